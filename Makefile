@@ -1,0 +1,42 @@
+# Everything needs only Python 3.11+ and Java 17; the rest is set up in .venv and in the user's cache.
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test lint bench clean
+
+help: ## show what there is to do
+	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 20
+
+$(VENV)/.ready-demo: pyproject.toml
+	@echo "==> virtual environment and dependencies in $(VENV)"
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@$(BIN)/python -m pip install -q --disable-pip-version-check -e '.[spark,demo]'
+	@echo "==> jars of Kafka, of Spark's Kafka source and of Delta"
+	@$(BIN)/python -m coopconsume.jars
+	@touch $@
+
+$(VENV)/.ready: $(VENV)/.ready-demo
+	@echo "==> tools for tests, notebooks and checks"
+	@$(BIN)/python -m pip install -q --disable-pip-version-check -e '.[spark,demo,notebook,dev]'
+	@touch $@
+
+setup: $(VENV)/.ready ## set up the virtual environment with all tools
+
+demo: $(VENV)/.ready-demo ## a year of flights through 8 slots on a real Kafka, killed in the middle
+	@$(BIN)/coopconsume demo $(ARGS)
+
+test: $(VENV)/.ready ## set up and run all tests (ARGS='-k name' narrows)
+	@$(BIN)/python -m pytest $(ARGS)
+
+lint: $(VENV)/.ready ## ruff and mypy strict
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+	@$(BIN)/mypy
+
+bench: $(VENV)/.ready ## print the benchmark tables, both sides in turn
+	@$(BIN)/python -m tests.bench $(ARGS)
+
+clean: ## remove the virtual environment and caches of this folder
+	@rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
