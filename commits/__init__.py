@@ -1,1 +1,49 @@
-"""Placeholder."""
+"""The individual-commit store: which records of a Kafka partition are done, one by one."""
+
+from commits.errors import (
+    ClaimConflict,
+    CommitLogUnavailable,
+    CommitRefused,
+    CommitStoreBusy,
+    CommitStoreError,
+    CommitTableFormat,
+    CorruptCommitLog,
+    EpochConflict,
+    FencedMember,
+    IndividualCommitNotAllowed,
+    IndividualCommitTooOld,
+    MaxIndividualCommitsReached,
+    UnsupportedTarget,
+)
+from commits.ids import CommitIds
+from commits.model import Assignment, Epoch, OwnedShare, Pending
+from commits.offsets import OffsetRanges
+from commits.partition import CommitResult, PartitionCommits
+from commits.store import ACCEPT_INDIVIDUAL_COMMIT, MAX_NUM_RANGES, CommitStore
+
+__all__ = [
+    "ACCEPT_INDIVIDUAL_COMMIT",
+    "MAX_NUM_RANGES",
+    "Assignment",
+    "ClaimConflict",
+    "CommitIds",
+    "CommitLogUnavailable",
+    "CommitRefused",
+    "CommitResult",
+    "CommitStore",
+    "CommitStoreBusy",
+    "CommitStoreError",
+    "CommitTableFormat",
+    "CorruptCommitLog",
+    "Epoch",
+    "EpochConflict",
+    "FencedMember",
+    "IndividualCommitNotAllowed",
+    "IndividualCommitTooOld",
+    "MaxIndividualCommitsReached",
+    "OffsetRanges",
+    "OwnedShare",
+    "PartitionCommits",
+    "Pending",
+    "UnsupportedTarget",
+]

@@ -1,1 +1,85 @@
-"""Placeholder."""
+"""Cooperative consumption of Kafka on Spark: many workers share a partition, in key order.
+
+Names are imported when first used, so that Spark's workers load only what they run.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from kafka import TopicPartition
+
+    from assignors import MAX_KEY_HASH, KeyRange, Share, key_hash
+    from commits import CommitResult, CommitStore, OffsetRanges, PartitionCommits
+    from coopconsume.consumer import CooperativeConsumer
+    from coopconsume.errors import CoopConsumeError
+    from coopconsume.local_kafka import LocalKafka
+    from coopconsume.options import Options
+    from coopconsume.query import CooperativeQuery
+    from coopconsume.record import Record, Reject, Retry, RetryPolicy
+    from coopconsume.session import local_session
+    from coopconsume.sinks import counted
+    from coopconsume.slot import current_slot
+
+__version__ = "0.1.0"
+
+_HOME = {
+    "CommitResult": "commits",
+    "CommitStore": "commits",
+    "CoopConsumeError": "coopconsume.errors",
+    "CooperativeConsumer": "coopconsume.consumer",
+    "CooperativeQuery": "coopconsume.query",
+    "KeyRange": "assignors",
+    "LocalKafka": "coopconsume.local_kafka",
+    "MAX_KEY_HASH": "assignors",
+    "OffsetRanges": "commits",
+    "Options": "coopconsume.options",
+    "PartitionCommits": "commits",
+    "Record": "coopconsume.record",
+    "Reject": "coopconsume.record",
+    "Retry": "coopconsume.record",
+    "RetryPolicy": "coopconsume.record",
+    "Share": "assignors",
+    "TopicPartition": "kafka",
+    "counted": "coopconsume.sinks",
+    "current_slot": "coopconsume.slot",
+    "key_hash": "assignors",
+    "local_session": "coopconsume.session",
+}
+
+__all__ = [
+    "MAX_KEY_HASH",
+    "CommitResult",
+    "CommitStore",
+    "CoopConsumeError",
+    "CooperativeConsumer",
+    "CooperativeQuery",
+    "KeyRange",
+    "LocalKafka",
+    "OffsetRanges",
+    "Options",
+    "PartitionCommits",
+    "Record",
+    "Reject",
+    "Retry",
+    "RetryPolicy",
+    "Share",
+    "TopicPartition",
+    "counted",
+    "current_slot",
+    "key_hash",
+    "local_session",
+]
+
+
+def __getattr__(name: str) -> object:
+    home = _HOME.get(name)
+    if home is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(home), name)
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

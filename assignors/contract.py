@@ -1,0 +1,203 @@
+"""What an assignor is given, what it answers, and what all three have in common.
+
+The leader of a consumer group calls `assign` with the number of partitions of each topic and with
+the members of the group; the answer gives every member its shares:
+
+    members = [Member("a", ["t"], allow_key_share=True), Member("b", ["t"], allow_key_share=True)]
+    RangeKeyRangeAssignor().assign({"t": 1}, members) == {
+        "a": (Share("t", 0, KeyRange(0, 2**62 - 1)),),
+        "b": (Share("t", 0, KeyRange(2**62, 2**63 - 1)),),
+    }
+
+For any input: every partition of a topic that somebody subscribes to is given away completely and
+once, to subscribers only; a member that did not allow sharing and a topic that is not shareable
+see whole partitions only. A topic nobody subscribes to is not assigned, and a subscription to a
+topic that is not (yet) there waits.
+
+The answer does not depend on the order of members and topics, as members are put in Kafka's
+order: those with an instance id first, by that id, so that a restart under a new member id
+changes nothing; then the others, by member id.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections import defaultdict
+from dataclasses import dataclass
+from operator import attrgetter
+from typing import TYPE_CHECKING, ClassVar
+
+from assignors.errors import InvalidMember, InvalidTopic
+from assignors.ranges import FULL, KeyRange
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Mapping, Sequence
+
+
+@dataclass(frozen=True, order=True, slots=True)
+class Share:
+    """A part of a partition that one member works on.
+
+    Attributes:
+        topic: Name of the topic.
+        partition: Number of the partition.
+        key_range: The key hashes of the share; by default all, which is the whole partition.
+    """
+
+    topic: str
+    partition: int
+    key_range: KeyRange = FULL
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """A consumer of the group, as the assignors see it.
+
+    Attributes:
+        id: Kafka's member id.
+        topics: The topics it subscribes to; kept sorted, each once.
+        slots: How many tasks it works with side by side, from 1. A member with n slots counts as
+            n consumers.
+        allow_key_share: Whether it may be given parts of partitions (KIP-X's `allowKeyShare`).
+        instance_id: Kafka's `group.instance.id` of a static member.
+        owned: The shares it had before, for the sticky assignor.
+
+    Raises:
+        InvalidMember: If the id is empty, the slots are not a whole number from 1, or the topics
+            are one string.
+    """
+
+    id: str
+    topics: Collection[str]
+    slots: int = 1
+    allow_key_share: bool = False
+    instance_id: str | None = None
+    owned: tuple[Share, ...] = ()
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.id, str) or not self.id:
+            raise InvalidMember(self.id, "its id must be a string that is not empty")
+        if not isinstance(self.slots, int) or isinstance(self.slots, bool) or self.slots < 1:
+            raise InvalidMember(self.id, f"slots must be a whole number from 1, not {self.slots!r}")
+        if isinstance(self.topics, str):
+            raise InvalidMember(
+                self.id, f"topics must be several strings, not one: [{self.topics!r}]"
+            )
+        object.__setattr__(self, "topics", tuple(sorted(set(self.topics))))
+        object.__setattr__(self, "owned", tuple(self.owned))
+
+    @property
+    def order(self) -> tuple[bool, str, str]:
+        """The member's place among others: instance ids first, then member ids."""
+        return (self.instance_id is None, self.instance_id or "", self.id)
+
+
+class Group:
+    """The input of an assignor, checked and put in order.
+
+    Attributes:
+        members: All members in order.
+        topics: The topics with partitions and subscribers, sorted, with the number of partitions.
+        audiences: The different sets of subscribers that topics have, each in order. Topics with
+            the same subscribers have the same audience, so that a thousand members subscribing to
+            ten thousand topics do not cost ten million steps.
+        audience_of: The place in `audiences` of each topic's subscribers.
+    """
+
+    def __init__(
+        self,
+        partitions: Mapping[str, int],
+        members: Sequence[Member],
+        shareable_topics: Collection[str] | None = None,
+    ) -> None:
+        self.members = tuple(sorted(members, key=lambda member: member.order))
+        _check_ids(self.members)
+        self._shareable = None if shareable_topics is None else frozenset(shareable_topics)
+        self.topics: dict[str, int] = {}
+        self.audiences: list[tuple[Member, ...]] = []
+        self.audience_of: dict[str, int] = {}
+
+        alike: defaultdict[Collection[str], list[int]] = defaultdict(list)
+        for index, member in enumerate(self.members):
+            alike[member.topics].append(index)
+        classes: defaultdict[str, list[int]] = defaultdict(list)
+        for number, topics in enumerate(alike):
+            for topic in topics:
+                classes[topic].append(number)
+        indexes = list(alike.values())
+        known: dict[tuple[int, ...], int] = {}
+        for topic, count in sorted(partitions.items()):
+            if not isinstance(count, int) or isinstance(count, bool) or count < 0:
+                raise InvalidTopic(topic, f"expected a number of partitions from 0, not {count!r}")
+            if not count or topic not in classes:
+                continue
+            key = tuple(classes[topic])
+            if key not in known:
+                known[key] = len(self.audiences)
+                subscribers = sorted(index for number in key for index in indexes[number])
+                self.audiences.append(tuple(self.members[index] for index in subscribers))
+            self.topics[topic] = count
+            self.audience_of[topic] = known[key]
+
+    def subscribers(self, topic: str) -> tuple[Member, ...]:
+        """Return the members that subscribe to a topic, in order; at least one."""
+        return self.audiences[self.audience_of[topic]]
+
+    def may_be_shared(self, topic: str) -> bool:
+        """Return whether the topic may be split between members."""
+        return self._shareable is None or topic in self._shareable
+
+
+def _check_ids(members: Iterable[Member]) -> None:
+    seen: set[str] = set()
+    for member in members:
+        if member.id in seen:
+            raise InvalidMember(member.id, "stands twice in the group; every id must be its own")
+        seen.add(member.id)
+
+
+# Shares never have the same first hash here; comparing whole ones takes several times as long.
+_PLACE = attrgetter("topic", "partition", "key_range.first")
+
+
+class KeyRangeAssignor(ABC):
+    """Base of the assignors: pure, without state, the same answer for the same input.
+
+    Attributes:
+        name: What the members of a group call the assignor when they agree on one.
+    """
+
+    name: ClassVar[str]
+
+    def assign(
+        self,
+        partitions: Mapping[str, int],
+        members: Sequence[Member],
+        *,
+        shareable_topics: Collection[str] | None = None,
+    ) -> dict[str, tuple[Share, ...]]:
+        """Say which shares each member gets.
+
+        Args:
+            partitions: The number of partitions of each topic that exists.
+            members: The members of the group, in any order.
+            shareable_topics: The topics that may be split between members (KIP-X's
+                `accept.range.fetch`); None means all of them.
+
+        Returns:
+            For every member, its shares in order; none for a member that gets nothing. Shares of
+            one member in one partition neither overlap nor touch.
+
+        Raises:
+            InvalidMember: If two members have the same id.
+            InvalidTopic: If a number of partitions is not a whole number from 0.
+        """
+        group = Group(partitions, members, shareable_topics)
+        shares: dict[str, list[Share]] = {member.id: [] for member in group.members}
+        for member_id, share in self._shares(group):
+            shares[member_id].append(share)
+        return {member_id: tuple(sorted(mine, key=_PLACE)) for member_id, mine in shares.items()}
+
+    @abstractmethod
+    def _shares(self, group: Group) -> Iterable[tuple[str, Share]]:
+        """Yield every share with the id of its owner, in any order."""

@@ -1,0 +1,96 @@
+"""Members whose fractions of a partition add up to whole partitions.
+
+A group of m members that shares whole partitions among itself needs m - 1 cuts, so the more
+groups, the fewer cuts. With fractions counted in quarters:
+
+    a 1, b 3, c 2, d 2    ->    {a, b}, {c, d}        2 cuts, not 3
+
+Up to `EXACT` members the largest number of groups is found by trying all, and of several ways the
+one that keeps together who was together. Above that, members with equal fractions are grouped
+first, then pairs that fill a partition, then runs: for equal slots that is the largest number too.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from math import gcd
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+EXACT = 9
+"""So many members are grouped by trying all ways: 3**9 / 2 steps."""
+
+
+def group_fractions(
+    fractions: Mapping[int, int], units: int, nearness: Callable[[Sequence[int]], int]
+) -> list[list[int]]:
+    """Divide members into groups whose fractions add up to whole partitions.
+
+    Args:
+        fractions: The fraction of each member, from 1 to ``units - 1``, members that belong
+            together next to each other; the sum is a multiple of `units`.
+        units: How many units a partition has.
+        nearness: How well the members of a group fit together; more is better.
+    """
+    members = list(fractions)
+    if len(members) <= EXACT:
+        return _all_ways(members, fractions, units, nearness)
+    groups: list[list[int]] = []
+    rest: list[int] = []
+    alike: defaultdict[int, list[int]] = defaultdict(list)
+    for member, fraction in fractions.items():
+        alike[fraction].append(member)
+    for fraction, same in alike.items():
+        size = units // gcd(units, fraction)
+        whole = len(same) - len(same) % size
+        groups += [same[i : i + size] for i in range(0, whole, size)]
+        alike[fraction] = same[whole:]
+    for fraction, same in alike.items():
+        others = alike.get(units - fraction, [])
+        while same and others and same is not others:
+            groups.append([same.pop(), others.pop()])
+        rest += same
+    rest = [member for member in members if member in set(rest)]
+    run: list[int] = []
+    total = 0
+    for member in rest:
+        run.append(member)
+        total += fractions[member]
+        if total % units == 0:
+            groups.append(run)
+            run = []
+    return groups
+
+
+def _all_ways(
+    members: Sequence[int],
+    fractions: Mapping[int, int],
+    units: int,
+    nearness: Callable[[Sequence[int]], int],
+) -> list[list[int]]:
+    size = 1 << len(members)
+    subsets = [[m for i, m in enumerate(members) if mask >> i & 1] for mask in range(size)]
+    whole = [sum(fractions[m] for m in subset) % units == 0 for subset in subsets]
+    near = [nearness(subset) if fits else 0 for subset, fits in zip(subsets, whole, strict=True)]
+    best: list[tuple[int, int, int]] = [(0, 0, 0)] * size
+    for mask in range(1, size):
+        if not whole[mask]:
+            continue
+        lowest = mask & -mask
+        ways = [(1, near[mask], mask)]
+        part = (mask - 1) & mask
+        while part:
+            if part & lowest and whole[part]:
+                count, sum_near, _ = best[mask ^ part]
+                ways.append((count + 1, sum_near + near[part], part))
+            part = (part - 1) & mask
+        best[mask] = max(ways)
+    groups = []
+    mask = size - 1
+    while mask:
+        part = best[mask][2]
+        groups.append(subsets[part])
+        mask ^= part
+    return groups

@@ -1,0 +1,137 @@
+"""Where the parts of one partition lie in the hash space.
+
+Every member first keeps as much of what it owned as it is due, and what it gives up it gives up
+next to what is free already; then the others take what is free, first what touches their own.
+With a and b on half each and c to come in:
+
+    before      a [0, 1/2)                     b [1/2, 1)
+    kept        a [0, 1/3)                     b [2/3, 1)
+    after       a [0, 1/3)    c [1/3, 2/3)     b [2/3, 1)
+
+A member may end up with several ranges, where only that moves least. Beyond `MOST_RANGES` in a
+partition for each of its members the space is laid out anew in one range for each.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from assignors.ranges import FULL, KeyRange, merge
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+MOST_RANGES = 8
+"""So many ranges a member may stand in one partition, on average, before it is laid out anew."""
+
+
+def lay_out(
+    parts: Mapping[int, int], owned: Mapping[int, Sequence[KeyRange]]
+) -> dict[int, tuple[KeyRange, ...]]:
+    """Give members their key ranges.
+
+    Args:
+        parts: The units each member is due, in order, from 1; their sum is the whole partition.
+        owned: The ranges members had before; several may claim the same hash.
+
+    Returns:
+        For every member its ranges, in order, not touching each other; all together they are an
+        exact partition of the hash space. A member that is due k of n units gets the k-th part
+        of n, to within one hash.
+    """
+    if len(parts) == 1:
+        return dict.fromkeys(parts, (FULL,))
+    before = {m: merge(owned.get(m, ())) for m in parts}
+    due = _sizes(parts, {m: sum(r.size for r in ranges) for m, ranges in before.items()})
+    ranges = _Free.divide(due, before)
+    if sum(map(len, ranges.values())) > MOST_RANGES * len(parts):
+        anew = {m: due[m] for m in sorted(parts, key=lambda m: ranges[m][0])}
+        return _Free.divide(anew, dict.fromkeys(parts, ()))
+    return ranges
+
+
+def _sizes(parts: Mapping[int, int], before: Mapping[int, int]) -> dict[int, int]:
+    """Turn units into hashes; those that rounding leaves over go to who owned more, in order."""
+    units = sum(parts.values())
+    sizes = {m: FULL.size * part // units for m, part in parts.items()}
+    left = FULL.size - sum(sizes.values())
+    for member in sorted(parts, key=lambda m: before[m] <= sizes[m])[:left]:
+        sizes[member] += 1
+    return sizes
+
+
+class _Free:
+    """The hashes that nobody has yet, and who has the others."""
+
+    def __init__(self, due: Mapping[int, int]) -> None:
+        self.ranges: list[KeyRange] = [FULL]
+        self.has: dict[int, list[KeyRange]] = {member: [] for member in due}
+        self.missing = dict(due)
+
+    @classmethod
+    def divide(
+        cls, due: Mapping[int, int], before: Mapping[int, Sequence[KeyRange]]
+    ) -> dict[int, tuple[KeyRange, ...]]:
+        free = cls(due)
+        for member in due:
+            for key_range in before[member]:
+                free.take(member, key_range)
+        in_place = sorted(due, key=lambda m: tuple(before[m][:1]))
+        for member in in_place:
+            free.give_up(member)
+        for member in in_place:
+            free.grow(member)
+        for member in due:
+            free.fill(member)
+        return {member: merge(ranges) for member, ranges in free.has.items()}
+
+    def take(self, member: int, wanted: KeyRange) -> None:
+        """Give a member what is free of a range."""
+        left: list[KeyRange] = []
+        for free in self.ranges:
+            common = free.intersect(wanted)
+            if common is None:
+                left.append(free)
+                continue
+            self.has[member].append(common)
+            self.missing[member] -= common.size
+            if free.first < common.first:
+                left.append(KeyRange(free.first, common.first - 1))
+            if common.last < free.last:
+                left.append(KeyRange(common.last + 1, free.last))
+        self.ranges = left
+
+    def give_up(self, member: int) -> None:
+        """Free what a member has too much: its smallest ranges, then an end of the next one."""
+        for each in sorted(self.has[member], key=lambda r: r.size):
+            surplus = min(-self.missing[member], each.size)
+            if surplus <= 0:
+                return
+            self.has[member].remove(each)
+            if surplus == each.size:
+                freed = each
+            elif any(free.last == each.first - 1 for free in self.ranges):
+                freed = KeyRange(each.first, each.first + surplus - 1)
+                self.has[member].append(KeyRange(freed.last + 1, each.last))
+            else:
+                freed = KeyRange(each.last - surplus + 1, each.last)
+                self.has[member].append(KeyRange(each.first, freed.first - 1))
+            self.missing[member] += surplus
+            self.ranges = list(merge([*self.ranges, freed]))
+
+    def grow(self, member: int) -> None:
+        """Let a member have what is free beside its ranges."""
+        for each in merge(self.has[member]):
+            for free in self.ranges:
+                size = min(self.missing[member], free.size)
+                if size and free.first == each.last + 1:
+                    self.take(member, KeyRange(free.first, free.first + size - 1))
+                elif size and free.last == each.first - 1:
+                    self.take(member, KeyRange(free.last - size + 1, free.last))
+
+    def fill(self, member: int) -> None:
+        """Let a member have what it lacks: the smallest free range that holds it all, if any."""
+        while self.missing[member]:
+            size = self.missing[member]
+            best = min(self.ranges, key=lambda r: (r.size < size, abs(r.size - size), r))
+            self.take(member, KeyRange(best.first, best.first + min(size, best.size) - 1))

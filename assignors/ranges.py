@@ -1,0 +1,199 @@
+"""Key hashes and ranges of them.
+
+Every record has a place in the space ``[0, 2**63 - 1]`` (KIP-X's ``[0, Long.MAX]``): the hash of
+its key or, as a record without a key has no order to keep, the hash of its offset. A key range is
+a part of that space, both ends included; cut in n it is cut evenly:
+
+    KeyRange().split(2) == (KeyRange(0, 2**62 - 1), KeyRange(2**62, 2**63 - 1))
+
+Only the two hash functions need ``xxhash``, and they import it when first called: code that runs
+where it is not installed, such as in a Spark task, may import this module.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+from assignors.errors import InvalidKeyRange
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+MAX_KEY_HASH = 2**63 - 1
+"""Last hash of the space; the first is 0."""
+
+HASH_SEED = 42
+"""Seed of Spark's ``xxhash64``."""
+
+
+def key_hash(key: bytes | None) -> int | None:
+    """Return the place of a record key in the hash space.
+
+    It equals Spark SQL's ``xxhash64(key) & 9223372036854775807`` of a binary column, except that
+    Spark hashes a null to its seed.
+
+    Args:
+        key: The key as it stands in Kafka, or None for a record without one.
+
+    Returns:
+        A hash from 0 to `MAX_KEY_HASH`, or None for None.
+    """
+    if key is None:
+        return None
+    import xxhash
+
+    return int(xxhash.xxh64_intdigest(key, seed=HASH_SEED)) & MAX_KEY_HASH
+
+
+def offset_hash(offset: int) -> int:
+    """Return the place of a record without a key in the hash space.
+
+    It equals Spark SQL's ``xxhash64(offset) & 9223372036854775807`` of a bigint column, which is
+    the hash of the number's eight bytes, lowest first.
+
+    Args:
+        offset: The record's offset, from 0 to 2**63 - 1.
+
+    Returns:
+        A hash from 0 to `MAX_KEY_HASH`.
+
+    Raises:
+        OverflowError: If the offset is out of range.
+    """
+    import xxhash
+
+    encoded = offset.to_bytes(8, "little", signed=True)
+    return int(xxhash.xxh64_intdigest(encoded, seed=HASH_SEED)) & MAX_KEY_HASH
+
+
+@dataclass(frozen=True, order=True, slots=True)
+class KeyRange:
+    """Key hashes from `first` to `last`, both included; by default all of them.
+
+    Ranges are ordered by their first hash, then by their last.
+
+    Attributes:
+        first: First hash of the range, from 0.
+        last: Last hash of the range, at least `first` and at most `MAX_KEY_HASH`.
+
+    Raises:
+        InvalidKeyRange: If an end is not a whole number or out of its bounds.
+    """
+
+    first: int = 0
+    last: int = MAX_KEY_HASH
+
+    def __post_init__(self) -> None:
+        for end in (self.first, self.last):
+            if not isinstance(end, int) or isinstance(end, bool):
+                raise InvalidKeyRange(self.first, self.last, "both ends must be whole numbers")
+        if not 0 <= self.first <= self.last <= MAX_KEY_HASH:
+            raise InvalidKeyRange(
+                self.first, self.last, f"expected 0 <= first <= last <= {MAX_KEY_HASH}"
+            )
+
+    def __str__(self) -> str:
+        return f"[{self.first}, {self.last}]"
+
+    @property
+    def size(self) -> int:
+        """How many hashes the range holds, from 1 to 2**63."""
+        return self.last - self.first + 1
+
+    @property
+    def is_full(self) -> bool:
+        """Whether the range is the whole space, so that its owner has the whole partition."""
+        return self.first == 0 and self.last == MAX_KEY_HASH
+
+    def contains(self, key_hash: int) -> bool:
+        """Return whether a hash lies in the range."""
+        return self.first <= key_hash <= self.last
+
+    def split(self, n: int) -> tuple[KeyRange, ...]:
+        """Cut the range in `n` even pieces, in order.
+
+        Piece i starts at ``first + size * i // n``, so two pieces differ by at most one hash.
+
+        Args:
+            n: How many pieces, from 1 to `size`.
+
+        Raises:
+            InvalidKeyRange: If `n` is out of its bounds.
+        """
+        if not 1 <= n <= self.size:
+            raise InvalidKeyRange(
+                self.first, self.last, f"cannot be cut in {n} pieces, only in 1 to {self.size}"
+            )
+        cuts = [self.first + self.size * i // n for i in range(n + 1)]
+        return tuple(KeyRange(a, b - 1) for a, b in pairwise(cuts))
+
+    def intersect(self, other: KeyRange) -> KeyRange | None:
+        """Return the hashes that lie in both ranges, or None if there are none."""
+        first, last = max(self.first, other.first), min(self.last, other.last)
+        return KeyRange(first, last) if first <= last else None
+
+    def touches(self, other: KeyRange) -> bool:
+        """Return whether the two ranges are one without a hole: they overlap or are neighbours."""
+        return self.first <= other.last + 1 and other.first <= self.last + 1
+
+
+FULL = KeyRange()
+"""The whole space."""
+
+
+def merge(ranges: Iterable[KeyRange]) -> tuple[KeyRange, ...]:
+    """Return the same hashes in as few ranges as possible, in order.
+
+    Args:
+        ranges: Ranges in any order; they may overlap.
+    """
+    merged: list[KeyRange] = []
+    for each in sorted(ranges):
+        if merged and merged[-1].touches(each):
+            merged[-1] = KeyRange(merged[-1].first, max(merged[-1].last, each.last))
+        else:
+            merged.append(each)
+    return tuple(merged)
+
+
+@dataclass(frozen=True, slots=True)
+class Coverage:
+    """What keeps ranges from being an exact partition of the hash space.
+
+    Attributes:
+        holes: Ranges that none of them covers, in order, as few as possible.
+        overlaps: Ranges that two or more of them cover, in order, as few as possible.
+    """
+
+    holes: tuple[KeyRange, ...] = ()
+    overlaps: tuple[KeyRange, ...] = ()
+
+    @property
+    def is_exact(self) -> bool:
+        """Whether every hash is covered once."""
+        return not self.holes and not self.overlaps
+
+
+def coverage(ranges: Iterable[KeyRange]) -> Coverage:
+    """Check that ranges cover the whole hash space, each hash once.
+
+    Args:
+        ranges: The ranges of one partition, of all members, in any order.
+
+    Returns:
+        The holes and overlaps; none of either if every hash has exactly one owner.
+    """
+    holes: list[KeyRange] = []
+    overlaps: list[KeyRange] = []
+    covered = -1
+    for each in sorted(ranges):
+        if each.first > covered + 1:
+            holes.append(KeyRange(covered + 1, each.first - 1))
+        elif each.first <= covered:
+            overlaps.append(KeyRange(each.first, min(each.last, covered)))
+        covered = max(covered, each.last)
+    if covered < MAX_KEY_HASH:
+        holes.append(KeyRange(covered + 1, MAX_KEY_HASH))
+    return Coverage(tuple(holes), merge(overlaps))

@@ -1,0 +1,52 @@
+"""KIP-X's `KeyRangeBasedRoundRobinAssignor`.
+
+In a shared topic (see `sharing`) the slots are dealt round the partitions, beginning with the
+first. Five members on three partitions:
+
+    p0: M1 M4    p1: M2 M5    p2: M3
+    M1: p0 [0, N/2)   M4: p0 [N/2, N)   M2: p1 [0, N/2)   M5: p1 [N/2, N)   M3: p2
+
+All other topics are dealt as Kafka's round robin assignor does it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from assignors import classic
+from assignors.contract import KeyRangeAssignor, Share
+from assignors.sharing import deal_shares, shared_topics
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from assignors.contract import Group, Member
+    from assignors.sharing import Deal
+
+
+class RoundRobinKeyRangeAssignor(KeyRangeAssignor):
+    """Deals consumers round the partitions, or partitions round the consumers if those are fewer.
+
+    The work is only as even as the pieces: of five members on three partitions one has twice as
+    much as the others. `StickyKeyRangeAssignor` balances.
+    """
+
+    name = "key-range-roundrobin"
+
+    def _shares(self, group: Group) -> Iterator[tuple[str, Share]]:
+        shared = dict.fromkeys(shared_topics(group))
+        yield from deal_shares(group, shared, _deal)
+        whole = [topic for topic in group.topics if topic not in shared]
+        for member_id, topic, partition in classic.round_robin(group, whole):
+            yield member_id, Share(topic, partition)
+
+
+def _deal(count: int, members: Sequence[Member]) -> Deal:
+    partitions: Deal = [[] for _ in range(count)]
+    at = 0
+    for member in members:
+        rounds, rest = divmod(member.slots, count)
+        for turn in range(min(member.slots, count)):
+            partitions[(at + turn) % count].append((member.id, rounds + (turn < rest)))
+        at += member.slots
+    return partitions

@@ -1,0 +1,76 @@
+"""KIP-X's reverse assignment: where consumers outnumber partitions, deal consumers to partitions.
+
+A topic is shared if it is shareable, at least two of its subscribers allow sharing, and their
+slots outnumber its partitions. Members that do not allow sharing get nothing of such a topic, as
+in KIP-X. Every slot is dealt to one partition, and each partition is cut evenly among the slots
+it got, so that two pieces of a partition differ by at most one hash. The slots of a member stand
+next to each other, so that its pieces of a partition touch, and pieces that touch are one share.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from assignors.contract import Share
+from assignors.ranges import FULL, KeyRange
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Sequence
+
+    from assignors.contract import Group, Member
+
+Deal = list[list[tuple[str, int]]]
+"""For every partition of a topic the members it got, in order, each with its number of slots."""
+
+
+def shared_topics(group: Group) -> list[str]:
+    """Return the topics in which consumers are dealt to partitions, sorted."""
+    slots = []
+    for audience in group.audiences:
+        sharers = _sharers(audience)
+        slots.append(sum(member.slots for member in sharers) if len(sharers) > 1 else 0)
+    return [
+        topic
+        for topic, count in group.topics.items()
+        if group.may_be_shared(topic) and slots[group.audience_of[topic]] > count
+    ]
+
+
+def deal_shares(
+    group: Group, topics: Iterable[str], deal: Callable[[int, Sequence[Member]], Deal]
+) -> Iterator[tuple[str, Share]]:
+    """Split the partitions of shared topics.
+
+    Args:
+        group: The members.
+        topics: Topics out of `shared_topics`.
+        deal: The rule: which slots go to which partition, given the number of partitions and the
+            members that allow sharing.
+
+    Yields:
+        Every share with the id of its owner.
+    """
+    layouts: dict[tuple[int, int], list[list[tuple[str, KeyRange]]]] = {}
+    for topic in topics:
+        count = group.topics[topic]
+        key = (group.audience_of[topic], count)
+        if key not in layouts:
+            dealt = deal(count, _sharers(group.subscribers(topic)))
+            layouts[key] = [list(_cut(partition)) for partition in dealt]
+        for partition, pieces in enumerate(layouts[key]):
+            for member_id, key_range in pieces:
+                yield member_id, Share(topic, partition, key_range)
+
+
+def _sharers(members: Iterable[Member]) -> list[Member]:
+    return [member for member in members if member.allow_key_share]
+
+
+def _cut(partition: Sequence[tuple[str, int]]) -> Iterator[tuple[str, KeyRange]]:
+    """Cut the hash space evenly by slots: the pieces of `FULL.split(slots)`, a member's joined."""
+    total = sum(slots for _, slots in partition)
+    start = 0
+    for member_id, slots in partition:
+        end = start + slots
+        yield member_id, KeyRange(FULL.size * start // total, FULL.size * end // total - 1)
+        start = end

@@ -1,0 +1,247 @@
+"""What members tell each other through Kafka's group protocol: the bytes of `user_data`.
+
+Layout: a magic byte, a byte for the kind (``S`` subscription, ``A`` assignment), a byte for the
+version, then JSON compressed by zlib, whose checksum finds damage. In the JSON the shares stand
+by topic, a whole partition as its number and a part as ``[partition, first, last]``:
+
+    {"orders": [0, 1, [2, 0, 4611686018427387903]]}
+
+Kafka keeps the data of all members in one record, so size counts: a thousand whole partitions
+of one topic take about 2 kB.
+
+A reader takes its own version and older ones; fields it does not know are passed over, so a field
+may be added without a new version if old members can do without it.
+"""
+
+from __future__ import annotations
+
+import json
+import zlib
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from assignors.contract import Share
+from assignors.errors import AssignorError, ProtocolMismatch
+from assignors.ranges import KeyRange
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+MAGIC = 0xC7
+VERSION = 1
+"""Version of the protocol that this library speaks."""
+
+_HEADER = 3
+_MAX_JSON = 64 * 2**20
+
+
+@dataclass(frozen=True, slots=True)
+class Subscription:
+    """What a member tells the leader when it joins.
+
+    Attributes:
+        store: Id of the commit store it works with.
+        cluster: Id of the Kafka cluster it reads from.
+        slots: How many tasks it works with side by side, from 1.
+        allow_key_share: Whether it may be given parts of partitions.
+        owned: The shares it had until it joined.
+        epoch: Number of the epoch in force in the commit log when it joined; 0 for none.
+        nonce: Nonce of that epoch.
+    """
+
+    store: str
+    cluster: str
+    slots: int = 1
+    allow_key_share: bool = False
+    owned: tuple[Share, ...] = ()
+    epoch: int = 0
+    nonce: str = ""
+
+    def to_bytes(self) -> bytes:
+        """Return the subscription as `user_data`."""
+        return _pack(
+            "S",
+            {
+                "store": self.store,
+                "cluster": self.cluster,
+                "slots": self.slots,
+                "share": self.allow_key_share,
+                "owned": _pack_shares(self.owned),
+                "epoch": self.epoch,
+                "nonce": self.nonce,
+            },
+        )
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> Subscription:
+        """Read a subscription from `user_data`.
+
+        Raises:
+            ProtocolMismatch: If the data is foreign, damaged or of a newer version.
+        """
+        fields = _Fields("subscription", _unpack("subscription", "S", data))
+        return cls(
+            store=fields.text("store"),
+            cluster=fields.text("cluster"),
+            slots=fields.number("slots", least=1),
+            allow_key_share=fields.flag("share"),
+            owned=fields.shares("owned"),
+            epoch=fields.number("epoch"),
+            nonce=fields.text("nonce"),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Assignment:
+    """What the leader tells a member.
+
+    Attributes:
+        shares: The member's shares.
+        epoch: Number of the epoch that the leader opened for this assignment, from 1.
+        nonce: Nonce of that epoch.
+        topic_ids: Kafka's id of every topic of the assignment, as text.
+    """
+
+    shares: tuple[Share, ...]
+    epoch: int
+    nonce: str
+    topic_ids: Mapping[str, str] = field(default_factory=dict)
+
+    def to_bytes(self) -> bytes:
+        """Return the assignment as `user_data`."""
+        return _pack(
+            "A",
+            {
+                "shares": _pack_shares(self.shares),
+                "epoch": self.epoch,
+                "nonce": self.nonce,
+                "topic_ids": dict(self.topic_ids),
+            },
+        )
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> Assignment:
+        """Read an assignment from `user_data`.
+
+        Raises:
+            ProtocolMismatch: If the data is foreign, damaged or of a newer version.
+        """
+        fields = _Fields("assignment", _unpack("assignment", "A", data))
+        return cls(
+            shares=fields.shares("shares"),
+            epoch=fields.number("epoch", least=1),
+            nonce=fields.text("nonce"),
+            topic_ids=fields.texts("topic_ids"),
+        )
+
+
+def _pack(kind: str, fields: dict[str, Any]) -> bytes:
+    text = json.dumps(fields, separators=(",", ":"), sort_keys=True)
+    return bytes((MAGIC, ord(kind), VERSION)) + zlib.compress(text.encode(), 6)
+
+
+def _unpack(what: str, kind: str, data: bytes) -> Mapping[str, Any]:
+    if len(data) < _HEADER or data[0] != MAGIC:
+        raise ProtocolMismatch(
+            what,
+            f"{len(data)} bytes beginning with {data[:_HEADER].hex() or 'nothing'}",
+            f"this library's data, beginning with {MAGIC:02x}",
+            "Another kind of consumer is in the group: stop it, or use another group id",
+        )
+    if data[1] != ord(kind):
+        raise ProtocolMismatch(
+            what,
+            f"data of the kind {chr(data[1])!r}",
+            f"the kind {kind!r}",
+            "This is a fault of the member that sent it: update it",
+        )
+    if not 1 <= data[2] <= VERSION:
+        raise ProtocolMismatch(
+            what,
+            f"version {data[2]} of the protocol",
+            f"version 1 to {VERSION}",
+            "Run the same version of the library in every member of the group",
+        )
+    try:
+        inflate = zlib.decompressobj()
+        text = inflate.decompress(data[_HEADER:], _MAX_JSON)
+        fields = json.loads(text)
+        whole = inflate.eof and not inflate.unused_data
+    except (zlib.error, ValueError, RecursionError) as error:
+        raise _damaged(what, str(error)) from error
+    if not whole or not isinstance(fields, dict):
+        raise _damaged(what, f"{len(data)} bytes with a cut or foreign body")
+    return fields
+
+
+def _damaged(what: str, found: str) -> ProtocolMismatch:
+    return ProtocolMismatch(
+        what, f"damaged data ({found})", "a whole body", "Let the member that sent it join again"
+    )
+
+
+def _pack_shares(shares: Iterable[Share]) -> dict[str, list[Any]]:
+    packed: dict[str, list[Any]] = {}
+    for share in sorted(shares):
+        part = share.key_range
+        packed.setdefault(share.topic, []).append(
+            share.partition if part.is_full else [share.partition, part.first, part.last]
+        )
+    return packed
+
+
+class _Fields:
+    """Reads typed fields; what is missing or of another type is a `ProtocolMismatch`."""
+
+    def __init__(self, what: str, fields: Mapping[str, Any]) -> None:
+        self._what = what
+        self._fields = fields
+
+    def text(self, name: str) -> str:
+        value = self._fields.get(name)
+        if not isinstance(value, str):
+            raise self._mismatch(name, value, "text")
+        return value
+
+    def flag(self, name: str) -> bool:
+        value = self._fields.get(name)
+        if not isinstance(value, bool):
+            raise self._mismatch(name, value, "true or false")
+        return value
+
+    def number(self, name: str, least: int = 0) -> int:
+        value = self._fields.get(name)
+        if not isinstance(value, int) or isinstance(value, bool) or value < least:
+            raise self._mismatch(name, value, f"a whole number from {least}")
+        return value
+
+    def texts(self, name: str) -> dict[str, str]:
+        value = self._fields.get(name)
+        if not isinstance(value, dict) or not all(isinstance(v, str) for v in value.values()):
+            raise self._mismatch(name, value, "texts by topic")
+        return value
+
+    def shares(self, name: str) -> tuple[Share, ...]:
+        value = self._fields.get(name)
+        if not isinstance(value, dict) or not all(isinstance(v, list) for v in value.values()):
+            raise self._mismatch(name, value, "lists of shares by topic")
+        return tuple(
+            self._share(name, topic, packed) for topic, shares in value.items() for packed in shares
+        )
+
+    def _share(self, name: str, topic: str, packed: object) -> Share:
+        partition, *ends = packed if isinstance(packed, list) and packed else (packed,)
+        if isinstance(partition, int) and not isinstance(partition, bool) and partition >= 0:
+            try:
+                return Share(topic, partition, KeyRange(*ends))
+            except (AssignorError, TypeError):
+                pass
+        raise self._mismatch(name, packed, "a partition, or a partition with first and last hash")
+
+    def _mismatch(self, name: str, value: object, expected: str) -> ProtocolMismatch:
+        return ProtocolMismatch(
+            self._what,
+            f"{value!r} as {name!r}",
+            expected,
+            "This is a fault of the member that sent it: update it",
+        )

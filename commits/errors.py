@@ -1,0 +1,346 @@
+"""What can go wrong in the commit store.
+
+    CommitStoreError
+     +-- IndividualCommitNotAllowed      the store's switch is off (KIP-X, error 88)
+     +-- IndividualCommitTooOld          wholly below the stable offset (KIP-X, error 91)
+     +-- MaxIndividualCommitsReached     too many ranges (KIP-X, error 92)
+     +-- CommitRefused                   another topic id, or a partition that is not the member's
+     +-- FencedMember                    the member's epoch is not in force any more
+     |    +-- EpochConflict              an epoch that follows on one that is not in force
+     +-- ClaimConflict                   somebody else holds an overlapping share
+     +-- CommitStoreBusy                 the table changed under every attempt; try again
+     +-- CommitLogUnavailable            the table cannot be reached; whether it wrote is not known
+     +-- CommitTableFormat               not our table, or another format
+     +-- CorruptCommitLog                rows that cannot be read or make no sense
+     +-- UnsupportedTarget               a target no engine can open
+
+All of them carry their data as attributes, can be pickled, and say in `retriable` whether the same
+call may succeed if it is made again.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, ClassVar
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from commits.model import Epoch, TopicPartition
+    from commits.partition import CommitResult
+
+    Results = Mapping[TopicPartition, CommitResult]
+
+__all__ = [
+    "ClaimConflict",
+    "CommitLogUnavailable",
+    "CommitRefused",
+    "CommitStoreBusy",
+    "CommitStoreError",
+    "CommitTableFormat",
+    "CorruptCommitLog",
+    "EpochConflict",
+    "FencedMember",
+    "IndividualCommitNotAllowed",
+    "IndividualCommitTooOld",
+    "MaxIndividualCommitsReached",
+    "UnsupportedTarget",
+]
+
+
+class CommitStoreError(Exception):
+    """Base of all errors of the commit store.
+
+    Attributes:
+        retriable: Whether the same call may succeed when it is made again.
+    """
+
+    retriable: ClassVar[bool] = False
+
+
+class IndividualCommitNotAllowed(CommitStoreError):
+    """The switch `accept.individual.commit` of the store is off (KIP-X, error 88).
+
+    Attributes:
+        group: The group that wanted to commit.
+    """
+
+    def __init__(self, group: str) -> None:
+        super().__init__(group)
+        self.group = group
+
+    def __str__(self) -> str:
+        return (
+            f"group {self.group!r} may not commit: 'accept.individual.commit' is false in this "
+            "store; nothing was written. Set it to true to allow individual commits again"
+        )
+
+
+class IndividualCommitTooOld(CommitStoreError):
+    """A commit lies wholly below the stable offset (KIP-X, error 91): its work is done already.
+
+    Attributes:
+        stable_offset: The first offset that is not committed.
+        last: The last offset of the refused commit.
+        results: From the store, the answer of every partition of the commit; else None.
+    """
+
+    def __init__(self, stable_offset: int, last: int, results: Results | None = None) -> None:
+        super().__init__(stable_offset, last, results)
+        self.stable_offset = stable_offset
+        self.last = last
+        self.results = results
+
+    def __str__(self) -> str:
+        return (
+            f"commit up to offset {self.last} is too old: everything below the stable offset "
+            f"{self.stable_offset} is committed already; go on from there"
+        )
+
+
+class MaxIndividualCommitsReached(CommitStoreError):
+    """A commit would raise the number of ranges above the limit (KIP-X, error 92).
+
+    Attributes:
+        range_count: Ranges there would be.
+        max_ranges: The limit.
+        results: From the store, the answer of every partition of the commit; else None.
+    """
+
+    retriable = True
+
+    def __init__(self, range_count: int, max_ranges: int, results: Results | None = None) -> None:
+        super().__init__(range_count, max_ranges, results)
+        self.range_count = range_count
+        self.max_ranges = max_ranges
+        self.results = results
+
+    def __str__(self) -> str:
+        return (
+            f"commit refused: it would leave {self.range_count} separate ranges above the stable "
+            f"offset, at most {self.max_ranges} are allowed; commit the gaps first"
+        )
+
+
+class CommitRefused(CommitStoreError):
+    """Partitions of a commit were refused, for the reason each result names.
+
+    Attributes:
+        group: The group.
+        member: The member that committed.
+        results: The answer of every partition of the commit.
+    """
+
+    def __init__(self, group: str, member: str, results: Results) -> None:
+        super().__init__(group, member, results)
+        self.group = group
+        self.member = member
+        self.results = results
+
+    def __str__(self) -> str:
+        refused = "; ".join(
+            f"{topic}-{partition}: {result.reason}"
+            for (topic, partition), result in sorted(self.results.items())
+            if result.status == "refused"
+        )
+        return (
+            f"partitions of a commit of member {self.member!r} of group {self.group!r} were "
+            f"refused ({refused}); what the other partitions committed stands"
+        )
+
+
+class FencedMember(CommitStoreError):
+    """A member whose epoch or membership is not in force: what it writes does not count.
+
+    Attributes:
+        group: The group.
+        member: The member, or whoever acted.
+        epoch: The epoch it named; None if it named none.
+        in_force: The group's epoch in force; None if there is none.
+        reason: Why it does not count.
+        results: The answer of every partition, where it was a commit; else None.
+    """
+
+    def __init__(
+        self,
+        group: str,
+        member: str,
+        epoch: Epoch | None,
+        in_force: Epoch | None,
+        reason: str,
+        results: Results | None = None,
+    ) -> None:
+        super().__init__(group, member, epoch, in_force, reason, results)
+        self.group = group
+        self.member = member
+        self.epoch = epoch
+        self.in_force = in_force
+        self.reason = reason
+        self.results = results
+
+    def __str__(self) -> str:
+        return (
+            f"member {self.member!r} of group {self.group!r} is fenced: {self.reason} (it named "
+            f"{_epoch(self.epoch)}, in force is {_epoch(self.in_force)}); nothing of it counted. "
+            "Stop working for it, or join the group again"
+        )
+
+
+class EpochConflict(FencedMember):
+    """An epoch was to follow one that is not in force: another one was opened meanwhile.
+
+    Attributes are those of `FencedMember`; `epoch` is the one that was thought to be in force.
+    """
+
+    def __str__(self) -> str:
+        return (
+            f"epoch of group {self.group!r} not opened by {self.member!r}: {self.reason} (it was "
+            f"to follow {_epoch(self.epoch)}, in force is {_epoch(self.in_force)}). Join the group "
+            "again"
+        )
+
+
+class ClaimConflict(CommitStoreError):
+    """A share is held by another claim, or by a member of the epoch in force.
+
+    Attributes:
+        group: The group.
+        member: Who wanted the share.
+        share: The share of the holder that overlaps: topic, partition, first and last key hash.
+        holder: The member that holds it.
+        holder_epoch: The epoch of the holder.
+    """
+
+    def __init__(
+        self,
+        group: str,
+        member: str,
+        share: tuple[str, int, int, int],
+        holder: str,
+        holder_epoch: Epoch,
+    ) -> None:
+        super().__init__(group, member, share, holder, holder_epoch)
+        self.group = group
+        self.member = member
+        self.share = share
+        self.holder = holder
+        self.holder_epoch = holder_epoch
+
+    def __str__(self) -> str:
+        topic, partition, first, last = self.share
+        return (
+            f"{self.member!r} does not get its shares in group {self.group!r}: "
+            f"{topic}-{partition} [{first}, {last}] is held by {self.holder!r} under "
+            f"{_epoch(self.holder_epoch)}. Let it release them, or fence it with takeover=True"
+        )
+
+
+class CommitStoreBusy(CommitStoreError, TimeoutError):
+    """The table changed under every attempt, as compactions kept landing in between.
+
+    Attributes:
+        target: The commit table.
+        operation: What was tried: `append` or `compact`.
+        attempts: How often.
+    """
+
+    retriable = True
+
+    def __init__(self, target: str, operation: str, attempts: int) -> None:
+        super().__init__(target, operation, attempts)
+        self.target = target
+        self.operation = operation
+        self.attempts = attempts
+
+    def __str__(self) -> str:
+        return (
+            f"{self.operation} to commit table {self.target} failed {self.attempts} times because "
+            "the table changed in between; nothing was written. Try again, a commit with its id"
+        )
+
+
+class CommitLogUnavailable(CommitStoreError, OSError):
+    """The table could not be written; whether the row is in the log is not known.
+
+    Attributes:
+        target: The commit table.
+        operation: What was tried: `append` or `compact`.
+        problem: What the table's engine said.
+    """
+
+    retriable = True
+
+    def __init__(self, target: str, operation: str, problem: str) -> None:
+        super().__init__(target, operation, problem)
+        self.target = target
+        self.operation = operation
+        self.problem = problem
+
+    def __str__(self) -> str:
+        return (
+            f"{self.operation} to commit table {self.target} failed: {self.problem}. Whether it was "
+            "written is not known: try again, a commit with its id, which then counts once"
+        )
+
+
+class CommitTableFormat(CommitStoreError, ValueError):
+    """The target is not a commit table, or one of a format this version does not know.
+
+    Attributes:
+        target: The commit table.
+        found: What was found.
+        expected: What is needed.
+    """
+
+    def __init__(self, target: str, found: str, expected: str) -> None:
+        super().__init__(target, found, expected)
+        self.target = target
+        self.found = found
+        self.expected = expected
+
+    def __str__(self) -> str:
+        return (
+            f"{self.target} cannot be used as commit table: found {self.found}, expected "
+            f"{self.expected}. Name another table, or use a version of coopconsume that knows it"
+        )
+
+
+class CorruptCommitLog(CommitStoreError):
+    """The commit table cannot be read, or holds rows that make no sense.
+
+    Attributes:
+        target: The commit table.
+        problem: What is wrong, and where.
+    """
+
+    def __init__(self, target: str, problem: str) -> None:
+        super().__init__(target, problem)
+        self.target = target
+        self.problem = problem
+
+    def __str__(self) -> str:
+        return (
+            f"commit table {self.target} is damaged: {self.problem}. Nothing was changed. Ways "
+            "out: bring the missing files back; or start a new table from an older readable "
+            "version of this one, or from the group's offsets in Kafka (at least once)"
+        )
+
+
+class UnsupportedTarget(CommitStoreError, ValueError):
+    """A target that no engine can open.
+
+    Attributes:
+        target: The target.
+        problem: Why not, and what to give instead.
+    """
+
+    def __init__(self, target: str, problem: str) -> None:
+        super().__init__(target, problem)
+        self.target = target
+        self.problem = problem
+
+    def __str__(self) -> str:
+        return f"cannot open {self.target!r} as commit table: {self.problem}"
+
+
+def _epoch(epoch: Any) -> str:  # noqa: ANN401  (an Epoch; messages must never fail)
+    return "no epoch" if epoch is None else f"epoch {epoch.number} ({epoch.nonce})"

@@ -1,0 +1,309 @@
+"""The pure fold of one group: events in the order of the log in, state and answers out.
+
+No clock, no limits, no input or output: every reader of the same log comes to the same state.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, ClassVar
+
+from commits.errors import IndividualCommitTooOld
+from commits.ids import CommitIds
+from commits.offsets import OffsetRanges
+from commits.partition import CommitResult, PartitionCommits
+from commits.tenure import Tenure, holder_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from commits.model import Epoch, Pending, TopicPartition
+    from commits.rows import Event, Part
+    from commits.tenure import Holder
+
+__all__ = ["KEPT_ANSWERS", "Answer", "GroupState", "PartitionState"]
+
+KEPT_ANSWERS = 256
+"""How many of a group's newest answers are kept for events that are repeated."""
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What an event came to.
+
+    Attributes:
+        counted: Whether it counted.
+        reason: Why not; else empty.
+        results: The answer of each partition it was about.
+        holder: Who holds the share that was in the way of a claim or an epoch.
+    """
+
+    counted: bool
+    reason: str = ""
+    results: Mapping[TopicPartition, CommitResult] = field(default_factory=dict)
+    holder: Holder | None = None
+
+
+@dataclass(slots=True)
+class PartitionState:
+    """What the log says of one partition.
+
+    Attributes:
+        topic_id: The id of its topic; empty if nobody told it yet.
+        commits: What is committed.
+        pending: The records that were read and are not done, by offset.
+    """
+
+    topic_id: str = ""
+    commits: PartitionCommits = field(default_factory=lambda: PartitionCommits(max_ranges=None))
+    pending: dict[int, Pending] = field(default_factory=dict)
+
+    def drop_done_pending(self) -> None:
+        """Forgets pending records that are committed."""
+        if self.pending:
+            ranges = self.commits.ranges & OffsetRanges.from_offsets(self.pending)
+            stable_offset = self.commits.stable_offset
+            for offset in [o for o in self.pending if o < stable_offset or o in ranges]:
+                del self.pending[offset]
+
+    def result(self, status: str = "committed", reason: str = "") -> CommitResult:
+        """An answer that tells how the partition stands."""
+        commits = self.commits
+        count = commits.ranges.range_count
+        return CommitResult(commits.stable_offset, 0, 0, count, status, reason)  # type: ignore[arg-type]
+
+
+@dataclass(slots=True)
+class GroupState:
+    """The state of one group.
+
+    Attributes:
+        highest: The highest number of an epoch or claim that was seen, counted or not.
+        in_force: The epoch in force.
+        claims: Live claims by nonce.
+        partitions: What is committed.
+        seen: Ids of events other than commits that counted, and of commits that changed nothing.
+        counted: Ids of commits that counted.
+        answers: The newest answers by id.
+    """
+
+    highest: int = 0
+    in_force: Tenure | None = None
+    claims: dict[str, Tenure] = field(default_factory=dict)
+    partitions: dict[TopicPartition, PartitionState] = field(default_factory=dict)
+    seen: CommitIds = field(default_factory=CommitIds)
+    counted: CommitIds = field(default_factory=CommitIds)
+    answers: OrderedDict[str, Answer] = field(default_factory=OrderedDict)
+
+    def fold(self, event: Event) -> Answer:
+        """Applies the next event of the log.
+
+        An id that was seen changes nothing and gets its first answer again; if that is too long
+        ago to be kept, an answer that all of it is a duplicate.
+        """
+        answer = self.answer_to(event.id)
+        if answer is not None:
+            return answer
+        if event.id in self.counted or event.id in self.seen:
+            states = {
+                p.topic_partition: self.partitions.get(p.topic_partition) for p in event.parts
+            }
+            return Answer(
+                counted=True,
+                results={at: s.result("duplicate") for at, s in states.items() if s is not None},
+            )
+        answer = self._RULES[event.kind](self, event)
+        if answer.counted:
+            statuses = {result.status for result in answer.results.values()}
+            is_work = event.kind == "commit" and "committed" in statuses
+            (self.counted if is_work else self.seen).add(event.id)
+        self.answers[event.id] = answer
+        if len(self.answers) > KEPT_ANSWERS:
+            self.answers.popitem(last=False)
+        return answer
+
+    def answer_to(self, event_id: str) -> Answer | None:
+        """The answer to an event, if it is among the newest."""
+        return self.answers.get(event_id)
+
+    def knows(self, event_id: str) -> bool:
+        """Whether an event with this id was folded, as far as that is still known."""
+        return event_id in self.answers or event_id in self.counted or event_id in self.seen
+
+    def tenure(self, epoch: Epoch | None) -> Tenure | None:
+        """The epoch in force or the live claim with this number and nonce."""
+        if epoch is None:
+            return None
+        if self.in_force is not None and self.in_force.epoch == epoch:
+            return self.in_force
+        claim = self.claims.get(epoch.nonce)
+        return claim if claim is not None and claim.epoch == epoch else None
+
+    def fenced(self, epoch: Epoch | None, member: str) -> str:
+        """Why a member's rows under an epoch do not count; empty if they do."""
+        tenure = self.tenure(epoch)
+        return "its epoch is not in force" if tenure is None else tenure.fence_of(member)
+
+    def _open_epoch(self, event: Event) -> Answer:
+        assert event.epoch is not None
+        in_force = self.in_force.epoch if self.in_force else None
+        is_next = self._is_next(event)
+        if event.previous != in_force:
+            return Answer(counted=False, reason="another epoch is in force")
+        if not is_next:
+            return Answer(counted=False, reason="its number has been used")
+        new = Tenure.of(event)
+        in_the_way = holder_of(new.live_shares(), self.claims.values())
+        if in_the_way and not event.detail.get("takeover"):
+            return Answer(counted=False, reason="a share is claimed", holder=in_the_way)
+        while in_the_way:
+            del self.claims[in_the_way.epoch.nonce]
+            in_the_way = holder_of(new.live_shares(), self.claims.values())
+        self.in_force = new
+        self._adopt_topics(new.topic_ids)
+        return Answer(counted=True)
+
+    def _claim(self, event: Event) -> Answer:
+        assert event.epoch is not None
+        if not self._is_next(event):
+            return Answer(counted=False, reason="its number has been used")
+        new = Tenure.of(event)
+        others = [*self.claims.values(), *([self.in_force] if self.in_force else [])]
+        in_the_way = holder_of(new.live_shares(), others)
+        if in_the_way and not event.detail.get("takeover"):
+            return Answer(counted=False, reason="a share is held", holder=in_the_way)
+        while in_the_way:
+            if in_the_way.epoch.nonce in self.claims:
+                del self.claims[in_the_way.epoch.nonce]
+            elif self.in_force is not None:
+                self.in_force.fenced[in_the_way.member] = f"taken over by {event.member!r}"
+            others = [*self.claims.values(), *([self.in_force] if self.in_force else [])]
+            in_the_way = holder_of(new.live_shares(), others)
+        self.claims[new.epoch.nonce] = new
+        self._adopt_topics(new.topic_ids)
+        return Answer(counted=True)
+
+    def _is_next(self, event: Event) -> bool:
+        """Whether a number is above all others; from now on it is not."""
+        assert event.epoch is not None
+        is_next = event.epoch.number > self.highest
+        self.highest = max(self.highest, event.epoch.number)
+        return is_next
+
+    def _take_over(self, event: Event) -> Answer:
+        replaced = event.detail["replaces"]
+        fence = self.fenced(event.epoch, replaced)
+        if fence:
+            return Answer(counted=False, reason=f"{replaced!r} cannot be replaced: {fence}")
+        tenure = self.tenure(event.epoch)
+        assert tenure is not None
+        if event.member in tenure.members:
+            return Answer(counted=False, reason=f"{event.member!r} is a member already")
+        tenure.members[event.member] = tenure.members[replaced]
+        tenure.fenced[replaced] = f"taken over by {event.member!r}"
+        return Answer(counted=True)
+
+    def _release(self, event: Event) -> Answer:
+        fence = self.fenced(event.epoch, event.member)
+        if fence:
+            return Answer(counted=False, reason=fence)
+        assert event.epoch is not None
+        if self.claims.pop(event.epoch.nonce, None) is None:
+            assert self.in_force is not None
+            self.in_force.fenced[event.member] = "it has released its shares"
+        return Answer(counted=True)
+
+    def _commit(self, event: Event) -> Answer:
+        return self._by_partition(event, _commit_part)
+
+    def _start(self, event: Event) -> Answer:
+        known = set(self.partitions)
+
+        def start(state: PartitionState, part: Part) -> CommitResult:
+            if part.topic_partition in known:
+                return state.result("duplicate")
+            state.commits.log_start(part.first or 0)
+            return state.result()
+
+        return self._by_partition(event, start)
+
+    def _log_start(self, event: Event) -> Answer:
+        def follow(state: PartitionState, part: Part) -> CommitResult:
+            state.commits.log_start(part.first or 0)
+            state.drop_done_pending()
+            return state.result()
+
+        return self._by_partition(event, follow)
+
+    def _truncation(self, event: Event) -> Answer:
+        def cut(state: PartitionState, part: Part) -> CommitResult:
+            end = part.first or 0
+            state.commits.truncate(end)
+            state.pending = {o: pending for o, pending in state.pending.items() if o < end}
+            return state.result()
+
+        return self._by_partition(event, cut)
+
+    def _reset(self, event: Event) -> Answer:
+        def set_back(state: PartitionState, part: Part) -> CommitResult:
+            state.commits.reset(part.first or 0)
+            state.pending = {}
+            return state.result()
+
+        if event.epoch is None:  # an operator: whoever was at work must not commit on top of it
+            self.in_force = None
+            self.claims = {}
+        return self._by_partition(event, set_back)
+
+    def _by_partition(
+        self, event: Event, change: Callable[[PartitionState, Part], CommitResult]
+    ) -> Answer:
+        is_operator = event.kind == "reset" and event.epoch is None
+        fence = "" if is_operator else self.fenced(event.epoch, event.member)
+        tenure = self.tenure(event.epoch)
+        results = {}
+        for part in event.parts:
+            state = self.partitions.get(part.topic_partition) or PartitionState(part.topic_id)
+            refusal = fence or (tenure.refusal_of(event.member, part) if tenure else "")
+            if part.topic_id and state.topic_id not in {"", part.topic_id}:
+                refusal = refusal or f"its topic now has the id {state.topic_id!r}"
+            if refusal:
+                results[part.topic_partition] = state.result("refused", refusal)
+            else:
+                results[part.topic_partition] = change(state, part)
+                self.partitions[part.topic_partition] = state
+        return Answer(counted=not fence, reason=fence, results=results)
+
+    def _adopt_topics(self, topic_ids: Mapping[str, str]) -> None:
+        for at, state in list(self.partitions.items()):
+            topic_id = topic_ids.get(at[0])
+            if topic_id and state.topic_id not in {"", topic_id}:
+                del self.partitions[at]  # the topic was made anew: old commits say nothing
+            elif topic_id:
+                state.topic_id = topic_id
+
+    _RULES: ClassVar[Mapping[str, Callable[[GroupState, Event], Answer]]] = {
+        "epoch": _open_epoch,
+        "takeover": _take_over,
+        "claim": _claim,
+        "release": _release,
+        "commit": _commit,
+        "start": _start,
+        "log_start": _log_start,
+        "truncation": _truncation,
+        "reset": _reset,
+    }
+
+
+def _commit_part(state: PartitionState, part: Part) -> CommitResult:
+    commits = state.commits
+    commits.amend(part.holes)
+    try:
+        result = commits.commit(part.offsets)
+    except IndividualCommitTooOld:
+        count = commits.ranges.range_count
+        result = CommitResult(commits.stable_offset, 0, len(part.offsets), count, "too_old")
+    state.pending |= {pending.offset: pending for pending in part.pending}
+    state.drop_done_pending()
+    return result

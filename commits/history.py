@@ -1,0 +1,45 @@
+"""The log for people: what happened, and whether it counted."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from commits.group import Answer
+    from commits.rows import Event, Part
+
+__all__ = ["history_entry"]
+
+
+def history_entry(version: int, event: Event, answer: Answer) -> dict[str, Any]:
+    """An event and what it came to; see `CommitStore.history`."""
+    return {
+        "version": version,
+        "written_at": event.written_at,
+        "kind": event.kind,
+        "id": event.id,
+        "epoch": event.epoch.number if event.epoch else None,
+        "nonce": event.epoch.nonce if event.epoch else None,
+        "generation": event.generation,
+        "member": event.member,
+        "counted": answer.counted,
+        "reason": answer.reason,
+        "detail": dict(event.detail),
+        "partitions": [_partition(part, answer) for part in event.parts],
+    }
+
+
+def _partition(part: Part, answer: Answer) -> dict[str, Any]:
+    result = answer.results.get(part.topic_partition)
+    return {
+        "topic": part.topic,
+        "partition": part.partition,
+        "first": part.first,
+        "last": part.last,
+        "count": len(part.offsets),
+        "holes": len(part.holes),
+        "pending": len(part.pending),
+        "status": result.status if result else "",
+        "reason": result.reason if result else "",
+        "stable_offset": result.stable_offset if result else None,
+    }

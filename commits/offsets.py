@@ -1,0 +1,303 @@
+"""Sets of offsets: compact, exact up to 2**63 - 1, and fast with millions of them."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Sized
+from contextlib import suppress
+from operator import index
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from pyroaring import BitMap64
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from numpy.typing import NDArray
+
+    Pairs = Iterable[tuple[int, int]]
+    Int64s = NDArray[np.int64]
+
+__all__ = ["MAX_COUNT", "MAX_OFFSET", "OffsetRanges", "exact_integer"]
+
+MAX_OFFSET = 2**63 - 1
+"""The last offset a set may hold: Kafka's offsets are signed 64-bit integers."""
+
+MAX_COUNT = 2**36
+"""How many offsets a set may hold: more are nonsense that would only fill the memory."""
+
+_PAIR = 2
+_EMPTY = np.empty(0, dtype=np.int64)  # an empty buffer cannot be viewed as an array
+_SHOWN = 4  # ranges a representation shows
+_WIDE = 256  # from this length on a range is added as such, not offset by offset
+
+
+class OffsetRanges:
+    """An immutable set of offsets from 0 to 2**63 - 1, held as a roaring bitmap.
+
+    It is made of pairs `(first, last)`, both included, in any order, overlapping or not; iterating
+    yields the pairs of its separate ranges in order. `len()` counts offsets, `|`, `&`, `-`, `in`
+    and `==` are those of sets.
+
+    Args:
+        pairs: Pairs `(first, last)`, or another set.
+
+    Raises:
+        ValueError: If a pair is no two integers with 0 <= first <= last <= 2**63 - 1, or if there
+            are more than 2**36 offsets.
+    """
+
+    __slots__ = ("_bits", "_range_count")
+    __hash__ = None  # type: ignore[assignment]
+    _bits: Any
+    _range_count: int | None
+
+    def __init__(self, pairs: Pairs | OffsetRanges = ()) -> None:
+        self._bits = _bits_of(pairs) if isinstance(pairs, OffsetRanges) else _from_pairs(pairs)
+        self._range_count = None
+
+    @classmethod
+    def of(cls, pairs: Pairs | OffsetRanges) -> OffsetRanges:
+        """The set itself if it is one, else the set of these pairs."""
+        return pairs if isinstance(pairs, cls) else cls(pairs)
+
+    @classmethod
+    def from_offsets(cls, offsets: Int64s | Iterable[int]) -> OffsetRanges:
+        """The set of single offsets: a numpy array of integers or any iterable, in any order.
+
+        Raises:
+            ValueError: If an offset is no integer from 0 to 2**63 - 1.
+        """
+        if not isinstance(offsets, np.ndarray):
+            offsets = _int64s(list(offsets))
+        elif offsets.dtype.kind not in "iu":
+            raise ValueError(f"offsets must be integers, not {offsets.dtype}")
+        elif offsets.dtype == np.uint64 and offsets.size and int(offsets.max()) > MAX_OFFSET:
+            raise ValueError(f"offset {offsets.max()} is beyond 2**63 - 1")
+        singles = np.ascontiguousarray(offsets, dtype=np.int64)
+        if singles.size and int(singles.min()) < 0:
+            raise ValueError(f"offset {singles.min()} is negative")
+        return cls._of_bits(_from_int64s(singles))
+
+    @classmethod
+    def from_bounds(cls, firsts: Int64s, lasts: Int64s) -> OffsetRanges:
+        """The set of ranges given as two numpy arrays of equal length: their ends, both included.
+
+        Raises:
+            ValueError: As for pairs.
+        """
+        return cls._of_bits(_from_bounds(np.asarray(firsts), np.asarray(lasts)))
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> OffsetRanges:
+        """The set that `to_bytes` of this or another roaring library has written.
+
+        Raises:
+            ValueError: If the bytes are no 64-bit roaring bitmap in the portable format, or hold
+                offsets beyond 2**63 - 1.
+        """
+        try:
+            bits = BitMap64.deserialize(data)
+        except Exception as error:
+            raise ValueError(
+                f"{len(data)} bytes are no portable roaring bitmap: {error}"
+            ) from error
+        if bits and bits.max() > MAX_OFFSET:
+            raise ValueError(f"offset {bits.max()} of a roaring bitmap is beyond 2**63 - 1")
+        return cls._of_bits(bits)
+
+    @classmethod
+    def _of_bits(cls, bits: Any) -> OffsetRanges:  # noqa: ANN401  (BitMap64 is untyped here)
+        new = cls()
+        new._bits = bits
+        return new
+
+    def to_bytes(self) -> bytes:
+        """A 64-bit roaring bitmap in the portable format of the roaring libraries."""
+        compact = self._bits.copy()
+        compact.run_optimize()
+        data: bytes = compact.serialize()
+        return data
+
+    @property
+    def first(self) -> int | None:
+        """The lowest offset; None if the set is empty."""
+        return int(self._bits.min()) if self._bits else None
+
+    @property
+    def last(self) -> int | None:
+        """The highest offset; None if the set is empty."""
+        return int(self._bits.max()) if self._bits else None
+
+    @property
+    def count(self) -> int:
+        """The number of offsets, as `len()`."""
+        return len(self._bits)
+
+    @property
+    def range_count(self) -> int:
+        """The number of separate ranges."""
+        if self._range_count is None:
+            neighbours = self._bits.intersection_cardinality(self._bits.shift(1))
+            self._range_count = len(self._bits) - neighbours
+        return self._range_count
+
+    def bounds(self) -> tuple[Int64s, Int64s]:
+        """The first and the last offsets of its separate ranges, in order, as numpy arrays."""
+        firsts = self._bits - self._bits.shift(1)
+        lasts = self._bits - self._bits.shift(-1)
+        return _to_int64s(firsts), _to_int64s(lasts)
+
+    def offsets(self) -> Int64s:
+        """Every offset, in order, as a numpy array."""
+        return _to_int64s(self._bits)
+
+    def range_end(self, offset: int) -> int | None:
+        """The last offset of the range that holds an offset; None if the offset is not in it."""
+        if offset not in self:
+            return None
+        lasts = self._bits - self._bits.shift(-1)
+        return int(lasts.next_set_bit(offset))
+
+    def clip(self, first: int, last: int) -> OffsetRanges:
+        """The part from `first` to `last`, both included; empty if `last` is below `first`."""
+        if not self._bits or (first <= self._bits.min() and self._bits.max() <= last):
+            return self
+        clipped = self._bits.copy()
+        if first > 0:
+            clipped.remove_range(0, min(first, MAX_OFFSET + 1))
+        if last < MAX_OFFSET:
+            clipped.remove_range(max(last + 1, 0), MAX_OFFSET + 1)
+        return self._of_bits(clipped)
+
+    def complement(self, first: int, last: int) -> OffsetRanges:
+        """The offsets from `first` to `last`, both included, that are not in the set.
+
+        Raises:
+            ValueError: If `first` is negative, or the window is wider than 2**36 offsets.
+        """
+        if last < first:
+            return OffsetRanges()
+        return OffsetRanges([(first, last)]) - self
+
+    def __iter__(self) -> Iterator[tuple[int, int]]:
+        firsts, lasts = self.bounds()
+        return zip(firsts.tolist(), lasts.tolist(), strict=True)
+
+    def __len__(self) -> int:
+        return len(self._bits)
+
+    def __bool__(self) -> bool:
+        return bool(self._bits)
+
+    def __contains__(self, offset: object) -> bool:
+        return isinstance(offset, int | np.integer) and bool(offset >= 0) and offset in self._bits
+
+    def __or__(self, other: OffsetRanges) -> OffsetRanges:
+        if not isinstance(other, OffsetRanges):
+            return NotImplemented
+        return self._of_bits(self._bits | other._bits)
+
+    def __and__(self, other: OffsetRanges) -> OffsetRanges:
+        if not isinstance(other, OffsetRanges):
+            return NotImplemented
+        return self._of_bits(self._bits & other._bits)
+
+    def __sub__(self, other: OffsetRanges) -> OffsetRanges:
+        if not isinstance(other, OffsetRanges):
+            return NotImplemented
+        return self._of_bits(self._bits - other._bits)
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, OffsetRanges):
+            return NotImplemented
+        return bool(self._bits == other._bits)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (OffsetRanges.from_bytes, (self.to_bytes(),))
+
+    def __repr__(self) -> str:
+        firsts, lasts = self.bounds()
+        shown = [
+            f"({first}, {last})"
+            for first, last in zip(firsts[:_SHOWN].tolist(), lasts[:_SHOWN].tolist(), strict=True)
+        ]
+        if len(firsts) > _SHOWN:
+            shown.append(f"… {len(firsts)} ranges of {len(self)} offsets up to {lasts[-1]}")
+        return f"OffsetRanges([{', '.join(shown)}])"
+
+
+def _bits_of(offsets: OffsetRanges) -> Any:  # noqa: ANN401
+    return offsets._bits  # noqa: SLF001  (never changed, so it can be shared)
+
+
+def _from_pairs(pairs: Pairs) -> Any:  # noqa: ANN401
+    listed = list(pairs)
+    try:
+        firsts, lasts = [first for first, _ in listed], [last for _, last in listed]
+    except (TypeError, ValueError):
+        wrong = next(pair for pair in listed if not isinstance(pair, Sized) or len(pair) != _PAIR)
+        raise ValueError(f"offsets come as pairs (first, last), not {wrong!r}") from None
+    return _from_bounds(_int64s(firsts), _int64s(lasts))
+
+
+def _int64s(values: list[Any]) -> Int64s:
+    try:
+        # Only an array checks each value and takes nothing that is no integer, at full speed.
+        return np.frombuffer(array("q", values), dtype=np.int64) if values else _EMPTY
+    except (OverflowError, TypeError):
+        wrong = next(
+            v for v in values if not -MAX_OFFSET <= exact_integer("offset", v) <= MAX_OFFSET
+        )
+        raise ValueError(f"offset {wrong} is not within [0, 2**63 - 1]") from None
+
+
+def exact_integer(name: str, value: Any) -> int:  # noqa: ANN401
+    """The value as an `int`, if it is one of Python or numpy; truth values and floats are none.
+
+    Raises:
+        ValueError: If it is no integer; it names `name`.
+    """
+    if not isinstance(value, bool | np.bool_):
+        with suppress(TypeError):
+            return index(value)
+    raise ValueError(f"{name} must be an integer, not {value!r}")
+
+
+def _from_bounds(firsts: NDArray[Any], lasts: NDArray[Any]) -> Any:  # noqa: ANN401
+    if firsts.dtype.kind not in "iu" or lasts.dtype.kind not in "iu":
+        raise ValueError(f"offsets must be integers, not {firsts.dtype} and {lasts.dtype}")
+    if firsts.shape != lasts.shape:
+        raise ValueError(f"{firsts.size} first and {lasts.size} last offsets do not pair up")
+    firsts, lasts = firsts.astype(np.int64), lasts.astype(np.int64)
+    wrong = np.flatnonzero((firsts < 0) | (firsts > lasts))
+    if wrong.size:
+        first, last = int(firsts[wrong[0]]), int(lasts[wrong[0]])
+        raise ValueError(
+            f"({first}, {last}) is no range: 0 <= first <= last <= 2**63 - 1 must hold"
+        )
+    steps = lasts - firsts
+    # Floats are exact enough to refuse what would overflow an integer sum.
+    if float(steps.sum(dtype=np.float64)) + steps.size > MAX_COUNT:
+        raise ValueError(f"more than {MAX_COUNT} offsets in one set (2**36) are not supported")
+    narrow = steps < _WIDE
+    lengths = steps[narrow] + 1
+    starts = firsts[narrow] - (np.cumsum(lengths) - lengths)
+    bits = _from_int64s(np.repeat(starts, lengths) + np.arange(int(lengths.sum())))
+    wide = ~narrow
+    for first, last in zip(firsts[wide].tolist(), lasts[wide].tolist(), strict=True):
+        bits.add_range(first, last + 1)
+    return bits
+
+
+def _from_int64s(offsets: Int64s) -> Any:  # noqa: ANN401
+    values = array("Q")  # the one type the library takes as a block, not value by value
+    values.frombytes(offsets.tobytes())
+    return BitMap64(values)
+
+
+def _to_int64s(bits: Any) -> Int64s:  # noqa: ANN401
+    if not bits:
+        return _EMPTY
+    return np.frombuffer(bits.to_array(), dtype=np.int64)

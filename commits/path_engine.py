@@ -1,0 +1,291 @@
+"""The log as a Delta table on a path, written by `deltalake`.
+
+Three things keep an append at a few milliseconds, however long the log: an open handle is used
+again; a checkpoint is written every 50 versions by whoever writes that version, instead of
+`deltalake`'s own after-commit work; and the handle is opened anew after as many versions, as it
+slows down with every version it has taken in.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+from deltalake import (
+    ColumnProperties,
+    CommitProperties,
+    DeltaTable,
+    PostCommitHookProperties,
+    QueryBuilder,
+    Schema,
+    WriterProperties,
+    write_deltalake,
+)
+from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
+
+from commits.engine import AppendConflict, TailGone
+from commits.errors import (
+    CommitLogUnavailable,
+    CommitTableFormat,
+    CorruptCommitLog,
+    UnsupportedTarget,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+__all__ = ["PathEngine"]
+
+log = logging.getLogger(__name__)
+
+CHECKPOINT_VERSIONS = 50
+# Statistics and dictionaries of bitmaps and of single values only take room and time; the kind's
+# statistics let snapshots be found without reading the rest.
+_PLAIN = ColumnProperties(dictionary_enabled=False, statistics_enabled="NONE")
+_WRITER = WriterProperties(
+    compression="ZSTD",
+    compression_level=1,
+    default_column_properties=_PLAIN,
+    column_properties={"kind": ColumnProperties(statistics_enabled="CHUNK")},
+)
+_NO_HOOKS = PostCommitHookProperties(create_checkpoint=False, cleanup_expired_logs=False)
+_NOTHING = pa.table({})
+
+
+class PathEngine:
+    """A Delta table on a local path or an object store; see `commits.engine.LogEngine`.
+
+    Args:
+        uri: The path or URI.
+        storage_options: For the object store; see `deltalake.DeltaTable`.
+    """
+
+    def __init__(self, uri: str, storage_options: Mapping[str, str] | None = None) -> None:
+        self._uri = uri
+        self._options = dict(storage_options) if storage_options else None
+        self._table = self._open()
+        self._opened_at = self._table.version()
+
+    @classmethod
+    def open_or_create(
+        cls,
+        target: str | os.PathLike[str],
+        schema: pa.Schema,
+        properties: Mapping[str, str],
+        storage_options: Mapping[str, str] | None = None,
+    ) -> PathEngine:
+        """Opens the table, creates it if there is none; several may do so at once.
+
+        Raises:
+            UnsupportedTarget: If the target looks like the name of a table in a catalog.
+            CommitTableFormat: If there is something else than a Delta table.
+            CorruptCommitLog: If there is one that cannot be opened.
+        """
+        uri = _uri_of(target)
+        options = dict(storage_options) if storage_options else None
+        if not DeltaTable.is_deltatable(uri, options):
+            _refuse_foreign_files(uri)
+            try:
+                DeltaTable.create(
+                    uri,
+                    schema,
+                    mode="error",
+                    partition_by=["segment"],
+                    description="Individual commits of coopconsume: an append-only log.",
+                    configuration=dict(properties),
+                    storage_options=options,
+                    raise_if_key_not_exists=False,
+                )
+            except (DeltaError, OSError):
+                # Somebody else may have been faster; if not, this is why it cannot be created.
+                if not DeltaTable.is_deltatable(uri, options):
+                    raise
+        return cls(uri, storage_options)
+
+    @property
+    def target(self) -> str:
+        """The table, for messages."""
+        return self._uri
+
+    @property
+    def properties(self) -> Mapping[str, str]:
+        """The properties of the table."""
+        configuration: Mapping[str, str] = self._table.metadata().configuration
+        return configuration
+
+    @property
+    def columns(self) -> Mapping[str, str]:
+        """The names and types of the table's columns."""
+        return _columns_of(self._table.schema())
+
+    @staticmethod
+    def columns_of(schema: pa.Schema) -> Mapping[str, str]:
+        """The names and types that the columns of an Arrow schema have in a table."""
+        return _columns_of(Schema.from_arrow(schema))
+
+    @property
+    def version(self) -> int:
+        """The newest version the engine knows of."""
+        return self._table.version()
+
+    def refresh(self, *, reopen: bool = False) -> int:
+        """Looks for newer versions and returns the newest."""
+        if not reopen:
+            try:
+                self._table.update_incremental()
+            except (DeltaError, OSError) as error:
+                log.debug("opening %s anew: %s", self._uri, error)
+                reopen = True
+        if reopen or self.version - self._opened_at >= CHECKPOINT_VERSIONS:
+            self._table = self._open()
+            self._opened_at = self.version
+        return self.version
+
+    def append(self, rows: pa.Table) -> int:
+        """Appends rows and returns the version they became, or a later one."""
+        if self.version - self._opened_at >= CHECKPOINT_VERSIONS:
+            self.refresh(reopen=True)
+        try:
+            write_deltalake(
+                self._table,
+                rows,
+                mode="append",
+                writer_properties=_WRITER,
+                post_commithook_properties=_NO_HOOKS,
+            )
+        except CommitFailedError as error:
+            raise AppendConflict(str(error)) from error
+        except (DeltaError, OSError) as error:
+            raise CommitLogUnavailable(self._uri, "append", str(error)) from error
+        version = self.version
+        if version % CHECKPOINT_VERSIONS == 0:
+            self._checkpoint()
+        return version
+
+    def tail(self, after: int, upto: int) -> pa.Table:
+        """The rows of the appends after a version, up to and with another one."""
+        try:
+            runs = [
+                pa.table(self._table.load_cdf(first, last).read_all())
+                for first, last in _runs(self._appends(after, upto))
+            ]
+        except Exception as error:  # deltalake raises plain Exception where a file is missing
+            raise TailGone(f"versions {after + 1} to {upto}: {error}") from error
+        return pa.concat_tables(runs) if runs else _NOTHING
+
+    def snapshots(self) -> pa.Table:
+        """The rows of kind `snapshot` in the newest version."""
+        query = "SELECT *, 0 AS _commit_version FROM log WHERE kind = 'snapshot'"
+        try:
+            return pa.table(QueryBuilder().register("log", self._table).execute(query).read_all())
+        except Exception as error:  # as above
+            raise TailGone(f"snapshots in version {self.version}: {error}") from error
+
+    def replace(self, rows: pa.Table, *, at: int, closed: int) -> int:
+        """Removes all rows of segments up to `closed` and adds `rows`, in one version."""
+        # The handle stays at the version that was folded: whatever was added to the closed
+        # segments since is then a conflict. Through a newer handle it would be removed unread.
+        try:
+            pinned = DeltaTable(self._uri, version=at, storage_options=self._options)
+            write_deltalake(
+                pinned,
+                rows,
+                mode="overwrite",
+                predicate=f"segment <= {closed}",
+                writer_properties=_WRITER,
+                commit_properties=CommitProperties(custom_metadata={"coopconsume.folded": str(at)}),
+                post_commithook_properties=_NO_HOOKS,
+            )
+        except CommitFailedError as error:
+            raise AppendConflict(str(error)) from error
+        except (DeltaError, OSError) as error:
+            raise CommitLogUnavailable(self._uri, "compact", str(error)) from error
+        version: int = pinned.version()
+        self.refresh(reopen=True)
+        self._checkpoint()
+        return version
+
+    def tidy(self) -> None:
+        """Removes log entries that are older than the table's log retention."""
+        try:
+            self._table.cleanup_metadata()
+        except (DeltaError, OSError) as error:
+            log.warning("old log entries of %s were not removed: %s", self._uri, error)
+
+    def _appends(self, after: int, upto: int) -> list[int]:
+        """The versions after one, up to and with another one, that only added rows."""
+        wanted = upto - after
+        operations: dict[int, bool] = {}
+        limit = wanted
+        while True:  # the history begins at the newest version there is, maybe beyond `upto`
+            history = self._table.history(limit)
+            operations = {entry["version"]: _is_append(entry) for entry in history}
+            if after + 1 in operations or len(history) < limit:
+                break
+            limit = 2 * limit + 1
+        versions = range(after + 1, upto + 1)
+        missing = [version for version in versions if version not in operations]
+        if missing:
+            raise ValueError(f"the table's log has no version {missing[0]} any more")
+        return [version for version in versions if operations[version]]
+
+    def _open(self) -> DeltaTable:
+        try:
+            return DeltaTable(self._uri, storage_options=self._options)
+        except TableNotFoundError as error:
+            raise CorruptCommitLog(self._uri, f"there is no table any more ({error})") from error
+        except DeltaError as error:
+            raise CorruptCommitLog(self._uri, f"it cannot be opened ({error})") from error
+
+    def _checkpoint(self) -> None:
+        try:
+            self._table.create_checkpoint()
+        except (DeltaError, OSError) as error:  # the row is written: only later reads are slower
+            log.warning("no checkpoint of %s at version %d: %s", self._uri, self.version, error)
+
+
+def _columns_of(schema: Schema) -> Mapping[str, str]:
+    return {field.name: str(field.type) for field in schema.fields}
+
+
+def _is_append(entry: Mapping[str, Any]) -> bool:
+    # Others may optimise, restore or clean the table: what is in such versions was there before.
+    return (
+        entry.get("operation") == "WRITE"
+        and (entry.get("operationParameters") or {}).get("mode") == "Append"
+    )
+
+
+def _runs(versions: list[int]) -> Iterator[tuple[int, int]]:
+    """Unbroken runs of versions: first and last of each."""
+    start = 0
+    for at in range(1, len(versions) + 1):
+        if at == len(versions) or versions[at] != versions[at - 1] + 1:
+            yield versions[start], versions[at - 1]
+            start = at
+
+
+def _uri_of(target: str | os.PathLike[str]) -> str:
+    uri = os.fspath(target)
+    if not isinstance(target, str):
+        return uri
+    if not uri.strip():
+        raise UnsupportedTarget(uri, "it is empty; give the path of a Delta table")
+    if "/" not in uri and not Path(uri).exists():
+        raise UnsupportedTarget(
+            uri,
+            "it looks like the name of a table in a catalog, and only paths are supported so far; "
+            f"give a path, such as './{uri}', or a URI",
+        )
+    return uri
+
+
+def _refuse_foreign_files(uri: str) -> None:
+    path = Path(uri.removeprefix("file://"))
+    if path.is_dir() and any(path.iterdir()):
+        raise CommitTableFormat(uri, "a directory with other files", "a Delta table or nothing")
+    if path.exists() and not path.is_dir():
+        raise CommitTableFormat(uri, "a file", "a Delta table or nothing")

@@ -1,0 +1,162 @@
+"""Snapshots: the folded state of all groups as rows of the log, and back.
+
+A snapshot is one append of events whose ids are `<snapshot id>/<number>`: the first tells the
+version and the settings, each other one a group, with a row for each partition.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from dataclasses import astuple
+from typing import TYPE_CHECKING, Any
+
+from commits.fold import LogState
+from commits.group import Answer, GroupState, PartitionState
+from commits.ids import CommitIds
+from commits.model import Epoch, OwnedShare
+from commits.offsets import MAX_OFFSET, OffsetRanges
+from commits.partition import CommitResult, PartitionCommits
+from commits.rows import Event, Part
+from commits.tenure import Holder, Tenure
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+__all__ = ["newest_snapshot", "snapshot_events"]
+
+
+def snapshot_events(log: LogState, snapshot_id: str) -> list[Event]:
+    """The state of the log as events, to be appended together."""
+    groups = [
+        Event(
+            kind="snapshot",
+            id=f"{snapshot_id}/{number}",
+            cluster=cluster,
+            group=name,
+            detail=_group_to_plain(group),
+            parts=tuple(_part(at, state) for at, state in group.partitions.items()),
+        )
+        for number, ((cluster, name), group) in enumerate(log.groups.items(), start=1)
+    ]
+    head = {
+        "version": log.version,
+        "groups": len(groups),
+        "settings": [[*key, value] for key, value in log.settings.items()],
+        "seen": log.seen.to_plain(),
+    }
+    return [Event(kind="snapshot", id=f"{snapshot_id}/0", detail=head), *groups]
+
+
+def newest_snapshot(events: Iterable[Event]) -> LogState | None:
+    """The state that the newest complete snapshot among the events tells; None without one.
+
+    Raises:
+        KeyError, TypeError, ValueError: If a snapshot cannot be read.
+    """
+    by_id: dict[str, dict[int, Event]] = {}
+    for event in events:
+        snapshot_id, _, number = event.id.rpartition("/")
+        by_id.setdefault(snapshot_id, {})[int(number)] = event
+    newest: list[Event] = []
+    for found in by_id.values():
+        parts = [found[number] for number in sorted(found)]
+        is_complete = 0 in found and len(parts) == parts[0].detail["groups"] + 1
+        if is_complete and (not newest or newest[0].detail["version"] < parts[0].detail["version"]):
+            newest = parts
+    if not newest:
+        return None
+    head, *groups = newest
+    return LogState(
+        version=head.detail["version"],
+        groups={(event.cluster, event.group): _group_from_event(event) for event in groups},
+        settings={tuple(key): value for *key, value in head.detail["settings"]},
+        seen=CommitIds.from_plain(head.detail["seen"]),
+    )
+
+
+def _part(at: tuple[str, int], state: PartitionState) -> Part:
+    stable_offset, ranges = state.commits.stable_offset, state.commits.ranges
+    if stable_offset > MAX_OFFSET:  # one more than the column can hold: said with its neighbour
+        stable_offset, ranges = MAX_OFFSET, OffsetRanges([(MAX_OFFSET, MAX_OFFSET)])
+    return Part(
+        *at,
+        topic_id=state.topic_id,
+        first=stable_offset,
+        offsets=ranges,
+        pending=tuple(state.pending.values()),
+    )
+
+
+def _group_to_plain(group: GroupState) -> dict[str, Any]:
+    return {
+        "highest": group.highest,
+        "in_force": _tenure_to_plain(group.in_force) if group.in_force else None,
+        "claims": [_tenure_to_plain(claim) for claim in group.claims.values()],
+        "seen": group.seen.to_plain(),
+        "counted": group.counted.to_plain(),
+        "answers": [[key, *_answer_to_plain(answer)] for key, answer in group.answers.items()],
+    }
+
+
+def _group_from_event(event: Event) -> GroupState:
+    plain = event.detail
+    claims = [_tenure_from_plain(claim) for claim in plain["claims"]]
+    return GroupState(
+        highest=plain["highest"],
+        in_force=_tenure_from_plain(plain["in_force"]) if plain["in_force"] else None,
+        claims={claim.epoch.nonce: claim for claim in claims},
+        partitions={
+            part.topic_partition: PartitionState(
+                part.topic_id,
+                PartitionCommits(part.first or 0, part.offsets, max_ranges=None),
+                {pending.offset: pending for pending in part.pending},
+            )
+            for part in event.parts
+        },
+        seen=CommitIds.from_plain(plain["seen"]),
+        counted=CommitIds.from_plain(plain["counted"]),
+        answers=OrderedDict((key, _answer_from_plain(rest)) for key, *rest in plain["answers"]),
+    )
+
+
+def _tenure_to_plain(tenure: Tenure) -> dict[str, Any]:
+    return {
+        "epoch": [tenure.epoch.number, tenure.epoch.nonce],
+        "generation": tenure.generation,
+        "members": tenure.members,
+        "topic_ids": tenure.topic_ids,
+        "fenced": tenure.fenced,
+    }
+
+
+def _tenure_from_plain(plain: Mapping[str, Any]) -> Tenure:
+    return Tenure(
+        Epoch(*plain["epoch"]),
+        plain["generation"],
+        {
+            member: tuple(OwnedShare(*share) for share in shares)
+            for member, shares in plain["members"].items()
+        },
+        plain["topic_ids"],
+        plain["fenced"],
+    )
+
+
+def _answer_to_plain(answer: Answer) -> tuple[Any, ...]:
+    holder = answer.holder
+    return (
+        answer.counted,
+        answer.reason,
+        [[*at, *astuple(result)] for at, result in answer.results.items()],
+        [holder.share, holder.member, astuple(holder.epoch)] if holder else None,
+    )
+
+
+def _answer_from_plain(plain: Sequence[Any]) -> Answer:
+    counted, reason, results, holder = plain
+    return Answer(
+        counted,
+        reason,
+        {(topic, partition): CommitResult(*rest) for topic, partition, *rest in results},
+        Holder(OwnedShare(*holder[0]), holder[1], Epoch(*holder[2])) if holder else None,
+    )

@@ -1,0 +1,470 @@
+"""The commit store: what of each partition is committed, and what is pending."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Literal, Self
+
+from commits.errors import (
+    CommitRefused,
+    FencedMember,
+    IndividualCommitNotAllowed,
+    IndividualCommitTooOld,
+    MaxIndividualCommitsReached,
+)
+from commits.group import Answer, PartitionState
+from commits.history import history_entry
+from commits.offsets import MAX_OFFSET, OffsetRanges, exact_integer
+from commits.ownership import Ownership, in_force
+from commits.partition import DEFAULT_MAX_RANGES, CommitResult, PartitionCommits
+from commits.rows import Event, Part
+from commits.table import open_table
+
+if TYPE_CHECKING:
+    import os
+    from collections.abc import Iterable, Mapping
+
+    from commits.engine import LogEngine
+    from commits.group import GroupState
+    from commits.ids import CommitIds
+    from commits.model import Epoch, Pending, TopicPartition
+    from commits.offsets import Pairs
+
+    Results = dict[TopicPartition, CommitResult]
+
+__all__ = ["ACCEPT_INDIVIDUAL_COMMIT", "MAX_NUM_RANGES", "CommitStore"]
+
+ACCEPT_INDIVIDUAL_COMMIT = "accept.individual.commit"
+"""The setting that switches the commits of a store on or off (KIP-X); true unless set."""
+
+MAX_NUM_RANGES = "maxNumRanges"
+"""The setting, of the store or of a topic, that overrides the limit a store was opened with."""
+
+
+class CommitStore(Ownership):
+    """The individual commits of many groups, in one Delta table.
+
+    Whatever changes the state is a row, and the state is a fold of the rows in the order of the
+    table's versions: the same for every store that has the table open, in any process. A call that
+    writes appends its row, reads the log up to it, and answers from the state at that place; so no
+    answer rests on what this process thought before.
+
+    Stores are opened with `open`. One may be used by several threads. Nothing is kept open between
+    calls.
+    """
+
+    def __init__(self, engine: LogEngine, *, cluster: str, max_ranges: int) -> None:
+        super().__init__(engine, cluster)
+        self._max_ranges = max_ranges
+
+    @classmethod
+    def open(
+        cls,
+        target: str | os.PathLike[str],
+        *,
+        spark: Any = None,  # noqa: ANN401, ARG003  (a path needs no session, a catalog will)
+        storage_options: Mapping[str, str] | None = None,
+        cluster: str = "",
+        max_ranges: int = DEFAULT_MAX_RANGES,
+        segment_versions: int = 1000,
+    ) -> Self:
+        """Opens a commit table and creates it if there is none; several may do so at once.
+
+        Args:
+            target: The path or URI of the Delta table.
+            spark: A Spark session; not needed for a path.
+            storage_options: For an object store; as `deltalake.DeltaTable` takes them.
+            cluster: The id of the Kafka cluster: groups of other clusters are other groups.
+            max_ranges: How many separate ranges above its stable offset a partition may have,
+                unless the setting `maxNumRanges` says otherwise.
+            segment_versions: How many versions share a segment, where the table is created.
+
+        Raises:
+            UnsupportedTarget: If the target looks like the name of a table in a catalog.
+            CommitTableFormat: If it is no commit table, or of another format.
+            CorruptCommitLog: If it cannot be read.
+        """
+        engine = open_table(target, storage_options, segment_versions)
+        return cls(engine, cluster=cluster, max_ranges=max_ranges)
+
+    @property
+    def id(self) -> str:
+        """The nonce of the table: tells it from every other commit table."""
+        return self._engine.properties["coopconsume.store"]
+
+    @property
+    def target(self) -> str:
+        """The path or URI of the table."""
+        return self._engine.target
+
+    # -- what is committed
+
+    def state(self, group: str) -> dict[TopicPartition, PartitionCommits]:
+        """What of each partition is committed, as the log says now; a copy."""
+        with self._lock:
+            partitions = self._refreshed(group).partitions
+            return {
+                at: state.commits.copy(max_ranges=self._limit(at[0]))
+                for at, state in partitions.items()
+            }
+
+    def pending(self, group: str) -> dict[TopicPartition, dict[int, Pending]]:
+        """The records of each partition that were read and are not done, by offset; a copy."""
+        with self._lock:
+            partitions = self._refreshed(group).partitions
+            return {at: dict(state.pending) for at, state in partitions.items() if state.pending}
+
+    def counted_commits(self, group: str) -> CommitIds:
+        """The ids of the commits that counted: what else carries such an id counts, too."""
+        with self._lock:
+            return self._refreshed(group).counted.copy()
+
+    def commit(
+        self,
+        group: str,
+        epoch: Epoch,
+        member: str,
+        offsets: Mapping[TopicPartition, Pairs | OffsetRanges],
+        *,
+        pending: Mapping[TopicPartition, Iterable[Pending]] | None = None,
+        holes: Mapping[TopicPartition, Pairs | OffsetRanges] | None = None,
+        commit_id: str | None = None,
+        topic_ids: Mapping[str, str] | None = None,
+        too_old: Literal["raise", "report"] = "raise",
+    ) -> Results:
+        """Commits offsets of several partitions, in one row each and one append in all.
+
+        Args:
+            group: The group.
+            epoch: The epoch or claim under which the work was planned.
+            member: Who did it.
+            offsets: What is done: pairs `(first, last)`, both included, or sets of offsets.
+            pending: Records that were read and are not done. They replace what was known of the
+                same offset; a commit of the offset ends them.
+            holes: Offsets that are proven never to be delivered: as if committed, never an error.
+            commit_id: Tells the commit from every other one of the group. A commit that is
+                repeated with its id, because its answer was lost, counts once and gets its first
+                answer. Ids that end in `-<number>` take the least room.
+            topic_ids: The ids of the topics the records were read from, where they differ from
+                those of the epoch: such partitions are refused.
+            too_old: Whether partitions of which all lies below the stable offset raise, or are
+                only told by their status.
+
+        Returns:
+            The answer of each partition.
+
+        Raises:
+            FencedMember: If the epoch or the member is not in force: nothing counted.
+            CommitRefused: If partitions were refused: another topic id, or no share of it.
+            MaxIndividualCommitsReached: If partitions would have too many ranges.
+            IndividualCommitTooOld: If partitions lie wholly below the stable offset.
+            IndividualCommitNotAllowed: If commits are switched off in this store.
+            ValueError: If an offset makes no sense; nothing was written.
+
+        The last errors but two carry the answers of all partitions in `results`; what other
+        partitions committed stands. They are raised in this order, one in all.
+        """
+        if commit_id is not None and not commit_id:
+            raise ValueError("a commit id must not be empty")
+        parts = _parts(offsets, pending or {}, holes or {})
+        with self._lock:
+            return self._commit(
+                Event(
+                    "commit", commit_id or self._new_id(), self._cluster, group, epoch,
+                    member=member, parts=parts,
+                ),
+                topic_ids,
+                report_too_old=too_old == "report",
+            )  # fmt: skip
+
+    # -- the ends of the logs, and an operator's word
+
+    def start(
+        self, group: str, epoch: Epoch, member: str, offsets: Mapping[TopicPartition, int]
+    ) -> Results:
+        """Says where partitions begin that the log does not know yet; of several the first counts.
+
+        Args:
+            group: The group.
+            epoch: The epoch or claim of the member.
+            member: An owner of the partitions.
+            offsets: The first offset to be done.
+
+        Returns:
+            The answer of each partition: `duplicate` where the log knew it already.
+
+        Raises:
+            FencedMember, CommitRefused: As for `commit`.
+            ValueError: If an offset makes no sense; nothing was written.
+        """
+        return self._move("start", group, epoch, member, offsets)
+
+    def log_start(
+        self, group: str, epoch: Epoch, member: str, offsets: Mapping[TopicPartition, int]
+    ) -> Results:
+        """Says that partitions' logs now begin at an offset: lower stable offsets follow.
+
+        Arguments, answers and errors are those of `start`.
+        """
+        return self._move("log_start", group, epoch, member, offsets)
+
+    def truncate(
+        self, group: str, epoch: Epoch, member: str, ends: Mapping[TopicPartition, int]
+    ) -> Results:
+        """Says that partitions' logs now end before an offset: what lay beyond is forgotten.
+
+        Arguments, answers and errors are those of `start`.
+        """
+        return self._move("truncation", group, epoch, member, ends)
+
+    def reset(
+        self,
+        group: str,
+        offsets: Mapping[TopicPartition, int],
+        *,
+        epoch: Epoch | None = None,
+        member: str = "",
+    ) -> Results:
+        """Sets stable offsets and forgets everything above them.
+
+        Without an epoch it is an operator's word: it ends the epoch in force and all claims of the
+        group, so that nobody who is still at work commits on top of it. An owner that was told to
+        move gives its epoch, and goes on under it.
+
+        Arguments, answers and errors are those of `start`.
+        """
+        return self._move("reset", group, epoch, member, offsets)
+
+    # -- switches and limits
+
+    def set_setting(self, name: str, value: Any, *, topic: str = "") -> None:  # noqa: ANN401
+        """Sets a switch or limit of the store, or of one topic; None takes it away.
+
+        Args:
+            name: Its name.
+            value: Anything JSON can hold.
+            topic: The topic; empty for the whole store.
+
+        Raises:
+            TypeError: If JSON cannot hold the value; nothing was written.
+        """
+        detail = {"name": name, "topic": topic, "value": value}
+        with self._lock:
+            self._append(Event("setting", self._new_id(), self._cluster, detail=detail))
+
+    def settings(self, topic: str = "") -> dict[str, Any]:
+        """The switches and limits of the store, with those of a topic over them."""
+        with self._lock:
+            self._log.refresh()
+            return self._settings(topic)
+
+    # -- the table
+
+    def compact(self) -> int | None:
+        """Writes a snapshot of all groups, and takes out of the table what it replaces.
+
+        Others may write meanwhile. Files that only old versions need are left to Delta's vacuum.
+
+        Returns:
+            The version of the table with the snapshot; None if nothing happened since the last.
+
+        Raises:
+            CommitStoreBusy: If others kept writing to what was to be replaced; nothing was changed.
+            CorruptCommitLog: If the log cannot be read.
+        """
+        with self._lock:
+            return self._log.compact()
+
+    def history(self, group: str) -> list[dict[str, Any]]:
+        """What happened in a group, for people: one entry an event, in the order of the log.
+
+        An entry has `version`, `written_at`, `kind`, `id`, `epoch`, `nonce`, `member`, `counted`,
+        `reason` (why it did not count), `detail`, and `partitions`: for each its topic, partition,
+        first and last offset, how many, status, reason and stable offset after it. It goes back as
+        far as the table's files do, at least to the last snapshot.
+
+        Raises:
+            CorruptCommitLog: If the log cannot be read.
+        """
+        with self._lock:
+            return [
+                history_entry(version, event, answer)
+                for version, event, answer in self._log.history()
+                if (event.cluster, event.group) == (self._cluster, group)
+            ]
+
+    # -- how
+
+    def _commit(
+        self, event: Event, topic_ids: Mapping[str, str] | None, *, report_too_old: bool
+    ) -> Results:
+        state = self._state_for(event)
+        event = _with_topic_ids(event, state, topic_ids)
+        over: dict[TopicPartition, MaxIndividualCommitsReached] = {}
+        if state.knows(event.id):
+            answer = state.fold(event)
+        else:
+            fence = state.fenced(event.epoch, event.member)
+            if fence:
+                answer = Answer(counted=False, reason=fence)
+            elif not self._settings("").get(ACCEPT_INDIVIDUAL_COMMIT, True):
+                raise IndividualCommitNotAllowed(event.group)
+            else:
+                over = self._over_limit(state, event.parts)
+                written = tuple(
+                    part
+                    for part in event.parts
+                    if not part.is_empty and part.topic_partition not in over
+                )
+                answer = (
+                    self._append(replace(event, parts=written)) if written else Answer(counted=True)
+                )
+        state = self._log.state.group(self._cluster, event.group)
+        results = {
+            at: answer.results.get(at) or _unwritten(state, part, answer.reason, over.get(at))
+            for at, part in ((part.topic_partition, part) for part in event.parts)
+        }
+        if not answer.counted:
+            raise FencedMember(
+                event.group, event.member, event.epoch, in_force(state), answer.reason, results
+            )
+        _raise_once(event, results, list(over.values()), report_too_old=report_too_old)
+        return results
+
+    def _move(
+        self,
+        kind: str,
+        group: str,
+        epoch: Epoch | None,
+        member: str,
+        offsets: Mapping[TopicPartition, int],
+    ) -> Results:
+        parts = tuple(
+            Part(*_checked(at), first=_exact_offset(at, offset)) for at, offset in offsets.items()
+        )
+        if not parts:
+            return {}
+        with self._lock:
+            event = Event(kind, self._new_id(), self._cluster, group, epoch, member=member,
+                          parts=parts)  # fmt: skip
+            answer = self._append(_with_topic_ids(event, self._state_for(event), None))
+            now = in_force(self._log.state.group(self._cluster, group))
+        results = dict(answer.results)
+        if not answer.counted:
+            raise FencedMember(group, member, epoch, now, answer.reason, results)
+        _raise_once(event, results, [], report_too_old=True)
+        return results
+
+    def _state_for(self, event: Event) -> GroupState:
+        """The group's state, brought up to date where it does not know the event's epoch."""
+        state = self._log.state.group(self._cluster, event.group)
+        return self._refreshed(event.group) if state.fenced(event.epoch, event.member) else state
+
+    def _settings(self, topic: str) -> dict[str, Any]:
+        settings = self._log.state.settings
+        both = [
+            {name: value for (cluster, name, of), value in settings.items()
+             if cluster == self._cluster and of == wanted}
+            for wanted in ("", topic)
+        ]  # fmt: skip
+        return both[0] | both[1]
+
+    def _limit(self, topic: str) -> int:
+        limit: int = self._settings(topic).get(MAX_NUM_RANGES, self._max_ranges)
+        return limit
+
+    def _over_limit(
+        self, state: GroupState, parts: Iterable[Part]
+    ) -> dict[TopicPartition, MaxIndividualCommitsReached]:
+        over = {}
+        for part in parts:
+            known = state.partitions.get(part.topic_partition)
+            commits = known.commits if known else PartitionCommits(max_ranges=None)
+            limit = self._limit(part.topic)
+            if commits.ranges.range_count + part.offsets.range_count <= limit:
+                continue
+            trial = commits.copy(max_ranges=limit)
+            try:
+                trial.amend(part.holes)
+                trial.commit(part.offsets)
+            except MaxIndividualCommitsReached as error:
+                over[part.topic_partition] = error
+            except IndividualCommitTooOld:
+                continue
+        return over
+
+
+def _parts(
+    offsets: Mapping[TopicPartition, Pairs | OffsetRanges],
+    pending: Mapping[TopicPartition, Iterable[Pending]],
+    holes: Mapping[TopicPartition, Pairs | OffsetRanges],
+) -> tuple[Part, ...]:
+    return tuple(
+        Part(
+            *_checked(at),
+            offsets=OffsetRanges.of(offsets.get(at, ())),
+            holes=OffsetRanges.of(holes.get(at, ())),
+            pending=tuple(_checked_pending(at, one) for one in pending.get(at, ())),
+        )
+        for at in dict.fromkeys([*offsets, *pending, *holes])
+    )
+
+
+def _checked(at: TopicPartition) -> TopicPartition:
+    match at:
+        case (str(topic), int(partition)) if topic and partition >= 0:
+            return topic, partition
+        case _:
+            raise ValueError(f"{at!r} is no (topic, partition)")
+
+
+def _checked_pending(at: TopicPartition, pending: Pending) -> Pending:
+    numbers = (pending.offset, pending.key_hash or 0, pending.due_ms)
+    if all(0 <= number <= MAX_OFFSET for number in numbers) and pending.attempts >= 0:
+        return pending
+    raise ValueError(f"{pending} of {at[0]}-{at[1]}: its numbers must be from 0 to 2**63 - 1")
+
+
+def _exact_offset(at: TopicPartition, offset: int) -> int:
+    exact = exact_integer(f"offset of {at[0]}-{at[1]}", offset)
+    if not 0 <= exact <= MAX_OFFSET:
+        raise ValueError(f"offset {exact} of {at[0]}-{at[1]} is not from 0 to 2**63 - 1")
+    return exact
+
+
+def _with_topic_ids(event: Event, state: GroupState, topic_ids: Mapping[str, str] | None) -> Event:
+    tenure = state.tenure(event.epoch)
+    ids = {**(tenure.topic_ids if tenure else {}), **(topic_ids or {})}
+    parts = tuple(replace(part, topic_id=ids.get(part.topic, "")) for part in event.parts)
+    return replace(event, parts=parts)
+
+
+def _unwritten(
+    state: GroupState, part: Part, fence: str, over: MaxIndividualCommitsReached | None
+) -> CommitResult:
+    at = state.partitions.get(part.topic_partition) or PartitionState()
+    if over is not None:
+        return at.result("refused", f"{over.range_count} ranges, at most {over.max_ranges}")
+    if fence:
+        return at.result("refused", fence)
+    if part.is_empty:
+        return at.result()
+    return at.result("refused", "the first commit with this id did not have it")
+
+
+def _raise_once(
+    event: Event,
+    results: Results,
+    over: list[MaxIndividualCommitsReached],
+    *,
+    report_too_old: bool,
+) -> None:
+    refused = [at for at, result in results.items() if result.status == "refused"]
+    if len(refused) > len(over):
+        raise CommitRefused(event.group, event.member, results)
+    if over:
+        raise MaxIndividualCommitsReached(over[0].range_count, over[0].max_ranges, results)
+    for part in event.parts:
+        result = results[part.topic_partition]
+        if result.status == "too_old" and not report_too_old:
+            raise IndividualCommitTooOld(result.stable_offset, part.offsets.last or 0, results)

@@ -1,0 +1,79 @@
+"""The commit table: its properties, and whether a table is one."""
+
+from __future__ import annotations
+
+import uuid
+from typing import TYPE_CHECKING, Any
+
+from commits.errors import CommitTableFormat
+from commits.path_engine import CHECKPOINT_VERSIONS, PathEngine
+from commits.rows import FORMAT, SCHEMA
+
+if TYPE_CHECKING:
+    import os
+    from collections.abc import Mapping
+
+    from commits.engine import LogEngine
+
+__all__ = ["open_table"]
+
+
+def open_table(
+    target: str | os.PathLike[str],
+    storage_options: Mapping[str, str] | None,
+    segment_versions: int,
+) -> LogEngine:
+    """Opens a commit table, creates it if there is none.
+
+    Args:
+        target: The path or URI of the Delta table.
+        storage_options: For an object store.
+        segment_versions: How many versions share a segment, where the table is created.
+
+    Raises:
+        UnsupportedTarget: If the target looks like the name of a table in a catalog.
+        CommitTableFormat: If it is no commit table, or of another format.
+        CorruptCommitLog: If it cannot be opened.
+        ValueError: If `segment_versions` is not positive.
+    """
+    if segment_versions < 1:
+        raise ValueError(f"segment_versions must be at least 1, not {segment_versions}")
+    properties = {
+        "delta.enableChangeDataFeed": "true",
+        "delta.checkpointInterval": str(CHECKPOINT_VERSIONS),
+        "delta.dataSkippingStatsColumns": "kind",
+        # Longer than anybody should leave a table without a compaction: tails need both.
+        "delta.logRetentionDuration": "interval 60 days",
+        "delta.deletedFileRetentionDuration": "interval 30 days",
+        "coopconsume.format": str(FORMAT),
+        "coopconsume.store": uuid.uuid4().hex,
+        "coopconsume.engine": "path",
+        "coopconsume.segment.versions": str(segment_versions),
+    }
+    engine = PathEngine.open_or_create(target, SCHEMA, properties, storage_options)
+    _check(engine)
+    return engine
+
+
+def _check(engine: PathEngine) -> None:
+    found: Mapping[str, Any] = engine.properties
+    if "coopconsume.format" not in found:
+        raise CommitTableFormat(engine.target, "another Delta table", "a commit table")
+    for name, expected in [
+        ("coopconsume.format", str(FORMAT)),
+        ("coopconsume.engine", "path"),
+        ("delta.enableChangeDataFeed", "true"),
+    ]:
+        if found.get(name) != expected:
+            raise CommitTableFormat(
+                engine.target, f"the property {name}={found.get(name)}", f"{name}={expected}"
+            )
+    columns = engine.columns
+    expected_columns = PathEngine.columns_of(SCHEMA)
+    if columns != expected_columns:
+        wrong, _ = min(set(columns.items()) ^ set(expected_columns.items()))
+        raise CommitTableFormat(
+            engine.target,
+            f"the column {wrong!r} of type {columns.get(wrong)}",
+            f"type {expected_columns.get(wrong)}",
+        )

@@ -1,0 +1,1 @@
+"""The demo: a year of flights, followed aircraft by aircraft."""

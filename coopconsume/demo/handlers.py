@@ -1,0 +1,171 @@
+"""What the demo does with each flight. Task-side: the standard library alone."""
+
+from __future__ import annotations
+
+import json
+import time
+import zlib
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from coopconsume.history.recorder import Recorder
+from coopconsume.slot import current_slot
+
+if TYPE_CHECKING:
+    import os
+
+    from coopconsume.record import Record
+
+#: The columns of the rows that `follow_aircraft` returns.
+OUTPUT_SCHEMA = (
+    "tail string, flight string, origin string, dest string, leg int, previous string, "
+    "turn_round_minutes int, delay_carried_minutes int"
+)
+
+
+class _Leg(NamedTuple):
+    """What the next leg of an aircraft needs to know of this one."""
+
+    leg: int
+    flight: str
+    arrival: int | None  # minutes since the epoch
+    delay: int | None  # minutes late at the destination
+
+
+# The last leg of each aircraft that this process has handled; about 4,000 of them.
+_last: dict[tuple[str, int, str], _Leg] = {}
+
+
+def follow_aircraft(record: Record) -> dict[str, Any]:
+    """Tell what a flight owes to the flight that its aircraft made before.
+
+    The state of an aircraft lives in the worker process: empty after a restart, and out of date if
+    another process handled a leg in between. Each record carries the number of its leg, so the
+    handler knows: it uses what it remembers only if that is the very leg before, and else leaves
+    the three columns about it null, as it does for an aircraft's first leg.
+
+    Returns:
+        A row of `OUTPUT_SCHEMA`. ``previous`` is the flight before. ``turn_round_minutes`` runs
+        from its arrival to this take-off from New York, the way back included, as the data only
+        has the flights out; arrival is departure plus time in the air. Negative where the
+        data has the flight before still in the air. ``delay_carried_minutes`` is as much of its
+        delay on arrival as this departure shows again.
+    """
+    flight = json.loads(record.value or b"{}")
+    tail, leg = flight["tailnum"], flight["leg"]
+    name = f"{flight['carrier']}{flight['flight']}"
+    row: dict[str, Any] = {
+        "tail": tail,
+        "flight": name,
+        "origin": flight["origin"],
+        "dest": flight["dest"],
+        "leg": leg,
+        "previous": None,
+        "turn_round_minutes": None,
+        "delay_carried_minutes": None,
+    }
+    if tail is None:
+        return row
+    delay, air_time = flight["dep_delay"], flight["air_time"]
+    scheduled = (
+        int(datetime.fromisoformat(flight["time_hour"]).timestamp()) // 60 + flight["minute"]
+    )
+    departure = None if delay is None else scheduled + delay
+    aircraft = (record.topic, record.partition, tail)
+    before = _last.get(aircraft)
+    if before is not None and before.leg == leg - 1:
+        row["previous"] = before.flight
+        if departure is not None and before.arrival is not None:
+            row["turn_round_minutes"] = departure - before.arrival
+        if delay is not None and before.delay is not None:
+            row["delay_carried_minutes"] = max(0, min(delay, before.delay))
+    arrival = None if departure is None or air_time is None else departure + air_time
+    _last[aircraft] = _Leg(leg, name, arrival, flight["arr_delay"])
+    return row
+
+
+class PoisonedFlight(RuntimeError):
+    """The demo made this flight fail on purpose.
+
+    Attributes:
+        flight: Where the record stands.
+        attempt: The attempt that failed.
+    """
+
+    retriable = True
+
+    def __init__(self, flight: str, attempt: int) -> None:
+        super().__init__(flight, attempt)
+        self.flight = flight
+        self.attempt = attempt
+
+    def __str__(self) -> str:
+        return f"{self.flight} is poison (attempt {self.attempt})"
+
+
+class DemoHandler:
+    """`follow_aircraft` with bad days, and a history of every call.
+
+    Which records are bad follows from partition and offset alone, so a restart meets the same ones.
+
+    Args:
+        history_dir: Where each process writes the history of its calls.
+        poison_every: About one record in so many fails on its attempts 1 and 2; 0: none.
+        fail_for_good_every: About one record in so many fails always; 0: none.
+        slow_tail: The aircraft whose every flight takes long.
+        slow_seconds: How long.
+
+    Raises:
+        ValueError: A number is negative.
+    """
+
+    def __init__(
+        self,
+        history_dir: str | os.PathLike[str],
+        *,
+        poison_every: int = 0,
+        fail_for_good_every: int = 0,
+        slow_tail: str | None = None,
+        slow_seconds: float = 0.0,
+    ) -> None:
+        for name, value in (
+            ("poison_every", poison_every),
+            ("fail_for_good_every", fail_for_good_every),
+            ("slow_seconds", slow_seconds),
+        ):
+            if value < 0:
+                raise ValueError(f"{name}={value}: cannot be negative; 0 turns it off")
+        self.recorder = Recorder(history_dir)
+        self.poison_every = poison_every
+        self.fail_for_good_every = fail_for_good_every
+        self.slow_key = None if slow_tail is None else slow_tail.encode()
+        self.slow_seconds = slow_seconds
+
+    def is_poison(self, partition: int, offset: int) -> bool:
+        """Whether the record fails twice and then passes."""
+        return not self.fails_for_good(partition, offset) and _drawn(
+            b"poison", partition, offset, self.poison_every
+        )
+
+    def fails_for_good(self, partition: int, offset: int) -> bool:
+        """Whether the record fails on every attempt."""
+        return _drawn(b"for good", partition, offset, self.fail_for_good_every)
+
+    def __call__(self, record: Record) -> dict[str, Any]:
+        """Handle one record.
+
+        Raises:
+            PoisonedFlight: The record is one of the bad ones.
+        """
+        with self.recorder.call(record, current_slot()):
+            if record.key is not None and record.key == self.slow_key:
+                time.sleep(self.slow_seconds)
+            at = (record.partition, record.offset)
+            if self.fails_for_good(*at) or (record.attempt <= 2 and self.is_poison(*at)):  # noqa: PLR2004
+                where = f"{record.topic}-{record.partition}@{record.offset}"
+                raise PoisonedFlight(where, record.attempt)
+            return follow_aircraft(record)
+
+
+def _drawn(salt: bytes, partition: int, offset: int, every: int) -> bool:
+    return every > 0 and zlib.crc32(b"%b %d %d" % (salt, partition, offset)) % every == 0

@@ -1,0 +1,132 @@
+"""Puts the demo's flights into a topic, and reads back what the topic then holds.
+
+Records go through Spark's Kafka sink: all 336,776 flights take 4 s in a warm session and 8 s in a
+new one, where kafka-python's producer would take 13 to 19 s (two cores shared with the broker).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+
+from coopconsume.demo.flights import flight_table
+from coopconsume.errors import BrokerUnreachable
+from coopconsume.kafka_settings import client_config
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from pyspark.sql import SparkSession
+
+_CHUNK = 70_000
+_PREFIX = "kafka."
+_SINK = {"kafka.linger.ms": "20", "kafka.batch.size": str(512 << 10)}
+
+
+def load_topic(
+    spark: SparkSession,
+    options: Mapping[str, str],
+    topic: str = "flights",
+    *,
+    partitions: int = 3,
+    limit: int | None = None,
+    progress: Callable[[int, int], None] | None = None,
+) -> int:
+    """Append the first flights of the year to a topic, in time order within each partition.
+
+    Keyed records go where every Kafka producer puts them by default (murmur2 of the key), those
+    without a key to the partitions in turn.
+
+    Args:
+        spark: A session with Spark's Kafka connector.
+        options: ``kafka.bootstrap.servers`` and other ``kafka.*`` settings of the cluster; options
+            without that prefix are left out.
+        topic: Created with the cluster's default replication if it does not exist.
+        partitions: How many partitions it has.
+        limit: How many flights; None for all.
+        progress: Called with the records written so far and all there are, after each part.
+
+    Returns:
+        The number of records written.
+
+    Raises:
+        ValueError: ``limit`` is below 1, or the topic exists with another number of partitions.
+        BrokerUnreachable: No broker answered in 10 s.
+        DemoDataMissing: The data's package is not installed.
+        kafka.errors.KafkaError: The cluster would not create the topic.
+    """
+    table = flight_table(limit)
+    _create(options, topic, partitions)
+    keyless = table["key"].is_null().to_numpy()
+    turn = (np.cumsum(keyless) - 1) % partitions
+    table = table.append_column("partition", pa.array(turn.astype(np.int32), mask=~keyless))
+    for first in range(0, len(table), _CHUNK):
+        part = table.slice(first, _CHUNK)
+        # One task, as several would mix up the order of a key.
+        (
+            spark.createDataFrame(part)
+            .coalesce(1)
+            .write.format("kafka")
+            .options(**_SINK)
+            .options(**_kafka_only(options))
+            .option("topic", topic)
+            .save()
+        )
+        if progress is not None:
+            progress(first + len(part), len(table))
+    return len(table)
+
+
+def produced_records(
+    spark: SparkSession, options: Mapping[str, str], topic: str = "flights"
+) -> dict[tuple[str, int], dict[int, bytes | None]]:
+    """Key by offset of everything the topic holds, by (topic, partition), as the checker wants it.
+
+    Args:
+        spark: A session with Spark's Kafka connector.
+        options: As for `load_topic`.
+        topic: The topic.
+    """
+    rows = (
+        spark.read.format("kafka")
+        .options(**_kafka_only(options))
+        .option("subscribe", topic)
+        .load()
+        .select("partition", "offset", "key")
+        .toArrow()
+    )
+    produced: dict[tuple[str, int], dict[int, bytes | None]] = {}
+    columns = (rows[name].to_pylist() for name in ("partition", "offset", "key"))
+    for partition, offset, key in zip(*columns, strict=True):
+        produced.setdefault((topic, partition), {})[offset] = key
+    return produced
+
+
+def _kafka_only(options: Mapping[str, str]) -> dict[str, str]:
+    return {name: value for name, value in options.items() if name.startswith(_PREFIX)}
+
+
+def _create(options: Mapping[str, str], topic: str, partitions: int) -> None:
+    from kafka import KafkaAdminClient
+    from kafka.errors import KafkaConnectionError, KafkaTimeoutError
+
+    config = client_config(
+        {name.removeprefix(_PREFIX): value for name, value in _kafka_only(options).items()}
+    )
+    try:
+        admin = KafkaAdminClient(**config, bootstrap_timeout_ms=10_000)
+    except (KafkaConnectionError, KafkaTimeoutError) as error:
+        raise BrokerUnreachable(",".join(config["bootstrap_servers"]), str(error)) from error
+    try:
+        if topic not in admin.list_topics():
+            admin.create_topics({topic: {"num_partitions": partitions}}, wait_for_metadata=True)
+        found = len(admin.describe_topics([topic])[0]["partitions"])
+    finally:
+        admin.close()
+    if found != partitions:
+        raise ValueError(
+            f"topic {topic!r} exists with {found} partitions, not {partitions}: "
+            "name another topic, or delete it"
+        )

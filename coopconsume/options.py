@@ -1,0 +1,297 @@
+"""Every option in one table: its type, default, range and meaning; checked once, at once.
+
+Names are Kafka's (``kafka.*``) and Spark's (``subscribe``, ``startingOffsets``, …) where they have
+one, and compared without regard to case as Spark does. The same ``kafka.*`` settings serve
+Spark's source and kafka-python; `Options.client_config` is the one place that translates.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+import re
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from coopconsume.errors import InvalidOption, MissingOption, UnknownOption
+from coopconsume.kafka_settings import KNOWN_KAFKA_SETTINGS, client_config, is_secret
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+_UNITS = {
+    "ms": 0.001, "millisecond": 0.001, "s": 1.0, "sec": 1.0, "second": 1.0,
+    "m": 60.0, "min": 60.0, "minute": 60.0, "h": 3600.0, "hour": 3600.0,
+}  # fmt: skip
+
+
+def parse_seconds(text: float | str) -> float:
+    """Seconds from a number or a text such as ``10``, ``"10 seconds"``, ``"500ms"``.
+
+    Raises:
+        ValueError: It is neither.
+    """
+    if isinstance(text, int | float) and not isinstance(text, bool):
+        return float(text)
+    found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([a-zA-Z]*?)s?\s*", str(text))
+    unit = found.group(2).lower() or "s" if found else ""
+    if not found or unit not in _UNITS:
+        raise ValueError("give seconds, or a text such as '10 seconds' or '500ms'")
+    return float(found.group(1)) * _UNITS[unit]
+
+
+def _seconds(low: float, high: float = 86_400.0) -> Callable[[Any], float]:
+    def parse(value: Any) -> float:
+        seconds = parse_seconds(value)
+        if not low <= seconds <= high:
+            raise ValueError(f"give {low:g} to {high:g} seconds")
+        return seconds
+
+    return parse
+
+
+def _whole(low: int, high: int = 2**63 - 1) -> Callable[[Any], int]:
+    def parse(value: Any) -> int:
+        number = int(str(value))
+        if not low <= number <= high:
+            raise ValueError(f"give a whole number from {low} to {high}")
+        return number
+
+    return parse
+
+
+def _flag(value: Any) -> bool:
+    text = str(value).strip().lower()
+    if text not in ("true", "false"):
+        raise ValueError("give true or false")
+    return text == "true"
+
+
+def _one_of(*names: str) -> Callable[[Any], str]:
+    def parse(value: Any) -> str:
+        for name in names:
+            if str(value).lower() == name.lower():
+                return name
+        raise ValueError(f"give one of {', '.join(names)}")
+
+    return parse
+
+
+def _text(value: Any) -> str:
+    if not str(value).strip():
+        raise ValueError("give a text that is not empty")
+    return str(value)
+
+
+def _topics(value: Any) -> tuple[str, ...]:
+    names = value.split(",") if isinstance(value, str) else list(value)
+    topics = tuple(dict.fromkeys(str(name).strip() for name in names))
+    if not topics or not all(topics):
+        raise ValueError("give topic names separated by commas")
+    return topics
+
+
+def _starting(value: Any) -> str | dict[str, dict[int, int]]:
+    if str(value).lower() in ("earliest", "latest"):
+        return str(value).lower()
+    try:
+        parsed = json.loads(value) if isinstance(value, str) else value
+        starting = {str(t): {int(p): int(o) for p, o in ps.items()} for t, ps in parsed.items()}
+    except (ValueError, AttributeError, TypeError):
+        starting = {}
+    if not starting or any(o < -2 for ps in starting.values() for o in ps.values()):  # noqa: PLR2004
+        raise ValueError(
+            'give earliest, latest or JSON such as {"topic": {"0": 23, "1": -2}} '
+            "(-2 earliest, -1 latest)"
+        )
+    return starting
+
+
+@dataclass(frozen=True)
+class Option:
+    """One row of the table: its name, default, how a value is read, and what it means."""
+
+    name: str
+    default: Any
+    parse: Callable[[Any], Any]
+    doc: str
+
+    @property
+    def attribute(self) -> str:
+        """Name of the field of `Options`."""
+        return re.sub(r"(?<=[a-z])([A-Z])", r"_\1", self.name.replace(".", "_")).lower()
+
+
+TABLE: tuple[Option, ...] = (
+    Option("subscribe", None, _topics, "Topics, separated by commas."),
+    Option("subscribePattern", None, _text, "Topics by a regular expression (Python's), looked up at start."),
+    Option("startingOffsets", "earliest", _starting,
+           "Where a partition starts that nobody has committed: earliest, latest or JSON."),
+    Option("failOnDataLoss", True, _flag,
+           "Stop when records were deleted before they were done; false: report them and go on."),
+    Option("maxOffsetsPerTrigger", None, _whole(1), "Offsets a batch may span at most, over all partitions."),
+    Option("minPartitions", None, _whole(1, 10_000), "Slices a batch is read in at least; default: slots."),
+    Option("includeHeaders", False, _flag, "Hand record headers to handlers and frames."),
+    Option("commitTable", None, _text, "Path of the Delta table that keeps the commits. Required."),
+    Option("slots", None, _whole(1, 10_000), "Spark tasks side by side; default: the cores Spark has."),
+    Option("assignor", "sticky", _one_of("sticky", "range", "roundrobin"),
+           "How the group shares partitions by key range."),
+    Option("allowKeyShare", True, _flag, "Whether this member takes part of a partition (KIP-X)."),
+    Option("allow.individual.commit", True, _flag, "Whether this member commits record by record (KIP-X)."),
+    Option("max.num.ranges.to.commit", 10_000, _whole(1),
+           "Commit early when so many offset ranges have gathered (KIP-X)."),
+    Option("maxNumRanges", 1_000_000, _whole(1),
+           "Committed ranges above the stable offset a partition may have; at 80 % no new records."),
+    Option("batchTime", 10.0, _seconds(0.05), "Seconds after which a batch starts no further handler."),
+    Option("handlerTimeout", 60.0, _seconds(0.05),
+           "Seconds running handlers get beyond batchTime before their worker is ended."),
+    Option("drainTimeout", 10.0, _seconds(0), "Seconds to wait for running handlers before a share moves."),
+    Option("maxPending", 100_000, _whole(1),
+           "Pending records of a partition at which no new ones are taken."),
+    Option("onExternalReset", "fail", _one_of("fail", "honour"),
+           "When somebody else moved the group's offset in Kafka."),
+)  # fmt: skip
+
+_BY_NAME = {option.name.lower(): option for option in TABLE}
+_REQUIRED_KAFKA = ("bootstrap.servers", "group.id")
+#: Settings that the library sets itself, with why a user's own value is refused.
+_OURS = {
+    "enable.auto.commit": "records are committed one by one, into commitTable",
+    "auto.offset.reset": "use startingOffsets",
+    "key.deserializer": "keys are bytes",
+    "value.deserializer": "values are bytes",
+    "partition.assignment.strategy": "use assignor",
+}
+
+
+@dataclass(frozen=True)
+class Options:
+    """The checked options of a consumer. Build it with `Options.parse`."""
+
+    kafka: Mapping[str, str] = field(repr=False)
+    subscribe: tuple[str, ...] | None
+    subscribe_pattern: str | None
+    starting_offsets: str | dict[str, dict[int, int]]
+    fail_on_data_loss: bool
+    max_offsets_per_trigger: int | None
+    min_partitions: int | None
+    include_headers: bool
+    commit_table: str
+    slots: int | None
+    assignor: str
+    allow_key_share: bool
+    allow_individual_commit: bool
+    max_num_ranges_to_commit: int
+    max_num_ranges: int
+    batch_time: float
+    handler_timeout: float
+    drain_timeout: float
+    max_pending: int
+    on_external_reset: str
+
+    @classmethod
+    def parse(cls, options: Mapping[str, Any]) -> Options:
+        """Check options as a user gives them.
+
+        Raises:
+            UnknownOption: No such option; names the closest one.
+            InvalidOption: A value of the wrong type or out of range, or two that exclude each other.
+            MissingOption: ``kafka.bootstrap.servers``, ``kafka.group.id`` or ``commitTable``.
+        """
+        kafka: dict[str, str] = {}
+        values = {option.attribute: option.default for option in TABLE}
+        for name, value in options.items():
+            if name.lower().startswith("kafka."):
+                setting = name[len("kafka.") :]
+                _check_kafka(setting)
+                kafka[setting] = str(value)
+                continue
+            option = _BY_NAME.get(name.lower())
+            if option is None:
+                raise UnknownOption(name, _closest(name, _known_names()))
+            try:
+                values[option.attribute] = option.default if value is None else option.parse(value)
+            except (ValueError, TypeError) as error:
+                hint = str(error) if "invalid literal" not in str(error) else "give a whole number"
+                raise InvalidOption(option.name, repr(value), hint) from None
+        if values["subscribe"] and values["subscribe_pattern"]:
+            raise InvalidOption("subscribePattern", "given beside subscribe", "give one of the two")
+        for setting in _REQUIRED_KAFKA:
+            if not kafka.get(setting, "").strip():
+                raise MissingOption(f"kafka.{setting}")
+        if not values["commit_table"]:
+            raise MissingOption("commitTable")
+        kafka.setdefault("isolation.level", "read_committed")
+        if kafka["isolation.level"] not in ("read_committed", "read_uncommitted"):
+            raise InvalidOption(
+                "kafka.isolation.level", repr(kafka["isolation.level"]),
+                "give read_committed or read_uncommitted",
+            )  # fmt: skip
+        if not values["allow_individual_commit"]:
+            raise InvalidOption(
+                "allow.individual.commit", "false",
+                "this consumer knows no other commits; leave it true, or use Spark's own source",
+            )  # fmt: skip
+        return cls(kafka=kafka, **values)
+
+    @property
+    def group_id(self) -> str:
+        """``kafka.group.id``."""
+        return self.kafka["group.id"]
+
+    @property
+    def read_committed(self) -> bool:
+        """Whether records of open and aborted transactions are left out."""
+        return self.kafka["isolation.level"] == "read_committed"
+
+    @property
+    def batch_life(self) -> float:
+        """Seconds after which no handler of a batch runs any more."""
+        return self.batch_time + self.handler_timeout
+
+    def client_config(self) -> dict[str, Any]:
+        """The same Kafka settings in kafka-python's words.
+
+        Raises:
+            InvalidOption: A setting that kafka-python has no counterpart for.
+        """
+        return client_config(self.kafka)
+
+    def source_options(self) -> dict[str, str]:
+        """The same Kafka settings for Spark's source, with a fetch tuned for throughput."""
+        tuned = {
+            "max.poll.records": "10000",
+            "max.partition.fetch.bytes": str(8 << 20),
+            "fetch.max.bytes": str(64 << 20),
+        }
+        return {f"kafka.{name}": value for name, value in (tuned | dict(self.kafka)).items()}
+
+    def redacted(self) -> dict[str, Any]:
+        """All options for logs and people, secrets hidden."""
+        shown: dict[str, Any] = {
+            f"kafka.{name}": "***" if is_secret(name) else value for name, value in self.kafka.items()
+        }
+        return shown | {option.name: getattr(self, option.attribute) for option in TABLE}
+
+    def __str__(self) -> str:
+        return str(self.redacted())
+
+
+def _known_names() -> list[str]:
+    return [o.name for o in TABLE] + [f"kafka.{name}" for name in KNOWN_KAFKA_SETTINGS]
+
+
+def _closest(name: str, known: list[str], cutoff: float = 0.5) -> str | None:
+    by_lower = {k.lower(): k for k in known}
+    found = difflib.get_close_matches(name.lower(), by_lower, n=1, cutoff=cutoff)
+    return by_lower[found[0]] if found else None
+
+
+def _check_kafka(setting: str) -> None:
+    if setting in _OURS:
+        raise InvalidOption(f"kafka.{setting}", "given", f"leave it out: {_OURS[setting]}")
+    if setting not in KNOWN_KAFKA_SETTINGS:
+        # Plug-ins bring settings of their own; only what looks like a slip of the pen is refused.
+        closest = _closest(setting, sorted(KNOWN_KAFKA_SETTINGS), cutoff=0.85)
+        if closest:
+            raise UnknownOption(f"kafka.{setting}", f"kafka.{closest}")

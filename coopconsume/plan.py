@@ -1,0 +1,422 @@
+"""What to read next, and what became of it: the pure core of a job's loop.
+
+A member works on *shares*: of each partition, every slot has one piece of the key range. A share
+knows its ``position`` (offsets below it were looked at), its ``todo`` (offsets below the position
+that must be looked at again: gaps found at the start, what a time box left over, retries that are
+due) and its ``waiting`` records (failed, not due yet, with those of their key behind them).
+
+The order rule is kept by three facts. A share's rows are planned in ascending offsets, all of
+``todo`` before anything new. A key with a waiting record is named in the batch as blocked. A slot
+is in one batch at a time.
+
+No clock, no socket, no Spark: times come in as seconds since the epoch.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from commits import OffsetRanges
+from coopconsume.report import PartitionWork, unpack_offsets
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from assignors import KeyRange
+    from coopconsume.report import Ordering, PartitionReport
+
+#: Offsets between two wanted ranges that are cheaper to read through than to open a second read.
+MERGE_GAP = 5_000
+#: Separate reads of one partition in one batch.
+MAX_READS = 6
+
+
+@dataclass
+class Waiting:
+    """A failed record that is not due yet, and what waits behind it.
+
+    Attributes:
+        offset, key_hash: Which record.
+        attempts: Failures so far.
+        due: Seconds since the epoch at which it is tried again.
+        error: What the handler said.
+        behind: Offsets of the same lane that must wait for it.
+    """
+
+    offset: int
+    key_hash: int
+    attempts: int
+    due: float
+    error: str
+    behind: list[int] = field(default_factory=list)
+
+
+@dataclass
+class Share:
+    """One slot's piece of one partition."""
+
+    slot: int
+    ranges: tuple[KeyRange, ...]
+    position: int
+    todo: OffsetRanges = field(default_factory=OffsetRanges)
+    waiting: dict[int, Waiting] = field(default_factory=dict)
+    #: What the batch now running may start; None between batches.
+    flying: OffsetRanges | None = None
+    next_position: int = 0
+
+    def held(self) -> OffsetRanges:
+        """Offsets that wait: failed ones and those behind them."""
+        offsets = [o for w in self.waiting.values() for o in (w.offset, *w.behind)]
+        return OffsetRanges.from_offsets(offsets)
+
+
+@dataclass(frozen=True)
+class Read:
+    """Offsets ``first`` to ``last``, both included, of the partition with this index."""
+
+    part: int
+    first: int
+    last: int
+
+
+@dataclass(frozen=True)
+class BatchPlan:
+    """One batch: what is read, and what each slot may start of it."""
+
+    reads: tuple[Read, ...]
+    work: Mapping[int, Mapping[int, PartitionWork]]
+    wanted: Mapping[int, OffsetRanges]
+
+    @property
+    def slots(self) -> tuple[int, ...]:
+        """The slots that have work, ascending."""
+        return tuple(sorted(self.work))
+
+    @property
+    def span(self) -> int:
+        """Offsets that are read."""
+        return sum(read.last - read.first + 1 for read in self.reads)
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Bounds of a plan: offsets in a batch, pending records and ranges of a partition."""
+
+    window: int
+    max_pending: int
+    max_ranges: int
+
+
+class Partition:
+    """Everything the loop knows of one partition.
+
+    Args:
+        part: Index of the partition in this run.
+        topic, partition: Which.
+        stable: The stable offset in the commit log.
+        committed: What the log has above it.
+        shares: (slot, its key ranges), one a slot.
+        ordering: What is handled strictly one after another.
+        whole: Whether the shares together are the whole key range.
+    """
+
+    def __init__(
+        self,
+        part: int,
+        topic: str,
+        partition: int,
+        *,
+        stable: int,
+        committed: OffsetRanges,
+        shares: Iterable[tuple[int, tuple[KeyRange, ...]]],
+        ordering: Ordering,
+        whole: bool,
+    ) -> None:
+        self.part = part
+        self.topic = topic
+        self.partition = partition
+        self.stable = stable
+        self.done = committed
+        self.unsaved = OffsetRanges()
+        self.end = stable
+        self.ordering = ordering
+        self.whole = whole
+        self.attempts: dict[int, int] = {}
+        top = committed.last
+        position = stable if top is None else top + 1
+        gaps = committed.complement(stable, position - 1) if committed else OffsetRanges()
+        self.shares = {slot: Share(slot, ranges, position, gaps) for slot, ranges in shares}
+
+    # -- what is known
+
+    @property
+    def position(self) -> int:
+        """Everything below was looked at, or is in some share's ``todo``."""
+        return min(share.position for share in self.shares.values())
+
+    @property
+    def pending(self) -> int:
+        """Records that are ours and wait."""
+        return sum(1 + len(w.behind) for s in self.shares.values() for w in s.waiting.values())
+
+    @property
+    def is_drained(self) -> bool:
+        """Whether nothing up to the end is left to do, wait for, hear of or prove a hole."""
+        if self.whole and self.first_open() < self.end:
+            return False
+        return all(
+            share.position >= self.end and not share.todo and not share.waiting and share.flying is None
+            for share in self.shares.values()
+        )
+
+    def blocker(self) -> Waiting | None:
+        """The waiting record that holds the stable offset, if one does."""
+        first = self.first_open()
+        for share in self.shares.values():
+            for waiting in share.waiting.values():
+                if waiting.offset == first or first in waiting.behind:
+                    return waiting
+        return None
+
+    def first_open(self) -> int:
+        """The stable offset as it will be once all that is done is committed."""
+        end = self.done.range_end(self.stable)
+        return self.stable if end is None else end + 1
+
+    def next_due(self) -> float | None:
+        """When the next waiting record is due; None without any."""
+        dues = [w.due for s in self.shares.values() if s.flying is None for w in s.waiting.values()]
+        return min(dues, default=None)
+
+    def lane(self, key_hash: int, offset: int) -> int:
+        """What a record of this key hash and offset must wait for."""
+        return {"key": key_hash, "partition": 0, "none": offset}[self.ordering]
+
+    # -- what happened
+
+    def restore(self, pending: Iterable[tuple[int, int, int, float, str]]) -> None:
+        """Take over (offset, key hash, attempts, due, error) of an earlier run from the log."""
+        for offset, key_hash, attempts, due, error in pending:
+            if offset < self.stable or offset in self.done:
+                continue
+            self.attempts[offset] = attempts
+            for share in self.shares.values():
+                if not any(key_range.contains(key_hash) for key_range in share.ranges):
+                    continue
+                lane = self.lane(key_hash, offset)
+                # Of two failed records of a lane the lower goes first; the other is found again.
+                earlier = share.waiting.get(lane)
+                if earlier is None or offset < earlier.offset:
+                    share.waiting[lane] = Waiting(offset, key_hash, attempts, due, error)
+                break
+
+    def reported(self, slot: int, report: PartitionReport, now: float) -> None:
+        """Take in what a slot reported of its part of a batch."""
+        share = self.shares[slot]
+        wanted = share.flying
+        if wanted is None:
+            return
+        done = OffsetRanges.from_offsets(unpack_offsets(report.done).to_numpy())
+        named = [f.offset for f in report.failed] + [offset for offset, _ in report.blocked]
+        settled = done | OffsetRanges.from_offsets(named)
+        left = wanted.clip(report.resume, 2**63 - 1) if report.resume is not None else OffsetRanges()
+        share.todo = ((share.todo - wanted) | left) - settled
+        share.position = max(share.position, share.next_position)
+        share.flying = None
+        for failure in report.failed:
+            self.attempts[failure.offset] = failure.attempts
+            share.waiting[self.lane(failure.key_hash, failure.offset)] = Waiting(
+                failure.offset, failure.key_hash, failure.attempts, now + failure.delay, failure.error
+            )
+        for offset, key_hash in report.blocked:
+            share.waiting[self.lane(key_hash, offset)].behind.append(offset)
+        for other in self.shares.values():
+            # Of a gap found at the start nobody knew whose key it was; now it is known.
+            if other is not share and other.todo:
+                other.todo -= settled
+        self.done |= done
+        self.unsaved |= done
+        if self.attempts:
+            self.attempts = {o: n for o, n in self.attempts.items() if o not in done}
+
+    def unknown(self, slot: int) -> None:
+        """Nobody knows what a slot did of its part: all of it is to be done again."""
+        share = self.shares[slot]
+        if share.flying is not None:
+            share.todo |= share.flying
+            share.position = max(share.position, share.next_position)
+            share.flying = None
+
+    def saved(self, offsets: OffsetRanges, stable: int) -> None:
+        """The commit log has taken these, and its stable offset is now ``stable``."""
+        self.unsaved -= offsets
+        self._advance(stable)
+
+    def holes(self) -> OffsetRanges:
+        """Offsets that all shares have passed and nobody got: they will never be delivered.
+
+        Proven only where this member has the whole partition: every read covers its window to the
+        end, below the last stable offset that was asked for before, so what came to no slot was
+        not there. Found only as far as they hold the stable offset back or lie above it.
+        """
+        first, position = self.first_open(), self.position
+        if not self.whole or first >= position:
+            return OffsetRanges()
+        if any(first in share.todo or first in share.held() for share in self.shares.values()):
+            return OffsetRanges()
+        return self.unclaimed(first, position - 1)
+
+    def unclaimed(self, first: int, last: int) -> OffsetRanges:
+        """Offsets of a range that are neither done nor in any share's hands."""
+        taken = self.done
+        for share in self.shares.values():
+            taken = taken | share.todo | share.held()
+            if share.position <= last:
+                last = share.position - 1
+        return taken.complement(first, last) if first <= last else OffsetRanges()
+
+    def amend(self, holes: OffsetRanges) -> None:
+        """These offsets are proven holes: they count as done."""
+        self.done |= holes
+        self.unsaved |= holes
+        for share in self.shares.values():
+            share.todo -= holes
+
+    def log_start(self, offset: int) -> None:
+        """The log now begins at ``offset``: forget what lay below."""
+        self._advance(offset)
+        self.unsaved = self.unsaved.clip(offset, 2**63 - 1)
+        for share in self.shares.values():
+            share.todo = share.todo.clip(offset, 2**63 - 1)
+            share.position = max(share.position, offset)
+            share.waiting = {k: w for k, w in share.waiting.items() if w.offset >= offset}
+
+    def _advance(self, stable: int) -> None:
+        if stable > self.stable:
+            self.stable = stable
+            self.done = self.done.clip(stable, 2**63 - 1)
+
+    # -- what to do next
+
+    def backlog(self, slots: Iterable[int], now: float) -> int:
+        """Offsets that free slots could be given now; 0 if none."""
+        most = 0
+        for slot in slots:
+            share = self.shares.get(slot)
+            if share is None or share.flying is not None:
+                continue
+            due = sum(1 + len(w.behind) for w in share.waiting.values() if w.due <= now)
+            most = max(most, len(share.todo) + due + max(0, self.end - share.position))
+        return most
+
+    def plan(self, slots: Iterable[int], now: float, limits: Limits) -> dict[int, OffsetRanges]:
+        """Offsets wanted by each free slot that has work; marks them as flying."""
+        shares = [self.shares[s] for s in slots if s in self.shares and self.shares[s].flying is None]
+        todo = OffsetRanges()
+        for share in shares:
+            self._release_due(share, now)
+            if share.todo:
+                share.todo = share.todo - self.done - share.held()
+                todo |= share.todo
+        reads, rest = cluster(todo, limits.window)
+        cut = reads[-1][1] if rest and reads else None
+        room = limits.window - sum(last - first + 1 for first, last in reads)
+        crowded = (
+            self.pending >= limits.max_pending or self.done.range_count >= limits.max_ranges
+        )
+        fresh = cut is None and room > 0 and not crowded
+        front = max((share.position for share in shares), default=0)
+        goal = min(self.end, front + room)
+        planned: dict[int, OffsetRanges] = {}
+        for share in shares:
+            wanted = share.todo if cut is None else share.todo.clip(0, cut)
+            share.next_position = share.position
+            if fresh and share.position < self.end:
+                # A share that fell behind goes on from where it stands, at most to the others.
+                stop = min(share.position + room, goal)
+                stop = goal if stop >= front else stop
+                share.next_position = stop
+                wanted |= OffsetRanges([(share.position, stop - 1)])
+            if share.waiting:
+                wanted -= share.held()
+            wanted -= self.done
+            if wanted:
+                share.flying = wanted
+                planned[share.slot] = wanted
+            else:
+                # Nothing of it needs a read: all done, or waiting.
+                share.position = max(share.position, share.next_position)
+        return planned
+
+    def work(self, slot: int) -> PartitionWork:
+        """The flying offsets of a slot as its task gets them."""
+        share = self.shares[slot]
+        assert share.flying is not None
+        attempts = {o: n for o, n in self.attempts.items() if o in share.flying}
+        blocked = frozenset() if self.ordering == "none" else frozenset(share.waiting)
+        return PartitionWork(tuple(share.flying), attempts, blocked)
+
+    def _release_due(self, share: Share, now: float) -> None:
+        due = [lane for lane, waiting in share.waiting.items() if waiting.due <= now]
+        for lane in due:
+            waiting = share.waiting.pop(lane)
+            share.todo |= OffsetRanges.from_offsets([waiting.offset, *waiting.behind])
+
+
+def cluster(offsets: OffsetRanges, span: int) -> tuple[list[tuple[int, int]], bool]:
+    """Ascending reads that cover wanted offsets, and whether some are left for later.
+
+    Ranges that lie near each other are read as one; at most `MAX_READS` reads and ``span``
+    offsets, but always at least one offset if any is wanted.
+    """
+    reads: list[tuple[int, int]] = []
+    used = 0
+    for first, last in offsets:
+        near = bool(reads) and first - reads[-1][1] <= MERGE_GAP
+        between = first - reads[-1][1] - 1 if near else 0
+        room = span - used - between
+        if reads and (room <= 0 or (not near and len(reads) == MAX_READS)):
+            return reads, True
+        stop = min(last, first + max(1, room) - 1)
+        if near:
+            reads[-1] = (reads[-1][0], stop)
+        else:
+            reads.append((first, stop))
+        used += between + stop - first + 1
+        if stop < last:
+            return reads, True
+    return reads, False
+
+
+def plan_batch(
+    partitions: Sequence[Partition], slots: Sequence[int], now: float, limits: Limits
+) -> BatchPlan | None:
+    """The next batch for these free slots; None if there is nothing to do for them.
+
+    The window is dealt over the partitions by what they have left.
+    """
+    backlogs = {p.part: p.backlog(slots, now) for p in partitions}
+    total = sum(backlogs.values())
+    if not total:
+        return None
+    work: dict[int, dict[int, PartitionWork]] = {}
+    wanted: dict[int, OffsetRanges] = {}
+    reads: list[Read] = []
+    for partition in partitions:
+        part = partition.part
+        if not backlogs[part]:
+            continue
+        window = max(1, limits.window * backlogs[part] // total)
+        planned = partition.plan(
+            slots, now, Limits(window, limits.max_pending, limits.max_ranges)
+        )
+        union = OffsetRanges()
+        for slot, offsets in planned.items():
+            work.setdefault(slot, {})[part] = partition.work(slot)
+            union |= offsets
+        if union:
+            wanted[part] = union
+            spans, _ = cluster(union, 2**62)
+            reads += [Read(part, first, last) for first, last in spans]
+    return BatchPlan(tuple(reads), work, wanted) if work else None

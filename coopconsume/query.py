@@ -1,0 +1,250 @@
+"""The handle of a running job, in the shape of PySpark's ``StreamingQuery``, and its builder."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from typing import TYPE_CHECKING, Any
+
+from coopconsume.errors import AlreadyClosed, HandlerNotUsable, InvalidOption
+from coopconsume.job import Job, Work
+from coopconsume.options import parse_seconds
+from coopconsume.progress import Meter, Progress
+from coopconsume.record import RetryPolicy
+from coopconsume.sinks import DeadLetterTable, OutputTable
+from coopconsume.slot import resolve_handler
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from coopconsume.consumer import CooperativeConsumer
+    from coopconsume.report import Ordering
+
+_MOST_HANDLERS = 1_000
+
+
+class CooperativeQuery:
+    """A job that handles records until it is stopped, fails, or has drained what was there.
+
+    Made by ``consumer.foreach(…).start()``.
+    """
+
+    def __init__(self, job: Job, meter: Meter, identity: dict[str, Any]) -> None:
+        self._job = job
+        self._meter = meter
+        self._identity = identity
+
+    @property
+    def id(self) -> str:
+        """The same over restarts of the job: made of cluster, group and name."""
+        return str(self._identity["id"])
+
+    @property
+    def runId(self) -> str:  # noqa: N802 - PySpark's name
+        """Of this run alone."""
+        return str(self._identity["runId"])
+
+    @property
+    def name(self) -> str | None:
+        """As given by ``queryName``."""
+        name = self._identity["name"]
+        return None if name is None else str(name)
+
+    @property
+    def isActive(self) -> bool:  # noqa: N802 - PySpark's name
+        """Whether the job is still running."""
+        return not self._job.ended.is_set()
+
+    @property
+    def status(self) -> dict[str, Any]:
+        """``message``, ``isDataAvailable`` and ``isTriggerActive``."""
+        return {
+            "message": self._meter.message,
+            "isDataAvailable": any(not p.is_drained for p in self._job.partitions),
+            "isTriggerActive": self.isActive and bool(self._job.batches_running),
+        }
+
+    @property
+    def lastProgress(self) -> Progress | None:  # noqa: N802 - PySpark's name
+        """The newest progress event; None before the first commit."""
+        recent = self._meter.recent
+        return recent[-1] if recent else None
+
+    @property
+    def recentProgress(self) -> list[Progress]:  # noqa: N802 - PySpark's name
+        """The last hundred progress events, oldest first."""
+        return self._meter.recent
+
+    def exception(self) -> BaseException | None:
+        """What ended the job; None if it runs or ended well."""
+        return self._job.error if self._job.ended.is_set() else None
+
+    def awaitTermination(self, timeout: float | None = None) -> bool | None:  # noqa: N802
+        """Wait for the job to end.
+
+        Args:
+            timeout: Seconds to wait at most; None waits for ever.
+
+        Returns:
+            With a timeout, whether it has ended; otherwise None.
+
+        Raises:
+            BaseException: What ended the job, if it failed.
+        """
+        deadline = None if timeout is None else time.monotonic() + timeout
+        # Short waits, so that a signal's handler gets its turn in the main thread.
+        while not self._job.ended.wait(0.2):
+            if deadline is not None and time.monotonic() >= deadline:
+                return False
+        if self._job.error is not None:
+            raise self._job.error
+        return None if timeout is None else True
+
+    def processAllAvailable(self) -> None:  # noqa: N802 - PySpark's name
+        """Wait until all that is in the topics now is done and committed.
+
+        Raises:
+            BaseException: What ended the job, if it failed meanwhile.
+        """
+        self._job.wait_for_available()
+        if self._job.error is not None:
+            raise self._job.error
+
+    def stop(self) -> None:
+        """Let what is in flight end, commit it and leave; harmless when repeated."""
+        if self.isActive:
+            self._job.stop()
+
+    def abort(self) -> None:
+        """Leave at once; what is in flight is not committed and will be done again."""
+        if self.isActive:
+            self._job.abort()
+
+    def __repr__(self) -> str:
+        state = "active" if self.isActive else "failed" if self._job.error else "stopped"
+        return f"CooperativeQuery(id={self.id}, name={self.name!r}, {state})"
+
+
+class CooperativeForeach:
+    """Builds a job from a handler; ``start()`` runs it. Made by ``consumer.foreach(…)``."""
+
+    def __init__(
+        self,
+        consumer: CooperativeConsumer,
+        handler: Any,
+        *,
+        concurrency: int,
+        ordering: Ordering,
+        retry: RetryPolicy | None,
+        dead_letter: str | None,
+        output: str | None,
+        output_schema: Any,
+    ) -> None:
+        self._consumer = consumer
+        if not isinstance(concurrency, int) or not 1 <= concurrency <= _MOST_HANDLERS:
+            raise InvalidOption("concurrency", repr(concurrency), f"give 1 to {_MOST_HANDLERS}")
+        if ordering not in ("key", "partition", "none"):
+            raise InvalidOption("ordering", repr(ordering), "give key, partition or none")
+        policy = retry or RetryPolicy()
+        if policy.max_attempts is not None and dead_letter is None:
+            raise InvalidOption(
+                "retry", f"max_attempts={policy.max_attempts} without dead_letter",
+                "say by dead_letter=… where records go that are given up",
+            )  # fmt: skip
+        if (output is None) != (output_schema is None):
+            raise InvalidOption("output", repr(output), "give output and output_schema together")
+        check_handler(handler)
+        self._handler = handler
+        self._concurrency = concurrency
+        self._ordering: Ordering = ordering
+        self._policy = policy
+        self._dead_letters = None if dead_letter is None else DeadLetterTable(dead_letter)
+        self._outputs = None if output is None else OutputTable(output, output_schema)
+        self._name: str | None = None
+        self._interval = 0.0
+        self._available_now = False
+        self._listener: Callable[[Progress], None] | None = None
+
+    def queryName(self, name: str) -> CooperativeForeach:  # noqa: N802 - PySpark's name
+        """Name the query; part of its `CooperativeQuery.id`."""
+        self._name = name
+        return self
+
+    def trigger(
+        self, *, availableNow: bool | None = None, processingTime: str | None = None  # noqa: N803
+    ) -> CooperativeForeach:
+        """When batches start: as soon as slots are free, unless said otherwise.
+
+        Args:
+            availableNow: Handle what is there at the start, retries included, then stop.
+            processingTime: At least so long between the starts of batches, as ``"10 seconds"``.
+
+        Raises:
+            InvalidOption: Both or neither are given, or the time is none.
+        """
+        if bool(availableNow) == (processingTime is not None):
+            raise InvalidOption("trigger", "both or neither", "give availableNow or processingTime")
+        if processingTime is not None:
+            try:
+                self._interval = parse_seconds(processingTime)
+            except ValueError as error:
+                raise InvalidOption("processingTime", repr(processingTime), str(error)) from None
+        self._available_now = bool(availableNow)
+        return self
+
+    def onProgress(self, listener: Callable[[Progress], None]) -> CooperativeForeach:  # noqa: N802
+        """Call a function with each progress event, in the loop's thread; keep it short."""
+        self._listener = listener
+        return self
+
+    def start(self) -> CooperativeQuery:
+        """Run the job in the background.
+
+        Raises:
+            AlreadyClosed: The consumer was closed.
+            CoopConsumeError: The group cannot be joined.
+        """
+        consumer = self._consumer
+        membership = consumer.membership()
+        slots = consumer.slots()
+        group = membership.options.group_id
+        stable_id = uuid.uuid5(
+            uuid.NAMESPACE_URL, f"coopconsume:{membership.cluster.cluster_id}:{group}:{self._name}"
+        )
+        identity = {"id": str(stable_id), "runId": str(uuid.uuid4()), "name": self._name}
+        work = Work(
+            handler=self._handler,
+            concurrency=self._concurrency,
+            ordering=self._ordering,
+            policy=self._policy,
+            dead_letters=self._dead_letters,
+            outputs=self._outputs,
+            interval=self._interval,
+            available_now=self._available_now,
+        )
+        meter = Meter(identity, membership.epoch.number, slots, self._listener)
+        job = Job(consumer.spark, membership, work, slots, meter)
+        query = CooperativeQuery(job, meter, identity)
+        consumer.run_by(query)
+        job.start()
+        return query
+
+
+def check_handler(handler: Any) -> None:
+    """Find out now, not in a task, whether workers will be able to run a handler.
+
+    Raises:
+        HandlerNotUsable: It is not callable, cannot be imported or cannot be pickled.
+    """
+    shown = handler if isinstance(handler, str) else getattr(handler, "__qualname__", repr(handler))
+    try:
+        found = resolve_handler(handler)
+        if not callable(found):
+            raise HandlerNotUsable(shown, "it is not callable")
+        from pyspark import cloudpickle
+
+        cloudpickle.dumps(handler)
+    except (HandlerNotUsable, AlreadyClosed):
+        raise
+    except Exception as error:
+        raise HandlerNotUsable(shown, f"{type(error).__name__}: {error}") from error

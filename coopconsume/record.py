@@ -1,0 +1,106 @@
+"""What a handler gets and what it may answer. Task-side: the standard library alone."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+from typing import NamedTuple
+
+
+class Record(NamedTuple):
+    """One Kafka record as a handler sees it.
+
+    Attributes:
+        topic: Name of the topic.
+        partition: Number of the partition.
+        offset: Offset within the partition.
+        key: Key bytes, or None; records without a key have no order to keep.
+        value: Value bytes, or None for a tombstone.
+        timestamp: Milliseconds since the epoch, as the topic's timestamp type defines it.
+        headers: Pairs of name and bytes; empty unless ``includeHeaders`` is true.
+        attempt: 1 the first time, one more after each failure; survives restarts.
+    """
+
+    topic: str
+    partition: int
+    offset: int
+    key: bytes | None
+    value: bytes | None
+    timestamp: int
+    headers: tuple[tuple[str, bytes | None], ...] = ()
+    attempt: int = 1
+
+
+class Retry(Exception):  # noqa: N818 - a handler's answer, returned as often as raised
+    """Raised or returned by a handler: not done, try this record again.
+
+    Args:
+        after: Seconds to wait at least; None leaves it to the retry policy's backoff.
+        reason: Kept with the pending record and shown to operators.
+    """
+
+    def __init__(self, after: float | None = None, reason: str = "") -> None:
+        if after is not None and after < 0:
+            raise ValueError(f"Retry(after={after}): seconds to wait cannot be negative")
+        super().__init__(after, reason)
+        self.after = after
+        self.reason = reason
+
+    def __str__(self) -> str:
+        return self.reason or "retry asked for"
+
+
+class Reject(Exception):  # noqa: N818 - as above
+    """Raised or returned by a handler: this record will never succeed, make it a dead letter.
+
+    Args:
+        reason: Written beside the dead letter.
+    """
+
+    def __init__(self, reason: str = "") -> None:
+        super().__init__(reason)
+        self.reason = reason
+
+    def __str__(self) -> str:
+        return self.reason or "rejected"
+
+
+@dataclass(frozen=True)
+class RetryPolicy:
+    """When a failed record is tried again, and when it is given up.
+
+    Attributes:
+        max_attempts: Handler calls a record gets before it becomes a dead letter; None: no limit.
+        backoff: Seconds before the second attempt; doubles with each further one.
+        max_backoff: Upper bound of the wait in seconds.
+        jitter: Part of the wait that is drawn at random, 0 to 1.
+
+    Raises:
+        ValueError: A field is out of its range; the message names it.
+    """
+
+    max_attempts: int | None = None
+    backoff: float = 1.0
+    max_backoff: float = 60.0
+    jitter: float = 0.1
+
+    def __post_init__(self) -> None:
+        if self.max_attempts is not None and self.max_attempts < 1:
+            raise ValueError(f"max_attempts={self.max_attempts}: give at least 1, or None")
+        if self.backoff < 0 or self.max_backoff < self.backoff:
+            raise ValueError(
+                f"backoff={self.backoff}, max_backoff={self.max_backoff}: "
+                "need 0 <= backoff <= max_backoff (seconds)"
+            )
+        if not 0 <= self.jitter <= 1:
+            raise ValueError(f"jitter={self.jitter}: give a part between 0 and 1")
+
+    def gives_up(self, attempt: int) -> bool:
+        """Whether a record that failed its ``attempt``-th time is not tried again."""
+        return self.max_attempts is not None and attempt >= self.max_attempts
+
+    def delay(self, attempt: int) -> float:
+        """Seconds to wait after the ``attempt``-th failure."""
+        # The exponent is bounded first: 2.0 ** 2000 is an error, not infinity.
+        wait = min(self.max_backoff, self.backoff * 2.0 ** min(attempt - 1, 60))
+        return wait * (1 - self.jitter * random.random())

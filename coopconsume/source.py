@@ -1,0 +1,242 @@
+"""Spark DataFrames over explicit offsets of Kafka: what a batch reads, and what ``poll`` returns."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from commits import OffsetRanges
+from coopconsume.hashing import (
+    deal_hash_column,
+    in_ranges,
+    key_hash_column,
+    slot_column,
+    task_numbers,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from pyspark.sql import Column, DataFrame, SparkSession
+
+    from assignors import KeyRange
+    from coopconsume.options import Options
+
+
+@dataclass(frozen=True)
+class Span:
+    """Offsets ``first`` to ``last``, both included, of one partition."""
+
+    topic: str
+    partition: int
+    first: int
+    last: int
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """Which rows of one partition are wanted, and by which slot.
+
+    Attributes:
+        offsets: The offsets wanted by anybody.
+        slots: Key ranges with the number of the slot they belong to; disjoint.
+    """
+
+    topic: str
+    partition: int
+    offsets: OffsetRanges
+    slots: tuple[tuple[KeyRange, int], ...]
+
+
+def read_spans(
+    spark: SparkSession, options: Options, spans: Sequence[Span], slices: int
+) -> DataFrame:
+    """Kafka's records of some spans of offsets, in the columns of Spark's source.
+
+    ``failOnDataLoss`` is always true here: with false the source skips lost records and those that
+    cannot be seen yet alike. The user's own setting is applied before a span is planned.
+    """
+    frames = []
+    total = max(1, sum(span.last - span.first + 1 for span in spans))
+    for layer in _layers(spans):
+        size = sum(span.last - span.first + 1 for span in layer)
+        reader = (
+            spark.read.format("kafka")
+            .options(**options.source_options())
+            .option("assign", _json(layer, lambda _: None))
+            .option("startingOffsets", _json(layer, lambda span: span.first))
+            .option("endingOffsets", _json(layer, lambda span: span.last + 1))
+            .option("failOnDataLoss", "true")
+            .option("includeHeaders", str(options.include_headers).lower())
+            .option("minPartitions", str(max(1, round(slices * size / total))))
+        )
+        frames.append(reader.load())
+    frame = frames[0]
+    for other in frames[1:]:
+        frame = frame.unionAll(other)
+    return frame
+
+
+def _layers(spans: Sequence[Span]) -> list[list[Span]]:
+    # Spark's source takes one span a partition: the n-th ones go together.
+    layers: list[list[Span]] = []
+    seen: dict[tuple[str, int], int] = {}
+    for span in spans:
+        n = seen.get((span.topic, span.partition), 0)
+        seen[span.topic, span.partition] = n + 1
+        if n == len(layers):
+            layers.append([])
+        layers[n].append(span)
+    return layers
+
+
+def _json(spans: Iterable[Span], value: object) -> str:
+    offsets: dict[str, dict[str, int]] = {}
+    for span in spans:
+        number = value(span)  # type: ignore[operator]
+        offsets.setdefault(span.topic, {})[str(span.partition)] = number
+    if all(number is None for ps in offsets.values() for number in ps.values()):
+        return json.dumps({topic: sorted(map(int, ps)) for topic, ps in offsets.items()})
+    return json.dumps(offsets)
+
+
+def _by_partition(
+    wanted: Sequence[Wanted], columns: Mapping[tuple[str, int], Column], otherwise: Column
+) -> Column:
+    """A column that depends on the row's partition; plain where there is only one."""
+    from pyspark.sql import functions as F  # noqa: N812
+
+    if len(wanted) == 1:
+        return columns[wanted[0].topic, wanted[0].partition]
+    topics = {w.topic for w in wanted}
+    result = otherwise
+    for (topic, partition), column in columns.items():
+        here = F.col("partition") == F.lit(partition)
+        if len(topics) > 1:
+            here = here & (F.col("topic") == F.lit(topic))
+        result = F.when(here, column).otherwise(result)
+    return result
+
+
+def _same_slots(wanted: Sequence[Wanted]) -> bool:
+    return all(w.slots == wanted[0].slots for w in wanted)
+
+
+def _dealt(
+    frame: DataFrame, wanted: Sequence[Wanted], tasks: Sequence[int], extra: Sequence[Column]
+) -> DataFrame:
+    """Rows that are wanted, with the column ``_task`` that `task_numbers` sends to their slot."""
+    from pyspark.sql import functions as F  # noqa: N812
+
+    numbers = task_numbers(len(tasks))
+    number_of = {slot: numbers[i] for i, slot in enumerate(tasks)}
+    deal = deal_hash_column(F.col("key"), F.col("offset"))
+
+    def task(w: Wanted) -> Column:
+        return slot_column(deal, [(r, number_of.get(slot)) for r, slot in w.slots])
+
+    nothing = F.lit(None).cast("int")
+    if _same_slots(wanted):
+        chosen = task(wanted[0])
+    else:
+        by_partition = {(w.topic, w.partition): task(w) for w in wanted}
+        chosen = _by_partition(wanted, by_partition, nothing)
+    scattered = [w for w in wanted if w.offsets.range_count > 1]
+    if scattered:
+        kept = {(w.topic, w.partition): in_ranges(F.col("offset"), w.offsets) for w in wanted}
+        frame = frame.where(_by_partition(wanted, kept, F.lit(False)))
+    frame = frame.select("*", chosen.alias("_task"), *extra)
+    return frame.where(F.col("_task").isNotNull())
+
+
+def batch_frame(
+    spark: SparkSession,
+    options: Options,
+    spans: Sequence[Span],
+    wanted: Sequence[Wanted],
+    tasks: Sequence[int],
+    slices: int,
+) -> DataFrame:
+    """The rows of a batch, one Spark partition a slot, ascending offsets within each partition.
+
+    Columns: ``part`` (index into ``wanted``), ``offset``, ``key_hash`` (of the offset where there
+    is no key), ``key``, ``value``, ``timestamp`` in milliseconds and, if asked for, ``headers``.
+
+    Args:
+        spark: The session.
+        options: Of the consumer.
+        spans: What is read.
+        wanted: Which rows of it, by partition.
+        tasks: The slots, by the index of the task they get.
+        slices: Spark partitions that the read is cut in, at least.
+    """
+    from pyspark.sql import functions as F  # noqa: N812
+
+    part = _by_partition(
+        wanted,
+        {(w.topic, w.partition): F.lit(i) for i, w in enumerate(wanted)},
+        F.lit(None).cast("int"),
+    )
+    deal = deal_hash_column(F.col("key"), F.col("offset"))
+    frame = _dealt(
+        read_spans(spark, options, spans, slices),
+        wanted,
+        tasks,
+        [part.alias("part"), deal.alias("key_hash")],
+    )
+    columns = [
+        F.col("part"), F.col("offset"), F.col("key_hash"), F.col("key"), F.col("value"),
+        F.unix_millis("timestamp").alias("timestamp"),
+    ]  # fmt: skip
+    if options.include_headers:
+        columns.append(F.col("headers"))
+    order = [F.col("offset")]
+    if len(wanted) > 1:
+        # Partitions are worked on side by side, each by how far it is through its window.
+        through = {
+            (w.topic, w.partition): (F.col("offset") - F.lit(w.offsets.first))
+            / F.lit(float(w.offsets.last - w.offsets.first + 1))
+            for w in wanted
+        }
+        columns.append(_by_partition(wanted, through, F.lit(0.0)).alias("_through"))
+        order = [F.col("_through"), F.col("part"), F.col("offset")]
+    return (
+        frame.select(*columns, "_task")
+        .repartition(len(tasks), F.col("_task"))
+        .sortWithinPartitions(*order)
+        .drop("_task", "_through")
+    )
+
+
+def poll_frame(
+    spark: SparkSession,
+    options: Options,
+    spans: Sequence[Span],
+    wanted: Sequence[Wanted],
+    tasks: Sequence[int],
+    slices: int,
+) -> DataFrame:
+    """What ``poll`` returns: the columns of Spark's Kafka source and ``key_hash``.
+
+    The offsets are fixed, so every action sees the same rows. Rows of a key are in one Spark
+    partition, in the order of their offsets.
+    """
+    from pyspark.sql import functions as F  # noqa: N812
+
+    frame = read_spans(spark, options, spans, slices)
+    names = frame.columns
+    dealt = _dealt(frame, wanted, tasks, [key_hash_column(F.col("key")).alias("key_hash")])
+    return (
+        dealt.repartition(len(tasks), F.col("_task"))
+        .sortWithinPartitions("topic", "partition", "offset")
+        .select(*names, "key_hash")
+    )
+
+
+def present_offsets(
+    spark: SparkSession, options: Options, span: Span, slices: int
+) -> OffsetRanges:
+    """The offsets of a span at which there is a record, whoever it belongs to."""
+    frame = read_spans(spark, options, [span], slices).select("offset")
+    return OffsetRanges.from_offsets(frame.toArrow().column("offset").to_numpy())

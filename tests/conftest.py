@@ -1,0 +1,136 @@
+"""What every test may use: one broker and one Spark session for the whole run, topics, records."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import re
+import time
+import uuid
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
+
+import pytest
+
+from coopconsume.local_kafka import LocalKafka
+from coopconsume.session import local_session, stop_session
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
+
+    from kafka import KafkaProducer
+    from pyspark.sql import SparkSession
+
+# Inherited by every process that the run starts, however far down and whoever its parent is now.
+_MARK = str(uuid.uuid4())
+os.environ["COOPCONSUME_TEST_RUN"] = _MARK
+
+_CORES = 6
+_PATIENCE = 15.0
+_names = itertools.count(1)
+
+
+class TopicFactory(Protocol):
+    """Creates a topic of a name not used before in this run, and returns the name."""
+
+    def __call__(self, partitions: int = 1, config: Mapping[str, object] | None = None) -> str: ...
+
+
+class Produce(Protocol):
+    """Writes records of key and value, in order, and returns the offset of each."""
+
+    def __call__(
+        self,
+        topic: str,
+        records: Iterable[tuple[bytes | None, bytes | None]],
+        partition: int | None = None,
+    ) -> list[int]: ...
+
+
+@pytest.fixture(scope="session")
+def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalKafka]:
+    """One broker for the whole run; tests that stop or freeze a broker start their own."""
+    log = tmp_path_factory.mktemp("kafka") / "broker.log"
+    with LocalKafka(log_file=log) as broker:
+        yield broker
+
+
+@pytest.fixture(scope="session")
+def spark() -> Iterator[SparkSession]:
+    """One Spark session of six task slots for the whole run."""
+    session = local_session("coopconsume-tests", cores=_CORES)
+    yield session
+    stop_session(session)
+
+
+@pytest.fixture
+def topic(kafka: LocalKafka, request: pytest.FixtureRequest) -> TopicFactory:
+    """Return what creates topics on the run's broker, named after the test."""
+    stem = re.sub(r"[^a-zA-Z0-9]+", "-", request.node.name).strip("-")[:80]
+
+    def create(partitions: int = 1, config: Mapping[str, object] | None = None) -> str:
+        name = f"{stem}-{next(_names)}"
+        kafka.create_topic(name, partitions, config)
+        return name
+
+    return create
+
+
+@pytest.fixture(scope="session")
+def _producer(kafka: LocalKafka) -> Iterator[KafkaProducer]:
+    from kafka import KafkaProducer
+
+    producer = KafkaProducer(
+        bootstrap_servers=kafka.bootstrap_servers, linger_ms=50, batch_size=512 * 1024
+    )
+    yield producer
+    producer.close(timeout=10)
+
+
+@pytest.fixture
+def produce(_producer: KafkaProducer) -> Produce:
+    """Return what writes records to the run's broker."""
+
+    def write(
+        topic: str,
+        records: Iterable[tuple[bytes | None, bytes | None]],
+        partition: int | None = None,
+    ) -> list[int]:
+        sent = [
+            _producer.send(topic, key=key, value=value, partition=partition)
+            for key, value in records
+        ]
+        _producer.flush(timeout=60)
+        return [future.get(timeout=60).offset for future in sent]
+
+    return write
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """Fail the run if a JVM or a worker that it started is still there after it."""
+    deadline = time.monotonic() + _PATIENCE
+    while (left := _leftovers()) and time.monotonic() < deadline:
+        time.sleep(0.2)
+    if left:
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
+        reporter = session.config.pluginmanager.get_plugin("terminalreporter")
+        if reporter is not None:
+            reporter.section("processes left running", red=True, bold=True)
+            reporter.write("".join(f"{line}\n" for line in left))
+
+
+def _leftovers() -> list[str]:
+    """Return the command lines of this run's processes that are ours to end; Linux only."""
+    left = []
+    for folder in Path("/proc").glob("[0-9]*"):
+        if folder.name == str(os.getpid()):
+            continue
+        try:
+            marked = _MARK.encode() in (folder / "environ").read_bytes()
+            words = (folder / "cmdline").read_bytes().decode(errors="replace").split("\0")
+        except OSError:  # another user's, or gone meanwhile
+            continue
+        ours = Path(words[0]).name == "java" or any("coopconsume" in word for word in words[:5])
+        if marked and ours:
+            left.append(f"{folder.name} {' '.join(words)[:200]}")
+    return left

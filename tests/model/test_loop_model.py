@@ -1,0 +1,236 @@
+"""The planner and the slots' code together, over random logs: order, completeness, no double run.
+
+Everything is real but Kafka, Spark's shuffle and the commit log: rows are dealt to the slots' code
+in this process exactly as the batch's DataFrame deals them.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+
+import pyarrow as pa
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from assignors import KeyRange, key_hash
+from assignors.ranges import offset_hash
+from commits import OffsetRanges, PartitionCommits
+from coopconsume.plan import Limits, Partition, plan_batch
+from coopconsume.record import Record, RetryPolicy
+from coopconsume.report import BatchSpec, PartitionReport
+from coopconsume.slot import SlotRunner
+
+
+class World:
+    """A log of partitions, the calls that handlers made, and what was committed."""
+
+    def __init__(self, logs, failures, *, slots, ordering, concurrency, policy):
+        self.logs = logs  # {partition: {offset: key}}
+        self.ends = {p: max(log, default=-1) + 1 for p, log in logs.items()}
+        self.failures = dict(failures)  # {(partition, offset): calls that fail}
+        self.slots, self.ordering, self.concurrency = slots, ordering, concurrency
+        self.policy = policy
+        self.calls = Counter()
+        self.succeeded = Counter()
+        self.dead = set()
+        self.attempts = defaultdict(list)
+        self.breaks = []  # Gathered, as a slot takes whatever a handler raises for a failure.
+        self.committed = {p: PartitionCommits() for p in logs}
+        self.pending = {p: {} for p in logs}
+        self.now = 1_000.0
+        self.batch = 0
+        self.start()
+
+    def start(self):
+        """Begin anew from what was committed, as a process does after a kill."""
+        self.partitions = []
+        for part in sorted(self.logs):
+            commits = self.committed[part]
+            shares = (
+                [(part % self.slots, (KeyRange(),))]
+                if self.ordering == "partition"
+                else [(s, (r,)) for s, r in enumerate(KeyRange().split(self.slots))]
+            )
+            p = Partition(
+                part, "t", part, stable=commits.stable_offset, committed=commits.ranges,
+                shares=shares, ordering=self.ordering, whole=True,
+            )  # fmt: skip
+            p.restore(self.pending[part].values())
+            p.end = self.ends[part]
+            self.partitions.append(p)
+        self.busy = {}
+
+    def handler(self, record: Record):
+        """Note breaks of the order rule at every start, then fail or succeed as planned."""
+        at = (record.partition, record.offset)
+        if self.ordering != "none":
+            for offset, key in self.logs[record.partition].items():
+                same = self.ordering == "partition" or (key is not None and key == record.key)
+                if same and offset < record.offset:
+                    lower = (record.partition, offset)
+                    if not (self.succeeded[lower] or lower in self.dead):
+                        self.breaks.append(f"{at} started while {lower} is not done")
+        self.calls[at] += 1
+        self.attempts[at].append(record.attempt)
+        if self.failures.get(at, 0) > 0:
+            self.failures[at] -= 1
+            if self.policy.gives_up(record.attempt):
+                self.dead.add(at)
+            raise RuntimeError("planned")
+        self.succeeded[at] += 1
+
+    def rows(self, plan, slot):
+        """The rows that Spark would deal to a slot, in its order."""
+        found = []
+        for read in plan.reads:
+            for offset in range(read.first, read.last + 1):
+                if offset not in self.logs[read.part] or offset not in plan.wanted[read.part]:
+                    continue
+                if read.part not in plan.work[slot]:
+                    continue
+                key = self.logs[read.part][offset]
+                deal = offset_hash(offset) if key is None else key_hash(key)
+                ranges = self.partitions[read.part].shares[slot].ranges
+                if any(r.contains(deal) for r in ranges):
+                    found.append((read.part, offset, deal, key, b"v", 0))
+        return sorted(found, key=lambda row: (row[1], row[0]))
+
+    def launch(self, window, *, batch_time):
+        """Plan a batch for the free slots and run the slots' code; the reports come back later."""
+        free = [s for s in range(self.slots) if s not in self.busy]
+        plan = plan_batch(self.partitions, free, self.now, Limits(window, 10_000, 10_000))
+        if plan is None:
+            return False
+        parts = sorted(plan.wanted)
+        spec = BatchSpec(
+            batch=self.batch, partitions=tuple(("t", p) for p in parts), slots=plan.slots,
+            work={s: {parts.index(p): w for p, w in of.items()} for s, of in plan.work.items()},
+            ordering=self.ordering, concurrency=self.concurrency, batch_time=batch_time,
+            handler_timeout=60.0, headers=False,
+        )  # fmt: skip
+        self.batch += 1
+        runner = SlotRunner(
+            spec, self.handler, self.policy, None, dead_letters=True, send=None
+        )
+        types = [pa.int32(), pa.int64(), pa.int64(), pa.binary(), pa.binary(), pa.int64()]
+        for slot in plan.slots:
+            rows = [(parts.index(r[0]), *r[1:]) for r in self.rows(plan, slot)]
+            batches = []
+            for i in range(0, len(rows), 3):
+                columns = zip(*rows[i : i + 3], strict=True)
+                arrays = [pa.array(c, t) for c, t in zip(columns, types, strict=True)]
+                batches.append(pa.RecordBatch.from_arrays(arrays, names=list("abcdef")))
+            report = runner.run(slot, batches)
+            assert {(d.partition, d.offset) for d in report.dead} <= self.dead
+            self.busy[slot] = (parts, report, set(plan.work[slot]))
+        return True
+
+    def deliver(self, slot, *, lost):
+        """A slot's report reaches the driver, or never does."""
+        parts, report, planned = self.busy.pop(slot)
+        if lost:
+            for part in planned:
+                self.partitions[part].unknown(slot)
+            return
+        for i, outcome in report.partitions.items():
+            part = parts[i]
+            self.partitions[part].reported(slot, outcome, self.now)
+            for f in outcome.failed:
+                self.pending[part][f.offset] = (
+                    f.offset, f.key_hash, f.attempts, self.now + f.delay, f.error,
+                )  # fmt: skip
+
+    def commit(self):
+        """Commit all that came in, holes included."""
+        for p in self.partitions:
+            holes = p.holes()
+            for hole in holes.offsets().tolist():
+                assert hole not in self.logs[p.part], f"{hole} of partition {p.part} is no hole"
+            if holes:
+                p.amend(holes)
+            offsets = p.unsaved
+            if offsets:
+                result = self.committed[p.part].amend(offsets)
+                stable = self.committed[p.part].stable_offset
+                p.saved(offsets, stable)
+                for offset in offsets.offsets().tolist():
+                    self.pending[p.part].pop(offset, None)
+                del result
+
+
+keys = st.sampled_from([None, b"a", b"b", b"c", b"d"])
+
+
+@st.composite
+def worlds(draw):
+    """A world of one or two partitions with holes, keys and planned failures."""
+    logs = {}
+    for part in range(draw(st.integers(1, 2))):
+        offsets = draw(st.lists(st.integers(0, 40), max_size=25, unique=True))
+        logs[part] = {offset: draw(keys) for offset in sorted(offsets)}
+    every = [(p, o) for p, log in logs.items() for o in log]
+    failing = draw(st.lists(st.sampled_from(every), max_size=6)) if every else []
+    return World(
+        logs,
+        {at: draw(st.integers(1, 4)) for at in failing},
+        slots=draw(st.integers(1, 4)),
+        ordering=draw(st.sampled_from(["key", "key", "partition", "none"])),
+        concurrency=draw(st.sampled_from([1, 1, 1, 3])),
+        policy=RetryPolicy(max_attempts=draw(st.sampled_from([None, 3])), backoff=1.0, jitter=0),
+    )
+
+
+@given(worlds(), st.data())
+@settings(max_examples=300, deadline=None)
+def test_any_run_keeps_the_order_and_settles_every_record(world, data):
+    """Whatever is slow, fails, is lost or restarts: key order, nothing lost, holes are holes."""
+    troubled = data.draw(st.integers(0, 25))
+    crashes = 0
+    for step in range(600):
+        rough = step < troubled
+        what = data.draw(st.sampled_from("lldddcrw")) if rough else "ldcw"[step % 4]
+        if what == "l":
+            quick = rough and data.draw(st.booleans())
+            world.launch(data.draw(st.integers(1, 12)) if rough else 50, batch_time=0.0 if quick else 9.0)
+        elif what == "d" and world.busy:
+            slots = sorted(world.busy)
+            for slot in [data.draw(st.sampled_from(slots))] if rough else slots:
+                world.deliver(slot, lost=rough and data.draw(st.integers(0, 5)) == 0)
+        elif what == "c":
+            world.commit()
+        elif what == "r" and crashes < 3:
+            crashes += 1
+            world.start()
+        elif what == "w":
+            world.now += 30
+        if not rough and all(p.is_drained and not p.unsaved for p in world.partitions):
+            break
+    else:
+        raise AssertionError("the world did not come to rest")
+    assert not world.breaks
+    for part, log in world.logs.items():
+        assert world.committed[part].stable_offset >= world.ends[part]
+        for offset in log:
+            at = (part, offset)
+            assert world.succeeded[at] or at in world.dead, f"{at} is lost"
+    lossless = crashes == 0 and not troubled
+    if lossless:
+        assert max(world.succeeded.values(), default=0) <= 1
+        for at, numbers in world.attempts.items():
+            assert numbers == list(range(1, len(numbers) + 1)), f"attempts of {at}: {numbers}"
+
+
+def test_unread_offsets_are_never_holes():
+    """An offset that some share has not looked at yet is not taken for a hole."""
+    p = Partition(
+        0, "t", 0, stable=0, committed=OffsetRanges(),
+        shares=[(s, (r,)) for s, r in enumerate(KeyRange().split(2))], ordering="key", whole=True,
+    )  # fmt: skip
+    p.end = 10
+    p.plan([0], 0.0, Limits(10, 10, 10))
+    p.reported(0, PartitionReport(), 0.0)
+    assert not p.holes()
+    p.plan([1], 0.0, Limits(10, 10, 10))
+    assert not p.holes()
+    p.reported(1, PartitionReport(), 0.0)
+    assert list(p.holes()) == [(0, 9)]

@@ -1,0 +1,179 @@
+"""The local session: its jars are not on the Python path, its JVM does not outlive its program."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pytest
+
+from coopconsume import jars
+from coopconsume.session import build_conf, local_session
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from pyspark.sql import SparkSession
+
+    from coopconsume.local_kafka import LocalKafka
+
+pytestmark = pytest.mark.spark
+
+
+def _exists(pid: int) -> bool:
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except OSError:
+        return False
+    return state != "Z"
+
+
+def test_workers_are_lean_and_like_the_driver(spark: SparkSession) -> None:
+    """A worker runs on the driver's interpreter, without our jars or our imports on its path."""
+
+    def look(batches: Iterable[pa.RecordBatch]) -> Iterable[pa.RecordBatch]:
+        list(batches)
+        modules = [name for name in ("kafka", "deltalake", "pandas") if name in sys.modules]
+        yield pa.RecordBatch.from_pylist(
+            [{"program": sys.executable, "path": sys.path, "modules": modules}]
+        )
+
+    schema = "program string, path array<string>, modules array<string>"
+    (seen,) = spark.range(1).coalesce(1).mapInArrow(look, schema).collect()
+    assert seen.program == sys.executable
+    assert seen.modules == []
+    names = {jar.name for jar in jars.spark_jars()}
+    for path in (seen.path, sys.path):
+        assert not [entry for entry in path if Path(entry).name in names]
+
+
+def test_workers_keep_archive_indexes(spark: SparkSession) -> None:
+    """On the Pythons where it is dear, invalidating an archive's index costs a worker nothing."""
+
+    def look(batches: Iterable[pa.RecordBatch]) -> Iterable[pa.RecordBatch]:
+        list(batches)
+        import zipimport
+
+        name = zipimport.zipimporter.invalidate_caches.__module__
+        yield pa.RecordBatch.from_pylist([{"lazy": name != "zipimport"}])
+
+    (seen,) = spark.range(1).coalesce(1).mapInArrow(look, "lazy boolean").collect()
+    assert seen.lazy is (sys.version_info < (3, 12))
+
+
+def test_kafka_to_delta_and_back(
+    spark: SparkSession,
+    kafka: LocalKafka,
+    topic: Callable[..., str],
+    produce: Callable[..., list[int]],
+    tmp_path: Path,
+) -> None:
+    """Records of a topic, written to a Delta table and read again, are the records."""
+    name = topic(partitions=2)
+    records = [(b"k%d" % (i % 7), b"v%d" % i) for i in range(500)]
+    assert produce(name, records, partition=1) == list(range(500))
+    read = (
+        spark.read.format("kafka")
+        .option("kafka.bootstrap.servers", kafka.bootstrap_servers)
+        .option("subscribe", name)
+        .load()
+    )
+    table = str(tmp_path / "table")
+    read.select("partition", "offset", "key", "value").write.format("delta").save(table)
+    rows = spark.read.format("delta").load(table).orderBy("offset").collect()
+    assert [(row.partition, row.offset) for row in rows] == [(1, i) for i in range(500)]
+    assert [(bytes(row.key), bytes(row.value)) for row in rows] == records
+
+
+def test_settings_hold(spark: SparkSession) -> None:
+    """A second call gives the same session, and what was promised is set."""
+    assert local_session(conf={"spark.sql.shuffle.partitions": "6"}) is spark
+    assert spark.sparkContext.master == "local[6,4]"
+    assert spark.conf.get("spark.sql.session.timeZone") == "UTC"
+    assert spark.sparkContext.uiWebUrl is None
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_conf_is_joined_where_it_is_a_list(tmp_path: Path) -> None:
+    """A caller's setting wins, but what is a list is added to."""
+    theirs = {
+        "spark.driver.extraClassPath": "/their.jar",
+        "spark.driver.extraJavaOptions": "-Dtheirs=1",
+        "spark.sql.extensions": "org.example.Theirs",
+        "spark.driver.memory": "1g",
+    }
+    conf = build_conf(cores=2, conf=theirs, work_dir=tmp_path)
+    assert conf["spark.driver.memory"] == "1g"
+    assert conf["spark.driver.extraClassPath"].split(os.pathsep)[-1] == "/their.jar"
+    assert "delta-spark" in conf["spark.driver.extraClassPath"]
+    assert conf["spark.driver.extraJavaOptions"].endswith(".properties -Dtheirs=1")
+    assert conf["spark.sql.extensions"].split(",")[1] == "org.example.Theirs"
+    assert list(tmp_path.iterdir()) == []
+    with pytest.raises(ValueError, match="cores=0: expected at least 1"):
+        build_conf(cores=0, work_dir=tmp_path)
+
+
+def _run(body: str, **settings: Any) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-c", body], stdout=subprocess.PIPE, text=True, **settings
+    )
+
+
+def test_killed_program_leaves_neither_jvm_nor_worker(tmp_path: Path) -> None:
+    """SIGKILL of the driver ends the JVM and a worker that sleeps in a task; start-up was quiet."""
+    program = _run(
+        "import os, time\n"
+        "from coopconsume.session import local_session\n"
+        "spark = local_session(cores=1)\n"
+        "def sleep(batches):\n"
+        "    open(os.environ['PIDS'], 'w').write(f'{os.getpid()} {os.getppid()}\\n')\n"
+        "    time.sleep(600)\n"
+        "    yield from batches\n"
+        "jvm = spark.sparkContext._gateway.proc.pid\n"
+        "print(jvm, spark.conf.get('spark.local.dir'), flush=True)\n"
+        "spark.range(1).mapInArrow(sleep, 'id long').collect()\n",
+        stderr=(tmp_path / "said").open("w"),
+        env={**os.environ, "PIDS": str(tmp_path / "pids")},
+    )
+    assert program.stdout is not None
+    jvm, scratch = program.stdout.readline().split()
+    pids = tmp_path / "pids"
+    deadline = time.monotonic() + 60
+    while not (pids.exists() and pids.read_text().endswith("\n")):
+        assert time.monotonic() < deadline, (tmp_path / "said").read_text()
+        time.sleep(0.1)
+    processes = [int(jvm), *map(int, pids.read_text().split())]
+    assert all(map(_exists, processes))
+    said = (tmp_path / "said").read_text().splitlines()
+    assert [line for line in said if "incubator modules" not in line] == []
+    program.kill()
+    program.wait()
+    deadline = time.monotonic() + 20
+    while any(map(_exists, processes)) or Path(scratch).parent.exists():
+        assert time.monotonic() < deadline, "still there"
+        time.sleep(0.1)
+
+
+def test_foreign_session_is_refused_until_it_is_gone() -> None:
+    """A JVM without our jars is told, not used; once it is stopped, ours starts beside nothing."""
+    program = _run(
+        "from pyspark.sql import SparkSession\n"
+        "from coopconsume.errors import SparkSessionConflict\n"
+        "from coopconsume.session import local_session, stop_session\n"
+        "theirs = SparkSession.builder.master('local[1]').getOrCreate()\n"
+        "try:\n"
+        "    local_session()\n"
+        "except SparkSessionConflict as error:\n"
+        "    print(len(error.missing), theirs.conf.get('spark.master'))\n"
+        "stop_session(theirs)\n"
+        "print(local_session(cores=1).conf.get('spark.master'))\n",
+        stderr=subprocess.DEVNULL,
+    )
+    out, _ = program.communicate(timeout=120)
+    assert out.splitlines() == [f"{len(jars.spark_jars())} local[1]", "local[1,4]"]
