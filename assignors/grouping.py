@@ -38,7 +38,7 @@ def group_fractions(
     if len(members) <= EXACT:
         return _all_ways(members, fractions, units, nearness)
     groups: list[list[int]] = []
-    rest: list[int] = []
+    left: set[int] = set()
     alike: defaultdict[int, list[int]] = defaultdict(list)
     for member, fraction in fractions.items():
         alike[fraction].append(member)
@@ -51,11 +51,10 @@ def group_fractions(
         others = alike.get(units - fraction, [])
         while same and others and same is not others:
             groups.append([same.pop(), others.pop()])
-        rest += same
-    rest = [member for member in members if member in set(rest)]
+        left.update(same)
     run: list[int] = []
     total = 0
-    for member in rest:
+    for member in (member for member in members if member in left):
         run.append(member)
         total += fractions[member]
         if total % units == 0:

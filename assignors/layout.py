@@ -14,6 +14,8 @@ partition for each of its members the space is laid out anew in one range for ea
 
 from __future__ import annotations
 
+from bisect import bisect_left
+from operator import attrgetter
 from typing import TYPE_CHECKING
 
 from assignors.ranges import FULL, KeyRange, merge
@@ -21,7 +23,7 @@ from assignors.ranges import FULL, KeyRange, merge
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-MOST_RANGES = 8
+MOST_RANGES = 4
 """So many ranges a member may stand in one partition, on average, before it is laid out anew."""
 
 
@@ -60,11 +62,15 @@ def _sizes(parts: Mapping[int, int], before: Mapping[int, int]) -> dict[int, int
     return sizes
 
 
+_SIZE = attrgetter("size")
+_LAST = attrgetter("last")
+
+
 class _Free:
     """The hashes that nobody has yet, and who has the others."""
 
     def __init__(self, due: Mapping[int, int]) -> None:
-        self.ranges: list[KeyRange] = [FULL]
+        self.ranges: list[KeyRange] = [FULL]  # in order, without touching each other
         self.has: dict[int, list[KeyRange]] = {member: [] for member in due}
         self.missing = dict(due)
 
@@ -87,51 +93,63 @@ class _Free:
 
     def take(self, member: int, wanted: KeyRange) -> None:
         """Give a member what is free of a range."""
+        begin = end = self._at(wanted.first)
         left: list[KeyRange] = []
-        for free in self.ranges:
-            common = free.intersect(wanted)
-            if common is None:
-                left.append(free)
-                continue
+        while end < len(self.ranges) and (common := self.ranges[end].intersect(wanted)):
+            free = self.ranges[end]
             self.has[member].append(common)
             self.missing[member] -= common.size
             if free.first < common.first:
                 left.append(KeyRange(free.first, common.first - 1))
             if common.last < free.last:
                 left.append(KeyRange(common.last + 1, free.last))
-        self.ranges = left
+            end += 1
+        self.ranges[begin:end] = left
 
     def give_up(self, member: int) -> None:
         """Free what a member has too much: its smallest ranges, then an end of the next one."""
-        for each in sorted(self.has[member], key=lambda r: r.size):
+        for each in sorted(self.has[member], key=_SIZE):
             surplus = min(-self.missing[member], each.size)
             if surplus <= 0:
                 return
             self.has[member].remove(each)
             if surplus == each.size:
                 freed = each
-            elif any(free.last == each.first - 1 for free in self.ranges):
+            elif self._is_free(each.first - 1):
                 freed = KeyRange(each.first, each.first + surplus - 1)
                 self.has[member].append(KeyRange(freed.last + 1, each.last))
             else:
                 freed = KeyRange(each.last - surplus + 1, each.last)
                 self.has[member].append(KeyRange(each.first, freed.first - 1))
             self.missing[member] += surplus
-            self.ranges = list(merge([*self.ranges, freed]))
+            at = self._at(freed.first)
+            around = slice(max(at - 1, 0), at + 1)
+            self.ranges[around] = merge([*self.ranges[around], freed])
 
     def grow(self, member: int) -> None:
         """Let a member have what is free beside its ranges."""
         for each in merge(self.has[member]):
-            for free in self.ranges:
-                size = min(self.missing[member], free.size)
-                if size and free.first == each.last + 1:
-                    self.take(member, KeyRange(free.first, free.first + size - 1))
-                elif size and free.last == each.first - 1:
-                    self.take(member, KeyRange(free.last - size + 1, free.last))
+            for beside in (each.last + 1, each.first - 1):
+                if self.missing[member] and self._is_free(beside):
+                    free = self.ranges[self._at(beside)]
+                    size = min(self.missing[member], free.size)
+                    above = beside > each.last
+                    first = free.first if above else free.last - size + 1
+                    self.take(member, KeyRange(first, first + size - 1))
 
     def fill(self, member: int) -> None:
         """Let a member have what it lacks: the smallest free range that holds it all, if any."""
+        free = sorted(self.ranges, key=_SIZE) if self.missing[member] else []
         while self.missing[member]:
-            size = self.missing[member]
-            best = min(self.ranges, key=lambda r: (r.size < size, abs(r.size - size), r))
-            self.take(member, KeyRange(best.first, best.first + min(size, best.size) - 1))
+            at = bisect_left(free, self.missing[member], key=_SIZE)
+            best = free.pop(min(at, len(free) - 1))
+            size = min(self.missing[member], best.size)
+            self.take(member, KeyRange(best.first, best.first + size - 1))
+
+    def _at(self, key_hash: int) -> int:
+        """Return the place of the free range that holds a hash, or of the next one."""
+        return bisect_left(self.ranges, key_hash, key=_LAST)
+
+    def _is_free(self, key_hash: int) -> bool:
+        at = self._at(key_hash)
+        return at < len(self.ranges) and self.ranges[at].contains(key_hash)

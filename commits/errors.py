@@ -258,7 +258,7 @@ class CommitStoreBusy(CommitStoreError, TimeoutError):
         )
 
 
-class CommitLogUnavailable(CommitStoreError, OSError):
+class CommitLogUnavailable(CommitStoreError):
     """The table could not be written; whether the row is in the log is not known.
 
     Attributes:
@@ -277,8 +277,8 @@ class CommitLogUnavailable(CommitStoreError, OSError):
 
     def __str__(self) -> str:
         return (
-            f"{self.operation} to commit table {self.target} failed: {self.problem}. Whether it was "
-            "written is not known: try again, a commit with its id, which then counts once"
+            f"{self.operation} to commit table {self.target} failed: {self.problem}. Whether it "
+            "was written is not known: try again, a commit with its id, which then counts once"
         )
 
 

@@ -38,7 +38,8 @@ class OffsetRanges:
 
     It is made of pairs `(first, last)`, both included, in any order, overlapping or not; iterating
     yields the pairs of its separate ranges in order. `len()` counts offsets, `|`, `&`, `-`, `in`
-    and `==` are those of sets.
+    and `==` are those of sets. For a list of the pairs use `pairs()`: `list()` would first reserve
+    room for `len()` of them.
 
     Args:
         pairs: Pairs `(first, last)`, or another set.
@@ -148,6 +149,10 @@ class OffsetRanges:
         firsts = self._bits - self._bits.shift(1)
         lasts = self._bits - self._bits.shift(-1)
         return _to_int64s(firsts), _to_int64s(lasts)
+
+    def pairs(self) -> list[tuple[int, int]]:
+        """The pairs `(first, last)` of its separate ranges, in order."""
+        return [*iter(self)]
 
     def offsets(self) -> Int64s:
         """Every offset, in order, as a numpy array."""

@@ -114,6 +114,11 @@ class CommitStore(Ownership):
             partitions = self._refreshed(group).partitions
             return {at: dict(state.pending) for at, state in partitions.items() if state.pending}
 
+    def clusters(self, group: str) -> list[str]:
+        """The ids of the Kafka clusters of which the log knows a group of this name."""
+        with self._lock:
+            return sorted(cluster for cluster, name in self._log.refresh().groups if name == group)
+
     def counted_commits(self, group: str) -> CommitIds:
         """The ids of the commits that counted: what else carries such an id counts, too."""
         with self._lock:

@@ -183,6 +183,12 @@ def arrow_schema(schema: str | StructType | pa.Schema) -> pa.Schema:
     return to_arrow_schema(parsed)
 
 
+def _spark_schema(table: pa.Table) -> StructType:
+    from pyspark.sql.pandas.types import from_arrow_schema
+
+    return from_arrow_schema(table.schema)
+
+
 def counted(
     path: str, commit_table: str, group: str, *, spark: SparkSession | None = None
 ) -> pa.Table | DataFrame:
@@ -199,9 +205,14 @@ def counted(
     """
     from deltalake import DeltaTable
 
-    ids = CommitStore.open(commit_table).counted_commits(group)
+    clusters = CommitStore.open(commit_table).clusters(group)
+    stores = [CommitStore.open(commit_table, cluster=cluster) for cluster in clusters]
+    logged = [store.counted_commits(group) for store in stores]
     table = DeltaTable(path).to_pyarrow_table()
-    counts = {commit_id: commit_id in ids for commit_id in table.column("_commit").unique().to_pylist()}
-    alive = pa.array([commit_id for commit_id, yes in counts.items() if yes], pa.string())
-    kept = table.filter(pc.is_in(table.column("_commit"), alive))
-    return kept if spark is None else spark.createDataFrame(kept)
+    written = table.column("_commit").unique().to_pylist()
+    alive = [commit_id for commit_id in written if any(commit_id in ids for ids in logged)]
+    kept = table.filter(pc.is_in(table.column("_commit"), pa.array(alive, pa.string())))
+    if spark is None:
+        return kept
+    # PySpark cannot take Arrow columns without any chunk.
+    return spark.createDataFrame(kept if kept.num_rows else kept.to_pandas(), _spark_schema(kept))

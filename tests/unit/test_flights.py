@@ -10,17 +10,19 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from coopconsume.demo import handlers
 from coopconsume.demo.flights import FLIGHTS, DemoDataMissing, flight_table, flights
 from coopconsume.demo.handlers import OUTPUT_SCHEMA, DemoHandler, PoisonedFlight, follow_aircraft
+from coopconsume.demo.logbook import Leg, Logbook
 from coopconsume.errors import CoopConsumeError
 from coopconsume.history import read_history
 from coopconsume.record import Record
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
     Pairs = list[tuple[bytes | None, bytes]]
+    Follow = Callable[[Record], dict[str, Any]]
 
 
 @pytest.fixture(scope="module")
@@ -29,10 +31,11 @@ def year() -> Pairs:
     return list(flights())
 
 
-@pytest.fixture(autouse=True)
-def nothing_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each test handles its flights in a process that has seen none."""
-    monkeypatch.setattr(handlers, "_last", {})
+@pytest.fixture
+def follow(tmp_path: Path) -> Follow:
+    """The handler's work, with the logbook of a slot that has seen no flight."""
+    logbook = Logbook(str(tmp_path / "logbook.tsv"))
+    return lambda record: follow_aircraft(record, logbook)
 
 
 def test_the_whole_year_is_there(year: Pairs) -> None:
@@ -119,11 +122,11 @@ def about_previous(row: dict[str, Any]) -> tuple[Any, ...]:
     return row["previous"], row["turn_round_minutes"], row["delay_carried_minutes"]
 
 
-def test_a_leg_knows_the_leg_before() -> None:
+def test_a_leg_knows_the_leg_before(follow: Follow) -> None:
     """Turn-round runs from the arrival before to this departure; delay carries over."""
-    first = follow_aircraft(leg(1, dep_delay=20, arr_delay=45))
-    second = follow_aircraft(leg(2, dep_delay=30, arr_delay=-5))
-    third = follow_aircraft(leg(3, dep_delay=10))
+    first = follow(leg(1, dep_delay=20, arr_delay=45))
+    second = follow(leg(2, dep_delay=30, arr_delay=-5))
+    third = follow(leg(3, dep_delay=10))
     assert about_previous(first) == (None, None, None)
     assert about_previous(second) == ("UA101", 24 * 60 - 20 - 60 + 30, 30)
     assert about_previous(third) == ("UA102", 24 * 60 - 30 - 60 + 10, 0)
@@ -131,34 +134,53 @@ def test_a_leg_knows_the_leg_before() -> None:
     assert third["leg"] == 3
 
 
-def test_what_is_not_the_leg_before_is_not_used() -> None:
-    """After a leg that another process handled, and after a repeat, the columns are null."""
-    follow_aircraft(leg(1))
-    assert about_previous(follow_aircraft(leg(3))) == (None, None, None)
-    assert about_previous(follow_aircraft(leg(3))) == (None, None, None)
-    assert about_previous(follow_aircraft(leg(4)))[0] == "UA103"
+def test_what_is_not_the_leg_before_is_not_used(follow: Follow) -> None:
+    """After a leg that was never handled the columns are null."""
+    follow(leg(1))
+    assert about_previous(follow(leg(3))) == (None, None, None)
+    assert about_previous(follow(leg(4)))[0] == "UA103"
 
 
-def test_aircraft_partitions_and_topics_do_not_mix() -> None:
+def test_a_leg_that_a_kill_made_come_again_finds_the_leg_before(follow: Follow) -> None:
+    """Legs 2 and 3 were handled and not committed: handled again they say the same."""
+    first = [follow(leg(number, dep_delay=5 * number)) for number in (1, 2, 3)]
+    again = [follow(leg(number, dep_delay=5 * number)) for number in (2, 3, 4)]
+    assert again[:2] == first[1:]
+    assert about_previous(again[2])[0] == "UA103"
+
+
+def test_the_logbook_knows_what_other_processes_noted(tmp_path: Path) -> None:
+    """A slot's next batch may run in another process, and the one after it in the first again."""
+    one, other = (Logbook(str(tmp_path / "legs")) for _ in range(2))
+    aircraft = ("flights", 0, "N1")
+    one.note(aircraft, Leg(1, "UA1", None, -3))
+    assert other.leg(aircraft, 1) == Leg(1, "UA1", None, -3)
+    other.note(aircraft, Leg(2, "UA2", 7, None))
+    assert one.leg(aircraft, 2) == Leg(2, "UA2", 7, None)
+    assert one.leg(aircraft, 1) == Leg(1, "UA1", None, -3)
+    assert one.leg(aircraft, 3) is None
+
+
+def test_aircraft_partitions_and_topics_do_not_mix(follow: Follow) -> None:
     """What is remembered belongs to one aircraft in one partition of one topic."""
-    follow_aircraft(leg(1))
+    follow(leg(1))
     for other in (leg(2, tailnum="N2"), leg(2)._replace(partition=1), leg(2)._replace(topic="t")):
-        assert follow_aircraft(other)["previous"] is None
-    assert follow_aircraft(leg(2))["previous"] == "UA101"
+        assert follow(other)["previous"] is None
+    assert follow(leg(2))["previous"] == "UA101"
 
 
-def test_a_cancelled_flight_leaves_times_unknown() -> None:
+def test_a_cancelled_flight_leaves_times_unknown(follow: Follow) -> None:
     """Without a departure there is neither arrival nor turn-round, but the leg is known."""
-    follow_aircraft(leg(1))
-    cancelled = follow_aircraft(leg(2, dep_delay=None, arr_delay=None, air_time=None))
+    follow(leg(1))
+    cancelled = follow(leg(2, dep_delay=None, arr_delay=None, air_time=None))
     assert about_previous(cancelled) == ("UA101", None, None)
-    assert about_previous(follow_aircraft(leg(3))) == ("UA102", None, None)
+    assert about_previous(follow(leg(3))) == ("UA102", None, None)
 
 
-def test_a_flight_without_aircraft_is_told_alone() -> None:
+def test_a_flight_without_aircraft_is_told_alone(follow: Follow) -> None:
     """No tail number, no leg, nothing remembered."""
     for number in (1, 2):
-        row = follow_aircraft(leg(number, tailnum=None, leg=None))
+        row = follow(leg(number, tailnum=None, leg=None))
         assert (row["tail"], row["leg"]) == (None, None)
         assert about_previous(row) == (None, None, None)
 

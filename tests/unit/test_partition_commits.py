@@ -35,7 +35,7 @@ def test_filling_the_head_moves_the_stable_offset() -> None:
 
 
 def test_gap_amending() -> None:
-    """KIP-X: of a fetch of [40-50] with [43-45] and [48-49] committed, the rest is worked and ends it."""
+    """KIP-X: of [40-50] fetched, what is not in [43-45] and [48-49] is worked, and ends it."""
     commits = PartitionCommits(41, [(43, 45), (48, 49)])
     gaps = commits.uncommitted(40, 50)
     assert list(gaps) == [(41, 42), (46, 47), (50, 50)]
@@ -134,7 +134,7 @@ def test_what_it_is_made_of_is_put_in_order() -> None:
         lambda: PartitionCommits().amend([("a", "b")]),  # type: ignore[list-item]
         lambda: PartitionCommits().log_start(-1),
         lambda: PartitionCommits().truncate(-1),
-        lambda: PartitionCommits().reset(True),  # noqa: FBT003
+        lambda: PartitionCommits().reset(True),
     ],
 )
 def test_nonsense_is_a_value_error(nonsense: object) -> None:

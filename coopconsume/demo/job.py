@@ -1,0 +1,229 @@
+"""The demo's main job as a process of its own, so that it can be killed with all it consists of.
+
+``python -m coopconsume.demo.job settings.json`` starts Spark, waits for the cluster's address on
+its standard input, loads the topic if it is told to, and runs one query after another over it.
+What happens is told on standard output, one JSON object a line with ``event``:
+
+==========  =================================================================
+session     Spark is up
+loading     ``records`` of ``all`` are in the topic
+loaded      the topic is loaded
+started     query ``run`` handles records from now on
+progress    a progress event of it, as ``progress``
+ended       query ``run`` has drained the topic
+failed      the job cannot go on; ``error`` says why
+==========  =================================================================
+
+It ends itself when its standard input closes: it does not outlive the program that started it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import threading
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from coopconsume.consumer import CooperativeConsumer
+from coopconsume.demo.handlers import OUTPUT_SCHEMA, DemoHandler
+from coopconsume.demo.topic import load_topic
+from coopconsume.errors import CoopConsumeError
+from coopconsume.record import RetryPolicy
+from coopconsume.session import local_session, stop_session
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from pyspark.sql import SparkSession
+
+
+@dataclass(frozen=True)
+class Query:
+    """One pass over the topic by one group.
+
+    Attributes:
+        group: The group.
+        folder: Where its tables ``commits``, ``rows`` and ``dead`` are, and its history.
+        window: Offsets that a batch spans at most.
+        batch_time: Seconds after which no handler of a batch starts.
+        concurrency: Handlers at once in a slot.
+        poison_every: As for `DemoHandler`.
+        fail_for_good_every: Likewise.
+        slow_tail: Likewise.
+        slow_seconds: Likewise.
+    """
+
+    group: str
+    folder: str
+    window: int
+    batch_time: float
+    concurrency: int = 1
+    poison_every: int = 0
+    fail_for_good_every: int = 0
+    slow_tail: str | None = None
+    slow_seconds: float = 0.0
+
+    @property
+    def commits(self) -> str:
+        """The commit table."""
+        return str(Path(self.folder, "commits"))
+
+    @property
+    def rows(self) -> str:
+        """The table of output rows."""
+        return str(Path(self.folder, "rows"))
+
+    @property
+    def dead(self) -> str:
+        """The table of dead letters."""
+        return str(Path(self.folder, "dead"))
+
+    @property
+    def history(self) -> str:
+        """The folder of the calls' history."""
+        return str(Path(self.folder, "history"))
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What a job process does.
+
+    Attributes:
+        topic: The topic.
+        partitions: How many partitions it has.
+        slots: Slots of the queries.
+        records: Flights in the topic.
+        load: Whether to load the topic first.
+        scratch: Folder for temporary files.
+        queries: What to run, in turn.
+    """
+
+    topic: str
+    partitions: int
+    slots: int
+    records: int
+    load: bool
+    scratch: str
+    queries: tuple[Query, ...]
+
+    def write(self, path: Path) -> Path:
+        """Write the settings as JSON; returns the path."""
+        path.write_text(json.dumps(asdict(self)))
+        return path
+
+    @classmethod
+    def read(cls, path: str) -> Settings:
+        """The settings that `write` wrote."""
+        values = json.loads(Path(path).read_text())
+        queries = tuple(Query(**query) for query in values.pop("queries"))
+        return cls(**values, queries=queries)
+
+
+def run(settings: Settings, servers: str, tell: Callable[..., None], spark: SparkSession) -> None:
+    """Load the topic if need be and run the queries."""
+    kafka = {"kafka.bootstrap.servers": servers}
+    if settings.load:
+        load_topic(
+            spark,
+            kafka,
+            settings.topic,
+            partitions=settings.partitions,
+            limit=settings.records,
+            progress=lambda records, of: tell("loading", records=records, all=of),
+        )
+        tell("loaded")
+    for number, query in enumerate(settings.queries):
+        _run_query(settings, kafka, query, number, tell, spark)
+
+
+def _run_query(
+    settings: Settings,
+    kafka: dict[str, str],
+    query: Query,
+    number: int,
+    tell: Callable[..., None],
+    spark: SparkSession,
+) -> None:
+    options = kafka | {
+        "kafka.group.id": query.group,
+        "subscribe": settings.topic,
+        "commitTable": query.commits,
+        "slots": settings.slots,
+        "batchTime": query.batch_time,
+        "handlerTimeout": "30 seconds",
+        "maxOffsetsPerTrigger": query.window,
+    }
+    handler = DemoHandler(
+        query.history,
+        poison_every=query.poison_every,
+        fail_for_good_every=query.fail_for_good_every,
+        slow_tail=query.slow_tail,
+        slow_seconds=query.slow_seconds,
+    )
+    with CooperativeConsumer(options, spark) as consumer:
+        job = (
+            consumer.foreach(
+                handler,
+                concurrency=query.concurrency,
+                retry=RetryPolicy(max_attempts=3, backoff=0.5),
+                dead_letter=query.dead,
+                output=query.rows,
+                output_schema=OUTPUT_SCHEMA,
+            )
+            .queryName(query.group)
+            .trigger(availableNow=True)
+            .onProgress(lambda event: tell("progress", run=number, progress=event))
+            .start()
+        )
+        tell("started", run=number)
+        job.awaitTermination()
+    tell("ended", run=number)
+
+
+def main(path: str) -> int:
+    """Run the process; returns its exit code."""
+    # Whatever else writes to standard output must not come between the events.
+    events = os.fdopen(os.dup(1), "w", buffering=1)
+    os.dup2(2, 1)
+    lock = threading.Lock()
+
+    def tell(event: str, **facts: Any) -> None:
+        with lock:
+            events.write(json.dumps({"event": event, **facts}) + "\n")
+
+    settings = Settings.read(path)
+    spark = None
+    try:
+        spark = local_session(
+            "coopconsume-demo",
+            cores=settings.slots + 2,
+            conf={"spark.driver.extraJavaOptions": f"-Djava.io.tmpdir={settings.scratch}"},
+        )
+        tell("session")
+        servers = sys.stdin.readline().strip()
+        if not servers:
+            return 1
+        threading.Thread(target=_end_with_parent, daemon=True).start()
+        run(settings, servers, tell, spark)
+    except Exception as error:  # noqa: BLE001 - told to the program that shows it
+        text = str(error) if isinstance(error, CoopConsumeError) else ""
+        tell("failed", error=text or f"{type(error).__name__}: {error}")
+        return 1
+    finally:
+        if spark is not None:
+            stop_session(spark)
+    return 0
+
+
+def _end_with_parent() -> None:
+    sys.stdin.read()
+    # The JVM notices that we are gone, and the workers that it is.
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1]))

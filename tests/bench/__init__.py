@@ -1,0 +1,1 @@
+"""Benchmarks: coopconsume and what one would do without it, in turn, in one run."""

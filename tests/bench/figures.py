@@ -1,0 +1,141 @@
+"""What a benchmark gives back, and how it is shown: medians, ranges, ratios against targets."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+from statistics import median
+from typing import TYPE_CHECKING, Literal
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+
+@dataclass(frozen=True)
+class Figure:
+    """The values of one side, one a turn."""
+
+    name: str
+    values: tuple[float, ...]
+    unit: str
+
+    @property
+    def median(self) -> float:
+        """The middle value."""
+        return median(self.values)
+
+
+@dataclass(frozen=True)
+class Ratio:
+    """One side's median over another's, and what it ought to be.
+
+    Attributes:
+        target: The bound; None where there is none.
+        bound: Whether the ratio is to be at least or at most the target.
+    """
+
+    name: str
+    over: str
+    under: str
+    target: float | None = None
+    bound: Literal["at least", "at most"] = "at most"
+
+
+@dataclass
+class Report:
+    """One benchmark: its figures, ratios and notes.
+
+    Attributes:
+        title: A line.
+        setting: What was measured, in a sentence or two.
+        figures: By name, in the order to be shown.
+    """
+
+    title: str
+    setting: str
+    figures: dict[str, Figure] = field(default_factory=dict)
+    ratios: list[Ratio] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+    def add(self, name: str, values: list[float], unit: str) -> None:
+        """Take in the values of one side."""
+        self.figures[name] = Figure(name, tuple(values), unit)
+
+    def value(self, ratio: Ratio) -> float:
+        """The measured ratio."""
+        return self.figures[ratio.over].median / self.figures[ratio.under].median
+
+    def render(self, *, markdown: bool) -> str:
+        """The report as text: Markdown, or columns for a terminal."""
+        rows = [
+            (f.name, _number(f.median), f"{_number(min(f.values))} to {_number(max(f.values))}", f.unit)
+            for f in self.figures.values()
+        ]
+        tables = [_table(("", "median", "range", "unit"), rows, markdown=markdown)]
+        if self.ratios:
+            shown = [
+                (r.name, f"{self.value(r):.2f}", _target(r), self._verdict(r)) for r in self.ratios
+            ]
+            tables.append(_table(("ratio", "measured", "target", ""), shown, markdown=markdown))
+        head = f"### {self.title}" if markdown else f"{self.title}\n{'=' * len(self.title)}"
+        notes = "\n".join(f"- {note}" for note in self.notes)
+        return "\n\n".join(part for part in (head, self.setting, *tables, notes) if part)
+
+    def _verdict(self, ratio: Ratio) -> str:
+        if ratio.target is None:
+            return ""
+        value = self.value(ratio)
+        met = value >= ratio.target if ratio.bound == "at least" else value <= ratio.target
+        return "met" if met else "missed"
+
+
+def take_turns(
+    sides: Mapping[str, Callable[[int], float]], turns: int, *, say: Callable[[str], None]
+) -> dict[str, list[float]]:
+    """Run every side once for warmth, then all of them in turn.
+
+    Args:
+        sides: By name, a function of the number of the turn (0 is the warm-up) that returns what
+            it measured.
+        turns: How many count.
+        say: Told of each value as it comes.
+    """
+    values: dict[str, list[float]] = {name: [] for name in sides}
+    for turn in range(turns + 1):
+        for name, side in sides.items():
+            value = side(turn)
+            if turn:
+                values[name].append(value)
+            say(f"  {'warm-up' if not turn else f'turn {turn}'}: {name}: {_number(value)}")
+    return values
+
+
+def seconds_of(call: Callable[[], object]) -> float:
+    """Wall-clock seconds that a call takes."""
+    began = time.perf_counter()
+    call()
+    return time.perf_counter() - began
+
+
+def _number(value: float) -> str:
+    if value >= 1_000:
+        return f"{value:,.0f}"
+    return f"{value:.1f}" if value >= 10 else f"{value:.2f}"
+
+
+def _target(ratio: Ratio) -> str:
+    return "" if ratio.target is None else f"{ratio.bound} {ratio.target:g}"
+
+
+def _table(head: tuple[str, ...], rows: list[tuple[str, ...]], *, markdown: bool) -> str:
+    if markdown:
+        rule = ("---", *["---:"] * (len(head) - 1))
+        return "\n".join("| " + " | ".join(row) + " |" for row in (head, rule, *rows))
+    widths = [max(len(row[i]) for row in (head, *rows)) for i in range(len(head))]
+    return "\n".join(
+        "  ".join(
+            cell.ljust(width) if i == 0 else cell.rjust(width)
+            for i, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ).rstrip()
+        for row in (head, *rows)
+    )

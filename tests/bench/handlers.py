@@ -1,0 +1,81 @@
+"""What the benchmarks do with a record, on either side."""
+
+from __future__ import annotations
+
+import os
+import time
+import zlib
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    import pyarrow as pa
+
+    from coopconsume import Record
+
+#: The columns that a plain Spark user's loop needs to build the same records. The time is taken
+#: as a number, as ours is: a column of timestamps would cost the plain side a good deal more.
+PLAIN_COLUMNS = (
+    "topic", "partition", "offset", "key", "value", "unix_millis(timestamp) as timestamp",
+)  # fmt: skip
+
+
+def handler(record: Record) -> None:
+    """Do nothing."""
+
+
+class Sleeper:
+    """Sleeps 0 to 5 ms by a hash of the offset; notes when each process began.
+
+    Args:
+        folder: Where the notes go.
+    """
+
+    def __init__(self, folder: str) -> None:
+        self.folder = folder
+        self.noted_by = 0
+
+    def __call__(self, record: Record) -> None:
+        """Handle one record."""
+        if self.noted_by != os.getpid():
+            self.noted_by = os.getpid()
+            Path(self.folder, f"{time.time_ns()}-{os.getpid()}").touch()
+        time.sleep(zlib.crc32(b"%d" % record.offset) % 5_001 / 1_000_000)
+
+    def first_start(self) -> float:
+        """Seconds since the epoch at which the first handler began."""
+        return min(int(path.name.partition("-")[0]) for path in Path(self.folder).iterdir()) / 1e9
+
+
+class PlainLoop:
+    """The loop that a plain Spark user writes in ``mapInArrow``: a record a row, then the call."""
+
+    def __init__(self, function: Callable[[Record], Any]) -> None:
+        self.function = function
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Call the function with every row; yields how many there were."""
+        import pyarrow as pa
+
+        from coopconsume.record import Record
+
+        function, make, rows = self.function, tuple.__new__, 0
+        for batch in batches:
+            columns = [column.to_pylist() for column in batch.columns]
+            for row in zip(*columns, strict=True):
+                function(make(Record, (*row, (), 1)))
+            rows += batch.num_rows
+        yield pa.RecordBatch.from_pydict({"rows": [rows]})
+
+
+def to_lists(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Turn every column into a Python list; yields how many rows there were."""
+    import pyarrow as pa
+
+    rows = 0
+    for batch in batches:
+        columns = [column.to_pylist() for column in batch.columns]
+        rows += len(columns[0])
+    yield pa.RecordBatch.from_pydict({"rows": [rows]})

@@ -1,0 +1,145 @@
+"""One partition, small records, an empty handler: what the machinery costs."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from assignors import KeyRange
+from commits import OffsetRanges
+from coopconsume import RetryPolicy
+from coopconsume.report import BatchSpec, PartitionWork
+from coopconsume.slot import REPORT_SCHEMA, SlotRunner
+from coopconsume.source import Span, Wanted, batch_frame, read_spans
+from tests.bench.figures import Ratio, Report, seconds_of, take_turns
+from tests.bench.ground import SLOTS
+from tests.bench.handlers import PLAIN_COLUMNS, PlainLoop, handler, to_lists
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from pyspark.sql import DataFrame
+
+    from coopconsume import Options
+    from tests.bench.ground import Ground
+
+_OURS = "coopconsume, 2 slots"
+_PLAIN = "plain Spark, source as it comes"
+_TUNED = "plain Spark, same fetch settings"
+
+
+def throughput(ground: Ground, say: Callable[[str], None]) -> list[Report]:
+    """Records a second against plain Spark, and where a record's microseconds go."""
+    records = ground.size(1_000_000, 50_000)
+    topic = "throughput"
+    ground.load(topic, records, keys=10_000, value_bytes=100)
+    tuned = {
+        name: value
+        for name, value in ground.parsed(topic).source_options().items()
+        if name not in ("kafka.group.id", "kafka.isolation.level")
+    }
+    sides: dict[str, Callable[[int], float]] = {
+        _OURS: lambda _: records / seconds_of(lambda: _ours(ground, topic, records)),
+        _PLAIN: lambda _: records / seconds_of(lambda: _plain(ground, topic, records, {})),
+        _TUNED: lambda _: records / seconds_of(lambda: _plain(ground, topic, records, tuned)),
+    }
+    report = Report(
+        "Throughput, one partition",
+        f"{records:,} records of 100 bytes, 10,000 keys, an empty Python handler. Ours from making "
+        "the consumer on an empty commit table to the end of an availableNow query; plain Spark: "
+        "`spark.read` and the same function in a loop in `mapInArrow`, with the same `Record` built.",
+    )
+    for name, values in take_turns(sides, ground.turns, say=say).items():
+        report.add(name, values, "records/s")
+    report.ratios = [
+        Ratio("ours / plain Spark as it comes", _OURS, _PLAIN, 1.2, "at least"),
+        Ratio("ours / plain Spark, same fetch settings", _OURS, _TUNED, 0.8, "at least"),
+    ]
+    return [report, _microseconds(ground, topic, records, say)]
+
+
+def _ours(ground: Ground, topic: str, records: int) -> None:
+    with ground.consumer(topic) as consumer:
+        query = consumer.foreach(handler).trigger(availableNow=True).start()
+        query.awaitTermination()
+        progress = query.lastProgress
+    if progress is None or progress["totals"]["done"] != records:
+        raise AssertionError(f"{records} records were to be done: {progress}")
+
+
+def _plain(ground: Ground, topic: str, records: int, settings: Mapping[str, str]) -> None:
+    rows = (
+        ground.spark.read.format("kafka")
+        .option("kafka.bootstrap.servers", ground.broker.bootstrap_servers)
+        .options(**settings)
+        .option("subscribe", topic)
+        .load()
+        .selectExpr(*PLAIN_COLUMNS)
+        .mapInArrow(PlainLoop(handler), "rows bigint")  # type: ignore[arg-type]
+        .collect()
+    )
+    handled = sum(row.rows for row in rows)
+    if handled != records:
+        raise AssertionError(f"{records} records were to be handled, not {handled}")
+
+
+def _microseconds(
+    ground: Ground, topic: str, records: int, say: Callable[[str], None]
+) -> Report:
+    """Time each longer piece of the pipeline; the differences are what each step costs."""
+    options = ground.parsed(topic)
+    span, ranges = Span(topic, 0, 0, records - 1), KeyRange().split(SLOTS)
+
+    def read() -> DataFrame:
+        return read_spans(ground.spark, options, [span], SLOTS)
+
+    def dealt() -> DataFrame:
+        slots = tuple(zip(ranges, range(SLOTS), strict=True))
+        wanted = Wanted(topic, 0, OffsetRanges([(0, records - 1)]), slots)
+        return batch_frame(ground.spark, options, [span], [wanted], range(SLOTS), SLOTS)
+
+    pieces: dict[str, Callable[[], object]] = {
+        "read in the JVM": lambda: _sink(read().select("offset", "key", "value", "timestamp")),
+        "hash, shuffle, sort": lambda: _sink(dealt()),
+        "Arrow to Python lists": lambda: dealt().mapInArrow(to_lists, "rows bigint").collect(),
+        "records, calls, outcomes": lambda: dealt()
+        .mapInArrow(_runner(topic, records, options), REPORT_SCHEMA)  # type: ignore[arg-type]
+        .collect(),
+        "windows, commits, start and end": lambda: _ours(ground, topic, records),
+    }
+
+    def side(piece: Callable[[], object]) -> Callable[[int], float]:
+        return lambda _: seconds_of(piece) * 1e6 / records
+
+    values = take_turns({n: side(p) for n, p in pieces.items()}, ground.turns, say=say)
+    report = Report(
+        "Where a record's microseconds go",
+        "Wall-clock time of two slots side by side, over the number of records. Each row times the "
+        "pipeline up to and including its step, and shows what it takes more than the row above.",
+    )
+    before = [0.0] * ground.turns
+    for name, up_to in values.items():
+        steps = [now - earlier for now, earlier in zip(up_to, before, strict=True)]
+        report.add(name, steps, "µs/record")
+        before = up_to
+    report.add("all", before, "µs/record")
+    return report
+
+
+def _sink(frame: DataFrame) -> None:
+    frame.write.format("noop").mode("overwrite").save()
+
+
+def _runner(topic: str, records: int, options: Options) -> SlotRunner:
+    work = {0: PartitionWork(((0, records - 1),))}
+    spec = BatchSpec(
+        batch=0,
+        partitions=((topic, 0),),
+        slots=tuple(range(SLOTS)),
+        work=dict.fromkeys(range(SLOTS), work),
+        ordering="key",
+        concurrency=1,
+        batch_time=600.0,
+        handler_timeout=options.handler_timeout,
+        headers=False,
+    )
+    return SlotRunner(spec, handler, RetryPolicy(), None, dead_letters=False, send=None)

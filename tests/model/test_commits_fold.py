@@ -1,0 +1,280 @@
+"""The fold against a naive model: epochs, claims, takeovers, commits, zombies and repeats."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pyarrow import array
+
+from commits import Epoch, OffsetRanges, Pending
+from commits.fold import LogState
+from commits.rows import Event, Part, decode, encode
+from commits.snapshot import newest_snapshot, snapshot_events
+
+MEMBERS = ["a", "b", "c"]
+PARTITIONS = [("t", 0), ("t", 1), ("u", 0)]
+HALVES = [(0, 2**62), (2**62 + 1, 2**63 - 1)]
+
+PLACE = st.sampled_from(PARTITIONS)
+SHARE = st.tuples(PLACE, st.sampled_from(HALVES)).map(lambda drawn: (*drawn[0], *drawn[1]))
+SHARES = st.lists(SHARE, min_size=2, max_size=6, unique=True)
+OFFSETS = st.sets(st.integers(0, 12), max_size=5)
+PICK = st.sampled_from(range(1000))  # of the members and ids there are
+MEMBER = st.sampled_from(MEMBERS)
+FLAG = st.booleans()
+
+WORK = st.tuples(
+    st.just("commit"), PICK, MEMBER, st.dictionaries(PLACE, OFFSETS, min_size=1), OFFSETS, FLAG
+)
+STEP = st.one_of(
+    st.tuples(
+        st.just("epoch"), st.dictionaries(MEMBER, SHARES, min_size=1, max_size=3), PICK, FLAG, FLAG
+    ),
+    st.tuples(st.just("claim"), MEMBER, SHARES, FLAG, FLAG),
+    st.tuples(st.just("takeover"), PICK, MEMBER, MEMBER),
+    st.tuples(st.just("release"), PICK, MEMBER),
+    WORK, WORK.map(tuple), WORK.map(tuple), WORK.map(tuple), WORK.map(tuple),
+    st.tuples(
+        st.sampled_from(["start", "log_start", "truncation"]), PICK, MEMBER, PLACE,
+        st.integers(0, 12),
+    ),
+    st.tuples(st.just("reset"), PLACE, st.integers(0, 12)),
+    st.tuples(st.just("repeat"), PICK),
+)  # fmt: skip
+
+
+@dataclass
+class Owner:
+    """An epoch or a claim of the model."""
+
+    epoch: Epoch
+    shares: dict[str, set[tuple[str, int, int, int]]]
+    gone: set[str] = field(default_factory=set)
+    is_claim: bool = False
+
+
+@dataclass
+class Naive:
+    """The rules of the log, said as simply as possible: sets of offsets, loops over everything."""
+
+    done: dict[tuple[str, int], set[int]] = field(default_factory=dict)
+    pending: dict[tuple[str, int], set[int]] = field(default_factory=dict)
+    in_force: Owner | None = None
+    claims: list[Owner] = field(default_factory=list)
+    highest: int = 0
+    ids: set[str] = field(default_factory=set)
+    counted: set[str] = field(default_factory=set)
+
+    def owner(self, epoch: Epoch | None, member: str) -> Owner | None:
+        for owner in [*([self.in_force] if self.in_force else []), *self.claims]:
+            if owner.epoch == epoch and member in owner.shares and member not in owner.gone:
+                return owner
+        return None
+
+    def in_the_way(
+        self, shares: set[tuple[str, int, int, int]], owners: list[Owner]
+    ) -> list[tuple[Owner, str]]:
+        return [
+            (owner, member)
+            for owner in owners
+            for member, held in owner.shares.items()
+            if member not in owner.gone and held & shares  # halves overlap only if they are equal
+        ]
+
+    def stable(self, at: tuple[str, int]) -> int:
+        offset = 0
+        while offset in self.done.get(at, set()):
+            offset += 1
+        return offset
+
+    def apply(self, event: Event) -> bool:  # noqa: PLR0912
+        """Whether the event counts at its place."""
+        if event.id in self.ids:
+            return True
+        if event.kind in {"epoch", "claim"}:
+            assert event.epoch is not None
+            is_next, self.highest = (
+                event.epoch.number > self.highest,
+                max(self.highest, event.epoch.number),
+            )
+            previous = self.in_force.epoch if self.in_force else None
+            if not is_next or (event.kind == "epoch" and event.previous != previous):
+                return False
+            if event.kind == "epoch":
+                shares = {
+                    member: {tuple(share) for share in held}
+                    for member, held in event.detail["members"].items()
+                }
+                others = list(self.claims)
+            else:
+                held = {(p.topic, p.partition, p.first, p.last) for p in event.parts}
+                shares = {event.member: held}  # type: ignore[dict-item]
+                others = [*self.claims, *([self.in_force] if self.in_force else [])]
+            obstacles = self.in_the_way(set().union(*shares.values()), others)  # type: ignore[arg-type]
+            if obstacles and not event.detail["takeover"]:
+                return False
+            for owner, member in obstacles:
+                owner.gone.add(member)
+            new = Owner(event.epoch, shares, is_claim=event.kind == "claim")  # type: ignore[arg-type]
+            self.claims = [claim for claim in self.claims if not set(claim.shares) <= claim.gone]
+            if new.is_claim:
+                self.claims.append(new)
+            else:
+                self.in_force = new
+        elif event.kind == "reset":
+            self.in_force, self.claims = None, []
+            (part,) = event.parts
+            self.done[part.topic_partition] = set(range(part.first or 0))
+            self.pending[part.topic_partition] = set()
+        elif event.kind == "takeover":
+            owner = self.owner(event.epoch, event.detail["replaces"])
+            if owner is None or event.member in owner.shares:
+                return False
+            owner.shares[event.member] = owner.shares[event.detail["replaces"]]
+            owner.gone.add(event.detail["replaces"])
+        else:
+            owner = self.owner(event.epoch, event.member)
+            if owner is None:
+                return False
+            if event.kind == "release":
+                owner.gone.add(event.member)
+                self.claims = [c for c in self.claims if not set(c.shares) <= c.gone]
+            for part in event.parts:
+                if any(share[:2] == part.topic_partition for share in owner.shares[event.member]):
+                    self.change(event, part)
+        self.ids.add(event.id)
+        return True
+
+    def change(self, event: Event, part: Part) -> None:
+        at, first = part.topic_partition, part.first or 0
+        is_new = at not in self.done
+        done, pending = self.done.setdefault(at, set()), self.pending.setdefault(at, set())
+        if event.kind == "commit":
+            offsets = set(part.offsets.offsets().tolist())
+            if not offsets or offsets - done:
+                self.counted.add(event.id)
+            done |= offsets | set(part.holes.offsets().tolist())
+            pending |= {one.offset for one in part.pending}
+        elif event.kind == "log_start" or (event.kind == "start" and is_new):
+            done |= set(range(first))
+        elif event.kind == "truncation":
+            self.done[at] = {offset for offset in done if offset < first}
+            self.pending[at] = {offset for offset in pending if offset < first}
+        self.pending[at] -= self.done[at]
+
+
+def event_of(step: tuple[object, ...], number: int, seen: list[Event], naive: Naive) -> Event:
+    """The event of a step; picks among what there was, so that zombies and repeats are common."""
+    kind, *rest = step
+    event_id = f"w-{number}"
+    epochs = [event.epoch for event in seen if event.kind in {"epoch", "claim"}]
+    owners = [*([naive.in_force] if naive.in_force else []), *naive.claims]
+    live = [(o.epoch, m) for o in owners for m in sorted(o.shares) if m not in o.gone]
+
+    def pick(at: object, member: object) -> tuple[Epoch, str]:
+        """Four times of five an owner that may commit, else anybody under any epoch."""
+        assert isinstance(at, int)
+        assert isinstance(member, str)
+        if live and at % 5 < 4:
+            return live[at // 5 % len(live)]
+        return (epochs[at // 5 % len(epochs)] if epochs else None) or Epoch(99, "x"), member
+
+    if kind == "repeat":
+        return seen[rest[0] % len(seen)] if seen else Event("release", event_id, epoch=Epoch(9, ""))  # type: ignore[operator]
+    if kind == "epoch":
+        members, at, takeover, is_stale = rest
+        previous = naive.in_force.epoch if naive.in_force else None
+        if is_stale and epochs:
+            previous = epochs[at % len(epochs)]  # type: ignore[operator]
+        detail = {
+            "members": {m: [list(s) for s in held] for m, held in members.items()},  # type: ignore[attr-defined]
+            "topic_ids": {}, "takeover": takeover,
+        }  # fmt: skip
+        epoch = Epoch(naive.highest + (0 if is_stale else 1), f"n{number}")
+        return Event("epoch", event_id, epoch=epoch, previous=previous, detail=detail)
+    if kind == "claim":
+        member, shares, takeover, is_stale = rest
+        epoch = Epoch(naive.highest + (0 if is_stale else 1), f"n{number}")
+        parts = tuple(Part(t, p, first=first, last=last) for t, p, first, last in shares)  # type: ignore[attr-defined]
+        return Event("claim", event_id, epoch=epoch, member=member, parts=parts,  # type: ignore[arg-type]
+                     detail={"takeover": takeover})  # fmt: skip
+    if kind == "takeover":
+        at, old, new = rest
+        epoch, old = pick(at, old)
+        return Event("takeover", event_id, epoch=epoch, member=new, detail={"replaces": old})  # type: ignore[arg-type]
+    if kind == "reset":
+        return Event("reset", event_id, parts=(Part(*rest[0], first=rest[1]),))  # type: ignore[misc, arg-type]
+    at, member, *about = rest
+    epoch, member = pick(at, member)
+    parts = ()
+    if kind == "commit":
+        done, others, are_holes = about
+        parts = tuple(
+            Part(
+                *place,
+                offsets=OffsetRanges.from_offsets(offsets),
+                holes=OffsetRanges.from_offsets(others if are_holes else []),  # type: ignore[arg-type]
+                pending=() if are_holes else tuple(Pending(offset) for offset in others),  # type: ignore[attr-defined]
+            )
+            for place, offsets in done.items()  # type: ignore[attr-defined]
+        )
+    elif about:
+        parts = (Part(*about[0], first=about[1]),)  # type: ignore[misc, arg-type]
+    return Event(kind, event_id, epoch=epoch, member=member, parts=parts)  # type: ignore[arg-type]
+
+
+def through_the_table(events: list[Event]) -> list[Event]:
+    """The events as they come back from rows of the table."""
+    tables = []
+    for version, event in enumerate(events):
+        rows = encode([event], 0)
+        tables.append(rows.append_column("_commit_version", array([version] * len(rows))))
+    return [event for rows in tables for _, event in decode(rows, "")]
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.lists(STEP, min_size=20, max_size=60), st.integers(0, 60))
+def test_the_fold_agrees_with_a_naive_model(steps: list[tuple[object, ...]], cut: int) -> None:
+    """Which events count, what is committed and pending, and who owns what, step by step.
+
+    The stable offset falls by nothing but a reset or a truncation; what is not in force changes
+    nothing; a snapshot of any prefix and the rest come to the same state as the whole log.
+    """
+    naive, log = Naive(), LogState()
+    events: list[Event] = []
+    half: LogState | None = None
+    for number, step in enumerate(steps):
+        if number == cut:
+            snapshot = through_the_table(snapshot_events(log, "s"))
+            half = newest_snapshot(snapshot)
+            assert half == log
+        group = log.group("", "")
+        before = {at: state.commits.stable_offset for at, state in group.partitions.items()}
+        event = event_of(step, number, events, naive)
+        (event,) = through_the_table([event])
+        expected = naive.apply(event)
+        ((_, answer),) = log.fold([event])
+        if half is not None:
+            ((_, same),) = half.fold([event])
+            assert same == answer
+        group = log.group("", "")
+        if event not in events:
+            assert answer.counted == expected, answer
+        events.append(event)
+        for at, state in group.partitions.items():
+            assert state.commits.stable_offset == naive.stable(at), at
+            done = set(range(state.commits.stable_offset)) | set(
+                state.commits.ranges.offsets().tolist()
+            )
+            assert done == naive.done.get(at, set())
+            assert set(state.pending) == naive.pending.get(at, set())
+            if event.kind not in {"reset", "truncation"}:
+                assert state.commits.stable_offset >= before.get(at, 0)
+        assert set(group.counted) == naive.counted
+        in_force = group.in_force.epoch if group.in_force else None
+        assert in_force == (naive.in_force.epoch if naive.in_force else None)
+        assert set(group.claims) == {claim.epoch.nonce for claim in naive.claims}
+    if half is not None:
+        assert half == log

@@ -1,0 +1,64 @@
+"""The notebooks run from top to bottom, and each is one text in two formats."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import jupytext
+import nbformat
+import pytest
+from nbclient import NotebookClient
+
+if TYPE_CHECKING:
+    from nbformat import NotebookNode
+
+_FOLDER = Path(__file__).parents[2] / "notebooks"
+_NOTEBOOKS = sorted(path.stem for path in _FOLDER.glob("*.py"))
+
+
+def _cells(notebook: NotebookNode) -> list[tuple[str, str]]:
+    return [(cell.cell_type, cell.source) for cell in notebook.cells]
+
+
+def _read(stem: str) -> NotebookNode:
+    return nbformat.read(_FOLDER / f"{stem}.ipynb", as_version=4)
+
+
+def test_every_notebook_is_there_in_both_formats() -> None:
+    """No notebook lacks its script, and no script its notebook."""
+    assert _NOTEBOOKS
+    assert _NOTEBOOKS == sorted(path.stem for path in _FOLDER.glob("*.ipynb"))
+
+
+@pytest.mark.parametrize("stem", _NOTEBOOKS)
+def test_the_two_formats_say_the_same(stem: str) -> None:
+    """The .ipynb is what `jupytext --to ipynb` makes of the .py."""
+    assert _cells(_read(stem)) == _cells(jupytext.read(_FOLDER / f"{stem}.py"))
+
+
+@pytest.mark.parametrize("stem", _NOTEBOOKS)
+def test_a_notebook_is_kept_without_outputs(stem: str) -> None:
+    """Outputs, and with them somebody's paths and times, stay out of the repository."""
+    code = [cell for cell in _read(stem).cells if cell.cell_type == "code"]
+    assert code
+    assert [cell.outputs for cell in code] == [[]] * len(code)
+    assert {cell.execution_count for cell in code} == {None}
+
+
+@pytest.mark.spark
+@pytest.mark.broker
+@pytest.mark.parametrize("stem", _NOTEBOOKS)
+def test_a_notebook_runs_from_top_to_bottom(stem: str, tmp_path: Path) -> None:
+    """Every cell ends without an error, and the pictures are drawn."""
+    notebook = _read(stem)
+    where = {"metadata": {"path": str(tmp_path)}}
+    NotebookClient(notebook, timeout=180, kernel_name="python3", resources=where).execute()
+    shown = [
+        output
+        for cell in notebook.cells
+        if cell.cell_type == "code" and "offset_map(" in cell.source and "import" not in cell.source
+        for output in cell.outputs
+    ]
+    assert shown
+    assert all("image/png" in output.data for output in shown)

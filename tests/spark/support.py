@@ -1,0 +1,70 @@
+"""Handlers that record what they do, and the books of a run for the checker."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any
+
+from coopconsume import Reject, Retry, current_slot
+from coopconsume.history import Recorder
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from coopconsume import Record
+
+
+class Recorded:
+    """Calls a function with each record and writes to the history what came of it."""
+
+    def __init__(self, directory: Path | str, work: Any = None) -> None:
+        self._recorder = Recorder(str(directory))
+        self._work = work
+
+    def __call__(self, record: Record) -> Any:
+        """Run the work under the recorder; Retry and Reject may be raised or returned."""
+        with self._recorder.call(record, current_slot()) as call:
+            answer = self._work(record) if self._work else None
+            if isinstance(answer, Reject):
+                call.settle("reject", str(answer))
+            elif isinstance(answer, Retry):
+                call.settle("retry", str(answer))
+            return answer
+
+
+class Sleep:
+    """Sleeps by a hash of the offset, up to so many seconds."""
+
+    def __init__(self, most: float) -> None:
+        self.most = most
+
+    def __call__(self, record: Record) -> None:
+        """Sleep."""
+        time.sleep(self.most * (record.offset * 2654435761 % 1000) / 1000)
+
+
+def options(kafka: Any, folder: Path, topic: str, group: str = "g", **more: Any) -> dict[str, Any]:
+    """Options of a consumer of one topic with its tables in a folder."""
+    return {
+        "kafka.bootstrap.servers": kafka.bootstrap_servers,
+        "kafka.group.id": group,
+        "subscribe": topic,
+        "commitTable": str(folder / "commits"),
+        "slots": 4,
+        "batchTime": "5 seconds",
+        "handlerTimeout": "5 seconds",
+    } | more
+
+
+def done_book(store: Any, group: str) -> dict[tuple[str, int], list[tuple[int, int]]]:
+    """What the commit log counts as done, as ranges."""
+    book = {}
+    for tp, commits in store.state(group).items():
+        below = [(0, commits.stable_offset - 1)] if commits.stable_offset else []
+        book[tp] = below + list(commits.ranges)
+    return book
+
+
+def pending_book(store: Any, group: str) -> dict[tuple[str, int], list[tuple[int, int]]]:
+    """What the commit log holds as pending, as ranges."""
+    return {tp: [(o, o) for o in held] for tp, held in store.pending(group).items()}

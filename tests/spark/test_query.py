@@ -1,0 +1,337 @@
+"""Jobs on a real broker, a real Spark and a real Delta table, judged by the history checker."""
+
+from __future__ import annotations
+
+import os
+import time
+
+import pytest
+
+from commits import FencedMember
+from coopconsume import (
+    CooperativeConsumer,
+    KeyRange,
+    Reject,
+    RetryPolicy,
+    TopicPartition,
+    counted,
+    key_hash,
+)
+from coopconsume.errors import HandlerFailed
+from coopconsume.history import check, read_history
+from tests.spark.support import Recorded, Sleep, done_book, options, pending_book
+
+pytestmark = [pytest.mark.spark, pytest.mark.broker]
+
+
+def verdict_of(consumer, folder, produced, dead=(), **more):
+    """The checker's verdict over the history in a folder and the consumer's commit log."""
+    membership = consumer.membership()
+    group = consumer.options.group_id
+    letters: dict = {}
+    for topic, partition, offset in dead:
+        letters.setdefault((topic, partition), []).append((offset, offset))
+    return check(
+        read_history(folder / "history"),
+        produced,
+        done_book(membership.store, group),
+        pending_book(membership.store, group),
+        letters,
+        **more,
+    )
+
+
+def test_key_order_under_sixteen_slots_on_one_partition(spark, kafka, topic, produce, tmp_path):
+    """Many slots share one partition: every record once, in the order of its key, in parallel."""
+    name = topic(1)
+    records = [(None if i % 50 == 0 else b"k%d" % (i % 97), b"%d" % i) for i in range(4_000)]
+    offsets = produce(name, records)
+    produced = {(name, 0): {o: k for o, (k, _) in zip(offsets, records, strict=True)}}
+    handler = Recorded(tmp_path / "history", Sleep(0.002))
+    with CooperativeConsumer(options(kafka, tmp_path, name, slots=16), spark) as consumer:
+        query = consumer.foreach(handler, concurrency=2).trigger(availableNow=True).start()
+        assert query.awaitTermination(120)
+        verdict = verdict_of(consumer, tmp_path, produced)
+        assert verdict.ok, str(verdict)
+        assert (verdict.done, verdict.calls) == (4_000, 4_000)
+        (lag,) = consumer.lag().collect()
+        assert (lag.stable_offset, lag.lag) == (4_000, 0)
+        primary = consumer.membership().cluster.primary()
+        assert primary[name, 0].offset == 4_000
+        assert primary[name, 0].ours
+    slots = {call.slot for call in read_history(tmp_path / "history")}
+    assert slots == set(range(16))
+
+
+def fail_some(record):
+    """Some offsets fail twice, those that end in 9 are rejected."""
+    if record.offset % 20 == 7 and record.attempt < 3:
+        raise RuntimeError(f"attempt {record.attempt}")
+    if record.offset % 10 == 9:
+        raise Reject("nines are refused")
+    return {"offset_seen": record.offset, "attempt": record.attempt}
+
+
+def test_failed_records_hold_their_key_and_no_other(spark, kafka, topic, produce, tmp_path):
+    """Retries keep the order of their key, dead letters carry the record, outputs count once."""
+    name = topic(2)
+    records = [(b"k%d" % (i % 133), b"v%d" % i) for i in range(400)]
+    for partition in (0, 1):
+        produce(name, records, partition)
+    produced = {(name, p): {o: k for o, (k, _) in enumerate(records)} for p in (0, 1)}
+    opts = options(kafka, tmp_path, name)
+    dead, out = str(tmp_path / "dead"), str(tmp_path / "out")
+    with CooperativeConsumer(opts, spark) as consumer:
+        query = (
+            consumer.foreach(
+                Recorded(tmp_path / "history", fail_some),
+                concurrency=4,
+                retry=RetryPolicy(max_attempts=5, backoff=0.2),
+                dead_letter=dead,
+                output=out,
+                output_schema="offset_seen bigint, attempt int",
+            )
+            .queryName("failing")
+            .trigger(availableNow=True)
+            .start()
+        )
+        assert query.awaitTermination(120)
+        letters = counted(dead, opts["commitTable"], "g", spark=spark)
+        rows = letters.collect()
+        verdict = verdict_of(
+            consumer, tmp_path, produced,
+            [(r["_topic"], r["_partition"], r["_offset"]) for r in rows], max_attempts=5,
+        )  # fmt: skip
+        assert verdict.ok, str(verdict)
+        assert (verdict.done, verdict.dead_lettered) == (720, 80)
+        progress = query.lastProgress
+        assert progress["totals"]["deadLetters"] == 80
+        assert progress["totals"]["retries"] == 80
+    assert {bytes(r["value"]) for r in rows} == {b"v%d" % o for o in range(9, 400, 10)}
+    assert {r["reason"] for r in rows} == {"nines are refused"}
+    output = counted(out, opts["commitTable"], "g", spark=spark)
+    assert output.count() == output.distinct().count() == 720
+    assert output.where("attempt = 3").count() == 40
+
+
+def first_fails(record):
+    """The first record of the key b"bad" never succeeds."""
+    if record.offset == 3:
+        raise RuntimeError("not yet")
+
+
+def succeed(record):
+    """Do nothing."""
+
+
+def test_pending_records_survive_a_restart_with_their_order(spark, kafka, topic, produce, tmp_path):
+    """A failed record keeps its key back before and after a restart, and its attempts count on."""
+    name = topic(1)
+    records = [(b"bad" if i % 5 == 3 else b"k%d" % (i % 7), b"") for i in range(200)]
+    produced = {(name, 0): dict(enumerate(key for key, _ in records))}
+    produce(name, records)
+    opts = options(kafka, tmp_path, name)
+    policy = RetryPolicy(backoff=0.3, max_backoff=0.3)
+    with CooperativeConsumer(opts, spark) as consumer:
+        query = consumer.foreach(Recorded(tmp_path / "history", first_fails), retry=policy).start()
+        deadline = time.monotonic() + 60
+        while time.monotonic() < deadline:
+            progress = query.lastProgress
+            if progress and progress["totals"]["retries"] >= 2:
+                break
+            time.sleep(0.1)
+        (partition,) = progress["partitions"]
+        assert partition["stableOffset"] == 3
+        assert partition["highestDone"] >= 190
+        assert partition["blocker"]["offset"] == 3
+        assert partition["blocker"]["keyHash"] == key_hash(b"bad")
+        assert partition["blocker"]["behind"] == 39
+        assert partition["pending"] == 40
+        query.stop()
+        gaps = consumer.gaps().collect()
+        assert [(g["first"], g["last"]) for g in gaps[:2]] == [(3, 3), (8, 8)]
+    tried = max(call.attempt for call in read_history(tmp_path / "history"))
+    produce(name, [(b"bad", b"later")])
+    produced[name, 0][200] = b"bad"
+    with CooperativeConsumer(opts, spark) as consumer:
+        query = consumer.foreach(Recorded(tmp_path / "history", succeed), retry=policy)
+        query = query.trigger(availableNow=True).start()
+        assert query.awaitTermination(60)
+        verdict = verdict_of(consumer, tmp_path, produced)
+        assert verdict.ok, str(verdict)
+        assert verdict.done == 201
+    attempts = [call.attempt for call in read_history(tmp_path / "history") if call.offset == 3]
+    assert attempts == list(range(1, tried + 2))
+
+
+class Straggler:
+    """One record of one key takes long."""
+
+    def __init__(self, seconds: float) -> None:
+        self.seconds = seconds
+
+    def __call__(self, record):
+        """Sleep on the first record of the slow key."""
+        if record.key == b"slow" and record.offset < 50:
+            time.sleep(self.seconds)
+
+
+def test_a_straggling_key_costs_its_own_slot_alone(spark, kafka, topic, produce, tmp_path):
+    """While one record takes seconds, the other slots' records are handled and committed."""
+    name = topic(1)
+    produce(name, [(b"slow", b"")] + [(b"k%d" % (i % 100), b"") for i in range(1_000)])
+    opts = options(kafka, tmp_path, name, batchTime=20, handlerTimeout=20)
+    handler = Recorded(tmp_path / "history", Straggler(8.0))
+    with CooperativeConsumer(opts, spark) as consumer:
+        query = consumer.foreach(handler).start()
+        time.sleep(3)
+        produce(name, [(b"k%d" % (i % 100), b"late") for i in range(1_000)])
+        query.processAllAvailable()
+        query.stop()
+    calls = list(read_history(tmp_path / "history"))
+    (slow,) = [call for call in calls if call.key == b"slow"]
+    late = [c for c in calls if c.offset > 1_000 and c.slot != slow.slot]
+    beside = [c for c in late if c.end_ns < slow.end_ns]
+    assert len(late) > 500
+    assert len(beside) == len(late), f"{len(beside)} of {len(late)} passed the slow key"
+
+
+def test_records_of_an_open_transaction_are_no_holes(spark, kafka, topic, produce, tmp_path):
+    """What becomes visible late is handled; markers and aborted records are committed as holes."""
+    from kafka import KafkaProducer
+
+    name = topic(1)
+    producers = [
+        KafkaProducer(bootstrap_servers=kafka.bootstrap_servers, transactional_id=f"{name}-{n}")
+        for n in range(3)
+    ]
+    produced = {(name, 0): {}}
+
+    def send(producer, key, n):
+        for _ in range(n):
+            at = producer.send(name, key=key, value=b"x")
+            producer.flush()
+            yield at.get(30).offset
+
+    for producer in producers:
+        producer.init_transactions()
+    opened, committing, aborting = producers
+    opened.begin_transaction()
+    late = list(send(opened, b"late", 3))
+    for _ in range(3):
+        committing.begin_transaction()
+        produced[name, 0] |= dict.fromkeys(send(committing, b"done", 4), b"done")
+        committing.commit_transaction()
+    with CooperativeConsumer(options(kafka, tmp_path, name), spark) as consumer:
+        query = consumer.foreach(Recorded(tmp_path / "history")).start()
+        time.sleep(2)
+        assert not list((tmp_path / "history").glob("*")), "nothing below an open transaction"
+        aborting.begin_transaction()
+        list(send(aborting, b"never", 3))
+        aborting.abort_transaction()
+        opened.commit_transaction()
+        produced[name, 0] |= dict.fromkeys(late, b"late")
+        produced[name, 0] |= dict.fromkeys(produce(name, [(b"end", b"")]), b"end")
+        query.processAllAvailable()
+        query.stop()
+        verdict = verdict_of(consumer, tmp_path, produced)
+        assert verdict.ok, str(verdict)
+        assert verdict.calls == len(produced[name, 0]) == 16
+        (lag,) = consumer.lag().collect()
+        assert lag["lag"] == 0
+        assert lag["committed_above"] == 0
+    for producer in producers:
+        producer.close()
+
+
+class KillsWorkerOnce:
+    """Ends its Python worker the first time it sees a record, by a marker file."""
+
+    def __init__(self, folder) -> None:
+        self.marker = str(folder / "killed")
+
+    def __call__(self, record):
+        """Kill the worker once, and raise SystemExit once on another record."""
+        if record.offset == 20 and not os.path.exists(self.marker):
+            with open(self.marker, "w"):
+                pass
+            os._exit(9)
+        if record.offset == 30 and record.attempt == 1:
+            raise SystemExit(3)
+
+
+def test_a_dying_worker_costs_its_batch_not_the_job(spark, kafka, topic, produce, tmp_path):
+    """A worker that is killed has its part done again; SystemExit is a failure like another."""
+    name = topic(1)
+    produce(name, [(b"k%d" % (i % 9), b"") for i in range(100)])
+    opts = options(kafka, tmp_path, name, batchTime=1, handlerTimeout=1)
+    with CooperativeConsumer(opts, spark) as consumer:
+        query = (
+            consumer.foreach(KillsWorkerOnce(tmp_path), retry=RetryPolicy(backoff=0.1))
+            .trigger(availableNow=True)
+            .start()
+        )
+        assert query.awaitTermination(90)
+        (lag,) = consumer.lag().collect()
+        assert lag["lag"] == 0
+        assert query.lastProgress["totals"]["lostSlots"] == 1
+        assert query.lastProgress["totals"]["retries"] == 1
+
+
+def reject(record):
+    """Reject everything."""
+    raise Reject("no")
+
+
+def test_a_second_start_fences_the_first(spark, kafka, topic, produce, tmp_path):
+    """Of two that hold the group the later one counts; the earlier stops and says so."""
+    name = topic(1)
+    produce(name, [(b"a", b"") for _ in range(10)])
+    opts = options(kafka, tmp_path, name)
+    with CooperativeConsumer(opts, spark) as first:
+        frame = first.poll(10)
+        assert frame.count() == 10
+        with CooperativeConsumer(opts, spark) as second:
+            second.subscribe()
+            with pytest.raises(FencedMember):
+                first.commit(frame)
+            query = second.foreach(reject).start()
+            with pytest.raises(HandlerFailed, match="no dead_letter"):
+                query.awaitTermination(60)
+            (row,) = second.lag().collect()
+            assert row["lag"] == 10
+
+
+def test_two_standalone_members_share_a_partition_and_prove_holes(
+    spark, kafka, topic, tmp_path
+):
+    """Two key ranges of one partition: each its own keys; transaction markers do not stop them."""
+    from kafka import KafkaProducer
+
+    name = topic(1)
+    producer = KafkaProducer(bootstrap_servers=kafka.bootstrap_servers, transactional_id=name)
+    producer.init_transactions()
+    for n in range(4):
+        producer.begin_transaction()
+        for i in range(10):
+            producer.send(name, key=b"k%d" % (n * 10 + i), value=b"")
+        producer.commit_transaction()
+    producer.close()
+    tp = TopicPartition(name, 0)
+    opts = options(kafka, tmp_path, name)
+    del opts["subscribe"]
+    low, high = KeyRange().split(2)
+    with CooperativeConsumer(opts, spark) as a, CooperativeConsumer(opts, spark) as b:
+        a.assign({tp: [low]})
+        b.assign({tp: [high]})
+        frame = b.poll(10)
+        mine = {bytes(row["key"]) for row in frame.collect()}
+        assert mine == {k for k in (b"k%d" % i for i in range(40)) if high.contains(key_hash(k))}
+        b.commit(frame)
+        query = a.foreach(Recorded(tmp_path / "history")).start()
+        query.processAllAvailable()
+        query.stop()
+        (lag,) = a.lag().collect()
+        assert (lag["stable_offset"], lag["lag"]) == (44, 0)
+    handled = {call.key for call in read_history(tmp_path / "history")}
+    assert handled == {b"k%d" % i for i in range(40)} - mine
