@@ -66,7 +66,8 @@ class _Search:
 
     def run(self) -> None:
         """Go to cheaper ways to deal until there is none or the effort is used up."""
-        tries = EFFORT // (len(self.slots) + sum(len(bundle.partitions) for bundle in self.work))
+        size = len(self.slots) + sum(len(bundle.partitions) for bundle in self.work)
+        tries = EFFORT // max(1, size)
         improved = True
         while improved and tries > 0:
             improved = False

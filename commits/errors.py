@@ -342,5 +342,5 @@ class UnsupportedTarget(CommitStoreError, ValueError):
         return f"cannot open {self.target!r} as commit table: {self.problem}"
 
 
-def _epoch(epoch: Any) -> str:  # noqa: ANN401  (an Epoch; messages must never fail)
+def _epoch(epoch: Any) -> str:
     return "no epoch" if epoch is None else f"epoch {epoch.number} ({epoch.nonce})"

@@ -6,7 +6,7 @@ No clock, no limits, no input or output: every reader of the same log comes to t
 from __future__ import annotations
 
 from collections import OrderedDict
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, ClassVar
 
 from commits.errors import IndividualCommitTooOld
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from commits.model import Epoch, Pending, TopicPartition
+    from commits.partition import CommitStatus
     from commits.rows import Event, Part
     from commits.tenure import Holder
 
@@ -67,11 +68,12 @@ class PartitionState:
             for offset in [o for o in self.pending if o < stable_offset or o in ranges]:
                 del self.pending[offset]
 
-    def result(self, status: str = "committed", reason: str = "") -> CommitResult:
+    def result(
+        self, status: CommitStatus = "committed", reason: str = "", *, duplicates: int = 0
+    ) -> CommitResult:
         """An answer that tells how the partition stands."""
-        commits = self.commits
-        count = commits.ranges.range_count
-        return CommitResult(commits.stable_offset, 0, 0, count, status, reason)  # type: ignore[arg-type]
+        stable_offset, ranges = self.commits.stable_offset, self.commits.ranges
+        return CommitResult(stable_offset, 0, duplicates, ranges.range_count, status, reason)
 
 
 @dataclass(slots=True)
@@ -298,12 +300,12 @@ class GroupState:
 
 def _commit_part(state: PartitionState, part: Part) -> CommitResult:
     commits = state.commits
-    commits.amend(part.holes)
     try:
         result = commits.commit(part.offsets)
     except IndividualCommitTooOld:
-        count = commits.ranges.range_count
-        result = CommitResult(commits.stable_offset, 0, len(part.offsets), count, "too_old")
+        result = state.result("too_old", duplicates=len(part.offsets))
+    commits.amend(part.holes)
     state.pending |= {pending.offset: pending for pending in part.pending}
     state.drop_done_pending()
-    return result
+    stable_offset, range_count = commits.stable_offset, commits.ranges.range_count
+    return replace(result, stable_offset=stable_offset, range_count=range_count)

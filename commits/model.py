@@ -96,7 +96,7 @@ class Assignment:
     topic_ids: Mapping[str, str]
 
 
-def as_share(share: Any) -> OwnedShare:  # noqa: ANN401  (shares are duck-typed, see below)
+def as_share(share: Any) -> OwnedShare:
     """A share as the log writes it.
 
     Args:

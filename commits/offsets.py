@@ -109,7 +109,7 @@ class OffsetRanges:
         return cls._of_bits(bits)
 
     @classmethod
-    def _of_bits(cls, bits: Any) -> OffsetRanges:  # noqa: ANN401  (BitMap64 is untyped here)
+    def _of_bits(cls, bits: Any) -> OffsetRanges:
         new = cls()
         new._bits = bits
         return new
@@ -233,11 +233,11 @@ class OffsetRanges:
         return f"OffsetRanges([{', '.join(shown)}])"
 
 
-def _bits_of(offsets: OffsetRanges) -> Any:  # noqa: ANN401
+def _bits_of(offsets: OffsetRanges) -> Any:
     return offsets._bits  # noqa: SLF001  (never changed, so it can be shared)
 
 
-def _from_pairs(pairs: Pairs) -> Any:  # noqa: ANN401
+def _from_pairs(pairs: Pairs) -> Any:
     listed = list(pairs)
     try:
         firsts, lasts = [first for first, _ in listed], [last for _, last in listed]
@@ -258,7 +258,7 @@ def _int64s(values: list[Any]) -> Int64s:
         raise ValueError(f"offset {wrong} is not within [0, 2**63 - 1]") from None
 
 
-def exact_integer(name: str, value: Any) -> int:  # noqa: ANN401
+def exact_integer(name: str, value: Any) -> int:
     """The value as an `int`, if it is one of Python or numpy; truth values and floats are none.
 
     Raises:
@@ -270,7 +270,7 @@ def exact_integer(name: str, value: Any) -> int:  # noqa: ANN401
     raise ValueError(f"{name} must be an integer, not {value!r}")
 
 
-def _from_bounds(firsts: NDArray[Any], lasts: NDArray[Any]) -> Any:  # noqa: ANN401
+def _from_bounds(firsts: NDArray[Any], lasts: NDArray[Any]) -> Any:
     if firsts.dtype.kind not in "iu" or lasts.dtype.kind not in "iu":
         raise ValueError(f"offsets must be integers, not {firsts.dtype} and {lasts.dtype}")
     if firsts.shape != lasts.shape:
@@ -296,13 +296,13 @@ def _from_bounds(firsts: NDArray[Any], lasts: NDArray[Any]) -> Any:  # noqa: ANN
     return bits
 
 
-def _from_int64s(offsets: Int64s) -> Any:  # noqa: ANN401
+def _from_int64s(offsets: Int64s) -> Any:
     values = array("Q")  # the one type the library takes as a block, not value by value
     values.frombytes(offsets.tobytes())
     return BitMap64(values)
 
 
-def _to_int64s(bits: Any) -> Int64s:  # noqa: ANN401
+def _to_int64s(bits: Any) -> Int64s:
     if not bits:
         return _EMPTY
     return np.frombuffer(bits.to_array(), dtype=np.int64)

@@ -62,7 +62,7 @@ class CommitStore(Ownership):
         cls,
         target: str | os.PathLike[str],
         *,
-        spark: Any = None,  # noqa: ANN401, ARG003  (a path needs no session, a catalog will)
+        spark: Any = None,  # noqa: ARG003  (a path needs no session, a catalog will)
         storage_options: Mapping[str, str] | None = None,
         cluster: str = "",
         max_ranges: int = DEFAULT_MAX_RANGES,
@@ -242,7 +242,7 @@ class CommitStore(Ownership):
 
     # -- switches and limits
 
-    def set_setting(self, name: str, value: Any, *, topic: str = "") -> None:  # noqa: ANN401
+    def set_setting(self, name: str, value: Any, *, topic: str = "") -> None:
         """Sets a switch or limit of the store, or of one topic; None takes it away.
 
         Args:

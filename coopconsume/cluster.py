@@ -1,4 +1,4 @@
-"""The Kafka cluster as the driver sees it: topics, ends of logs, and the group's primary offsets."""
+"""The Kafka cluster as the driver sees it: topics, ends of logs, the group's primary offsets."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ class Cluster:
             if pattern is None:
                 raise MissingOption("subscribe")
             matching = re.compile(pattern)
-            listed = self._call(lambda: self._admin.list_topics())
+            listed = self._call(self._admin.list_topics)
             names = sorted(n for n in listed if matching.fullmatch(n) and not n.startswith("__"))
             if not names:
                 raise TopicNotFound(pattern, self._servers)
@@ -163,7 +163,12 @@ class Cluster:
             return
         values = {}
         for (topic, partition), offset in offsets.items():
-            mark = {"coopconsume": 1, "topic_id": topic_ids.get(topic, ""), "epoch": epoch, "nonce": nonce}
+            mark = {
+                "coopconsume": 1,
+                "topic_id": topic_ids.get(topic, ""),
+                "epoch": epoch,
+                "nonce": nonce,
+            }
             text = json.dumps(mark, separators=(",", ":"))
             values[TopicPartition(topic, partition)] = OffsetAndMetadata(offset, text, -1)
 
@@ -199,4 +204,3 @@ def _read_mark(metadata: str | None) -> dict[str, str] | None:
     except ValueError:
         return None
     return mark if isinstance(mark, dict) and "coopconsume" in mark else None
-

@@ -6,12 +6,18 @@ import logging
 import threading
 import time
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 from commits import OffsetRanges
 from commits.offsets import MAX_OFFSET
 from coopconsume.classic import cores, is_classic
-from coopconsume.errors import AlreadyClosed, InvalidOption, MissingOption, NotPolled, SessionUnusable
+from coopconsume.errors import (
+    AlreadyClosed,
+    InvalidOption,
+    MissingOption,
+    NotPolled,
+    SessionUnusable,
+)
 from coopconsume.membership import Membership
 from coopconsume.options import Options
 from coopconsume.plan import cluster
@@ -82,11 +88,14 @@ class CooperativeConsumer:
         self._query: CooperativeQuery | None = None
         self._closed = False
 
-    def __enter__(self) -> CooperativeConsumer:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        at: TracebackType | None,
     ) -> None:
         self.close()
 
@@ -209,9 +218,7 @@ class CooperativeConsumer:
         ends = membership.cluster.ends(membership.owned)
         window = min(POLL_WINDOW, self.options.max_offsets_per_trigger or POLL_WINDOW)
         open_places = {tp: p for tp, p in self._places.items() if not p.paused}
-        backlog = {
-            tp: len(p.todo) + max(0, ends[tp] - p.position) for tp, p in open_places.items()
-        }
+        backlog = {tp: len(p.todo) + max(0, ends[tp] - p.position) for tp, p in open_places.items()}
         total = sum(backlog.values())
         found: dict[tuple[str, int], OffsetRanges] = {}
         for tp, place in open_places.items():
@@ -465,7 +472,10 @@ class _Joining:
         return self._membership
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        at: TracebackType | None,
     ) -> None:
         if error is not None:
             self._membership.leave()
@@ -510,16 +520,20 @@ def _session(spark: SparkSession | None) -> SparkSession:
         try:
             spark = Session.active()
         except PySparkException:
-            raise SessionUnusable("there is no active Spark session: make one, or give spark=…") from None
+            raise SessionUnusable(
+                "there is no active Spark session: make one, or give spark=…"
+            ) from None
     if str(spark.conf.get("spark.speculation", "false")).lower() == "true":
         raise SessionUnusable(
-            "spark.speculation is true: it runs a task twice at once, and so a handler; set it to false"
+            "spark.speculation is true: it runs a task, and so a handler, twice at once; "
+            "set it to false"
         )
     local = str(spark.conf.get("spark.master", "") or "").startswith("local")
     attempts = spark.conf.get("spark.stage.maxConsecutiveAttempts", "4")
     if is_classic(spark) and not local and attempts != "1":
         log.warning(
-            "spark.stage.maxConsecutiveAttempts is %s: after a lost executor Spark may start the rest "
+            "spark.stage.maxConsecutiveAttempts is %s: after a lost executor Spark may start the "
+            "rest "
             "of a batch again while its first run still goes on; set it to 1", attempts
         )  # fmt: skip
     return spark

@@ -292,8 +292,8 @@ class HandlerNotUsable(CoopConsumeError, ValueError):
 
     def __str__(self) -> str:
         return (
-            f"handler {self.handler} cannot be used: {self.cause}; give a function or callable object "
-            "that pickles (open files and connections inside it), or module:function"
+            f"handler {self.handler} cannot be used: {self.cause}; give a function or callable "
+            "object that pickles (open files and connections inside it), or module:function"
         )
 
 
@@ -346,8 +346,8 @@ class NotPolled(CoopConsumeError, ValueError):
 
     def __str__(self) -> str:
         return (
-            f"offsets {self.first} to {self.last} of {self.topic}-{self.partition} were not polled by "
-            "this consumer: commit only what poll() returned since the last assignment or seek"
+            f"offsets {self.first} to {self.last} of {self.topic}-{self.partition} were not polled "
+            "by this consumer: commit only what poll() returned since the last assignment or seek"
         )
 
 
@@ -370,9 +370,9 @@ class DataLoss(CoopConsumeError):
 
     def __str__(self) -> str:
         return (
-            f"offsets {self.first} to {self.last} of {self.topic}-{self.partition} were deleted by the "
-            "broker before they were done: raise the topic's retention, or set failOnDataLoss=false "
-            "to report the loss and go on"
+            f"offsets {self.first} to {self.last} of {self.topic}-{self.partition} were deleted by "
+            "the broker before they were done: raise the topic's retention, or set "
+            "failOnDataLoss=false to report the loss and go on"
         )
 
 
@@ -395,9 +395,9 @@ class ExternalReset(CoopConsumeError):
 
     def __str__(self) -> str:
         return (
-            f"Kafka holds offset {self.primary} for {self.topic}-{self.partition}, which this group did "
-            f"not write; the commit table says {self.stable}: set onExternalReset=honour to go on from "
-            "Kafka's offset, or put the offset back"
+            f"Kafka holds offset {self.primary} for {self.topic}-{self.partition}, which this group "
+            f"did not write; the commit table says {self.stable}: set onExternalReset=honour to go "
+            "on from Kafka's offset, or put the offset back"
         )
 
 

@@ -21,28 +21,24 @@ import threading
 import time
 import uuid
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from commits import CommitStoreError, MaxIndividualCommitsReached, OffsetRanges, Pending
+from coopconsume.batch import Running, Work, run_batch
 from coopconsume.classic import open_mailbox
 from coopconsume.errors import CoopConsumeError, HandlerFailed
-from coopconsume.plan import BatchPlan, Limits, Partition, plan_batch
-from coopconsume.progress import Meter
-from coopconsume.report import BatchSpec, SlotReport
-from coopconsume.slot import REPORT_SCHEMA, SlotRunner
-from coopconsume.source import Span, Wanted, batch_frame, present_offsets
+from coopconsume.plan import Limits, Partition, deal, plan_batch
+from coopconsume.report import PartitionReport, SlotReport
+from coopconsume.saving import Saved, Unsaved, save
+from coopconsume.source import Span, present_offsets
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from pyspark.sql import SparkSession
 
-    from assignors import KeyRange
     from coopconsume.membership import Membership, TopicPartition
-    from coopconsume.record import RetryPolicy
-    from coopconsume.report import DeadLetter, Ordering
-    from coopconsume.sinks import DeadLetterTable, OutputTable
+    from coopconsume.progress import Meter
 
 log = logging.getLogger(__name__)
 
@@ -50,7 +46,7 @@ log = logging.getLogger(__name__)
 BATCHES_AT_ONCE = 2
 #: Offsets in the first batch; it grows and shrinks with how long batches take.
 FIRST_WINDOW = 20_000
-LARGEST_WINDOW = 1_000_000
+LARGEST_WINDOW = 2_000_000
 LARGEST_BYTES = 256 << 20
 _IDLE_WAIT = 0.2
 _ENDS_EVERY = 0.5
@@ -60,53 +56,6 @@ _MIRROR_EVERY = 5.0
 AUDIT_SPAN = 50_000
 _COMMIT_LINGER = 0.1
 _FAILED_BATCHES = 3
-
-
-@dataclass(frozen=True)
-class Work:
-    """What a job does with records, and how.
-
-    Attributes:
-        handler: A function of a `Record`, or ``module:function``.
-        concurrency: Handlers at once in a slot.
-        ordering: ``key``, ``partition`` or ``none``.
-        policy: When failed records are tried again.
-        dead_letters: Where records go that are given up; None: none is.
-        outputs: Where rows go that handlers return; None: they are dropped.
-        interval: Seconds between the starts of batches at least.
-        available_now: Stop once everything that was there at the start is settled.
-    """
-
-    handler: Any
-    concurrency: int
-    ordering: Ordering
-    policy: RetryPolicy
-    dead_letters: DeadLetterTable | None
-    outputs: OutputTable | None
-    interval: float
-    available_now: bool
-
-
-@dataclass
-class _Running:
-    number: int
-    plan: BatchPlan
-    waiting: set[int]
-    started: float
-    tag: str
-    first_report: float | None = None
-    rows: int = 0
-    timed_out: bool = False
-
-
-@dataclass
-class _Unsaved:
-    """What has come in since the last commit."""
-
-    since: float = 0.0
-    pending: dict[TopicPartition, list[Pending]] = field(default_factory=dict)
-    dead: list[DeadLetter] = field(default_factory=list)
-    outputs: list[tuple[tuple[tuple[str, int], ...], bytes]] = field(default_factory=list)
 
 
 class Job:
@@ -136,8 +85,8 @@ class Job:
         self._commits = itertools.count()
         self._busy: dict[int, int] = {}
         self._barred: dict[int, float] = {}
-        self._running: dict[int, _Running] = {}
-        self._unsaved = _Unsaved()
+        self._running: dict[int, Running] = {}
+        self._unsaved = Unsaved()
         self._saving = False
         self._window = FIRST_WINDOW
         self._record_bytes = 0.0
@@ -163,7 +112,7 @@ class Job:
             partition = Partition(
                 part, owned.topic, owned.partition,
                 stable=owned.stable, committed=owned.committed,
-                shares=_deal(owned.ranges, self._slots, part, self._work.ordering),
+                shares=deal(owned.ranges, self._slots, part, self._work.ordering),
                 ordering=self._work.ordering, whole=owned.is_whole,
             )  # fmt: skip
             partition.restore(owned.pending)
@@ -215,7 +164,7 @@ class Job:
                 self._save()
                 self._launch()
                 self._take_events(self._patience())
-        except BaseException as error:  # noqa: BLE001 - handed to whoever asks the query
+        except BaseException as error:
             self.error = error
             log.debug("the loop ended", exc_info=True)
         finally:
@@ -242,7 +191,9 @@ class Job:
         return max(0.005, min(waits))
 
     def _finished(self) -> bool:
-        idle = not self._running and not self._saving and not self._has_unsaved() and not self._barred
+        idle = (
+            not self._running and not self._saving and not self._has_unsaved() and not self._barred
+        )
         for ends, event in list(self._waiters):
             if all(p.stable >= ends.get((p.topic, p.partition), 0) for p in self.partitions):
                 event.set()
@@ -262,7 +213,7 @@ class Job:
         for running in self._running.values():
             try:
                 self._spark.interruptTag(running.tag)
-            except Exception:  # noqa: BLE001 - the session may be gone already
+            except Exception:
                 log.debug("could not interrupt batch %d", running.number, exc_info=True)
 
     def _close(self) -> None:
@@ -330,11 +281,12 @@ class Job:
             return
         number = next(self._numbers)
         tag = f"coopconsume-{self._run_id}-{number}"
-        self._running[number] = _Running(number, plan, set(plan.slots), now, tag)
+        running = Running(number, plan, set(plan.slots), now, tag)
+        self._running[number] = running
         self._busy |= dict.fromkeys(plan.slots, number)
         self._batch_at = now
         self._meter.launched(number, plan)
-        self._batches.submit(self._run_batch, number, plan, tag)
+        self._batches.submit(self._run_batch, running)
 
     def _allowed_window(self) -> int:
         window = self._window
@@ -342,68 +294,17 @@ class Job:
             window = min(window, max(1, int(LARGEST_BYTES / self._record_bytes)))
         return min(window, self._options.max_offsets_per_trigger or window)
 
-    def _run_batch(self, number: int, plan: BatchPlan, tag: str) -> None:
+    def _run_batch(self, running: Running) -> None:
         """In a thread of its own: one Spark job."""
+        slices = self._options.min_partitions or self._slots
         try:
-            self._spark.addTag(tag)
-            try:
-                rows = self._batch_rows(number, plan)
-            finally:
-                self._spark.removeTag(tag)
+            rows = run_batch(
+                self._spark, self._options, self._work, running, self.partitions, slices, self._send
+            )
         except BaseException as error:  # noqa: BLE001 - told to the loop
-            self._post(self._batch_ended, number, {}, error)
+            self._post(self._batch_ended, running, {}, error)
         else:
-            self._post(self._batch_ended, number, rows, None)
-
-    def _batch_rows(self, number: int, plan: BatchPlan) -> dict[int, bytes | None]:
-        parts = sorted(plan.wanted)
-        index = {part: i for i, part in enumerate(parts)}
-        chosen = [self.partitions[part] for part in parts]
-        work = {s: {index[p]: w for p, w in of.items()} for s, of in plan.work.items()}
-        spec = BatchSpec(
-            batch=number,
-            partitions=tuple((p.topic, p.partition) for p in chosen),
-            slots=plan.slots,
-            work=work,
-            ordering=self._work.ordering,
-            concurrency=self._work.concurrency,
-            batch_time=self._options.batch_time,
-            handler_timeout=self._options.handler_timeout,
-            headers=self._options.include_headers,
-        )
-        frame = batch_frame(
-            self._spark,
-            self._options,
-            [
-                Span(self.partitions[r.part].topic, self.partitions[r.part].partition, r.first, r.last)
-                for r in plan.reads
-            ],
-            [
-                Wanted(
-                    p.topic, p.partition, plan.wanted[p.part],
-                    tuple(
-                        (key_range, slot)
-                        for slot in plan.slots
-                        if p.part in plan.work[slot]
-                        for key_range in p.shares[slot].ranges
-                    ),
-                )
-                for p in chosen
-            ],
-            plan.slots,
-            self._options.min_partitions or self._slots,
-        )  # fmt: skip
-        schema = self._work.outputs.schema if self._work.outputs else None
-        runner = SlotRunner(
-            spec,
-            self._work.handler,
-            self._work.policy,
-            schema,
-            dead_letters=self._work.dead_letters is not None,
-            send=self._send,
-        )
-        rows = frame.mapInArrow(runner, REPORT_SCHEMA).collect()  # type: ignore[arg-type]
-        return {row.slot: None if row.report is None else bytes(row.report) for row in rows}
+            self._post(self._batch_ended, running, rows, None)
 
     def _reported(self, data: bytes) -> None:
         report: SlotReport = pickle.loads(data)  # noqa: S301 - from our own workers
@@ -416,7 +317,8 @@ class Job:
             self._lost(running, report.slot, now)
             return
         running.first_report = running.first_report or now
-        running.rows += report.rows
+        running.handled += report.handled
+        running.rate += report.handled / max(report.busy, 0.001)
         running.timed_out |= report.timed_out
         self._busy.pop(report.slot, None)
         if report.rows:
@@ -426,7 +328,7 @@ class Job:
         if report.fatal:
             raise HandlerFailed(report.fatal)
 
-    def _take_in(self, running: _Running, report: SlotReport, now: float) -> None:
+    def _take_in(self, running: Running, report: SlotReport, now: float) -> None:
         parts = sorted(running.plan.wanted)
         unsaved = self._unsaved
         unsaved.since = unsaved.since or now
@@ -443,7 +345,7 @@ class Job:
             names = tuple((self.partitions[p].topic, self.partitions[p].partition) for p in parts)
             unsaved.outputs.append((names, report.outputs))
 
-    def _lost(self, running: _Running, slot: int, now: float) -> None:
+    def _lost(self, running: Running, slot: int, now: float) -> None:
         """A slot's outcome is not known: its work waits until the batch's life is surely over."""
         self._busy.pop(slot, None)
         self._barred[slot] = now + self._options.batch_life
@@ -452,9 +354,8 @@ class Job:
         self._meter.lost(slot)
 
     def _batch_ended(
-        self, number: int, rows: Mapping[int, bytes | None], error: BaseException | None
+        self, running: Running, rows: Mapping[int, bytes | None], error: BaseException | None
     ) -> None:
-        running = self._running[number]
         for data in rows.values():
             if data is not None:
                 self._reported(data)
@@ -465,16 +366,15 @@ class Job:
                 self._reported_nothing(running, slot)
             else:
                 self._lost(running, slot, time.time())
-        del self._running[number]
+        del self._running[running.number]
         if error is not None:
             self._batch_failed(running, error)
         else:
             self._failed_in_a_row = 0
             self._resize(running)
-        self._meter.batch_ended(number, time.time() - running.started)
+        self._meter.batch_ended(time.time() - running.started)
 
-    def _reported_nothing(self, running: _Running, slot: int) -> None:
-        from coopconsume.report import PartitionReport
+    def _reported_nothing(self, running: Running, slot: int) -> None:
 
         parts = sorted(running.plan.wanted)
         seen = {parts.index(part): PartitionReport() for part in running.plan.work[slot]}
@@ -482,21 +382,24 @@ class Job:
         report = SlotReport(running.number, slot, partitions=seen)
         self._take_in(running, report, time.time())
 
-    def _batch_failed(self, running: _Running, error: BaseException) -> None:
-        text = next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)
+    def _batch_failed(self, running: Running, error: BaseException) -> None:
+        text = next(
+            (line for line in str(error).splitlines() if line.strip()), type(error).__name__
+        )
         log.warning("batch %d failed, its slots are planned again: %s", running.number, text)
-        self._failed_in_a_row = 0 if running.rows else self._failed_in_a_row + 1
+        self._failed_in_a_row = 0 if running.handled else self._failed_in_a_row + 1
         self._meter.failed(text)
         self._starts_at = 0.0  # Perhaps records were deleted under it.
         if self._failed_in_a_row >= _FAILED_BATCHES:
             raise error
 
-    def _resize(self, running: _Running) -> None:
-        took = time.time() - running.started
+    def _resize(self, running: Running) -> None:
+        """The next window is what the slots can handle in half a time box, as they were seen to."""
         if running.timed_out:
-            self._window = max(self._slots, min(self._window, 2 * running.rows))
-        elif took < self._options.batch_time / 4 and running.plan.span >= self._window // 2:
-            self._window = min(LARGEST_WINDOW, self._window * 8)
+            self._window = max(self._slots, min(self._window, 2 * running.handled))
+        elif running.plan.span >= self._window // 2:
+            fits = int(running.rate * self._options.batch_time / 2)
+            self._window = min(LARGEST_WINDOW, max(self._window, min(fits, self._window * 64)))
 
     # -- commits
 
@@ -561,38 +464,31 @@ class Job:
                 self._saver.submit(self._mirror)
             return
         partly = any(r.waiting and r.first_report for r in self._running.values())
-        if partly and time.time() - self._unsaved.since < _COMMIT_LINGER:
+        many = self._options.max_num_ranges_to_commit
+        few = all(p.unsaved.range_count < many for p in self.partitions)
+        if partly and few and time.time() - self._unsaved.since < _COMMIT_LINGER:
             return
-        unsaved, self._unsaved = self._unsaved, _Unsaved()
-        offsets = {
-            (p.topic, p.partition): p.unsaved for p in self.partitions if p.unsaved
-        } | {tp: OffsetRanges() for tp in unsaved.pending if not self._partition(tp).unsaved}
+        unsaved, self._unsaved = self._unsaved, Unsaved()
+        offsets = {(p.topic, p.partition): p.unsaved for p in self.partitions if p.unsaved} | {
+            tp: OffsetRanges() for tp in unsaved.pending if not self._partition(tp).unsaved
+        }
         self._saving = True
         self._saver.submit(self._commit, offsets, unsaved)
 
     def _partition(self, tp: TopicPartition) -> Partition:
         return next(p for p in self.partitions if (p.topic, p.partition) == tp)
 
-    def _commit(self, offsets: dict[TopicPartition, OffsetRanges], unsaved: _Unsaved) -> None:
-        """In the committing thread: dead letters and outputs, then the log, then the primary."""
-        started = time.time()
+    def _commit(self, offsets: dict[TopicPartition, OffsetRanges], unsaved: Unsaved) -> None:
+        """In the committing thread."""
         commit_id = f"{self._run_id}-{next(self._commits)}"
-        member = self._membership
         try:
-            if unsaved.dead and self._work.dead_letters:
-                self._work.dead_letters.append(unsaved.dead, member.topic_ids, commit_id)
-            if unsaved.outputs and self._work.outputs:
-                self._work.outputs.append(unsaved.outputs, member.topic_ids, commit_id)
-            written = time.time()
-            results = member.commit(offsets, pending=unsaved.pending, commit_id=commit_id)
-            saved = {tp: (done, results[tp].stable_offset) for tp, done in offsets.items()}
-            logged = time.time()
+            saved = save(self._membership, self._work, offsets, unsaved, commit_id)
         except MaxIndividualCommitsReached as error:
             self._post(self._refused, unsaved, error)
         except BaseException as error:  # noqa: BLE001 - told to the loop
             self._post(self._commit_failed, error)
         else:
-            self._post(self._saved, saved, (written - started, logged - written))
+            self._post(self._saved, saved)
             self._mirror_quietly()
 
     def _mirror(self) -> None:
@@ -609,24 +505,18 @@ class Job:
         self._mirror_at = time.monotonic()
         self._saving = False
 
-    def _saved(
-        self, saved: Mapping[TopicPartition, tuple[OffsetRanges, int]], took: tuple[float, float]
-    ) -> None:
+    def _saved(self, saved: Saved) -> None:
         self._saving = False
-        for tp, (offsets, stable) in saved.items():
+        for tp, (offsets, stable) in saved.offsets.items():
             self._partition(tp).saved(offsets, stable)
-        self._meter.saved(sum(len(offsets) for offsets, _ in saved.values()), took, self.partitions)
+        count = sum(len(offsets) for offsets, _ in saved.offsets.values())
+        self._meter.saved(count, saved.took, self.partitions)
 
-    def _refused(self, unsaved: _Unsaved, error: MaxIndividualCommitsReached) -> None:
-        # Nothing was written: kept until gaps below are done and it fits.
+    def _refused(self, unsaved: Unsaved, error: MaxIndividualCommitsReached) -> None:
+        # Nothing was committed: kept until gaps below are done and it fits.
         log.warning("%s", error)
         self._saving = False
-        self._unsaved.since = time.time()
-        for tp, pending in unsaved.pending.items():
-            self._unsaved.pending.setdefault(tp, []).extend(pending)
-        # What was written beside the refused commit never counts; it goes with the next one.
-        self._unsaved.dead += unsaved.dead
-        self._unsaved.outputs += unsaved.outputs
+        self._unsaved.put_back(unsaved)
         time.sleep(_IDLE_WAIT)
 
     def _commit_failed(self, error: BaseException) -> None:
@@ -634,17 +524,3 @@ class Job:
         if not isinstance(error, CommitStoreError | CoopConsumeError):
             log.error("a commit failed: %s", error)
         raise error
-
-
-def _deal(
-    ranges: tuple[KeyRange, ...], slots: int, part: int, ordering: Ordering
-) -> list[tuple[int, tuple[KeyRange, ...]]]:
-    """The key ranges of a partition that each slot gets."""
-    if ordering == "partition":
-        return [(part % slots, ranges)]
-    dealt: dict[int, list[KeyRange]] = {}
-    for key_range in ranges:
-        # A range may be narrower than there are slots.
-        for slot, piece in enumerate(key_range.split(min(slots, key_range.size))):
-            dealt.setdefault(slot, []).append(piece)
-    return [(slot, tuple(pieces)) for slot, pieces in dealt.items()]

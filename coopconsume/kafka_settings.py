@@ -12,24 +12,68 @@ if TYPE_CHECKING:
 
 #: Consumer settings of Apache Kafka 4.1 that a job may meaningfully give.
 KNOWN_KAFKA_SETTINGS = frozenset(
-    """
-    bootstrap.servers client.dns.lookup client.id client.rack connections.max.idle.ms
-    default.api.timeout.ms fetch.max.bytes fetch.max.wait.ms fetch.min.bytes group.id
-    group.instance.id group.protocol heartbeat.interval.ms interceptor.classes isolation.level
-    max.partition.fetch.bytes max.poll.interval.ms max.poll.records metadata.max.age.ms
-    metric.reporters metrics.num.samples metrics.recording.level metrics.sample.window.ms
-    receive.buffer.bytes reconnect.backoff.max.ms reconnect.backoff.ms request.timeout.ms
-    retry.backoff.max.ms retry.backoff.ms sasl.client.callback.handler.class sasl.jaas.config
-    sasl.kerberos.kinit.cmd sasl.kerberos.service.name sasl.login.callback.handler.class
-    sasl.login.class sasl.mechanism sasl.oauthbearer.token.endpoint.url security.protocol
-    security.providers send.buffer.bytes session.timeout.ms
-    ssl.cipher.suites ssl.enabled.protocols ssl.endpoint.identification.algorithm
-    ssl.engine.factory.class ssl.key.password ssl.keymanager.algorithm
-    ssl.keystore.certificate.chain ssl.keystore.key ssl.keystore.location ssl.keystore.password
-    ssl.keystore.type ssl.protocol ssl.provider ssl.secure.random.implementation
-    ssl.trustmanager.algorithm ssl.truststore.certificates ssl.truststore.location
-    ssl.truststore.password ssl.truststore.type
-    """.split()
+    [
+        "bootstrap.servers",
+        "client.dns.lookup",
+        "client.id",
+        "client.rack",
+        "connections.max.idle.ms",
+        "default.api.timeout.ms",
+        "fetch.max.bytes",
+        "fetch.max.wait.ms",
+        "fetch.min.bytes",
+        "group.id",
+        "group.instance.id",
+        "group.protocol",
+        "heartbeat.interval.ms",
+        "interceptor.classes",
+        "isolation.level",
+        "max.partition.fetch.bytes",
+        "max.poll.interval.ms",
+        "max.poll.records",
+        "metadata.max.age.ms",
+        "metric.reporters",
+        "metrics.num.samples",
+        "metrics.recording.level",
+        "metrics.sample.window.ms",
+        "receive.buffer.bytes",
+        "reconnect.backoff.max.ms",
+        "reconnect.backoff.ms",
+        "request.timeout.ms",
+        "retry.backoff.max.ms",
+        "retry.backoff.ms",
+        "sasl.client.callback.handler.class",
+        "sasl.jaas.config",
+        "sasl.kerberos.kinit.cmd",
+        "sasl.kerberos.service.name",
+        "sasl.login.callback.handler.class",
+        "sasl.login.class",
+        "sasl.mechanism",
+        "sasl.oauthbearer.token.endpoint.url",
+        "security.protocol",
+        "security.providers",
+        "send.buffer.bytes",
+        "session.timeout.ms",
+        "ssl.cipher.suites",
+        "ssl.enabled.protocols",
+        "ssl.endpoint.identification.algorithm",
+        "ssl.engine.factory.class",
+        "ssl.key.password",
+        "ssl.keymanager.algorithm",
+        "ssl.keystore.certificate.chain",
+        "ssl.keystore.key",
+        "ssl.keystore.location",
+        "ssl.keystore.password",
+        "ssl.keystore.type",
+        "ssl.protocol",
+        "ssl.provider",
+        "ssl.secure.random.implementation",
+        "ssl.trustmanager.algorithm",
+        "ssl.truststore.certificates",
+        "ssl.truststore.location",
+        "ssl.truststore.password",
+        "ssl.truststore.type",
+    ]
 )
 
 _SECRET = re.compile(r"password|jaas|secret|token|keystore\.key|credential", re.IGNORECASE)
@@ -70,7 +114,9 @@ def client_config(kafka: Mapping[str, str]) -> dict[str, Any]:
                 config[word] = kind(kafka[name])
             except ValueError:
                 raise InvalidOption(f"kafka.{name}", repr(kafka[name]), "give a number") from None
-    config["bootstrap_servers"] = [s.strip() for s in config.get("bootstrap_servers", "").split(",")]
+    config["bootstrap_servers"] = [
+        s.strip() for s in config.get("bootstrap_servers", "").split(",")
+    ]
     protocol = config.get("security_protocol", "PLAINTEXT").upper()
     config["security_protocol"] = protocol
     if "SASL" in protocol:
@@ -84,7 +130,9 @@ def _sasl(kafka: Mapping[str, str]) -> dict[str, Any]:
     mechanism = kafka.get("sasl.mechanism", "GSSAPI")
     if mechanism not in ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "GSSAPI"):
         raise InvalidOption(
-            "kafka.sasl.mechanism", repr(mechanism), "use PLAIN, SCRAM-SHA-256, SCRAM-SHA-512 or GSSAPI"
+            "kafka.sasl.mechanism",
+            repr(mechanism),
+            "use PLAIN, SCRAM-SHA-256, SCRAM-SHA-512 or GSSAPI",
         )
     config: dict[str, Any] = {"sasl_mechanism": mechanism}
     if mechanism == "GSSAPI":
@@ -94,10 +142,9 @@ def _sasl(kafka: Mapping[str, str]) -> dict[str, Any]:
         for name, quoted, single, bare in _LOGIN.findall(kafka.get("sasl.jaas.config", ""))
     }
     if set(login) != {"username", "password"}:
-        raise InvalidOption(
-            "kafka.sasl.jaas.config", "no username and password in it" if kafka.get("sasl.jaas.config")
-            else "missing", 'write … LoginModule required username="…" password="…";',
-        )  # fmt: skip
+        found = "no username and password in it" if "sasl.jaas.config" in kafka else "missing"
+        remedy = 'write … LoginModule required username="…" password="…";'
+        raise InvalidOption("kafka.sasl.jaas.config", found, remedy)
     config |= {"sasl_plain_username": login["username"], "sasl_plain_password": login["password"]}
     return config
 

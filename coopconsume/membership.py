@@ -88,7 +88,9 @@ class Membership:
         self._epoch: Epoch | None = None
         try:
             self.store = CommitStore.open(
-                options.commit_table, cluster=self.cluster.cluster_id, max_ranges=options.max_num_ranges
+                options.commit_table,
+                cluster=self.cluster.cluster_id,
+                max_ranges=options.max_num_ranges,
             )
         except BaseException:
             self.cluster.close()
@@ -141,12 +143,13 @@ class Membership:
         shares = []
         for (topic, partition), ranges in partitions.items():
             if not 0 <= partition < found[topic].partitions:
-                raise ValueError(
-                    f"topic {topic} has partitions 0 to {found[topic].partitions - 1}, not {partition}"
-                )
+                last = found[topic].partitions - 1
+                raise ValueError(f"topic {topic} has partitions 0 to {last}, not {partition}")
             chosen = tuple(sorted(ranges))
             if not chosen:
-                log.info("%s-%d: an empty list of key ranges means the whole partition", topic, partition)
+                log.info(
+                    "%s-%d: an empty list of key ranges means the whole partition", topic, partition
+                )
                 chosen = (KeyRange(),)
             overlaps = coverage(chosen).overlaps
             if overlaps:
@@ -220,11 +223,12 @@ class Membership:
             owned = self.owned[tp]
             if start <= owned.stable:
                 continue
-            lost = owned.committed.complement(owned.stable, start - 1)
-            if lost and self.options.fail_on_data_loss:
-                raise DataLoss(*tp, lost.first, lost.last)
+            lost = list(owned.committed.complement(owned.stable, start - 1))
             if lost:
-                log.warning("%s", DataLoss(*tp, lost.first, lost.last))
+                loss = DataLoss(*tp, lost[0][0], lost[-1][1])
+                if self.options.fail_on_data_loss:
+                    raise loss
+                log.warning("%s", loss)
             passed[tp] = start
         if passed:
             self.store.log_start(self.options.group_id, self.epoch, self.member, passed)
@@ -241,7 +245,8 @@ class Membership:
         ends = self.cluster.ends(self.owned)
         for tp, end in ends.items():
             owned = self.owned[tp]
-            top = owned.committed.last if owned.committed else owned.stable - 1
+            last = owned.committed.last
+            top = owned.stable - 1 if last is None else last
             if end > top:
                 continue
             if self.options.fail_on_data_loss:

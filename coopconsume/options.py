@@ -116,6 +116,20 @@ class Option:
     parse: Callable[[Any], Any]
     doc: str
 
+    def read(self, value: Any) -> Any:
+        """The value of a text or number that a user gave; None stands for the default.
+
+        Raises:
+            InvalidOption: It is of the wrong type or out of its range.
+        """
+        if value is None:
+            return self.default
+        try:
+            return self.parse(value)
+        except (ValueError, TypeError) as error:
+            hint = "give a whole number" if "invalid literal" in str(error) else str(error)
+            raise InvalidOption(self.name, repr(value), hint) from None
+
     @property
     def attribute(self) -> str:
         """Name of the field of `Options`."""
@@ -124,28 +138,36 @@ class Option:
 
 TABLE: tuple[Option, ...] = (
     Option("subscribe", None, _topics, "Topics, separated by commas."),
-    Option("subscribePattern", None, _text, "Topics by a regular expression (Python's), looked up at start."),
+    Option("subscribePattern", None, _text,
+           "Topics by a regular expression (Python's), looked up at start."),
     Option("startingOffsets", "earliest", _starting,
            "Where a partition starts that nobody has committed: earliest, latest or JSON."),
     Option("failOnDataLoss", True, _flag,
            "Stop when records were deleted before they were done; false: report them and go on."),
-    Option("maxOffsetsPerTrigger", None, _whole(1), "Offsets a batch may span at most, over all partitions."),
-    Option("minPartitions", None, _whole(1, 10_000), "Slices a batch is read in at least; default: slots."),
+    Option("maxOffsetsPerTrigger", None, _whole(1),
+           "Offsets a batch may span at most, over all partitions."),
+    Option("minPartitions", None, _whole(1, 10_000),
+           "Slices a batch is read in at least; default: slots."),
     Option("includeHeaders", False, _flag, "Hand record headers to handlers and frames."),
     Option("commitTable", None, _text, "Path of the Delta table that keeps the commits. Required."),
-    Option("slots", None, _whole(1, 10_000), "Spark tasks side by side; default: the cores Spark has."),
+    Option("slots", None, _whole(1, 10_000),
+           "Spark tasks side by side; default: the cores Spark has."),
     Option("assignor", "sticky", _one_of("sticky", "range", "roundrobin"),
-           "How the group shares partitions by key range."),
-    Option("allowKeyShare", True, _flag, "Whether this member takes part of a partition (KIP-X)."),
-    Option("allow.individual.commit", True, _flag, "Whether this member commits record by record (KIP-X)."),
+           "How the members of a group share partitions; nothing to share with one member."),
+    Option("allowKeyShare", True, _flag,
+           "Whether this member takes part of a partition (KIP-X); with one member it has all."),
+    Option("allow.individual.commit", True, _flag,
+           "Whether this member commits record by record (KIP-X)."),
     Option("max.num.ranges.to.commit", 10_000, _whole(1),
            "Commit early when so many offset ranges have gathered (KIP-X)."),
     Option("maxNumRanges", 1_000_000, _whole(1),
            "Committed ranges above the stable offset a partition may have; at 80 % no new records."),
-    Option("batchTime", 10.0, _seconds(0.05), "Seconds after which a batch starts no further handler."),
+    Option("batchTime", 10.0, _seconds(0.05),
+           "Seconds after which a batch starts no further handler."),
     Option("handlerTimeout", 60.0, _seconds(0.05),
            "Seconds running handlers get beyond batchTime before their worker is ended."),
-    Option("drainTimeout", 10.0, _seconds(0), "Seconds to wait for running handlers before a share moves."),
+    Option("drainTimeout", 10.0, _seconds(0),
+           "Seconds to wait for running handlers before a share moves to another member."),
     Option("maxPending", 100_000, _whole(1),
            "Pending records of a partition at which no new ones are taken."),
     Option("onExternalReset", "fail", _one_of("fail", "honour"),
@@ -195,7 +217,8 @@ class Options:
 
         Raises:
             UnknownOption: No such option; names the closest one.
-            InvalidOption: A value of the wrong type or out of range, or two that exclude each other.
+            InvalidOption: A value of the wrong type or out of range, or two that exclude
+                each other.
             MissingOption: ``kafka.bootstrap.servers``, ``kafka.group.id`` or ``commitTable``.
         """
         kafka: dict[str, str] = {}
@@ -205,34 +228,22 @@ class Options:
                 setting = name[len("kafka.") :]
                 _check_kafka(setting)
                 kafka[setting] = str(value)
-                continue
-            option = _BY_NAME.get(name.lower())
-            if option is None:
-                raise UnknownOption(name, _closest(name, _known_names()))
-            try:
-                values[option.attribute] = option.default if value is None else option.parse(value)
-            except (ValueError, TypeError) as error:
-                hint = str(error) if "invalid literal" not in str(error) else "give a whole number"
-                raise InvalidOption(option.name, repr(value), hint) from None
+            else:
+                option = _BY_NAME.get(name.lower())
+                if option is None:
+                    raise UnknownOption(name, _closest(name, _known_names()))
+                values[option.attribute] = option.read(value)
         if values["subscribe"] and values["subscribe_pattern"]:
             raise InvalidOption("subscribePattern", "given beside subscribe", "give one of the two")
-        for setting in _REQUIRED_KAFKA:
-            if not kafka.get(setting, "").strip():
-                raise MissingOption(f"kafka.{setting}")
         if not values["commit_table"]:
             raise MissingOption("commitTable")
-        kafka.setdefault("isolation.level", "read_committed")
-        if kafka["isolation.level"] not in ("read_committed", "read_uncommitted"):
-            raise InvalidOption(
-                "kafka.isolation.level", repr(kafka["isolation.level"]),
-                "give read_committed or read_uncommitted",
-            )  # fmt: skip
         if not values["allow_individual_commit"]:
             raise InvalidOption(
-                "allow.individual.commit", "false",
+                "allow.individual.commit",
+                "false",
                 "this consumer knows no other commits; leave it true, or use Spark's own source",
-            )  # fmt: skip
-        return cls(kafka=kafka, **values)
+            )
+        return cls(kafka=_complete(kafka), **values)
 
     @property
     def group_id(self) -> str:
@@ -269,12 +280,24 @@ class Options:
     def redacted(self) -> dict[str, Any]:
         """All options for logs and people, secrets hidden."""
         shown: dict[str, Any] = {
-            f"kafka.{name}": "***" if is_secret(name) else value for name, value in self.kafka.items()
+            f"kafka.{name}": "***" if is_secret(name) else value
+            for name, value in self.kafka.items()
         }
         return shown | {option.name: getattr(self, option.attribute) for option in TABLE}
 
     def __str__(self) -> str:
         return str(self.redacted())
+
+
+def _complete(kafka: dict[str, str]) -> dict[str, str]:
+    for setting in _REQUIRED_KAFKA:
+        if not kafka.get(setting, "").strip():
+            raise MissingOption(f"kafka.{setting}")
+    level = kafka.setdefault("isolation.level", "read_committed")
+    if level not in ("read_committed", "read_uncommitted"):
+        remedy = "give read_committed or read_uncommitted"
+        raise InvalidOption("kafka.isolation.level", repr(level), remedy)
+    return kafka
 
 
 def _known_names() -> list[str]:

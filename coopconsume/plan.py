@@ -166,7 +166,10 @@ class Partition:
         if self.whole and self.first_open() < self.end:
             return False
         return all(
-            share.position >= self.end and not share.todo and not share.waiting and share.flying is None
+            share.position >= self.end
+            and not share.todo
+            and not share.waiting
+            and share.flying is None
             for share in self.shares.values()
         )
 
@@ -220,14 +223,20 @@ class Partition:
         done = OffsetRanges.from_offsets(unpack_offsets(report.done).to_numpy())
         named = [f.offset for f in report.failed] + [offset for offset, _ in report.blocked]
         settled = done | OffsetRanges.from_offsets(named)
-        left = wanted.clip(report.resume, 2**63 - 1) if report.resume is not None else OffsetRanges()
+        left = (
+            wanted.clip(report.resume, 2**63 - 1) if report.resume is not None else OffsetRanges()
+        )
         share.todo = ((share.todo - wanted) | left) - settled
         share.position = max(share.position, share.next_position)
         share.flying = None
         for failure in report.failed:
             self.attempts[failure.offset] = failure.attempts
             share.waiting[self.lane(failure.key_hash, failure.offset)] = Waiting(
-                failure.offset, failure.key_hash, failure.attempts, now + failure.delay, failure.error
+                failure.offset,
+                failure.key_hash,
+                failure.attempts,
+                now + failure.delay,
+                failure.error,
             )
         for offset, key_hash in report.blocked:
             share.waiting[self.lane(key_hash, offset)].behind.append(offset)
@@ -312,7 +321,9 @@ class Partition:
 
     def plan(self, slots: Iterable[int], now: float, limits: Limits) -> dict[int, OffsetRanges]:
         """Offsets wanted by each free slot that has work; marks them as flying."""
-        shares = [self.shares[s] for s in slots if s in self.shares and self.shares[s].flying is None]
+        shares = [
+            self.shares[s] for s in slots if s in self.shares and self.shares[s].flying is None
+        ]
         todo = OffsetRanges()
         for share in shares:
             self._release_due(share, now)
@@ -322,9 +333,7 @@ class Partition:
         reads, rest = cluster(todo, limits.window)
         cut = reads[-1][1] if rest and reads else None
         room = limits.window - sum(last - first + 1 for first, last in reads)
-        crowded = (
-            self.pending >= limits.max_pending or self.done.range_count >= limits.max_ranges
-        )
+        crowded = self.pending >= limits.max_pending or self.done.range_count >= limits.max_ranges
         fresh = cut is None and room > 0 and not crowded
         front = max((share.position for share in shares), default=0)
         goal = min(self.end, front + room)
@@ -408,9 +417,7 @@ def plan_batch(
         if not backlogs[part]:
             continue
         window = max(1, limits.window * backlogs[part] // total)
-        planned = partition.plan(
-            slots, now, Limits(window, limits.max_pending, limits.max_ranges)
-        )
+        planned = partition.plan(slots, now, Limits(window, limits.max_pending, limits.max_ranges))
         union = OffsetRanges()
         for slot, offsets in planned.items():
             work.setdefault(slot, {})[part] = partition.work(slot)
@@ -420,3 +427,17 @@ def plan_batch(
             spans, _ = cluster(union, 2**62)
             reads += [Read(part, first, last) for first, last in spans]
     return BatchPlan(tuple(reads), work, wanted) if work else None
+
+
+def deal(
+    ranges: tuple[KeyRange, ...], slots: int, part: int, ordering: Ordering
+) -> list[tuple[int, tuple[KeyRange, ...]]]:
+    """The key ranges of a partition that each slot gets."""
+    if ordering == "partition":
+        return [(part % slots, ranges)]
+    dealt: dict[int, list[KeyRange]] = {}
+    for key_range in ranges:
+        # A range may be narrower than there are slots.
+        for slot, piece in enumerate(key_range.split(min(slots, key_range.size))):
+            dealt.setdefault(slot, []).append(piece)
+    return [(slot, tuple(pieces)) for slot, pieces in dealt.items()]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import itertools
 import json
 import threading
 import time
@@ -44,7 +45,11 @@ class Meter:
     """
 
     def __init__(
-        self, identity: dict[str, Any], epoch: int, slots: int, emit: Callable[[Progress], None] | None
+        self,
+        identity: dict[str, Any],
+        epoch: int,
+        slots: int,
+        emit: Callable[[Progress], None] | None,
     ) -> None:
         self._identity = identity
         self._epoch = epoch
@@ -57,7 +62,9 @@ class Meter:
         self.totals = dict.fromkeys(
             ("handled", "done", "retries", "deadLetters", "failedBatches", "lostSlots"), 0
         )
-        self.slots = [{"slot": s, "handled": 0, "failures": 0, "busySeconds": 0.0} for s in range(slots)]
+        self.slots = [
+            {"slot": s, "handled": 0, "failures": 0, "busySeconds": 0.0} for s in range(slots)
+        ]
         self._phases: dict[str, float] = {}
         self.message = "Initializing"
 
@@ -86,11 +93,13 @@ class Meter:
         self.totals["failedBatches"] += 1
         self.message = text
 
-    def batch_ended(self, _number: int, seconds: float) -> None:
+    def batch_ended(self, seconds: float) -> None:
         """A batch's Spark job is over."""
         self._phases["batch"] = seconds
 
-    def saved(self, offsets: int, took: tuple[float, float], partitions: Sequence[Partition]) -> None:
+    def saved(
+        self, offsets: int, took: tuple[float, float], partitions: Sequence[Partition]
+    ) -> None:
         """A commit was answered: an event is made."""
         now = time.time()
         with self._lock:
@@ -134,22 +143,19 @@ class Meter:
 def describe(partition: Partition, now: float) -> dict[str, Any]:
     """The state of one partition for progress events and people."""
     done = partition.done
-    open_ranges = done.complement(partition.stable, done.last) if done else None
-    first = []
-    for pair in open_ranges or ():
-        first.append(list(pair))
-        if len(first) == _SHOWN_RANGES:
-            break
+    top = partition.stable - 1 if done.last is None else done.last
+    gaps = done.complement(partition.stable, top)
+    first = [list(pair) for pair in itertools.islice(gaps, _SHOWN_RANGES)]
     blocker = partition.blocker()
     return {
         "topic": partition.topic,
         "partition": partition.partition,
         "stableOffset": partition.stable,
-        "highestDone": done.last if done else partition.stable - 1,
+        "highestDone": top,
         "endOffset": partition.end,
         "lag": partition.end - partition.stable - len(done),
         "pending": partition.pending,
-        "gapRanges": open_ranges.range_count if open_ranges is not None else 0,
+        "gapRanges": gaps.range_count,
         "firstGaps": first,
         "blocker": None
         if blocker is None

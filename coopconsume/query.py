@@ -6,8 +6,9 @@ import time
 import uuid
 from typing import TYPE_CHECKING, Any
 
-from coopconsume.errors import AlreadyClosed, HandlerNotUsable, InvalidOption
-from coopconsume.job import Job, Work
+from coopconsume.batch import Work
+from coopconsume.errors import HandlerNotUsable, InvalidOption
+from coopconsume.job import Job
 from coopconsume.options import parse_seconds
 from coopconsume.progress import Meter, Progress
 from coopconsume.record import RetryPolicy
@@ -171,7 +172,10 @@ class CooperativeForeach:
         return self
 
     def trigger(
-        self, *, availableNow: bool | None = None, processingTime: str | None = None  # noqa: N803
+        self,
+        *,
+        availableNow: bool | None = None,  # noqa: N803
+        processingTime: str | None = None,  # noqa: N803
     ) -> CooperativeForeach:
         """When batches start: as soon as slots are free, unless said otherwise.
 
@@ -236,15 +240,13 @@ def check_handler(handler: Any) -> None:
     Raises:
         HandlerNotUsable: It is not callable, cannot be imported or cannot be pickled.
     """
+    from pyspark import cloudpickle
+
     shown = handler if isinstance(handler, str) else getattr(handler, "__qualname__", repr(handler))
     try:
         found = resolve_handler(handler)
-        if not callable(found):
-            raise HandlerNotUsable(shown, "it is not callable")
-        from pyspark import cloudpickle
-
-        cloudpickle.dumps(handler)
-    except (HandlerNotUsable, AlreadyClosed):
-        raise
+        cloudpickle.dumps(handler)  # type: ignore[no-untyped-call]
     except Exception as error:
         raise HandlerNotUsable(shown, f"{type(error).__name__}: {error}") from error
+    if not callable(found):
+        raise HandlerNotUsable(shown, "it is not callable")

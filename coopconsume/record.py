@@ -31,7 +31,7 @@ class Record(NamedTuple):
     attempt: int = 1
 
 
-class Retry(Exception):  # noqa: N818 - a handler's answer, returned as often as raised
+class Retry(Exception):
     """Raised or returned by a handler: not done, try this record again.
 
     Args:
@@ -50,7 +50,7 @@ class Retry(Exception):  # noqa: N818 - a handler's answer, returned as often as
         return self.reason or "retry asked for"
 
 
-class Reject(Exception):  # noqa: N818 - as above
+class Reject(Exception):
     """Raised or returned by a handler: this record will never succeed, make it a dead letter.
 
     Args:
@@ -103,4 +103,4 @@ class RetryPolicy:
         """Seconds to wait after the ``attempt``-th failure."""
         # The exponent is bounded first: 2.0 ** 2000 is an error, not infinity.
         wait = min(self.max_backoff, self.backoff * 2.0 ** min(attempt - 1, 60))
-        return wait * (1 - self.jitter * random.random())
+        return wait * (1 - self.jitter * random.random())  # noqa: S311 - no secret

@@ -6,6 +6,7 @@ differences of neighbours in the narrowest integer that holds them, compressed.
 
 from __future__ import annotations
 
+import struct
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
@@ -141,29 +142,32 @@ class SlotReport:
     pid: int = 0
 
 
+_HEAD = struct.Struct("<bqq")
+_STEPS = {1: pa.uint8(), 2: pa.uint16(), 4: pa.uint32(), 8: pa.uint64()}
+
+
 def pack_offsets(offsets: pa.Array) -> bytes:
-    """Ascending int64 offsets as bytes, about one byte an offset before compression."""
+    """Ascending int64 offsets as bytes: the first, and compressed steps to the next."""
     if len(offsets) == 0:
         return b""
     steps = pc.subtract(offsets[1:], offsets[:-1])
     widest = pc.max(steps).as_py() or 0
-    width = 1 if widest < 1 << 8 else 2 if widest < 1 << 16 else 4 if widest < 1 << 32 else 8
-    narrow = steps.cast({1: pa.uint8(), 2: pa.uint16(), 4: pa.uint32(), 8: pa.uint64()}[width])
-    raw = memoryview(narrow.buffers()[1] or b"")
-    start = narrow.offset * width
-    body = raw[start : start + len(narrow) * width]
-    head = bytes([width]) + offsets[0].as_py().to_bytes(8, "little") + len(body).to_bytes(8, "little")
-    return head + (pa.compress(body, codec="lz4", asbytes=True) if body else b"")
+    width = next(w for w in _STEPS if widest < 1 << 8 * w)
+    narrow = steps.cast(_STEPS[width])
+    start, size = narrow.offset * width, len(narrow) * width
+    body = memoryview(narrow.buffers()[1] or b"")[start : start + size]
+    packed: bytes = pa.compress(body, codec="lz4", asbytes=True) if size else b""
+    return _HEAD.pack(width, offsets[0].as_py(), size) + packed
 
 
 def unpack_offsets(data: bytes) -> pa.Array:
     """The inverse of `pack_offsets`: an int64 array."""
     if not data:
         return pa.array([], pa.int64())
-    width, first, size = data[0], int.from_bytes(data[1:9], "little"), int.from_bytes(data[9:17], "little")
+    width, first, size = _HEAD.unpack_from(data)
+    offsets = pa.array([first], pa.int64())
     if not size:
-        return pa.array([first], pa.int64())
-    body = pa.decompress(data[17:], decompressed_size=size, codec="lz4")
-    kind = {1: pa.uint8(), 2: pa.uint16(), 4: pa.uint32(), 8: pa.uint64()}[width]
-    steps = pa.Array.from_buffers(kind, size // width, [None, body]).cast(pa.int64())
-    return pc.cumulative_sum(pa.concat_arrays([pa.array([first], pa.int64()), steps]))
+        return offsets
+    body = pa.decompress(data[_HEAD.size :], decompressed_size=size, codec="lz4")
+    steps = pa.Array.from_buffers(_STEPS[width], size // width, [None, body])
+    return pc.cumulative_sum(pa.concat_arrays([offsets, steps.cast(pa.int64())]))

@@ -8,7 +8,7 @@ that the log counts: each record's rows appear there at most once, whatever cras
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, overload
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -54,7 +54,9 @@ class _Table:
 
         taken = [name for name in schema.names if name in ORIGIN.names]
         if taken:
-            raise TableUnusable(self.what, path, f"column {taken[0]!r} is the library's own; rename it")
+            raise TableUnusable(
+                self.what, path, f"column {taken[0]!r} is the library's own; rename it"
+            )
         self.path = path
         self.schema = schema
         self._full = pa.schema([*schema, *ORIGIN])
@@ -187,6 +189,14 @@ def _spark_schema(table: pa.Table) -> StructType:
     from pyspark.sql.pandas.types import from_arrow_schema
 
     return from_arrow_schema(table.schema)
+
+
+@overload
+def counted(path: str, commit_table: str, group: str) -> pa.Table: ...
+
+
+@overload
+def counted(path: str, commit_table: str, group: str, *, spark: SparkSession) -> DataFrame: ...
 
 
 def counted(

@@ -1,4 +1,4 @@
-"""Spark DataFrames over explicit offsets of Kafka: what a batch reads, and what ``poll`` returns."""
+"""DataFrames over explicit offsets of Kafka: what a batch reads, and what ``poll`` returns."""
 
 from __future__ import annotations
 
@@ -195,9 +195,10 @@ def batch_frame(
     if len(wanted) > 1:
         # Partitions are worked on side by side, each by how far it is through its window.
         through = {
-            (w.topic, w.partition): (F.col("offset") - F.lit(w.offsets.first))
-            / F.lit(float(w.offsets.last - w.offsets.first + 1))
+            (w.topic, w.partition): (F.col("offset") - F.lit(first))
+            / F.lit(float(last - first + 1))
             for w in wanted
+            for first, last in [(w.offsets.first or 0, w.offsets.last or 0)]
         }
         columns.append(_by_partition(wanted, through, F.lit(0.0)).alias("_through"))
         order = [F.col("_through"), F.col("part"), F.col("offset")]
@@ -234,9 +235,7 @@ def poll_frame(
     )
 
 
-def present_offsets(
-    spark: SparkSession, options: Options, span: Span, slices: int
-) -> OffsetRanges:
+def present_offsets(spark: SparkSession, options: Options, span: Span, slices: int) -> OffsetRanges:
     """The offsets of a span at which there is a record, whoever it belongs to."""
     frame = read_spans(spark, options, [span], slices).select("offset")
     return OffsetRanges.from_offsets(frame.toArrow().column("offset").to_numpy())

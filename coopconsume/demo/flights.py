@@ -81,9 +81,13 @@ def flights(limit: int | None = None) -> Iterator[tuple[bytes | None, bytes]]:
         yield from zip(batch["key"].to_pylist(), batch["value"].to_pylist(), strict=True)
 
 
-def tail_numbers(limit: int | None = None) -> pa.ChunkedArray:
-    """The tail numbers of the first flights of the year, in their order; as `flight_table`."""
-    return _lines(limit)["tailnum"]
+def tail_numbers(limit: int | None = None) -> list[str | None]:
+    """The tail number of each of the first flights of the year, in their order.
+
+    Arguments and errors are those of `flight_table`.
+    """
+    tails: list[str | None] = _lines(limit)["tailnum"].to_pylist()
+    return tails
 
 
 def _lines(limit: int | None) -> pa.Table:

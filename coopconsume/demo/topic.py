@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 
-from coopconsume.demo.flights import flight_table, tail_numbers
+from coopconsume.demo.flights import flight_table
 from coopconsume.errors import BrokerUnreachable
 from coopconsume.kafka_settings import client_config
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
     from pyspark.sql import SparkSession
 
@@ -80,7 +80,7 @@ def load_topic(
 
 
 def planned_records(
-    topic: str = "flights", *, partitions: int = 3, limit: int | None = None
+    tails: Iterable[str | None], topic: str = "flights", *, partitions: int = 3
 ) -> dict[tuple[str, int], dict[int, bytes | None]]:
     """Key by offset, by (topic, partition), of what `load_topic` puts into a new topic.
 
@@ -88,16 +88,16 @@ def planned_records(
     was to be produced; a log that differs shows as calls for other keys, or as another end.
 
     Args:
+        tails: The tail number of each flight, in their order.
         topic: The topic.
-        partitions: As for `load_topic`.
-        limit: Likewise.
+        partitions: How many partitions it has.
     """
     from kafka.partitioner.default import murmur2
 
     homes: dict[str, int] = {}
     places: list[list[bytes | None]] = [[] for _ in range(partitions)]
     turn = 0
-    for tail in tail_numbers(limit).to_pylist():
+    for tail in tails:
         if tail is None:
             places[turn % partitions].append(None)
             turn += 1

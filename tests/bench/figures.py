@@ -68,7 +68,12 @@ class Report:
     def render(self, *, markdown: bool) -> str:
         """The report as text: Markdown, or columns for a terminal."""
         rows = [
-            (f.name, _number(f.median), f"{_number(min(f.values))} to {_number(max(f.values))}", f.unit)
+            (
+                f.name,
+                _number(f.median),
+                f"{_number(min(f.values))} to {_number(max(f.values))}",
+                f.unit,
+            )
             for f in self.figures.values()
         ]
         tables = [_table(("", "median", "range", "unit"), rows, markdown=markdown)]

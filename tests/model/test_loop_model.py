@@ -109,9 +109,7 @@ class World:
             handler_timeout=60.0, headers=False,
         )  # fmt: skip
         self.batch += 1
-        runner = SlotRunner(
-            spec, self.handler, self.policy, None, dead_letters=True, send=None
-        )
+        runner = SlotRunner(spec, self.handler, self.policy, None, dead_letters=True, send=None)
         types = [pa.int32(), pa.int64(), pa.int64(), pa.binary(), pa.binary(), pa.int64()]
         for slot in plan.slots:
             rows = [(parts.index(r[0]), *r[1:]) for r in self.rows(plan, slot)]
@@ -191,7 +189,9 @@ def test_any_run_keeps_the_order_and_settles_every_record(world, data):
         what = data.draw(st.sampled_from("lldddcrw")) if rough else "ldcw"[step % 4]
         if what == "l":
             quick = rough and data.draw(st.booleans())
-            world.launch(data.draw(st.integers(1, 12)) if rough else 50, batch_time=0.0 if quick else 9.0)
+            world.launch(
+                data.draw(st.integers(1, 12)) if rough else 50, batch_time=0.0 if quick else 9.0
+            )
         elif what == "d" and world.busy:
             slots = sorted(world.busy)
             for slot in [data.draw(st.sampled_from(slots))] if rough else slots:

@@ -28,7 +28,7 @@ def _read(stem: str) -> NotebookNode:
 def test_every_notebook_is_there_in_both_formats() -> None:
     """No notebook lacks its script, and no script its notebook."""
     assert _NOTEBOOKS
-    assert _NOTEBOOKS == sorted(path.stem for path in _FOLDER.glob("*.ipynb"))
+    assert sorted(path.stem for path in _FOLDER.glob("*.ipynb")) == _NOTEBOOKS
 
 
 @pytest.mark.parametrize("stem", _NOTEBOOKS)

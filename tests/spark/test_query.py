@@ -302,9 +302,7 @@ def test_a_second_start_fences_the_first(spark, kafka, topic, produce, tmp_path)
             assert row["lag"] == 10
 
 
-def test_two_standalone_members_share_a_partition_and_prove_holes(
-    spark, kafka, topic, tmp_path
-):
+def test_two_standalone_members_share_a_partition_and_prove_holes(spark, kafka, topic, tmp_path):
     """Two key ranges of one partition: each its own keys; transaction markers do not stop them."""
     from kafka import KafkaProducer
 

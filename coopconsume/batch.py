@@ -1,0 +1,131 @@
+"""What a job is asked to do, and one batch of it: a Spark job and what comes back."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from coopconsume.report import BatchSpec
+from coopconsume.slot import REPORT_SCHEMA, SlotRunner
+from coopconsume.source import Span, Wanted, batch_frame
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from pyspark.sql import SparkSession
+
+    from assignors import KeyRange
+    from coopconsume.options import Options
+    from coopconsume.plan import BatchPlan, Partition
+    from coopconsume.record import RetryPolicy
+    from coopconsume.report import Ordering
+    from coopconsume.sinks import DeadLetterTable, OutputTable
+
+
+@dataclass(frozen=True)
+class Work:
+    """What a job does with records, and how.
+
+    Attributes:
+        handler: A function of a `Record`, or ``module:function``.
+        concurrency: Handlers at once in a slot.
+        ordering: ``key``, ``partition`` or ``none``.
+        policy: When failed records are tried again.
+        dead_letters: Where records go that are given up; None: none is.
+        outputs: Where rows go that handlers return; None: they are dropped.
+        interval: Seconds between the starts of batches at least.
+        available_now: Stop once everything that was there at the start is settled.
+    """
+
+    handler: Any
+    concurrency: int
+    ordering: Ordering
+    policy: RetryPolicy
+    dead_letters: DeadLetterTable | None
+    outputs: OutputTable | None
+    interval: float
+    available_now: bool
+
+
+@dataclass
+class Running:
+    """A batch that Spark works on, and what its slots have told so far."""
+
+    number: int
+    plan: BatchPlan
+    waiting: set[int]
+    started: float
+    tag: str
+    first_report: float | None = None
+    handled: int = 0
+    rate: float = 0.0
+    timed_out: bool = False
+
+
+def run_batch(
+    spark: SparkSession,
+    options: Options,
+    work: Work,
+    running: Running,
+    partitions: Sequence[Partition],
+    slices: int,
+    send: Callable[[bytes], None] | None,
+) -> dict[int, bytes | None]:
+    """Run one batch as one Spark job; returns when its slowest slot is through.
+
+    Args:
+        spark: The session.
+        options: Of the consumer.
+        work: What to do.
+        running: The batch.
+        partitions: By their index in the run.
+        slices: Spark partitions to read in, at least.
+        send: Takes reports as tasks end; None: they come back as rows.
+
+    Returns:
+        For each slot that Spark ran, its report if nothing has sent it.
+    """
+    plan = running.plan
+    parts = sorted(plan.wanted)
+    index = {part: i for i, part in enumerate(parts)}
+    chosen = [partitions[part] for part in parts]
+    spec = BatchSpec(
+        batch=running.number,
+        partitions=tuple((p.topic, p.partition) for p in chosen),
+        slots=plan.slots,
+        work={slot: {index[p]: w for p, w in of.items()} for slot, of in plan.work.items()},
+        ordering=work.ordering,
+        concurrency=work.concurrency,
+        batch_time=options.batch_time,
+        handler_timeout=options.handler_timeout,
+        headers=options.include_headers,
+    )
+    spans = []
+    for read in plan.reads:
+        partition = partitions[read.part]
+        spans.append(Span(partition.topic, partition.partition, read.first, read.last))
+    wanted = [Wanted(p.topic, p.partition, plan.wanted[p.part], _slots(p, plan)) for p in chosen]
+    runner = SlotRunner(
+        spec,
+        work.handler,
+        work.policy,
+        work.outputs.schema if work.outputs else None,
+        dead_letters=work.dead_letters is not None,
+        send=send,
+    )
+    spark.addTag(running.tag)
+    try:
+        frame = batch_frame(spark, options, spans, wanted, plan.slots, slices)
+        rows = frame.mapInArrow(runner, REPORT_SCHEMA).collect()  # type: ignore[arg-type]
+    finally:
+        spark.removeTag(running.tag)
+    return {row.slot: None if row.report is None else bytes(row.report) for row in rows}
+
+
+def _slots(partition: Partition, plan: BatchPlan) -> tuple[tuple[KeyRange, int], ...]:
+    return tuple(
+        (key_range, slot)
+        for slot in plan.slots
+        if partition.part in plan.work[slot]
+        for key_range in partition.shares[slot].ranges
+    )

@@ -1,0 +1,33 @@
+"""The command line: ``coopconsume demo``, ``broker`` and ``run``."""
+
+from __future__ import annotations
+
+from importlib.metadata import PackageNotFoundError, version
+
+import click
+
+from coopconsume.cli.broker import broker
+from coopconsume.cli.demo import demo
+from coopconsume.cli.outcome import EXIT_CODES
+from coopconsume.cli.run import run
+
+__all__ = ["main"]
+
+try:
+    _VERSION = version("coopconsume")
+except PackageNotFoundError:  # run from a zip, as with spark-submit --py-files
+    _VERSION = "unknown"
+
+
+@click.group(epilog=EXIT_CODES, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(_VERSION, message="coopconsume %(version)s")
+def main() -> None:
+    """Cooperative consumption of Kafka on Spark.
+
+    Many workers share a partition, in the order of keys, and each record is committed by itself.
+    """
+
+
+main.add_command(demo)
+main.add_command(broker)
+main.add_command(run)

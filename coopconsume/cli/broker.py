@@ -1,0 +1,74 @@
+"""``coopconsume broker``."""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING
+
+import click
+
+from coopconsume.cli.outcome import EXIT_CODES, FAILED, OK, reported
+from coopconsume.local_kafka import LocalKafka
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+_LOOK_EVERY = 0.2
+
+
+class TopicParameter(click.ParamType):
+    """``name:partitions``, or ``name`` for one partition."""
+
+    name = "name[:partitions]"
+
+    def convert(
+        self, value: object, param: click.Parameter | None, ctx: click.Context | None
+    ) -> tuple[str, int]:
+        """Split and check it."""
+        topic, _, partitions = str(value).partition(":")
+        count = int(partitions) if partitions.isdecimal() else 0 if partitions else 1
+        if not topic or count < 1:
+            self.fail(f"{value!r}: write it as name:partitions, such as flights:3", param, ctx)
+        return topic, count
+
+
+@click.command(epilog=EXIT_CODES)
+@click.option("--port", type=click.IntRange(1, 65535), help="Port; a free one by default.")
+@click.option(
+    "--data-dir",
+    type=click.Path(file_okay=False),
+    help="Folder for its data, kept; by default a temporary one that goes with the broker.",
+)
+@click.option(
+    "--topic", "topics", multiple=True, type=TopicParameter(),
+    help="Create this topic if it does not exist; may be repeated.",
+)  # fmt: skip
+@reported
+def broker(*, port: int | None, data_dir: Path | None, topics: tuple[tuple[str, int], ...]) -> int:
+    """Run a Kafka broker on this machine until Ctrl-C.
+
+    Its address is the first line on standard output. Topics are not created by being named.
+    """
+    from kafka.errors import TopicAlreadyExistsError
+
+    kafka = LocalKafka(data_dir, port=port)
+    try:
+        kafka.start()
+        for name, partitions in topics:
+            try:
+                kafka.create_topic(name, partitions)
+            except TopicAlreadyExistsError:
+                click.echo(f"topic {name} is there already", err=True)
+        click.echo(kafka.bootstrap_servers)
+        click.echo("Ctrl-C ends it.", err=True)
+        nothing = threading.Event()
+        while kafka.is_running:
+            nothing.wait(_LOOK_EVERY)
+    except KeyboardInterrupt:
+        click.echo("stopping the broker", err=True)
+        return OK
+    else:
+        click.echo(f"the broker ended by itself:\n{kafka.log_tail()}", err=True)
+        return FAILED
+    finally:
+        kafka.close()

@@ -1,0 +1,103 @@
+"""How a command ends: its exit code, and one sentence instead of a traceback."""
+
+from __future__ import annotations
+
+import functools
+import logging
+import signal
+import sys
+import traceback
+from typing import TYPE_CHECKING, Any, ParamSpec
+
+import click
+
+from assignors.errors import AssignorError
+from commits import CommitStoreError, CorruptCommitLog, FencedMember
+from coopconsume.errors import CoopConsumeError, DataLoss, HandlerNotUsable, OptionError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    P = ParamSpec("P")
+
+OK = 0
+FAILED = 1
+USAGE = 2
+FENCED = 3
+DATA_LOSS = 4
+INTERRUPTED = 130
+
+#: Shown under every --help.
+EXIT_CODES = """\b
+Exit codes:
+  0    everything was done, or the job was stopped (Ctrl-C, SIGTERM) and left well
+  1    it failed
+  2    wrong usage: an unknown or wrong option, or a handler that cannot be used
+  3    fenced: another member holds the group, nothing of this one counts any more
+  4    data loss: records, or part of the commit log, are gone
+  130  interrupted (a second Ctrl-C): left at once, work in flight will be done again
+"""
+
+_BY_KIND: tuple[tuple[type[Exception], int], ...] = (
+    (OptionError, USAGE),
+    (HandlerNotUsable, USAGE),
+    (FencedMember, FENCED),
+    (DataLoss, DATA_LOSS),
+    (CorruptCommitLog, DATA_LOSS),
+    (CoopConsumeError, FAILED),
+    (CommitStoreError, FAILED),
+    (AssignorError, FAILED),
+)
+
+
+def exit_code(error: BaseException) -> int:
+    """The exit code that an error stands for."""
+    return next((code for kind, code in _BY_KIND if isinstance(error, kind)), FAILED)
+
+
+def is_ours(error: BaseException) -> bool:
+    """Whether an error's text is meant for people."""
+    return any(isinstance(error, kind) for kind, _ in _BY_KIND)
+
+
+def reported(command: Callable[P, int | None]) -> Callable[P, None]:
+    """Make a command end by its exit code, with its errors in one sentence.
+
+    The command returns its exit code, or None for 0. It gets the option ``--debug``, which shows
+    tracebacks. SIGTERM reaches it as KeyboardInterrupt, as Ctrl-C does.
+    """
+
+    @click.option("--debug", is_flag=True, help="Show the traceback of an error.")
+    @functools.wraps(command)
+    def run(*args: Any, debug: bool, **kwargs: Any) -> None:
+        if not debug:
+            # Its words about connections that fail are said better by the error that follows.
+            logging.getLogger("kafka").setLevel(logging.CRITICAL)
+        before = signal.signal(signal.SIGTERM, _interrupt)
+        try:
+            code = command(*args, **kwargs) or OK
+        except KeyboardInterrupt:
+            code = INTERRUPTED
+        except click.ClickException:
+            raise
+        except Exception as error:  # noqa: BLE001 - every way to end is told here
+            if debug:
+                traceback.print_exc()
+            click.echo(f"coopconsume: {_sentence(error)}", err=True)
+            code = exit_code(error)
+        finally:
+            signal.signal(signal.SIGTERM, before)
+        sys.exit(code)
+
+    return run
+
+
+def _sentence(error: Exception) -> str:
+    if is_ours(error):
+        return str(error)
+    first = next((line.strip() for line in str(error).splitlines() if line.strip()), "")
+    return f"{type(error).__name__}: {first} (--debug shows where)"
+
+
+def _interrupt(*_: object) -> None:
+    raise KeyboardInterrupt

@@ -1,0 +1,281 @@
+"""``coopconsume run MODULE:FUNCTION``."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, Any, Self
+
+import click
+
+from commits import CommitStore
+from coopconsume.cli.outcome import EXIT_CODES, INTERRUPTED, OK, reported
+from coopconsume.cli.screen import Rate, Screen
+from coopconsume.cluster import Cluster
+from coopconsume.consumer import CooperativeConsumer
+from coopconsume.jars import pyspark_home
+from coopconsume.java import find_java
+from coopconsume.options import Options
+from coopconsume.query import check_handler
+from coopconsume.record import RetryPolicy
+from coopconsume.session import local_session, stop_session
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+    from pyspark.sql import SparkSession
+
+    from coopconsume.progress import Progress
+    from coopconsume.query import CooperativeQuery
+
+NEWEST_JAVA = 21
+_SPARE_CORES = 2
+_LOOK_EVERY = 0.2
+_MAX_BACKOFF = 60.0
+
+
+class Pair(click.ParamType):
+    """``key=value``."""
+
+    name = "key=value"
+
+    def convert(
+        self, value: object, param: click.Parameter | None, ctx: click.Context | None
+    ) -> tuple[str, str]:
+        """Split it at the first equals sign."""
+        key, equals, rest = str(value).partition("=")
+        if not key or not equals:
+            self.fail(f"{value!r}: write it as key=value", param, ctx)
+        return key, rest
+
+
+@click.command(epilog=EXIT_CODES)
+@click.argument("handler", metavar="MODULE:FUNCTION")
+@click.option(
+    "-o", "--option", "options", multiple=True, type=Pair(),
+    help="An option of the consumer, such as subscribe=flights; may be repeated.",
+)  # fmt: skip
+@click.option("--concurrency", default=1, show_default=True, help="Handlers at once in a slot.")
+@click.option(
+    "--ordering",
+    type=click.Choice(["key", "partition", "none"]),
+    default="key",
+    show_default=True,
+    help="What is handled strictly one after another.",
+)
+@click.option(
+    "--max-attempts", type=int, help="Calls before a record is given up; no limit by default."
+)
+@click.option(
+    "--backoff", type=float, default=1.0, show_default=True, help="Seconds before the second call."
+)
+@click.option("--dead-letter", metavar="PATH", help="Delta table for records that are given up.")
+@click.option("--output", metavar="PATH", help="Delta table for the rows that the handler returns.")
+@click.option(
+    "--output-schema", metavar="DDL", help="Their columns, such as 'name string, count int'."
+)
+@click.option("--available-now", is_flag=True, help="Handle what is there, then end.")
+@click.option(
+    "--processing-time", metavar="TIME", help="At least so long between batches, as '10 seconds'."
+)
+@click.option("--name", help="Name of the query.")
+@click.option("--master", help="Spark's master, if no session is given; local by default.")
+@click.option(
+    "--spark-conf", multiple=True, type=Pair(), help="A setting of Spark; may be repeated."
+)
+@reported
+def run(
+    *,
+    handler: str,
+    options: tuple[tuple[str, str], ...],
+    concurrency: int,
+    ordering: Any,
+    max_attempts: int | None,
+    backoff: float,
+    dead_letter: str | None,
+    output: str | None,
+    output_schema: str | None,
+    available_now: bool,
+    processing_time: str | None,
+    name: str | None,
+    master: str | None,
+    spark_conf: tuple[tuple[str, str], ...],
+) -> int:
+    """Call a Python function with every record of Kafka topics, in the order of keys.
+
+    The function takes a coopconsume.Record and is found from the folder you are in, too. Needed
+    options are kafka.bootstrap.servers, kafka.group.id, subscribe and commitTable:
+
+    \b
+      coopconsume run shop:on_order -o kafka.bootstrap.servers=localhost:9092 \\
+          -o kafka.group.id=shop -o subscribe=orders -o commitTable=/data/commits
+
+    Ctrl-C lets what is in flight end, commits it and leaves; a second one leaves at once.
+    """
+    given = dict(options)
+    parsed = Options.parse(given)
+    policy = _policy(max_attempts, backoff)
+    _find_handlers_here()
+    check_handler(handler)
+    session = _given_session()
+    _look_before_starting(parsed, needs_java=session is None)
+    with ExitStack() as stack:
+        if session is None:
+            session = _local_session(master, dict(spark_conf), parsed.slots)
+            stack.callback(stop_session, session)
+        screen = stack.enter_context(Screen(sys.stderr))
+        stopper = stack.enter_context(_Stopper(screen))
+        with CooperativeConsumer(given, session) as consumer:
+            job = consumer.foreach(
+                handler,
+                concurrency=concurrency,
+                ordering=ordering,
+                retry=policy,
+                dead_letter=dead_letter,
+                output=output,
+                output_schema=output_schema,
+            )
+            if name is not None:
+                job = job.queryName(name)
+            if available_now or processing_time is not None:
+                job = job.trigger(availableNow=available_now, processingTime=processing_time)
+            teller = _Teller(screen)
+            code = stopper.wait(job.onProgress(teller).start())
+            teller.sum_up(stopped=code != OK or stopper.asked)
+    return code
+
+
+class _Stopper:
+    """Ctrl-C and SIGTERM: the first lets a query end well, the second ends it at once.
+
+    Args:
+        screen: Where it says what it does.
+    """
+
+    def __init__(self, screen: Screen) -> None:
+        self._screen = screen
+        self._signals = 0
+        self._before: dict[signal.Signals, Any] = {}
+
+    @property
+    def asked(self) -> bool:
+        """Whether a signal has come."""
+        return self._signals > 0
+
+    def __enter__(self) -> Self:
+        # After the session is there: PySpark sets a handler of its own, which cancels all jobs.
+        for number in (signal.SIGINT, signal.SIGTERM):
+            self._before[number] = signal.signal(number, self._count)
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        at: TracebackType | None,
+    ) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+
+    def wait(self, query: CooperativeQuery) -> int:
+        """Wait for the end of a query; returns the exit code.
+
+        Raises:
+            BaseException: What ended the query.
+        """
+        stopping = False
+        while not query.awaitTermination(_LOOK_EVERY):
+            if self._signals > 1:
+                self._screen.line("leaving at once: what is in flight will be done again")
+                query.abort()
+                return INTERRUPTED
+            if self._signals and not stopping:
+                stopping = True
+                self._screen.line("finishing what is in flight; Ctrl-C again leaves at once")
+                threading.Thread(target=query.stop, daemon=True).start()
+        return OK
+
+    def _count(self, *_: object) -> None:
+        self._signals += 1
+
+
+class _Teller:
+    """Shows progress events.
+
+    Args:
+        screen: Where.
+    """
+
+    def __init__(self, screen: Screen) -> None:
+        self._screen = screen
+        self._rate = Rate()
+        self._done = 0
+
+    def __call__(self, event: Progress) -> None:
+        totals, partitions = event["totals"], event["partitions"]
+        self._done = totals["done"]
+        lag, pending, gaps = (
+            sum(p[name] for p in partitions) for name in ("lag", "pending", "gapRanges")
+        )
+        self._screen.status(
+            f"{self._done:,} done, {self._rate.at(self._done):,.0f}/s, {lag:,} to do, "
+            f"{pending:,} pending, {gaps:,} gaps, {totals['deadLetters']:,} dead letters"
+        )
+
+    def sum_up(self, *, stopped: bool) -> None:
+        """Say how it ended."""
+        self._screen.line(f"{'stopped' if stopped else 'drained'}: {self._done:,} records done")
+
+
+def _policy(max_attempts: int | None, backoff: float) -> RetryPolicy:
+    try:
+        return RetryPolicy(max_attempts, backoff, max(_MAX_BACKOFF, backoff))
+    except ValueError as error:
+        raise click.UsageError(str(error)) from None
+
+
+def _find_handlers_here() -> None:
+    """Let driver and workers import modules of the current folder."""
+    here = os.getcwd()  # noqa: PTH109
+    if here not in sys.path:
+        sys.path.insert(0, here)
+    paths = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+    if here not in paths:
+        os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [here, *paths]))
+
+
+def _given_session() -> SparkSession | None:
+    """The session that runs already, or that spark-submit has set up; None: there is none."""
+    home = pyspark_home()
+    from pyspark.sql import SparkSession
+
+    if "PYSPARK_GATEWAY_PORT" in os.environ:
+        return SparkSession.builder.getOrCreate()
+    return SparkSession.getActiveSession() if home else None
+
+
+def _look_before_starting(options: Options, *, needs_java: bool) -> None:
+    """Find out in a moment what would otherwise be found out once Spark has started.
+
+    Raises:
+        CoopConsumeError: There is no Java, no broker, or no such topic.
+        CommitStoreError: The commit table cannot be used.
+    """
+    if needs_java:
+        find_java(needed_by="Spark 4", newest=NEWEST_JAVA)
+    cluster = Cluster(options)
+    try:
+        cluster.topics(options.subscribe, options.subscribe_pattern)
+        CommitStore.open(options.commit_table, cluster=cluster.cluster_id)
+    finally:
+        cluster.close()
+
+
+def _local_session(master: str | None, conf: dict[str, str], slots: int | None) -> SparkSession:
+    cores = None if slots is None else slots + _SPARE_CORES
+    if master is not None:
+        conf["spark.master"] = master
+    return local_session(conf.get("spark.app.name", "coopconsume"), cores=cores, conf=conf)

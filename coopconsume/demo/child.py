@@ -1,0 +1,86 @@
+"""The demo's job as its director sees it: a child process that tells events, and can be killed."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections import deque
+from typing import TYPE_CHECKING, Any
+
+from coopconsume.demo.errors import DemoFailed
+from coopconsume.demo.processes import kill_tree
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from coopconsume.demo.job import Settings
+
+_TAIL_LINES = 15
+_END_TIMEOUT = 60.0
+
+
+class JobProcess:
+    """A running ``coopconsume.demo.job`` with its JVM and workers.
+
+    Args:
+        settings: What it does.
+        folder: For its settings and its log.
+        name: Of its files.
+    """
+
+    def __init__(self, settings: Settings, folder: Path, name: str) -> None:
+        self._log = folder / f"{name}.log"
+        file = settings.write(folder / f"{name}.json")
+        with self._log.open("wb") as log:
+            # A session of its own: Ctrl-C is for the director alone, who ends the job in order.
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "coopconsume.demo.job", str(file)],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                text=True,
+                start_new_session=True,
+                env=os.environ | {"TMPDIR": settings.scratch},
+            )
+
+    def go(self, servers: str) -> None:
+        """Let it begin on a cluster; it starts Spark before it is told."""
+        assert self._process.stdin is not None
+        try:
+            self._process.stdin.write(f"{servers}\n")
+            self._process.stdin.flush()
+        except BrokenPipeError:
+            self._fail("it ended before it began")
+
+    def events(self) -> Iterator[dict[str, Any]]:
+        """What it tells, until it ends.
+
+        Raises:
+            DemoFailed: It says that it cannot go on, or ends otherwise than well.
+        """
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            event: dict[str, Any] = json.loads(line)
+            if event["event"] == "failed":
+                self._fail(event["error"])
+            yield event
+        code = self._process.wait(_END_TIMEOUT)
+        if code:
+            self._fail(f"it ended with exit code {code}")
+
+    def kill(self) -> int:
+        """End it with all its processes by SIGKILL; returns how many there were."""
+        running = self._process.poll() is None
+        killed = kill_tree(self._process) if running else 0
+        for pipe in (self._process.stdin, self._process.stdout):
+            if pipe is not None:
+                pipe.close()
+        return killed
+
+    def _fail(self, reason: str) -> None:
+        with self._log.open(errors="replace") as lines:
+            tail = "".join(deque(lines, _TAIL_LINES)).strip()
+        raise DemoFailed(reason, "" if reason and tail in reason else tail)

@@ -1,0 +1,181 @@
+"""What became of the rows of one slot, and how a handler's answer is settled. Task-side code."""
+
+from __future__ import annotations
+
+import os
+import traceback
+from bisect import bisect_right
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from coopconsume.record import Record, Reject, Retry, RetryPolicy
+from coopconsume.report import DeadLetter, Failure, PartitionReport, SlotReport, pack_offsets
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from coopconsume.report import BatchSpec, PartitionWork
+
+_ERROR_CHARS = 500
+_TRACE_CHARS = 8_000
+
+
+def as_answer(answer: Any) -> Any:
+    """What a handler returned, with several rows gathered while it is still the handler's call."""
+    return answer if answer is None or isinstance(answer, dict | BaseException) else list(answer)
+
+
+class Row(NamedTuple):
+    """A row of the batch before it becomes a `Record`."""
+
+    part: int
+    offset: int
+    key_hash: int
+    key: bytes | None
+    value: bytes | None
+    timestamp: int
+    headers: tuple[tuple[str, bytes | None], ...]
+
+
+class Ledger:
+    """What became of the rows of one slot, and how an answer is settled."""
+
+    def __init__(
+        self,
+        spec: BatchSpec,
+        slot: int,
+        policy: RetryPolicy,
+        output_schema: pa.Schema | None,
+        *,
+        dead_letters: bool,
+    ) -> None:
+        self.spec = spec
+        self.policy = policy
+        self.output_schema = output_schema
+        self.dead_letters = dead_letters
+        self.work: Mapping[int, PartitionWork] = spec.work[slot]
+        self.report = SlotReport(batch=spec.batch, slot=slot, pid=os.getpid())
+        self.parts = {p: PartitionReport() for p in self.work}
+        self.blocked: dict[int, set[int]] = {p: set(w.blocked) for p, w in self.work.items()}
+        self.done: dict[int, list[pa.Array]] = {p: [] for p in self.work}
+        self.retried = any(w.attempts for w in self.work.values())
+        self.rows: list[dict[str, Any]] = []
+        self.row_origins: list[tuple[int, int]] = []
+
+    def lane(self, row: Row) -> int:
+        """What this row must wait for, as a number that is unique within its partition."""
+        ordering = self.spec.ordering
+        return row.key_hash if ordering == "key" else 0 if ordering == "partition" else ~row.offset
+
+    def attempt(self, part: int, offset: int) -> int:
+        """Number of the attempt that a handler call now would be."""
+        return self.work[part].attempts.get(offset, 0) + 1
+
+    def block(self, row: Row) -> None:
+        """The row waits behind an earlier one of its lane."""
+        self.parts[row.part].blocked.append((row.offset, row.key_hash))
+
+    def answer(self, row: Row, record: Record, answer: Any) -> bool:
+        """Settle what a handler returned or raised; False if the record is not done."""
+        if isinstance(answer, BaseException):
+            return self._failed(row, record, answer)
+        if self.output_schema is not None:
+            rows = [answer] if isinstance(answer, dict) else answer
+            self.rows += rows
+            self.row_origins += [(row.part, row.offset)] * len(rows)
+        return True
+
+    def _failed(self, row: Row, record: Record, error: BaseException) -> bool:
+        self.report.failures += 1
+        attempt = record.attempt
+        text = (
+            str(error) if isinstance(error, Retry | Reject) else f"{type(error).__name__}: {error}"
+        )
+        text = text[:_ERROR_CHARS]
+        if isinstance(error, Reject) and not self.dead_letters:
+            where = f"{record.topic}-{record.partition}@{record.offset}"
+            self.report.fatal = (
+                f"the handler rejected {where} ({text}) but no dead_letter table is given: "
+                "give foreach(dead_letter=…), or raise Retry"
+            )
+        elif isinstance(error, Reject) or self.policy.gives_up(attempt):
+            trace = "".join(traceback.format_exception(error))[-_TRACE_CHARS:]
+            letter = DeadLetter(*record[:7], attempt, text, trace)
+            self.report.dead.append(letter)
+            return True
+        delay = error.after if isinstance(error, Retry) else None
+        wait = self.policy.delay(attempt) if delay is None else delay
+        failure = Failure(row.offset, row.key_hash, attempt, wait, text)
+        self.parts[row.part].failed.append(failure)
+        if self.spec.ordering != "none":
+            self.blocked[row.part].add(self.lane(row))
+        return False
+
+    def unlooked(self, part: int, offset: int) -> None:
+        """Nothing of this partition from ``offset`` on has been looked at, unless named."""
+        report = self.parts[part]
+        report.resume = offset if report.resume is None else min(report.resume, offset)
+
+    def close(self) -> SlotReport:
+        """The report, ready to be sent."""
+        for part, report in self.parts.items():
+            chunks = self.done[part]
+            if chunks:
+                offsets = pa.concat_arrays(chunks)
+                ascending = offsets.take(pc.sort_indices(offsets)) if len(chunks) > 1 else offsets
+                report.done = pack_offsets(ascending)
+        self.report.partitions = self.parts
+        if self.rows:
+            self.report.outputs = self._encode_rows()
+        return self.report
+
+    def _encode_rows(self) -> bytes | None:
+        assert self.output_schema is not None
+        try:
+            table = pa.Table.from_pylist(self.rows, schema=self.output_schema)
+        except (pa.ArrowException, TypeError, AttributeError, ValueError) as error:
+            self.report.fatal = f"{self._misfit()} does not fit the output schema: {error}"
+            return None
+        parts, offsets = zip(*self.row_origins, strict=True)
+        table = table.append_column("_part", pa.array(parts, pa.int32()))
+        table = table.append_column("_offset", pa.array(offsets, pa.int64()))
+        sink = pa.BufferOutputStream()
+        with pa.ipc.new_stream(sink, table.schema) as writer:
+            writer.write_table(table)
+        return sink.getvalue().to_pybytes()  # type: ignore[no-any-return]
+
+    def _misfit(self) -> str:
+        for (part, offset), row in zip(self.row_origins, self.rows, strict=True):
+            try:
+                pa.Table.from_pylist([row], schema=self.output_schema)
+            except (pa.ArrowException, TypeError, AttributeError, ValueError):
+                topic, number = self.spec.partitions[part]
+                return f"the row {row!r} that the handler returned for {topic}-{number}@{offset}"
+        return "a row that the handler returned"
+
+
+def _all_wanted(parts: pa.Array, offsets: pa.Array, work: Mapping[int, PartitionWork]) -> bool:
+    if len(work) != 1:
+        return False
+    ((part, wanted),) = work.items()
+    if len(wanted.ranges) != 1:
+        return False
+    (first, last), span = wanted.ranges[0], pc.min_max(offsets).as_py()
+    inside: bool = first <= span["min"] and span["max"] <= last
+    return inside and bool(pc.all(pc.equal(parts, part)).as_py())
+
+
+def wanted_columns(batch: pa.RecordBatch, work: Mapping[int, PartitionWork]) -> list[list[Any]]:
+    """The columns of the rows that this slot may start, as Python lists."""
+    parts, offsets = batch.column(0), batch.column(1)
+    if not _all_wanted(parts, offsets, work):
+        starts = {p: [first for first, _ in w.ranges] for p, w in work.items()}
+        keep = []
+        for p, offset in zip(parts.to_pylist(), offsets.to_pylist(), strict=True):
+            at = bisect_right(starts[p], offset) - 1 if p in starts else -1
+            keep.append(at >= 0 and offset <= work[p].ranges[at][1])
+        if not all(keep):
+            batch = batch.filter(pa.array(keep))
+    return [column.to_pylist() for column in batch.columns]

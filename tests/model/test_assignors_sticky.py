@@ -1,0 +1,226 @@
+"""The sticky assignor against all assignments there are, in groups small enough to try them all."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+from math import comb, lcm
+from typing import TYPE_CHECKING
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from assignors import KeyRange, Member, Share, StickyCost, StickyKeyRangeAssignor, sticky_cost
+from assignors.flow import Job, spread
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterator, Mapping, Sequence
+
+SPACE = KeyRange().size
+STICKY = StickyKeyRangeAssignor()
+
+
+def best_cost(
+    partitions: Mapping[str, int],
+    members: Sequence[Member],
+    grid: int,
+    shareable: Collection[str] | None = None,
+) -> StickyCost:
+    """Return the smallest cost of all assignments whose cuts lie on a grid.
+
+    The best assignment lies on a grid that holds the even parts of all members that may come to
+    level with each other. What members owned must not overlap.
+    """
+    # For every way to load the members: the fewest of them on partitions, then the most kept.
+    ways: dict[tuple[int, ...], tuple[int, float]] = {(0,) * len(members): (0, 0.0)}
+    for topic, count in partitions.items():
+        takers = [i for i, member in enumerate(members) if topic in member.topics]
+        open_ = shareable is None or topic in shareable
+        sharers = [i for i in takers if members[i].allow_key_share and open_]
+        for partition in range(count if takers else 0):
+            owned = [owned_of(member, topic, partition) for member in members]
+            after: dict[tuple[int, ...], tuple[int, float]] = {}
+            for parts in all_parts(len(members), takers, sharers, grid):
+                more = sum(map(bool, parts))
+                keeps = sum(map(min, (part / grid for part in parts), owned))
+                for load, (standing, lost) in ways.items():
+                    new = tuple(map(int.__add__, load, parts))
+                    cost = (standing + more, lost - keeps)
+                    if new not in after or cost < after[new]:
+                        after[new] = cost
+            ways = after
+    return min(
+        StickyCost(
+            round(sum((n / grid) ** 2 / m.slots for n, m in zip(load, members, strict=True)), 9),
+            standing,
+            round(sum(load) / grid + lost, 9),
+        )
+        for load, (standing, lost) in ways.items()
+    )
+
+
+def owned_of(member: Member, topic: str, partition: int) -> float:
+    """Return how much of a partition a member owned."""
+    at = (topic, partition)
+    return sum(s.key_range.size for s in member.owned if (s.topic, s.partition) == at) / SPACE
+
+
+def all_parts(
+    members: int, takers: list[int], sharers: list[int], grid: int
+) -> Iterator[tuple[int, ...]]:
+    """Yield all ways to divide one partition: whole ones, and parts among those that share."""
+
+    def divide(places: list[int], left: int) -> Iterator[dict[int, int]]:
+        if len(places) == 1:
+            yield {places[0]: left}
+            return
+        for part in range(left + 1):
+            for rest in divide(places[1:], left - part):
+                yield {places[0]: part, **rest}
+
+    shared = divide(sharers, grid) if sharers else iter(())
+    apart = ({taker: grid} for taker in takers if taker not in sharers)
+    for parts in (*shared, *apart):
+        yield tuple(parts.get(i, 0) for i in range(members))
+
+
+def assert_best(cost: StickyCost, best: StickyCost) -> None:
+    """Fail if an assignment is not the best, showing the first goal it misses."""
+    assert cost == pytest.approx(best, abs=1e-8)
+
+
+TOPICS = ["t", "u"]
+GROUP = st.dictionaries(st.sampled_from("abcdef"), st.integers(1, 2), min_size=1, max_size=4)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.sampled_from([{"t": 1}, {"t": 2}, {"t": 3}, {"t": 1, "u": 2}]),
+    st.lists(GROUP, min_size=2, max_size=4),
+)
+def test_the_best_there_is_where_all_share(
+    partitions: dict[str, int], history: list[dict[str, int]]
+) -> None:
+    """Whoever joined, left or changed its slots: no assignment is better in the three goals."""
+    owned: dict[str, tuple[Share, ...]] = {}
+    for slots in history:
+        members = [
+            Member(name, TOPICS, count, allow_key_share=True, owned=owned.get(name, ()))
+            for name, count in slots.items()
+        ]
+        before, owned = members, STICKY.assign(partitions, members)
+    best = best_cost(partitions, before, grid=sum(member.slots for member in before))
+    assert_best(sticky_cost(before, owned), best)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.sampled_from([{"t": 3}, {"t": 4}, {"t": 2, "u": 3}]),
+    st.lists(GROUP, min_size=2, max_size=4),
+)
+def test_the_best_there_is_where_nobody_shares(
+    partitions: dict[str, int], history: list[dict[str, int]]
+) -> None:
+    """The same for whole partitions."""
+    owned: dict[str, tuple[Share, ...]] = {}
+    for slots in history:
+        members = [Member(n, TOPICS, count, owned=owned.get(n, ())) for n, count in slots.items()]
+        before, owned = members, STICKY.assign(partitions, members)
+    assert_best(sticky_cost(before, owned), best_cost(partitions, before, grid=1))
+
+
+def mixed_group(chance: random.Random, partitions: Mapping[str, int], seen: int) -> list[Member]:
+    """Return members of any kind, some of them with the names of those before."""
+    names = chance.sample([f"m{i}" for i in range(seen, seen + 6)], chance.randint(1, 4))
+    return [
+        Member(
+            name,
+            chance.sample(sorted(partitions), chance.randint(1, len(partitions))),
+            chance.choice([1, 1, 2, 3]),
+            allow_key_share=chance.random() < 0.7,
+        )
+        for name in names
+    ]
+
+
+def test_close_to_the_best_where_everything_is_mixed() -> None:
+    """Any topics, subscriptions and consents: always balanced, nearly always the best of all.
+
+    Balance is met in all of these groups; the other goals may be missed in one of fifty.
+    """
+    chance = random.Random(20)
+    tried = missed = 0
+    while tried < 250:
+        partitions = {t: chance.randint(1, 2) for t in chance.sample("tuv", chance.randint(1, 3))}
+        shareable = {topic for topic in partitions if chance.random() < 0.7}
+        owned: dict[str, tuple[Share, ...]] = {}
+        for step in range(3):
+            members = [
+                replace(member, owned=owned.get(member.id, ()))
+                for member in mixed_group(chance, partitions, step)
+            ]
+            owned = STICKY.assign(partitions, members, shareable_topics=shareable)
+            sums = {0}
+            for member in members:
+                sums |= {n + member.slots for n in sums} if member.allow_key_share else set()
+            grid = lcm(*(sums - {0}), 1)
+            if comb(grid + len(sums), 2) > 400:
+                continue
+            cost, best = (
+                sticky_cost(members, owned),
+                best_cost(partitions, members, grid, shareable),
+            )
+            assert cost.imbalance == pytest.approx(best.imbalance, abs=1e-8)
+            missed += cost != pytest.approx(best, abs=1e-8)
+            tried += 1
+    assert missed <= tried / 50
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.lists(GROUP, min_size=2, max_size=4), st.integers(1, 8), st.booleans())
+def test_nothing_moves_when_nothing_changes(
+    history: list[dict[str, int]], count: int, sharing: bool
+) -> None:
+    """The same group asked again keeps every hash where it is."""
+    owned: dict[str, tuple[Share, ...]] = {}
+    for slots in history:
+        members = [
+            Member(name, ["t"], n, allow_key_share=sharing, owned=owned.get(name, ()))
+            for name, n in slots.items()
+        ]
+        owned = STICKY.assign({"t": count}, members)
+    again = [replace(member, owned=owned[member.id]) for member in members]
+    assert STICKY.assign({"t": count}, again) == owned
+
+
+def test_a_large_group_moves_little() -> None:
+    """Of 60 members on 200 partitions one leaves: hardly more moves than what it had."""
+    members = [Member(f"m{i:02}", ["t"], 8, allow_key_share=True) for i in range(60)]
+    before = STICKY.assign({"t": 200}, members)
+    left = [replace(member, owned=before[member.id]) for member in members[:30] + members[31:]]
+    cost = sticky_cost(left, STICKY.assign({"t": 200}, left))
+    assert cost.imbalance == pytest.approx(200**2 / (59 * 8))
+    assert cost.members == 200 + 59 - 1
+    assert cost.moved <= 2 * 200 / 60
+
+
+LEVELS = st.lists(
+    st.tuples(st.integers(1, 9), st.sets(st.integers(0, 4), min_size=1)), min_size=1, max_size=5
+)
+
+
+@given(LEVELS, st.lists(st.integers(1, 3), min_size=5, max_size=5))
+def test_spreading_is_fair(drawn: list[tuple[int, set[int]]], weights: list[int]) -> None:
+    """All work is spread, and no taker of a job is on a lower level than one that has of it."""
+    jobs = [Job(amount, sorted(takers)) for amount, takers in drawn]
+    parts = spread(jobs, dict(enumerate(weights)))
+    load = [0.0] * 5
+    for job, part in zip(jobs, parts, strict=True):
+        assert sum(part.parts.values()) == job.amount * part.units
+        assert all(n > 0 for n in part.parts.values())
+        for taker, units in part.parts.items():
+            load[taker] += units / part.units
+    level = [n / weight for n, weight in zip(load, weights, strict=True)]
+    for job, part in zip(jobs, parts, strict=True):
+        assert max(level[taker] for taker in part.parts) <= min(level[t] for t in job.takers) + 1e-9
