@@ -1,8 +1,8 @@
 """Looks for the best way to deal whole partitions, in groups that are small enough to try.
 
 `whole` deals them without knowing what can be shared out afterwards and who owned what. So from
-there on one partition is dealt to somebody else (or two are: who gives one gets one of another
-bundle), the rest is worked out, and the cheaper result kept, until nothing is cheaper:
+there on one partition is dealt to somebody else, or two of different bundles are (so that who gives
+one gets one back), the rest is worked out, and the cheaper result kept, until nothing is cheaper:
 
     a (1 slot), b (3 slots); topic s may be split, topics t and u not: all dealt one by one
     begin       a: t        b: u, all of s            squares 1 + 4/3
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     Cost = tuple[float, int, float]
 
-EFFORT = 10_000
+EFFORT = 6_000
 """Tries times partitions and members: what a search may cost. A group above it is not searched."""
 
 
@@ -102,7 +102,9 @@ class _Search:
         gifts = list(self._gifts())
         for i, (bundle, giver, taker) in enumerate(gifts):
             for other in gifts[i + 1 :]:
-                if other[0] != bundle and (other[2] == giver or other[1] == taker):
+                if other[0] != bundle and (
+                    other[2] == giver or other[1] == taker or None in (giver, taker, *other[1:])
+                ):
                     yield self._deal((bundle, giver, taker), other)
 
     def _gifts(self) -> Iterator[tuple[int, int | None, int | None]]:

@@ -189,11 +189,13 @@ class Cluster:
             try:
                 return call()
             except KafkaError as error:
-                passing = getattr(error, "retriable", False)
-                if not passing or time.monotonic() >= until:
-                    if isinstance(error, KafkaConnectionError | KafkaTimeoutError):
-                        raise BrokerUnreachable(self._servers, str(error)) from error
+                passing = error.retriable or isinstance(
+                    error, KafkaConnectionError | KafkaTimeoutError
+                )
+                if not passing:
                     raise
+                if time.monotonic() >= until:
+                    raise BrokerUnreachable(self._servers, str(error)) from error
                 log.debug("asking Kafka again: %s", error)
                 time.sleep(0.2)
 

@@ -395,8 +395,8 @@ class ExternalReset(CoopConsumeError):
 
     def __str__(self) -> str:
         return (
-            f"Kafka holds offset {self.primary} for {self.topic}-{self.partition}, which this group "
-            f"did not write; the commit table says {self.stable}: set onExternalReset=honour to go "
+            f"Kafka holds offset {self.primary} for {self.topic}-{self.partition}, which this "
+            f"group did not write; the commit table says {self.stable}: set onExternalReset=honour to go "
             "on from Kafka's offset, or put the offset back"
         )
 

@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any
 from commits import CommitStoreError, MaxIndividualCommitsReached, OffsetRanges, Pending
 from coopconsume.batch import Running, Work, run_batch
 from coopconsume.classic import open_mailbox
-from coopconsume.errors import CoopConsumeError, HandlerFailed
+from coopconsume.errors import BrokerUnreachable, CoopConsumeError, HandlerFailed
 from coopconsume.plan import Limits, Partition, deal, plan_batch
 from coopconsume.report import PartitionReport, SlotReport
 from coopconsume.saving import Saved, Unsaved, save
@@ -232,20 +232,20 @@ class Job:
             event.set()
 
     def _refresh_ends(self, *, force: bool = False) -> None:
-        now = time.monotonic()
-        if now - self._starts_at > _STARTS_EVERY:
-            self._starts_at = now
-            self._check_starts()
-        if self._target is not None or (not force and now - self._ends_at < _ENDS_EVERY):
-            return
-        self._ends_at = now
         try:
+            if time.monotonic() - self._starts_at > _STARTS_EVERY:
+                self._check_starts()
+                self._starts_at = time.monotonic()
+            recent = time.monotonic() - self._ends_at < _ENDS_EVERY
+            if self._target is not None or (recent and not force):
+                return
             ends = self._membership.cluster.ends(self._membership.owned)
-        except CoopConsumeError as error:
+        except BrokerUnreachable as error:
             if force:
                 raise
-            log.warning("%s", error)
+            log.warning("%s; trying again", error)
             return
+        self._ends_at = time.monotonic()
         for partition in self.partitions:
             partition.end = max(partition.end, ends[partition.topic, partition.partition])
 

@@ -33,8 +33,10 @@ def parse_seconds(text: float | str) -> float:
     """
     if isinstance(text, int | float) and not isinstance(text, bool):
         return float(text)
-    found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([a-zA-Z]*?)s?\s*", str(text))
+    found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([a-zA-Z]*)\s*", str(text))
     unit = found.group(2).lower() or "s" if found else ""
+    if unit not in _UNITS:
+        unit = unit.removesuffix("s")
     if not found or unit not in _UNITS:
         raise ValueError("give seconds, or a text such as '10 seconds' or '500ms'")
     return float(found.group(1)) * _UNITS[unit]
@@ -155,7 +157,7 @@ TABLE: tuple[Option, ...] = (
     Option("assignor", "sticky", _one_of("sticky", "range", "roundrobin"),
            "How the members of a group share partitions; nothing to share with one member."),
     Option("allowKeyShare", True, _flag,
-           "Whether this member takes part of a partition (KIP-X); with one member it has all."),
+           "Whether this member takes part of a partition (KIP-X); one member has all."),
     Option("allow.individual.commit", True, _flag,
            "Whether this member commits record by record (KIP-X)."),
     Option("max.num.ranges.to.commit", 10_000, _whole(1),
@@ -167,7 +169,7 @@ TABLE: tuple[Option, ...] = (
     Option("handlerTimeout", 60.0, _seconds(0.05),
            "Seconds running handlers get beyond batchTime before their worker is ended."),
     Option("drainTimeout", 10.0, _seconds(0),
-           "Seconds to wait for running handlers before a share moves to another member."),
+           "Seconds to wait for running handlers before a share moves to a new owner."),
     Option("maxPending", 100_000, _whole(1),
            "Pending records of a partition at which no new ones are taken."),
     Option("onExternalReset", "fail", _one_of("fail", "honour"),

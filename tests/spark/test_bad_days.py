@@ -1,0 +1,115 @@
+"""Days on which the cluster misbehaves: a broker restart, records deleted, offsets moved."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from coopconsume import CooperativeConsumer, LocalKafka
+from coopconsume.errors import DataLoss, ExternalReset
+from coopconsume.history import check, read_history
+from tests.spark.support import Recorded, Sleep, done_book, options, pending_book
+
+pytestmark = [pytest.mark.spark, pytest.mark.broker]
+
+
+def test_a_broker_that_is_killed_and_comes_back_loses_nothing(spark, tmp_path):
+    """The job waits for its broker, whatever it was doing, and ends with every record done."""
+    from kafka import KafkaProducer
+
+    with LocalKafka() as broker:
+        broker.create_topic("t", 2)
+        producer = KafkaProducer(bootstrap_servers=broker.bootstrap_servers, linger_ms=20)
+        produced: dict = {("t", 0): {}, ("t", 1): {}}
+        for i in range(2_000):
+            sent = producer.send("t", key=b"k%d" % (i % 60), partition=i % 2)
+            produced["t", i % 2][i // 2] = b"k%d" % (i % 60)
+        producer.flush()
+        assert sent.get(10).offset == 999
+        producer.close()
+        opts = options(
+            broker, tmp_path, "t", batchTime=1, handlerTimeout=2, maxOffsetsPerTrigger=300
+        )
+        with CooperativeConsumer(opts, spark) as consumer:
+            query = consumer.foreach(Recorded(tmp_path / "history", Sleep(0.005))).start()
+            while query.lastProgress is None:
+                time.sleep(0.05)
+            broker.kill()
+            time.sleep(2)
+            broker.restart()
+            query.processAllAvailable()
+            query.stop()
+            store = consumer.membership().store
+            verdict = check(
+                read_history(tmp_path / "history"), produced, done_book(store, "g"),
+                pending_book(store, "g"), {},
+            )  # fmt: skip
+            assert not verdict.lost, str(verdict)
+            assert not verdict.order_breaks, str(verdict)
+            assert not verdict.overlaps, str(verdict)
+            assert verdict.done == 2_000
+            assert consumer.membership().cluster.primary()["t", 0].offset == 1_000
+
+
+def test_deleted_records_stop_the_job_or_are_reported(spark, kafka, topic, produce, tmp_path):
+    """Records deleted before they were done are a DataLoss naming them, unless told otherwise."""
+    from kafka import TopicPartition
+    from kafka.admin import KafkaAdminClient
+
+    name = topic(1)
+    produce(name, [(b"k", b"") for _ in range(20)])
+    opts = options(kafka, tmp_path, name)
+    with CooperativeConsumer(opts, spark) as consumer:
+        frame = consumer.poll(10)
+        consumer.commit(frame.where("offset in (0, 1, 5)"))
+    admin = KafkaAdminClient(bootstrap_servers=kafka.bootstrap_servers)
+    admin.delete_records({TopicPartition(name, 0): 8})
+    admin.close()
+    with CooperativeConsumer(opts, spark) as consumer, pytest.raises(DataLoss) as loss:
+        consumer.poll(1)
+    assert (loss.value.first, loss.value.last) == (2, 7)
+    opts["failOnDataLoss"] = "false"
+    with CooperativeConsumer(opts, spark) as consumer:
+        query = consumer.foreach(Recorded(tmp_path / "history")).trigger(availableNow=True).start()
+        assert query.awaitTermination(60)
+        (row,) = consumer.lag().collect()
+        assert (row["stable_offset"], row["lag"]) == (20, 0)
+    assert sorted(c.offset for c in read_history(tmp_path / "history")) == list(range(8, 20))
+
+
+def test_an_offset_moved_by_kafkas_tools_is_noticed(spark, kafka, topic, produce, tmp_path):
+    """A reset of the primary offset stops the next start, or is followed if so told."""
+    name = topic(1)
+    produce(name, [(b"k", b"") for _ in range(10)])
+    opts = options(kafka, tmp_path, name, group=name)
+    with CooperativeConsumer(opts, spark) as consumer:
+        consumer.commit(consumer.poll(10))
+    tool = kafka.run_tool(
+        "org.apache.kafka.tools.consumer.group.ConsumerGroupCommand",
+        "--bootstrap-server", kafka.bootstrap_servers, "--group", name, "--topic", name,
+        "--reset-offsets", "--to-offset", "4", "--execute",
+    )  # fmt: skip
+    assert tool.returncode == 0, tool.stdout
+    with CooperativeConsumer(opts, spark) as consumer, pytest.raises(ExternalReset) as reset:
+        consumer.subscribe()
+    assert (reset.value.primary, reset.value.stable) == (4, 10)
+    with CooperativeConsumer(opts | {"onExternalReset": "honour"}, spark) as consumer:
+        assert sorted(r["offset"] for r in consumer.poll(10).collect()) == list(range(4, 10))
+
+
+def test_a_group_that_existed_before_starts_where_it_stood(spark, kafka, topic, produce, tmp_path):
+    """Nothing in the commit log: the offset that Kafka holds for the group is the start."""
+    from kafka import KafkaConsumer, OffsetAndMetadata, TopicPartition
+
+    name = topic(1)
+    produce(name, [(b"k", b"") for _ in range(10)])
+    plain = KafkaConsumer(
+        bootstrap_servers=kafka.bootstrap_servers, group_id=name, enable_auto_commit=False
+    )
+    plain.assign([TopicPartition(name, 0)])
+    plain.commit({TopicPartition(name, 0): OffsetAndMetadata(6, "", -1)})
+    plain.close()
+    opts = options(kafka, tmp_path, name, group=name, startingOffsets="earliest")
+    with CooperativeConsumer(opts, spark) as consumer:
+        assert sorted(r["offset"] for r in consumer.poll(10).collect()) == [6, 7, 8, 9]

@@ -1,0 +1,84 @@
+"""The Spark expressions equal the Python ones."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+from chispa import assert_df_equality
+from pyspark.sql import functions as F
+
+from assignors import KeyRange, key_hash
+from assignors.ranges import offset_hash
+from commits import OffsetRanges
+from coopconsume.hashing import (
+    deal_hash_column,
+    in_ranges,
+    key_hash_column,
+    slot_column,
+    task_numbers,
+)
+
+pytestmark = pytest.mark.spark
+
+
+def test_key_hashes_are_the_same_in_spark_and_in_python(spark):
+    """Random keys of 0 to 1,000 bytes, and none."""
+    dice = random.Random(7)
+    keys = [None, b"", *(dice.randbytes(dice.randrange(1_001)) for _ in range(2_000))]
+    rows = [(None if k is None else bytearray(k), i * 7919) for i, k in enumerate(keys)]
+    frame = spark.createDataFrame(rows, "key binary, offset bigint")
+    found = frame.select(
+        "offset",
+        key_hash_column(F.col("key")).alias("key_hash"),
+        deal_hash_column(F.col("key"), F.col("offset")).alias("deal"),
+    )
+    expected = spark.createDataFrame(
+        [
+            (o, key_hash(k), offset_hash(o) if k is None else key_hash(k))
+            for (_, o), k in zip(rows, keys, strict=True)
+        ],
+        "offset bigint, key_hash bigint, deal bigint",
+    )
+    assert_df_equality(found, expected, ignore_nullable=True, ignore_row_order=True)
+
+
+def test_every_slot_gets_its_own_spark_task(spark):
+    """The numbers chosen for tasks are sent to just these tasks by Spark's repartition."""
+    for tasks in (1, 2, 3, 8, 16, 61):
+        numbers = task_numbers(tasks)
+        frame = spark.createDataFrame([(n,) for n in numbers], "n int")
+        dealt = frame.repartition(tasks, F.col("n")).select("n", F.spark_partition_id())
+        assert {n: task for n, task in dealt.collect()} == dict(
+            zip(numbers, range(tasks), strict=True)
+        )
+
+
+def test_a_hash_finds_its_range(spark):
+    """The search over key ranges agrees with KeyRange.contains, holes give null."""
+    pieces = KeyRange().split(7)
+    ranges = [(piece, i) for i, piece in enumerate(pieces) if i != 3]
+    edges = [e for p in pieces for e in (p.first, p.last)] + [random.Random(1).getrandbits(63)]
+    frame = spark.createDataFrame([(e,) for e in edges], "h bigint")
+    found = {
+        r.h: r.slot
+        for r in frame.select("h", slot_column(F.col("h"), ranges).alias("slot")).collect()
+    }
+    for edge in edges:
+        (at,) = [i for i, piece in enumerate(pieces) if piece.contains(edge)]
+        assert found[edge] == (None if at == 3 else at)
+
+
+@pytest.mark.parametrize("pairs", [[], [(5, 5)], [(3, 9), (20, 40)], None])
+def test_membership_of_offsets(spark, pairs):
+    """Few ranges are compared, many looked up in a bit set; both are exact."""
+    if pairs is None:
+        dice = random.Random(3)
+        wanted = OffsetRanges.from_offsets([2**60 + dice.randrange(3_000) for _ in range(900)])
+        assert wanted.range_count > 100
+        around = range(2**60 - 70, 2**60 + 3_100)
+    else:
+        wanted, around = OffsetRanges(pairs), range(60)
+    frame = spark.createDataFrame([(o,) for o in around], "offset bigint")
+    found = [r.offset for r in frame.where(in_ranges(F.col("offset"), wanted)).collect()]
+    assert sorted(found) == [o for o in around if o in wanted]

@@ -1,0 +1,155 @@
+"""Options: checked at once, in Kafka's and Spark's words, with the closest name in the error."""
+
+from __future__ import annotations
+
+import pickle
+
+import pytest
+
+from coopconsume.errors import InvalidOption, MissingOption, UnknownOption
+from coopconsume.options import TABLE, Options, parse_seconds
+
+BASE = {
+    "kafka.bootstrap.servers": "a:1, b:2",
+    "kafka.group.id": "g",
+    "commitTable": "somewhere",
+}
+
+
+def test_defaults_are_those_of_the_table():
+    """What is not given has the default that the table says."""
+    options = Options.parse(BASE)
+    for option in TABLE:
+        if option.name != "commitTable":
+            assert getattr(options, option.attribute) == option.default
+    assert options.group_id == "g"
+    assert options.batch_life == 70.0
+
+
+def test_names_are_compared_without_regard_to_case():
+    """As in Spark, case does not matter for names."""
+    options = Options.parse(BASE | {"STARTINGOFFSETS": "Latest", "batchtime": "500ms"})
+    assert options.starting_offsets == "latest"
+    assert options.batch_time == 0.5
+
+
+@pytest.mark.parametrize(
+    ("given", "closest"),
+    [
+        ("startingOffset", "startingOffsets"),
+        ("commit_table", "commitTable"),
+        ("slot", "slots"),
+        ("kafka.bootstrap.server", "kafka.bootstrap.servers"),
+        ("kafka.sasl.mechanisms", "kafka.sasl.mechanism"),
+    ],
+)
+def test_a_misspelt_option_names_the_closest(given, closest):
+    """An unknown option is an error that names the known one nearest to it."""
+    with pytest.raises(UnknownOption) as error:
+        Options.parse(BASE | {given: "1"})
+    assert error.value.closest == closest
+    assert closest in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "words"),
+    [
+        ("slots", "0", "whole number from 1"),
+        ("slots", "many", "whole number"),
+        ("failOnDataLoss", "maybe", "true or false"),
+        ("batchTime", "soon", "seconds"),
+        ("batchTime", "0", "0.05"),
+        ("startingOffsets", "first", "earliest, latest or JSON"),
+        ("startingOffsets", '{"t": {"0": -3}}', "-2 earliest"),
+        ("assignor", "fair", "sticky, range, roundrobin"),
+        ("onExternalReset", "ignore", "fail, honour"),
+        ("subscribe", "a,,b", "separated by commas"),
+        ("commitTable", " ", "not empty"),
+        ("kafka.isolation.level", "none", "read_committed"),
+        ("kafka.enable.auto.commit", "true", "one by one"),
+        ("kafka.auto.offset.reset", "earliest", "startingOffsets"),
+        ("allow.individual.commit", "false", "no other commits"),
+    ],
+)
+def test_a_wrong_value_names_the_option_what_was_found_and_the_remedy(name, value, words):
+    """A value of the wrong type or out of range is refused on the spot."""
+    with pytest.raises(InvalidOption) as error:
+        Options.parse(BASE | {name: value})
+    assert name in str(error.value)
+    assert words in str(error.value)
+    again = pickle.loads(pickle.dumps(error.value))
+    assert str(again) == str(error.value)
+    assert again.name == name
+
+
+@pytest.mark.parametrize("name", list(BASE))
+def test_what_must_be_given_is_asked_for(name):
+    """The three options without a default are named when missing."""
+    with pytest.raises(MissingOption, match=name):
+        Options.parse({k: v for k, v in BASE.items() if k != name})
+
+
+def test_topics_are_given_one_way():
+    """subscribe and subscribePattern exclude each other."""
+    with pytest.raises(InvalidOption, match="subscribePattern"):
+        Options.parse(BASE | {"subscribe": "a", "subscribePattern": "a.*"})
+
+
+def test_starting_offsets_as_json():
+    """Spark's JSON with -2 for earliest and -1 for latest."""
+    options = Options.parse(BASE | {"startingOffsets": '{"t": {"0": 23, "1": -2}}'})
+    assert options.starting_offsets == {"t": {0: 23, 1: -2}}
+
+
+def test_the_same_settings_serve_both_clients():
+    """SASL and TLS settings reach kafka-python in its words, and Spark unchanged."""
+    options = Options.parse(
+        BASE
+        | {
+            "kafka.security.protocol": "SASL_SSL",
+            "kafka.sasl.mechanism": "SCRAM-SHA-512",
+            "kafka.sasl.jaas.config": 'x.ScramLoginModule required username="u" password="p\\"w";',
+            "kafka.ssl.truststore.type": "PEM",
+            "kafka.ssl.truststore.location": "ca.pem",
+            "kafka.request.timeout.ms": "4000",
+            "kafka.fetch.max.bytes": "1000",
+        }
+    )
+    client = options.client_config()
+    assert client == {
+        "bootstrap_servers": ["a:1", "b:2"],
+        "security_protocol": "SASL_SSL",
+        "sasl_mechanism": "SCRAM-SHA-512",
+        "sasl_plain_username": "u",
+        "sasl_plain_password": 'p"w',
+        "ssl_cafile": "ca.pem",
+        "request_timeout_ms": 4000,
+    }
+    source = options.source_options()
+    assert source["kafka.sasl.mechanism"] == "SCRAM-SHA-512"
+    assert source["kafka.fetch.max.bytes"] == "1000"
+    assert source["kafka.isolation.level"] == "read_committed"
+
+
+def test_a_java_key_store_is_refused_with_the_remedy():
+    """Python reads PEM, no Java key stores."""
+    given = {"kafka.security.protocol": "SSL", "kafka.ssl.truststore.location": "x.jks"}
+    with pytest.raises(InvalidOption, match="PEM"):
+        Options.parse(BASE | given).client_config()
+
+
+def test_secrets_are_never_shown():
+    """Neither the representation nor the text of options holds a password."""
+    options = Options.parse(
+        BASE | {"kafka.sasl.jaas.config": "hush-hush", "kafka.ssl.key.password": "hush-hush"}
+    )
+    assert "hush-hush" not in repr(options) + str(options) + str(options.redacted())
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [(3, 3.0), ("3", 3.0), ("10 seconds", 10.0), ("250ms", 0.25), ("2 minutes", 120.0)],
+)
+def test_times_are_seconds_or_a_text(text, seconds):
+    """Numbers are seconds; units may be said as in Spark's triggers."""
+    assert parse_seconds(text) == seconds
