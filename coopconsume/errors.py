@@ -396,8 +396,8 @@ class ExternalReset(CoopConsumeError):
     def __str__(self) -> str:
         return (
             f"Kafka holds offset {self.primary} for {self.topic}-{self.partition}, which this "
-            f"group did not write; the commit table says {self.stable}: set onExternalReset=honour to go "
-            "on from Kafka's offset, or put the offset back"
+            f"group did not write; the commit table says {self.stable}: set onExternalReset=honour "
+            "to go on from Kafka's offset, or put the offset back"
         )
 
 

@@ -163,7 +163,7 @@ TABLE: tuple[Option, ...] = (
     Option("max.num.ranges.to.commit", 10_000, _whole(1),
            "Commit early when so many offset ranges have gathered (KIP-X)."),
     Option("maxNumRanges", 1_000_000, _whole(1),
-           "Committed ranges above the stable offset a partition may have; at 80 % no new records."),
+           "Committed ranges above the stable offset a partition may have; at 80 % nothing new."),
     Option("batchTime", 10.0, _seconds(0.05),
            "Seconds after which a batch starts no further handler."),
     Option("handlerTimeout", 60.0, _seconds(0.05),

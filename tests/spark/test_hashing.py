@@ -49,9 +49,7 @@ def test_every_slot_gets_its_own_spark_task(spark):
         numbers = task_numbers(tasks)
         frame = spark.createDataFrame([(n,) for n in numbers], "n int")
         dealt = frame.repartition(tasks, F.col("n")).select("n", F.spark_partition_id())
-        assert {n: task for n, task in dealt.collect()} == dict(
-            zip(numbers, range(tasks), strict=True)
-        )
+        assert dict(dealt.collect()) == dict(zip(numbers, range(tasks), strict=True))
 
 
 def test_a_hash_finds_its_range(spark):

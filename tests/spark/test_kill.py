@@ -76,7 +76,7 @@ def start(config: dict, log) -> subprocess.Popen:
 
 
 def test_killed_at_random_moments_nothing_is_lost(kafka, topic, produce, tmp_path):
-    """After each SIGKILL the job goes on from the log: no loss, key order, repeats in flight only."""
+    """After each SIGKILL it goes on from the log: no loss, key order, repeats in flight only."""
     seed = random.randrange(2**32)
     dice = random.Random(seed)
     name = topic(2)

@@ -90,7 +90,7 @@ def test_what_must_be_given_is_asked_for(name):
 
 
 def test_topics_are_given_one_way():
-    """subscribe and subscribePattern exclude each other."""
+    """Options subscribe and subscribePattern exclude each other."""
     with pytest.raises(InvalidOption, match="subscribePattern"):
         Options.parse(BASE | {"subscribe": "a", "subscribePattern": "a.*"})
 

@@ -1,0 +1,237 @@
+"""A slot's part of a batch in this process: answers, time boxes, outputs, what is not its own."""
+
+from __future__ import annotations
+
+import threading
+import time
+
+import pyarrow as pa
+import pytest
+
+from coopconsume.record import Record, Reject, Retry, RetryPolicy
+from coopconsume.report import BatchSpec, PartitionWork, pack_offsets, unpack_offsets
+from coopconsume.slot import SlotRunner, current_slot, resolve_handler
+
+NAMES = ["part", "offset", "key_hash", "key", "value", "timestamp"]
+TYPES = [pa.int32(), pa.int64(), pa.int64(), pa.binary(), pa.binary(), pa.int64()]
+
+
+def run(handler, rows, *, work=None, concurrency=1, ordering="key", **more):
+    """Run rows (partition, offset, key) of slot 3 through a handler."""
+    parts = sorted({row[0] for row in rows}) or [0]
+    work = work or {p: PartitionWork(((0, 10**6),)) for p in parts}
+    spec = BatchSpec(
+        batch=0, partitions=(("t", 10), ("t", 11)), slots=(3,), work={3: work}, ordering=ordering,
+        concurrency=concurrency, batch_time=more.pop("batch_time", 30.0), handler_timeout=30.0,
+        headers=False,
+    )  # fmt: skip
+    columns = [
+        [r[0] for r in rows], [r[1] for r in rows],
+        [hash(r[2]) & (2**63 - 1) if r[2] is not None else r[1] for r in rows],
+        [r[2] for r in rows], [b"v%d" % r[1] for r in rows], [1_000 + r[1] for r in rows],
+    ]  # fmt: skip
+    arrays = [pa.array(c, t) for c, t in zip(columns, TYPES, strict=True)]
+    batch = pa.RecordBatch.from_arrays(arrays, names=NAMES)
+    options = {"dead_letters": True, "send": None} | more
+    schema = options.pop("schema", None)
+    runner = SlotRunner(
+        spec, handler, options.pop("policy", RetryPolicy(jitter=0)), schema, **options
+    )
+    return runner.run(3, [batch.slice(i, 4) for i in range(0, batch.num_rows, 4)])
+
+
+def done(report, part=0):
+    """Offsets that a report counts as done."""
+    return unpack_offsets(report.partitions[part].done).to_pylist()
+
+
+@pytest.mark.parametrize("concurrency", [1, 4])
+def test_a_record_is_told_whole(concurrency):
+    """A handler gets topic, partition, offset, key, value, timestamp, and knows its slot."""
+    seen = []
+
+    def handler(record):
+        seen.append((record, current_slot()))
+
+    report = run(handler, [(0, 5, b"a"), (1, 7, None)], concurrency=concurrency)
+    assert sorted(seen) == [
+        (Record("t", 10, 5, b"a", b"v5", 1_005, (), 1), 3),
+        (Record("t", 11, 7, None, b"v7", 1_007, (), 1), 3),
+    ]
+    assert (done(report, 0), done(report, 1)) == ([5], [7])
+    assert (report.rows, report.handled, report.failures) == (2, 2, 0)
+    assert current_slot() == -1
+
+
+@pytest.mark.parametrize("concurrency", [1, 4])
+@pytest.mark.parametrize(
+    ("answer", "delay", "text"),
+    [
+        (Retry(after=7.0, reason="later"), 7.0, "later"),
+        (RuntimeError("bad"), 2.0, "RuntimeError: bad"),
+        (SystemExit(3), 2.0, "SystemExit: 3"),
+    ],
+)
+def test_a_failed_record_blocks_its_key_alone(concurrency, answer, delay, text):
+    """Raised or returned, a failure holds back the later records of its key and no other."""
+
+    def handler(record):
+        if record.offset == 1:
+            if isinstance(answer, Retry):
+                return answer
+            raise answer
+        return None
+
+    rows = [(0, o, b"ab"[o % 2 : o % 2 + 1]) for o in range(6)]
+    work = {0: PartitionWork(((0, 99),), attempts={1: 1})}
+    report = run(handler, rows, work=work, concurrency=concurrency)
+    (failure,) = report.partitions[0].failed
+    assert (failure.offset, failure.attempts, failure.delay, failure.error) == (1, 2, delay, text)
+    assert sorted(o for o, _ in report.partitions[0].blocked) == [3, 5]
+    assert done(report) == [0, 2, 4]
+
+
+@pytest.mark.parametrize("concurrency", [1, 4])
+def test_what_is_given_up_is_a_dead_letter_and_its_key_flows_on(concurrency):
+    """Rejected, or out of attempts: the record is handed over whole, with why."""
+
+    def handler(record):
+        if record.offset == 0:
+            raise Reject("never")
+        if record.offset == 1:
+            raise ValueError("third time")
+
+    work = {0: PartitionWork(((0, 99),), attempts={1: 2})}
+    policy = RetryPolicy(max_attempts=3)
+    report = run(
+        handler, [(0, o, b"k") for o in range(3)], work=work, concurrency=concurrency, policy=policy
+    )
+    assert done(report) == [0, 1, 2]
+    first, second = report.dead
+    assert (first.offset, first.reason, first.attempts, first.value) == (0, "never", 1, b"v0")
+    assert (second.reason, second.attempts) == ("ValueError: third time", 3)
+    assert "third time" in second.trace
+    assert "handler" in second.trace
+
+
+def test_a_reject_without_dead_letters_is_fatal():
+    """Without a place for dead letters the record stays pending and the job is told to stop."""
+
+    def handler(record):
+        raise Reject("no")
+
+    report = run(handler, [(0, 4, b"k")], dead_letters=False)
+    assert "t-10@4" in report.fatal
+    assert "dead_letter" in report.fatal
+    assert done(report) == []
+    assert [f.offset for f in report.partitions[0].failed] == [4]
+
+
+def test_without_ordering_a_failure_blocks_nothing():
+    """With ordering none every record stands alone; with partition the failure stops all."""
+
+    def handler(record):
+        if record.offset == 1:
+            raise RuntimeError
+
+    rows = [(0, o, b"k") for o in range(4)]
+    assert done(run(handler, rows, ordering="none")) == [0, 2, 3]
+    assert done(run(handler, rows, ordering="none", concurrency=3)) == [0, 2, 3]
+    assert done(run(handler, [(0, o, b"%d" % o) for o in range(4)], ordering="partition")) == [0]
+
+
+@pytest.mark.parametrize("concurrency", [1, 2])
+def test_past_the_time_box_nothing_starts(concurrency):
+    """What the box leaves over is named by the first offset not looked at."""
+
+    def handler(record):
+        time.sleep(0.05)
+
+    rows = [(0, o, b"k") for o in range(50)]
+    report = run(handler, rows, batch_time=0.12, concurrency=concurrency)
+    first = report.partitions[0].resume
+    assert report.timed_out
+    assert 0 < first < 10
+    assert done(report) == list(range(first))
+
+
+def test_one_record_may_always_start():
+    """Even a box of no time lets one record through, so that a job cannot stand still."""
+    report = run(lambda record: None, [(0, o, b"k") for o in range(3)], batch_time=0.0)
+    assert done(report) == [0]
+    assert report.partitions[0].resume == 1
+
+
+def test_keys_run_side_by_side_and_each_in_order():
+    """As many handlers run at once as asked for, never two of a key."""
+    running, most, overlaps, order = set(), [0], [], {}
+    lock = threading.Lock()
+
+    def handler(record):
+        with lock:
+            if record.key in running:
+                overlaps.append(record)
+            running.add(record.key)
+            most[0] = max(most[0], len(running))
+            order.setdefault(record.key, []).append(record.offset)
+        time.sleep(0.002)
+        with lock:
+            running.discard(record.key)
+
+    rows = [(0, o, b"hot" if o % 2 else b"k%d" % (o % 16)) for o in range(200)]
+    report = run(handler, rows, concurrency=4)
+    assert done(report) == list(range(200))
+    assert not overlaps
+    assert most[0] == 4
+    assert all(offsets == sorted(offsets) for offsets in order.values())
+
+
+def test_rows_that_are_not_wanted_are_left_alone():
+    """Offsets outside the slot's ranges, and blocked keys, are not started."""
+    seen = []
+    key = hash(b"x") & (2**63 - 1)
+    work = {0: PartitionWork(((2, 3), (6, 6)), blocked=frozenset({key}))}
+    rows = [(0, o, b"x" if o == 3 else b"y") for o in range(8)]
+    report = run(lambda r: seen.append(r.offset), rows, work=work)
+    assert seen == [2, 6]
+    assert report.partitions[0].blocked == [(3, key)]
+    assert done(report) == [2, 6]
+
+
+def test_output_rows_carry_their_origin():
+    """One row, several or none: each with the record it came from."""
+
+    def handler(record):
+        return (
+            None
+            if record.offset == 0
+            else ({"n": record.offset * 10 + i} for i in range(record.offset))
+        )
+
+    report = run(handler, [(0, o, b"k") for o in range(3)], schema=pa.schema([("n", pa.int64())]))
+    table = pa.ipc.open_stream(report.outputs).read_all()
+    assert table.to_pydict() == {"n": [10, 20, 21], "_part": [0, 0, 0], "_offset": [1, 2, 2]}
+
+
+def test_a_row_that_does_not_fit_is_named():
+    """A row of another type than the schema stops the job, naming record and row."""
+    report = run(lambda r: {"n": "x"}, [(0, 4, b"k")], schema=pa.schema([("n", pa.int64())]))
+    assert "t-10@4" in report.fatal
+    assert "'x'" in report.fatal
+
+
+@pytest.mark.parametrize("name", ["nowhere", "os:nothing", "no_such_module:f", ":f"])
+def test_a_handler_that_is_not_there_is_told(name):
+    """A name that leads to nothing callable is an error."""
+    with pytest.raises((ValueError, ImportError)):
+        resolve_handler(name)
+
+
+@pytest.mark.parametrize(
+    "offsets", [[], [5], [5, 6, 7], [0, 2**62], [0, 300, 400, 70_000, 2**33], list(range(9_999))]
+)
+def test_offsets_travel_unchanged(offsets):
+    """Packed and unpacked, also from the middle of a larger array."""
+    array = pa.array(offsets, pa.int64())
+    assert unpack_offsets(pack_offsets(array)).to_pylist() == offsets
+    assert unpack_offsets(pack_offsets(array[1:])).to_pylist() == offsets[1:]
