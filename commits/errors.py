@@ -263,7 +263,7 @@ class CommitLogUnavailable(CommitStoreError):
 
     Attributes:
         target: The commit table.
-        operation: What was tried: `append` or `compact`.
+        operation: What was tried: `create`, `append` or `compact`.
         problem: What the table's engine said.
     """
 

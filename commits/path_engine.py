@@ -83,26 +83,16 @@ class PathEngine:
             UnsupportedTarget: If the target looks like the name of a table in a catalog.
             CommitTableFormat: If there is something else than a Delta table.
             CorruptCommitLog: If there is one that cannot be opened.
+            CommitLogUnavailable: If the place cannot be reached or written.
         """
         uri = _uri_of(target)
         options = dict(storage_options) if storage_options else None
-        if not DeltaTable.is_deltatable(uri, options):
-            _refuse_foreign_files(uri)
-            try:
-                DeltaTable.create(
-                    uri,
-                    schema,
-                    mode="error",
-                    partition_by=["segment"],
-                    description="Individual commits of coopconsume: an append-only log.",
-                    configuration=dict(properties),
-                    storage_options=options,
-                    raise_if_key_not_exists=False,
-                )
-            except (DeltaError, OSError):
-                # Somebody else may have been faster; if not, this is why it cannot be created.
-                if not DeltaTable.is_deltatable(uri, options):
-                    raise
+        try:
+            if not DeltaTable.is_deltatable(uri, options):
+                _refuse_foreign_files(uri)
+                _create(uri, schema, properties, options)
+        except (DeltaError, OSError) as error:
+            raise CommitLogUnavailable(uri, "create", str(error)) from error
         return cls(uri, storage_options)
 
     @property
@@ -245,6 +235,26 @@ class PathEngine:
             self._table.create_checkpoint()
         except (DeltaError, OSError) as error:  # the row is written: only later reads are slower
             log.warning("no checkpoint of %s at version %d: %s", self._uri, self.version, error)
+
+
+def _create(
+    uri: str, schema: pa.Schema, properties: Mapping[str, str], options: dict[str, str] | None
+) -> None:
+    try:
+        DeltaTable.create(
+            uri,
+            schema,
+            mode="error",
+            partition_by=["segment"],
+            description="Individual commits of coopconsume: an append-only log.",
+            configuration=dict(properties),
+            storage_options=options,
+            raise_if_key_not_exists=False,
+        )
+    except (DeltaError, OSError):
+        # Somebody else may have been faster; if not, this is why it cannot be created.
+        if not DeltaTable.is_deltatable(uri, options):
+            raise
 
 
 def _columns_of(schema: Schema) -> Mapping[str, str]:

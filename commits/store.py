@@ -83,6 +83,7 @@ class CommitStore(Ownership):
             UnsupportedTarget: If the target looks like the name of a table in a catalog.
             CommitTableFormat: If it is no commit table, or of another format.
             CorruptCommitLog: If it cannot be read.
+            CommitLogUnavailable: If the place cannot be reached or written.
         """
         engine = open_table(target, storage_options, segment_versions)
         return cls(engine, cluster=cluster, max_ranges=max_ranges)
@@ -164,6 +165,7 @@ class CommitStore(Ownership):
             MaxIndividualCommitsReached: If partitions would have too many ranges.
             IndividualCommitTooOld: If partitions lie wholly below the stable offset.
             IndividualCommitNotAllowed: If commits are switched off in this store.
+            CommitLogUnavailable: If it is not known whether it was written; repeat it with its id.
             ValueError: If an offset makes no sense; nothing was written.
 
         The last errors but two carry the answers of all partitions in `results`; what other

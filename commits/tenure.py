@@ -64,8 +64,8 @@ class Tenure:
         return cls(event.epoch, event.generation, {event.member: shares}, topic_ids)
 
     def live_shares(self) -> Iterator[tuple[str, OwnedShare]]:
-        """Members that may commit, with each of their shares."""
-        for member, shares in self.members.items():
+        """Members that may commit, with each of their shares, in the members' order."""
+        for member, shares in sorted(self.members.items()):
             if member not in self.fenced:
                 yield from ((member, share) for share in shares)
 

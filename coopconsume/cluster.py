@@ -134,6 +134,35 @@ class Cluster:
             (specs if offset < 0 else fixed)[topic, partition] = offset
         return self._offsets(specs) | fixed
 
+    def record_bytes(self, partitions: Iterable[Partition]) -> float | None:
+        """Bytes a record takes on the brokers' disks, in the partition where it takes most.
+
+        Returns:
+            None where the cluster does not tell, as without the right to describe it.
+        """
+        from kafka.errors import KafkaError
+
+        wanted = list(partitions)
+        topics: dict[str, list[int]] = {}
+        for topic, partition in wanted:
+            topics.setdefault(topic, []).append(partition)
+        try:
+            answers = self._admin.describe_log_dirs(topics)
+            starts, ends = self.log_starts(wanted), self.ends(wanted)
+        except KafkaError:
+            return None
+        sizes = {
+            (topic["name"], found["partition_index"]): found["partition_size"]
+            for answer in answers
+            for folder in answer["log_dirs"]
+            for topic in folder["topics"]
+            for found in topic["partitions"]
+        }
+        return max(
+            (size / (ends[tp] - starts[tp]) for tp, size in sizes.items() if ends[tp] > starts[tp]),
+            default=None,
+        )
+
     def primary(self) -> dict[Partition, Primary]:
         """What ``__consumer_offsets`` holds for the group."""
         group = self._options.group_id

@@ -42,12 +42,16 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-#: Batches at once: one runs, the next takes over the slots that are back.
+#: Batches at once of which no slot is back yet; those that wait for stragglers are not counted.
 BATCHES_AT_ONCE = 2
-#: Offsets in the first batch; it grows and shrinks with how long batches take.
+#: Offsets in the first batch where the size of records is not known, and where it is.
 FIRST_WINDOW = 20_000
+FIRST_WINDOW_OF_KNOWN = 1_000_000
 LARGEST_WINDOW = 2_000_000
+#: Bytes of keys and values in a batch.
 LARGEST_BYTES = 256 << 20
+#: How much smaller records may be on the brokers' disks than they are, by compression.
+_COMPRESSED = 2.0
 _IDLE_WAIT = 0.2
 _ENDS_EVERY = 0.5
 _STARTS_EVERY = 10.0
@@ -98,7 +102,10 @@ class Job:
         self._auditing = False
         self._target: dict[TopicPartition, int] | None = None
         self._waiters: list[tuple[dict[TopicPartition, int], threading.Event]] = []
-        self._batches = ThreadPoolExecutor(BATCHES_AT_ONCE, thread_name_prefix="coopconsume-batch")
+        # Every slot may be a straggler in a batch of its own.
+        self._batches = ThreadPoolExecutor(
+            slots + BATCHES_AT_ONCE, thread_name_prefix="coopconsume-batch"
+        )
         self._audits = ThreadPoolExecutor(1, thread_name_prefix="coopconsume-audit")
         self._saver = ThreadPoolExecutor(1, thread_name_prefix="coopconsume-commit")
         self.partitions = self._make_partitions()
@@ -157,6 +164,7 @@ class Job:
     def _main(self) -> None:
         try:
             self._refresh_ends(force=True)
+            self._size_first_window()
             if self._work.available_now:
                 self._target = {(p.topic, p.partition): p.end for p in self.partitions}
             while not self._finished():
@@ -184,11 +192,11 @@ class Job:
         waits = [_IDLE_WAIT]
         waits += [due - now for p in self.partitions if (due := p.next_due()) is not None]
         waits += [at - now for at in self._barred.values()]
-        if self._busy and len(self._busy) < self._slots and len(self._running) < BATCHES_AT_ONCE:
+        if self._busy and len(self._busy) < self._slots:
             waits.append(0.05)
         if self._unsaved.since and not self._saving:
             waits.append(self._unsaved.since + _COMMIT_LINGER - now)
-        return max(0.005, min(waits))
+        return max(0.02, min(waits))
 
     def _finished(self) -> bool:
         idle = (
@@ -258,18 +266,27 @@ class Job:
 
     # -- batches
 
+    def _size_first_window(self) -> None:
+        size = self._membership.cluster.record_bytes(self._membership.owned)
+        if size is not None:
+            self._record_bytes = size * _COMPRESSED
+            self._window = FIRST_WINDOW_OF_KNOWN
+
     def _launch(self) -> None:
         now = time.time()
         self._barred = {slot: at for slot, at in self._barred.items() if at > now}
-        if self._stopping or len(self._running) >= BATCHES_AT_ONCE:
+        if self._stopping or now - self._batch_at < self._work.interval:
             return
-        if now - self._batch_at < self._work.interval:
-            return
+        young = 0
         for running in self._running.values():
-            # Slots come back one by one: wait a moment, so that most go into one batch.
             since, taken = running.first_report, now - running.started
-            if running.waiting and (since is None or now - since < min(1.0, 0.05 + taken / 4)):
+            if since is None:
+                young += 1
+            elif running.waiting and now - since < min(1.0, 0.05 + taken / 4):
+                # Slots come back one by one: wait a moment, so that most go into one batch.
                 return
+        if young >= BATCHES_AT_ONCE:
+            return
         free = [s for s in range(self._slots) if s not in self._busy and s not in self._barred]
         limits = Limits(
             self._allowed_window(),

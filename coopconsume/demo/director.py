@@ -171,7 +171,7 @@ class Demo:
         stormy = Query(
             f"stormy{mark}",
             str(folder / "stormy"),
-            self._records // 8,
+            self._records // 3,
             batch_time=5.0,
             concurrency=2,
             poison_every=max(2, self._records // _POISON),

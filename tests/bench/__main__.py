@@ -12,6 +12,7 @@ import click
 
 from tests.bench.commit import commit
 from tests.bench.cycle import cycle
+from tests.bench.figures import WARM_UPS
 from tests.bench.ground import prepared, surroundings
 from tests.bench.sleep import sleep
 from tests.bench.throughput import throughput
@@ -19,8 +20,8 @@ from tests.bench.throughput import throughput
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from tests.bench.figures import Report
-    from tests.bench.ground import Ground
+    from tests.bench.figures import WARM_UPS, Report
+from tests.bench.ground import Ground
 
 _BENCHMARKS: dict[str, Callable[[Ground, Callable[[str], None]], list[Report]]] = {
     "throughput": throughput,
@@ -35,7 +36,7 @@ _PLACE = re.compile(r"(<!-- bench:begin -->\n).*?(<!-- bench:end -->)", re.DOTAL
 @click.argument("names", nargs=-1, type=click.Choice(list(_BENCHMARKS)))
 @click.option("--quick", is_flag=True, help="Small sizes and two turns: to see that all works.")
 @click.option("--markdown", is_flag=True, help="Print Markdown tables.")
-@click.option("--turns", type=click.IntRange(1), help="Turns that count, after one for warmth [5].")
+@click.option("--turns", type=click.IntRange(1), help="Turns that count [5].")
 @click.option(
     "--update",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
@@ -55,8 +56,8 @@ def main(
             reports += _BENCHMARKS[name](ground, _say)
     command = " ".join(["python -m tests.bench", *names, *(["--quick"] if quick else [])])
     head = (
-        f"`{command}`, {dt.datetime.now(dt.UTC):%Y-%m-%d}: medians of {turns} turns after one for "
-        f"warmth, all sides in turn. {surroundings()}."
+        f"`{command}`, {dt.datetime.now(dt.UTC):%Y-%m-%d}: medians of {turns} turns after "
+        f"{WARM_UPS} for warmth, all sides in turn. {surroundings()}."
     )
     click.echo("\n\n".join([head, *(report.render(markdown=markdown) for report in reports)]))
     if update is not None:

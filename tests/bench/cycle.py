@@ -39,7 +39,9 @@ def cycle(ground: Ground, say: Callable[[str], None]) -> list[Report]:
     try:
         with ground.consumer(topic) as consumer:
             sides: dict[str, Callable[[int], float]] = {
-                _OURS: lambda turn: _ours(consumer, producer, topic, rounds, parts if turn else {}),
+                _OURS: lambda turn: _ours(
+                    consumer, producer, topic, rounds, parts if turn > 0 else {}
+                ),
                 _BARE: lambda _: _bare(ground, producer, bare_topic, rounds),
             }
             values = take_turns(sides, ground.turns, say=say)

@@ -10,6 +10,9 @@ from typing import TYPE_CHECKING, Literal
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
+#: Turns that do not count: the JVM compiles what it runs often only after a while.
+WARM_UPS = 2
+
 
 @dataclass(frozen=True)
 class Figure:
@@ -97,21 +100,21 @@ class Report:
 def take_turns(
     sides: Mapping[str, Callable[[int], float]], turns: int, *, say: Callable[[str], None]
 ) -> dict[str, list[float]]:
-    """Run every side once for warmth, then all of them in turn.
+    """Run every side twice for warmth, then all of them in turn.
 
     Args:
-        sides: By name, a function of the number of the turn (0 is the warm-up) that returns what
-            it measured.
+        sides: By name, a function of the number of the turn (below 1 while warming up) that
+            returns what it measured.
         turns: How many count.
         say: Told of each value as it comes.
     """
     values: dict[str, list[float]] = {name: [] for name in sides}
-    for turn in range(turns + 1):
+    for turn in range(1 - WARM_UPS, turns + 1):
         for name, side in sides.items():
             value = side(turn)
-            if turn:
+            if turn > 0:
                 values[name].append(value)
-            say(f"  {'warm-up' if not turn else f'turn {turn}'}: {name}: {_number(value)}")
+            say(f"  {f'turn {turn}' if turn > 0 else 'warm-up'}: {name}: {_number(value)}")
     return values
 
 

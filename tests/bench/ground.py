@@ -70,7 +70,7 @@ class Ground:
 
     def load(self, topic: str, records: int, keys: int, value_bytes: int) -> None:
         """Create a topic of one partition and fill it through Spark's Kafka sink, in order."""
-        from pyspark.sql import functions as F  # noqa: N812
+        from pyspark.sql import functions as F
 
         self.broker.create_topic(topic, 1)
         number = F.col("id").cast("string")

@@ -1,0 +1,549 @@
+"""The commit store on real Delta tables: who may commit, what is committed, what is answered."""
+
+from __future__ import annotations
+
+import pickle
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import pytest
+
+import commits
+from commits import (
+    ACCEPT_INDIVIDUAL_COMMIT,
+    MAX_NUM_RANGES,
+    ClaimConflict,
+    CommitRefused,
+    CommitResult,
+    CommitStore,
+    CommitStoreError,
+    Epoch,
+    EpochConflict,
+    FencedMember,
+    IndividualCommitNotAllowed,
+    IndividualCommitTooOld,
+    MaxIndividualCommitsReached,
+    OffsetRanges,
+    OwnedShare,
+    PartitionCommits,
+    Pending,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+P0, P1 = ("t", 0), ("t", 1)
+HALF = 2**62
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> str:
+    """Where a commit table may be made."""
+    return str(tmp_path / "commits")
+
+
+@pytest.fixture
+def store(path: str) -> CommitStore:
+    """A store on a new table."""
+    return CommitStore.open(path)
+
+
+def opened(
+    store: CommitStore, *members: str, previous: Epoch | None = None, **more: object
+) -> Epoch:
+    """An epoch in which every member has both partitions."""
+    shares = [P0, P1]
+    return store.open_epoch(
+        "g", dict.fromkeys(members or ("m",), shares), previous=previous, **more  # type: ignore[arg-type]
+    )  # fmt: skip
+
+
+def at_once(*calls: Callable[[], object]) -> list[object]:
+    """Results or errors of calls that start at the same moment, each in a thread."""
+    barrier = threading.Barrier(len(calls))
+
+    def run(call: Callable[[], object]) -> object:
+        barrier.wait()
+        try:
+            return call()
+        except CommitStoreError as error:
+            return error
+
+    with ThreadPoolExecutor(len(calls)) as pool:
+        return list(pool.map(run, calls))
+
+
+def test_commits_out_of_order_survive_a_restart(path: str, store: CommitStore) -> None:
+    """KIP-X's picture through the table: merge, head fill, and the same state for a new process."""
+    epoch = opened(store)
+    store.start("g", epoch, "m", {P0: 43})
+    assert store.commit("g", epoch, "m", {P0: [(50, 50)]})[P0] == CommitResult(43, 1, 0, 1)
+    assert store.commit("g", epoch, "m", {P0: [(45, 47)]})[P0] == CommitResult(43, 3, 0, 2)
+    assert store.commit("g", epoch, "m", {P0: [(48, 49)]})[P0] == CommitResult(43, 2, 0, 1)
+    assert store.state("g") == {P0: PartitionCommits(43, [(45, 50)])}
+    reopened = CommitStore.open(path)
+    assert reopened.state("g") == {P0: PartitionCommits(43, [(45, 50)])}
+    assert reopened.current_epoch("g") == epoch
+    assert reopened.commit("g", epoch, "m", {P0: [(43, 44)]})[P0] == CommitResult(51, 2, 0, 0)
+    assert store.state("g")[P0].stable_offset == 51
+
+
+def test_one_commit_answers_for_every_partition(store: CommitStore) -> None:
+    """Partitions of one commit are answered each with its own status, in one version of the table."""
+    epoch = opened(store)
+    store.commit("g", epoch, "m", {P0: [(0, 9)]})
+    answers = store.commit(
+        "g", epoch, "m", {P0: OffsetRanges([(2, 3)]), P1: [(5, 5), (7, 8)]}, too_old="report"
+    )
+    assert answers == {P0: CommitResult(10, 0, 2, 0, "too_old"), P1: CommitResult(0, 3, 0, 2)}
+    assert store.commit("g", epoch, "m", {P1: [(7, 7)]})[P1] == CommitResult(
+        0, 0, 1, 2, "duplicate"
+    )
+    assert [entry["version"] for entry in store.history("g")] == [1, 2, 3, 4]
+
+
+def test_too_old_is_raised_once_with_all_answers(store: CommitStore) -> None:
+    """The error says where the stable offset is; what the other partition committed stands."""
+    epoch = opened(store)
+    store.commit("g", epoch, "m", {P0: [(0, 9)]})
+    with pytest.raises(IndividualCommitTooOld) as caught:
+        store.commit("g", epoch, "m", {P0: [(2, 3)], P1: [(0, 4)]})
+    assert caught.value.stable_offset == 10
+    assert caught.value.results is not None
+    assert {at: r.status for at, r in caught.value.results.items()} == {
+        P0: "too_old",
+        P1: "committed",
+    }
+    assert store.state("g")[P1].stable_offset == 5
+
+
+def test_a_fenced_zombie_writes_but_never_counts(path: str, store: CommitStore) -> None:
+    """A member of an old epoch appends before it knows; the row is there and changes nothing."""
+    zombie = CommitStore.open(path)
+    old = opened(zombie)
+    zombie.commit("g", old, "m", {P0: [(0, 4)]})
+    new = opened(store, "n", previous=old)
+    with pytest.raises(FencedMember) as caught:
+        zombie.commit("g", old, "m", {P0: [(5, 9)]}, commit_id="late")
+    assert (caught.value.epoch, caught.value.in_force) == (old, new)
+    assert caught.value.results is not None
+    assert caught.value.results[P0].status == "refused"
+    assert store.state("g") == {P0: PartitionCommits(5)}
+    assert [e["counted"] for e in store.history("g") if e["id"] == "late"] == [False]
+    assert "late" not in store.counted_commits("g")
+    with pytest.raises(FencedMember):  # now it knows, and does not even write
+        zombie.commit("g", old, "m", {P0: [(5, 9)]})
+    with pytest.raises(FencedMember):
+        store.log_start("g", old, "m", {P0: 100})
+    with pytest.raises(FencedMember, match="not a member"):
+        store.commit("g", new, "m", {P0: [(5, 9)]})
+    assert store.commit("g", new, "n", {P0: [(5, 9)]})[P0].stable_offset == 10
+
+
+def test_of_two_epochs_at_once_one_counts(path: str, store: CommitStore) -> None:
+    """Two leaders that saw the same epoch in force: one opens the next, the other is told."""
+    first = opened(store)
+    others = [CommitStore.open(path) for _ in range(3)]
+    results = at_once(*(lambda s=s: opened(s, previous=first, generation=2) for s in others))
+    winners = [result for result in results if isinstance(result, Epoch)]
+    assert len(winners) == 1
+    assert winners[0] == store.current_epoch("g")
+    assert winners[0].number > first.number
+    losers = [result for result in results if isinstance(result, EpochConflict)]
+    assert len(losers) == 2
+    assert {(loser.epoch, loser.in_force) for loser in losers} == {(first, winners[0])}
+
+
+def test_a_leader_that_slept_does_not_fence_the_live_group(store: CommitStore) -> None:
+    """An epoch that follows on a stale one, or on none, is refused and names the one in force."""
+    first = opened(store)
+    second = opened(store, previous=first)
+    for stale in (first, None, Epoch(second.number, "other")):
+        with pytest.raises(EpochConflict) as caught:
+            opened(store, "sleeper", previous=stale)
+        assert caught.value.in_force == second
+    assert store.commit("g", second, "m", {P0: [(0, 0)]})[P0].committed == 1
+
+
+def test_an_epoch_whose_answer_was_lost_is_opened_once(path: str, store: CommitStore) -> None:
+    """The same nonce gives the same epoch and no second row; for another assignment it is refused."""
+    epoch = opened(store, previous=None, generation=3, nonce="mine")
+    again = CommitStore.open(path)
+    assert opened(again, previous=None, generation=3, nonce="mine") == epoch
+    assert len(store.history("g")) == 1
+    with pytest.raises(ValueError, match="mine"):
+        opened(again, "m", "n", previous=None, generation=3, nonce="mine")
+
+
+def test_the_epoch_tells_the_whole_assignment(path: str, store: CommitStore) -> None:
+    """Members check the assignment in the log: shares in any form come back as written."""
+
+    @dataclass
+    class Keys:
+        first: int
+        last: int
+
+    @dataclass
+    class Share:
+        topic: str
+        partition: int
+        key_range: Keys
+
+    epoch = store.open_epoch(
+        "g",
+        {"a": [Share("t", 0, Keys(0, HALF))], "b": [("t", 0, HALF + 1, 2**63 - 1), ("u", 1)]},
+        previous=None,
+        generation=7,
+        topic_ids={"t": "id-t"},
+    )
+    found = CommitStore.open(path).assignment("g")
+    assert found is not None
+    assert (found.epoch, found.generation, found.fenced) == (epoch, 7, {})
+    assert found.topic_ids == {"t": "id-t"}
+    assert found.members == {
+        "a": (OwnedShare("t", 0, 0, HALF),),
+        "b": (OwnedShare("t", 0, HALF + 1), OwnedShare("u", 1)),
+    }
+    for nonsense in [
+        ("t",),
+        ("t", -1),
+        ("", 0),
+        ("t", 0, 5, 4),
+        ("t", 0, 0, 2**63),
+        "t",
+        ("t", 0.5),
+    ]:
+        with pytest.raises(ValueError, match="share"):
+            store.open_epoch("g", {"a": [nonsense]}, previous=epoch)
+
+
+def test_two_stores_take_turns(path: str, store: CommitStore) -> None:
+    """Members in two processes commit halves of the same offsets; both see all of them."""
+    other = CommitStore.open(path)
+    epoch = opened(store, "m", "n")
+    for offset in range(0, 20, 2):
+        store.commit("g", epoch, "m", {P0: [(offset, offset)]})
+        result = other.commit("g", epoch, "n", {P0: [(offset + 1, offset + 1)]})[P0]
+        assert result == CommitResult(offset + 2, 1, 0, 0)
+    assert store.state("g") == other.state("g") == {P0: PartitionCommits(20)}
+
+
+def test_one_store_serves_many_threads(store: CommitStore) -> None:
+    """Threads that share a store lose nothing."""
+    epoch = opened(store)
+    at_once(
+        *(
+            lambda n=n: [
+                store.commit("g", epoch, "m", {P0: [(o, o)]}) for o in range(n, 40, 8)
+            ]
+            for n in range(8)
+        )
+    )  # fmt: skip
+    assert store.state("g") == {P0: PartitionCommits(40)}
+
+
+def test_a_repeated_commit_gets_its_first_answer(path: str, store: CommitStore) -> None:
+    """By its id, in any process, also after others went on; and it counts once."""
+    epoch = opened(store)
+    first = store.commit("g", epoch, "m", {P0: [(0, 4)]}, commit_id="run-1")
+    store.commit("g", epoch, "m", {P0: [(5, 9)]}, commit_id="run-2")
+    again = CommitStore.open(path)
+    for one in (store, again):
+        assert one.commit("g", epoch, "m", {P0: [(0, 4)]}, commit_id="run-1") == first
+    assert set(store.counted_commits("g")) == {"run-1", "run-2"}
+    with pytest.raises(CommitRefused, match="first commit with this id"):
+        store.commit("g", epoch, "m", {P1: [(0, 4)]}, commit_id="run-1")
+    with pytest.raises(ValueError, match="empty"):
+        store.commit("g", epoch, "m", {P1: [(0, 4)]}, commit_id="")
+
+
+def test_a_repeat_within_one_append_race_counts_once(path: str, store: CommitStore) -> None:
+    """Two processes that commit under one id at once both get the answer of the first row."""
+    epoch = opened(store)
+    other = CommitStore.open(path)
+    answers = at_once(
+        *(
+            lambda s=s: s.commit("g", epoch, "m", {P0: [(0, 4)]}, commit_id="x")
+            for s in (store, other)
+        )
+    )
+    assert answers == [{P0: CommitResult(5, 5, 0, 0)}] * 2
+
+
+def test_claims_exclude_each_other(path: str, store: CommitStore) -> None:
+    """Overlapping claims are refused naming the holder, of two at once the first counts."""
+    epoch = store.claim("g", "a", [("t", 0, 0, HALF)])
+    store.claim("g", "b", [("t", 0, HALF + 1, 2**63 - 1), ("t", 1)])
+    with pytest.raises(ClaimConflict) as caught:
+        store.claim("g", "c", [("t", 0, 5, 9)])
+    assert (caught.value.holder, caught.value.holder_epoch) == ("a", epoch)
+    assert store.commit("g", epoch, "a", {P0: [(0, 0)]})[P0].committed == 1
+    with pytest.raises(CommitRefused, match="no share"):
+        store.commit("g", epoch, "a", {P1: [(0, 0)]})
+    others = [CommitStore.open(path) for _ in range(3)]
+    results = at_once(*(lambda s=s: s.claim("g", "x", [("u", 0)]) for s in others))
+    assert sum(isinstance(result, Epoch) for result in results) == 1
+    assert sum(isinstance(result, ClaimConflict) for result in results) == 2
+    assert len(store.claims("g")) == 3
+
+
+def test_a_claim_can_be_released_or_taken_over(store: CommitStore) -> None:
+    """A released share is free; a takeover fences its holder, be it a claim or a group's member."""
+    one = store.claim("g", "a", [P0])
+    assert store.release("g", one, "a")
+    assert not store.release("g", one, "a")
+    two = store.claim("g", "b", [P0])
+    three = store.claim("g", "c", [P0], takeover=True)
+    with pytest.raises(FencedMember):
+        store.commit("g", two, "b", {P0: [(0, 0)]})
+    with pytest.raises(ClaimConflict):
+        opened(store, "m")
+    epoch = opened(store, "m", takeover=True)
+    with pytest.raises(FencedMember):
+        store.commit("g", three, "c", {P0: [(0, 0)]})
+    with pytest.raises(ClaimConflict):
+        store.claim("g", "d", [P0])
+    four = store.claim("g", "d", [P0], takeover=True)
+    with pytest.raises(FencedMember, match="taken over by 'd'"):
+        store.commit("g", epoch, "m", {P1: [(0, 0)]})
+    assert store.commit("g", four, "d", {P0: [(0, 0)]})[P0].committed == 1
+    with pytest.raises(ValueError, match="overlap"):
+        store.claim("g", "e", [("u", 0), ("u", 0, 5, 9)])
+    with pytest.raises(ValueError, match="at least one"):
+        store.claim("g", "e", [])
+
+
+def test_a_member_that_released_may_not_commit(store: CommitStore) -> None:
+    """A release ends a member's part in an epoch, and frees its shares for claims."""
+    epoch = opened(store, "m", "n")
+    assert store.release("g", epoch, "m")
+    assert store.release("g", epoch, "n")
+    with pytest.raises(FencedMember, match="released"):
+        store.commit("g", epoch, "m", {P0: [(0, 0)]})
+    assert store.claim("g", "a", [P0]).number > epoch.number
+
+
+def test_a_static_member_is_taken_over_by_its_new_process(store: CommitStore) -> None:
+    """The new id has the shares from its row on, the old id's commits do not count."""
+    epoch = opened(store, "old")
+    store.take_over("g", epoch, "new", replaces="old")
+    assert store.commit("g", epoch, "new", {P0: [(0, 0)]})[P0].committed == 1
+    with pytest.raises(FencedMember, match="taken over by 'new'"):
+        store.commit("g", epoch, "old", {P0: [(1, 1)]})
+    with pytest.raises(FencedMember):
+        store.take_over("g", epoch, "newer", replaces="old")
+
+
+def test_a_topic_made_anew_starts_anew(store: CommitStore) -> None:
+    """Another topic id forgets old commits; a commit for the old topic is refused, others stand."""
+    epoch = opened(store, topic_ids={"t": "one"})
+    store.commit("g", epoch, "m", {P0: [(0, 99)]}, pending={P1: [Pending(7)]})
+    epoch = opened(store, previous=epoch)  # nobody told the id: nothing is forgotten
+    assert store.state("g")[P0].stable_offset == 100
+    epoch = opened(store, previous=epoch, topic_ids={"t": "two"})
+    assert store.state("g") == {}
+    assert store.pending("g") == {}
+    with pytest.raises(CommitRefused, match="'one'") as caught:
+        store.commit("g", epoch, "m", {P0: [(100, 109)]}, topic_ids={"t": "one"})
+    assert caught.value.results[P0].status == "refused"
+    assert store.commit("g", epoch, "m", {P0: [(0, 0)]})[P0] == CommitResult(1, 1, 0, 0)
+
+
+def test_a_claim_from_before_a_topic_was_made_anew_is_refused(store: CommitStore) -> None:
+    """A live claim of the old topic cannot commit into the new one."""
+    claim = store.claim("g", "a", [P1], topic_ids={"t": "one"})
+    store.commit("g", claim, "a", {P1: [(0, 4)]})
+    store.open_epoch("g", {"m": [P0]}, previous=None, topic_ids={"t": "two"})
+    store.claim("g", "b", [("t", 1, 0, 9)], topic_ids={"t": "two"}, takeover=True)
+    with pytest.raises(FencedMember):
+        store.commit("g", claim, "a", {P1: [(5, 9)]})
+    assert P1 not in store.state("g")
+
+
+def test_the_limit_is_checked_before_anything_is_written(path: str) -> None:
+    """A commit above the limit is refused for its partition; others count, and so do gap fillers."""
+    store = CommitStore.open(path, max_ranges=2)
+    epoch = opened(store)
+    store.commit("g", epoch, "m", {P0: [(2, 2), (4, 4)]})
+    with pytest.raises(MaxIndividualCommitsReached) as caught:
+        store.commit("g", epoch, "m", {P0: [(6, 6)], P1: [(0, 4)]})
+    assert (caught.value.range_count, caught.value.max_ranges) == (3, 2)
+    assert caught.value.results is not None
+    assert {at: r.status for at, r in caught.value.results.items()} == {
+        P0: "refused",
+        P1: "committed",
+    }
+    assert store.state("g") == {P0: PartitionCommits(0, [(2, 2), (4, 4)]), P1: PartitionCommits(5)}
+    assert store.state("g")[P0].max_ranges == 2
+    assert store.commit("g", epoch, "m", {P0: [(0, 1)]})[P0] == CommitResult(3, 2, 0, 1)
+    store.set_setting(MAX_NUM_RANGES, 3, topic="t")
+    assert store.commit("g", epoch, "m", {P0: [(6, 6), (8, 8)]})[P0].range_count == 3
+    assert store.state("g")[P0].max_ranges == 3
+
+
+def test_pending_records_live_in_the_log(path: str, store: CommitStore) -> None:
+    """The latest word on an offset counts, a commit of the offset ends it, others stay."""
+    epoch = opened(store)
+    store.commit(
+        "g", epoch, "m", {}, pending={P0: [Pending(3, 2**63 - 1, 1, 1_700_000_000_000, "x")]}
+    )
+    store.commit(
+        "g", epoch, "m", {P0: [(0, 1)]}, pending={P0: [Pending(3, 9, 2, 0, "y"), Pending(5)]}
+    )
+    expected = {3: Pending(3, 9, 2, 0, "y"), 5: Pending(5)}
+    assert CommitStore.open(path).pending("g") == {P0: expected}
+    store.commit("g", epoch, "m", {P0: [(3, 3)]}, holes={P0: [(2, 2)]})
+    assert store.pending("g") == {P0: {5: Pending(5)}}
+    assert store.state("g") == {P0: PartitionCommits(4)}
+    with pytest.raises(ValueError, match="Pending"):
+        store.commit("g", epoch, "m", {}, pending={P0: [Pending(-1)]})
+
+
+def test_holes_are_committed_without_being_work(store: CommitStore) -> None:
+    """Proven holes move the stable offset and are neither new commits nor ever too old."""
+    epoch = opened(store)
+    answer = store.commit("g", epoch, "m", {P0: [(0, 1), (3, 3)]}, holes={P0: [(2, 2)]})
+    assert answer == {P0: CommitResult(4, 3, 0, 0)}
+    assert store.commit("g", epoch, "m", {}, holes={P0: [(0, 5)]})[P0] == CommitResult(6, 0, 0, 0)
+
+
+def test_the_first_word_on_where_a_partition_starts_counts(path: str, store: CommitStore) -> None:
+    """Owners of one partition that start it at once agree; later words change nothing."""
+    epoch = opened(store, "m", "n")
+    other = CommitStore.open(path)
+    at_once(
+        lambda: store.start("g", epoch, "m", {P0: 100}),
+        lambda: other.start("g", epoch, "n", {P0: 200}),
+    )
+    stable = store.state("g")[P0].stable_offset
+    assert stable in {100, 200}
+    answer = store.start("g", epoch, "m", {P0: 300, P1: 7})
+    assert {at: (r.stable_offset, r.status) for at, r in answer.items()} == {
+        P0: (stable, "duplicate"),
+        P1: (7, "committed"),
+    }
+
+
+def test_log_starts_and_truncations(store: CommitStore) -> None:
+    """The ends of Kafka's log move what is committed and pending; both need an owner."""
+    epoch = opened(store)
+    store.commit(
+        "g", epoch, "m", {P0: [(0, 4), (8, 9), (20, 29)]}, pending={P0: [Pending(6), Pending(40)]}
+    )
+    assert store.log_start("g", epoch, "m", {P0: 8})[P0].stable_offset == 10
+    assert store.pending("g") == {P0: {40: Pending(40)}}
+    assert store.truncate("g", epoch, "m", {P0: 25})[P0].stable_offset == 10
+    assert store.state("g") == {P0: PartitionCommits(10, [(20, 24)])}
+    assert store.pending("g") == {}
+    assert store.truncate("g", epoch, "m", {P0: 3})[P0].stable_offset == 3
+    with pytest.raises(CommitRefused):
+        store.log_start("g", epoch, "m", {("u", 0): 8})
+    for nonsense in [{P0: -1}, {P0: 2**63}, {P0: 1.5}, {("t",): 1}, {("t", -1): 1}, {"t": 1}]:
+        with pytest.raises(ValueError):
+            store.truncate("g", epoch, "m", nonsense)  # type: ignore[arg-type]
+
+
+def test_an_operators_reset_fences_whoever_is_at_work(store: CommitStore) -> None:
+    """Nobody commits on top of a reset; an owner's own reset goes on under its epoch."""
+    epoch = opened(store)
+    store.commit("g", epoch, "m", {P0: [(0, 4), (8, 9)]}, pending={P0: [Pending(6)]})
+    assert store.reset("g", {P0: 2}, epoch=epoch, member="m")[P0].stable_offset == 2
+    assert (store.state("g"), store.pending("g")) == ({P0: PartitionCommits(2)}, {})
+    store.commit("g", epoch, "m", {P0: [(2, 3)]})
+    store.reset("g", {P0: 0, P1: 50})
+    assert store.state("g") == {P0: PartitionCommits(0), P1: PartitionCommits(50)}
+    assert store.current_epoch("g") is None
+    with pytest.raises(FencedMember):
+        store.commit("g", epoch, "m", {P0: [(0, 4)]})
+    assert opened(store, previous=None).number > epoch.number
+
+
+def test_switches_and_limits_are_kept_in_the_store(path: str, store: CommitStore) -> None:
+    """Settings are seen by every store at once; a topic's go before the store's."""
+    other = CommitStore.open(path)
+    store.set_setting("accept.range.fetch", False)
+    store.set_setting("accept.range.fetch", True, topic="t")
+    assert other.settings() == {"accept.range.fetch": False}
+    assert other.settings("t") == {"accept.range.fetch": True}
+    store.set_setting("accept.range.fetch", None, topic="t")
+    assert other.settings("t") == {"accept.range.fetch": False}
+    with pytest.raises(TypeError):
+        store.set_setting("x", {1, 2})
+
+
+def test_individual_commits_can_be_switched_off(store: CommitStore) -> None:
+    """With `accept.individual.commit` off a commit is an error and nothing is written."""
+    epoch = opened(store)
+    store.set_setting(ACCEPT_INDIVIDUAL_COMMIT, False)
+    with pytest.raises(IndividualCommitNotAllowed):
+        store.commit("g", epoch, "m", {P0: [(0, 4)]})
+    assert store.state("g") == {}
+    store.set_setting(ACCEPT_INDIVIDUAL_COMMIT, True)
+    assert store.commit("g", epoch, "m", {P0: [(0, 4)]})[P0].committed == 5
+
+
+def test_groups_and_clusters_do_not_see_each_other(path: str, store: CommitStore) -> None:
+    """The same group id at another Kafka cluster is another group."""
+    epoch = opened(store)
+    store.commit("g", epoch, "m", {P0: [(0, 4)]})
+    elsewhere = CommitStore.open(path, cluster="other")
+    assert elsewhere.state("g") == {}
+    assert elsewhere.current_epoch("g") is None
+    assert opened(elsewhere).number == 1
+    assert store.current_epoch("g") == epoch
+    assert store.state("h") == {}
+
+
+def test_nothing_in_nothing_out(store: CommitStore) -> None:
+    """A commit of nothing writes nothing and is no error."""
+    epoch = opened(store)
+    assert store.commit("g", epoch, "m", {}) == {}
+    assert store.commit("g", epoch, "m", {P0: []}) == {P0: CommitResult(0, 0, 0, 0)}
+    assert store.start("g", epoch, "m", {}) == {}
+    assert len(store.history("g")) == 1
+
+
+def test_the_history_tells_what_counted(store: CommitStore) -> None:
+    """Each event is one entry, with who, under which epoch, and what came of it."""
+    epoch = opened(store, generation=4, member="leader")
+    store.commit("g", epoch, "m", {P0: [(0, 4)]}, commit_id="b-1")
+    first, second = store.history("g")
+    assert (first["kind"], first["epoch"], first["generation"], first["member"]) == (
+        "epoch", epoch.number, 4, "leader",
+    )  # fmt: skip
+    assert (second["id"], second["counted"], second["nonce"]) == ("b-1", True, epoch.nonce)
+    assert second["partitions"] == [
+        {"topic": "t", "partition": 0, "first": 0, "last": 4, "count": 5, "holes": 0, "pending": 0,
+         "status": "committed", "reason": "", "stable_offset": 5}
+    ]  # fmt: skip
+
+
+def test_errors_travel_between_processes() -> None:
+    """Every error comes back from a pickle with its message, its data, and what it says of retries."""
+    epoch, results = Epoch(3, "n"), {P0: CommitResult(1, 0, 0, 0, "refused", "why")}
+    examples: list[CommitStoreError] = [
+        commits.ClaimConflict("g", "m", ("t", 0, 0, 9), "h", epoch),
+        commits.CommitLogUnavailable("path", "append", "disk full"),
+        commits.CommitRefused("g", "m", results),
+        commits.CommitStoreBusy("path", "compact", 20),
+        commits.CommitTableFormat("path", "a file", "a table"),
+        commits.CorruptCommitLog("path", "rows are missing"),
+        commits.EpochConflict("g", "m", None, epoch, "late"),
+        commits.FencedMember("g", "m", epoch, None, "gone", results),
+        commits.IndividualCommitNotAllowed("g"),
+        commits.IndividualCommitTooOld(10, 5, results),
+        commits.MaxIndividualCommitsReached(3, 2, results),
+        commits.UnsupportedTarget("a.b", "a name"),
+    ]
+    kinds = {getattr(commits, name) for name in commits.__all__}
+    errors = {k for k in kinds if isinstance(k, type) and issubclass(k, CommitStoreError)}
+    assert {type(error) for error in examples} == errors - {CommitStoreError}
+    for error in examples:
+        again = pickle.loads(pickle.dumps(error))
+        assert type(again) is type(error)
+        assert (str(again), vars(again)) == (str(error), vars(error))
+        assert len(str(error)) > 40
+        assert isinstance(error.retriable, bool)
