@@ -135,21 +135,17 @@ class PartitionCommits:
         self._settle(self._stable_offset, self._ranges | fresh)
         return self._result(len(fresh), len(offered) - len(fresh))
 
-    def log_start(self, offset: int) -> OffsetRanges:
+    def log_start(self, offset: int) -> None:
         """The partition's log now begins at `offset`: a lower stable offset follows.
 
-        Returns:
-            What was not committed below it, and so is lost.
+        What is lost by it is what `uncommitted` tells below it before.
 
         Raises:
             ValueError: If the offset is negative.
         """
         start = _offset("log_start", offset)
-        lost = OffsetRanges()
         if start > self._stable_offset:
-            lost = self._ranges.complement(self._stable_offset, start - 1)
             self._settle(start, self._ranges)
-        return lost
 
     def truncate(self, end: int) -> None:
         """The partition's log now ends before `end`: what was committed from there on is forgotten.

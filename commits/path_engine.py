@@ -295,7 +295,8 @@ def _uri_of(target: str | os.PathLike[str]) -> str:
 
 def _refuse_foreign_files(uri: str) -> None:
     path = Path(uri.removeprefix("file://"))
-    if path.is_dir() and any(path.iterdir()):
+    # An empty log directory is a table that somebody else is just creating.
+    if path.is_dir() and any(entry.name != "_delta_log" for entry in path.iterdir()):
         raise CommitTableFormat(uri, "a directory with other files", "a Delta table or nothing")
     if path.exists() and not path.is_dir():
         raise CommitTableFormat(uri, "a file", "a Delta table or nothing")

@@ -168,8 +168,8 @@ class CommitStore(Ownership):
             CommitLogUnavailable: If it is not known whether it was written; repeat it with its id.
             ValueError: If an offset makes no sense; nothing was written.
 
-        The last errors but two carry the answers of all partitions in `results`; what other
-        partitions committed stands. They are raised in this order, one in all.
+        The first four are raised once, after all, in this order of preference, and carry the
+        answers of all partitions in `results`: what other partitions committed stands.
         """
         if commit_id is not None and not commit_id:
             raise ValueError("a commit id must not be empty")

@@ -342,6 +342,8 @@ class Job:
             self._record_bytes = report.value_bytes / report.rows
         self._take_in(running, report, now)
         self._meter.reported(report)
+        if not running.waiting:
+            self._resize(running)
         if report.fatal:
             raise HandlerFailed(report.fatal)
 
@@ -388,7 +390,6 @@ class Job:
             self._batch_failed(running, error)
         else:
             self._failed_in_a_row = 0
-            self._resize(running)
         self._meter.batch_ended(time.time() - running.started)
 
     def _reported_nothing(self, running: Running, slot: int) -> None:

@@ -107,7 +107,7 @@ class Ledger:
             return True
         delay = error.after if isinstance(error, Retry) else None
         wait = self.policy.delay(attempt) if delay is None else delay
-        failure = Failure(row.offset, row.key_hash, attempt, wait, text)
+        failure = Failure(row.offset, row.key_hash, row.key, attempt, wait, text)
         self.parts[row.part].failed.append(failure)
         if self.spec.ordering != "none":
             self.blocked[row.part].add(self.lane(row))

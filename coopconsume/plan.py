@@ -41,6 +41,7 @@ class Waiting:
         attempts: Failures so far.
         due: Seconds since the epoch at which it is tried again.
         error: What the handler said.
+        key: Its key for people, where this process has seen it.
         behind: Offsets of the same lane that must wait for it.
     """
 
@@ -49,6 +50,7 @@ class Waiting:
     attempts: int
     due: float
     error: str
+    key: bytes | None = None
     behind: list[int] = field(default_factory=list)
 
 
@@ -237,6 +239,7 @@ class Partition:
                 failure.attempts,
                 now + failure.delay,
                 failure.error,
+                failure.key,
             )
         for offset, key_hash in report.blocked:
             share.waiting[self.lane(key_hash, offset)].behind.append(offset)

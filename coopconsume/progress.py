@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 _KEPT = 100
 _SHOWN_RANGES = 5
+_SHOWN_KEY_BYTES = 100
 
 
 class Progress(dict[str, Any]):
@@ -161,6 +162,7 @@ def describe(partition: Partition, now: float) -> dict[str, Any]:
         if blocker is None
         else {
             "offset": blocker.offset,
+            "key": None if blocker.key is None else _shown(blocker.key),
             "keyHash": blocker.key_hash,
             "attempts": blocker.attempts,
             "dueInSeconds": round(max(0.0, blocker.due - now), 1),
@@ -168,3 +170,7 @@ def describe(partition: Partition, now: float) -> dict[str, Any]:
             "behind": len(blocker.behind),
         },
     }
+
+
+def _shown(key: bytes) -> str:
+    return key[:_SHOWN_KEY_BYTES].decode("utf-8", "backslashreplace")

@@ -64,10 +64,11 @@ class BatchSpec:
 
 @dataclass(frozen=True)
 class Failure:
-    """A record that is to be tried again ``delay`` seconds from now."""
+    """A record that is to be tried again ``delay`` seconds from now; its key is for people."""
 
     offset: int
     key_hash: int
+    key: bytes | None
     attempts: int
     delay: float
     error: str

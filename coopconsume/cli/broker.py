@@ -16,20 +16,17 @@ if TYPE_CHECKING:
 _LOOK_EVERY = 0.2
 
 
-class TopicParameter(click.ParamType):
-    """``name:partitions``, or ``name`` for one partition."""
-
-    name = "name[:partitions]"
-
-    def convert(
-        self, value: object, param: click.Parameter | None, ctx: click.Context | None
-    ) -> tuple[str, int]:
-        """Split and check it."""
-        topic, _, partitions = str(value).partition(":")
+def _topics(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) -> dict[str, int]:
+    """Partitions by topic, of ``name:partitions`` or ``name`` for one partition."""
+    topics = {}
+    for value in values:
+        name, _, partitions = value.partition(":")
         count = int(partitions) if partitions.isdecimal() else 0 if partitions else 1
-        if not topic or count < 1:
-            self.fail(f"{value!r}: write it as name:partitions, such as flights:3", param, ctx)
-        return topic, count
+        if not name or count < 1:
+            text = f"{value!r}: write it as name:partitions, such as flights:3"
+            raise click.BadParameter(text, ctx, param)
+        topics[name] = count
+    return topics
 
 
 @click.command(epilog=EXIT_CODES)
@@ -40,11 +37,11 @@ class TopicParameter(click.ParamType):
     help="Folder for its data, kept; by default a temporary one that goes with the broker.",
 )
 @click.option(
-    "--topic", "topics", multiple=True, type=TopicParameter(),
+    "--topic", "topics", multiple=True, callback=_topics, metavar="NAME[:PARTITIONS]",
     help="Create this topic if it does not exist; may be repeated.",
 )  # fmt: skip
 @reported
-def broker(*, port: int | None, data_dir: Path | None, topics: tuple[tuple[str, int], ...]) -> int:
+def broker(*, port: int | None, data_dir: Path | None, topics: dict[str, int]) -> int:
     """Run a Kafka broker on this machine until Ctrl-C.
 
     Its address is the first line on standard output. Topics are not created by being named.
@@ -54,7 +51,7 @@ def broker(*, port: int | None, data_dir: Path | None, topics: tuple[tuple[str, 
     kafka = LocalKafka(data_dir, port=port)
     try:
         kafka.start()
-        for name, partitions in topics:
+        for name, partitions in topics.items():
             try:
                 kafka.create_topic(name, partitions)
             except TopicAlreadyExistsError:

@@ -7,7 +7,7 @@ import logging
 import signal
 import sys
 import traceback
-from typing import TYPE_CHECKING, Any, ParamSpec
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -17,8 +17,6 @@ from coopconsume.errors import CoopConsumeError, DataLoss, HandlerNotUsable, Opt
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-
-    P = ParamSpec("P")
 
 OK = 0
 FAILED = 1
@@ -60,7 +58,7 @@ def is_ours(error: BaseException) -> bool:
     return any(isinstance(error, kind) for kind, _ in _BY_KIND)
 
 
-def reported(command: Callable[P, int | None]) -> Callable[P, None]:
+def reported(command: Callable[..., int | None]) -> Callable[..., None]:
     """Make a command end by its exit code, with its errors in one sentence.
 
     The command returns its exit code, or None for 0. It gets the option ``--debug``, which shows

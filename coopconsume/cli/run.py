@@ -37,25 +37,21 @@ _LOOK_EVERY = 0.2
 _MAX_BACKOFF = 60.0
 
 
-class Pair(click.ParamType):
-    """``key=value``."""
-
-    name = "key=value"
-
-    def convert(
-        self, value: object, param: click.Parameter | None, ctx: click.Context | None
-    ) -> tuple[str, str]:
-        """Split it at the first equals sign."""
-        key, equals, rest = str(value).partition("=")
+def _pairs(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) -> dict[str, str]:
+    """What was given as ``key=value``; of a key given twice the last counts."""
+    pairs = {}
+    for value in values:
+        key, equals, rest = value.partition("=")
         if not key or not equals:
-            self.fail(f"{value!r}: write it as key=value", param, ctx)
-        return key, rest
+            raise click.BadParameter(f"{value!r}: write it as key=value", ctx, param)
+        pairs[key] = rest
+    return pairs
 
 
 @click.command(epilog=EXIT_CODES)
 @click.argument("handler", metavar="MODULE:FUNCTION")
 @click.option(
-    "-o", "--option", "options", multiple=True, type=Pair(),
+    "-o", "--option", "options", multiple=True, callback=_pairs, metavar="KEY=VALUE",
     help="An option of the consumer, such as subscribe=flights; may be repeated.",
 )  # fmt: skip
 @click.option("--concurrency", default=1, show_default=True, help="Handlers at once in a slot.")
@@ -84,13 +80,17 @@ class Pair(click.ParamType):
 @click.option("--name", help="Name of the query.")
 @click.option("--master", help="Spark's master, if no session is given; local by default.")
 @click.option(
-    "--spark-conf", multiple=True, type=Pair(), help="A setting of Spark; may be repeated."
+    "--spark-conf",
+    multiple=True,
+    callback=_pairs,
+    metavar="KEY=VALUE",
+    help="A setting of Spark; may be repeated.",
 )
 @reported
 def run(
     *,
     handler: str,
-    options: tuple[tuple[str, str], ...],
+    options: dict[str, str],
     concurrency: int,
     ordering: Any,
     max_attempts: int | None,
@@ -102,9 +102,9 @@ def run(
     processing_time: str | None,
     name: str | None,
     master: str | None,
-    spark_conf: tuple[tuple[str, str], ...],
+    spark_conf: dict[str, str],
 ) -> int:
-    """Call a Python function with every record of Kafka topics, in the order of keys.
+    r"""Call a Python function with every record of Kafka topics, in the order of keys.
 
     The function takes a coopconsume.Record and is found from the folder you are in, too. Needed
     options are kafka.bootstrap.servers, kafka.group.id, subscribe and commitTable:
@@ -115,8 +115,7 @@ def run(
 
     Ctrl-C lets what is in flight end, commits it and leaves; a second one leaves at once.
     """
-    given = dict(options)
-    parsed = Options.parse(given)
+    parsed = Options.parse(options)
     policy = _policy(max_attempts, backoff)
     _find_handlers_here()
     check_handler(handler)
@@ -124,11 +123,11 @@ def run(
     _look_before_starting(parsed, needs_java=session is None)
     with ExitStack() as stack:
         if session is None:
-            session = _local_session(master, dict(spark_conf), parsed.slots)
+            session = _local_session(master, spark_conf, parsed.slots)
             stack.callback(stop_session, session)
         screen = stack.enter_context(Screen(sys.stderr))
         stopper = stack.enter_context(_Stopper(screen))
-        with CooperativeConsumer(given, session) as consumer:
+        with CooperativeConsumer(options, session) as consumer:
             job = consumer.foreach(
                 handler,
                 concurrency=concurrency,

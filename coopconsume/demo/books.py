@@ -91,8 +91,9 @@ class Books:
         with_previous: Output rows that know the flight before.
         ends: Log end by partition.
         primary: What ``__consumer_offsets`` says, by partition.
-        gaps_first: For the restart: gap records that were called before anything beyond the
-            highest offset that was committed at the kill in their partition, and all of them.
+        gaps_first: For the restart: records below the highest committed offset of the kill that
+            their slot called before anything beyond it; and all of them, but for those that had
+            failed and whose next attempt was not due.
     """
 
     verdict: Verdict
@@ -168,13 +169,14 @@ def make_up(
 def _gaps_first(history: History, at_ns: int, standing: Standing) -> tuple[int, int]:
     first = 0
     for number, tp in enumerate(history.partitions):
-        later = np.flatnonzero((history.partition == number) & (history.start > at_ns))
-        offsets = history.offset[later]
-        beyond = np.flatnonzero(offsets > standing.top[tp])
-        before = offsets[: beyond[0]] if len(beyond) else offsets
-        # All of them are called again, as none of them is done.
-        first += len(np.unique(before))
-    return first, standing.undone_below
+        for slot in np.unique(history.slot):
+            of_slot = (history.partition == number) & (history.slot == slot)
+            offsets = history.offset[of_slot & (history.start > at_ns)]
+            beyond = np.flatnonzero(offsets > standing.top[tp])
+            # All gaps are called again, as none of them is done.
+            first += len(np.unique(offsets[: beyond[0]] if len(beyond) else offsets))
+    waiting = sum(map(len, standing.pending.values()))
+    return first, standing.undone_below - waiting
 
 
 def _offsets(rows: pa.Table, partitions: Sequence[Partition]) -> dict[Partition, NDArray[np.int64]]:

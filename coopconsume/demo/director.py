@@ -43,9 +43,9 @@ SLOTS = 8
 LEAST = 2_000
 """Fewer records would be through before anything could be seen of them."""
 
-_POISON = 150  # records that fail twice, about
-_HOPELESS = 15  # records that fail for good, about
-_SLOW_LEGS = 8
+_POISON = 60  # records that fail twice, about
+_HOPELESS = 6  # records that fail for good, about
+_SLOW_LEGS = 6
 _SLOW_SECONDS = 1.0
 _KILL_AT = 0.5
 
@@ -224,8 +224,8 @@ class Demo:
 
     def _first_act(self, events: Iterator[dict[str, Any]], query: Query) -> None:
         self._screen.line(
-            f"Act 1. All flights through {SLOTS} slots: {PARTITIONS} partitions, each shared by all "
-            "slots by ranges of key hashes, every aircraft in order."
+            f"Act 1. All flights through {SLOTS} slots: {PARTITIONS} partitions, each shared by "
+            "all slots by ranges of key hashes, every aircraft in order."
         )
         started = time.monotonic()
         progress = self._follow(events, 0)
@@ -240,8 +240,8 @@ class Demo:
         self, events: Iterator[dict[str, Any]], planned: Planned, query: Query, slow: str
     ) -> None:
         self._screen.line(
-            f"Act 2. The same flights again for group {query.group}, on a bad day: about {_POISON} of "
-            f"them fail twice, about {_HOPELESS} for good, and each flight of {slow} takes "
+            f"Act 2. The same flights again for group {query.group}, on a bad day: about {_POISON} "
+            f"of them fail twice, about {_HOPELESS} for good, and each flight of {slow} takes "
             f"{_SLOW_SECONDS:g} s. The others fly past."
         )
         holdups = Holdups(planned, slow)
@@ -274,8 +274,8 @@ class Demo:
         drained = time.monotonic()
         again.kill()  # It has closed its books; what is left of it would only slow ours down.
         self._screen.line(
-            f"  Up again after {restarted - started:.1f} s, it went on from the commit store, the gaps "
-            f"first, and did the other {progress['totals']['done']:,} flights in "
+            f"  Up again after {restarted - started:.1f} s, it went on from the commit store, the "
+            f"gaps first, and did the other {progress['totals']['done']:,} flights in "
             f"{drained - restarted:.1f} s."
         )
         return at_ns, standing
@@ -290,7 +290,8 @@ class Demo:
         seconds: float,
     ) -> Outcome:
         self._screen.line(
-            "Act 4. The books, from what each handler call wrote itself, from the tables and the log."
+            "Act 4. The books, from what each handler call wrote itself, from the tables and from "
+            "Kafka."
         )
         self._screen.status("checking", force=True)
         calm, stormy = queries

@@ -6,7 +6,6 @@ import contextlib
 import os
 import signal
 import subprocess
-import sys
 import time
 from pathlib import Path
 
@@ -55,7 +54,7 @@ def _send(pid: int, number: signal.Signals) -> None:
 
 def _running() -> dict[int, int]:
     """Parent by id of every process that runs; one that is dead and not yet waited for does not."""
-    if sys.platform == "linux":
+    if Path("/proc/self/stat").exists():
         return dict(filter(None, map(_status, Path("/proc").glob("[0-9]*"))))
     listing = subprocess.run(
         ["ps", "-A", "-o", "pid=,ppid=,stat="], capture_output=True, text=True, check=True

@@ -145,6 +145,7 @@ def test_pending_records_survive_a_restart_with_their_order(spark, kafka, topic,
         assert partition["highestDone"] >= 190
         assert partition["blocker"]["offset"] == 3
         assert partition["blocker"]["keyHash"] == key_hash(b"bad")
+        assert partition["blocker"]["key"] == "bad"
         assert partition["blocker"]["behind"] == 39
         assert partition["pending"] == 40
         query.stop()

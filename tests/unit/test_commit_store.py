@@ -92,7 +92,7 @@ def test_commits_out_of_order_survive_a_restart(path: str, store: CommitStore) -
 
 
 def test_one_commit_answers_for_every_partition(store: CommitStore) -> None:
-    """Partitions of one commit are answered each with its own status, in one version of the table."""
+    """Partitions of one commit are answered each with its own status, by one append."""
     epoch = opened(store)
     store.commit("g", epoch, "m", {P0: [(0, 9)]})
     answers = store.commit(
@@ -169,7 +169,7 @@ def test_a_leader_that_slept_does_not_fence_the_live_group(store: CommitStore) -
 
 
 def test_an_epoch_whose_answer_was_lost_is_opened_once(path: str, store: CommitStore) -> None:
-    """The same nonce gives the same epoch and no second row; for another assignment it is refused."""
+    """The same nonce gives the same epoch and no second row; another assignment is refused."""
     epoch = opened(store, previous=None, generation=3, nonce="mine")
     again = CommitStore.open(path)
     assert opened(again, previous=None, generation=3, nonce="mine") == epoch
@@ -364,7 +364,7 @@ def test_a_claim_from_before_a_topic_was_made_anew_is_refused(store: CommitStore
 
 
 def test_the_limit_is_checked_before_anything_is_written(path: str) -> None:
-    """A commit above the limit is refused for its partition; others count, and so do gap fillers."""
+    """A commit above the limit is refused in its partition; others count, as do gap fillers."""
     store = CommitStore.open(path, max_ranges=2)
     epoch = opened(store)
     store.commit("g", epoch, "m", {P0: [(2, 2), (4, 4)]})
@@ -522,7 +522,7 @@ def test_the_history_tells_what_counted(store: CommitStore) -> None:
 
 
 def test_errors_travel_between_processes() -> None:
-    """Every error comes back from a pickle with its message, its data, and what it says of retries."""
+    """Every error comes back from a pickle with its message and its data."""
     epoch, results = Epoch(3, "n"), {P0: CommitResult(1, 0, 0, 0, "refused", "why")}
     examples: list[CommitStoreError] = [
         commits.ClaimConflict("g", "m", ("t", 0, 0, 9), "h", epoch),

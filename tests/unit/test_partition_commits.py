@@ -82,13 +82,17 @@ def test_holes_are_never_an_error() -> None:
 
 
 def test_a_log_start_takes_the_stable_offset_along() -> None:
-    """A log that begins later tells what was lost; one that does not changes nothing."""
+    """A log that begins later moves it, over ranges that follow; another changes nothing."""
     commits = illustration()
-    assert list(commits.log_start(43)) == []
-    assert list(commits.log_start(46)) == [(43, 44)]
+    commits.log_start(43)
+    assert commits == illustration()
+    commits.log_start(46)
     assert (commits.stable_offset, list(commits.ranges)) == (48, [(50, 50)])
-    assert list(commits.log_start(60)) == [(48, 49), (51, 59)]
+    assert list(commits.uncommitted(0, 59)) == [(48, 49), (51, 59)]
+    commits.log_start(60)
     assert (commits.stable_offset, list(commits.ranges)) == (60, [])
+    commits.log_start(2**63 - 1)
+    assert commits.stable_offset == 2**63 - 1
 
 
 def test_a_truncated_log_forgets_what_lay_beyond() -> None:

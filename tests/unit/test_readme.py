@@ -31,7 +31,8 @@ def test_the_table_of_options_is_that_of_the_code() -> None:
     assert found is not None
     expected = ["| Option | Default | Meaning |", "| --- | --- | --- |"]
     expected += [f"| `{o.name}` | {_shown(o.default)} | {o.doc} |" for o in TABLE]
-    assert found[1].splitlines() == expected
+    text = "\n".join(expected)
+    assert found[1].splitlines() == expected, f"put this between the marks:\n{text}"
 
 
 @pytest.mark.parametrize("program", _PROGRAMS, ids=range(len(_PROGRAMS)))

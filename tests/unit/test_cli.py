@@ -1,0 +1,271 @@
+"""The command line: usage, bad input, exit codes; nothing here starts Spark or a broker."""
+
+from __future__ import annotations
+
+import io
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+import pytest
+from click.testing import CliRunner
+
+from commits import CommitTableFormat, CorruptCommitLog, FencedMember
+from coopconsume.cli import main
+from coopconsume.cli.outcome import exit_code, reported
+from coopconsume.cli.screen import Rate, Screen, bar
+from coopconsume.errors import BrokerUnreachable, DataLoss, HandlerNotUsable, UnknownOption
+
+if TYPE_CHECKING:
+    from click.testing import Result
+
+HANDLER = "tests_cli_handlers:work"
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The user's folder, with a module of handlers; nothing of it is left in this process."""
+    (tmp_path / "tests_cli_handlers.py").write_text("def work(record): pass\nnothing = 3\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    monkeypatch.setenv("PYTHONPATH", os.environ.get("PYTHONPATH", ""))
+    monkeypatch.delitem(sys.modules, "tests_cli_handlers", raising=False)
+    return tmp_path
+
+
+def closed_port() -> int:
+    """A port of this machine that nobody listens on."""
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        return int(taken.getsockname()[1])
+
+
+def run(folder: Path, handler: str = HANDLER, *more: str, **changed: str | None) -> Result:
+    """Call ``coopconsume run`` with good options, some of them changed or left out."""
+    options: dict[str, str | None] = {
+        "kafka.bootstrap.servers": f"127.0.0.1:{closed_port()}",
+        "kafka.group.id": "g",
+        "subscribe": "orders",
+        "commitTable": str(folder / "commits"),
+    }
+    options |= {name.replace("_", "."): value for name, value in changed.items()}
+    pairs = [f"{name}={value}" for name, value in options.items() if value is not None]
+    arguments = [word for pair in pairs for word in ("-o", pair)]
+    return CliRunner().invoke(main, ["run", handler, *arguments, *more])
+
+
+def one_sentence(result: Result) -> str:
+    """The error, which is all that was said and has no traceback."""
+    text = result.stderr.strip()
+    assert result.stdout == ""
+    assert text.startswith("coopconsume: ")
+    assert "Traceback" not in text
+    return text
+
+
+# -- usage -------------------------------------------------------------------------------------
+
+
+def test_help_names_commands_and_exit_codes() -> None:
+    """Each command has a help text, and the exit codes stand under it."""
+    shown = CliRunner().invoke(main, ["--help"])
+    assert shown.exit_code == 0
+    assert {"demo", "broker", "run"} <= set(shown.stdout.split())
+    for command in ([], ["demo"], ["broker"], ["run"]):
+        text = CliRunner().invoke(main, [*command, "--help"]).stdout
+        assert "fenced: another member holds the group" in text
+        assert "130  interrupted" in text
+
+
+def test_version_is_told_without_loading_spark() -> None:
+    """``python -m coopconsume --version`` works, and does not pay for PySpark."""
+    done = subprocess.run(
+        [sys.executable, "-X", "importtime", "-m", "coopconsume", "--version"],
+        capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0
+    assert done.stdout.startswith("coopconsume ")
+    assert "| pyspark" not in done.stderr.replace("|   ", "| ")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["run"], "MODULE:FUNCTION"),
+        (["run", "a:b", "-o", "subscribe"], "write it as key=value"),
+        (["run", "a:b", "--ordering", "odd"], "'key', 'partition', 'none'"),
+        (["broker", "--topic", "t:0"], "name:partitions"),
+        (["broker", "--topic", "t:many"], "name:partitions"),
+        (["broker", "--port", "99999"], "1<=x<=65535"),
+        (["demo", "--records", "5"], "2000<=x<=336776"),
+        (["nonsense"], "No such command"),
+    ],
+)
+def test_wrong_usage_is_2(arguments: list[str], said: str) -> None:
+    """Click's own errors say what is expected and exit with 2."""
+    result = CliRunner().invoke(main, arguments)
+    assert result.exit_code == 2
+    assert said in result.stderr
+
+
+# -- bad input to run --------------------------------------------------------------------------
+
+
+def test_a_misspelt_option_names_the_closest(folder: Path) -> None:
+    """One sentence with the right name, exit code 2, and no commit table was made."""
+    result = run(folder, HANDLER, "-o", "comitTable=x")
+    assert result.exit_code == 2
+    assert "'commitTable'" in one_sentence(result)
+    assert not (folder / "commits").exists()
+
+
+def test_a_missing_option_is_named(folder: Path) -> None:
+    """Without a group nothing is tried."""
+    result = run(folder, kafka_group_id=None)
+    assert result.exit_code == 2
+    assert "kafka.group.id" in one_sentence(result)
+
+
+@pytest.mark.parametrize(
+    ("handler", "said"),
+    [
+        ("no_such_module_anywhere:work", "no_such_module_anywhere"),
+        ("tests_cli_handlers:absent", "no function absent"),
+        ("tests_cli_handlers:nothing", "no function nothing"),
+        ("tests_cli_handlers", "module:function"),
+    ],
+)
+def test_a_handler_that_cannot_be_used_is_2(folder: Path, handler: str, said: str) -> None:
+    """It is looked for before anything is started, in the user's folder, too."""
+    result = run(folder, handler)
+    assert result.exit_code == 2
+    assert said in one_sentence(result)
+
+
+@pytest.mark.parametrize("attempts", ["0", "-1"])
+def test_a_wrong_retry_policy_is_wrong_usage(folder: Path, attempts: str) -> None:
+    """The policy's own words, exit code 2."""
+    result = run(folder, HANDLER, "--max-attempts", attempts)
+    assert result.exit_code == 2
+    assert f"max_attempts={attempts}" in result.stderr
+
+
+@pytest.mark.timeout(60)
+def test_no_broker_is_one_sentence(folder: Path) -> None:
+    """It names the address; Spark was not started for it, and no table was made."""
+    result = run(folder)
+    assert result.exit_code == 1
+    assert "no Kafka broker answers at 127.0.0.1:" in one_sentence(result)
+    assert not (folder / "commits").exists()
+
+
+def test_no_java_is_one_sentence(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is found out first, and the sentence says what to install."""
+    monkeypatch.setenv("JAVA_HOME", str(folder / "nowhere"))
+    for result in (run(folder), CliRunner().invoke(main, ["broker"])):
+        assert result.exit_code == 1
+        assert "no Java found" in one_sentence(result)
+
+
+def test_a_wrong_java_is_one_sentence(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The sentence says which release was found and which will do."""
+    java = folder / "jdk" / "bin" / "java"
+    java.parent.mkdir(parents=True)
+    java.write_text("#!/bin/sh\necho 'openjdk version \"11.0.2\" 2019-01-15' >&2\n")
+    java.chmod(0o755)
+    monkeypatch.setenv("JAVA_HOME", str(folder / "jdk"))
+    for result in (run(folder), CliRunner().invoke(main, ["demo"])):
+        assert result.exit_code == 1
+        assert "Java 11.0.2, but Spark 4 needs Java 17 to 21" in one_sentence(result)
+
+
+def test_debug_shows_the_traceback(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """For whoever has to find out where it comes from."""
+    monkeypatch.setenv("JAVA_HOME", str(folder / "nowhere"))
+    result = run(folder, HANDLER, "--debug")
+    assert result.exit_code == 1
+    assert "Traceback" in result.stderr
+
+
+# -- exit codes and the screen -----------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (UnknownOption("subscribee", "subscribe"), 2),
+        (HandlerNotUsable("f", "because"), 2),
+        (FencedMember("g", "m", None, None, "another epoch is in force"), 3),
+        (DataLoss("t", 0, 1, 2), 4),
+        (CorruptCommitLog("p", "why"), 4),
+        (CommitTableFormat("p", "format 9", "format 1"), 1),
+        (BrokerUnreachable("s", "c"), 1),
+        (RuntimeError("x"), 1),
+    ],
+)
+def test_errors_have_their_exit_codes(error: Exception, code: int) -> None:
+    """A command that raises ends with the documented code and one line."""
+
+    @click.command()
+    @reported
+    def fail() -> None:
+        raise error
+
+    result = CliRunner().invoke(fail, [])
+    assert result.exit_code == code == exit_code(error)
+    assert "Traceback" not in result.stderr
+
+
+def test_interrupted_is_130() -> None:
+    """Ctrl-C where no command has its own way of ending."""
+
+    @click.command()
+    @reported
+    def interrupted() -> None:
+        raise KeyboardInterrupt
+
+    assert CliRunner().invoke(interrupted, []).exit_code == 130
+
+
+class Terminal(io.StringIO):
+    """A stream that says it is a terminal."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+def test_a_terminal_has_one_line_that_moves() -> None:
+    """Each status takes the last one's place, and a line is written in its stead."""
+    stream = Terminal()
+    with Screen(stream) as screen:
+        screen.status("one", force=True)
+        screen.status("two", force=True)
+        screen.status("too soon")
+        screen.line("done")
+        screen.status("three", force=True)
+    wipe = "\r\x1b[2K"
+    assert stream.getvalue() == f"one{wipe}two{wipe}done\nthree{wipe}"
+
+
+def test_elsewhere_lines_are_plain_and_few() -> None:
+    """No control characters, and not a line for each status."""
+    stream = io.StringIO()
+    with Screen(stream) as screen:
+        screen.status("one", force=True)
+        for _ in range(100):
+            screen.status("too soon")
+        screen.line("done")
+    assert stream.getvalue() == "one\ndone\n"
+
+
+def test_the_bar_and_the_rate() -> None:
+    """The bar fills up; the rate is that of the last seconds."""
+    assert bar(1, 2) == "[############------------]  50%"
+    assert bar(0, 0).endswith("100%")
+    rate = Rate()
+    assert rate.at(0) == 0
+    assert rate.at(1_000) > 1_000

@@ -1,0 +1,360 @@
+"""The table under the commit store: snapshots, recovery, damage, and what others do to it."""
+
+from __future__ import annotations
+
+import random
+import threading
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable, write_deltalake
+
+from commits import (
+    CommitLogUnavailable,
+    CommitResult,
+    CommitStore,
+    CommitTableFormat,
+    CorruptCommitLog,
+    Epoch,
+    PartitionCommits,
+    Pending,
+    UnsupportedTarget,
+)
+from commits.rows import SCHEMA, Event, Part, encode
+
+P0, P1 = ("t", 0), ("t", 1)
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> str:
+    """Where a commit table may be made."""
+    return str(tmp_path / "commits")
+
+
+def opened(store: CommitStore, *members: str, group: str = "g") -> Epoch:
+    """An epoch in which every member has both partitions."""
+    assignment = {member: [P0, P1] for member in members or ("m",)}
+    return store.open_epoch(group, assignment, previous=store.current_epoch(group))
+
+
+def filled(path: str, appends: int, *, segment_versions: int = 1000) -> tuple[CommitStore, Epoch]:
+    """A table of so many versions, with two groups, claims, pending records and settings."""
+    store = CommitStore.open(path, segment_versions=segment_versions)
+    store.set_setting("x", {"y": [1]}, topic="t")
+    other = opened(store, group="h")
+    store.claim("k", "someone", [P0], topic_ids={"t": "id"})
+    epoch = opened(store, "m", "n")
+    store.release("g", epoch, "n")
+    store.commit("h", other, "m", {P1: [(3, 9)]}, pending={P1: [Pending(1, 2, 3, 4, "five")]})
+    while store._engine.version < appends:
+        n = store._engine.version
+        store.commit("g", epoch, "m", {P0: [(3 * n, 3 * n)]}, commit_id=f"run-{n}")
+    return store, epoch
+
+
+def seen(store: CommitStore) -> list[object]:
+    """All a user can see of the state of a table."""
+    return [
+        [
+            store.state(group), store.pending(group), store.assignment(group),
+            store.claims(group), sorted(store.counted_commits(group)),
+        ]
+        for group in ("g", "h", "k")
+    ] + [store.settings("t")]  # fmt: skip
+
+
+def live_files(path: str) -> set[str]:
+    """The data files of the newest version."""
+    return set(DeltaTable(path).file_uris())
+
+
+def vacuum(path: str) -> None:
+    """Removes every file that the newest version does not need, at once."""
+    DeltaTable(path).vacuum(0, dry_run=False, enforce_retention_duration=False)
+
+
+def test_several_may_create_the_table_at_once(path: str) -> None:
+    """All openers of a new table succeed and have the same one."""
+    barrier, ids = threading.Barrier(6), []
+
+    def create() -> None:
+        barrier.wait()
+        ids.append(CommitStore.open(path).id)
+
+    threads = [threading.Thread(target=create) for _ in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(ids) == 6
+    assert len(set(ids)) == 1
+
+
+def test_the_table_says_what_it_is(path: str) -> None:
+    """Change data feed, format, engine and segment size stand in its properties."""
+    CommitStore.open(Path(path), segment_versions=7)
+    found = DeltaTable(path).metadata().configuration
+    assert found["delta.enableChangeDataFeed"] == "true"
+    assert found["coopconsume.format"] == "1"
+    assert found["coopconsume.engine"] == "path"
+    assert found["coopconsume.segment.versions"] == "7"
+    assert CommitStore.open(path, segment_versions=9)._log._segment_versions == 7
+    with pytest.raises(ValueError, match="segment_versions"):
+        CommitStore.open(path, segment_versions=0)
+
+
+def test_other_targets_are_refused(tmp_path: Path) -> None:
+    """Names of catalog tables, files, other directories, other Delta tables: each is told."""
+    for name in ("catalog.schema.table", "commits", ""):
+        with pytest.raises(UnsupportedTarget):
+            CommitStore.open(name)
+    (tmp_path / "file").write_text("x")
+    for used in (tmp_path, tmp_path / "file"):
+        with pytest.raises(CommitTableFormat):
+            CommitStore.open(used)
+    other = tmp_path / "other"
+    write_deltalake(other, pa.table({"a": [1]}))
+    with pytest.raises(CommitTableFormat, match="another Delta table"):
+        CommitStore.open(other)
+    assert DeltaTable(other).version() == 0
+
+
+@pytest.mark.parametrize(
+    ("properties", "schema", "says"),
+    [
+        ({"coopconsume.format": "2"}, SCHEMA, "format=2"),
+        ({"coopconsume.engine": "spark"}, SCHEMA, "engine=spark"),
+        ({"delta.enableChangeDataFeed": "false"}, SCHEMA, "enableChangeDataFeed"),
+        ({}, SCHEMA.remove(SCHEMA.get_field_index("holes")), "'holes'"),
+    ],
+)
+def test_tables_of_another_format_are_refused(
+    path: str, properties: dict[str, str], schema: pa.Schema, says: str
+) -> None:
+    """The error names the property or column, what was found and what was expected."""
+    configuration = {
+        "coopconsume.format": "1",
+        "coopconsume.engine": "path",
+        "coopconsume.segment.versions": "1000",
+        "delta.enableChangeDataFeed": "true",
+    } | properties
+    DeltaTable.create(
+        path, schema, partition_by=["segment"], configuration=configuration,
+        raise_if_key_not_exists=False,
+    )  # fmt: skip
+    with pytest.raises(CommitTableFormat, match=says):
+        CommitStore.open(path)
+
+
+@pytest.mark.parametrize("appends", [20, 70])
+def test_a_snapshot_tells_the_whole_state(path: str, appends: int) -> None:
+    """Before and after, here and in a new process, the same is seen; no news, no other one."""
+    store, epoch = filled(path, appends, segment_versions=20)
+    before, files = seen(store), len(live_files(path))
+    assert store.compact() == appends + 1
+    assert store.compact() is None
+    assert CommitStore.open(path).compact() is None
+    assert seen(store) == seen(CommitStore.open(path)) == before
+    removed = 41 if appends == 70 else 0  # versions of the segments 0 and 1, less the creation
+    assert len(live_files(path)) <= files + 1 - removed + 2
+    repeated = store.commit("g", epoch, "m", {P0: [(45, 45)]}, commit_id="run-15")
+    reopened = CommitStore.open(path)
+    assert reopened.commit("g", epoch, "m", {P0: [(45, 45)]}, commit_id="run-15") == repeated
+    assert repeated[P0].committed == 1
+    assert reopened.commit("g", epoch, "m", {P0: [(0, 2)]})[P0].committed == 3
+    assert store.state("g")[P0].stable_offset == 3
+
+
+def test_recovery_does_not_need_what_a_compaction_removed(path: str) -> None:
+    """After a vacuum that keeps nothing, new and sleeping stores alike see the same state."""
+    sleeper, _ = filled(path, 30, segment_versions=10)
+    store = CommitStore.open(path)
+    epoch = store.current_epoch("g")
+    assert epoch is not None
+    for n in range(30, 60):
+        store.commit("g", epoch, "m", {P0: [(3 * n, 3 * n)]}, commit_id=f"run-{n}")
+    before = seen(store)
+    store.compact()
+    vacuum(path)
+    assert seen(CommitStore.open(path)) == before
+    assert seen(sleeper) == before
+    assert sleeper.commit("g", epoch, "m", {P0: [(0, 0)]})[P0].stable_offset == 1
+    assert len(CommitStore.open(path).history("g")) >= 1
+    store.compact()
+    vacuum(path)
+    assert CommitStore.open(path).state("g")[P0].stable_offset == 1
+
+
+def test_an_append_that_a_compaction_overtook_is_written_again(path: str) -> None:
+    """A store that knew nothing of a compaction commits at its first call, and only once."""
+    store, epoch = filled(path, 35, segment_versions=10)
+    late = CommitStore.open(path)
+    store.compact()
+    assert late.commit("g", epoch, "m", {P0: [(0, 0)]}, commit_id="late-1")[P0].committed == 1
+    assert [e["counted"] for e in store.history("g") if e["id"] == "late-1"] == [True]
+
+
+def test_rows_of_an_old_segment_are_never_removed_unread(path: str) -> None:
+    """A row that lands in a closed segment meanwhile makes a compaction fold on and try again."""
+    store, epoch = filled(path, 35, segment_versions=10)
+    late = CommitStore.open(path)
+    engine = store._engine
+    replace, calls = engine.replace, []
+
+    def overtaken(rows: pa.Table, *, at: int, closed: int) -> int:
+        if not calls:
+            event = Event("commit", "late-1", "", "g", epoch, member="m",
+                          parts=(Part("t", 1, offsets=late.state("g")[P0].ranges),))  # fmt: skip
+            late._engine.append(encode([event], closed))
+        calls.append(at)
+        return replace(rows, at=at, closed=closed)
+
+    engine.replace = overtaken  # type: ignore[method-assign]
+    store.compact()
+    assert calls == [35, 36]
+    assert "late-1" in CommitStore.open(path).counted_commits("g")
+    assert CommitStore.open(path).state("g")[P1].ranges == store.state("g")[P0].ranges
+
+
+def test_compaction_under_four_writers_loses_nothing(path: str) -> None:
+    """Every acknowledged commit of writers that never pause is there after many compactions."""
+    store = CommitStore.open(path, segment_versions=10)
+    epoch = opened(store, *"abcd")
+    acknowledged: dict[str, list[int]] = {}
+    stop = threading.Event()
+
+    def write(member: str, lane: int) -> None:
+        mine, source = CommitStore.open(path), random.Random(lane)
+        done = acknowledged.setdefault(member, [])
+        while not stop.is_set():
+            offset = 4 * len(done) + lane
+            at = source.choice([P0, P1])
+            result = mine.commit("g", epoch, member, {at: [(offset, offset)]})[at]
+            assert result.committed == 1
+            done.append(offset if at == P0 else -offset - 1)
+
+    writers = [threading.Thread(target=write, args=(m, n)) for n, m in enumerate("abcd")]
+    for writer in writers:
+        writer.start()
+    landed = 0
+    try:
+        while landed < 6 or sum(map(len, acknowledged.values())) < 160:
+            landed += store.compact() is not None
+    finally:
+        stop.set()
+        for writer in writers:
+            writer.join()
+    found = CommitStore.open(path).state("g")
+    assert found == store.state("g")
+    for done in acknowledged.values():
+        for code in done:
+            at, offset = (P0, code) if code >= 0 else (P1, -code - 1)
+            commits = found[at]
+            assert offset < commits.stable_offset or offset in commits.ranges
+    committed = sum(commits.stable_offset + len(commits.ranges) for commits in found.values())
+    assert committed == sum(map(len, acknowledged.values()))
+    assert len(live_files(path)) < DeltaTable(path).version() - 20
+
+
+def test_others_may_optimise_and_clean_the_table(path: str) -> None:
+    """OPTIMIZE, vacuum and a restore change nothing of what counts, for nobody."""
+    store, _ = filled(path, 30)
+    before = seen(store)
+    table = DeltaTable(path)
+    table.optimize.compact()
+    DeltaTable(path).vacuum(dry_run=False)
+    assert seen(store) == seen(CommitStore.open(path)) == before
+    stale = store.current_epoch("g")
+    newer = opened(store)
+    assert newer != stale
+    DeltaTable(path).restore(20)
+    for one in (store, CommitStore.open(path)):
+        assert one.current_epoch("g") == newer
+        assert one.state("g") == before[0][0]  # type: ignore[index]
+    assert store.commit("g", newer, "m", {P0: [(0, 0)]})[P0] == CommitResult(
+        1, 1, 0, before[0][0][P0].ranges.range_count  # type: ignore[index]
+    )  # fmt: skip
+
+
+def test_checkpoints_keep_a_long_log_short_to_open(path: str) -> None:
+    """Every 50 versions whoever writes leaves a checkpoint, and stores on both sides of it agree."""
+    store, _ = filled(path, 120)
+    checkpoints = {p.name[:20] for p in Path(path, "_delta_log").glob("*.checkpoint*.parquet")}
+    assert checkpoints == {f"{50:020d}", f"{100:020d}"}
+    assert seen(CommitStore.open(path)) == seen(store)
+
+
+def test_a_missing_file_is_told(path: str) -> None:
+    """A lost data file is an error that names it and the ways out, and changes nothing."""
+    filled(path, 20)
+    version = DeltaTable(path).version()
+    Path(sorted(live_files(path))[3]).unlink()
+    with pytest.raises(CorruptCommitLog, match="rows are missing") as caught:
+        CommitStore.open(path)
+    assert "Ways out" in str(caught.value)
+    assert DeltaTable(path).version() == version
+
+
+def test_a_file_that_is_needed_by_no_tail_is_not_missed(path: str) -> None:
+    """What a snapshot tells is not read again: its old files may be gone."""
+    store, _ = filled(path, 20)
+    before, old = seen(store), sorted(live_files(path))
+    store.compact()
+    for file in old:
+        Path(file).unlink()
+    assert seen(CommitStore.open(path)) == before
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "says"),
+    [
+        ({"format": 2}, CommitTableFormat, "format 2"),
+        ({"kind": "miracle"}, CommitTableFormat, "miracle"),
+        ({"offsets": b"garbage"}, CorruptCommitLog, "no portable roaring bitmap"),
+        ({"detail": "{"}, CorruptCommitLog, "cannot be read"),
+        ({"row": 5}, CorruptCommitLog, "rows \\[5\\]"),
+        ({"kind": "takeover"}, CorruptCommitLog, "makes no sense"),
+        ({"kind": "snapshot", "row_id": "s/0"}, CorruptCommitLog, "a snapshot makes no sense"),
+    ],
+)
+def test_rows_that_make_no_sense_stop_every_reader(
+    path: str, change: dict[str, object], error: type[Exception], says: str
+) -> None:
+    """A reader stops at a row it cannot read, again at the next call, and never skips it."""
+    store, epoch = filled(path, 12)
+    event = Event("commit", "bad-1", "", "g", epoch, member="m", parts=(Part("t", 0),))
+    rows = encode([event], 0).to_pylist()
+    write_deltalake(path, pa.Table.from_pylist([rows[0] | change], schema=SCHEMA), mode="append")
+    with pytest.raises(error, match=says):
+        CommitStore.open(path)
+    if change.get("kind") != "snapshot":  # a running store has no use for snapshots
+        for _ in range(2):
+            with pytest.raises(error):
+                store.state("g")
+
+
+def test_a_table_that_vanished_is_told(path: str, tmp_path: Path) -> None:
+    """With the table gone every call of an open store is a clear error; none makes it again."""
+    store, epoch = filled(path, 10)
+    Path(path).rename(tmp_path / "elsewhere")
+    with pytest.raises(CorruptCommitLog, match="no table"):
+        store.state("g")
+    with pytest.raises((CorruptCommitLog, CommitLogUnavailable)):
+        store.commit("g", epoch, "m", {P0: [(0, 0)]})
+    assert not DeltaTable.is_deltatable(path)
+    Path(tmp_path / "elsewhere" / "_delta_log" / f"{0:020d}.json").write_text("{")
+    with pytest.raises(CorruptCommitLog):
+        CommitStore.open(tmp_path / "elsewhere")
+
+
+def test_offsets_beyond_what_floats_hold_are_exact(path: str) -> None:
+    """Offsets above 2**53 and at the very end pass through rows and snapshots unchanged."""
+    store = CommitStore.open(path)
+    epoch, far = opened(store), 2**53 + 1
+    store.start("g", epoch, "m", {P0: far, P1: 2**63 - 3})
+    store.commit("g", epoch, "m", {P0: [(far + 2, far + 2)], P1: [(2**63 - 3, 2**63 - 1)]})
+    expected = {P0: PartitionCommits(far, [(far + 2, far + 2)]), P1: PartitionCommits(2**63)}
+    assert CommitStore.open(path).state("g") == expected
+    store.compact()
+    assert CommitStore.open(path).state("g") == expected
