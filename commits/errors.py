@@ -277,8 +277,9 @@ class CommitLogUnavailable(CommitStoreError):
 
     def __str__(self) -> str:
         return (
-            f"{self.operation} to commit table {self.target} failed: {self.problem}. Whether it "
-            "was written is not known: try again, a commit with its id, which then counts once"
+            f"commit table {self.target}: {self.operation} failed: {self.problem}. "
+            "Whether anything was written is not known: try again, a commit with its id, which "
+            "then counts once"
         )
 
 

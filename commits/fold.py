@@ -39,6 +39,12 @@ class LogState:
         """The state of a group; an empty one, not kept, if the log does not know it."""
         return self.groups.get((cluster, group)) or GroupState()
 
+    def knows(self, event: Event) -> bool:
+        """Whether an event with this id was folded, as far as that is still known."""
+        if event.kind == "setting":
+            return event.id in self.seen
+        return self.group(event.cluster, event.group).knows(event.id)
+
     def fold(self, events: Iterable[Event]) -> Iterator[tuple[Event, Answer]]:
         """Applies the next events of the log; yields each that changes state with its answer."""
         for event in events:

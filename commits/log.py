@@ -66,15 +66,7 @@ class CommitLog:
             except AppendConflict:
                 self._engine.refresh(reopen=True)
                 continue
-            for folded, answer in self._catch_up(version):
-                if (folded.id, folded.group, folded.cluster) == (
-                    event.id,
-                    event.group,
-                    event.cluster,
-                ):
-                    return answer
-            # The state came from a snapshot that knows the event: its id gets the first answer.
-            return next(answer for _, answer in self.state.fold([event]))
+            return self._answer_to(event, version)
         raise CommitStoreBusy(self._engine.target, "append", _TRIES)
 
     def compact(self) -> int | None:
@@ -123,6 +115,21 @@ class CommitLog:
         answers = [answer for _, answer in state.fold(event for _, event in events)]
         told = [(at, event) for at, event in events if event.kind != "snapshot"]
         return [(at, event, answer) for (at, event), answer in zip(told, answers, strict=True)]
+
+    def _answer_to(self, event: Event, version: int) -> Answer:
+        """Folds the log up to an event that was written, and takes its answer."""
+        key = event.cluster, event.group, event.id
+        for upto in (version, None):
+            folded = self._catch_up(self._engine.refresh() if upto is None else upto)
+            for one, answer in folded:
+                if (one.cluster, one.group, one.id) == key:
+                    return answer
+            if self.state.knows(event):  # from a snapshot: its id gets the first answer
+                return next(answer for _, answer in self.state.fold([event]))
+        raise CorruptCommitLog(
+            self._engine.target,
+            f"row {event.id!r} was written, and version {version} is without it",
+        )
 
     def _catch_up(self, upto: int) -> list[tuple[Event, Answer]]:
         if upto <= self.state.version:

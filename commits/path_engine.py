@@ -8,10 +8,13 @@ slows down with every version it has taken in.
 
 from __future__ import annotations
 
+import json
 import logging
 import os
+import re
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 from deltalake import (
@@ -25,6 +28,7 @@ from deltalake import (
     write_deltalake,
 )
 from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
+from deltalake.fs import DeltaStorageHandler
 
 from commits.engine import AppendConflict, TailGone
 from commits.errors import (
@@ -52,6 +56,8 @@ _WRITER = WriterProperties(
     column_properties={"kind": ColumnProperties(statistics_enabled="CHUNK")},
 )
 _NO_HOOKS = PostCommitHookProperties(create_checkpoint=False, cleanup_expired_logs=False)
+_ONE_BY_ONE = 16  # versions up to which entries of the table's log are read by one thread
+_READERS = 16
 _NOTHING = pa.table({})
 
 
@@ -68,6 +74,7 @@ class PathEngine:
         self._options = dict(storage_options) if storage_options else None
         self._table = self._open()
         self._opened_at = self._table.version()
+        self._files = DeltaStorageHandler(uri, self._options)
 
     @classmethod
     def open_or_create(
@@ -88,11 +95,12 @@ class PathEngine:
         uri = _uri_of(target)
         options = dict(storage_options) if storage_options else None
         try:
+            _refuse_file(uri)
             if not DeltaTable.is_deltatable(uri, options):
                 _refuse_foreign_files(uri)
                 _create(uri, schema, properties, options)
         except (DeltaError, OSError) as error:
-            raise CommitLogUnavailable(uri, "create", str(error)) from error
+            raise CommitLogUnavailable(uri, "create", _told(error)) from error
         return cls(uri, storage_options)
 
     @property
@@ -147,9 +155,9 @@ class PathEngine:
                 post_commithook_properties=_NO_HOOKS,
             )
         except CommitFailedError as error:
-            raise AppendConflict(str(error)) from error
+            raise AppendConflict(_told(error)) from error
         except (DeltaError, OSError) as error:
-            raise CommitLogUnavailable(self._uri, "append", str(error)) from error
+            raise CommitLogUnavailable(self._uri, "append", _told(error)) from error
         version = self.version
         if version % CHECKPOINT_VERSIONS == 0:
             self._checkpoint()
@@ -158,13 +166,20 @@ class PathEngine:
     def tail(self, after: int, upto: int) -> pa.Table:
         """The rows of the appends after a version, up to and with another one."""
         try:
+            appends = self._appends(after, upto)
             runs = [
                 pa.table(self._table.load_cdf(first, last).read_all())
-                for first, last in _runs(self._appends(after, upto))
+                for first, last in _runs(appends)
             ]
         except Exception as error:  # deltalake raises plain Exception where a file is missing
-            raise TailGone(f"versions {after + 1} to {upto}: {error}") from error
-        return pa.concat_tables(runs) if runs else _NOTHING
+            raise TailGone(f"versions {after + 1} to {upto}: {_told(error)}") from error
+        if not runs:
+            return _NOTHING
+        rows = pa.concat_tables(runs)
+        missing = set(appends) - set(rows["_commit_version"].to_pylist())
+        if missing:
+            raise TailGone(f"version {min(missing)} should have brought rows and brought none")
+        return rows
 
     def snapshots(self) -> pa.Table:
         """The rows of kind `snapshot` in the newest version."""
@@ -172,7 +187,7 @@ class PathEngine:
         try:
             return pa.table(QueryBuilder().register("log", self._table).execute(query).read_all())
         except Exception as error:  # as above
-            raise TailGone(f"snapshots in version {self.version}: {error}") from error
+            raise TailGone(f"snapshots in version {self.version}: {_told(error)}") from error
 
     def replace(self, rows: pa.Table, *, at: int, closed: int) -> int:
         """Removes all rows of segments up to `closed` and adds `rows`, in one version."""
@@ -190,9 +205,9 @@ class PathEngine:
                 post_commithook_properties=_NO_HOOKS,
             )
         except CommitFailedError as error:
-            raise AppendConflict(str(error)) from error
+            raise AppendConflict(_told(error)) from error
         except (DeltaError, OSError) as error:
-            raise CommitLogUnavailable(self._uri, "compact", str(error)) from error
+            raise CommitLogUnavailable(self._uri, "compact", _told(error)) from error
         version: int = pinned.version()
         self.refresh(reopen=True)
         self._checkpoint()
@@ -207,28 +222,35 @@ class PathEngine:
 
     def _appends(self, after: int, upto: int) -> list[int]:
         """The versions after one, up to and with another one, that only added rows."""
-        wanted = upto - after
-        operations: dict[int, bool] = {}
-        limit = wanted
-        while True:  # the history begins at the newest version there is, maybe beyond `upto`
-            history = self._table.history(limit)
-            operations = {entry["version"]: _is_append(entry) for entry in history}
-            if after + 1 in operations or len(history) < limit:
-                break
-            limit = 2 * limit + 1
+        # Not from the table's history(): it numbers versions wrongly while others append.
         versions = range(after + 1, upto + 1)
-        missing = [version for version in versions if version not in operations]
-        if missing:
-            raise ValueError(f"the table's log has no version {missing[0]} any more")
-        return [version for version in versions if operations[version]]
+        if len(versions) <= _ONE_BY_ONE:
+            return [version for version in versions if self._is_append(version)]
+        with ThreadPoolExecutor(_READERS) as pool:
+            flags = pool.map(self._is_append, versions)
+        return [version for version, is_append in zip(versions, flags, strict=True) if is_append]
+
+    def _is_append(self, version: int) -> bool:
+        # Others may optimise, restore or clean the table: what such versions hold was there before.
+        entry = self._files.open_input_file(f"_delta_log/{version:020d}.json").read()
+        actions = [json.loads(line) for line in entry.splitlines() if line.strip()]
+        infos = [action["commitInfo"] for action in actions if "commitInfo" in action]
+        is_append = any(
+            info.get("operation") == "WRITE"
+            and info.get("operationParameters", {}).get("mode") == "Append"
+            for info in infos
+        )
+        return is_append and any("add" in action for action in actions)
 
     def _open(self) -> DeltaTable:
         try:
             return DeltaTable(self._uri, storage_options=self._options)
         except TableNotFoundError as error:
-            raise CorruptCommitLog(self._uri, f"there is no table any more ({error})") from error
+            raise CorruptCommitLog(
+                self._uri, f"there is no table any more ({_told(error)})"
+            ) from error
         except DeltaError as error:
-            raise CorruptCommitLog(self._uri, f"it cannot be opened ({error})") from error
+            raise CorruptCommitLog(self._uri, f"it cannot be opened ({_told(error)})") from error
 
     def _checkpoint(self) -> None:
         try:
@@ -249,6 +271,8 @@ def _create(
             description="Individual commits of coopconsume: an append-only log.",
             configuration=dict(properties),
             storage_options=options,
+            # Without retries: the loser of a race would create the table once more, as version 1.
+            commit_properties=CommitProperties(max_commit_retries=0),
             raise_if_key_not_exists=False,
         )
     except (DeltaError, OSError):
@@ -259,14 +283,6 @@ def _create(
 
 def _columns_of(schema: Schema) -> Mapping[str, str]:
     return {field.name: str(field.type) for field in schema.fields}
-
-
-def _is_append(entry: Mapping[str, Any]) -> bool:
-    # Others may optimise, restore or clean the table: what is in such versions was there before.
-    return (
-        entry.get("operation") == "WRITE"
-        and (entry.get("operationParameters") or {}).get("mode") == "Append"
-    )
 
 
 def _runs(versions: list[int]) -> Iterator[tuple[int, int]]:
@@ -293,10 +309,22 @@ def _uri_of(target: str | os.PathLike[str]) -> str:
     return uri
 
 
+def _refuse_file(uri: str) -> None:
+    if _local(uri).is_file():
+        raise CommitTableFormat(uri, "a file", "a Delta table or nothing")
+
+
 def _refuse_foreign_files(uri: str) -> None:
-    path = Path(uri.removeprefix("file://"))
+    path = _local(uri)
     # An empty log directory is a table that somebody else is just creating.
     if path.is_dir() and any(entry.name != "_delta_log" for entry in path.iterdir()):
         raise CommitTableFormat(uri, "a directory with other files", "a Delta table or nothing")
-    if path.exists() and not path.is_dir():
-        raise CommitTableFormat(uri, "a file", "a Delta table or nothing")
+
+
+def _local(uri: str) -> Path:
+    return Path(uri.removeprefix("file://"))
+
+
+def _told(error: Exception) -> str:
+    """What deltalake said, in one line and without colours."""
+    return " ".join(re.sub(r"\x1b\[[0-9;]*m|↳", " ", str(error)).split())

@@ -10,7 +10,7 @@ from tests.spark.support import Recorded, Sleep
 
 
 class FailsSometimes:
-    """Sleeps by the offset; every 37th record fails on its first two attempts."""
+    """Sleeps by the offset; every 101st record fails on its first two attempts."""
 
     def __init__(self, most: float) -> None:
         self.sleep = Sleep(most)
@@ -18,7 +18,7 @@ class FailsSometimes:
     def __call__(self, record):
         """Sleep, then fail or not; an output row for what is done."""
         self.sleep(record)
-        if record.offset % 37 == 5 and record.attempt < 3:
+        if record.offset % 101 == 5 and record.attempt < 3:
             raise RuntimeError("not yet")
         return {"partition": record.partition, "offset": record.offset}
 

@@ -52,7 +52,7 @@ def options(kafka: Any, folder: Path, topic: str, group: str = "g", **more: Any)
         "commitTable": str(folder / "commits"),
         "slots": 4,
         "batchTime": "5 seconds",
-        "handlerTimeout": "5 seconds",
+        "handlerTimeout": "30 seconds",
     } | more
 
 

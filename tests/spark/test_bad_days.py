@@ -29,7 +29,7 @@ def test_a_broker_that_is_killed_and_comes_back_loses_nothing(spark, tmp_path):
         assert sent.get(10).offset == 999
         producer.close()
         opts = options(
-            broker, tmp_path, "t", batchTime=1, handlerTimeout=2, maxOffsetsPerTrigger=300
+            broker, tmp_path, "t", batchTime=1, handlerTimeout=30, maxOffsetsPerTrigger=300
         )
         with CooperativeConsumer(opts, spark) as consumer:
             query = consumer.foreach(Recorded(tmp_path / "history", Sleep(0.005))).start()

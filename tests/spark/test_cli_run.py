@@ -1,0 +1,202 @@
+"""``coopconsume run`` and ``broker`` as a user starts them: processes of their own."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from deltalake import DeltaTable, write_deltalake
+
+from commits import CommitStore
+from coopconsume.demo.processes import process_tree
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    import pyarrow as pa
+
+    from coopconsume.local_kafka import LocalKafka
+    from tests.conftest import Produce, TopicFactory
+
+pytestmark = [pytest.mark.spark, pytest.mark.broker]
+
+HANDLERS = '''
+import pathlib, time
+
+def length(record):
+    return {"key": record.key.decode(), "length": len(record.value)}
+
+def slow(record):
+    here = pathlib.Path(__file__).parent
+    (here / "started").touch()
+    time.sleep(1.0)
+
+def stuck(record):
+    (pathlib.Path(__file__).parent / "started").touch()
+    time.sleep(50.0)
+'''
+
+
+class Running:
+    """A command that runs, with what it says on standard error in a file."""
+
+    def __init__(self, folder: Path, *arguments: str) -> None:
+        self.said = folder / "said"
+        with self.said.open("w") as stream:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "coopconsume", *arguments],
+                cwd=folder, stdout=subprocess.PIPE, stderr=stream, text=True,
+                start_new_session=True,
+            )  # fmt: skip
+
+    def wait_for(self, path: Path, timeout: float = 60) -> None:
+        """Wait until a handler has made a file."""
+        deadline = time.monotonic() + timeout
+        while not path.exists():
+            assert self.process.poll() is None, self.said.read_text()
+            assert time.monotonic() < deadline, self.said.read_text()
+            time.sleep(0.05)
+
+    def end(self, *signals: signal.Signals, timeout: float = 40) -> int:
+        """Send signals, wait for the end and see that nothing of it is left."""
+        tree = process_tree(self.process.pid)
+        for number in signals:
+            os.kill(self.process.pid, number)
+            time.sleep(0.5)
+        code = self.process.wait(timeout)
+        deadline = time.monotonic() + 10
+        while left := [pid for pid in tree if _runs(pid)]:
+            assert time.monotonic() < deadline, f"{left} are still running"
+            time.sleep(0.05)
+        return code
+
+
+def _runs(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+    except OSError:
+        return False
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Iterator[Path]:
+    """A user's folder with a module of handlers."""
+    (tmp_path / "handlers_of_a_user.py").write_text(HANDLERS)
+    yield tmp_path
+
+
+def arguments(kafka: LocalKafka, folder: Path, topic: str, handler: str, *more: str) -> list[str]:
+    """Of ``coopconsume run`` for a topic, with two slots."""
+    options = {
+        "kafka.bootstrap.servers": kafka.bootstrap_servers,
+        "kafka.group.id": "g",
+        "subscribe": topic,
+        "commitTable": str(folder / "commits"),
+        "slots": "2",
+    }
+    pairs = [word for name, value in options.items() for word in ("-o", f"{name}={value}")]
+    return ["run", f"handlers_of_a_user:{handler}", *pairs, *more]
+
+
+def done(folder: Path, kafka: LocalKafka, topic: str) -> int:
+    """Offsets of partition 0 that the commit log counts as done."""
+    from kafka import KafkaAdminClient
+
+    admin = KafkaAdminClient(bootstrap_servers=kafka.bootstrap_servers)
+    cluster = str(admin.describe_cluster()["cluster_id"])
+    admin.close()
+    commits = CommitStore.open(folder / "commits", cluster=cluster).state("g")[topic, 0]
+    return commits.stable_offset + len(commits.ranges)
+
+
+def test_a_handler_of_the_users_folder_drains_a_topic(
+    kafka: LocalKafka, topic: TopicFactory, produce: Produce, folder: Path
+) -> None:
+    """Quiet plain lines, exit code 0, one output row a record, everything committed."""
+    name = topic()
+    produce(name, ((b"k%d" % (n % 7), b"x" * n) for n in range(100)))
+    output = folder / "out"
+    command = Running(folder, *arguments(
+        kafka, folder, name, "length", "--available-now", "--name", "lengths", "--output",
+        str(output), "--output-schema", "key string, length int",
+    ))  # fmt: skip
+    assert command.end(timeout=90) == 0, command.said.read_text()
+    assert "drained: 100 records done" in command.said.read_text()
+    assert "\x1b" not in command.said.read_text()
+    rows: pa.Table = DeltaTable(output).to_pyarrow_table()
+    assert sorted(rows["length"].to_pylist()) == list(range(100))
+    assert done(folder, kafka, name) == 100
+
+
+def test_ctrl_c_finishes_what_is_in_flight(
+    kafka: LocalKafka, topic: TopicFactory, produce: Produce, folder: Path
+) -> None:
+    """The first Ctrl-C (here SIGTERM, which is as good) commits what was begun, and leaves with 0."""
+    name = topic()
+    produce(name, [(b"a", b"1"), (b"b", b"2")])
+    command = Running(folder, *arguments(kafka, folder, name, "slow"))
+    command.wait_for(folder / "started")
+    assert command.end(signal.SIGTERM) == 0, command.said.read_text()
+    assert "finishing what is in flight" in command.said.read_text()
+    assert done(folder, kafka, name) == 2
+
+
+def test_a_second_ctrl_c_leaves_at_once(
+    kafka: LocalKafka, topic: TopicFactory, produce: Produce, folder: Path
+) -> None:
+    """A handler that takes 50 s does not hold it up; its record is not committed."""
+    name = topic()
+    produce(name, [(b"a", b"1")])
+    command = Running(folder, *arguments(kafka, folder, name, "stuck"))
+    command.wait_for(folder / "started")
+    began = time.monotonic()
+    assert command.end(signal.SIGINT, signal.SIGINT) == 130, command.said.read_text()
+    assert time.monotonic() - began < 20
+    assert done(folder, kafka, name) == 0
+
+
+def test_no_such_topic_is_one_sentence(kafka: LocalKafka, folder: Path) -> None:
+    """Exit code 1 before Spark is started; no commit table is made."""
+    command = Running(folder, *arguments(kafka, folder, "absent", "length"))
+    assert command.end(timeout=20) == 1
+    said = command.said.read_text()
+    assert said.startswith(f"coopconsume: no topic 'absent' on {kafka.bootstrap_servers}")
+    assert "Traceback" not in said
+    assert not (folder / "commits").exists()
+
+
+def test_a_table_of_another_format_is_one_sentence(
+    kafka: LocalKafka, topic: TopicFactory, folder: Path
+) -> None:
+    """Some other Delta table at the place of the commits is refused and left as it was."""
+    import pyarrow as arrow
+
+    table = folder / "commits"
+    write_deltalake(table, arrow.table({"other": [1]}))
+    command = Running(folder, *arguments(kafka, folder, topic(), "length"))
+    assert command.end(timeout=20) == 1
+    said = command.said.read_text()
+    assert said.startswith("coopconsume: ")
+    assert str(table) in said
+    assert "Traceback" not in said
+    assert DeltaTable(table).version() == 0
+
+
+def test_the_broker_runs_until_it_is_told_to_stop(tmp_path: Path) -> None:
+    """It prints its address, has the topics, keeps its data, and ends well on Ctrl-C."""
+    from kafka import KafkaAdminClient
+
+    command = Running(tmp_path, "broker", "--data-dir", str(tmp_path / "data"), "--topic", "t:3")
+    assert command.process.stdout is not None
+    servers = command.process.stdout.readline().strip()
+    admin = KafkaAdminClient(bootstrap_servers=servers)
+    assert len(admin.describe_topics(["t"])[0]["partitions"]) == 3
+    admin.close()
+    assert command.end(signal.SIGINT) == 0, command.said.read_text()
+    assert (tmp_path / "data").is_dir()

@@ -1,0 +1,105 @@
+"""The demo, small: its figures, its order, and that nothing is left of it."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from coopconsume.demo.processes import kill_tree, process_tree
+from coopconsume.demo.story import slow_aircraft
+from coopconsume.demo.topic import planned_records
+
+pytestmark = [pytest.mark.spark, pytest.mark.broker]
+
+RECORDS = 5_000
+
+
+def start(folder: Path, *arguments: str) -> subprocess.Popen[str]:
+    """Start the demo with its temporary files in a folder that tests can look into."""
+    return subprocess.Popen(
+        [sys.executable, "-m", "coopconsume", "demo", "--records", str(RECORDS), *arguments],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        env=os.environ | {"TMPDIR": str(folder)}, start_new_session=True,
+    )  # fmt: skip
+
+
+@pytest.mark.timeout(200)
+def test_the_books_balance_and_nothing_is_left(tmp_path: Path) -> None:
+    """One line of JSON with all figures, four acts in words, an empty temporary folder."""
+    demo = start(tmp_path, "--json")
+    out, said = demo.communicate(timeout=180)
+    assert demo.returncode == 0, said
+    (line,) = out.splitlines()
+    figures: dict[str, Any] = json.loads(line)
+    assert list(figures) == [
+        "produced", "done", "pending", "dead_lettered", "lost", "order_breaks", "repeated",
+        "in_flight_at_kill", "seconds", "records_per_second", "stable_offsets", "log_end_offsets",
+    ]  # fmt: skip
+    assert figures["produced"] == RECORDS == figures["done"] + figures["dead_lettered"]
+    assert figures["dead_lettered"] > 0
+    assert figures["lost"] == figures["pending"] == figures["order_breaks"] == 0
+    assert figures["repeated"] <= figures["in_flight_at_kill"]
+    assert figures["stable_offsets"] == figures["log_end_offsets"]
+    assert sum(figures["log_end_offsets"].values()) == RECORDS
+    acts = [line for line in said.splitlines() if line.startswith("Act ")]
+    assert [act[:6] for act in acts] == ["Act 1.", "Act 2.", "Act 3.", "Act 4."]
+    assert "holds it back" in said
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.timeout(60)
+def test_ctrl_c_ends_the_demo_with_all_it_has_started(tmp_path: Path) -> None:
+    """Broker, job, JVMs and files go with it, and the exit code is 130."""
+    demo = start(tmp_path)
+    deadline = time.monotonic() + 40
+    while len(tree := process_tree(demo.pid)) < 4:
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+    os.kill(demo.pid, signal.SIGINT)
+    assert demo.wait(30) == 130
+    for stream in (demo.stdout, demo.stderr):
+        assert stream is not None
+        stream.close()
+    alive = {int(path.name) for path in Path("/proc").glob("[0-9]*")} & set(tree)
+    assert not [pid for pid in alive if "Z" not in Path(f"/proc/{pid}/stat").read_text()]
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_tree_is_killed_whole() -> None:
+    """Also what has left its parent's process group, as PySpark's daemon does."""
+    script = "setsid sleep 60 & (sleep 60 & wait) & echo up; wait"
+    child = subprocess.Popen(["bash", "-c", script], stdout=subprocess.PIPE, text=True)
+    assert child.stdout is not None
+    child.stdout.readline()
+    while len(tree := process_tree(child.pid)) < 4:
+        time.sleep(0.01)
+    assert kill_tree(child) >= 4
+    child.stdout.close()
+    assert child.returncode == -signal.SIGKILL
+    assert not [pid for pid in tree if len(process_tree(pid)) > 1]
+
+
+def test_the_slow_aircraft_is_one_that_is_soon_through() -> None:
+    """Of those with the wanted number of flights the one whose last flight is first."""
+    tails = ["A", "B", None, "B", "A", "C", "C", "C"]
+    assert slow_aircraft(tails, 2) == "B"
+    assert slow_aircraft(tails, 3) == "C"
+    assert slow_aircraft(tails, 9) == "C"
+
+
+def test_planned_records_are_dealt_as_producers_deal_them() -> None:
+    """Keys by their murmur2 hash, records without one in turn, offsets counted up."""
+    planned = planned_records(["N1", None, "N1", None, "N2"], "t", partitions=2)
+    assert {tp: len(keys) for tp, keys in planned.items()}.keys() == {("t", 0), ("t", 1)}
+    assert sum(len(keys) for keys in planned.values()) == 5
+    for keys in planned.values():
+        assert list(keys) == list(range(len(keys)))
+        assert list(keys.values()).count(None) == 1
