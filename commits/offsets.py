@@ -239,6 +239,8 @@ def _bits_of(offsets: OffsetRanges) -> Any:
 
 def _from_pairs(pairs: Pairs) -> Any:
     listed = list(pairs)
+    if not listed:
+        return BitMap64()
     try:
         firsts, lasts = [first for first, _ in listed], [last for _, last in listed]
     except (TypeError, ValueError):
@@ -283,6 +285,8 @@ def _from_bounds(firsts: NDArray[Any], lasts: NDArray[Any]) -> Any:
             f"({first}, {last}) is no range: 0 <= first <= last <= 2**63 - 1 must hold"
         )
     steps = lasts - firsts
+    if not steps.any():  # single offsets, the common case
+        return _from_int64s(firsts)
     # Floats are exact enough to refuse what would overflow an integer sum.
     if float(steps.sum(dtype=np.float64)) + steps.size > MAX_COUNT:
         raise ValueError(f"more than {MAX_COUNT} offsets in one set (2**36) are not supported")

@@ -296,17 +296,17 @@ def _runs(versions: list[int]) -> Iterator[tuple[int, int]]:
 
 def _uri_of(target: str | os.PathLike[str]) -> str:
     uri = os.fspath(target)
-    if not isinstance(target, str):
-        return uri
-    if not uri.strip():
-        raise UnsupportedTarget(uri, "it is empty; give the path of a Delta table")
-    if "/" not in uri and not Path(uri).exists():
-        raise UnsupportedTarget(
-            uri,
-            "it looks like the name of a table in a catalog, and only paths are supported so far; "
-            f"give a path, such as './{uri}', or a URI",
-        )
-    return uri
+    if isinstance(target, str):
+        if not uri.strip():
+            raise UnsupportedTarget(uri, "it is empty; give the path of a Delta table")
+        if "/" not in uri and not Path(uri).exists():
+            raise UnsupportedTarget(
+                uri,
+                "it looks like the name of a table in a catalog, and only paths are supported so "
+                f"far; give a path, such as './{uri}', or a URI",
+            )
+    # The handle is opened again later, maybe from another working directory.
+    return uri if "://" in uri else str(Path(uri).absolute())
 
 
 def _refuse_file(uri: str) -> None:

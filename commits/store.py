@@ -6,17 +6,23 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal, Self
 
 from commits.errors import (
-    CommitRefused,
     FencedMember,
     IndividualCommitNotAllowed,
     IndividualCommitTooOld,
     MaxIndividualCommitsReached,
 )
-from commits.group import Answer, PartitionState
+from commits.group import Answer
 from commits.history import history_entry
-from commits.offsets import MAX_OFFSET, OffsetRanges, exact_integer
 from commits.ownership import Ownership, in_force
 from commits.partition import DEFAULT_MAX_RANGES, CommitResult, PartitionCommits
+from commits.requests import (
+    checked_place,
+    exact_offset,
+    parts_of,
+    raise_once,
+    unwritten,
+    with_topic_ids,
+)
 from commits.rows import Event, Part
 from commits.table import open_table
 
@@ -28,7 +34,7 @@ if TYPE_CHECKING:
     from commits.group import GroupState
     from commits.ids import CommitIds
     from commits.model import Epoch, Pending, TopicPartition
-    from commits.offsets import Pairs
+    from commits.offsets import OffsetRanges, Pairs
 
     Results = dict[TopicPartition, CommitResult]
 
@@ -173,7 +179,7 @@ class CommitStore(Ownership):
         """
         if commit_id is not None and not commit_id:
             raise ValueError("a commit id must not be empty")
-        parts = _parts(offsets, pending or {}, holes or {})
+        parts = parts_of(offsets, pending or {}, holes or {})
         with self._lock:
             return self._commit(
                 Event(
@@ -306,7 +312,7 @@ class CommitStore(Ownership):
         self, event: Event, topic_ids: Mapping[str, str] | None, *, report_too_old: bool
     ) -> Results:
         state = self._state_for(event)
-        event = _with_topic_ids(event, state, topic_ids)
+        event = with_topic_ids(event, state, topic_ids)
         over: dict[TopicPartition, MaxIndividualCommitsReached] = {}
         if state.knows(event.id):
             answer = state.fold(event)
@@ -328,14 +334,14 @@ class CommitStore(Ownership):
                 )
         state = self._log.state.group(self._cluster, event.group)
         results = {
-            at: answer.results.get(at) or _unwritten(state, part, answer.reason, over.get(at))
+            at: answer.results.get(at) or unwritten(state, part, answer.reason, over.get(at))
             for at, part in ((part.topic_partition, part) for part in event.parts)
         }
         if not answer.counted:
             raise FencedMember(
                 event.group, event.member, event.epoch, in_force(state), answer.reason, results
             )
-        _raise_once(event, results, list(over.values()), report_too_old=report_too_old)
+        raise_once(event, results, list(over.values()), report_too_old=report_too_old)
         return results
 
     def _move(
@@ -347,19 +353,20 @@ class CommitStore(Ownership):
         offsets: Mapping[TopicPartition, int],
     ) -> Results:
         parts = tuple(
-            Part(*_checked(at), first=_exact_offset(at, offset)) for at, offset in offsets.items()
+            Part(*checked_place(at), first=exact_offset(at, offset))
+            for at, offset in offsets.items()
         )
         if not parts:
             return {}
         with self._lock:
             event = Event(kind, self._new_id(), self._cluster, group, epoch, member=member,
                           parts=parts)  # fmt: skip
-            answer = self._append(_with_topic_ids(event, self._state_for(event), None))
+            answer = self._append(with_topic_ids(event, self._state_for(event), None))
             now = in_force(self._log.state.group(self._cluster, group))
         results = dict(answer.results)
         if not answer.counted:
             raise FencedMember(group, member, epoch, now, answer.reason, results)
-        _raise_once(event, results, [], report_too_old=True)
+        raise_once(event, results, [], report_too_old=True)
         return results
 
     def _state_for(self, event: Event) -> GroupState:
@@ -399,79 +406,3 @@ class CommitStore(Ownership):
             except IndividualCommitTooOld:
                 continue
         return over
-
-
-def _parts(
-    offsets: Mapping[TopicPartition, Pairs | OffsetRanges],
-    pending: Mapping[TopicPartition, Iterable[Pending]],
-    holes: Mapping[TopicPartition, Pairs | OffsetRanges],
-) -> tuple[Part, ...]:
-    return tuple(
-        Part(
-            *_checked(at),
-            offsets=OffsetRanges.of(offsets.get(at, ())),
-            holes=OffsetRanges.of(holes.get(at, ())),
-            pending=tuple(_checked_pending(at, one) for one in pending.get(at, ())),
-        )
-        for at in dict.fromkeys([*offsets, *pending, *holes])
-    )
-
-
-def _checked(at: TopicPartition) -> TopicPartition:
-    match at:
-        case (str(topic), int(partition)) if topic and partition >= 0:
-            return topic, partition
-        case _:
-            raise ValueError(f"{at!r} is no (topic, partition)")
-
-
-def _checked_pending(at: TopicPartition, pending: Pending) -> Pending:
-    numbers = (pending.offset, pending.key_hash or 0, pending.due_ms)
-    if all(0 <= number <= MAX_OFFSET for number in numbers) and pending.attempts >= 0:
-        return pending
-    raise ValueError(f"{pending} of {at[0]}-{at[1]}: its numbers must be from 0 to 2**63 - 1")
-
-
-def _exact_offset(at: TopicPartition, offset: int) -> int:
-    exact = exact_integer(f"offset of {at[0]}-{at[1]}", offset)
-    if not 0 <= exact <= MAX_OFFSET:
-        raise ValueError(f"offset {exact} of {at[0]}-{at[1]} is not from 0 to 2**63 - 1")
-    return exact
-
-
-def _with_topic_ids(event: Event, state: GroupState, topic_ids: Mapping[str, str] | None) -> Event:
-    tenure = state.tenure(event.epoch)
-    ids = {**(tenure.topic_ids if tenure else {}), **(topic_ids or {})}
-    parts = tuple(replace(part, topic_id=ids.get(part.topic, "")) for part in event.parts)
-    return replace(event, parts=parts)
-
-
-def _unwritten(
-    state: GroupState, part: Part, fence: str, over: MaxIndividualCommitsReached | None
-) -> CommitResult:
-    at = state.partitions.get(part.topic_partition) or PartitionState()
-    if over is not None:
-        return at.result("refused", f"{over.range_count} ranges, at most {over.max_ranges}")
-    if fence:
-        return at.result("refused", fence)
-    if part.is_empty:
-        return at.result()
-    return at.result("refused", "the first commit with this id did not have it")
-
-
-def _raise_once(
-    event: Event,
-    results: Results,
-    over: list[MaxIndividualCommitsReached],
-    *,
-    report_too_old: bool,
-) -> None:
-    refused = [at for at, result in results.items() if result.status == "refused"]
-    if len(refused) > len(over):
-        raise CommitRefused(event.group, event.member, results)
-    if over:
-        raise MaxIndividualCommitsReached(over[0].range_count, over[0].max_ranges, results)
-    for part in event.parts:
-        result = results[part.topic_partition]
-        if result.status == "too_old" and not report_too_old:
-            raise IndividualCommitTooOld(result.stable_offset, part.offsets.last or 0, results)

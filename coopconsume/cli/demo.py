@@ -8,7 +8,7 @@ import sys
 import click
 
 from coopconsume.cli.outcome import EXIT_CODES, reported
-from coopconsume.cli.screen import Screen
+from coopconsume.screen import Screen
 from coopconsume.demo.director import LEAST, Demo
 from coopconsume.demo.errors import BooksDoNotBalance
 from coopconsume.demo.flights import FLIGHTS

@@ -13,7 +13,7 @@ import click
 
 from commits import CommitStore
 from coopconsume.cli.outcome import EXIT_CODES, INTERRUPTED, OK, reported
-from coopconsume.cli.screen import Rate, Screen
+from coopconsume.screen import Rate, Screen
 from coopconsume.cluster import Cluster
 from coopconsume.consumer import CooperativeConsumer
 from coopconsume.jars import pyspark_home

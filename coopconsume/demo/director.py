@@ -7,11 +7,11 @@ import shutil
 import tempfile
 import time
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from coopconsume.cli.screen import Rate, bar
+from coopconsume.screen import Rate, bar
 from coopconsume.cluster import Cluster
 from coopconsume.demo.books import Books, Standing, make_up
 from coopconsume.demo.child import JobProcess
@@ -34,7 +34,7 @@ from coopconsume.options import Options
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from coopconsume.cli.screen import Screen
+    from coopconsume.screen import Screen
     from coopconsume.demo.books import Planned
 
 TOPIC = "flights"
@@ -45,7 +45,8 @@ LEAST = 2_000
 
 _POISON = 60  # records that fail twice, about
 _HOPELESS = 6  # records that fail for good, about
-_SLOW_LEGS = 6
+_SLOW_LEGS = (6, 10)
+_SMALL_WINDOW = 15_000
 _SLOW_SECONDS = 1.0
 _KILL_AT = 0.5
 
@@ -133,8 +134,8 @@ class Demo:
         began = time.monotonic()
         self._screen.status("starting Kafka and Spark", force=True)
         tails = tail_numbers(self._records)
-        slow = slow_aircraft(tails, _SLOW_LEGS)
-        calm, stormy = self._queries(folder, slow)
+        planned = planned_records(tails, self._topic, partitions=PARTITIONS)
+        calm, stormy = self._queries(folder, planned)
         if self._servers is not None:
             # Before anything is started that would have to wait for it in vain.
             self._cluster(stack, stormy)
@@ -145,7 +146,6 @@ class Demo:
         elif not self._keep:
             stack.callback(_delete, self._servers, self._topic, [calm.group, stormy.group])
         job.go(self._address)
-        planned = planned_records(tails, self._topic, partitions=PARTITIONS)
         events = job.events()
         self._await(events, "started")
         self._screen.line(
@@ -155,7 +155,7 @@ class Demo:
         )
         self._first_act(events, calm)
         started = self._await(events, "started")
-        self._second_act(events, planned, stormy, slow)
+        self._second_act(events, planned, stormy)
         cluster = self._cluster(stack, stormy)
         killed = self._third_act(stack, folder, job, cluster, planned, stormy)
         seconds = time.monotonic() - started
@@ -163,23 +163,33 @@ class Demo:
 
     # -- the stage
 
-    def _queries(self, folder: Path, slow: str) -> tuple[Query, Query]:
+    def _queries(self, folder: Path, planned: Planned) -> tuple[Query, Query]:
         for name in ("calm", "stormy", "scratch"):
             (folder / name).mkdir()
         mark = self._topic.removeprefix(TOPIC)
-        calm = Query(f"calm{mark}", str(folder / "calm"), self._records // 4, batch_time=30.0)
+        calm = Query(
+            f"calm{mark}",
+            str(folder / "calm"),
+            window=max(_SMALL_WINDOW, self._records // 4),
+            batch_time=30.0,
+        )
         stormy = Query(
             f"stormy{mark}",
             str(folder / "stormy"),
-            self._records // 3,
-            batch_time=5.0,
+            window=max(_SMALL_WINDOW, self._records // 4),
+            batch_time=3.0,
             concurrency=2,
             poison_every=max(2, self._records // _POISON),
             fail_for_good_every=max(2, self._records // _HOPELESS),
-            slow_tail=slow,
             slow_seconds=_SLOW_SECONDS,
         )
-        return calm, stormy
+        weather = stormy.handler()
+        slow = slow_aircraft(
+            planned,
+            _SLOW_LEGS,
+            lambda p, o: weather.fails_for_good(p, o) or weather.is_poison(p, o),
+        )
+        return calm, replace(stormy, slow_tail=slow)
 
     def _start(
         self, stack: ExitStack, folder: Path, name: str, queries: tuple[Query, ...], *, load: bool
@@ -236,9 +246,8 @@ class Demo:
         )
         self._screen.line(f"  {slots_table(progress['slots'])}")
 
-    def _second_act(
-        self, events: Iterator[dict[str, Any]], planned: Planned, query: Query, slow: str
-    ) -> None:
+    def _second_act(self, events: Iterator[dict[str, Any]], planned: Planned, query: Query) -> None:
+        slow = query.slow_tail or ""
         self._screen.line(
             f"Act 2. The same flights again for group {query.group}, on a bad day: about {_POISON} "
             f"of them fail twice, about {_HOPELESS} for good, and each flight of {slow} takes "

@@ -67,6 +67,16 @@ class Query:
     slow_tail: str | None = None
     slow_seconds: float = 0.0
 
+    def handler(self) -> DemoHandler:
+        """What handles its records."""
+        return DemoHandler(
+            self.history,
+            poison_every=self.poison_every,
+            fail_for_good_every=self.fail_for_good_every,
+            slow_tail=self.slow_tail,
+            slow_seconds=self.slow_seconds,
+        )
+
     @property
     def commits(self) -> str:
         """The commit table."""
@@ -157,17 +167,10 @@ def _run_query(
         "handlerTimeout": "30 seconds",
         "maxOffsetsPerTrigger": query.window,
     }
-    handler = DemoHandler(
-        query.history,
-        poison_every=query.poison_every,
-        fail_for_good_every=query.fail_for_good_every,
-        slow_tail=query.slow_tail,
-        slow_seconds=query.slow_seconds,
-    )
     with CooperativeConsumer(options, spark) as consumer:
         job = (
             consumer.foreach(
-                handler,
+                query.handler(),
                 concurrency=query.concurrency,
                 retry=RetryPolicy(max_attempts=3, backoff=0.5),
                 dead_letter=query.dead,

@@ -5,21 +5,37 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
-from coopconsume.cli.screen import bar
+from coopconsume.screen import bar
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping
 
     from coopconsume.demo.books import Books, Planned, Standing
 
 _SHOWN_GAPS = 4
 
 
-def slow_aircraft(tails: Sequence[str | None], legs: int) -> str:
-    """The aircraft that is through soonest with so many flights, or nearly so many."""
-    count = Counter(tail for tail in tails if tail)
-    last = {tail: place for place, tail in enumerate(tails) if tail}
-    return min(count, key=lambda tail: (abs(count[tail] - legs), last[tail]))
+def slow_aircraft(
+    planned: Planned, legs: tuple[int, int], is_bad: Callable[[int, int], bool]
+) -> str:
+    """The aircraft whose slowness will be seen best: nothing else holds its partition back.
+
+    Args:
+        planned: Which key each record has.
+        legs: How many flights it may have, at least and at most.
+        is_bad: Whether the record at a partition and offset will fail.
+    """
+    sights = []
+    for (_, partition), keys in planned.items():
+        bad, below = 0, {}
+        for offset, key in keys.items():
+            bad += is_bad(partition, offset)
+            below[key] = (bad, offset)  # at its last flight in the end
+        for key, count in Counter(keys.values()).items():
+            if key is not None:
+                far = max(legs[0] - count, count - legs[1], 0)
+                sights.append((far, *below[key], key.decode()))
+    return min(sights)[-1]
 
 
 def working(done: int, of: int, rate: float, slots: Iterable[Mapping[str, Any]]) -> str:

@@ -17,8 +17,6 @@ from commits import CommitStore
 from coopconsume.demo.processes import process_tree
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     import pyarrow as pa
 
     from coopconsume.local_kafka import LocalKafka
@@ -26,7 +24,7 @@ if TYPE_CHECKING:
 
 pytestmark = [pytest.mark.spark, pytest.mark.broker]
 
-HANDLERS = '''
+HANDLERS = """
 import pathlib, time
 
 def length(record):
@@ -40,7 +38,7 @@ def slow(record):
 def stuck(record):
     (pathlib.Path(__file__).parent / "started").touch()
     time.sleep(50.0)
-'''
+"""
 
 
 class Running:
@@ -85,10 +83,10 @@ def _runs(pid: int) -> bool:
 
 
 @pytest.fixture
-def folder(tmp_path: Path) -> Iterator[Path]:
+def folder(tmp_path: Path) -> Path:
     """A user's folder with a module of handlers."""
     (tmp_path / "handlers_of_a_user.py").write_text(HANDLERS)
-    yield tmp_path
+    return tmp_path
 
 
 def arguments(kafka: LocalKafka, folder: Path, topic: str, handler: str, *more: str) -> list[str]:
@@ -129,7 +127,7 @@ def test_a_handler_of_the_users_folder_drains_a_topic(
     assert command.end(timeout=90) == 0, command.said.read_text()
     assert "drained: 100 records done" in command.said.read_text()
     assert "\x1b" not in command.said.read_text()
-    rows: pa.Table = DeltaTable(output).to_pyarrow_table()
+    rows: pa.Table = DeltaTable(output).to_pypa.table()
     assert sorted(rows["length"].to_pylist()) == list(range(100))
     assert done(folder, kafka, name) == 100
 
@@ -137,7 +135,7 @@ def test_a_handler_of_the_users_folder_drains_a_topic(
 def test_ctrl_c_finishes_what_is_in_flight(
     kafka: LocalKafka, topic: TopicFactory, produce: Produce, folder: Path
 ) -> None:
-    """The first Ctrl-C (here SIGTERM, which is as good) commits what was begun, and leaves with 0."""
+    """SIGTERM, as the first Ctrl-C, commits what was begun and leaves with 0."""
     name = topic()
     produce(name, [(b"a", b"1"), (b"b", b"2")])
     command = Running(folder, *arguments(kafka, folder, name, "slow"))
@@ -175,10 +173,10 @@ def test_a_table_of_another_format_is_one_sentence(
     kafka: LocalKafka, topic: TopicFactory, folder: Path
 ) -> None:
     """Some other Delta table at the place of the commits is refused and left as it was."""
-    import pyarrow as arrow
+    import pyarrow as pa
 
     table = folder / "commits"
-    write_deltalake(table, arrow.table({"other": [1]}))
+    write_deltalake(table, pa.table({"other": [1]}))
     command = Running(folder, *arguments(kafka, folder, topic(), "length"))
     assert command.end(timeout=20) == 1
     said = command.said.read_text()

@@ -87,12 +87,15 @@ def test_a_tree_is_killed_whole() -> None:
     assert not [pid for pid in tree if len(process_tree(pid)) > 1]
 
 
-def test_the_slow_aircraft_is_one_that_is_soon_through() -> None:
-    """Of those with the wanted number of flights the one whose last flight is first."""
-    tails = ["A", "B", None, "B", "A", "C", "C", "C"]
-    assert slow_aircraft(tails, 2) == "B"
-    assert slow_aircraft(tails, 3) == "C"
-    assert slow_aircraft(tails, 9) == "C"
+def test_the_slow_aircraft_is_the_only_one_that_holds_its_partition_back() -> None:
+    """Enough flights, then no bad record before its last one, then soon through."""
+    keys: dict[int, bytes | None] = dict(enumerate([b"A", b"B", None, b"B", b"A", *[b"C"] * 3]))
+    planned = {("t", 0): keys}
+    assert slow_aircraft(planned, (2, 3), lambda _p, _o: False) == "B"
+    assert slow_aircraft(planned, (3, 3), lambda _p, _o: False) == "C"
+    assert slow_aircraft(planned, (9, 9), lambda _p, _o: False) == "C"
+    two = {("t", 0): dict.fromkeys(range(2), b"A"), ("t", 1): dict.fromkeys(range(1, 3), b"B")}
+    assert slow_aircraft(two, (2, 2), lambda p, _: p == 0) == "B"
 
 
 def test_planned_records_are_dealt_as_producers_deal_them() -> None:

@@ -17,7 +17,7 @@ from click.testing import CliRunner
 from commits import CommitTableFormat, CorruptCommitLog, FencedMember
 from coopconsume.cli import main
 from coopconsume.cli.outcome import exit_code, reported
-from coopconsume.cli.screen import Rate, Screen, bar
+from coopconsume.screen import Rate, Screen, bar
 from coopconsume.errors import BrokerUnreachable, DataLoss, HandlerNotUsable, UnknownOption
 
 if TYPE_CHECKING:

@@ -1,0 +1,127 @@
+"""What callers of the store ask, checked before it is written, and what they are answered."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from commits.errors import CommitRefused, IndividualCommitTooOld, MaxIndividualCommitsReached
+from commits.group import PartitionState
+from commits.offsets import MAX_OFFSET, OffsetRanges, exact_integer
+from commits.rows import Part
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from commits.group import GroupState
+    from commits.model import Pending, TopicPartition
+    from commits.offsets import Pairs
+    from commits.partition import CommitResult
+    from commits.rows import Event
+
+__all__ = [
+    "checked_place",
+    "exact_offset",
+    "parts_of",
+    "raise_once",
+    "unwritten",
+    "with_topic_ids",
+]
+
+
+def parts_of(
+    offsets: Mapping[TopicPartition, Pairs | OffsetRanges],
+    pending: Mapping[TopicPartition, Iterable[Pending]],
+    holes: Mapping[TopicPartition, Pairs | OffsetRanges],
+) -> tuple[Part, ...]:
+    """A commit by partition.
+
+    Raises:
+        ValueError: If a partition, an offset or a pending record makes no sense.
+    """
+    return tuple(
+        Part(
+            *checked_place(at),
+            offsets=OffsetRanges.of(offsets.get(at, ())),
+            holes=OffsetRanges.of(holes.get(at, ())),
+            pending=tuple(_checked_pending(at, one) for one in pending.get(at, ())),
+        )
+        for at in dict.fromkeys([*offsets, *pending, *holes])
+    )
+
+
+def checked_place(at: TopicPartition) -> TopicPartition:
+    """A topic and partition, if it is one; else a ValueError."""
+    match at:
+        case (str(topic), int(partition)) if topic and partition >= 0:
+            return topic, partition
+        case _:
+            raise ValueError(f"{at!r} is no (topic, partition)")
+
+
+def _checked_pending(at: TopicPartition, pending: Pending) -> Pending:
+    numbers = (pending.offset, pending.key_hash or 0, pending.due_ms)
+    if all(0 <= number <= MAX_OFFSET for number in numbers) and pending.attempts >= 0:
+        return pending
+    raise ValueError(f"{pending} of {at[0]}-{at[1]}: its numbers must be from 0 to 2**63 - 1")
+
+
+def exact_offset(at: TopicPartition, offset: int) -> int:
+    """An offset of a partition, if it is one; else a ValueError."""
+    exact = exact_integer(f"offset of {at[0]}-{at[1]}", offset)
+    if not 0 <= exact <= MAX_OFFSET:
+        raise ValueError(f"offset {exact} of {at[0]}-{at[1]} is not from 0 to 2**63 - 1")
+    return exact
+
+
+def with_topic_ids(event: Event, state: GroupState, topic_ids: Mapping[str, str] | None) -> Event:
+    """An event with the topic ids of its epoch, or with those that are given, in its parts."""
+    tenure = state.tenure(event.epoch)
+    ids = {**(tenure.topic_ids if tenure else {}), **(topic_ids or {})}
+    parts = tuple(replace(part, topic_id=ids.get(part.topic, "")) for part in event.parts)
+    return replace(event, parts=parts)
+
+
+def unwritten(
+    state: GroupState, part: Part, fence: str, over: MaxIndividualCommitsReached | None
+) -> CommitResult:
+    """The answer of a partition that the log has no answer for, and why."""
+    at = state.partitions.get(part.topic_partition) or PartitionState()
+    if over is not None:
+        return at.result("refused", f"{over.range_count} ranges, at most {over.max_ranges}")
+    if fence:
+        return at.result("refused", fence)
+    if part.is_empty:
+        return at.result()
+    return at.result("refused", "the first commit with this id did not have it")
+
+
+def raise_once(
+    event: Event,
+    results: Mapping[TopicPartition, CommitResult],
+    over: list[MaxIndividualCommitsReached],
+    *,
+    report_too_old: bool,
+) -> None:
+    """Raises the one error that the answers of an event come to, if any.
+
+    Args:
+        event: What was asked.
+        results: The answer of every partition.
+        over: What the limit refused.
+        report_too_old: Whether a commit that is too old is no error.
+
+    Raises:
+        CommitRefused: If a partition was refused for another reason than the limit.
+        MaxIndividualCommitsReached: If the limit refused one.
+        IndividualCommitTooOld: If one lies wholly below its stable offset.
+    """
+    refused = [at for at, result in results.items() if result.status == "refused"]
+    if len(refused) > len(over):
+        raise CommitRefused(event.group, event.member, results)
+    if over:
+        raise MaxIndividualCommitsReached(over[0].range_count, over[0].max_ranges, results)
+    for part in event.parts:
+        result = results[part.topic_partition]
+        if result.status == "too_old" and not report_too_old:
+            raise IndividualCommitTooOld(result.stable_offset, part.offsets.last or 0, results)
