@@ -361,7 +361,7 @@ class CooperativeConsumer:
         Columns: topic, partition, stable_offset, committed_above (offsets), ranges.
         """
         rows = [
-            (t, p, c.stable_offset, len(c.ranges), list(c.ranges))
+            (t, p, c.stable_offset, len(c.ranges), c.ranges.pairs())
             for (t, p), c in sorted(self._state().items())
         ]
         return self.spark.createDataFrame(rows, _COMMITTED_DDL)

@@ -104,7 +104,7 @@ def in_ranges(offset: Column, ranges: OffsetRanges) -> Column:
     """Whether an offset is in the set."""
     from pyspark.sql import functions as F  # noqa: N812
 
-    pairs = list(ranges)
+    pairs = ranges.pairs()
     if len(pairs) <= _COMPARED:
         found = F.lit(False)
         for first, last in pairs:

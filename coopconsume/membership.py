@@ -223,7 +223,7 @@ class Membership:
             owned = self.owned[tp]
             if start <= owned.stable:
                 continue
-            lost = list(owned.committed.complement(owned.stable, start - 1))
+            lost = owned.committed.complement(owned.stable, start - 1).pairs()
             if lost:
                 loss = DataLoss(*tp, lost[0][0], lost[-1][1])
                 if self.options.fail_on_data_loss:

@@ -367,7 +367,7 @@ class Partition:
         assert share.flying is not None
         attempts = {o: n for o, n in self.attempts.items() if o in share.flying}
         blocked = frozenset() if self.ordering == "none" else frozenset(share.waiting)
-        return PartitionWork(tuple(share.flying), attempts, blocked)
+        return PartitionWork(tuple(share.flying.pairs()), attempts, blocked)
 
     def _release_due(self, share: Share, now: float) -> None:
         due = [lane for lane, waiting in share.waiting.items() if waiting.due <= now]

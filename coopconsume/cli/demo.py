@@ -8,10 +8,10 @@ import sys
 import click
 
 from coopconsume.cli.outcome import EXIT_CODES, reported
-from coopconsume.screen import Screen
 from coopconsume.demo.director import LEAST, Demo
 from coopconsume.demo.errors import BooksDoNotBalance
 from coopconsume.demo.flights import FLIGHTS
+from coopconsume.screen import Screen
 
 
 @click.command(epilog=EXIT_CODES)

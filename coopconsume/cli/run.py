@@ -13,7 +13,6 @@ import click
 
 from commits import CommitStore
 from coopconsume.cli.outcome import EXIT_CODES, INTERRUPTED, OK, reported
-from coopconsume.screen import Rate, Screen
 from coopconsume.cluster import Cluster
 from coopconsume.consumer import CooperativeConsumer
 from coopconsume.jars import pyspark_home
@@ -21,6 +20,7 @@ from coopconsume.java import find_java
 from coopconsume.options import Options
 from coopconsume.query import check_handler
 from coopconsume.record import RetryPolicy
+from coopconsume.screen import Rate, Screen
 from coopconsume.session import local_session, stop_session
 
 if TYPE_CHECKING:

@@ -11,7 +11,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from coopconsume.screen import Rate, bar
 from coopconsume.cluster import Cluster
 from coopconsume.demo.books import Books, Standing, make_up
 from coopconsume.demo.child import JobProcess
@@ -30,12 +29,13 @@ from coopconsume.demo.topic import planned_records
 from coopconsume.java import find_java
 from coopconsume.local_kafka import LocalKafka
 from coopconsume.options import Options
+from coopconsume.screen import Rate, bar
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from coopconsume.screen import Screen
     from coopconsume.demo.books import Planned
+    from coopconsume.screen import Screen
 
 TOPIC = "flights"
 PARTITIONS = 3

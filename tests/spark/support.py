@@ -61,7 +61,7 @@ def done_book(store: Any, group: str) -> dict[tuple[str, int], list[tuple[int, i
     book = {}
     for tp, commits in store.state(group).items():
         below = [(0, commits.stable_offset - 1)] if commits.stable_offset else []
-        book[tp] = below + list(commits.ranges)
+        book[tp] = below + commits.ranges.pairs()
     return book
 
 

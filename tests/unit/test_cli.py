@@ -17,8 +17,8 @@ from click.testing import CliRunner
 from commits import CommitTableFormat, CorruptCommitLog, FencedMember
 from coopconsume.cli import main
 from coopconsume.cli.outcome import exit_code, reported
-from coopconsume.screen import Rate, Screen, bar
 from coopconsume.errors import BrokerUnreachable, DataLoss, HandlerNotUsable, UnknownOption
+from coopconsume.screen import Rate, Screen, bar
 
 if TYPE_CHECKING:
     from click.testing import Result
