@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any
 from commits import CommitStoreError, MaxIndividualCommitsReached, OffsetRanges, Pending
 from coopconsume.batch import Running, Work, run_batch
 from coopconsume.classic import open_mailbox
-from coopconsume.errors import BrokerUnreachable, CoopConsumeError, HandlerFailed
+from coopconsume.errors import BrokerUnreachable, CoopConsumeError, DataLoss, HandlerFailed
 from coopconsume.plan import Limits, Partition, deal, plan_batch
 from coopconsume.report import PartitionReport, SlotReport
 from coopconsume.saving import Saved, Unsaved, save
@@ -255,10 +255,16 @@ class Job:
             return
         self._ends_at = time.monotonic()
         for partition in self.partitions:
-            partition.end = max(partition.end, ends[partition.topic, partition.partition])
+            end = ends[partition.topic, partition.partition]
+            if end < partition.end:
+                # Brokers never tell a lower end (KIP-207) unless the log was cut; what is written
+                # there next has offsets that were done before. The next start looks into it.
+                raise DataLoss(partition.topic, partition.partition, end, partition.end - 1)
+            partition.end = end
 
     def _check_starts(self) -> None:
-        passed = self._membership.check_log_starts()
+        done = {(p.topic, p.partition): p.done for p in self.partitions}
+        passed = self._membership.check_log_starts(done)
         for partition in self.partitions:
             start = passed.get((partition.topic, partition.partition))
             if start is not None:

@@ -208,8 +208,13 @@ class Membership:
 
     # -- the two ends of the logs
 
-    def check_log_starts(self) -> dict[TopicPartition, int]:
+    def check_log_starts(
+        self, unsaved: Mapping[TopicPartition, OffsetRanges] | None = None
+    ) -> dict[TopicPartition, int]:
         """Notice records that were deleted before they were done.
+
+        Args:
+            unsaved: What is done besides, and on its way into the commit log.
 
         Returns:
             Log starts that lie above a stable offset; the commit log has followed them.
@@ -223,7 +228,8 @@ class Membership:
             owned = self.owned[tp]
             if start <= owned.stable:
                 continue
-            lost = owned.committed.complement(owned.stable, start - 1).pairs()
+            done = owned.committed | (unsaved or {}).get(tp, OffsetRanges())
+            lost = done.complement(owned.stable, start - 1).pairs()
             if lost:
                 loss = DataLoss(*tp, lost[0][0], lost[-1][1])
                 if self.options.fail_on_data_loss:

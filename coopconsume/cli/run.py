@@ -248,12 +248,13 @@ def _find_handlers_here() -> None:
 
 def _given_session() -> SparkSession | None:
     """The session that runs already, or that spark-submit has set up; None: there is none."""
-    home = pyspark_home()
+    # spark-submit brings a PySpark of its own kind, which has no jars beside it.
+    submitted = "PYSPARK_GATEWAY_PORT" in os.environ
+    if not submitted:
+        pyspark_home()
     from pyspark.sql import SparkSession
 
-    if "PYSPARK_GATEWAY_PORT" in os.environ:
-        return SparkSession.builder.getOrCreate()
-    return SparkSession.getActiveSession() if home else None
+    return SparkSession.builder.getOrCreate() if submitted else SparkSession.getActiveSession()
 
 
 def _look_before_starting(options: Options, *, needs_java: bool) -> None:

@@ -49,6 +49,7 @@ _SLOW_LEGS = (6, 10)
 _SMALL_WINDOW = 15_000
 _SLOW_SECONDS = 1.0
 _KILL_AT = 0.5
+_TOO_FAR = 0.95  # to wait longer for a sight
 
 
 @dataclass(frozen=True)
@@ -351,7 +352,8 @@ class Demo:
             if holdups is not None:
                 holdups.look(last["partitions"])
             self._screen.status(working(before + done, self._records, rate.at(done), last["slots"]))
-            if until is not None and done >= until:
+            seen = holdups is None or holdups.lines() or done > self._records * _TOO_FAR
+            if until is not None and done >= until and seen:
                 return last
         raise DemoFailed("it ended in the middle")
 
