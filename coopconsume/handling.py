@@ -11,12 +11,13 @@ import os
 import threading
 import time
 from collections import deque
+from itertools import repeat
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from coopconsume.ledger import Ledger, Row, as_answer, wanted_columns
+from coopconsume.ledger import Ledger, Row, as_answer, headers_of, wanted_rows
 from coopconsume.record import Record
 
 if TYPE_CHECKING:
@@ -31,6 +32,7 @@ LOOKAHEAD_ROWS = 20_000
 LOOKAHEAD_BYTES = 64 << 20
 #: Exit status of a worker that outlived its batch; the task fails, its part is planned again.
 OUTLIVED = 70
+_OFFSET, _HASH, _KEY, _VALUE, _STAMP = 1, 2, 3, 4, 5
 
 
 class Life:
@@ -67,44 +69,39 @@ def run_serial(
     spec, report, blocked = ledger.spec, ledger.report, ledger.blocked
     topics = [topic for topic, _ in spec.partitions]
     numbers = [number for _, number in spec.partitions]
-    make, clock, by_key = tuple.__new__, time.monotonic, spec.ordering == "key"
-    for batch in batches:
-        report.value_bytes += batch.nbytes
-        columns = wanted_columns(batch, ledger.work)
-        rows = len(columns[0])
+    make, clock = tuple.__new__, time.monotonic
+    handled = 0
+    for raw in batches:
+        report.value_bytes += raw.nbytes
+        batch = wanted_rows(raw, ledger.work)
+        rows = batch.num_rows
         report.rows += rows
+        one = len(ledger.work) == 1
+        parts = repeat(next(iter(ledger.work)), rows) if one else batch.column(0).to_pylist()
+        columns = [batch.column(name).to_pylist() for name in (_OFFSET, _KEY, _VALUE, _STAMP)]
+        hashes: list[int] = []  # Needed only where something failed.
         skipped: list[int] = []
-        no_headers = [()] * rows
         deadline = life.begin()
-        for i, part, offset, key_hash, key, value, stamp, headers in zip(
-            range(rows), *columns[:6], columns[6] if spec.headers else no_headers, strict=True
+        for i, part, offset, key, value, stamp, headers in zip(
+            range(rows), parts, *columns, headers_of(batch), strict=True
         ):
-            if clock() >= deadline and report.handled:
+            if handled and clock() >= deadline:
                 report.timed_out = True
                 skipped.append(i)
                 ledger.unlooked(part, offset)
                 continue
             if blocked[part]:
-                row = Row(part, offset, key_hash, key, value, stamp, headers)
-                if (key_hash if by_key else ledger.lane(row)) in blocked[part]:
+                hashes = hashes or batch.column(_HASH).to_pylist()
+                row = Row(part, offset, hashes[i], key, value, stamp, headers)
+                if ledger.lane(row) in blocked[part]:
                     skipped.append(i)
                     ledger.block(row)
                     continue
             attempt = ledger.attempt(part, offset) if ledger.retried else 1
             record = make(
-                Record,
-                (
-                    topics[part],
-                    numbers[part],
-                    offset,
-                    key,
-                    value,
-                    stamp,
-                    tuple(headers or ()),
-                    attempt,
-                ),
+                Record, (topics[part], numbers[part], offset, key, value, stamp, headers, attempt)
             )
-            report.handled += 1
+            handled += 1
             try:
                 answer = handler(record)
                 if answer is not None:
@@ -112,23 +109,23 @@ def run_serial(
             except BaseException as error:  # noqa: BLE001 - SystemExit too costs its record alone
                 answer = error
             if answer is not None:
-                row = Row(part, offset, key_hash, key, value, stamp, headers)
+                hashes = hashes or batch.column(_HASH).to_pylist()
+                row = Row(part, offset, hashes[i], key, value, stamp, headers)
                 if not ledger.answer(row, record, answer):
                     skipped.append(i)
-        _done(ledger, columns, skipped)
+        _done(ledger, batch, skipped)
+        report.handled = handled
 
 
-def _done(ledger: Ledger, columns: list[list[Any]], skipped: list[int]) -> None:
-    parts, offsets = pa.array(columns[0], pa.int32()), pa.array(columns[1], pa.int64())
+def _done(ledger: Ledger, batch: pa.RecordBatch, skipped: list[int]) -> None:
     if skipped:
         left = set(skipped)
-        keep = pa.array([i for i in range(len(offsets)) if i not in left], pa.int64())
-        parts, offsets = parts.take(keep), offsets.take(keep)
-    if len(ledger.done) == 1:
-        next(iter(ledger.done.values())).append(offsets)
-        return
+        keep = pa.array([i for i in range(batch.num_rows) if i not in left], pa.int64())
+        batch = batch.select([0, _OFFSET]).take(keep)
+    parts, offsets = batch.column(0), batch.column(_OFFSET)
     for part, chunks in ledger.done.items():
-        chunks.append(offsets.filter(pc.equal(parts, part)))
+        whole = len(ledger.done) == 1
+        chunks.append(offsets if whole else offsets.filter(pc.equal(parts, part)))
 
 
 class Lanes:
@@ -259,18 +256,15 @@ def run_threads(
     batches: Iterable[pa.RecordBatch], handler: Handler, ledger: Ledger, life: Life
 ) -> None:
     """Handle the rows on ``concurrency`` threads."""
-    spec, report = ledger.spec, ledger.report
-    lanes = Lanes(handler, ledger, spec.concurrency)
-    for batch in batches:
-        report.value_bytes += batch.nbytes
-        columns = wanted_columns(batch, ledger.work)
-        rows = len(columns[0])
-        report.rows += rows
+    report = ledger.report
+    lanes = Lanes(handler, ledger, ledger.spec.concurrency)
+    for raw in batches:
+        report.value_bytes += raw.nbytes
+        batch = wanted_rows(raw, ledger.work)
+        report.rows += batch.num_rows
         deadline = life.begin()
-        headers = columns[6] if spec.headers else [()] * rows
-        for values in zip(*columns[:6], headers, strict=True):
-            part, offset, key_hash, key, value, stamp, row_headers = values
-            row = Row(part, offset, key_hash, key, value, stamp, tuple(row_headers or ()))
+        columns = [batch.column(i).to_pylist() for i in range(_STAMP + 1)]
+        for row in map(Row, *columns, headers_of(batch)):
             if not lanes.feed(row, deadline):
                 report.timed_out = True
                 ledger.unlooked(row.part, row.offset)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import traceback
 from bisect import bisect_right
+from itertools import repeat
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pyarrow as pa
@@ -14,12 +15,15 @@ from coopconsume.record import Record, Reject, Retry, RetryPolicy
 from coopconsume.report import DeadLetter, Failure, PartitionReport, SlotReport, pack_offsets
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
     from coopconsume.report import BatchSpec, PartitionWork
 
+    Headers = tuple[tuple[str, bytes | None], ...]
+
 _ERROR_CHARS = 500
 _TRACE_CHARS = 8_000
+_HEADERS = 6  # index of the column, where there is one
 
 
 def as_answer(answer: Any) -> Any:
@@ -36,7 +40,7 @@ class Row(NamedTuple):
     key: bytes | None
     value: bytes | None
     timestamp: int
-    headers: tuple[tuple[str, bytes | None], ...]
+    headers: Headers
 
 
 class Ledger:
@@ -167,15 +171,22 @@ def _all_wanted(parts: pa.Array, offsets: pa.Array, work: Mapping[int, Partition
     return inside and bool(pc.all(pc.equal(parts, part)).as_py())
 
 
-def wanted_columns(batch: pa.RecordBatch, work: Mapping[int, PartitionWork]) -> list[list[Any]]:
-    """The columns of the rows that this slot may start, as Python lists."""
+def wanted_rows(batch: pa.RecordBatch, work: Mapping[int, PartitionWork]) -> pa.RecordBatch:
+    """The rows that this slot may start."""
     parts, offsets = batch.column(0), batch.column(1)
-    if not _all_wanted(parts, offsets, work):
-        starts = {p: [first for first, _ in w.ranges] for p, w in work.items()}
-        keep = []
-        for p, offset in zip(parts.to_pylist(), offsets.to_pylist(), strict=True):
-            at = bisect_right(starts[p], offset) - 1 if p in starts else -1
-            keep.append(at >= 0 and offset <= work[p].ranges[at][1])
-        if not all(keep):
-            batch = batch.filter(pa.array(keep))
-    return [column.to_pylist() for column in batch.columns]
+    if _all_wanted(parts, offsets, work):
+        return batch
+    starts = {p: [first for first, _ in w.ranges] for p, w in work.items()}
+    keep = []
+    for p, offset in zip(parts.to_pylist(), offsets.to_pylist(), strict=True):
+        at = bisect_right(starts[p], offset) - 1 if p in starts else -1
+        keep.append(at >= 0 and offset <= work[p].ranges[at][1])
+    return batch if all(keep) else batch.filter(pa.array(keep))
+
+
+def headers_of(batch: pa.RecordBatch) -> Iterable[Headers]:
+    """The record headers of each row; none where the batch does not carry them."""
+    if batch.num_columns <= _HEADERS:
+        return repeat((), batch.num_rows)
+    lists = batch.column(_HEADERS).to_pylist()
+    return [tuple((h["key"], h["value"]) for h in headers or ()) for headers in lists]

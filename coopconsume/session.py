@@ -92,6 +92,8 @@ def build_conf(
         "spark.python.daemon.module": "coopconsume.daemon",
         "spark.sql.session.timeZone": "UTC",
         "spark.sql.shuffle.partitions": str(cores),
+        # What is shuffled here never leaves the machine.
+        "spark.shuffle.compress": "false",
         "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
         "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
         # Delta's 50 suit tables of millions of files.

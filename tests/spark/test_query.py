@@ -279,6 +279,35 @@ def test_a_dying_worker_costs_its_batch_not_the_job(spark, kafka, topic, produce
         assert query.lastProgress["totals"]["retries"] >= 1
 
 
+def tell_headers(record):
+    """Give back headers, timestamp and whether there was a value."""
+    names = [f"{name}={(value or b'').decode()}" for name, value in record.headers]
+    return {"names": ",".join(names), "stamp": record.timestamp, "tombstone": record.value is None}
+
+
+@pytest.mark.parametrize("concurrency", [1, 2])
+def test_headers_reach_the_handler(spark, kafka, topic, tmp_path, concurrency):
+    """With includeHeaders a record is handed over with all that Kafka keeps of it."""
+    from kafka import KafkaProducer
+
+    name = topic(1)
+    producer = KafkaProducer(bootstrap_servers=kafka.bootstrap_servers)
+    headers = [("a", b"1"), ("b", b""), ("a", b"2")]
+    producer.send(name, key=b"k", value=b"v", headers=headers, timestamp_ms=1_234_567)
+    producer.send(name, key=b"k", value=None, timestamp_ms=1_234_568)
+    producer.close()
+    opts = options(kafka, tmp_path, name, includeHeaders="true")
+    with CooperativeConsumer(opts, spark) as consumer:
+        job = consumer.foreach(
+            tell_headers, concurrency=concurrency, output=str(tmp_path / "out"),
+            output_schema="names string, stamp bigint, tombstone boolean",
+        )  # fmt: skip
+        assert job.trigger(availableNow=True).start().awaitTermination(60)
+    rows = counted(str(tmp_path / "out"), opts["commitTable"], "g").to_pylist()
+    found = sorted((r["stamp"], r["names"], r["tombstone"]) for r in rows)
+    assert found == [(1_234_567, "a=1,b=,a=2", False), (1_234_568, "", True)]
+
+
 def reject(record):
     """Reject everything."""
     raise Reject("no")
