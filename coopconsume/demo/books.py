@@ -91,9 +91,9 @@ class Books:
         with_previous: Output rows that know the flight before.
         ends: Log end by partition.
         primary: What ``__consumer_offsets`` says, by partition.
-        gaps_first: For the restart: records below the highest committed offset of the kill that
-            their slot called before anything beyond it; and all of them, but for those that had
-            failed and whose next attempt was not due.
+        gaps_first: For the restart: gaps that their slot called before anything beyond the highest
+            offset committed at the kill, and all gaps; those of keys with a failed record, whose
+            turn had not come, are left out of both.
     """
 
     verdict: Verdict
@@ -162,21 +162,31 @@ def make_up(
         with_previous=len(rows) - rows["previous"].null_count,
         ends=cluster.ends(planned),
         primary={tp: held.offset for tp, held in cluster.primary().items()},
-        gaps_first=_gaps_first(history, *at_kill) if at_kill else (0, 0),
+        gaps_first=_gaps_first(history, planned, *at_kill) if at_kill else (0, 0),
     )
 
 
-def _gaps_first(history: History, at_ns: int, standing: Standing) -> tuple[int, int]:
-    first = 0
+def _gaps_first(
+    history: History, planned: Planned, at_ns: int, standing: Standing
+) -> tuple[int, int]:
+    first = of = 0
     for number, tp in enumerate(history.partitions):
+        failed = set(standing.pending[tp])
+        waiting = {planned[tp][offset] for offset in failed} - {None}
+        free = {
+            offset
+            for low, high in standing.gaps[tp]
+            for offset in range(low, high + 1)
+            if offset not in failed and planned[tp][offset] not in waiting
+        }
+        of += len(free)
         for slot in np.unique(history.slot):
             of_slot = (history.partition == number) & (history.slot == slot)
             offsets = history.offset[of_slot & (history.start > at_ns)]
             beyond = np.flatnonzero(offsets > standing.top[tp])
-            # All gaps are called again, as none of them is done.
-            first += len(np.unique(offsets[: beyond[0]] if len(beyond) else offsets))
-    waiting = sum(map(len, standing.pending.values()))
-    return first, standing.undone_below - waiting
+            before = offsets[: beyond[0]] if len(beyond) else offsets
+            first += len(free & set(before.tolist()))
+    return first, of
 
 
 def _offsets(rows: pa.Table, partitions: Sequence[Partition]) -> dict[Partition, NDArray[np.int64]]:

@@ -45,10 +45,11 @@ LEAST = 2_000
 
 _POISON = 60  # records that fail twice, about
 _HOPELESS = 6  # records that fail for good, about
-_SLOW_LEGS = (6, 10)
-_SMALL_WINDOW = 15_000
+_SLOW_LEGS = (5, 7)
+_SMALL_WINDOW = 30_000  # a batch has a price of its own
 _SLOW_SECONDS = 1.0
 _KILL_AT = 0.5
+_MIDDLE = 0.7  # seconds after a commit, so that handlers are at work again
 _TOO_FAR = 0.95  # to wait longer for a sight
 
 
@@ -171,7 +172,7 @@ class Demo:
         calm = Query(
             f"calm{mark}",
             str(folder / "calm"),
-            window=max(_SMALL_WINDOW, self._records // 4),
+            window=max(2 * _SMALL_WINDOW, self._records // 4),
             batch_time=30.0,
         )
         stormy = Query(
@@ -269,6 +270,7 @@ class Demo:
         query: Query,
     ) -> tuple[int, Standing]:
         self._screen.line("Act 3. The whole job is killed in the middle and started again.")
+        time.sleep(_MIDDLE)
         processes = job.kill()
         at_ns = time.monotonic_ns()
         standing = Standing.of(query, cluster.cluster_id, list(planned))

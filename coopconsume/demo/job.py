@@ -40,8 +40,8 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-# Spark's source keeps what it has fetched for five minutes, for a next read under the same consumer
-# group; but each batch reads under a group of its own, so that would be a growing heap of leftovers.
+# Spark's source keeps what it has fetched for five minutes, for a next read under the same group;
+# but each batch reads under a group of its own, so that would be a growing heap of leftovers.
 _MEMORY = {
     f"spark.kafka.consumer.{cache}.{setting}": "2s"
     for cache in ("cache", "fetchedData.cache")
@@ -180,7 +180,7 @@ def _run_query(
             consumer.foreach(
                 query.handler(),
                 concurrency=query.concurrency,
-                retry=RetryPolicy(max_attempts=3, backoff=0.5),
+                retry=RetryPolicy(max_attempts=3, backoff=0.3),
                 dead_letter=query.dead,
                 output=query.rows,
                 output_schema=OUTPUT_SCHEMA,

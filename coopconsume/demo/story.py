@@ -135,7 +135,11 @@ def books_table(books: Books) -> list[str]:
             "started and not committed when the job was killed",
         ),
         ("repeated", v.repeated.count, f"{outside} of them without need"),
-        ("gaps first", first, f"of {gaps:,} were called by their slot before anything new"),
+        (
+            "gaps first",
+            first,
+            f"of {gaps:,} that waited for no other were called by their slot first",
+        ),
     ]
     lines = [f"  {name:<14}{count:>10,}  {what}" for name, count, what in table]
     for what, offsets in (
