@@ -91,9 +91,8 @@ class Books:
         with_previous: Output rows that know the flight before.
         ends: Log end by partition.
         primary: What ``__consumer_offsets`` says, by partition.
-        gaps_first: For the restart: gaps that their slot called before anything beyond the highest
-            offset committed at the kill, and all gaps; those of keys with a failed record, whose
-            turn had not come, are left out of both.
+        gaps_again: For the restart: how many gaps were called again, and in how many seconds of
+            its first call; without those of keys with a failed record, whose turn had not come.
     """
 
     verdict: Verdict
@@ -102,7 +101,7 @@ class Books:
     with_previous: int
     ends: dict[Partition, int]
     primary: dict[Partition, int]
-    gaps_first: tuple[int, int] = (0, 0)
+    gaps_again: tuple[int, float] = (0, 0.0)
 
     @property
     def lost(self) -> int:
@@ -162,31 +161,32 @@ def make_up(
         with_previous=len(rows) - rows["previous"].null_count,
         ends=cluster.ends(planned),
         primary={tp: held.offset for tp, held in cluster.primary().items()},
-        gaps_first=_gaps_first(history, planned, *at_kill) if at_kill else (0, 0),
+        gaps_again=_gaps_again(history, planned, *at_kill) if at_kill else (0, 0.0),
     )
 
 
-def _gaps_first(
+def _gaps_again(
     history: History, planned: Planned, at_ns: int, standing: Standing
-) -> tuple[int, int]:
-    first = of = 0
+) -> tuple[int, float]:
+    gaps, last = 0, at_ns
+    later = history.start > at_ns
     for number, tp in enumerate(history.partitions):
-        failed = set(standing.pending[tp])
+        failed = standing.pending[tp]
         waiting = {planned[tp][offset] for offset in failed} - {None}
-        free = {
+        free = [
             offset
             for low, high in standing.gaps[tp]
             for offset in range(low, high + 1)
             if offset not in failed and planned[tp][offset] not in waiting
-        }
-        of += len(free)
-        for slot in np.unique(history.slot):
-            of_slot = (history.partition == number) & (history.slot == slot)
-            offsets = history.offset[of_slot & (history.start > at_ns)]
-            beyond = np.flatnonzero(offsets > standing.top[tp])
-            before = offsets[: beyond[0]] if len(beyond) else offsets
-            first += len(free & set(before.tolist()))
-    return first, of
+        ]
+        calls = np.flatnonzero(later & (history.partition == number))
+        # Calls are in the order of their starts: the first of each offset counts.
+        offsets, firsts = np.unique(history.offset[calls], return_index=True)
+        called = history.start[calls[firsts[np.isin(offsets, free)]]]
+        gaps += len(called)
+        last = max(last, int(called.max(initial=at_ns)))
+    began = int(history.start[later].min(initial=last))
+    return gaps, (last - began) / 1e9
 
 
 def _offsets(rows: pa.Table, partitions: Sequence[Partition]) -> dict[Partition, NDArray[np.int64]]:

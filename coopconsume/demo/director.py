@@ -45,7 +45,7 @@ LEAST = 2_000
 
 _POISON = 60  # records that fail twice, about
 _HOPELESS = 6  # records that fail for good, about
-_SLOW_LEGS = (5, 7)
+_SLOW_LEGS = (7, 9)
 _SMALL_WINDOW = 30_000  # a batch has a price of its own
 _SLOW_SECONDS = 1.0
 _KILL_AT = 0.5
@@ -178,8 +178,8 @@ class Demo:
         stormy = Query(
             f"stormy{mark}",
             str(folder / "stormy"),
-            window=max(_SMALL_WINDOW, self._records // 4),
-            batch_time=3.0,
+            window=max(_SMALL_WINDOW, self._records // 6),
+            batch_time=5.0,
             concurrency=2,
             poison_every=max(2, self._records // _POISON),
             fail_for_good_every=max(2, self._records // _HOPELESS),

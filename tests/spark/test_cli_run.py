@@ -127,7 +127,7 @@ def test_a_handler_of_the_users_folder_drains_a_topic(
     assert command.end(timeout=90) == 0, command.said.read_text()
     assert "drained: 100 records done" in command.said.read_text()
     assert "\x1b" not in command.said.read_text()
-    rows: pa.Table = DeltaTable(output).to_pypa.table()
+    rows: pa.Table = DeltaTable(output).to_pyarrow_table()
     assert sorted(rows["length"].to_pylist()) == list(range(100))
     assert done(folder, kafka, name) == 100
 
