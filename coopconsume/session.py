@@ -92,6 +92,10 @@ def build_conf(
         "spark.python.daemon.module": "coopconsume.daemon",
         "spark.sql.session.timeZone": "UTC",
         "spark.sql.shuffle.partitions": str(cores),
+        # Spark's Kafka source keeps fetched records for five minutes, for a next read that goes on
+        # where this one ended. Batches read in slices, so most of that would only fill the heap.
+        "spark.kafka.consumer.fetchedData.cache.timeout": "5s",
+        "spark.kafka.consumer.fetchedData.cache.evictorThreadRunInterval": "5s",
         # What is shuffled here never leaves the machine.
         "spark.shuffle.compress": "false",
         "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",

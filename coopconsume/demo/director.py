@@ -43,12 +43,12 @@ SLOTS = 8
 LEAST = 2_000
 """Fewer records would be through before anything could be seen of them."""
 
-_POISON = 60  # records that fail twice, about
+_POISON = 30  # records that fail twice, about
 _HOPELESS = 6  # records that fail for good, about
 _SLOW_LEGS = (7, 9)
 _SMALL_WINDOW = 30_000  # a batch has a price of its own
 _SLOW_SECONDS = 1.0
-_KILL_AT = 0.5
+_KILL_AT = 0.6
 _MIDDLE = 0.7  # seconds after a commit, so that handlers are at work again
 _TOO_FAR = 0.95  # to wait longer for a sight
 
@@ -172,13 +172,13 @@ class Demo:
         calm = Query(
             f"calm{mark}",
             str(folder / "calm"),
-            window=max(2 * _SMALL_WINDOW, self._records // 4),
+            window=max(2 * _SMALL_WINDOW, self._records // 3),
             batch_time=30.0,
         )
         stormy = Query(
             f"stormy{mark}",
             str(folder / "stormy"),
-            window=max(_SMALL_WINDOW, self._records // 6),
+            window=max(_SMALL_WINDOW, self._records // 4),
             batch_time=5.0,
             concurrency=2,
             poison_every=max(2, self._records // _POISON),

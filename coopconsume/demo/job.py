@@ -40,14 +40,6 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-# Spark's source keeps what it has fetched for five minutes, for a next read under the same group;
-# but each batch reads under a group of its own, so that would be a growing heap of leftovers.
-_MEMORY = {
-    f"spark.kafka.consumer.{cache}.{setting}": "2s"
-    for cache in ("cache", "fetchedData.cache")
-    for setting in ("timeout", "evictorThreadRunInterval")
-}
-
 
 @dataclass(frozen=True)
 class Query:
@@ -212,8 +204,7 @@ def main(path: str) -> int:
         spark = local_session(
             "coopconsume-demo",
             cores=settings.slots + 2,
-            conf=_MEMORY
-            | {"spark.driver.extraJavaOptions": f"-Djava.io.tmpdir={settings.scratch}"},
+            conf={"spark.driver.extraJavaOptions": f"-Djava.io.tmpdir={settings.scratch}"},
         )
         tell("session")
         servers = sys.stdin.readline().strip()
