@@ -288,7 +288,7 @@ class Job:
             since, taken = running.first_report, now - running.started
             if since is None:
                 young += 1
-            elif running.waiting and now - since < min(1.0, 0.05 + taken / 4):
+            elif running.waiting and now - since < min(2.0, 0.1 + taken / 2):
                 # Slots come back one by one: wait a moment, so that most go into one batch.
                 return
         if young >= BATCHES_AT_ONCE:
