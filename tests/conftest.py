@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 import pytest
+from hypothesis import settings
 
 from coopconsume.local_kafka import LocalKafka
 from coopconsume.session import local_session, stop_session
@@ -24,6 +25,11 @@ if TYPE_CHECKING:
 # Inherited by every process that the run starts, however far down and whoever its parent is now.
 _MARK = str(uuid.uuid4())
 os.environ["COOPCONSUME_TEST_RUN"] = _MARK
+
+# A run that decides over others looks at the same examples each time; by hand they are new ones.
+settings.register_profile("steady", derandomize=True, deadline=None)
+if os.environ.get("CI"):
+    settings.load_profile("steady")
 
 _CORES = 6
 _PATIENCE = 15.0

@@ -754,6 +754,7 @@ def _pairs(run: Run) -> list[tuple[Call, Call]]:
         if later.key == earlier.key is not None
         and earlier.offset < later.offset
         and earlier.outcome == "done"
+        and earlier.start_ns < later.start_ns
         and not any(earlier.start_ns <= k.at_ns < later.start_ns for k in run.kills)
     ]
 

@@ -7,6 +7,7 @@ import os
 import socket
 import subprocess
 import sys
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -42,6 +43,13 @@ def closed_port() -> int:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         return int(taken.getsockname()[1])
+
+
+@pytest.fixture(autouse=True)
+def _no_session(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Hide the session of the test run, which ``run`` would take, and so look for no Java."""
+    module = import_module("coopconsume.cli.run")  # its package shows the command by that name
+    monkeypatch.setattr(module, "_given_session", lambda: None)
 
 
 def run(folder: Path, handler: str = HANDLER, *more: str, **changed: str | None) -> Result:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import threading
 import time
 
@@ -235,3 +237,15 @@ def test_offsets_travel_unchanged(offsets):
     array = pa.array(offsets, pa.int64())
     assert unpack_offsets(pack_offsets(array)).to_pylist() == offsets
     assert unpack_offsets(pack_offsets(array[1:])).to_pylist() == offsets[1:]
+
+
+def test_a_worker_needs_pyarrow_alone():
+    """What tasks import loads neither Spark nor a client nor numpy, and works without them."""
+    heavy = ["deltalake", "kafka", "numpy", "pandas", "pyroaring", "pyspark", "xxhash"]
+    program = f"""
+import sys
+for name in {heavy}: sys.modules[name] = None
+import coopconsume.slot, coopconsume.record, coopconsume.history
+from coopconsume import Record, Reject, Retry, RetryPolicy, current_slot
+"""
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=60)
