@@ -1,8 +1,8 @@
 """What members tell each other through Kafka's group protocol: the bytes of `user_data`.
 
-Layout: a magic byte, a byte for the kind (``S`` subscription, ``A`` assignment), a byte for the
-version, then JSON compressed by zlib, whose checksum finds damage. In the JSON the shares stand
-by topic, a whole partition as its number and a part as ``[partition, first, last]``:
+Layout: a magic byte, a byte for the kind (``S`` subscription, ``A`` assignment, ``R`` refusal), a
+byte for the version, then JSON compressed by zlib, whose checksum finds damage. In the JSON the
+shares stand by topic, a whole partition as its number and a part as ``[partition, first, last]``:
 
     {"orders": [0, 1, [2, 0, 4611686018427387903]]}
 
@@ -47,6 +47,7 @@ class Subscription:
         owned: The shares it had until it joined.
         epoch: Number of the epoch in force in the commit log when it joined; 0 for none.
         nonce: Nonce of that epoch.
+        life_ms: How long a batch of it may go on, at most, in milliseconds.
     """
 
     store: str
@@ -56,6 +57,7 @@ class Subscription:
     owned: tuple[Share, ...] = ()
     epoch: int = 0
     nonce: str = ""
+    life_ms: int = 0
 
     def to_bytes(self) -> bytes:
         """Return the subscription as `user_data`."""
@@ -69,6 +71,7 @@ class Subscription:
                 "owned": _pack_shares(self.owned),
                 "epoch": self.epoch,
                 "nonce": self.nonce,
+                "life_ms": self.life_ms,
             },
         )
 
@@ -88,6 +91,7 @@ class Subscription:
             owned=fields.shares("owned"),
             epoch=fields.number("epoch"),
             nonce=fields.text("nonce"),
+            life_ms=fields.number("life_ms"),
         )
 
 
@@ -96,12 +100,15 @@ class Assignment:
     """What the leader tells a member.
 
     Attributes:
+        member: Kafka's id of the member it was made for. A static member that came back under a
+            new id is handed what was made for the old one.
         shares: The member's shares.
         epoch: Number of the epoch that the leader opened for this assignment, from 1.
         nonce: Nonce of that epoch.
         topic_ids: Kafka's id of every topic of the assignment, as text.
     """
 
+    member: str
     shares: tuple[Share, ...]
     epoch: int
     nonce: str
@@ -112,6 +119,7 @@ class Assignment:
         return _pack(
             "A",
             {
+                "member": self.member,
                 "shares": _pack_shares(self.shares),
                 "epoch": self.epoch,
                 "nonce": self.nonce,
@@ -128,11 +136,38 @@ class Assignment:
         """
         fields = _Fields("assignment", _unpack("assignment", "A", data))
         return cls(
+            member=fields.text("member"),
             shares=fields.shares("shares"),
             epoch=fields.number("epoch", least=1),
             nonce=fields.text("nonce"),
             topic_ids=fields.texts("topic_ids"),
         )
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """What the leader tells a member that cannot be in the group.
+
+    Attributes:
+        reason: What is wrong with it, and what to do.
+    """
+
+    reason: str
+
+    def to_bytes(self) -> bytes:
+        """Return the refusal as `user_data`."""
+        return _pack("R", {"reason": self.reason})
+
+
+def read_answer(data: bytes) -> Assignment | Refusal:
+    """Read what the leader answered from `user_data`.
+
+    Raises:
+        ProtocolMismatch: If the data is foreign, damaged or of a newer version.
+    """
+    if data[:2] == bytes((MAGIC, ord("R"))):
+        return Refusal(_Fields("refusal", _unpack("refusal", "R", data)).text("reason"))
+    return Assignment.from_bytes(data)
 
 
 def _pack(kind: str, fields: dict[str, Any]) -> bytes:

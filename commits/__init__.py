@@ -7,6 +7,7 @@ from commits.errors import (
     CommitStoreBusy,
     CommitStoreError,
     CommitTableFormat,
+    CommitTableNotFound,
     CorruptCommitLog,
     EpochConflict,
     FencedMember,
@@ -16,13 +17,19 @@ from commits.errors import (
     UnsupportedTarget,
 )
 from commits.ids import CommitIds
-from commits.model import Assignment, Epoch, OwnedShare, Pending
+from commits.model import Assignment, Doubt, Epoch, OwnedShare, Pending
 from commits.offsets import OffsetRanges
 from commits.partition import CommitResult, PartitionCommits
-from commits.store import ACCEPT_INDIVIDUAL_COMMIT, MAX_NUM_RANGES, CommitStore
+from commits.store import (
+    ACCEPT_INDIVIDUAL_COMMIT,
+    ACCEPT_RANGE_FETCH,
+    MAX_NUM_RANGES,
+    CommitStore,
+)
 
 __all__ = [
     "ACCEPT_INDIVIDUAL_COMMIT",
+    "ACCEPT_RANGE_FETCH",
     "MAX_NUM_RANGES",
     "Assignment",
     "ClaimConflict",
@@ -34,7 +41,9 @@ __all__ = [
     "CommitStoreBusy",
     "CommitStoreError",
     "CommitTableFormat",
+    "CommitTableNotFound",
     "CorruptCommitLog",
+    "Doubt",
     "Epoch",
     "EpochConflict",
     "FencedMember",

@@ -37,6 +37,7 @@ __all__ = [
     "CommitStoreBusy",
     "CommitStoreError",
     "CommitTableFormat",
+    "CommitTableNotFound",
     "CorruptCommitLog",
     "EpochConflict",
     "FencedMember",
@@ -302,6 +303,24 @@ class CommitTableFormat(CommitStoreError, ValueError):
         return (
             f"{self.target} cannot be used as commit table: found {self.found}, expected "
             f"{self.expected}. Name another table, or use a version of coopconsume that knows it"
+        )
+
+
+class CommitTableNotFound(CommitStoreError):
+    """There is no commit table, and none was to be made.
+
+    Attributes:
+        target: Where it was looked for.
+    """
+
+    def __init__(self, target: str) -> None:
+        super().__init__(target)
+        self.target = target
+
+    def __str__(self) -> str:
+        return (
+            f"there is no commit table at {self.target}: check the path; a group's first member "
+            "makes the table"
         )
 
 

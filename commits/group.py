@@ -11,19 +11,23 @@ from typing import TYPE_CHECKING, ClassVar
 
 from commits.errors import IndividualCommitTooOld
 from commits.ids import CommitIds
+from commits.model import Doubt, OwnedShare
 from commits.offsets import OffsetRanges
 from commits.partition import CommitResult, PartitionCommits
-from commits.tenure import Tenure, holder_of
+from commits.tenure import Tenure, cut, holder_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
     from commits.model import Epoch, Pending, TopicPartition
     from commits.partition import CommitStatus
     from commits.rows import Event, Part
     from commits.tenure import Holder
 
-__all__ = ["KEPT_ANSWERS", "Answer", "GroupState", "PartitionState"]
+__all__ = ["KEPT_ANSWERS", "RELEASED", "Answer", "GroupState", "PartitionState"]
+
+RELEASED = "it has released its shares"
+"""Why a member that gave back its shares may not commit any more."""
 
 KEPT_ANSWERS = 256
 """How many of a group's newest answers are kept for events that are repeated."""
@@ -88,6 +92,7 @@ class GroupState:
         seen: Ids of events other than commits that counted, and of commits that changed nothing.
         counted: Ids of commits that counted.
         answers: The newest answers by id.
+        loose: Shares that nobody has now and that their last owners did not hand over.
     """
 
     highest: int = 0
@@ -97,6 +102,7 @@ class GroupState:
     seen: CommitIds = field(default_factory=CommitIds)
     counted: CommitIds = field(default_factory=CommitIds)
     answers: OrderedDict[str, Answer] = field(default_factory=OrderedDict)
+    loose: list[Doubt] = field(default_factory=list)
 
     def fold(self, event: Event) -> Answer:
         """Applies the next event of the log.
@@ -160,9 +166,11 @@ class GroupState:
         if in_the_way and not event.detail.get("takeover"):
             return Answer(counted=False, reason="a share is claimed", holder=in_the_way)
         while in_the_way:
-            del self.claims[in_the_way.epoch.nonce]
+            self._end(self.claims.pop(in_the_way.epoch.nonce))
             in_the_way = holder_of(new.live_shares(), self.claims.values())
+        self._end(self.in_force)
         self.in_force = new
+        self._take_loose(new, new.all_shares())
         self._adopt_topics(new.topic_ids)
         return Answer(counted=True)
 
@@ -177,14 +185,35 @@ class GroupState:
             return Answer(counted=False, reason="a share is held", holder=in_the_way)
         while in_the_way:
             if in_the_way.epoch.nonce in self.claims:
-                del self.claims[in_the_way.epoch.nonce]
+                self._end(self.claims.pop(in_the_way.epoch.nonce))
             elif self.in_force is not None:
-                self.in_force.fenced[in_the_way.member] = f"taken over by {event.member!r}"
+                self._fence(self.in_force, in_the_way.member, f"taken over by {event.member!r}")
             others = [*self.claims.values(), *([self.in_force] if self.in_force else [])]
             in_the_way = holder_of(new.live_shares(), others)
         self.claims[new.epoch.nonce] = new
+        self._take_loose(new, new.all_shares())
         self._adopt_topics(new.topic_ids)
         return Answer(counted=True)
+
+    def _end(self, tenure: Tenure | None) -> None:
+        if tenure is not None:
+            self.loose = sorted({*self.loose, *tenure.left_behind()})
+
+    def _fence(self, tenure: Tenure, member: str, why: str) -> None:
+        """A member loses its shares to somebody to whom it did not hand them over."""
+        tenure.fenced[member] = why
+        self._loosen(tenure, member, tenure.members[member])
+
+    def _loosen(self, tenure: Tenure, member: str, shares: Iterable[OwnedShare]) -> None:
+        if member not in tenure.settled:
+            tenure.settled.add(member)
+            new = {Doubt(share, tenure.longest_life_ms) for share in shares}
+            self.loose = sorted({*self.loose, *new})
+
+    def _take_loose(self, tenure: Tenure, shares: Iterable[OwnedShare]) -> None:
+        """What was not handed over is from now on the new owner's to wait for."""
+        found, self.loose = cut(self.loose, shares)
+        tenure.doubts = tuple(sorted({*tenure.doubts, *found}))
 
     def _is_next(self, event: Event) -> bool:
         """Whether a number is above all others; from now on it is not."""
@@ -195,25 +224,36 @@ class GroupState:
 
     def _take_over(self, event: Event) -> Answer:
         replaced = event.detail["replaces"]
-        fence = self.fenced(event.epoch, replaced)
-        if fence:
-            return Answer(counted=False, reason=f"{replaced!r} cannot be replaced: {fence}")
         tenure = self.tenure(event.epoch)
-        assert tenure is not None
-        if event.member in tenure.members:
+        fence = tenure.fence_of(replaced) if tenure else "its epoch is not in force"
+        if tenure is None or (fence and fence != RELEASED):
+            return Answer(counted=False, reason=f"{replaced!r} cannot be replaced: {fence}")
+        if event.member in tenure.members and event.member != replaced:
             return Answer(counted=False, reason=f"{event.member!r} is a member already")
-        tenure.members[event.member] = tenure.members[replaced]
-        tenure.fenced[replaced] = f"taken over by {event.member!r}"
+        shares = tenure.members[replaced]
+        holder = holder_of(((event.member, s) for s in shares), self.claims.values())
+        if fence and holder:
+            return Answer(counted=False, reason="a share was claimed since", holder=holder)
+        self._loosen(tenure, replaced, shares)
+        if event.member != replaced:
+            tenure.fenced[replaced] = f"taken over by {event.member!r}"
+            tenure.heirs[replaced] = event.member
+            tenure.members[event.member] = shares
+        tenure.fenced.pop(event.member, None)
+        tenure.settled.discard(event.member)
+        self._take_loose(tenure, shares)
         return Answer(counted=True)
 
     def _release(self, event: Event) -> Answer:
         fence = self.fenced(event.epoch, event.member)
         if fence:
             return Answer(counted=False, reason=fence)
-        assert event.epoch is not None
-        if self.claims.pop(event.epoch.nonce, None) is None:
-            assert self.in_force is not None
-            self.in_force.fenced[event.member] = "it has released its shares"
+        tenure = self.tenure(event.epoch)
+        assert tenure is not None
+        running = [OwnedShare(*share) for share in event.detail.get("running", ())]
+        self._loosen(tenure, event.member, running)
+        tenure.fenced[event.member] = RELEASED
+        self.claims.pop(tenure.epoch.nonce, None)
         return Answer(counted=True)
 
     def _commit(self, event: Event) -> Answer:
@@ -254,6 +294,8 @@ class GroupState:
             return state.result()
 
         if event.epoch is None:  # an operator: whoever was at work must not commit on top of it
+            for tenure in (self.in_force, *self.claims.values()):
+                self._end(tenure)
             self.in_force = None
             self.claims = {}
         return self._by_partition(event, set_back)

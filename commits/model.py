@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 if TYPE_CHECKING:
@@ -11,6 +11,7 @@ if TYPE_CHECKING:
 __all__ = [
     "MAX_KEY_HASH",
     "Assignment",
+    "Doubt",
     "Epoch",
     "OwnedShare",
     "Pending",
@@ -76,6 +77,30 @@ class OwnedShare(NamedTuple):
             and other.first <= self.last
         )
 
+    def common(self, other: OwnedShare) -> OwnedShare:
+        """The part of this share that is part of an overlapping one, too."""
+        return self._replace(first=max(self.first, other.first), last=min(self.last, other.last))
+
+    def without(self, other: OwnedShare) -> list[OwnedShare]:
+        """What is left of this share outside another one: none, one or two parts."""
+        if not self.overlaps(other):
+            return [self]
+        below = [self._replace(last=other.first - 1)] if self.first < other.first else []
+        above = [self._replace(first=other.last + 1)] if self.last > other.last else []
+        return below + above
+
+
+class Doubt(NamedTuple):
+    """A share that was not handed over: whoever had it may still be at work on it.
+
+    Attributes:
+        share: The share.
+        life_ms: For so long, at most, in milliseconds from the row on that gave it to another.
+    """
+
+    share: OwnedShare
+    life_ms: int
+
 
 @dataclass(frozen=True, slots=True)
 class Assignment:
@@ -87,6 +112,9 @@ class Assignment:
         members: The shares of each member that was listed or came by a takeover.
         fenced: Members that may not commit any more, and why (`released`, `taken over by …`).
         topic_ids: The id of each topic where it was known.
+        life_ms: How long a batch of its members may go on, at most; 0 if nobody said.
+        doubts: Shares of it that their old owners did not hand over.
+        heirs: Members whose shares went to another id, and that id.
     """
 
     epoch: Epoch
@@ -94,6 +122,15 @@ class Assignment:
     members: Mapping[str, tuple[OwnedShare, ...]]
     fenced: Mapping[str, str]
     topic_ids: Mapping[str, str]
+    life_ms: int = 0
+    doubts: tuple[Doubt, ...] = ()
+    heirs: Mapping[str, str] = field(default_factory=dict)
+
+    def heir(self, member: str) -> str:
+        """The id that a member's shares have gone to; its own if they have not."""
+        while member in self.heirs:
+            member = self.heirs[member]
+        return member
 
 
 def as_share(share: Any) -> OwnedShare:

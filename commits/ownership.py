@@ -46,11 +46,29 @@ class Ownership:
         with self._lock:
             return in_force(self._refreshed(group))
 
-    def assignment(self, group: str) -> Assignment | None:
-        """The whole row of the epoch in force, as the log says now; None if there is none."""
+    def assignment(self, group: str, epoch: Epoch | None = None) -> Assignment | None:
+        """The whole row of an epoch or claim, as the log says now; None if there is none.
+
+        Args:
+            group: The group.
+            epoch: The epoch or live claim; by default the epoch in force.
+        """
         with self._lock:
-            tenure = self._refreshed(group).in_force
+            state = self._refreshed(group)
+            tenure = state.tenure(epoch) if epoch else state.in_force
             return tenure.assignment() if tenure else None
+
+    def check(self, group: str, epoch: Epoch, member: str) -> None:
+        """Makes sure that a member may still commit under an epoch or claim, as the log says now.
+
+        Raises:
+            FencedMember: If it may not.
+        """
+        with self._lock:
+            state = self._refreshed(group)
+            fence = state.fenced(epoch, member)
+            if fence:
+                raise FencedMember(group, member, epoch, in_force(state), fence)
 
     def claims(self, group: str) -> list[Assignment]:
         """The live claims of a group, as the log says now."""
@@ -68,6 +86,7 @@ class Ownership:
         member: str = "",
         nonce: str | None = None,
         takeover: bool = False,
+        life_ms: int = 0,
     ) -> Epoch:
         """Opens the next epoch of a group: from its row on only its members may commit.
 
@@ -83,6 +102,8 @@ class Ownership:
             nonce: A word of the caller's that no other epoch uses. Opening the same epoch with the
                 same word again, because its answer was lost, gives the same epoch.
             takeover: Whether to fence claims that overlap instead of refusing.
+            life_ms: How long a batch of any of the members may go on. What they do not hand over
+                is in doubt for so long (see `Assignment.doubts`).
 
         Raises:
             EpochConflict: If another epoch than `previous` is in force; nothing changed.
@@ -90,7 +111,12 @@ class Ownership:
             ValueError: If a share makes no sense, or the nonce was used for another epoch.
         """
         members = {name: as_shares(shares) for name, shares in assignment.items()}
-        detail = {"members": members, "topic_ids": dict(topic_ids or {}), "takeover": takeover}
+        detail = {
+            "members": members,
+            "topic_ids": dict(topic_ids or {}),
+            "takeover": takeover,
+            "life_ms": life_ms,
+        }
         with self._lock:
             for _ in range(_NUMBER_TRIES):
                 state = self._refreshed(group)
@@ -126,6 +152,7 @@ class Ownership:
         *,
         takeover: bool = False,
         topic_ids: Mapping[str, str] | None = None,
+        life_ms: int = 0,
     ) -> Epoch:
         """Claims shares by hand, without a group's rebalance, under an epoch of its own.
 
@@ -138,6 +165,7 @@ class Ownership:
             takeover: Whether to fence whoever holds an overlapping share instead of refusing: a
                 claim ends, a member of the epoch in force may not commit any more.
             topic_ids: As for `open_epoch`.
+            life_ms: As for `open_epoch`.
 
         Raises:
             ClaimConflict: If a share overlaps one of a live claim, or of a member of the epoch in
@@ -157,7 +185,7 @@ class Ownership:
                 answer = self._append(
                     Event(
                         "claim", self._new_id(), self._cluster, group, epoch, member=member,
-                        detail={"takeover": takeover}, parts=parts,
+                        detail={"takeover": takeover, "life_ms": life_ms}, parts=parts,
                     )
                 )  # fmt: skip
                 if answer.counted:
@@ -167,32 +195,46 @@ class Ownership:
             now = in_force(self._log.state.group(self._cluster, group))
             raise EpochConflict(group, member, epoch, now, "others took all its numbers")
 
-    def release(self, group: str, epoch: Epoch, member: str) -> bool:
+    def release(
+        self, group: str, epoch: Epoch, member: str, *, running: Iterable[Any] = ()
+    ) -> bool:
         """Gives back a member's shares of an epoch or of a claim; harmless when repeated.
+
+        Args:
+            group: The group.
+            epoch: The epoch or claim.
+            member: The member.
+            running: The parts of its shares on which it may still be at work, as for `open_epoch`:
+                who gets them next waits until that is surely over.
 
         Returns:
             Whether they were still the member's.
         """
+        detail = {"running": as_shares(running)}
         with self._lock:
             if self._refreshed(group).fenced(epoch, member):
                 return False
             return self._append(
-                Event("release", self._new_id(), self._cluster, group, epoch, member=member)
-            ).counted
+                Event(
+                    "release", self._new_id(), self._cluster, group, epoch, member=member,
+                    detail=detail,
+                )
+            ).counted  # fmt: skip
 
     def take_over(self, group: str, epoch: Epoch, member: str, *, replaces: str) -> None:
         """Gives a member's shares to another id; from now on the old id's commits do not count.
 
-        For static membership, where Kafka hands the old assignment to a new process.
+        For static membership, where Kafka hands the old assignment to a new process. A member that
+        released its shares and is given the same ones again takes over from itself.
 
         Args:
             group: The group.
             epoch: The epoch in force.
             member: The new id.
-            replaces: The old id.
+            replaces: The id that has them now; see `Assignment.heir`.
 
         Raises:
-            FencedMember: If the epoch is not in force, or the old id may not commit any more.
+            FencedMember: If the epoch is not in force, or the old id was fenced.
         """
         with self._lock:
             answer = self._append(

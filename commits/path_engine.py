@@ -34,6 +34,7 @@ from commits.engine import AppendConflict, TailGone
 from commits.errors import (
     CommitLogUnavailable,
     CommitTableFormat,
+    CommitTableNotFound,
     CorruptCommitLog,
     UnsupportedTarget,
 )
@@ -81,12 +82,19 @@ class PathEngine:
         cls,
         target: str | os.PathLike[str],
         schema: pa.Schema,
-        properties: Mapping[str, str],
+        properties: Mapping[str, str] | None,
         storage_options: Mapping[str, str] | None = None,
     ) -> PathEngine:
         """Opens the table, creates it if there is none; several may do so at once.
 
+        Args:
+            target: The path or URI.
+            schema: The columns of a new table.
+            properties: The properties of a new table; None if none is to be created.
+            storage_options: For the object store.
+
         Raises:
+            CommitTableNotFound: If there is no table, and none is to be created.
             UnsupportedTarget: If the target looks like the name of a table in a catalog.
             CommitTableFormat: If there is something else than a Delta table.
             CorruptCommitLog: If there is one that cannot be opened.
@@ -98,6 +106,8 @@ class PathEngine:
             _refuse_file(uri)
             if not DeltaTable.is_deltatable(uri, options):
                 _refuse_foreign_files(uri)
+                if properties is None:
+                    raise CommitTableNotFound(uri)
                 _create(uri, schema, properties, options)
         except (DeltaError, OSError) as error:
             raise CommitLogUnavailable(uri, "create", _told(error)) from error

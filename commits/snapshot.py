@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from commits.fold import LogState
 from commits.group import Answer, GroupState, PartitionState
 from commits.ids import CommitIds
-from commits.model import Epoch, OwnedShare
+from commits.model import Doubt, Epoch, OwnedShare
 from commits.offsets import MAX_OFFSET, OffsetRanges
 from commits.partition import CommitResult, PartitionCommits
 from commits.rows import Event, Part
@@ -95,6 +95,7 @@ def _group_to_plain(group: GroupState) -> dict[str, Any]:
         "seen": group.seen.to_plain(),
         "counted": group.counted.to_plain(),
         "answers": [[key, *_answer_to_plain(answer)] for key, answer in group.answers.items()],
+        "loose": group.loose,
     }
 
 
@@ -116,6 +117,7 @@ def _group_from_event(event: Event) -> GroupState:
         seen=CommitIds.from_plain(plain["seen"]),
         counted=CommitIds.from_plain(plain["counted"]),
         answers=OrderedDict((key, _answer_from_plain(rest)) for key, *rest in plain["answers"]),
+        loose=_doubts_from_plain(plain.get("loose", ())),
     )
 
 
@@ -126,6 +128,10 @@ def _tenure_to_plain(tenure: Tenure) -> dict[str, Any]:
         "members": tenure.members,
         "topic_ids": tenure.topic_ids,
         "fenced": tenure.fenced,
+        "life_ms": tenure.life_ms,
+        "doubts": tenure.doubts,
+        "heirs": tenure.heirs,
+        "settled": sorted(tenure.settled),
     }
 
 
@@ -139,7 +145,15 @@ def _tenure_from_plain(plain: Mapping[str, Any]) -> Tenure:
         },
         plain["topic_ids"],
         plain["fenced"],
+        plain.get("life_ms", 0),
+        tuple(_doubts_from_plain(plain.get("doubts", ()))),
+        plain.get("heirs", {}),
+        set(plain.get("settled", ())),
     )
+
+
+def _doubts_from_plain(plain: Iterable[Any]) -> list[Doubt]:
+    return [Doubt(OwnedShare(*share), life_ms) for share, life_ms in plain]
 
 
 def _answer_to_plain(answer: Answer) -> tuple[Any, ...]:

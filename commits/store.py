@@ -38,10 +38,13 @@ if TYPE_CHECKING:
 
     Results = dict[TopicPartition, CommitResult]
 
-__all__ = ["ACCEPT_INDIVIDUAL_COMMIT", "MAX_NUM_RANGES", "CommitStore"]
+__all__ = ["ACCEPT_INDIVIDUAL_COMMIT", "ACCEPT_RANGE_FETCH", "MAX_NUM_RANGES", "CommitStore"]
 
 ACCEPT_INDIVIDUAL_COMMIT = "accept.individual.commit"
 """The setting that switches the commits of a store on or off (KIP-X); true unless set."""
+
+ACCEPT_RANGE_FETCH = "accept.range.fetch"
+"""The setting that opens a topic to be shared by key range (KIP-X); false unless set."""
 
 MAX_NUM_RANGES = "maxNumRanges"
 """The setting, of the store or of a topic, that overrides the limit a store was opened with."""
@@ -73,6 +76,7 @@ class CommitStore(Ownership):
         cluster: str = "",
         max_ranges: int = DEFAULT_MAX_RANGES,
         segment_versions: int = 1000,
+        create: bool = True,
     ) -> Self:
         """Opens a commit table and creates it if there is none; several may do so at once.
 
@@ -84,14 +88,16 @@ class CommitStore(Ownership):
             max_ranges: How many separate ranges above its stable offset a partition may have,
                 unless the setting `maxNumRanges` says otherwise.
             segment_versions: How many versions share a segment, where the table is created.
+            create: Whether it may be created; a mere look at a group should not.
 
         Raises:
+            CommitTableNotFound: If there is none, and it may not be created.
             UnsupportedTarget: If the target looks like the name of a table in a catalog.
             CommitTableFormat: If it is no commit table, or of another format.
             CorruptCommitLog: If it cannot be read.
             CommitLogUnavailable: If the place cannot be reached or written.
         """
-        engine = open_table(target, storage_options, segment_versions)
+        engine = open_table(target, storage_options, segment_versions, create=create)
         return cls(engine, cluster=cluster, max_ranges=max_ranges)
 
     @property
@@ -120,6 +126,12 @@ class CommitStore(Ownership):
         with self._lock:
             partitions = self._refreshed(group).partitions
             return {at: dict(state.pending) for at, state in partitions.items() if state.pending}
+
+    def groups(self) -> list[str]:
+        """The groups of this Kafka cluster that the log knows."""
+        with self._lock:
+            known = self._log.refresh().groups
+            return sorted(name for cluster, name in known if cluster == self._cluster)
 
     def clusters(self, group: str) -> list[str]:
         """The ids of the Kafka clusters of which the log knows a group of this name."""
@@ -270,6 +282,14 @@ class CommitStore(Ownership):
         with self._lock:
             self._log.refresh()
             return self._settings(topic)
+
+    def open_to_sharing(self, topics: Iterable[str]) -> set[str]:
+        """Those of some topics whose partitions members may share (KIP-X)."""
+        with self._lock:
+            self._log.refresh()
+            return {
+                topic for topic in topics if self._settings(topic).get(ACCEPT_RANGE_FETCH, False)
+            }
 
     # -- the table
 

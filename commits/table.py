@@ -22,6 +22,8 @@ def open_table(
     target: str | os.PathLike[str],
     storage_options: Mapping[str, str] | None,
     segment_versions: int,
+    *,
+    create: bool = True,
 ) -> LogEngine:
     """Opens a commit table, creates it if there is none.
 
@@ -29,8 +31,10 @@ def open_table(
         target: The path or URI of the Delta table.
         storage_options: For an object store.
         segment_versions: How many versions share a segment, where the table is created.
+        create: Whether it may be created.
 
     Raises:
+        CommitTableNotFound: If there is none, and it may not be created.
         UnsupportedTarget: If the target looks like the name of a table in a catalog.
         CommitTableFormat: If it is no commit table, or of another format.
         CorruptCommitLog: If it cannot be opened.
@@ -50,7 +54,9 @@ def open_table(
         "coopconsume.engine": "path",
         "coopconsume.segment.versions": str(segment_versions),
     }
-    engine = PathEngine.open_or_create(target, SCHEMA, properties, storage_options)
+    engine = PathEngine.open_or_create(
+        target, SCHEMA, properties if create else None, storage_options
+    )
     _check(engine)
     return engine
 

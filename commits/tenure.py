@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
-from commits.model import Assignment, Epoch, OwnedShare
+from commits.model import Assignment, Doubt, Epoch, OwnedShare
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from commits.model import TopicPartition
     from commits.rows import Event, Part
 
-__all__ = ["Holder", "Tenure", "holder_of"]
+__all__ = ["Holder", "Tenure", "cut", "holder_of"]
 
 
 class Holder(NamedTuple):
@@ -34,6 +34,10 @@ class Tenure:
         members: The shares of each member.
         fenced: Members that may not commit any more, and why.
         topic_ids: The id of each topic where it was known.
+        life_ms: How long a batch of its members may go on, at most.
+        doubts: Shares that came to it although their old owner may still be at work.
+        heirs: Members whose shares went to another id, and that id.
+        settled: Members of which is already said on what they may still be at work.
     """
 
     epoch: Epoch
@@ -41,6 +45,10 @@ class Tenure:
     members: dict[str, tuple[OwnedShare, ...]]
     topic_ids: dict[str, str]
     fenced: dict[str, str] = field(default_factory=dict)
+    life_ms: int = 0
+    doubts: tuple[Doubt, ...] = ()
+    heirs: dict[str, str] = field(default_factory=dict)
+    settled: set[str] = field(default_factory=set)
     _held: dict[str, frozenset[TopicPartition]] = field(
         default_factory=dict, compare=False, repr=False
     )
@@ -55,19 +63,29 @@ class Tenure:
                 member: tuple(OwnedShare(*share) for share in shares)
                 for member, shares in detail["members"].items()
             }
-            return cls(event.epoch, event.generation, members, dict(detail["topic_ids"]))
+            topic_ids = dict(detail["topic_ids"])
+            return cls(
+                event.epoch, event.generation, members, topic_ids, life_ms=detail.get("life_ms", 0)
+            )
         shares = tuple(
             OwnedShare(part.topic, part.partition, part.first or 0, part.last or 0)
             for part in event.parts
         )
         topic_ids = {part.topic: part.topic_id for part in event.parts if part.topic_id}
-        return cls(event.epoch, event.generation, {event.member: shares}, topic_ids)
+        life_ms = event.detail.get("life_ms", 0)
+        return cls(
+            event.epoch, event.generation, {event.member: shares}, topic_ids, life_ms=life_ms
+        )
 
     def live_shares(self) -> Iterator[tuple[str, OwnedShare]]:
         """Members that may commit, with each of their shares, in the members' order."""
         for member, shares in sorted(self.members.items()):
             if member not in self.fenced:
                 yield from ((member, share) for share in shares)
+
+    def all_shares(self) -> list[OwnedShare]:
+        """The shares of all members."""
+        return [share for shares in self.members.values() for share in shares]
 
     def fence_of(self, member: str) -> str:
         """Why a member may not commit; empty if it may."""
@@ -88,6 +106,20 @@ class Tenure:
             return f"topic id {part.topic_id!r} is not {topic_id!r}, that of the epoch"
         return ""
 
+    def left_behind(self) -> list[Doubt]:
+        """Shares on which members may still be at work when the tenure ends."""
+        return [
+            Doubt(share, self.longest_life_ms)
+            for member, shares in self.members.items()
+            if member not in self.settled
+            for share in shares
+        ]
+
+    @property
+    def longest_life_ms(self) -> int:
+        """How long batches that it has to do with may go on, its own and those it waits for."""
+        return max([self.life_ms, *(doubt.life_ms for doubt in self.doubts)])
+
     def assignment(self) -> Assignment:
         """A copy for users of the store."""
         return Assignment(
@@ -96,16 +128,41 @@ class Tenure:
             dict(self.members),
             dict(self.fenced),
             dict(self.topic_ids),
+            self.life_ms,
+            self.doubts,
+            dict(self.heirs),
         )
 
 
 def holder_of(wanted: Iterable[tuple[str, OwnedShare]], tenures: Iterable[Tenure]) -> Holder | None:
     """The first live share of the tenures that overlaps one of the wanted ones."""
-    by_partition: dict[TopicPartition, list[OwnedShare]] = {}
-    for _, share in wanted:
-        by_partition.setdefault((share.topic, share.partition), []).append(share)
+    places = by_partition(share for _, share in wanted)
     for tenure in tenures:
         for member, held in tenure.live_shares():
-            if any(held.overlaps(s) for s in by_partition.get((held.topic, held.partition), ())):
+            if any(held.overlaps(s) for s in places.get(held[:2], ())):
                 return Holder(held, member, tenure.epoch)
     return None
+
+
+def cut(doubts: Iterable[Doubt], shares: Iterable[OwnedShare]) -> tuple[list[Doubt], list[Doubt]]:
+    """The parts of doubts inside and outside of some shares."""
+    cuts = by_partition(shares)
+    inside: list[Doubt] = []
+    outside: list[Doubt] = []
+    for doubt in doubts:
+        left = [doubt.share]
+        for share in cuts.get(doubt.share[:2], ()):
+            inside += [
+                doubt._replace(share=piece.common(share)) for piece in left if piece.overlaps(share)
+            ]
+            left = [rest for piece in left for rest in piece.without(share)]
+        outside += [doubt._replace(share=piece) for piece in left]
+    return inside, outside
+
+
+def by_partition(shares: Iterable[OwnedShare]) -> dict[TopicPartition, list[OwnedShare]]:
+    """Shares by their topic and partition."""
+    found: dict[TopicPartition, list[OwnedShare]] = {}
+    for share in shares:
+        found.setdefault(share[:2], []).append(share)
+    return found

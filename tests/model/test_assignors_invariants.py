@@ -207,7 +207,15 @@ WIRE_SHARES = st.lists(
 
 @given(
     st.builds(
-        Subscription, TEXT, TEXT, st.integers(1, 10**6), st.booleans(), WIRE_SHARES, NUMBER, TEXT
+        Subscription,
+        TEXT,
+        TEXT,
+        st.integers(1, 10**6),
+        st.booleans(),
+        WIRE_SHARES,
+        NUMBER,
+        TEXT,
+        NUMBER,
     )
 )
 def test_any_subscription_survives_the_wire(subscription: Subscription) -> None:
@@ -218,6 +226,7 @@ def test_any_subscription_survives_the_wire(subscription: Subscription) -> None:
 @given(
     st.builds(
         Assignment,
+        TEXT,
         WIRE_SHARES,
         st.integers(1, 2**63),
         TEXT,

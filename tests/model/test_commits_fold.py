@@ -35,7 +35,7 @@ STEP = st.one_of(
     ),
     st.tuples(st.just("claim"), MEMBER, SHARES, FLAG, FLAG),
     st.tuples(st.just("takeover"), PICK, MEMBER, MEMBER),
-    st.tuples(st.just("release"), PICK, MEMBER),
+    st.tuples(st.just("release"), PICK, MEMBER, SHARES),
     WORK, WORK.map(tuple), WORK.map(tuple), WORK.map(tuple), WORK.map(tuple),
     st.tuples(
         st.sampled_from(["start", "log_start", "truncation"]), PICK, MEMBER, PLACE,
@@ -53,6 +53,9 @@ class Owner:
     epoch: Epoch
     shares: dict[str, set[tuple[str, int, int, int]]]
     gone: set[str] = field(default_factory=set)
+    released: set[str] = field(default_factory=set)
+    settled: set[str] = field(default_factory=set)
+    doubts: set[tuple[str, int, int, int]] = field(default_factory=set)
     is_claim: bool = False
 
 
@@ -67,6 +70,21 @@ class Naive:
     highest: int = 0
     ids: set[str] = field(default_factory=set)
     counted: set[str] = field(default_factory=set)
+    loose: set[tuple[str, int, int, int]] = field(default_factory=set)
+
+    def settle(self, owner: Owner, member: str, shares: set[tuple[str, int, int, int]]) -> None:
+        """A member goes: on these shares it may still be at work."""
+        if member not in owner.settled:
+            owner.settled.add(member)
+            self.loose |= shares
+
+    def end(self, owner: Owner) -> None:
+        for member, shares in owner.shares.items():
+            self.settle(owner, member, shares)
+
+    def take(self, owner: Owner, shares: set[tuple[str, int, int, int]]) -> None:
+        owner.doubts |= self.loose & shares
+        self.loose -= shares
 
     def owner(self, epoch: Epoch | None, member: str) -> Owner | None:
         for owner in [*([self.in_force] if self.in_force else []), *self.claims]:
@@ -118,29 +136,49 @@ class Naive:
                 return False
             for owner, member in obstacles:
                 owner.gone.add(member)
+                self.settle(owner, member, owner.shares[member])
             new = Owner(event.epoch, shares, is_claim=event.kind == "claim")  # type: ignore[arg-type]
             self.claims = [claim for claim in self.claims if not set(claim.shares) <= claim.gone]
             if new.is_claim:
                 self.claims.append(new)
             else:
+                if self.in_force:
+                    self.end(self.in_force)
                 self.in_force = new
+            self.take(new, set().union(*new.shares.values()))
         elif event.kind == "reset":
+            for owner in [*([self.in_force] if self.in_force else []), *self.claims]:
+                self.end(owner)
             self.in_force, self.claims = None, []
             (part,) = event.parts
             self.done[part.topic_partition] = set(range(part.first or 0))
             self.pending[part.topic_partition] = set()
         elif event.kind == "takeover":
-            owner = self.owner(event.epoch, event.detail["replaces"])
-            if owner is None or event.member in owner.shares:
+            old, new_id = event.detail["replaces"], event.member
+            owner = self.owner(event.epoch, old)
+            if owner is None and self.in_force and self.in_force.epoch == event.epoch:
+                # Who has released may be replaced, unless somebody claimed it.
+                was_released = old in self.in_force.released
+                if was_released and not self.in_the_way(self.in_force.shares[old], self.claims):
+                    owner = self.in_force
+            if owner is None or (new_id in owner.shares and new_id != old):
                 return False
-            owner.shares[event.member] = owner.shares[event.detail["replaces"]]
-            owner.gone.add(event.detail["replaces"])
+            mine = owner.shares[old]
+            self.settle(owner, old, mine)
+            owner.gone.add(old)
+            owner.released.discard(old)
+            owner.shares[new_id] = mine
+            owner.gone.discard(new_id)
+            owner.settled.discard(new_id)
+            self.take(owner, mine)
         else:
             owner = self.owner(event.epoch, event.member)
             if owner is None:
                 return False
             if event.kind == "release":
                 owner.gone.add(event.member)
+                owner.released.add(event.member)
+                self.settle(owner, event.member, {tuple(s) for s in event.detail["running"]})
                 self.claims = [c for c in self.claims if not set(c.shares) <= c.gone]
             for part in event.parts:
                 if any(share[:2] == part.topic_partition for share in owner.shares[event.member]):
@@ -166,7 +204,9 @@ class Naive:
         self.pending[at] -= self.done[at]
 
 
-def event_of(step: tuple[object, ...], number: int, seen: list[Event], naive: Naive) -> Event:
+def event_of(  # noqa: PLR0911 - one for each kind of step
+    step: tuple[object, ...], number: int, seen: list[Event], naive: Naive
+) -> Event:
     """The event of a step; picks among what there was, so that zombies and repeats are common."""
     kind, *rest = step
     event_id = f"w-{number}"
@@ -203,12 +243,20 @@ def event_of(step: tuple[object, ...], number: int, seen: list[Event], naive: Na
                      detail={"takeover": takeover})  # fmt: skip
     if kind == "takeover":
         at, old, new = rest
-        epoch, old = pick(at, old)
+        released = sorted(naive.in_force.released) if naive.in_force else []
+        if released and at % 2:  # type: ignore[operator]
+            epoch, old = naive.in_force.epoch, released[at // 2 % len(released)]  # type: ignore[union-attr, operator]
+            new = old if at % 3 == 0 else new  # type: ignore[operator]
+        else:
+            epoch, old = pick(at, old)
         return Event("takeover", event_id, epoch=epoch, member=new, detail={"replaces": old})  # type: ignore[arg-type]
     if kind == "reset":
         return Event("reset", event_id, parts=(Part(*rest[0], first=rest[1]),))  # type: ignore[misc, arg-type]
     at, member, *about = rest
     epoch, member = pick(at, member)
+    if kind == "release":
+        running = [list(share) for share in about[0]]  # type: ignore[attr-defined]
+        return Event(kind, event_id, epoch=epoch, member=member, detail={"running": running})
     parts = ()
     if kind == "commit":
         done, others, are_holes = about
@@ -282,6 +330,11 @@ def test_the_fold_agrees_with_a_naive_model(steps: list[tuple[object, ...]], cut
         in_force = group.in_force.epoch if group.in_force else None
         assert in_force == (naive.in_force.epoch if naive.in_force else None)
         assert set(group.claims) == {claim.epoch.nonce for claim in naive.claims}
+        assert {tuple(doubt.share) for doubt in group.loose} == naive.loose
+        for owner in [*([naive.in_force] if naive.in_force else []), *naive.claims]:
+            tenure = group.tenure(owner.epoch)
+            assert tenure is not None
+            assert {tuple(doubt.share) for doubt in tenure.doubts} == owner.doubts
     if half is not None:
         assert half == log
     read = LogState()

@@ -326,6 +326,45 @@ def test_a_member_that_released_may_not_commit(store: CommitStore) -> None:
     assert store.claim("g", "a", [P0]).number > epoch.number
 
 
+def test_what_was_not_handed_over_is_in_doubt(store: CommitStore) -> None:
+    """Whoever gets a share next is told if its last owner may still be at work on it."""
+    low, high = ("t", 0, 0, 2**62 - 1), ("t", 0, 2**62, 2**63 - 1)
+    first = store.open_epoch("g", {"a": [low], "b": [high]}, previous=None, life_ms=700)
+    assert store.assignment("g").doubts == ()  # type: ignore[union-attr]
+    assert store.release("g", first, "a", running=[("t", 0, 5, 9)])
+    second = store.open_epoch("g", {"c": [("t", 0)]}, previous=first, life_ms=50)
+    row = store.assignment("g", second)
+    assert row is not None
+    assert [(tuple(doubt.share), doubt.life_ms) for doubt in row.doubts] == [
+        (("t", 0, 5, 9), 700),  # a said so when it gave back the rest
+        (high, 700),  # b never gave it back
+    ]
+    assert store.release("g", second, "c", running=[high])  # it still waits for b
+    store.claim("g", "d", [("t", 0, 2**62, 2**62 + 9)])
+    claim = store.claims("g")[0]
+    assert [(tuple(d.share), d.life_ms) for d in claim.doubts] == [
+        (("t", 0, 2**62, 2**62 + 9), 700)
+    ]
+
+
+def test_a_member_that_gave_back_its_shares_may_have_them_again(store: CommitStore) -> None:
+    """As a static member has when Kafka hands it its old assignment once more."""
+    epoch = opened(store, "a")
+    assert store.release("g", epoch, "a")
+    store.take_over("g", epoch, "a", replaces="a")
+    assert store.commit("g", epoch, "a", {P0: [(0, 0)]})[P0].committed == 1
+    assert store.assignment("g").doubts == ()  # type: ignore[union-attr]
+    store.take_over("g", epoch, "b", replaces="a")
+    row = store.assignment("g")
+    assert row is not None
+    assert row.heir("a") == "b"
+    assert {tuple(doubt.share) for doubt in row.doubts} == {tuple(s) for s in row.members["b"]}
+    assert store.release("g", epoch, "b")
+    store.claim("g", "c", [P0])
+    with pytest.raises(FencedMember, match="claimed"):
+        store.take_over("g", epoch, "d", replaces="b")
+
+
 def test_a_static_member_is_taken_over_by_its_new_process(store: CommitStore) -> None:
     """The new id has the shares from its row on, the old id's commits do not count."""
     epoch = opened(store, "old")
@@ -495,6 +534,8 @@ def test_groups_and_clusters_do_not_see_each_other(path: str, store: CommitStore
     assert opened(elsewhere).number == 1
     assert store.current_epoch("g") == epoch
     assert store.state("h") == {}
+    elsewhere.open_epoch("only there", {}, previous=None)
+    assert (store.groups(), elsewhere.groups()) == (["g"], ["g", "only there"])
 
 
 def test_nothing_in_nothing_out(store: CommitStore) -> None:
@@ -530,6 +571,7 @@ def test_errors_travel_between_processes() -> None:
         commits.CommitRefused("g", "m", results),
         commits.CommitStoreBusy("path", "compact", 20),
         commits.CommitTableFormat("path", "a file", "a table"),
+        commits.CommitTableNotFound("path"),
         commits.CorruptCommitLog("path", "rows are missing"),
         commits.EpochConflict("g", "m", None, epoch, "late"),
         commits.FencedMember("g", "m", epoch, None, "gone", results),

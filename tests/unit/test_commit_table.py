@@ -16,6 +16,7 @@ from commits import (
     CommitResult,
     CommitStore,
     CommitTableFormat,
+    CommitTableNotFound,
     CorruptCommitLog,
     Epoch,
     PartitionCommits,
@@ -101,6 +102,15 @@ def test_the_table_says_what_it_is(path: str) -> None:
     assert CommitStore.open(path, segment_versions=9)._log._segment_versions == 7
     with pytest.raises(ValueError, match="segment_versions"):
         CommitStore.open(path, segment_versions=0)
+
+
+def test_a_mere_look_makes_no_table(path: str) -> None:
+    """Where none may be made, a missing one is told; one that is there is opened."""
+    with pytest.raises(CommitTableNotFound, match="no commit table"):
+        CommitStore.open(path, create=False)
+    assert not Path(path).exists()
+    made = CommitStore.open(path)
+    assert CommitStore.open(path, create=False).id == made.id
 
 
 def test_other_targets_are_refused(tmp_path: Path) -> None:

@@ -1,0 +1,445 @@
+"""The group's pure core under any order of joins, pauses, crashes, expiries and late commits.
+
+A model of Kafka's coordinator (classic protocol, eager) and the real fold of the commit log carry
+what real `GroupCore`s decide. Batches run on workers that go on when their driver crashes or
+sleeps, for as long as a batch may live.
+"""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import dataclass, field
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from assignors import KeyRange, Share, StickyKeyRangeAssignor, coverage
+from commits import Epoch, FencedMember, OffsetRanges
+from commits.group import Answer, GroupState
+from commits.model import as_shares
+from commits.rows import Event, Part
+from coopconsume.group.core import GroupCore, Joined, Rejoin, Replaced, TakeOver
+from coopconsume.holding import Tenure
+
+LEASE, BATCH = 2, 6
+LIFE = LEASE + BATCH
+TOPICS = {"t": 1, "u": 2}
+
+
+class Log:
+    """The commit log of one group: the fold, and rows as the store would write them."""
+
+    def __init__(self) -> None:
+        self.state = GroupState()
+        self._ids = itertools.count()
+
+    def write(self, kind: str, **fields: object) -> Answer:
+        return self.state.fold(Event(kind, f"w-{next(self._ids)}", "", "g", **fields))  # type: ignore[arg-type]
+
+    def in_force(self) -> Epoch | None:
+        return self.state.in_force.epoch if self.state.in_force else None
+
+    def open_epoch(self, previous: Epoch | None, nonce: str, shares: dict, life_ms: int) -> Epoch:
+        detail = {
+            "members": {member: as_shares(held) for member, held in shares.items()},
+            "topic_ids": {}, "takeover": False, "life_ms": life_ms,
+        }  # fmt: skip
+        epoch = Epoch(self.state.highest + 1, nonce)
+        if not self.write("epoch", epoch=epoch, previous=previous, detail=detail).counted:
+            raise FencedMember("g", "", epoch, self.in_force(), "conflict")
+        return epoch
+
+
+@dataclass
+class Batch:
+    """Work on the cluster: it goes on without its driver, but not for longer than its life."""
+
+    process: int
+    tenure: Tenure
+    shares: tuple[Share, ...]
+    ends: int
+
+
+@dataclass
+class Process:
+    """A driver: a member of the group while it is not out."""
+
+    number: int
+    core: GroupCore
+    instance: str | None
+    id: str = ""
+    state: str = "out"
+    handed: bytes = b""
+    heard: tuple[int, list[Joined]] = (0, [])
+    tenure: Tenure | None = None
+    waits: list[tuple[Share, int]] = field(default_factory=list)
+    checked: int = -100
+    paused: bool = False
+
+
+class Coordinator:
+    """Kafka's group coordinator, as far as members can tell."""
+
+    def __init__(self) -> None:
+        self.members: dict[str, tuple[bytes, str | None]] = {}
+        self.joined: set[str] = set()
+        self.assigned: dict[str, bytes] = {}
+        self.phase = "stable"
+        self.generation = 0
+        self.leader = ""
+        self._ids = itertools.count(1)
+
+    def join(self, member: str, data: bytes, instance: str | None) -> str:
+        if instance is not None:
+            old = next((m for m, (_, i) in self.members.items() if i == instance), None)
+            if old is not None and member == old:
+                pass
+            elif old is not None and not member:
+                new = f"{instance}-{next(self._ids)}"
+                _, kept = self.members.pop(old)
+                self.members[new] = (data, kept)
+                self.joined = {new if m == old else m for m in self.joined}
+                self.leader = new if self.leader == old else self.leader
+                if self.phase == "stable" and old in self.assigned:
+                    self.assigned[new] = self.assigned.pop(old)
+                    return new  # No rebalance: the old assignment is handed on.
+                member = new
+            elif member:
+                raise ValueError("fenced instance")
+        if member not in self.members and member:
+            raise KeyError(member)
+        member = member or f"{instance or 'm'}-{next(self._ids)}"
+        self.members[member] = (data, instance)
+        if self.phase != "joining":
+            self.phase, self.joined = "joining", set()
+        self.joined.add(member)
+        return member
+
+    def complete(self) -> None:
+        if self.phase == "joining" and self.members and self.joined == set(self.members):
+            self.phase = "syncing"
+            self.generation += 1
+            self.assigned = {}
+            if self.leader not in self.members:
+                self.leader = next(iter(self.members))
+
+    def expire(self, member: str) -> None:
+        self.members.pop(member, None)
+        self.joined.discard(member)
+        self.assigned.pop(member, None)
+        if self.members:
+            self.phase, self.joined = "joining", (
+                self.joined if self.phase == "joining" else set()
+            )  # fmt: skip
+        else:
+            self.phase, self.joined = "stable", set()
+
+
+NUMBER = st.integers(0, 3)
+
+
+class GroupMachine(RuleBasedStateMachine):
+    """Up to four drivers of one group."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.log = Log()
+        self.kafka = Coordinator()
+        self.processes: dict[int, Process] = {}
+        self.batches: list[Batch] = []
+        self.now = 0
+        self.offsets = itertools.count()
+        self.acknowledged: set[int] = set()
+        self.refused: set[int] = set()
+        self.started = itertools.count()
+        self.led = 0
+
+    @initialize()
+    def two(self) -> None:
+        """Two drivers that are settled."""
+        self.start(0, slots=1)
+        self.start(1, slots=2)
+        self.settle(8, late=False, then=True)
+        assert self.batches
+
+    @rule(rounds=st.integers(1, 4))
+    def restart(self, rounds: int) -> None:
+        """A static driver crashes and its new process is there at once."""
+        self.start(1, slots=2)
+        self.settle(rounds, late=False, then=True)
+
+    @rule(at=NUMBER, slots=st.integers(1, 3))
+    def start(self, at: int, slots: int) -> None:
+        """A driver starts; one that was there at this place has crashed, its batches go on."""
+        static = at % 2 == 1
+        core = GroupCore("g", "store", "cluster", slots, True, life_ms=LIFE)
+        self.processes[at] = Process(next(self.started), core, f"i{at}" if static else None)
+
+    @rule(at=NUMBER, late=st.booleans())
+    def step(self, at: int, late: bool) -> None:
+        """A driver that is awake does what is next for it."""
+        process = self.processes.get(at)
+        self.kafka.complete()
+        if process is None or process.paused:
+            return
+        known = process.id in self.kafka.members
+        if process.state == "out":
+            self._join(process)
+        elif process.state == "leading":
+            self._lead(process)
+        elif not known:
+            self._lost(process)
+        elif process.state == "stable":
+            if self.kafka.phase == "joining":
+                self._hand_over(process, late=late)
+                self._join(process)
+        elif process.state == "joining":
+            if self.kafka.phase == "syncing" and self.kafka.leader == process.id:
+                members = self.kafka.members.items()
+                joined = [Joined(m, tuple(TOPICS), d, i) for m, (d, i) in members]
+                process.heard, process.state = (self.kafka.generation, joined), "leading"
+            elif self.kafka.phase == "joining" and process.id not in self.kafka.joined:
+                self._join(process)
+            elif self.kafka.phase == "stable" and process.id in self.kafka.assigned:
+                process.handed, process.state = self.kafka.assigned[process.id], "handed"
+        elif process.state == "handed":
+            self._take(process)
+
+    @rule(rounds=st.integers(1, 6), late=st.booleans(), then=st.booleans(), freeze=st.booleans())
+    def settle(self, rounds: int, late: bool, then: bool, freeze: bool = False) -> None:
+        """All who are awake go on for a while, and may begin to work; a leader may fall asleep."""
+        for _ in range(rounds):
+            for at in sorted(self.processes):
+                self.step(at, late=late)
+                if freeze and self.processes[at].state == "leading":
+                    self.processes[at].paused = True
+        for at in sorted(self.processes) if then else ():
+            self.launch(at)
+
+    def _join(self, process: Process) -> None:
+        data = process.core.subscription(self.log.in_force(), with_owned=True)
+        try:
+            process.id = self.kafka.join(process.id, data, process.instance)
+        except ValueError:  # Another process has the instance id: for good.
+            self._lost(process)
+            process.paused = True
+            return
+        except KeyError:
+            self._lost(process)
+            return
+        process.state = "joining"
+
+    def _lost(self, process: Process) -> None:
+        process.core.lost()
+        process.tenure, process.state, process.id = None, "out", ""
+
+    def _hand_over(self, process: Process, *, late: bool) -> None:
+        """Drain: wait for the batches, or give up waiting and tell what still runs."""
+        tenure, process.tenure = process.tenure, None
+        if tenure is None:
+            return
+        mine = [b for b in self.batches if b.process == process.number]
+        if not late:
+            for batch in mine:
+                self._finish(batch)
+            mine = []
+        running = [s for b in mine for s in b.shares]
+        running += [share for share, until in process.waits if until > self.now]
+        self.log.write(
+            "release", epoch=tenure.epoch, member=tenure.member,
+            detail={"running": as_shares(set(running))},
+        )  # fmt: skip
+
+    def _lead(self, process: Process) -> None:
+        """Decide by what Kafka said, however long ago that is."""
+        generation, joined = process.heard
+        deal = process.core.lead(
+            process.id, generation, joined, StickyKeyRangeAssignor(), TOPICS, {},
+            set(TOPICS),
+        )  # fmt: skip
+        try:
+            epoch = self.log.open_epoch(deal.previous, deal.nonce, deal.shares, deal.life_ms)
+        except FencedMember:
+            self._join(process)  # A rebalance with what is in force noted anew.
+            return
+        assert generation > self.led, "a leader that slept has fenced the live group"
+        self.led = generation
+        process.state = "joining"
+        if self.kafka.phase == "syncing" and self.kafka.generation == generation:
+            self.kafka.assigned = deal.answers(epoch)
+            self.kafka.phase = "stable"
+
+    def _take(self, process: Process) -> None:
+        row = self.log.state.in_force
+        decision = process.core.take(process.id, process.handed, row and row.assignment())
+        if isinstance(decision, TakeOver):
+            answer = self.log.write(
+                "takeover", epoch=decision.epoch, member=process.id,
+                detail={"replaces": decision.replaces},
+            )  # fmt: skip
+            if not answer.counted:
+                self._lost(process)
+        elif isinstance(decision, Replaced):
+            self._lost(process)
+            process.paused = True
+        elif isinstance(decision, Rejoin):
+            process.state = "stable"
+            if self.kafka.phase == "stable":
+                self._join(process)
+        else:
+            process.core.taken(decision)
+            process.tenure, process.state, process.checked = decision, "stable", self.now
+            process.waits = [(share, self.now + int(1000 * s)) for share, s in decision.waits]
+
+    # -- work
+
+    @rule(at=NUMBER)
+    def launch(self, at: int) -> None:
+        """Start a batch on what no earlier owner can be at work on; the log must be fresh."""
+        process = self.processes.get(at)
+        if process is None or process.paused or process.tenure is None:
+            return
+        if self.now - process.checked > LEASE:
+            if self.log.state.fenced(process.tenure.epoch, process.tenure.member):
+                process.tenure = None
+                return
+            process.checked = self.now
+        barred = [share for share, until in process.waits if until > self.now]
+        free = tuple(
+            share for share in process.tenure.shares
+            if not any(_overlap(share, other) for other in barred)
+        )  # fmt: skip
+        busy = any(b.process == process.number for b in self.batches)
+        if free and not busy:
+            self.batches.append(
+                Batch(process.number, process.tenure, free, self.now + BATCH)
+            )  # fmt: skip
+
+    @precondition(lambda self: self.batches)
+    @rule(pick=st.integers(0, 9))
+    def finish(self, pick: int) -> None:
+        """A batch ends, and its driver, if it is there, commits it."""
+        self._finish(self.batches[pick % len(self.batches)])
+
+    def _finish(self, batch: Batch) -> None:
+        self.batches.remove(batch)
+        alive = any(
+            p.number == batch.process and not p.paused for p in self.processes.values()
+        )  # fmt: skip
+        if not alive:
+            return
+        offset = next(self.offsets)
+        share = batch.shares[0]
+        held = self.log.state.fenced(batch.tenure.epoch, batch.tenure.member) == ""
+        answer = self.log.write(
+            "commit", epoch=batch.tenure.epoch, member=batch.tenure.member,
+            parts=(Part(share.topic, share.partition, offsets=OffsetRanges([(offset, offset)])),),
+        )  # fmt: skip
+        assert answer.counted == held
+        (self.acknowledged if answer.counted else self.refused).add(offset)
+
+    # -- bad days
+
+    @rule(at=NUMBER)
+    def pause(self, at: int) -> None:
+        """A driver stops running for a while."""
+        if at in self.processes:
+            self.processes[at].paused = True
+
+    @rule(at=NUMBER)
+    def wake(self, at: int) -> None:
+        """It runs again."""
+        if at in self.processes:
+            self.processes[at].paused = False
+
+    @rule(pick=st.integers(0, 9))
+    def expire(self, pick: int) -> None:
+        """The coordinator has not heard of a member for its session timeout."""
+        awake = {p.id for p in self.processes.values() if not p.paused}
+        silent = sorted(set(self.kafka.members) - awake)
+        if silent:
+            self.kafka.expire(silent[pick % len(silent)])
+
+    @rule(at=NUMBER, rounds=st.integers(2, 8))
+    def crash(self, at: int, rounds: int) -> None:
+        """A driver ends, Kafka notices, the others go on."""
+        process = self.processes.pop(at, None)
+        if process is not None and process.id in self.kafka.members:
+            self.kafka.expire(process.id)
+        self.settle(rounds, late=False, then=True)
+
+    @rule(at=NUMBER, rounds=st.integers(2, 8), before=st.integers(1, 4))
+    def sleep_through(self, at: int, rounds: int, before: int) -> None:
+        """A driver, a leader perhaps, sleeps while Kafka and the others go on without it."""
+        self.settle(before, late=False, then=True, freeze=True)
+        self.pause(at)
+        for process in self.processes.values():
+            if process.paused and process.id in self.kafka.members:
+                self.kafka.expire(process.id)
+        self.settle(rounds, late=False, then=True)
+        for number in list(self.processes):
+            self.wake(number)
+
+    @rule(ticks=st.integers(1, 4))
+    def pass_time(self, ticks: int) -> None:
+        """The clock goes on; no batch outlives its life."""
+        for _ in range(ticks):
+            self.now += 1
+            for batch in [b for b in self.batches if b.ends <= self.now]:
+                self._finish(batch)
+
+    # -- what must hold
+
+    @invariant()
+    def nobody_works_on_the_keys_of_another(self) -> None:
+        """Batches of two drivers never have a key in common."""
+        for one, other in itertools.combinations(self.batches, 2):
+            if one.process != other.process:
+                clash = [(a, b) for a in one.shares for b in other.shares if _overlap(a, b)]
+                assert not clash, (one, other)
+
+    @invariant()
+    def what_was_acknowledged_is_committed(self) -> None:
+        """Every acknowledged commit is in the log's state, no refused one is."""
+        done: set[int] = set()
+        for state in self.log.state.partitions.values():
+            done |= set(range(state.commits.stable_offset))
+            done |= set(state.commits.ranges.offsets().tolist())
+        assert self.acknowledged <= done
+        everywhere = [s.commits for s in self.log.state.partitions.values()]
+        assert not any(
+            any(o in c.ranges for o in self.refused) for c in everywhere
+        )  # fmt: skip
+
+    @invariant()
+    def the_epoch_in_force_covers_everything_once(self) -> None:
+        """Its live and released shares are a partition of every key range."""
+        tenure = self.log.state.in_force
+        if tenure is None:
+            return
+        ranges: dict[tuple[str, int], list] = {}
+        for member, shares in tenure.members.items():
+            if member not in tenure.heirs:
+                for share in shares:
+                    ranges.setdefault(share[:2], []).append(share)
+        for at, held in ranges.items():
+            found = coverage([_key_range(share) for share in held])
+            assert not found.holes, at
+            assert not found.overlaps, at
+
+
+def _key_range(share: tuple[str, int, int, int]) -> KeyRange:
+    return KeyRange(share[2], share[3])
+
+
+def _overlap(one: Share, other: Share) -> bool:
+    return (
+        (one.topic, one.partition) == (other.topic, other.partition)
+        and one.key_range.first <= other.key_range.last
+        and other.key_range.first <= one.key_range.last
+    )
+
+
+GroupMachine.TestCase.settings = settings(max_examples=400, stateful_step_count=60, deadline=None)
+TestGroup = GroupMachine.TestCase
