@@ -79,6 +79,13 @@ def format_storage(
         Path(scratch, "log").rename(folder / "log")
 
 
+def write_private(file: Path, text: str) -> None:
+    """Write a Java properties file that nobody else may read, as passwords may be in it."""
+    file.touch(mode=0o600)
+    file.chmod(0o600)
+    file.write_text(text, encoding="latin-1")
+
+
 def tail(path: Path | None, lines: int, *, start: int = 0) -> str:
     """Return the last lines of a file, at most what stands after byte ``start``."""
     if path is None or not path.is_file():

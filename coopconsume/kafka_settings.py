@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING, Any
 
 from coopconsume.errors import InvalidOption
+from coopconsume.security import sasl, tls
+from coopconsume.security.secrets import Secret, is_secret, keep_out_of_logs
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -14,11 +15,13 @@ if TYPE_CHECKING:
 KNOWN_KAFKA_SETTINGS = frozenset(
     [
         "bootstrap.servers",
+        "check.crcs",
         "client.dns.lookup",
         "client.id",
         "client.rack",
         "connections.max.idle.ms",
         "default.api.timeout.ms",
+        "enable.metrics.push",
         "fetch.max.bytes",
         "fetch.max.wait.ms",
         "fetch.min.bytes",
@@ -32,6 +35,7 @@ KNOWN_KAFKA_SETTINGS = frozenset(
         "max.poll.interval.ms",
         "max.poll.records",
         "metadata.max.age.ms",
+        "metadata.recovery.strategy",
         "metric.reporters",
         "metrics.num.samples",
         "metrics.recording.level",
@@ -48,12 +52,27 @@ KNOWN_KAFKA_SETTINGS = frozenset(
         "sasl.kerberos.service.name",
         "sasl.login.callback.handler.class",
         "sasl.login.class",
+        "sasl.login.connect.timeout.ms",
+        "sasl.login.read.timeout.ms",
+        "sasl.login.refresh.buffer.seconds",
+        "sasl.login.refresh.min.period.seconds",
+        "sasl.login.refresh.window.factor",
+        "sasl.login.refresh.window.jitter",
+        "sasl.login.retry.backoff.max.ms",
+        "sasl.login.retry.backoff.ms",
         "sasl.mechanism",
+        "sasl.oauthbearer.header.urlencode",
+        "sasl.oauthbearer.scope.claim.name",
+        "sasl.oauthbearer.sub.claim.name",
         "sasl.oauthbearer.token.endpoint.url",
+        "sasl.plain.password",
+        "sasl.plain.username",
         "security.protocol",
         "security.providers",
         "send.buffer.bytes",
         "session.timeout.ms",
+        "socket.connection.setup.timeout.max.ms",
+        "socket.connection.setup.timeout.ms",
         "ssl.cipher.suites",
         "ssl.enabled.protocols",
         "ssl.endpoint.identification.algorithm",
@@ -75,97 +94,101 @@ KNOWN_KAFKA_SETTINGS = frozenset(
         "ssl.truststore.type",
     ]
 )
+#: Settings of a group's members; Spark's executors only read, and are no members.
+MEMBER_SETTINGS = frozenset(
+    ["group.instance.id", "heartbeat.interval.ms", "max.poll.interval.ms", "session.timeout.ms"]
+)
 
-_SECRET = re.compile(r"password|jaas|secret|token|keystore\.key|credential", re.IGNORECASE)
-_WORDS: dict[str, tuple[str, type]] = {
-    "bootstrap.servers": ("bootstrap_servers", str),
-    "client.id": ("client_id", str),
-    "connections.max.idle.ms": ("connections_max_idle_ms", int),
-    "metadata.max.age.ms": ("metadata_max_age_ms", int),
-    "reconnect.backoff.ms": ("reconnect_backoff_ms", int),
-    "reconnect.backoff.max.ms": ("reconnect_backoff_max_ms", int),
-    "request.timeout.ms": ("request_timeout_ms", int),
-    "retry.backoff.ms": ("retry_backoff_ms", int),
-    "security.protocol": ("security_protocol", str),
-    "sasl.mechanism": ("sasl_mechanism", str),
-    "sasl.kerberos.service.name": ("sasl_kerberos_service_name", str),
+_WORDS: dict[str, type] = {
+    "client.dns.lookup": str,
+    "client.id": str,
+    "connections.max.idle.ms": int,
+    "metadata.max.age.ms": int,
+    "receive.buffer.bytes": int,
+    "reconnect.backoff.max.ms": int,
+    "reconnect.backoff.ms": int,
+    "request.timeout.ms": int,
+    "retry.backoff.ms": int,
+    "send.buffer.bytes": int,
 }
-_LOGIN = re.compile(r'\b(username|password)\s*=\s*(?:"((?:[^"\\]|\\.)*)"|\'([^\']*)\'|([^\s;]+))')
+_PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
+_LOGIN_WORDS = {
+    name.replace(".", "_"): name for name in ("sasl.plain.username", "sasl.plain.password")
+}
 
 
-def is_secret(name: str) -> bool:
-    """Whether a setting's value must never be shown."""
-    return bool(_SECRET.search(name))
+def kafka_name(setting: str) -> str:
+    """A setting's name in Kafka's manner; kafka-python's words for a login are taken, too."""
+    return _LOGIN_WORDS.get(setting, setting)
+
+
+def is_harmless(setting: str) -> bool:
+    """Whether a setting's value may be shown; what a plug-in's setting holds nobody knows."""
+    return setting in KNOWN_KAFKA_SETTINGS and not is_secret(setting)
+
+
+def complete(kafka: Mapping[str, str]) -> dict[str, str]:
+    """Settings with all that both clients need for security, checked; opens no files.
+
+    Raises:
+        InvalidOption: A security setting is wrong, or one of the two clients cannot follow it; or
+            a number is none.
+    """
+    done = sasl.complete(kafka)
+    protocol = _protocol(done)
+    for name, kind in _WORDS.items():
+        _read(done, name, kind)
+    if protocol != "PLAINTEXT" and done.get("security.providers"):
+        remedy = "Python has no Java providers: leave it out"
+        raise InvalidOption("kafka.security.providers", repr(done["security.providers"]), remedy)
+    if "SASL" in protocol:
+        sasl.check(done)
+    if "SSL" in protocol:
+        tls.check(done)
+    return {name: v if is_harmless(name) else Secret(v) for name, v in done.items()}
 
 
 def client_config(kafka: Mapping[str, str]) -> dict[str, Any]:
     """Settings for kafka-python's clients from Kafka's own names (without ``kafka.``).
 
-    Settings that concern only fetching and grouping are left to Spark's source. TLS wants PEM
-    files, as Python reads no Java key stores.
+    They serve its admin client and its consumer alike: what concerns only fetching and grouping is
+    left out. With them kafka-python's logs stay free of logins.
 
     Raises:
-        InvalidOption: A security setting that kafka-python has no counterpart for.
+        InvalidOption: A security setting that kafka-python has no counterpart for, or a PEM file
+            that cannot be used.
     """
-    config: dict[str, Any] = {}
-    for name, (word, kind) in _WORDS.items():
-        if name in kafka:
-            try:
-                config[word] = kind(kafka[name])
-            except ValueError:
-                raise InvalidOption(f"kafka.{name}", repr(kafka[name]), "give a number") from None
-    config["bootstrap_servers"] = [
-        s.strip() for s in config.get("bootstrap_servers", "").split(",")
-    ]
-    protocol = config.get("security_protocol", "PLAINTEXT").upper()
-    config["security_protocol"] = protocol
-    if "SASL" in protocol:
-        config |= _sasl(kafka)
-    if "SSL" in protocol:
-        config |= _tls(kafka)
-    return config
-
-
-def _sasl(kafka: Mapping[str, str]) -> dict[str, Any]:
-    mechanism = kafka.get("sasl.mechanism", "GSSAPI")
-    if mechanism not in ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "GSSAPI"):
-        raise InvalidOption(
-            "kafka.sasl.mechanism",
-            repr(mechanism),
-            "use PLAIN, SCRAM-SHA-256, SCRAM-SHA-512 or GSSAPI",
-        )
-    config: dict[str, Any] = {"sasl_mechanism": mechanism}
-    if mechanism == "GSSAPI":
-        return config
-    login = {
-        name: re.sub(r"\\(.)", r"\1", quoted) if quoted else single or bare
-        for name, quoted, single, bare in _LOGIN.findall(kafka.get("sasl.jaas.config", ""))
+    kafka = complete(kafka)
+    config: dict[str, Any] = {
+        name.replace(".", "_"): _read(kafka, name, kind)
+        for name, kind in _WORDS.items()
+        if name in kafka
     }
-    if set(login) != {"username", "password"}:
-        found = "no username and password in it" if "sasl.jaas.config" in kafka else "missing"
-        remedy = 'write … LoginModule required username="…" password="…";'
-        raise InvalidOption("kafka.sasl.jaas.config", found, remedy)
-    config |= {"sasl_plain_username": login["username"], "sasl_plain_password": login["password"]}
+    for name in ("receive_buffer_bytes", "send_buffer_bytes"):
+        if config.get(name) == -1:  # Kafka's word for the system's own size
+            del config[name]
+    servers = kafka.get("bootstrap.servers", "").split(",")
+    config["bootstrap_servers"] = [server.strip() for server in servers]
+    protocol = config["security_protocol"] = _protocol(kafka)
+    if "SASL" in protocol:
+        config |= sasl.client_config(kafka)
+        keep_out_of_logs()
+    if "SSL" in protocol:
+        config["ssl_context"] = tls.context(kafka)
     return config
 
 
-def _tls(kafka: Mapping[str, str]) -> dict[str, Any]:
-    config: dict[str, Any] = {}
-    for side, word in (("truststore", "ssl_cafile"), ("keystore", "ssl_certfile")):
-        location = kafka.get(f"ssl.{side}.location")
-        if location is None:
-            continue
-        kind = kafka.get(f"ssl.{side}.type", "JKS")
-        if kind != "PEM":
-            raise InvalidOption(
-                f"kafka.ssl.{side}.type", repr(kind),
-                f"Python reads no Java key stores: give PEM, and a PEM file in ssl.{side}.location",
-            )  # fmt: skip
-        config[word] = location
-    if "ssl_certfile" in config:
-        config["ssl_keyfile"] = config["ssl_certfile"]
-    if "ssl.key.password" in kafka:
-        config["ssl_password"] = kafka["ssl.key.password"]
-    if kafka.get("ssl.endpoint.identification.algorithm") == "":
-        config["ssl_check_hostname"] = False
-    return config
+def _protocol(kafka: Mapping[str, str]) -> str:
+    protocol = kafka.get("security.protocol", "PLAINTEXT").upper()
+    if protocol not in _PROTOCOLS:
+        found = repr(kafka["security.protocol"])
+        remedy = f"give one of {', '.join(_PROTOCOLS)}"
+        raise InvalidOption("kafka.security.protocol", found, remedy)
+    return protocol
+
+
+def _read(kafka: Mapping[str, str], name: str, kind: type) -> Any:
+    try:
+        return kind(kafka[name]) if name in kafka else None
+    except ValueError:
+        raise InvalidOption(f"kafka.{name}", repr(kafka[name]), "give a number") from None

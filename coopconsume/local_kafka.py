@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, Self
 
 from coopconsume import _broker_config as broker_config
+from coopconsume import _broker_security as broker_security
 from coopconsume import _broker_storage as storage
 from coopconsume._broker_process import STOP_TIMEOUT, BrokerProcess, Held
 from coopconsume.errors import BrokerStartFailed, BrokerStopped
@@ -48,6 +49,10 @@ class LocalKafka:
             on with that data. None for a temporary one that ``close`` removes.
         port: Port of the loopback address; a free one if None.
         config: More of Kafka's broker settings, which win over the built-in ones.
+        users: Passwords by user name. Clients then have to log in, by SCRAM-SHA-512, SCRAM-SHA-256
+            or PLAIN, and may do what ACLs allow them, at first nothing; give rights through
+            `admin_servers`. None lets everybody do everything.
+        certificate: PEM file of a private key and its certificates: clients then have to speak TLS.
         heap: Largest heap of its JVM, in Java's notation.
         start_timeout: Seconds it may take to become ready.
         log_file: File its log is appended to; ``broker.log`` in its folder if None.
@@ -62,6 +67,8 @@ class LocalKafka:
         *,
         port: int | None = None,
         config: Mapping[str, object] | None = None,
+        users: Mapping[str, str] | None = None,
+        certificate: str | os.PathLike[str] | None = None,
         heap: str = "768m",
         start_timeout: float = 60,
         log_file: str | os.PathLike[str] | None = None,
@@ -74,6 +81,9 @@ class LocalKafka:
         self._port = port
         self._port_is_chosen = port is not None
         self._config = {key: _setting(value) for key, value in (config or {}).items()}
+        self._users = None if users is None else dict(users)
+        self._certificate = None if certificate is None else Path(certificate).absolute()
+        self._admin_port: int | None = None
         self._heap = heap
         self._start_timeout = start_timeout
         self._log_file = None if log_file is None else Path(log_file).absolute()
@@ -92,6 +102,20 @@ class LocalKafka:
         if self._port is None:
             raise BrokerStopped("bootstrap_servers")
         return f"{broker_config.HOST}:{self._port}"
+
+    @property
+    def admin_servers(self) -> str:
+        """Address at which everything may be done, without login or TLS, as ``host:port``.
+
+        The same as `bootstrap_servers` if that asks for neither; otherwise another one after each
+        start, and reachable from this machine alone.
+
+        Raises:
+            BrokerStopped: It was never started, so that no port is chosen yet.
+        """
+        if self._port is not None and self._admin_port is not None:
+            return f"{broker_config.HOST}:{self._admin_port}"
+        return self.bootstrap_servers
 
     @property
     def pid(self) -> int:
@@ -272,15 +296,24 @@ class LocalKafka:
         self._await_ready(process, deadline)
 
     def _launch(self, folder: Path, lock: int, jvm: list[str]) -> BrokerProcess:
-        port, controller_port = self._choose_ports()
+        port, controller_port, admin_port = self._choose_ports()
         self._port = port
-        values = broker_config.settings(port, controller_port, folder / "log", self._config)
+        extra = self._config
+        if self._users is not None or self._certificate is not None:
+            self._admin_port = admin_port
+            extra = (
+                broker_security.settings(
+                    port, admin_port, controller_port, self._users, self._certificate
+                )
+                | self._config
+            )
+        values = broker_config.settings(port, controller_port, folder / "log", extra)
         log_path = self._log_file or folder / "broker.log"
         self._log_start = log_path.stat().st_size if log_path.exists() else 0
         if not (folder / "log").exists():
             storage.format_storage(folder, jvm, values, self._start_timeout)
         file = folder / "server.properties"
-        file.write_text(broker_config.as_properties(values), encoding="latin-1")
+        storage.write_private(file, broker_config.as_properties(values))
         process = self._held.process = BrokerProcess(
             [*jvm[:1], broker_config.LOGGING_FLAG, *jvm[1:], "kafka.Kafka", str(file)],
             folder=folder,
@@ -298,16 +331,17 @@ class LocalKafka:
             self._held.temporary = Path(tempfile.mkdtemp(prefix="coopconsume-kafka-"))
         return self._held.temporary
 
-    def _choose_ports(self) -> tuple[int, int]:
-        free = broker_config.free_ports(3)
+    def _choose_ports(self) -> tuple[int, int, int]:
+        free = broker_config.free_ports(4)
         if self._port is None:
-            return free[0], free[1]
+            return free[0], free[1], free[2]
         if not broker_config.port_is_free(self._port):
             raise BrokerStartFailed(
                 f"port {self._port} of {broker_config.HOST} is taken by another program; stop that "
                 "one or choose another port"
             )
-        return self._port, next(port for port in free if port != self._port)
+        others = [port for port in free if port != self._port]
+        return self._port, others[0], others[1]
 
     def _await_ready(self, process: BrokerProcess, deadline: float) -> None:
         while True:
@@ -317,8 +351,23 @@ class LocalKafka:
                 self._held.end(0)
                 self._fail(self._too_slow())
             if self._answers(deadline):
-                return
+                break
             time.sleep(_POLL)
+        if self._users:
+            refusal = self._make_users(self._users, deadline)
+            if refusal:
+                self._held.end(0)
+                self._fail(refusal)
+
+    def _make_users(self, users: Mapping[str, str], deadline: float) -> str:
+        """Make the users; returns why not, nothing if they are there."""
+        try:
+            broker_security.make_users(self._admin(), users, deadline)
+        except ValueError as error:
+            return str(error)
+        except TimeoutError:
+            return self._too_slow()
+        return ""
 
     def _answers(self, deadline: float) -> bool:
         """Return whether the broker counts itself in and lists its topics."""
@@ -339,7 +388,7 @@ class LocalKafka:
     def _admin(self, **settings: object) -> KafkaAdminClient:
         from kafka.admin import KafkaAdminClient
 
-        return KafkaAdminClient(bootstrap_servers=self.bootstrap_servers, **settings)
+        return KafkaAdminClient(bootstrap_servers=self.admin_servers, **settings)
 
     def _too_slow(self) -> str:
         return f"it was not ready in {self._start_timeout:g} s (start_timeout)"

@@ -66,6 +66,7 @@ def test_a_misspelt_option_names_the_closest(given, closest):
         ("subscribe", "a,,b", "separated by commas"),
         ("commitTable", " ", "not empty"),
         ("kafka.isolation.level", "none", "read_committed"),
+        ("kafka.request.timeout.ms", "soon", "give a number"),
         ("kafka.enable.auto.commit", "true", "one by one"),
         ("kafka.auto.offset.reset", "earliest", "startingOffsets"),
         ("allow.individual.commit", "false", "no other commits"),
@@ -89,6 +90,18 @@ def test_what_must_be_given_is_asked_for(name):
         Options.parse({k: v for k, v in BASE.items() if k != name})
 
 
+def test_an_operator_needs_no_group():
+    """Without one all is as with one, until somebody asks for it; an empty one is no group."""
+    without = {name: value for name, value in BASE.items() if name != "kafka.group.id"}
+    options = Options.parse(without, group=False)
+    assert options.commit_table == BASE["commitTable"]
+    with pytest.raises(MissingOption, match=r"kafka\.group\.id"):
+        _ = options.group_id
+    with pytest.raises(MissingOption, match=r"kafka\.group\.id"):
+        Options.parse(without | {"kafka.group.id": " "}, group=False)
+    assert Options.parse(BASE, group=False).group_id == "g"
+
+
 def test_topics_are_given_one_way():
     """Options subscribe and subscribePattern exclude each other."""
     with pytest.raises(InvalidOption, match="subscribePattern"):
@@ -102,48 +115,25 @@ def test_starting_offsets_as_json():
 
 
 def test_the_same_settings_serve_both_clients():
-    """SASL and TLS settings reach kafka-python in its words, and Spark unchanged."""
+    """Settings reach kafka-python in its words, and Spark unchanged."""
     options = Options.parse(
         BASE
         | {
-            "kafka.security.protocol": "SASL_SSL",
-            "kafka.sasl.mechanism": "SCRAM-SHA-512",
-            "kafka.sasl.jaas.config": 'x.ScramLoginModule required username="u" password="p\\"w";',
-            "kafka.ssl.truststore.type": "PEM",
-            "kafka.ssl.truststore.location": "ca.pem",
+            "kafka.client.id": "me",
             "kafka.request.timeout.ms": "4000",
             "kafka.fetch.max.bytes": "1000",
         }
     )
-    client = options.client_config()
-    assert client == {
+    assert options.client_config() == {
         "bootstrap_servers": ["a:1", "b:2"],
-        "security_protocol": "SASL_SSL",
-        "sasl_mechanism": "SCRAM-SHA-512",
-        "sasl_plain_username": "u",
-        "sasl_plain_password": 'p"w',
-        "ssl_cafile": "ca.pem",
+        "security_protocol": "PLAINTEXT",
+        "client_id": "me",
         "request_timeout_ms": 4000,
     }
     source = options.source_options()
-    assert source["kafka.sasl.mechanism"] == "SCRAM-SHA-512"
+    assert source["kafka.client.id"] == "me"
     assert source["kafka.fetch.max.bytes"] == "1000"
     assert source["kafka.isolation.level"] == "read_committed"
-
-
-def test_a_java_key_store_is_refused_with_the_remedy():
-    """Python reads PEM, no Java key stores."""
-    given = {"kafka.security.protocol": "SSL", "kafka.ssl.truststore.location": "x.jks"}
-    with pytest.raises(InvalidOption, match="PEM"):
-        Options.parse(BASE | given).client_config()
-
-
-def test_secrets_are_never_shown():
-    """Neither the representation nor the text of options holds a password."""
-    options = Options.parse(
-        BASE | {"kafka.sasl.jaas.config": "hush-hush", "kafka.ssl.key.password": "hush-hush"}
-    )
-    assert "hush-hush" not in repr(options) + str(options) + str(options.redacted())
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,354 @@
+"""Users, rights and TLS on a real broker: what works, and how what does not is told."""
+
+from __future__ import annotations
+
+import json
+import logging
+import time
+import traceback
+from contextlib import closing
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from kafka import KafkaConsumer, KafkaProducer
+from kafka.admin import (
+    ACL,
+    ACLFilter,
+    ACLOperation,
+    ACLPermissionType,
+    KafkaAdminClient,
+    ResourcePattern,
+    ResourceType,
+)
+
+from coopconsume import CooperativeConsumer
+from coopconsume.cluster import Cluster
+from coopconsume.errors import AuthenticationFailed, NotAuthorized, TopicNotFound
+from coopconsume.local_kafka import LocalKafka
+from coopconsume.options import Options
+from tests.certificates import Party, party
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from pyspark.sql import SparkSession
+
+    from coopconsume import Record
+
+pytestmark = pytest.mark.broker
+
+PASSWORD = "a-well-known-secret"
+ODD = 'o, "b"=\\', 'p;"\\ü'
+OAUTH = "org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginModule"
+#: Seconds in which a refusal must be told: kafka-python by itself takes ten.
+AT_ONCE = 5.0
+
+
+@dataclass(frozen=True)
+class Guarded:
+    """A broker that lets in users alone, by TLS, and what its clients need."""
+
+    broker: LocalKafka
+    authority: Party
+    folder: Path
+
+    def options(self, topic: str, password: str = PASSWORD, **more: str) -> dict[str, Any]:
+        """Options of alice, who logs in by SCRAM; names of more have _ for a dot."""
+        named = {f"kafka.{name.replace('_', '.')}": value for name, value in more.items()}
+        return {
+            "kafka.bootstrap.servers": self.broker.bootstrap_servers,
+            "kafka.group.id": "g",
+            "kafka.security.protocol": "SASL_SSL",
+            "kafka.sasl.mechanism": "SCRAM-SHA-512",
+            "kafka.sasl.jaas.config": (
+                "org.apache.kafka.common.security.scram.ScramLoginModule required "
+                f'username="alice" password="{password}";'
+            ),
+            "kafka.ssl.truststore.type": "PEM",
+            "kafka.ssl.truststore.certificates": self.authority.certificate,
+            "subscribe": topic,
+            "commitTable": str(self.folder / f"commits-{topic}"),
+            "slots": 2,
+        } | named
+
+    def admin(self) -> KafkaAdminClient:
+        """An administration client that may do everything."""
+        return KafkaAdminClient(bootstrap_servers=self.broker.admin_servers)
+
+    def allow(self, operation: str, resource: str, name: str) -> None:
+        """Give alice a right."""
+        with closing(self.admin()) as admin:
+            assert not admin.create_acls([_right(ACL, operation, resource, name)])["failed"]
+
+    def take(self, operation: str, resource: str, name: str) -> None:
+        """Take a right of alice away."""
+        with closing(self.admin()) as admin:
+            ((_, taken, _),) = admin.delete_acls([_right(ACLFilter, operation, resource, name)])
+            assert taken
+
+    def write(self, topic: str, count: int) -> None:
+        """Write records."""
+        servers = self.broker.admin_servers
+        with closing(KafkaProducer(bootstrap_servers=servers)) as producer:
+            for number in range(count):
+                producer.send(topic, key=b"%d" % (number % 5), value=b"%d" % number)
+            producer.flush(timeout=30)
+
+    def topic(self, name: str, *operations: str, records: int = 0) -> str:
+        """Create a topic with alice's rights to it."""
+        self.broker.create_topic(name)
+        for operation in operations:
+            self.allow(operation, "TOPIC", name)
+        self.write(name, records)
+        return name
+
+
+def _right(kind: type, operation: str, resource: str, name: str) -> Any:
+    return kind(
+        "User:alice",
+        "*",
+        ACLOperation[operation],
+        ACLPermissionType.ALLOW,
+        ResourcePattern(ResourceType[resource], name),
+    )
+
+
+@pytest.fixture(scope="module")
+def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guarded]:
+    """A broker with one user, who may read group g and, at first, nothing else."""
+    folder = tmp_path_factory.mktemp("guarded")
+    authority = party("authority")
+    server = party("broker", authority)
+    certificate = folder / "broker.pem"
+    certificate.write_text(server.private_key() + server.certificate)
+    (folder / "ca.pem").write_text(authority.certificate)
+    config = {
+        "listener.name.clients.ssl.client.auth": "requested",
+        "listener.name.clients.ssl.truststore.type": "PEM",
+        "listener.name.clients.ssl.truststore.location": folder / "ca.pem",
+        "sasl.enabled.mechanisms": "SCRAM-SHA-512,PLAIN,OAUTHBEARER",
+        "listener.name.clients.oauthbearer.sasl.jaas.config": f"{OAUTH} required;",
+    }
+    users = {"alice": PASSWORD, ODD[0]: ODD[1]}
+    with LocalKafka(users=users, certificate=certificate, config=config) as broker:
+        made = Guarded(broker, authority, folder)
+        made.allow("READ", "GROUP", "g")
+        yield made
+
+
+def _told(error: BaseException) -> str:
+    """All that an error and those before it tell, with their tracebacks."""
+    text = "".join(traceback.format_exception(error)) + repr(error) + str(vars(error))
+    before = error.__context__
+    return text if before is None else text + _told(before)
+
+
+def _log_all(caplog: pytest.LogCaptureFixture) -> None:
+    for name in (None, "kafka", "py4j"):  # the command line silences one of them
+        caplog.set_level(logging.DEBUG, name)
+
+
+def _done(record: Record) -> None:
+    """Handle a record."""
+
+
+@pytest.mark.spark
+def test_a_job_with_the_rights_works_and_shows_no_secret(
+    guarded: Guarded, spark: SparkSession, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Driver and tasks log in; no log, progress, representation or plan holds the password."""
+    topic = guarded.topic("whole", "READ", records=50)
+    _log_all(caplog)
+    shown: list[object] = []
+    with CooperativeConsumer(guarded.options(topic), spark) as consumer:
+        frame = consumer.poll()
+        assert frame.count() == 50
+        shown += [frame, frame._jdf.queryExecution().toString(), consumer, consumer.options]
+    with CooperativeConsumer(guarded.options(topic), spark) as consumer:
+        building = consumer.foreach(_done).trigger(availableNow=True)
+        query = building.onProgress(shown.append).start()
+        assert query.awaitTermination(60)
+        assert query.lastProgress["totals"]["done"] == 50
+        shown += [query, query.status, query.recentProgress, json.dumps(query.lastProgress)]
+        assert consumer.membership().cluster.primary()[topic, 0].offset == 50
+        assert consumer.membership().cluster.record_bytes([(topic, 0)]) is None, "no right to that"
+    guarded.allow("DESCRIBE", "CLUSTER", "kafka-cluster")
+    with closing(Cluster(Options.parse(guarded.options(topic)))) as cluster:
+        assert cluster.record_bytes([(topic, 0)])
+    assert PASSWORD not in "".join(map(repr, shown)) + "".join(map(str, shown))
+    assert PASSWORD not in caplog.text
+    assert "(a login)" in caplog.text, "kafka-python would have told it"
+    assert "(a secret option)" in caplog.text, "py4j would have told it"
+    assert PASSWORD not in guarded.broker.log_tail(100_000)
+
+
+@pytest.mark.parametrize("mechanism", ["SCRAM-SHA-512", "PLAIN"])
+def test_a_wrong_password_is_told_at_once(
+    guarded: Guarded, mechanism: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """One error, with the settings to look at, which holds no password; nor do logs."""
+    _log_all(caplog)
+    given = guarded.options("any", sasl_mechanism=mechanism)
+    del given["kafka.sasl.jaas.config"]
+    given |= {"kafka.sasl_plain_username": "alice", "kafka.sasl_plain_password": "wrong-secret"}
+    began = time.monotonic()
+    with pytest.raises(AuthenticationFailed, match=f"'alice' by {mechanism}") as caught:
+        Cluster(Options.parse(given))
+    assert time.monotonic() - began < AT_ONCE
+    error = caught.value
+    assert (error.mechanism, error.user) == (mechanism, "alice")
+    assert error.servers == guarded.broker.bootstrap_servers
+    assert "kafka.sasl.jaas.config" in error.settings
+    assert not error.retriable
+    assert "wrong-secret" not in _told(error).replace(repr(given), "")
+    assert "wrong-secret" not in caplog.text
+
+
+def test_a_mechanism_that_is_not_on_offer_is_told_with_those_that_are(guarded: Guarded) -> None:
+    """The broker says which it takes."""
+    given = guarded.options("any", sasl_mechanism="SCRAM-SHA-256")
+    with pytest.raises(AuthenticationFailed, match=r"SHA-256 .*takes .*SCRAM-SHA-512"):
+        Cluster(Options.parse(given))
+
+
+def test_a_broker_without_logins_is_told_of(guarded: Guarded) -> None:
+    """A login where there is none to be had is one to look at the protocol for."""
+    given = guarded.options(
+        "any",
+        bootstrap_servers=guarded.broker.admin_servers,
+        security_protocol="SASL_PLAINTEXT",
+    )
+    with pytest.raises(AuthenticationFailed, match=r"kafka\.security\.protocol") as caught:
+        Cluster(Options.parse(given))
+    assert PASSWORD not in _told(caught.value).replace(repr(given), "")
+
+
+def _refused(guarded: Guarded, topic: str, **more: str) -> NotAuthorized:
+    began = time.monotonic()
+    with (
+        closing(Cluster(Options.parse(guarded.options(topic, **more)))) as cluster,
+        pytest.raises(NotAuthorized) as caught,
+    ):
+        cluster.topics([topic])
+    assert time.monotonic() - began < AT_ONCE
+    assert caught.value.user == "alice"
+    return caught.value
+
+
+def test_a_missing_right_is_named(guarded: Guarded) -> None:
+    """Topic unseen, topic seen and not read, group not read: each with the ACL that is needed."""
+    none = guarded.topic("unseen")
+    error = _refused(guarded, none)
+    assert (error.operation, error.resource_type, error.resource) == ("READ", "TOPIC", none)
+    assert f"--allow-principal User:alice --operation Read --topic {none}" in str(error)
+    seen = guarded.topic("seen", "DESCRIBE")
+    error = _refused(guarded, seen)
+    assert (error.operation, error.resource_type, error.resource) == ("READ", "TOPIC", seen)
+    topic = guarded.topic("readable", "READ")
+    for right in ((), ("DESCRIBE", "GROUP", "other")):
+        if right:
+            guarded.allow(*right)
+        error = _refused(guarded, topic, group_id="other")
+        assert (error.operation, error.resource_type, error.resource) == ("READ", "GROUP", "other")
+        assert "--operation Read --group other" in str(error)
+
+
+def test_rights_are_looked_at_without_a_trace(guarded: Guarded) -> None:
+    """The look leaves no offset behind; a topic that is not there is told as such."""
+    topic = guarded.topic("looked-at", "READ")
+    guarded.allow("READ", "GROUP", "fresh")
+    guarded.allow("READ", "TOPIC", "not-there")
+    given = Options.parse(guarded.options(topic, group_id="fresh"))
+    with closing(Cluster(given)) as cluster:
+        (found,) = cluster.topics([topic])
+        assert (found.name, found.partitions) == (topic, 1)
+        assert [t.name for t in cluster.topics(pattern="looked-.*")] == [topic]
+        with pytest.raises(TopicNotFound, match="not-there"):
+            cluster.topics(["not-there"])
+        assert cluster.primary() == {}
+    with closing(guarded.admin()) as admin:
+        assert "fresh" not in [group["group_id"] for group in admin.list_groups()]
+
+
+@pytest.mark.spark
+def test_a_right_that_is_lost_ends_a_job(guarded: Guarded, spark: SparkSession) -> None:
+    """Spark's tasks find out: the job ends with the same error, and does not try again."""
+    topic = guarded.topic("lost", "DESCRIBE", "READ", records=5)
+    with CooperativeConsumer(guarded.options(topic), spark) as consumer:
+        query = consumer.foreach(_done).start()
+        query.processAllAvailable()
+        guarded.take("READ", "TOPIC", topic)
+        guarded.write(topic, 5)
+        with pytest.raises(NotAuthorized) as caught:
+            query.awaitTermination(60)
+    error = caught.value
+    assert (error.operation, error.resource_type, error.resource) == ("READ", "TOPIC", topic)
+    assert PASSWORD not in _told(error)
+
+
+@pytest.mark.spark
+def test_tokens_and_client_certificates_serve_both(guarded: Guarded, spark: SparkSession) -> None:
+    """OAUTHBEARER, and a client's certificate, on driver and tasks alike."""
+    topic = guarded.topic("tokens", "READ", records=7)
+    client = party("client", guarded.authority)
+    own = guarded.folder / "client.pem"
+    own.write_text(client.private_key() + client.certificate)
+    given = guarded.options(
+        topic,
+        sasl_mechanism="OAUTHBEARER",
+        sasl_jaas_config=f'{OAUTH} required unsecuredLoginStringClaim_sub="alice";',
+        ssl_keystore_type="PEM",
+        ssl_keystore_location=str(own),
+    )
+    with CooperativeConsumer(given, spark) as consumer:
+        assert consumer.poll().count() == 7
+    config = Options.parse(given).client_config()
+    with closing(KafkaConsumer(topic, group_id="g", **config)) as consumer:
+        assert consumer.partitions_for_topic(topic) == {0}
+
+
+def test_tls_that_fails_is_told_at_once(guarded: Guarded) -> None:
+    """A broker that is not trusted, another name, a certificate that it does not trust, no TLS."""
+    stranger = party("stranger")
+    own = {
+        "ssl_keystore_type": "PEM",
+        "ssl_keystore_key": stranger.private_key(),
+        "ssl_keystore_certificate_chain": stranger.certificate,
+    }
+    port = guarded.broker.bootstrap_servers.rpartition(":")[2]
+    for more, cause in (
+        ({"ssl_truststore_certificates": stranger.certificate}, "self-signed|issuer"),
+        ({"bootstrap_servers": f"localhost:{port}"}, "localhost"),
+        (own, "(?i)unknown.ca|certificate"),
+        ({"bootstrap_servers": guarded.broker.admin_servers}, "(?i)wrong.version|eof"),
+    ):
+        began = time.monotonic()
+        with pytest.raises(AuthenticationFailed, match=cause) as caught:
+            Cluster(Options.parse(guarded.options("any", **more)))
+        assert time.monotonic() - began < AT_ONCE
+        assert caught.value.mechanism == "TLS"
+        assert "kafka.ssl.truststore.*" in str(caught.value)
+    anywhere = {"bootstrap_servers": f"localhost:{port}"}
+    anywhere["ssl_endpoint_identification_algorithm"] = ""
+    Cluster(Options.parse(guarded.options("any", **anywhere))).close()
+
+
+@pytest.mark.parametrize("mechanism", ["SCRAM-SHA-512", "PLAIN"])
+def test_odd_names_and_passwords_work(guarded: Guarded, mechanism: str) -> None:
+    """Whatever needs an escape in JAAS or SCRAM arrives as it is."""
+    given = guarded.options("any", sasl_mechanism=mechanism)
+    del given["kafka.sasl.jaas.config"]
+    given |= {"kafka.sasl.plain.username": ODD[0], "kafka.sasl.plain.password": ODD[1]}
+    Cluster(Options.parse(given)).close()
+
+
+def test_passwords_of_the_broker_are_private(guarded: Guarded) -> None:
+    """What holds them on disk is for its owner alone."""
+    assert guarded.broker.log_path is not None
+    settings = guarded.broker.log_path.parent / "server.properties"
+    assert PASSWORD in settings.read_text()
+    assert settings.stat().st_mode & 0o077 == 0
+    assert PASSWORD not in repr(guarded.broker)
+    assert guarded.broker.admin_servers != guarded.broker.bootstrap_servers
