@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from coopconsume.session import local_session
     from coopconsume.sinks import counted
     from coopconsume.slot import current_slot
+    from coopconsume.topics import accept_range_fetch
 
 __version__ = "0.1.0"
 
@@ -43,6 +44,7 @@ _HOME = {
     "RetryPolicy": "coopconsume.record",
     "Share": "assignors",
     "TopicPartition": "kafka",
+    "accept_range_fetch": "coopconsume.topics",
     "counted": "coopconsume.sinks",
     "current_slot": "coopconsume.slot",
     "key_hash": "assignors",
@@ -67,6 +69,7 @@ __all__ = [
     "RetryPolicy",
     "Share",
     "TopicPartition",
+    "accept_range_fetch",
     "counted",
     "current_slot",
     "key_hash",

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from coopconsume.plan import BatchPlan, Partition
     from coopconsume.record import RetryPolicy
     from coopconsume.report import Ordering
+    from coopconsume.shift import Shift
     from coopconsume.sinks import DeadLetterTable, OutputTable
 
 
@@ -56,10 +57,16 @@ class Running:
     waiting: set[int]
     started: float
     tag: str
+    shift: Shift
     first_report: float | None = None
     handled: int = 0
     rate: float = 0.0
     timed_out: bool = False
+
+    @property
+    def is_partly_back(self) -> bool:
+        """Whether some slots have reported and some have not."""
+        return bool(self.waiting and self.first_report)
 
 
 def run_batch(

@@ -1,4 +1,4 @@
-"""The one module that touches ``sparkContext``: what only a classic session can do.
+"""What a session must be and can do; the one module that touches ``sparkContext``.
 
 On a classic session a slot's report reaches the driver as its *task* ends, through an accumulator.
 On Spark Connect there is none; reports then come with the job's result.
@@ -7,6 +7,8 @@ On Spark Connect there is none; reports then come with the job's result.
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
+
+from coopconsume.errors import SessionUnusable
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -26,6 +28,55 @@ def is_classic(session: SparkSession) -> bool:
 def cores(session: SparkSession) -> int | None:
     """Tasks that the session runs side by side; None where it does not tell."""
     return int(session.sparkContext.defaultParallelism) if is_classic(session) else None
+
+
+def usable_session(spark: SparkSession | None) -> SparkSession:
+    """The session to work with: the one given, else the active one.
+
+    Raises:
+        SessionUnusable: There is none, or its settings let Spark run a batch's handlers twice.
+    """
+    from pyspark.errors import PySparkException
+    from pyspark.sql import SparkSession as Session
+
+    if spark is None:
+        try:
+            spark = Session.active()
+        except PySparkException:
+            raise SessionUnusable(
+                "there is no active Spark session: make one, or give spark=…"
+            ) from None
+    refuse_second_runs(spark.conf.get, classic=is_classic(spark))
+    return spark
+
+
+def refuse_second_runs(setting: Callable[[str, str], str | None], *, classic: bool) -> None:
+    """Refuse settings by which Spark itself would run a batch's handlers twice.
+
+    Args:
+        setting: Gives a setting of Spark by its name, or the default it is given.
+        classic: Whether it is the session of a driver, which knows the cluster's settings.
+
+    Raises:
+        SessionUnusable: Speculation is on; or, where executors can be lost, a stage may be tried
+            again.
+    """
+    if str(setting("spark.speculation", "false")).lower() == "true":
+        raise SessionUnusable(
+            "spark.speculation is true: it runs a task, and so a handler, twice at once; "
+            "set it to false"
+        )
+    if not classic or str(setting("spark.master", "")).startswith("local"):
+        return
+    attempts = setting("spark.stage.maxConsecutiveAttempts", "4")
+    if attempts != "1":
+        # A second attempt of a stage cannot be told from the first in a task: PySpark's
+        # TaskContext does not have its number.
+        raise SessionUnusable(
+            f"spark.stage.maxConsecutiveAttempts is {attempts}: after a lost executor Spark would "
+            "run the rest of a batch, and so handlers, again by itself; set it to 1 as the session "
+            "starts"
+        )
 
 
 class _Mailbox:

@@ -9,11 +9,15 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from coopconsume import coordinator
 from coopconsume.errors import BrokerUnreachable, MissingOption, TopicNotFound
+from coopconsume.security import access
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
+    from commits import Epoch
+    from coopconsume.coordinator import KafkaGroup
     from coopconsume.options import Options
 
 log = logging.getLogger(__name__)
@@ -21,6 +25,7 @@ log = logging.getLogger(__name__)
 Partition = tuple[str, int]
 _EARLIEST, _LATEST = -2, -1
 _CONNECT_MS = 10_000
+_NO_PARTITION = 2**31 - 1
 
 
 @dataclass(frozen=True)
@@ -54,50 +59,115 @@ class Cluster:
         options: Of the consumer.
 
     Raises:
+        AuthenticationFailed: The cluster does not let this user in, or TLS fails; at once.
         BrokerUnreachable: No broker answers within ten seconds.
+        InvalidOption: A setting of security cannot be used.
     """
 
     def __init__(self, options: Options) -> None:
-        from kafka.admin import KafkaAdminClient
         from kafka.errors import KafkaError
 
         self._options = options
         self._servers = options.kafka["bootstrap.servers"]
+        config = self._config = options.client_config()
         try:
-            self._admin: Any = KafkaAdminClient(
-                **options.client_config(), bootstrap_timeout_ms=_CONNECT_MS
-            )
+            access.look(config, options.kafka)
+            self._admin = self._connected()
             self.cluster_id = str(self._admin.describe_cluster()["cluster_id"])
         except (KafkaError, OSError) as error:
+            refused = access.refused(error, options.kafka)
+            if refused is not None:
+                raise refused from None
             raise BrokerUnreachable(self._servers, str(error) or type(error).__name__) from None
+
+    def _check_exist(self, names: Iterable[str]) -> None:
+        """Tell a topic that is gone from one that a broker has not heard of yet."""
+        wanted = list(names)
+        known = set(self._admin.list_topics()) if wanted else set()
+        for name in wanted:
+            if name not in known:
+                raise TopicNotFound(name, self._servers)
+
+    def _connected(self) -> Any:
+        from kafka.admin import KafkaAdminClient
+
+        return KafkaAdminClient(**self._config, bootstrap_timeout_ms=_CONNECT_MS)
 
     def close(self) -> None:
         """Close the connections; harmless when repeated."""
         self._admin.close()
 
-    def topics(self, names: Iterable[str] | None = None, pattern: str | None = None) -> list[Topic]:
+    def topics(
+        self,
+        names: Iterable[str] | None = None,
+        pattern: str | None = None,
+        *,
+        missing_ok: bool = False,
+    ) -> list[Topic]:
         """Topics by name, or those whose whole name matches a pattern (internal ones left out).
 
+        They are topics that the member may read, in a group that it may read.
+
+        Args:
+            names: Their names.
+            pattern: The pattern, where no names are given.
+            missing_ok: Whether names that do not exist are left out, and rights not looked at.
+
         Raises:
+            NotAuthorized: A right is missing.
             TopicNotFound: One of the names does not exist, or nothing matches.
         """
         if names is None:
             if pattern is None:
                 raise MissingOption("subscribe")
             matching = re.compile(pattern)
-            listed = self._call(self._admin.list_topics)
-            names = sorted(n for n in listed if matching.fullmatch(n) and not n.startswith("__"))
+            names = [name for name in self.topic_names() if matching.fullmatch(name)]
             if not names:
                 raise TopicNotFound(pattern, self._servers)
         wanted = list(names)
+        if not wanted:
+            return []
         found = {t["name"]: t for t in self._call(lambda: self._admin.describe_topics(wanted))}
         topics = []
         for name in wanted:
             topic = found.get(name)
+            if topic is not None and topic["error_code"] and not missing_ok:
+                self._check_right(topic["error_code"], [name])
             if topic is None or topic["error_code"] or not topic["partitions"]:
+                if missing_ok:
+                    continue
                 raise TopicNotFound(name, self._servers)
             topics.append(Topic(name, str(topic.get("topic_id", "")), len(topic["partitions"])))
+        if not missing_ok:
+            self._check_rights(wanted)
         return topics
+
+    def topic_names(self) -> list[str]:
+        """The names of all topics that this user may see; internal ones left out."""
+        listed = self._call(self._admin.list_topics)
+        return sorted(name for name in listed if not name.startswith("__"))
+
+    def _check_rights(self, topics: Iterable[str]) -> None:
+        """Find out whether the member may read some topics and commit them for its group.
+
+        By a commit for partitions that no topic has: the rights are looked at first, and nothing
+        is committed.
+        """
+        from kafka import TopicPartition
+        from kafka.structs import OffsetAndMetadata
+
+        nowhere = {TopicPartition(t, _NO_PARTITION): OffsetAndMetadata(0, "", -1) for t in topics}
+        group = self._options.group_id
+        answers = self._call(lambda: self._admin.alter_group_offsets(group, nowhere))
+        for tp, error in answers.items():
+            self._check_right(getattr(error, "errno", 0), [tp.topic])
+
+    def _check_right(self, code: int, topics: Iterable[str]) -> None:
+        from kafka.errors import for_code
+
+        refused = access.refused(for_code(code)(), self._options.kafka, topics)
+        if refused is not None:
+            raise refused
 
     def ends(self, partitions: Iterable[Partition]) -> dict[Partition, int]:
         """Where each log ends as the job's isolation level sees it: the last stable offset."""
@@ -118,7 +188,8 @@ class Cluster:
             else IsolationLevel.READ_UNCOMMITTED
         )
         wanted = {TopicPartition(t, p): spec for (t, p), spec in specs.items()}
-        found = self._call(lambda: self._admin.list_partition_offsets(wanted, level))
+        topics = sorted({topic for topic, _ in specs})
+        found = self._call(lambda: self._admin.list_partition_offsets(wanted, level), topics)
         return {(tp.topic, tp.partition): int(at.offset) for tp, at in found.items()}
 
     def starting(self, partitions: Iterable[Partition]) -> dict[Partition, int]:
@@ -163,6 +234,18 @@ class Cluster:
             default=None,
         )
 
+    def describe_groups(self, groups: Iterable[str]) -> dict[str, KafkaGroup]:
+        """Groups as their coordinators see them; those they do not know are ``Dead``.
+
+        Raises:
+            NotAuthorized: A right is missing.
+        """
+        wanted = list(groups)
+        if not wanted:
+            return {}
+        found: dict[str, KafkaGroup] = self._call(lambda: coordinator.describe(self._admin, wanted))
+        return found
+
     def primary(self) -> dict[Partition, Primary]:
         """What ``__consumer_offsets`` holds for the group."""
         group = self._options.group_id
@@ -177,29 +260,20 @@ class Cluster:
             )
         return primary
 
-    def commit_primary(
-        self, offsets: Mapping[Partition, int], topic_ids: Mapping[str, str], epoch: int, nonce: str
-    ) -> None:
-        """Write stable offsets to ``__consumer_offsets``, marked as ours.
+    def commit_primary(self, offsets: Mapping[Partition, tuple[int, str]]) -> None:
+        """Write offsets with their metadata to ``__consumer_offsets``, of a group without members.
 
         Raises:
+            NotAuthorized: A right is missing.
             kafka.errors.KafkaError: The coordinator refused a partition.
         """
         from kafka import TopicPartition
         from kafka.structs import OffsetAndMetadata
 
-        if not offsets:
-            return
-        values = {}
-        for (topic, partition), offset in offsets.items():
-            mark = {
-                "coopconsume": 1,
-                "topic_id": topic_ids.get(topic, ""),
-                "epoch": epoch,
-                "nonce": nonce,
-            }
-            text = json.dumps(mark, separators=(",", ":"))
-            values[TopicPartition(topic, partition)] = OffsetAndMetadata(offset, text, -1)
+        values = {
+            TopicPartition(*tp): OffsetAndMetadata(offset, mark, -1)
+            for tp, (offset, mark) in offsets.items()
+        }
 
         def write() -> None:
             answers = self._admin.alter_group_offsets(self._options.group_id, values)
@@ -207,11 +281,19 @@ class Cluster:
                 if getattr(error, "errno", 0):
                     raise error(f"primary offset of {tp.topic}-{tp.partition}")
 
-        self._call(write)
+        self._call(write, sorted({topic for topic, _ in offsets}))
 
-    def _call(self, call: Callable[[], Any], patience: float = 15.0) -> Any:
-        """Make a call again while the cluster says that it may work later."""
-        from kafka.errors import KafkaConnectionError, KafkaError, KafkaTimeoutError
+    def _call(
+        self, call: Callable[[], Any], topics: Iterable[str] = (), patience: float = 15.0
+    ) -> Any:
+        """Make a call about some topics again while the cluster says that it may work later."""
+        from kafka.errors import (
+            KafkaConnectionError,
+            KafkaError,
+            KafkaTimeoutError,
+            NotCoordinatorError,
+            UnknownTopicOrPartitionError,
+        )
 
         until = time.monotonic() + patience
         while True:
@@ -221,12 +303,30 @@ class Cluster:
                 passing = error.retriable or isinstance(
                     error, KafkaConnectionError | KafkaTimeoutError
                 )
+                if isinstance(error, UnknownTopicOrPartitionError):
+                    self._check_exist(topics)
                 if not passing:
+                    refused = access.refused(error, self._options.kafka, topics)
+                    if refused is not None:
+                        raise refused from None
                     raise
                 if time.monotonic() >= until:
+                    access.look(self._config, self._options.kafka)
                     raise BrokerUnreachable(self._servers, str(error)) from error
                 log.debug("asking Kafka again: %s", error)
                 time.sleep(0.2)
+                if isinstance(error, NotCoordinatorError):
+                    # kafka-python's admin client never forgets a coordinator; a new one asks anew.
+                    self._admin.close()
+                    self._admin = self._connected()
+
+
+def primary_mark(topic_id: str, epoch: Epoch) -> str:
+    """Metadata of a primary offset that tells it from what other tools write."""
+    mark = {
+        "coopconsume": 1, "topic_id": topic_id, "epoch": epoch.number, "nonce": epoch.nonce,
+    }  # fmt: skip
+    return json.dumps(mark, separators=(",", ":"))
 
 
 def _read_mark(metadata: str | None) -> dict[str, str] | None:

@@ -2,67 +2,46 @@
 
 from __future__ import annotations
 
-import logging
-import threading
 import time
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Self
 
-from commits import OffsetRanges
-from commits.offsets import MAX_OFFSET
-from coopconsume.classic import cores, is_classic
-from coopconsume.errors import (
-    AlreadyClosed,
-    InvalidOption,
-    MissingOption,
-    NotPolled,
-    SessionUnusable,
-)
+from commits import FencedMember
+from coopconsume.audit import Audit
+from coopconsume.classic import cores, usable_session
+from coopconsume.drawing import assignment_html, group_html, in_time
+from coopconsume.errors import AlreadyClosed, InvalidOption, MissingOption, NotPolled
 from coopconsume.membership import Membership
 from coopconsume.options import Options
-from coopconsume.plan import cluster
+from coopconsume.overview import overview_of
+from coopconsume.polling import POLL_WINDOW, Handout, Place, next_window, offsets_of, window_frame
 from coopconsume.query import CooperativeForeach, CooperativeQuery
-from coopconsume.source import Span, Wanted, poll_frame, present_offsets
+from coopconsume.standing import committed_frame, gaps_frame, lag_frame
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
     from types import TracebackType
 
     from kafka import TopicPartition
     from pyspark.sql import DataFrame, SparkSession
 
     from assignors import KeyRange
-    from commits import CommitResult
+    from commits import CommitResult, OffsetRanges, PartitionCommits
+    from coopconsume.holding import Holding
+    from coopconsume.holding import TopicPartition as Name
+    from coopconsume.membership import RebalanceListener
+    from coopconsume.overview import GroupOverview
     from coopconsume.record import RetryPolicy
     from coopconsume.report import Ordering
 
-log = logging.getLogger(__name__)
-
-#: Offsets that one poll spans at most, over all partitions, unless maxOffsetsPerTrigger says less.
-POLL_WINDOW = 500_000
 _POLL_EVERY = 0.1
-_AUDIT_SPAN = 100_000
-
-_COMMITTED_DDL = (
-    "topic string, partition int, stable_offset bigint, committed_above bigint, "
-    "ranges array<struct<first: bigint, last: bigint>>"
-)
-_GAPS_DDL = "topic string, partition int, first bigint, last bigint, offsets bigint"
-_LAG_DDL = (
-    "topic string, partition int, stable_offset bigint, end_offset bigint, "
-    "committed_above bigint, lag bigint"
-)
+_DRAW_TIMEOUT = 3.0
 
 
-@dataclass
-class _Place:
-    """Where polling stands in one partition."""
+class _Assignment(dict["TopicPartition", "list[KeyRange]"]):
+    """Key ranges by partition, which notebooks draw."""
 
-    position: int
-    todo: OffsetRanges
-    polled: OffsetRanges = field(default_factory=OffsetRanges)
-    audited: OffsetRanges = field(default_factory=OffsetRanges)
-    paused: bool = False
+    def _repr_html_(self) -> str:
+        return assignment_html(self)
 
 
 class CooperativeConsumer:
@@ -76,15 +55,15 @@ class CooperativeConsumer:
 
     Raises:
         OptionError: An option is unknown, missing or wrong.
-        SessionUnusable: There is no active session, or it runs tasks twice (speculation).
+        SessionUnusable: There is no active session, or its settings let Spark run handlers twice.
     """
 
     def __init__(self, options: Mapping[str, Any], spark: SparkSession | None = None) -> None:
         self.options = Options.parse(options)
-        self.spark = _session(spark)
-        self._lock = threading.RLock()
+        self.spark = usable_session(spark)
+        self._handout = Handout()
         self._membership: Membership | None = None
-        self._places: dict[tuple[str, int], _Place] = {}
+        self._audit = Audit(self.spark, self.options)
         self._query: CooperativeQuery | None = None
         self._closed = False
 
@@ -101,15 +80,22 @@ class CooperativeConsumer:
 
     # -- what is consumed
 
-    def subscribe(self, topics: Iterable[str] | str | None = None) -> CooperativeConsumer:
-        """Take the whole of some topics, as the group's member.
+    def subscribe(
+        self,
+        topics: Iterable[str] | str | None = None,
+        listener: RebalanceListener | None = None,
+    ) -> CooperativeConsumer:
+        """Join the group ``kafka.group.id``, whose members share the topics by key range.
 
-        One member for now: it opens an epoch, so that an earlier one of the group is fenced.
+        Returns when the group has given this member its shares. A partition is split between
+        members only where its topic is open to sharing (KIP-X's ``accept.range.fetch``).
 
         Args:
             topics: Names; without any, the options ``subscribe`` or ``subscribePattern`` count.
+            listener: Is told which key ranges come and go.
 
         Raises:
+            GroupRefused: Others of the group use another commit table, or another library.
             InvalidOption: Topics are given here and as an option.
             MissingOption: No topics are given at all.
             TopicNotFound: One does not exist.
@@ -120,8 +106,8 @@ class CooperativeConsumer:
             raise InvalidOption("subscribe", "given as option and as call", "give it once")
         if wanted is None and not by_option:
             raise MissingOption("subscribe")
-        with self._joining() as membership:
-            membership.subscribe(wanted or self.options.subscribe, self.options.subscribe_pattern)
+        names, pattern = wanted or self.options.subscribe, self.options.subscribe_pattern
+        self._join(lambda membership: membership.subscribe(names, pattern, listener))
         return self
 
     def assign(
@@ -138,26 +124,31 @@ class CooperativeConsumer:
 
         Raises:
             commits.ClaimConflict: Somebody holds part of it.
+            ConsumerRangeFetchNotAccepted: A part is given in spite of allowKeyShare=false.
             TopicNotFound: A topic does not exist.
+            TopicRangeFetchNotAllowed: A part is given, and the topic is not open to sharing.
             ValueError: A partition does not exist, ranges overlap, or nothing is given.
         """
         if not partitions:
             raise ValueError("assign({}): give at least one partition")
         if self.options.subscribe or self.options.subscribe_pattern:
             raise InvalidOption("subscribe", "given beside assign()", "give one of the two")
-        with self._joining() as membership:
-            membership.assign(
-                {(t, int(p)): list(ranges) for (t, p), ranges in partitions.items()},
-                takeover=takeover,
-            )
+        wanted = {(t, int(p)): list(ranges) for (t, p), ranges in partitions.items()}
+        self._join(lambda membership: membership.assign(wanted, takeover=takeover))
         return self
 
-    def _joining(self) -> _Joining:
+    def _join(self, join: Callable[[Membership], None]) -> None:
         if self._closed:
             raise AlreadyClosed("the consumer")
         if self._membership is not None:
             raise InvalidOption("subscribe", "called twice", "make a new consumer for other topics")
-        return _Joining(self)
+        membership = Membership(self.options, self.slots(), self._handout)
+        try:
+            join(membership)
+        except BaseException:
+            membership.leave()  # As a whole or not at all: nothing is left open.
+            raise
+        self._membership = membership
 
     def membership(self) -> Membership:
         """The member's place in the group; joins first where an option names the topics."""
@@ -169,12 +160,14 @@ class CooperativeConsumer:
         return self._membership
 
     def assignment(self) -> dict[TopicPartition, list[KeyRange]]:
-        """The key ranges owned, by partition; empty before subscribe or assign."""
+        """The key ranges owned, by partition; empty before subscribe or assign.
+
+        In a notebook they are drawn, as are the consumer and its group.
+        """
         from kafka import TopicPartition
 
-        if self._membership is None:
-            return {}
-        return {TopicPartition(*tp): list(o.ranges) for tp, o in self._membership.owned.items()}
+        owned = {} if self._membership is None else self._membership.owned
+        return _Assignment({TopicPartition(*tp): list(o.ranges) for tp, o in owned.items()})
 
     def slots(self) -> int:
         """Spark tasks side by side: the option, else the cores that Spark has.
@@ -206,59 +199,28 @@ class CooperativeConsumer:
         membership = self.membership()
         self._refuse_beside_query("poll")
         deadline = time.monotonic() + timeout
-        with self._lock:
-            membership.check_log_starts()
-            while True:
-                wanted = self._next_window(membership)
-                if wanted or time.monotonic() >= deadline:
-                    return self._frame(membership, wanted)
-                time.sleep(min(_POLL_EVERY, max(0.0, deadline - time.monotonic())))
-
-    def _next_window(self, membership: Membership) -> dict[tuple[str, int], OffsetRanges]:
-        ends = membership.cluster.ends(membership.owned)
         window = min(POLL_WINDOW, self.options.max_offsets_per_trigger or POLL_WINDOW)
-        open_places = {tp: p for tp, p in self._places.items() if not p.paused}
-        backlog = {tp: len(p.todo) + max(0, ends[tp] - p.position) for tp, p in open_places.items()}
-        total = sum(backlog.values())
-        found: dict[tuple[str, int], OffsetRanges] = {}
-        for tp, place in open_places.items():
-            if not backlog[tp]:
-                continue
-            room = max(1, window * backlog[tp] // total)
-            owned = membership.owned[tp]
-            place.position = max(place.position, owned.stable)
-            todo = place.todo.clip(owned.stable, MAX_OFFSET) - owned.committed
-            reads, rest = cluster(todo, room)
-            taken = todo.clip(0, reads[-1][1]) if rest else todo
-            place.todo = todo - taken
-            room -= sum(last - first + 1 for first, last in reads)
-            if not rest and room > 0 and place.position < ends[tp]:
-                stop = min(ends[tp], place.position + room)
-                taken |= OffsetRanges([(place.position, stop - 1)]) - owned.committed
-                place.position = stop
-            if taken:
-                place.polled |= taken
-                found[tp] = taken
-        return found
-
-    def _frame(
-        self, membership: Membership, found: Mapping[tuple[str, int], OffsetRanges]
-    ) -> DataFrame:
-        tasks = range(self.slots())
-        if not found:
-            # An empty window of a partition that is ours gives the same columns, and no rows.
-            tp, owned = next(iter(membership.owned.items()))
-            nothing = Span(*tp, owned.stable, owned.stable - 1)
-            wanted = [Wanted(*tp, OffsetRanges(), _dealt(owned.ranges, len(tasks)))]
-            return poll_frame(self.spark, self.options, [nothing], wanted, tasks, 1)
-        spans, wanted = [], []
-        for tp, offsets in found.items():
-            reads, _ = cluster(offsets, 2**62)
-            spans += [Span(*tp, first, last) for first, last in reads]
-            ranges = membership.owned[tp].ranges
-            wanted.append(Wanted(*tp, offsets, _dealt(ranges, len(tasks))))
-        slices = self.options.min_partitions or len(tasks)
-        return poll_frame(self.spark, self.options, spans, wanted, tasks, slices)
+        self._handout.polled()
+        last = None
+        while True:
+            with self._handout.lock:
+                holding = self._handout.holding
+                if holding is not None and holding.owned:
+                    if holding is not last:
+                        holding.check_log_starts()
+                        last = holding
+                    free = [
+                        tp for tp, owned in holding.owned.items()
+                        if holding.waits(tp, owned.ranges) <= 0
+                    ]  # fmt: skip
+                    ends = holding.cluster.ends(free)
+                    found = next_window(self._handout.places, holding.owned, ends, window)
+                    if found:
+                        owned = holding.owned
+                        return window_frame(self.spark, self.options, owned, found, self.slots())
+            if time.monotonic() >= deadline:
+                return window_frame(self.spark, self.options, membership.owned, {}, self.slots())
+            time.sleep(min(_POLL_EVERY, max(0.0, deadline - time.monotonic())))
 
     def commit(
         self, done: DataFrame | Mapping[TopicPartition, OffsetRanges | Iterable[tuple[int, int]]]
@@ -281,46 +243,40 @@ class CooperativeConsumer:
 
         membership = self.membership()
         self._refuse_beside_query("commit")
-        offsets = {tp: ranges for tp, ranges in _offsets_of(done).items() if ranges}
-        with self._lock:
+        offsets = {tp: ranges for tp, ranges in offsets_of(done).items() if ranges}
+        holding = membership.holding
+        with self._handout.lock:
             for tp, ranges in offsets.items():
-                place = self._places.get(tp)
-                known = OffsetRanges()
-                if place is not None:
-                    owned = membership.owned[tp]
-                    known = place.polled | owned.committed
-                    ranges = ranges.clip(owned.stable, MAX_OFFSET)  # noqa: PLW2901
-                strange = ranges - known
+                place = self._handout.places.get(tp) if holding else None
+                strange = place.strange(holding.owned[tp], ranges) if place and holding else ranges
                 if strange:
                     first, last = next(iter(strange))
                     raise NotPolled(*tp, first, last)
-            results = membership.commit(offsets)
+        if holding is None:
+            return {}
+        try:
+            results = holding.commit(offsets)
             for tp, ranges in offsets.items():
-                self._places[tp].polled -= ranges
-            self._commit_holes(membership)
-            membership.mirror()
+                self._handout.settle(tp, ranges)
+            self._commit_holes(holding)
+        except FencedMember as error:
+            membership.fenced(str(error))
+            raise
+        holding.mirror_quietly()
         return {TopicPartition(*tp): result for tp, result in results.items()}
 
-    def _commit_holes(self, membership: Membership) -> None:
-        """Offsets that hold a stable offset back although no record is there are amended."""
-        holes: dict[tuple[str, int], OffsetRanges] = {}
-        for tp, place in self._places.items():
-            owned = membership.owned[tp]
-            first = owned.stable
-            if first >= place.position or not owned.owns_first or first in place.audited:
-                continue
-            last = min(place.position, first + _AUDIT_SPAN) - 1
-            span = Span(*tp, first, last)
-            looked = OffsetRanges([(first, last)])
-            place.audited = looked
-            absent = looked - present_offsets(self.spark, self.options, span, 1)
+    def _commit_holes(self, holding: Holding) -> None:
+        holes = {}
+        for tp, place in list(self._handout.places.items()):
+            owned = holding.owned[tp]
+            span = self._audit.due(owned, owned.stable, place.position)
+            absent = self._audit.look(span) if span else None
             if absent:
                 holes[tp] = absent
         if holes:
-            membership.commit({}, holes=holes)
+            holding.commit({}, holes=holes)
             for tp, absent in holes.items():
-                self._places[tp].polled -= absent
-                self._places[tp].todo -= absent
+                self._handout.settle(tp, absent)
 
     def seek(self, partition: TopicPartition, offset: int) -> None:
         """Poll from an offset on next; what is committed stays committed and is left out.
@@ -331,10 +287,9 @@ class CooperativeConsumer:
         place = self._place(partition)
         if offset < 0:
             raise ValueError(f"seek to offset {offset}: give 0 or more")
-        with self._lock:
-            place.position = offset
-            place.todo = OffsetRanges()
-            place.audited = OffsetRanges()
+        with self._handout.lock:
+            place.seek(offset)
+            self._audit.forget((partition[0], partition[1]))
 
     def pause(self, *partitions: TopicPartition) -> None:
         """Leave partitions out of `poll` until `resume`; without any, all."""
@@ -346,9 +301,9 @@ class CooperativeConsumer:
         for partition in partitions or self.assignment():
             self._place(partition).paused = False
 
-    def _place(self, partition: TopicPartition) -> _Place:
+    def _place(self, partition: TopicPartition) -> Place:
         self.membership()
-        place = self._places.get((partition[0], partition[1]))
+        place = self._handout.places.get((partition[0], partition[1]))
         if place is None:
             raise ValueError(f"partition {partition[0]}-{partition[1]} is not assigned to us")
         return place
@@ -360,24 +315,14 @@ class CooperativeConsumer:
 
         Columns: topic, partition, stable_offset, committed_above (offsets), ranges.
         """
-        rows = [
-            (t, p, c.stable_offset, len(c.ranges), c.ranges.pairs())
-            for (t, p), c in sorted(self._state().items())
-        ]
-        return self.spark.createDataFrame(rows, _COMMITTED_DDL)
+        return committed_frame(self.spark, self._state())
 
     def gaps(self) -> DataFrame:
         """One row a gap: offsets not done although something above them is.
 
         Columns: topic, partition, first, last, offsets.
         """
-        rows = []
-        for (t, p), c in sorted(self._state().items()):
-            top = c.ranges.last
-            if top is not None:
-                open_ranges = c.ranges.complement(c.stable_offset, top)
-                rows += [(t, p, first, last, last - first + 1) for first, last in open_ranges]
-        return self.spark.createDataFrame(rows, _GAPS_DDL)
+        return gaps_frame(self.spark, self._state())
 
     def lag(self) -> DataFrame:
         """One row a partition: how many offsets are not done yet, gaps counted.
@@ -386,18 +331,22 @@ class CooperativeConsumer:
         """
         membership = self.membership()
         state = self._state()
-        ends = membership.cluster.ends(membership.owned)
-        rows = []
-        for tp, end in sorted(ends.items()):
-            c = state[tp]
-            lag = end - c.stable_offset - len(c.ranges)
-            rows.append((*tp, c.stable_offset, end, len(c.ranges), lag))
-        return self.spark.createDataFrame(rows, _LAG_DDL)
+        return lag_frame(self.spark, state, membership.cluster.ends(state))
 
-    def _state(self) -> dict[tuple[str, int], Any]:
+    def describe_group(self) -> GroupOverview:
+        """All that Kafka and the commit log know of the group: members, shares, lag, history.
+
+        Raises:
+            BrokerUnreachable: No broker answers.
+        """
         membership = self.membership()
+        return overview_of(self.options, membership.cluster, membership.store)
+
+    def _state(self) -> dict[Name, PartitionCommits]:
+        membership = self.membership()
+        owned = membership.owned
         state = membership.store.state(self.options.group_id)
-        return {tp: commits for tp, commits in state.items() if tp in membership.owned}
+        return {tp: commits for tp, commits in state.items() if tp in owned}
 
     # -- handlers
 
@@ -456,84 +405,18 @@ class CooperativeConsumer:
         if self._membership is not None:
             self._membership.leave()
 
+    def _repr_html_(self) -> str | None:
+        membership = self._membership
+        if self._closed or membership is None:
+            return None  # The notebook takes the text.
+
+        def draw() -> str:
+            holding = membership.holding
+            group = overview_of(self.options, membership.cluster, membership.store, history=False)
+            return group_html(group, holding.member if holding else None)
+
+        return in_time(_DRAW_TIMEOUT, draw)
+
     def __repr__(self) -> str:
         state = "closed" if self._closed else "open"
         return f"CooperativeConsumer(group={self.options.group_id!r}, {state})"
-
-
-class _Joining:
-    """Joins as a whole or not at all: a member that could not join leaves nothing open."""
-
-    def __init__(self, consumer: CooperativeConsumer) -> None:
-        self._consumer = consumer
-        self._membership = Membership(consumer.options)
-
-    def __enter__(self) -> Membership:
-        return self._membership
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        at: TracebackType | None,
-    ) -> None:
-        if error is not None:
-            self._membership.leave()
-            return
-        self._consumer._membership = self._membership  # noqa: SLF001 - a part of the consumer
-        for tp, owned in self._membership.owned.items():
-            top = owned.committed.last
-            gaps = OffsetRanges() if top is None else owned.committed.complement(owned.stable, top)
-            position = owned.stable if top is None else top + 1
-            self._consumer._places[tp] = _Place(position, gaps)  # noqa: SLF001
-
-
-def _dealt(ranges: Iterable[KeyRange], tasks: int) -> tuple[tuple[KeyRange, int], ...]:
-    return tuple(
-        (piece, task)
-        for key_range in ranges
-        for task, piece in enumerate(key_range.split(min(tasks, key_range.size)))
-    )
-
-
-def _offsets_of(done: Any) -> dict[tuple[str, int], OffsetRanges]:
-    if hasattr(done, "items"):
-        return {(t, int(p)): OffsetRanges.of(ranges) for (t, p), ranges in done.items()}
-    missing = [name for name in ("topic", "partition", "offset") if name not in done.columns]
-    if missing:
-        raise ValueError(f"commit needs the column {missing[0]!r}; the frame has {done.columns}")
-    table = done.select("topic", "partition", "offset").toArrow()
-    offsets = {}
-    keys = table.group_by(["topic", "partition"]).aggregate([("offset", "list")])
-    for row in range(keys.num_rows):
-        values = keys.column("offset_list")[row].values.to_numpy()
-        tp = keys.column("topic")[row].as_py(), keys.column("partition")[row].as_py()
-        offsets[tp] = OffsetRanges.from_offsets(values)
-    return offsets
-
-
-def _session(spark: SparkSession | None) -> SparkSession:
-    from pyspark.errors import PySparkException
-    from pyspark.sql import SparkSession as Session
-
-    if spark is None:
-        try:
-            spark = Session.active()
-        except PySparkException:
-            raise SessionUnusable(
-                "there is no active Spark session: make one, or give spark=…"
-            ) from None
-    if str(spark.conf.get("spark.speculation", "false")).lower() == "true":
-        raise SessionUnusable(
-            "spark.speculation is true: it runs a task, and so a handler, twice at once; "
-            "set it to false"
-        )
-    local = str(spark.conf.get("spark.master", "") or "").startswith("local")
-    attempts = spark.conf.get("spark.stage.maxConsecutiveAttempts", "4")
-    if is_classic(spark) and not local and attempts != "1":
-        log.warning(
-            "spark.stage.maxConsecutiveAttempts is %s: after a lost executor Spark may start the "
-            "rest "
-            "of a batch again while its first run still goes on; set it to 1", attempts
-        )  # fmt: skip
-    return spark

@@ -2,11 +2,28 @@
 
 Every error keeps its facts as attributes, survives pickling (all facts are in ``args``) and knows
 by ``retriable`` whether the same call may succeed later without anybody changing anything.
+
+The errors of `commits` and of `assignors` can be imported from here, too.
 """
 
 from __future__ import annotations
 
-from typing import ClassVar
+import shlex
+from importlib import import_module
+from typing import TYPE_CHECKING, ClassVar
+
+if TYPE_CHECKING:
+    from assignors.errors import *  # noqa: F403
+    from commits.errors import *  # noqa: F403
+
+
+def __getattr__(name: str) -> object:
+    # Looked up when asked for: `commits` loads Delta, which a mere broker has no use for.
+    for room in () if name.startswith("_") else ("assignors.errors", "commits.errors"):
+        found = getattr(import_module(room), name, None)
+        if isinstance(found, type) and issubclass(found, Exception):
+            return found
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 class CoopConsumeError(Exception):
@@ -17,6 +34,32 @@ class CoopConsumeError(Exception):
     """
 
     retriable: ClassVar[bool] = False
+
+
+class _ReasonError(CoopConsumeError):
+    """What has one fact, and that in words."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+        self.reason = reason
+
+    def __str__(self) -> str:
+        return self.reason
+
+
+class _OffsetsError(CoopConsumeError):
+    """What is about offsets of one partition, from ``first`` to ``last``, both included."""
+
+    def __init__(self, topic: str, partition: int, first: int, last: int) -> None:
+        super().__init__(topic, partition, first, last)
+        self.topic = topic
+        self.partition = partition
+        self.first = first
+        self.last = last
+
+    @property
+    def _offsets(self) -> str:
+        return f"offsets {self.first} to {self.last} of {self.topic}-{self.partition}"
 
 
 class JavaNotFound(CoopConsumeError):
@@ -277,6 +320,29 @@ class TopicNotFound(CoopConsumeError):
         return f"no topic {self.topic!r} on {self.servers}: check its name, or create it"
 
 
+class TopicReplaced(CoopConsumeError):
+    """A topic was deleted and made again under the same name while it was consumed.
+
+    Attributes:
+        topic: The topic.
+        known_id: Kafka's id of the topic that was consumed.
+        found_id: That of the topic there is now.
+    """
+
+    def __init__(self, topic: str, known_id: str, found_id: str) -> None:
+        super().__init__(topic, known_id, found_id)
+        self.topic = topic
+        self.known_id = known_id
+        self.found_id = found_id
+
+    def __str__(self) -> str:
+        return (
+            f"topic {self.topic!r} was deleted and made again (id {self.known_id}, now "
+            f"{self.found_id}): start again, which begins with the new topic's first record, or "
+            "set failOnDataLoss=false to go on with it"
+        )
+
+
 class HandlerNotUsable(CoopConsumeError, ValueError):
     """A handler cannot be found, called or sent to Spark's workers.
 
@@ -297,37 +363,23 @@ class HandlerNotUsable(CoopConsumeError, ValueError):
         )
 
 
-class HandlerFailed(CoopConsumeError):
+class HandlerFailed(_ReasonError):
     """A handler answered in a way that the job cannot go on from.
 
     Attributes:
         reason: What happened, with the record and the remedy.
     """
 
-    def __init__(self, reason: str) -> None:
-        super().__init__(reason)
-        self.reason = reason
 
-    def __str__(self) -> str:
-        return self.reason
-
-
-class SessionUnusable(CoopConsumeError):
+class SessionUnusable(_ReasonError):
     """The Spark session cannot run cooperative batches.
 
     Attributes:
         reason: What is wrong, and what to do.
     """
 
-    def __init__(self, reason: str) -> None:
-        super().__init__(reason)
-        self.reason = reason
 
-    def __str__(self) -> str:
-        return self.reason
-
-
-class NotPolled(CoopConsumeError, ValueError):
+class NotPolled(_OffsetsError, ValueError):
     """A commit names offsets that this consumer has not handed out.
 
     Attributes:
@@ -337,21 +389,14 @@ class NotPolled(CoopConsumeError, ValueError):
         last: Last such offset.
     """
 
-    def __init__(self, topic: str, partition: int, first: int, last: int) -> None:
-        super().__init__(topic, partition, first, last)
-        self.topic = topic
-        self.partition = partition
-        self.first = first
-        self.last = last
-
     def __str__(self) -> str:
         return (
-            f"offsets {self.first} to {self.last} of {self.topic}-{self.partition} were not polled "
-            "by this consumer: commit only what poll() returned since the last assignment or seek"
+            f"{self._offsets} were not polled by this consumer: commit only what poll() returned "
+            "since the last assignment"
         )
 
 
-class DataLoss(CoopConsumeError):
+class DataLoss(_OffsetsError):
     """Records were deleted from the topic before they were done.
 
     Attributes:
@@ -361,18 +406,10 @@ class DataLoss(CoopConsumeError):
         last: Last lost offset.
     """
 
-    def __init__(self, topic: str, partition: int, first: int, last: int) -> None:
-        super().__init__(topic, partition, first, last)
-        self.topic = topic
-        self.partition = partition
-        self.first = first
-        self.last = last
-
     def __str__(self) -> str:
         return (
-            f"offsets {self.first} to {self.last} of {self.topic}-{self.partition} were deleted by "
-            "the broker before they were done: raise the topic's retention, or set "
-            "failOnDataLoss=false to report the loss and go on"
+            f"{self._offsets} were deleted by the broker before they were done: raise the topic's "
+            "retention, or set failOnDataLoss=false to report the loss and go on"
         )
 
 
@@ -398,6 +435,85 @@ class ExternalReset(CoopConsumeError):
             f"Kafka holds offset {self.primary} for {self.topic}-{self.partition}, which this "
             f"group did not write; the commit table says {self.stable}: set onExternalReset=honour "
             "to go on from Kafka's offset, or put the offset back"
+        )
+
+
+class GroupNotFound(CoopConsumeError):
+    """A group of which neither the commit table nor Kafka knows.
+
+    Attributes:
+        group: The group.
+        table: The commit table.
+        servers: The cluster asked.
+        hint: What may be the matter, and what to do.
+    """
+
+    def __init__(self, group: str, table: str, servers: str, hint: str) -> None:
+        super().__init__(group, table, servers, hint)
+        self.group = group
+        self.table = table
+        self.servers = servers
+        self.hint = hint
+
+    def __str__(self) -> str:
+        where = f"in commit table {self.table} or on {self.servers}"
+        return f"no group {self.group!r} {where}: {self.hint}"
+
+
+class GroupRefused(CoopConsumeError):
+    """A member cannot be in its group.
+
+    Attributes:
+        group: The group.
+        reason: Why not, and what to do.
+    """
+
+    def __init__(self, group: str, reason: str) -> None:
+        super().__init__(group, reason)
+        self.group = group
+        self.reason = reason
+
+    def __str__(self) -> str:
+        return f"group {self.group!r} does not take this member: {self.reason}"
+
+
+class TopicRangeFetchNotAllowed(CoopConsumeError):
+    """A part of a partition was asked for, and the topic is not open to sharing (KIP-X).
+
+    Attributes:
+        topic: The topic.
+    """
+
+    def __init__(self, topic: str) -> None:
+        super().__init__(topic)
+        self.topic = topic
+
+    def __str__(self) -> str:
+        return (
+            f"topic {self.topic!r} is not open to sharing: ask for whole partitions, or open it "
+            f"by coopconsume topics alter {self.topic} --accept-range-fetch"
+        )
+
+
+class ConsumerRangeFetchNotAccepted(CoopConsumeError):
+    """A consumer with allowKeyShare=false was given, or asked for, part of a partition (KIP-X).
+
+    Attributes:
+        topic: The topic.
+        partition: The partition.
+        key_range: The part, in words.
+    """
+
+    def __init__(self, topic: str, partition: int, key_range: str) -> None:
+        super().__init__(topic, partition, key_range)
+        self.topic = topic
+        self.partition = partition
+        self.key_range = key_range
+
+    def __str__(self) -> str:
+        return (
+            f"this consumer has allowKeyShare=false, but {self.topic}-{self.partition} is only its "
+            f"for the key hashes {self.key_range}: set allowKeyShare=true, or take whole partitions"
         )
 
 
@@ -433,3 +549,72 @@ class TableUnusable(CoopConsumeError, ValueError):
 
     def __str__(self) -> str:
         return f"{self.what} at {self.path}: {self.cause}; give another path, or move the old table"
+
+
+class AuthenticationFailed(CoopConsumeError):
+    """A cluster does not let this user in, or no TLS connection comes about.
+
+    Attributes:
+        servers: The addresses tried.
+        mechanism: How it was tried: a SASL mechanism, or ``TLS``.
+        user: Who tried, where the settings say so.
+        cause: What the other side, or the client, said.
+    """
+
+    def __init__(self, servers: str, mechanism: str, user: str | None, cause: str) -> None:
+        super().__init__(servers, mechanism, user, cause)
+        self.servers = servers
+        self.mechanism = mechanism
+        self.user = user
+        self.cause = cause
+
+    @property
+    def settings(self) -> tuple[str, ...]:
+        """The options to look at."""
+        if self.mechanism == "TLS":
+            return (
+                "kafka.security.protocol", "kafka.ssl.truststore.*", "kafka.ssl.keystore.*",
+                "kafka.ssl.endpoint.identification.algorithm",
+            )  # fmt: skip
+        return ("kafka.sasl.jaas.config", "kafka.sasl.mechanism", "kafka.security.protocol")
+
+    def __str__(self) -> str:
+        who = "this client" if self.user is None else f"user {self.user!r}"
+        what = (
+            f"no TLS connection with {self.servers}"
+            if self.mechanism == "TLS"
+            else f"{self.servers} refused {who} by {self.mechanism}"
+        )
+        return f"{what} ({self.cause}): check {', '.join(self.settings)}"
+
+
+class NotAuthorized(CoopConsumeError):
+    """The user lacks a right in the cluster (an ACL).
+
+    Attributes:
+        operation: The operation that is not allowed, as ACLs name it, such as ``READ``.
+        resource_type: ``TOPIC``, ``GROUP``, ``CLUSTER`` or ``TRANSACTIONAL_ID``.
+        resource: Name of the resource; of several, with commas between them.
+        user: Who lacks it, where the settings say so.
+    """
+
+    def __init__(
+        self, operation: str, resource_type: str, resource: str, user: str | None = None
+    ) -> None:
+        super().__init__(operation, resource_type, resource, user)
+        self.operation = operation
+        self.resource_type = resource_type
+        self.resource = resource
+        self.user = user
+
+    def __str__(self) -> str:
+        who = "this client" if self.user is None else f"user {self.user!r}"
+        kind = self.resource_type.lower().replace("_", "-")
+        names = [] if self.resource_type == "CLUSTER" else self.resource.split(",")
+        options = [f"--{kind} {shlex.quote(name)}" for name in names] or [f"--{kind}"]
+        principal = shlex.quote(f"User:{self.user or '…'}")
+        return (
+            f"{who} may not {self.operation} {kind} {self.resource!r}: give it that right, as by "
+            f"kafka-acls --add --allow-principal {principal} "
+            f"--operation {self.operation.title()} {' '.join(options)}"
+        )

@@ -1,7 +1,7 @@
-"""A consumer's place in its group: what it owns, under which epoch, and how it commits.
+"""A consumer's place in its group: how it joins and leaves, and what it holds now.
 
-One member for now: to subscribe opens an epoch of the commit log, which fences whoever held the
-group before. Everything that poll and the loop of a job have in common is here.
+A subscriber's shares come and go with the group's rebalances; a worker (a job, or polling) takes
+them and gives them back. With `assign` they are claimed by hand and stay.
 """
 
 from __future__ import annotations
@@ -9,83 +9,90 @@ from __future__ import annotations
 import logging
 import os
 import socket
+import threading
 import time
 import uuid
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from assignors import KeyRange, Share, coverage
-from commits import CommitStore, EpochConflict, OffsetRanges
+from commits import CommitStore
 from coopconsume.cluster import Cluster
-from coopconsume.errors import DataLoss, ExternalReset
+from coopconsume.errors import (
+    ConsumerRangeFetchNotAccepted,
+    TopicRangeFetchNotAllowed,
+)
+from coopconsume.group import GroupMember
+from coopconsume.holding import LEASE, Holding, Owned, Tenure, TopicPartition
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
-    from commits import CommitResult, Epoch, Pending
     from coopconsume.options import Options
 
 log = logging.getLogger(__name__)
 
-TopicPartition = tuple[str, int]
-#: Seconds between writes of an unchanged primary offset, so that the broker does not expire it.
-PRIMARY_REFRESH = 60.0
-_OPEN_TRIES = 5
+_PATIENCE = 10.0
 
 
-def new_member_id() -> str:
-    """A name for this process in the group, told apart from every earlier one."""
-    return f"{socket.gethostname()}-{os.getpid()}-{uuid.uuid4().hex[:8]}"
+class Worker(Protocol):
+    """Who works on what a consumer holds; called from the membership's threads, one at a time."""
+
+    def begin(self, holding: Holding) -> None:
+        """Work on this from now on; returns at once."""
+
+    def drain(self, timeout: float) -> Sequence[Share]:
+        """Start nothing more, let what runs end within some seconds, and commit it.
+
+        Returns:
+            The parts that are still being worked on.
+        """
+
+    def drop(self) -> None:
+        """Stop what still runs: it belongs to others."""
+
+    def fail(self, error: BaseException) -> None:
+        """Stop for good."""
 
 
-@dataclass
-class Owned:
-    """One partition of which this member has key ranges.
+class RebalanceListener(Protocol):
+    """What users may want to be told; all on the driver, in a thread of the library's.
 
-    Attributes:
-        ranges: The key ranges, disjoint and ascending.
-        stable: The stable offset in the commit log.
-        committed: What the log has above it.
-        pending: (offset, key hash, attempts, due in seconds since the epoch, error).
+    Key ranges are given by partition, as `CooperativeConsumer.assignment` returns them.
     """
 
-    topic: str
-    partition: int
-    ranges: tuple[KeyRange, ...]
-    stable: int
-    committed: OffsetRanges
-    pending: list[tuple[int, int, int, float, str]] = field(default_factory=list)
+    def on_assigned(self, ranges: Mapping[TopicPartition, Sequence[KeyRange]]) -> None:
+        """These are ours from now on."""
 
-    @property
-    def is_whole(self) -> bool:
-        """Whether the ranges are the whole partition."""
-        return not coverage(self.ranges).holes
+    def on_revoked(self, ranges: Mapping[TopicPartition, Sequence[KeyRange]]) -> None:
+        """These are about to be given back; what runs has ended and is committed."""
 
-    @property
-    def owns_first(self) -> bool:
-        """Whether hash 0 is ours: its owner commits holes and the primary offset."""
-        return any(key_range.contains(0) for key_range in self.ranges)
+    def on_lost(self, ranges: Mapping[TopicPartition, Sequence[KeyRange]]) -> None:
+        """These are gone: others may work on them already."""
 
 
 class Membership:
-    """What a consumer owns under one epoch, and the way to commit it.
+    """What a consumer holds, and how it came to it.
 
     Args:
         options: Of the consumer.
+        slots: Tasks side by side that it offers its group.
+        worker: Who works on what is held, until another one is attached.
 
     Raises:
         BrokerUnreachable: No broker answers.
         commits.CommitStoreError: The commit table cannot be used.
     """
 
-    def __init__(self, options: Options) -> None:
+    def __init__(self, options: Options, slots: int, worker: Worker) -> None:
         self.options = options
         self.cluster = Cluster(options)
-        self.member = new_member_id()
-        self.owned: dict[TopicPartition, Owned] = {}
-        self.topic_ids: dict[str, str] = {}
-        self._primary: dict[TopicPartition, tuple[int, float]] = {}
-        self._epoch: Epoch | None = None
+        self._slots = slots
+        self._idle_worker = self._worker = worker
+        self._listener: RebalanceListener | None = None
+        self._group: GroupMember | None = None
+        self._holding: Holding | None = None
+        self._error: BaseException | None = None
+        self._changed = threading.Condition(threading.RLock())
         try:
             self.store = CommitStore.open(
                 options.commit_table,
@@ -96,38 +103,36 @@ class Membership:
             self.cluster.close()
             raise
 
-    @property
-    def epoch(self) -> Epoch:
-        """The epoch under which this member commits."""
-        assert self._epoch is not None, "not joined yet"
-        return self._epoch
-
     # -- joining and leaving
 
-    def subscribe(self, topics: Iterable[str] | None, pattern: str | None) -> None:
-        """Take over the whole of some topics: opens an epoch, which fences an earlier member.
+    def subscribe(
+        self,
+        topics: Iterable[str] | None,
+        pattern: str | None,
+        listener: RebalanceListener | None = None,
+    ) -> None:
+        """Join the group, and wait until it has given us our shares.
 
         Raises:
             TopicNotFound: A topic does not exist.
+            GroupRefused: Others in the group work with another store, or are no members of ours.
             ExternalReset, DataLoss: As their options say.
         """
-        found = self.cluster.topics(topics, pattern)
-        self.topic_ids = {topic.name: topic.id for topic in found}
-        shares = [Share(t.name, p, KeyRange()) for t in found for p in range(t.partitions)]
-        group = self.options.group_id
-        for attempt in range(_OPEN_TRIES):
-            previous = self.store.current_epoch(group)
-            try:
-                self._epoch = self.store.open_epoch(
-                    group, {self.member: shares}, previous=previous,
-                    topic_ids=self.topic_ids, member=self.member,
-                )  # fmt: skip
-                break
-            except EpochConflict:
-                # Somebody else came first: the later one holds the group.
-                if attempt == _OPEN_TRIES - 1:
-                    raise
-        self._load(shares)
+        names = [topic.name for topic in self.cluster.topics(topics, pattern)]
+        self._listener = listener
+        self._group = GroupMember(self.options, self.store, self.cluster, self._slots, self)
+        self._group.start(names, pattern)
+        told = time.monotonic()
+        with self._changed:
+            while self._holding is None:
+                self._raise_error()
+                self._changed.wait(0.2)
+                if time.monotonic() - told > _PATIENCE:
+                    log.warning(
+                        "group %s: still joining; the group waits for members that do not answer, "
+                        "at most for their session timeout", self.options.group_id
+                    )  # fmt: skip
+                    told = time.monotonic()
 
     def assign(
         self, partitions: Mapping[TopicPartition, Iterable[KeyRange]], *, takeover: bool
@@ -136,10 +141,11 @@ class Membership:
 
         Raises:
             TopicNotFound: A topic or partition does not exist.
+            TopicRangeFetchNotAllowed: A part was asked for, and the topic is not open to sharing.
+            ConsumerRangeFetchNotAccepted: A part was asked for in spite of allowKeyShare=false.
             commits.ClaimConflict: Somebody holds part of it, and ``takeover`` is false.
         """
         found = {t.name: t for t in self.cluster.topics(dict.fromkeys(t for t, _ in partitions))}
-        self.topic_ids = {name: topic.id for name, topic in found.items()}
         shares = []
         for (topic, partition), ranges in partitions.items():
             if not 0 <= partition < found[topic].partitions:
@@ -151,164 +157,186 @@ class Membership:
                     "%s-%d: an empty list of key ranges means the whole partition", topic, partition
                 )
                 chosen = (KeyRange(),)
-            overlaps = coverage(chosen).overlaps
-            if overlaps:
-                raise ValueError(f"key ranges of {topic}-{partition} overlap in {overlaps[0]}")
+            self._check_ranges(topic, partition, chosen)
             shares += [Share(topic, partition, key_range) for key_range in chosen]
-        self._epoch = self.store.claim(
-            self.options.group_id, self.member, shares, takeover=takeover, topic_ids=self.topic_ids
+        topic_ids = {name: topic.id for name, topic in found.items()}
+        member = new_member_id()
+        group = self.options.group_id
+        epoch = self.store.claim(
+            group, member, shares, takeover=takeover, topic_ids=topic_ids,
+            life_ms=int(1000 * (self.options.batch_life + LEASE)),
+        )  # fmt: skip
+        row = self.store.assignment(group, epoch)
+        waits = tuple(
+            (Share(d.share.topic, d.share.partition, KeyRange(*d.share[2:])), d.life_ms / 1000)
+            for d in (row.doubts if row else ())
         )
-        self._load(shares)
+        self._hold(Tenure(epoch, member, tuple(shares), topic_ids, waits))
+
+    def _check_ranges(self, topic: str, partition: int, ranges: Sequence[KeyRange]) -> None:
+        found = coverage(ranges)
+        if found.overlaps:
+            raise ValueError(f"key ranges of {topic}-{partition} overlap in {found.overlaps[0]}")
+        if found.holes:
+            if not self.options.allow_key_share:
+                raise ConsumerRangeFetchNotAccepted(topic, partition, str(ranges[0]))
+            if not self.store.open_to_sharing([topic]):
+                raise TopicRangeFetchNotAllowed(topic)
 
     def leave(self) -> None:
-        """Give back what is owned; harmless when repeated."""
-        if self._epoch is not None:
-            epoch, self._epoch = self._epoch, None
+        """Give back what is held and leave the group at once; harmless when repeated."""
+        group, self._group = self._group, None
+        try:
+            holding = self._let_go()
+            if holding is not None:
+                holding.mirror_quietly(force=True)
+                holding.release()
+        finally:
             try:
-                self.store.release(self.options.group_id, epoch, self.member)
+                if group is not None:
+                    group.leave()
             finally:
                 self.cluster.close()
-        else:
-            self.cluster.close()
 
-    def _load(self, shares: Iterable[Share]) -> None:
-        group, epoch = self.options.group_id, self.epoch
-        ranges: dict[TopicPartition, list[KeyRange]] = {}
-        for share in shares:
-            ranges.setdefault((share.topic, share.partition), []).append(share.key_range)
-        state = self.store.state(group)
-        primary = self.cluster.primary()
-        fresh: dict[TopicPartition, int] = {}
-        for tp in ranges:
-            held = primary.get(tp)
-            if held is not None and held.ours and held.topic_id != self.topic_ids[tp[0]]:
-                held = None  # It speaks of a topic that was deleted and made again.
-            if tp not in state:
-                if held is not None:
-                    fresh[tp] = held.offset
-            elif held is not None and not held.ours and held.offset != state[tp].stable_offset:
-                if self.options.on_external_reset == "fail":
-                    raise ExternalReset(*tp, held.offset, state[tp].stable_offset)
-                log.warning("%s-%d: following Kafka's offset %d", *tp, held.offset)
-                self.store.reset(group, {tp: held.offset}, epoch=epoch, member=self.member)
-        fresh |= self.cluster.starting([tp for tp in ranges if tp not in state and tp not in fresh])
-        if fresh:
-            self.store.start(group, epoch, self.member, fresh)
-        state = self.store.state(group)
-        pending = self.store.pending(group)
-        for tp, key_ranges in ranges.items():
-            commits = state[tp]
-            self.owned[tp] = Owned(
-                *tp, tuple(sorted(key_ranges)), commits.stable_offset, commits.ranges,
-                [(p.offset, p.key_hash or 0, p.attempts, p.due_ms / 1000, p.error)
-                 for p in pending.get(tp, {}).values()],
-            )  # fmt: skip
-        self.check_log_starts()
-        self.check_log_ends()
+    # -- what is held
 
-    # -- the two ends of the logs
+    @property
+    def holding(self) -> Holding | None:
+        """What is held now; None between a group's epochs.
 
-    def check_log_starts(
-        self, unsaved: Mapping[TopicPartition, OffsetRanges] | None = None
-    ) -> dict[TopicPartition, int]:
-        """Notice records that were deleted before they were done.
+        Raises:
+            CoopConsumeError: The member is out of the group for good.
+        """
+        with self._changed:
+            self._raise_error()
+            return self._holding
+
+    @property
+    def owned(self) -> Mapping[TopicPartition, Owned]:
+        """The partitions of which something is held now; empty between a group's epochs."""
+        holding = self.holding
+        return holding.owned if holding is not None else {}
+
+    def wait_for_holding(self, timeout: float | None = None) -> Holding | None:
+        """What is held now; between epochs it waits for the next one.
 
         Args:
-            unsaved: What is done besides, and on its way into the commit log.
+            timeout: Seconds; then None is returned.
+
+        Raises:
+            CoopConsumeError: The member is out of the group for good.
+        """
+        with self._changed:
+            self._changed.wait_for(lambda: self._holding or self._error, timeout)
+            self._raise_error()
+            return self._holding
+
+    def attach(self, worker: Worker) -> None:
+        """Have somebody else work on what is held, from now on."""
+        with self._changed:
+            self._worker = worker
+            if self._holding is not None:
+                worker.begin(self._holding)
+            if self._error is not None:
+                worker.fail(self._error)
+
+    def detach(self) -> None:
+        """The worker that was attached has ended."""
+        with self._changed:
+            self._worker = self._idle_worker
+            if self._holding is not None:
+                self._worker.begin(self._holding)
+
+    def fenced(self, why: str) -> bool:
+        """The log does not count what we do, or speaks of topics that are gone.
 
         Returns:
-            Log starts that lie above a stable offset; the commit log has followed them.
-
-        Raises:
-            DataLoss: There are some, and ``failOnDataLoss`` is true.
+            Whether the member joins again; if not, it is the end.
         """
-        starts = self.cluster.log_starts(self.owned)
-        passed: dict[TopicPartition, int] = {}
-        for tp, start in starts.items():
-            owned = self.owned[tp]
-            if start <= owned.stable:
-                continue
-            done = owned.committed | (unsaved or {}).get(tp, OffsetRanges())
-            lost = done.complement(owned.stable, start - 1).pairs()
-            if lost:
-                loss = DataLoss(*tp, lost[0][0], lost[-1][1])
-                if self.options.fail_on_data_loss:
-                    raise loss
-                log.warning("%s", loss)
-            passed[tp] = start
-        if passed:
-            self.store.log_start(self.options.group_id, self.epoch, self.member, passed)
-            for tp, start in passed.items():
-                self._follow(tp, start)
-        return passed
+        if self._group is None:
+            return False
+        self._let_go()
+        self._group.rejoin(why)
+        return True
 
-    def check_log_ends(self) -> None:
-        """Notice logs that end before what was done: truncated after an unclean election.
+    # -- the group's tenant
 
-        Raises:
-            DataLoss: There are some, and ``failOnDataLoss`` is true.
-        """
-        ends = self.cluster.ends(self.owned)
-        for tp, end in ends.items():
-            owned = self.owned[tp]
-            last = owned.committed.last
-            top = owned.stable - 1 if last is None else last
-            if end > top:
-                continue
-            if self.options.fail_on_data_loss:
-                raise DataLoss(*tp, end, top)
-            log.warning("%s-%d was cut to %d, below what was done", *tp, end)
-            self.store.truncate(self.options.group_id, self.epoch, self.member, {tp: end})
-            after = self.store.state(self.options.group_id)[tp]
-            owned.stable, owned.committed = after.stable_offset, after.ranges
+    def hand_over(self) -> None:
+        """Stop working, commit what is done and give the shares back."""
+        holding = self._holding
+        if holding is None:
+            return
+        running = self._worker.drain(self.options.drain_timeout)
+        self._tell("on_revoked", holding)
+        if self._let_go() is None:
+            return
+        holding.mirror_quietly(force=True)
+        self._give_back(holding, running)
 
-    def _follow(self, tp: TopicPartition, stable: int) -> None:
-        owned = self.owned[tp]
-        if stable > owned.stable:
-            owned.stable = stable
-            owned.committed = owned.committed.clip(stable, 2**63 - 1)
+    def moved_in(self, tenure: Tenure) -> None:
+        """These shares are ours."""
+        self._hold(tenure)
 
-    # -- committing
+    def lost(self, why: str) -> None:
+        """The shares are gone: others may have them already."""
+        holding = self._holding
+        # What is done may still count: the log decides.
+        running = self._worker.drain(0.0) if holding is not None else ()
+        self._worker.drop()
+        if self._let_go() is None or holding is None:
+            return
+        log.warning("group %s: all shares are lost: %s", self.options.group_id, why)
+        self._tell("on_lost", holding)
+        self._give_back(holding, running)
 
-    def commit(
-        self,
-        offsets: Mapping[TopicPartition, OffsetRanges],
-        *,
-        pending: Mapping[TopicPartition, list[Pending]] | None = None,
-        holes: Mapping[TopicPartition, OffsetRanges] | None = None,
-        commit_id: str | None = None,
-    ) -> dict[TopicPartition, CommitResult]:
-        """Write offsets to the commit log; all or nothing, and safe to repeat by its id.
+    def failed(self, error: BaseException) -> None:
+        """The member is out of the group for good."""
+        with self._changed:
+            self._error, self._holding = error, None
+            self._changed.notify_all()
+            self._worker.fail(error)
 
-        Raises:
-            commits.FencedMember: Another member holds the group: nothing of this counts.
-            commits.MaxIndividualCommitsReached: Too many ranges; nothing was written.
-        """
-        results = self.store.commit(
-            self.options.group_id,
-            self.epoch,
-            self.member,
-            dict(offsets),
-            pending=dict(pending) if pending else None,
-            holes=dict(holes) if holes else None,
-            commit_id=commit_id,
-            too_old="report",
+    def _hold(self, tenure: Tenure) -> None:
+        group = self._group
+        write: Callable[..., None] = (
+            group.commit_primary if group is not None else self.cluster.commit_primary
         )
-        for tp, result in results.items():
-            self._follow(tp, result.stable_offset)
-            owned = self.owned[tp]
-            owned.committed = (owned.committed | offsets.get(tp, OffsetRanges())).clip(
-                owned.stable, 2**63 - 1
-            )
-        return results
+        try:
+            holding = Holding(self.options, self.cluster, self.store, tenure, write)
+        except BaseException:
+            # Nothing was begun: whoever gets it next need not wait for us.
+            running = [share for share, _ in tenure.waits]
+            self.store.release(self.options.group_id, tenure.epoch, tenure.member, running=running)
+            raise
+        with self._changed:
+            self._holding = holding
+            self._worker.begin(holding)
+            self._changed.notify_all()
+        self._tell("on_assigned", holding)
 
-    def mirror(self, *, force: bool = False) -> None:
-        """Write stable offsets that changed, or that were not written for long, to Kafka."""
-        now = time.monotonic()
-        due = {}
-        for tp, owned in self.owned.items():
-            offset, at = self._primary.get(tp, (-1, 0.0))
-            if owned.owns_first and (force or offset != owned.stable or now - at > PRIMARY_REFRESH):
-                due[tp] = owned.stable
-        self.cluster.commit_primary(due, self.topic_ids, self.epoch.number, self.epoch.nonce)
-        self._primary |= {tp: (offset, now) for tp, offset in due.items()}
+    def _give_back(self, holding: Holding, running: Sequence[Share]) -> None:
+        try:
+            holding.release(running)
+        except Exception as error:  # noqa: BLE001 - then those who get them wait a little longer
+            log.warning("the shares could not be given back in the commit log: %s", error)
+
+    def _let_go(self) -> Holding | None:
+        with self._changed:
+            holding, self._holding = self._holding, None
+            return holding
+
+    def _tell(self, what: str, holding: Holding) -> None:
+        if self._listener is not None:
+            try:
+                getattr(self._listener, what)(holding.key_ranges)
+            except Exception:
+                log.exception("the rebalance listener failed in %s", what)
+
+    def _raise_error(self) -> None:
+        if self._error is not None:
+            raise self._error
+
+
+def new_member_id() -> str:
+    """A name for this process in the group, told apart from every earlier one."""
+    return f"{socket.gethostname()}-{os.getpid()}-{uuid.uuid4().hex[:8]}"

@@ -14,7 +14,15 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from coopconsume.errors import InvalidOption, MissingOption, UnknownOption
-from coopconsume.kafka_settings import KNOWN_KAFKA_SETTINGS, client_config, is_secret
+from coopconsume.kafka_settings import (
+    KNOWN_KAFKA_SETTINGS,
+    MEMBER_SETTINGS,
+    client_config,
+    complete,
+    is_harmless,
+    kafka_name,
+)
+from coopconsume.security.secrets import keep_out_of_logs
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -155,9 +163,10 @@ TABLE: tuple[Option, ...] = (
     Option("slots", None, _whole(1, 10_000),
            "Spark tasks side by side; default: the cores Spark has."),
     Option("assignor", "sticky", _one_of("sticky", "range", "roundrobin"),
-           "How the members of a group share partitions; nothing to share with one member."),
+           "How the members of a group share the topics; the most wanted that all know is taken."),
     Option("allowKeyShare", True, _flag,
-           "Whether this member takes part of a partition (KIP-X); one member has all."),
+           "Whether this member takes parts of partitions (KIP-X); if not, it is given whole ones "
+           "alone."),
     Option("allow.individual.commit", True, _flag,
            "Whether this member commits record by record (KIP-X)."),
     Option("max.num.ranges.to.commit", 10_000, _whole(1),
@@ -214,20 +223,24 @@ class Options:
     on_external_reset: str
 
     @classmethod
-    def parse(cls, options: Mapping[str, Any]) -> Options:
+    def parse(cls, options: Mapping[str, Any], *, group: bool = True) -> Options:
         """Check options as a user gives them.
+
+        Args:
+            options: Names and values.
+            group: Whether ``kafka.group.id`` is needed; an operator's calls may be about no group.
 
         Raises:
             UnknownOption: No such option; names the closest one.
-            InvalidOption: A value of the wrong type or out of range, or two that exclude
-                each other.
+            InvalidOption: A value of the wrong type or out of range, two that exclude each
+                other, or a setting of security that Spark or kafka-python cannot follow.
             MissingOption: ``kafka.bootstrap.servers``, ``kafka.group.id`` or ``commitTable``.
         """
         kafka: dict[str, str] = {}
         values = {option.attribute: option.default for option in TABLE}
         for name, value in options.items():
             if name.lower().startswith("kafka."):
-                setting = name[len("kafka.") :]
+                setting = kafka_name(name[len("kafka.") :])
                 _check_kafka(setting)
                 kafka[setting] = str(value)
             else:
@@ -245,11 +258,17 @@ class Options:
                 "false",
                 "this consumer knows no other commits; leave it true, or use Spark's own source",
             )
-        return cls(kafka=_complete(kafka), **values)
+        return cls(kafka=_complete(kafka, group=group), **values)
 
     @property
     def group_id(self) -> str:
-        """``kafka.group.id``."""
+        """``kafka.group.id``.
+
+        Raises:
+            MissingOption: It was not needed, and not given.
+        """
+        if "group.id" not in self.kafka:
+            raise MissingOption("kafka.group.id")
         return self.kafka["group.id"]
 
     @property
@@ -263,26 +282,33 @@ class Options:
         return self.batch_time + self.handler_timeout
 
     def client_config(self) -> dict[str, Any]:
-        """The same Kafka settings in kafka-python's words.
+        """The same Kafka settings in kafka-python's words, for its admin client and its consumer.
+
+        What concerns only fetching and grouping is left out.
 
         Raises:
-            InvalidOption: A setting that kafka-python has no counterpart for.
+            InvalidOption: A PEM file cannot be used; anything else was found when parsing.
         """
         return client_config(self.kafka)
 
     def source_options(self) -> dict[str, str]:
-        """The same Kafka settings for Spark's source, with a fetch tuned for throughput."""
+        """The same Kafka settings for Spark's source, with a fetch tuned for throughput.
+
+        Secrets are in it, and do not show in its representation, nor in py4j's logs from now on.
+        """
+        keep_out_of_logs()
         tuned = {
             "max.poll.records": "10000",
             "max.partition.fetch.bytes": str(8 << 20),
             "fetch.max.bytes": str(64 << 20),
         }
-        return {f"kafka.{name}": value for name, value in (tuned | dict(self.kafka)).items()}
+        fetching = {k: v for k, v in self.kafka.items() if k not in MEMBER_SETTINGS}
+        return {f"kafka.{name}": value for name, value in (tuned | fetching).items()}
 
     def redacted(self) -> dict[str, Any]:
         """All options for logs and people, secrets hidden."""
         shown: dict[str, Any] = {
-            f"kafka.{name}": "***" if is_secret(name) else value
+            f"kafka.{name}": value if is_harmless(name) else "***"
             for name, value in self.kafka.items()
         }
         return shown | {option.name: getattr(self, option.attribute) for option in TABLE}
@@ -291,15 +317,17 @@ class Options:
         return str(self.redacted())
 
 
-def _complete(kafka: dict[str, str]) -> dict[str, str]:
+def _complete(kafka: dict[str, str], *, group: bool) -> dict[str, str]:
     for setting in _REQUIRED_KAFKA:
+        if setting == "group.id" and not group and setting not in kafka:
+            continue
         if not kafka.get(setting, "").strip():
             raise MissingOption(f"kafka.{setting}")
     level = kafka.setdefault("isolation.level", "read_committed")
     if level not in ("read_committed", "read_uncommitted"):
         remedy = "give read_committed or read_uncommitted"
         raise InvalidOption("kafka.isolation.level", repr(level), remedy)
-    return kafka
+    return complete(kafka)
 
 
 def _known_names() -> list[str]:

@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from commits import OffsetRanges
+from commits.offsets import MAX_OFFSET
 from coopconsume.report import PartitionWork, unpack_offsets
 
 if TYPE_CHECKING:
@@ -66,6 +67,15 @@ class Share:
     #: What the batch now running may start; None between batches.
     flying: OffsetRanges | None = None
     next_position: int = 0
+    #: Until then, in seconds since the epoch, an earlier owner may still be at work on it.
+    barred_until: float = 0.0
+
+    def is_barred(self, now: float) -> bool:
+        """Whether an earlier owner may still be at work on it."""
+        if self.barred_until > now:
+            return True
+        self.barred_until = 0.0
+        return False
 
     def held(self) -> OffsetRanges:
         """Offsets that wait: failed ones and those behind them."""
@@ -141,6 +151,7 @@ class Partition:
         self.stable = stable
         self.done = committed
         self.unsaved = OffsetRanges()
+        self.unsaved_holes = OffsetRanges()
         self.end = stable
         self.ordering = ordering
         self.whole = whole
@@ -191,7 +202,9 @@ class Partition:
 
     def next_due(self) -> float | None:
         """When the next waiting record is due; None without any."""
-        dues = [w.due for s in self.shares.values() if s.flying is None for w in s.waiting.values()]
+        idle = [share for share in self.shares.values() if share.flying is None]
+        dues = [max(w.due, s.barred_until) for s in idle for w in s.waiting.values()]
+        dues += [share.barred_until for share in idle if share.barred_until]
         return min(dues, default=None)
 
     def lane(self, key_hash: int, offset: int) -> int:
@@ -226,7 +239,7 @@ class Partition:
         named = [f.offset for f in report.failed] + [offset for offset, _ in report.blocked]
         settled = done | OffsetRanges.from_offsets(named)
         left = (
-            wanted.clip(report.resume, 2**63 - 1) if report.resume is not None else OffsetRanges()
+            wanted.clip(report.resume, MAX_OFFSET) if report.resume is not None else OffsetRanges()
         )
         share.todo = ((share.todo - wanted) | left) - settled
         share.position = max(share.position, share.next_position)
@@ -260,9 +273,10 @@ class Partition:
             share.position = max(share.position, share.next_position)
             share.flying = None
 
-    def saved(self, offsets: OffsetRanges, stable: int) -> None:
+    def saved(self, offsets: OffsetRanges, stable: int, holes: OffsetRanges) -> None:
         """The commit log has taken these, and its stable offset is now ``stable``."""
         self.unsaved -= offsets
+        self.unsaved_holes -= holes
         self._advance(stable)
 
     def holes(self) -> OffsetRanges:
@@ -291,23 +305,24 @@ class Partition:
     def amend(self, holes: OffsetRanges) -> None:
         """These offsets are proven holes: they count as done."""
         self.done |= holes
-        self.unsaved |= holes
+        self.unsaved_holes |= holes
         for share in self.shares.values():
             share.todo -= holes
 
     def log_start(self, offset: int) -> None:
         """The log now begins at ``offset``: forget what lay below."""
         self._advance(offset)
-        self.unsaved = self.unsaved.clip(offset, 2**63 - 1)
+        self.unsaved = self.unsaved.clip(offset, MAX_OFFSET)
+        self.unsaved_holes = self.unsaved_holes.clip(offset, MAX_OFFSET)
         for share in self.shares.values():
-            share.todo = share.todo.clip(offset, 2**63 - 1)
+            share.todo = share.todo.clip(offset, MAX_OFFSET)
             share.position = max(share.position, offset)
             share.waiting = {k: w for k, w in share.waiting.items() if w.offset >= offset}
 
     def _advance(self, stable: int) -> None:
         if stable > self.stable:
             self.stable = stable
-            self.done = self.done.clip(stable, 2**63 - 1)
+            self.done = self.done.clip(stable, MAX_OFFSET)
 
     # -- what to do next
 
@@ -316,7 +331,7 @@ class Partition:
         most = 0
         for slot in slots:
             share = self.shares.get(slot)
-            if share is None or share.flying is not None:
+            if share is None or share.flying is not None or share.is_barred(now):
                 continue
             due = sum(1 + len(w.behind) for w in share.waiting.values() if w.due <= now)
             most = max(most, len(share.todo) + due + max(0, self.end - share.position))
@@ -324,9 +339,8 @@ class Partition:
 
     def plan(self, slots: Iterable[int], now: float, limits: Limits) -> dict[int, OffsetRanges]:
         """Offsets wanted by each free slot that has work; marks them as flying."""
-        shares = [
-            self.shares[s] for s in slots if s in self.shares and self.shares[s].flying is None
-        ]
+        mine = [self.shares[slot] for slot in slots if slot in self.shares]
+        shares = [share for share in mine if share.flying is None and not share.is_barred(now)]
         todo = OffsetRanges()
         for share in shares:
             self._release_due(share, now)

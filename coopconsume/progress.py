@@ -40,7 +40,6 @@ class Meter:
 
     Args:
         identity: ``id``, ``runId`` and ``name`` of the query, put into every event.
-        epoch: The epoch under which the member works.
         slots: How many slots there are.
         emit: Called with each event.
     """
@@ -48,12 +47,11 @@ class Meter:
     def __init__(
         self,
         identity: dict[str, Any],
-        epoch: int,
         slots: int,
         emit: Callable[[Progress], None] | None,
     ) -> None:
         self._identity = identity
-        self._epoch = epoch
+        self._epoch = 0
         self._emit = emit
         self._lock = threading.Lock()
         self._recent: deque[Progress] = deque(maxlen=_KEPT)
@@ -68,6 +66,11 @@ class Meter:
         ]
         self._phases: dict[str, float] = {}
         self.message = "Initializing"
+
+    def joined(self, epoch: int) -> None:
+        """The member works under another epoch."""
+        self._epoch = epoch
+        self.message = f"Working under epoch {epoch}"
 
     def launched(self, number: int, plan: BatchPlan) -> None:
         """A batch goes to Spark."""

@@ -226,7 +226,7 @@ class CooperativeForeach:
             interval=self._interval,
             available_now=self._available_now,
         )
-        meter = Meter(identity, membership.epoch.number, slots, self._listener)
+        meter = Meter(identity, slots, self._listener)
         job = Job(consumer.spark, membership, work, slots, meter)
         query = CooperativeQuery(job, meter, identity)
         consumer.run_by(query)

@@ -2,17 +2,31 @@
 
 from __future__ import annotations
 
+import logging
 import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+from commits import CommitStoreError, MaxIndividualCommitsReached, OffsetRanges, Pending
+from coopconsume.errors import CoopConsumeError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
-    from commits import OffsetRanges, Pending
     from coopconsume.batch import Work
-    from coopconsume.membership import Membership, TopicPartition
-    from coopconsume.report import DeadLetter
+    from coopconsume.holding import Holding, TopicPartition
+    from coopconsume.plan import Partition
+    from coopconsume.progress import Meter
+    from coopconsume.report import DeadLetter, SlotReport
+
+log = logging.getLogger(__name__)
+
+_MIRROR_EVERY = 5.0
+#: Seconds between looks at stable offsets that others move, too.
+_LOOK_EVERY = 1.0
+_LINGER = 0.1
+_REFUSED_WAIT = 0.2
 
 
 @dataclass
@@ -46,18 +60,21 @@ class Saved:
     """A commit that was answered.
 
     Attributes:
-        offsets: What was committed, with the stable offset after it.
+        offsets: What was done, with the stable offset after it, of each partition.
+        holes: What was proven never to be delivered.
         took: Seconds for dead letters and outputs, and for the commit log.
     """
 
     offsets: Mapping[TopicPartition, tuple[OffsetRanges, int]]
+    holes: Mapping[TopicPartition, OffsetRanges]
     took: tuple[float, float]
 
 
 def save(
-    membership: Membership,
+    holding: Holding,
     work: Work,
     offsets: Mapping[TopicPartition, OffsetRanges],
+    holes: Mapping[TopicPartition, OffsetRanges],
     unsaved: Unsaved,
     commit_id: str,
 ) -> Saved:
@@ -69,11 +86,178 @@ def save(
     """
     started = time.time()
     if unsaved.dead and work.dead_letters:
-        work.dead_letters.append(unsaved.dead, membership.topic_ids, commit_id)
+        work.dead_letters.append(unsaved.dead, holding.topic_ids, commit_id)
     if unsaved.outputs and work.outputs:
-        work.outputs.append(unsaved.outputs, membership.topic_ids, commit_id)
+        work.outputs.append(unsaved.outputs, holding.topic_ids, commit_id)
     written = time.time()
-    results = membership.commit(offsets, pending=unsaved.pending, commit_id=commit_id)
+    results = holding.commit(offsets, pending=unsaved.pending, holes=holes, commit_id=commit_id)
     logged = time.time()
-    answered = {tp: (done, results[tp].stable_offset) for tp, done in offsets.items()}
-    return Saved(answered, (written - started, logged - written))
+    answered = {
+        tp: (offsets.get(tp, OffsetRanges()), result.stable_offset)
+        for tp, result in results.items()
+    }
+    return Saved(answered, holes, (written - started, logged - written))
+
+
+class Saver:
+    """Commits what came in, one commit at a time, in a thread of its own.
+
+    Every method is the loop's to call; what the thread has to say comes back through ``post``.
+
+    Args:
+        holding: What is owned, and the way to commit it.
+        work: Where dead letters and outputs go.
+        partitions: What the loop knows of them.
+        meter: Takes note of commits.
+        commit_ids: Ids for commits, told apart from all others of the group.
+        post: Has a function called in the loop.
+    """
+
+    def __init__(
+        self,
+        holding: Holding,
+        work: Work,
+        partitions: Sequence[Partition],
+        meter: Meter,
+        commit_ids: Iterator[str],
+        post: Callable[..., None],
+    ) -> None:
+        self._holding = holding
+        self._work = work
+        self._partitions = {(p.topic, p.partition): p for p in partitions}
+        self._meter = meter
+        self._ids = commit_ids
+        self._post = post
+        self._unsaved = Unsaved()
+        self._most_ranges = holding.options.max_num_ranges_to_commit
+        self._mirror_at = time.monotonic()
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="coopconsume-commit")
+        self.is_busy = False
+
+    @property
+    def has_all(self) -> bool:
+        """Whether all that came in is committed."""
+        unsaved = any(p.unsaved or p.unsaved_holes for p in self._partitions.values())
+        return not (self.is_busy or self._unsaved.since or unsaved)
+
+    @property
+    def due(self) -> float | None:
+        """When the next commit is due, in seconds since the epoch; None: not known."""
+        since = self._unsaved.since
+        return since + _LINGER if since and not self.is_busy else None
+
+    def take(self, report: SlotReport, parts: Sequence[Partition], now: float) -> None:
+        """Take what a slot reported, beside the offsets that its partitions took.
+
+        Args:
+            report: The report.
+            parts: The partitions that it counts by index.
+            now: Seconds since the epoch.
+        """
+        unsaved = self._unsaved
+        unsaved.since = unsaved.since or now
+        for i, outcome in report.partitions.items():
+            if outcome.failed:
+                unsaved.pending.setdefault((parts[i].topic, parts[i].partition), []).extend(
+                    Pending(f.offset, f.key_hash, f.attempts, int((now + f.delay) * 1000), f.error)
+                    for f in outcome.failed
+                )
+        unsaved.dead += report.dead
+        if report.outputs is not None:
+            unsaved.outputs.append((tuple((p.topic, p.partition) for p in parts), report.outputs))
+
+    def amend(self, partition: Partition, holes: OffsetRanges) -> None:
+        """Offsets of a partition are proven never to be delivered."""
+        partition.amend(holes)
+        self._unsaved.since = self._unsaved.since or time.time()
+
+    def save(self, *, more_to_come: bool) -> None:
+        """Commit what came in, or let it gather a moment if more is about to come."""
+        if self.is_busy:
+            return
+        for partition in self._partitions.values():
+            found = partition.holes()
+            if found:
+                self.amend(partition, found)
+        if self.has_all:
+            every = _LOOK_EVERY if self._holding.is_shared else _MIRROR_EVERY
+            if time.monotonic() - self._mirror_at > every:
+                self._run(self._mirror)
+            return
+        waits = more_to_come and time.time() - self._unsaved.since < _LINGER
+        if waits and all(p.unsaved.range_count < self._most_ranges for p in self._open()):
+            return
+        offsets = {(p.topic, p.partition): p.unsaved for p in self._open() if p.unsaved}
+        holes = {(p.topic, p.partition): p.unsaved_holes for p in self._open() if p.unsaved_holes}
+        unsaved, self._unsaved = self._unsaved, Unsaved()
+        self._run(self._commit, offsets, holes, unsaved, next(self._ids))
+
+    def close(self, *, well: bool) -> None:
+        """Let the running commit end; if the job ended well, Kafka's offsets follow the log."""
+        self._thread.shutdown(wait=True)
+        if well:
+            self._holding.mirror_quietly(force=True)
+
+    def _open(self) -> list[Partition]:
+        return [p for p in self._partitions.values() if p.unsaved or p.unsaved_holes]
+
+    def _run(self, call: Callable[..., None], *args: Any) -> None:
+        self.is_busy = True
+        self._thread.submit(call, *args)
+
+    # -- in the committing thread
+
+    def _commit(
+        self,
+        offsets: Mapping[TopicPartition, OffsetRanges],
+        holes: Mapping[TopicPartition, OffsetRanges],
+        unsaved: Unsaved,
+        commit_id: str,
+    ) -> None:
+        try:
+            saved = save(self._holding, self._work, offsets, holes, unsaved, commit_id)
+        except MaxIndividualCommitsReached as error:
+            self._post(self._refused, unsaved, error)
+        except BaseException as error:  # noqa: BLE001 - told to the loop
+            self._post(self._failed, error)
+        else:
+            self._post(self._saved, saved)
+            self._holding.mirror_quietly()
+
+    def _mirror(self) -> None:
+        stable: Mapping[TopicPartition, int] = {}
+        try:
+            stable = self._holding.refresh()
+            self._holding.mirror_quietly()
+        except Exception as error:  # noqa: BLE001 - the next look may do
+            log.warning("the commit log could not be read for now: %s", error)
+        self._post(self._mirrored, stable)
+
+    # -- its answers, in the loop
+
+    def _mirrored(self, stable: Mapping[TopicPartition, int]) -> None:
+        for tp, offset in stable.items():
+            self._partitions[tp].saved(OffsetRanges(), offset, OffsetRanges())
+        self._mirror_at = time.monotonic()
+        self.is_busy = False
+
+    def _saved(self, saved: Saved) -> None:
+        self.is_busy = False
+        for tp, (offsets, stable) in saved.offsets.items():
+            holes = saved.holes.get(tp, OffsetRanges())
+            self._partitions[tp].saved(offsets, stable, holes)
+        count = sum(len(offsets) for offsets, _ in saved.offsets.values())
+        self._meter.saved(count, saved.took, list(self._partitions.values()))
+
+    def _refused(self, unsaved: Unsaved, error: MaxIndividualCommitsReached) -> None:
+        # Nothing was committed: kept until gaps below are done and it fits.
+        log.warning("%s", error)
+        self.is_busy = False
+        self._unsaved.put_back(unsaved)
+        time.sleep(_REFUSED_WAIT)
+
+    def _failed(self, error: BaseException) -> None:
+        self.is_busy = False
+        if not isinstance(error, CommitStoreError | CoopConsumeError):
+            log.error("a commit failed: %s", error)
+        raise error

@@ -90,6 +90,8 @@ def build_conf(
         "spark.pyspark.python": sys.executable,
         "spark.pyspark.driver.python": sys.executable,
         "spark.python.daemon.module": "coopconsume.daemon",
+        # Needed where executors can be lost, that is with another master.
+        "spark.stage.maxConsecutiveAttempts": "1",
         "spark.sql.session.timeZone": "UTC",
         "spark.sql.shuffle.partitions": str(cores),
         # Spark's Kafka source keeps fetched records for five minutes, for a next read that goes on

@@ -235,6 +235,17 @@ def poll_frame(
     )
 
 
+def empty_poll_frame(spark: SparkSession, options: Options) -> DataFrame:
+    """What ``poll`` returns when there is nothing: the same columns, and no rows."""
+    headers = "headers array<struct<key: string, value: binary>>, "
+    return spark.createDataFrame(
+        [],
+        "key binary, value binary, topic string, partition int, offset bigint, "
+        "timestamp timestamp, timestampType int, "
+        f"{headers if options.include_headers else ''}key_hash bigint",
+    )
+
+
 def present_offsets(spark: SparkSession, options: Options, span: Span, slices: int) -> OffsetRanges:
     """The offsets of a span at which there is a record, whoever it belongs to."""
     frame = read_spans(spark, options, [span], slices).select("offset")

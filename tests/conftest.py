@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 # Inherited by every process that the run starts, however far down and whoever its parent is now.
 _MARK = str(uuid.uuid4())
 os.environ["COOPCONSUME_TEST_RUN"] = _MARK
+# The many JVMs of a run live for seconds: one that optimises what it runs takes twice their time.
+os.environ.setdefault("JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1")
 
 # A run that decides over others looks at the same examples each time; by hand they are new ones.
 settings.register_profile("steady", derandomize=True, deadline=None)

@@ -1,4 +1,4 @@
-"""The command line: ``coopconsume demo``, ``broker`` and ``run``."""
+"""The command line: ``coopconsume demo``, ``broker``, ``run``, ``topics`` and ``groups``."""
 
 from __future__ import annotations
 
@@ -8,8 +8,10 @@ import click
 
 from coopconsume.cli.broker import broker
 from coopconsume.cli.demo import demo
+from coopconsume.cli.groups import groups
 from coopconsume.cli.outcome import EXIT_CODES
 from coopconsume.cli.run import run
+from coopconsume.cli.topics import topics
 
 __all__ = ["main"]
 
@@ -31,3 +33,5 @@ def main() -> None:
 main.add_command(demo)
 main.add_command(broker)
 main.add_command(run)
+main.add_command(topics)
+main.add_command(groups)

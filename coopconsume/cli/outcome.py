@@ -36,6 +36,13 @@ Exit codes:
   130  interrupted (a second Ctrl-C): left at once, work in flight will be done again
 """
 
+
+def example(*lines: str) -> str:
+    """What to show under a command's --help: how it is called, and the exit codes."""
+    shown = " \\\n".join(f"  {'    ' * (i > 0)}{line}" for i, line in enumerate(lines))
+    return f"\b\nExample:\n{shown}\n\n{EXIT_CODES}"
+
+
 _BY_KIND: tuple[tuple[type[Exception], int], ...] = (
     (OptionError, USAGE),
     (HandlerNotUsable, USAGE),

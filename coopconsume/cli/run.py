@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any, Self
 import click
 
 from commits import CommitStore
-from coopconsume.cli.outcome import EXIT_CODES, INTERRUPTED, OK, reported
+from coopconsume.cli.outcome import INTERRUPTED, OK, example, reported
+from coopconsume.cli.place import consumer_options, pairs
 from coopconsume.cluster import Cluster
 from coopconsume.consumer import CooperativeConsumer
 from coopconsume.jars import pyspark_home
@@ -37,23 +38,14 @@ _LOOK_EVERY = 0.2
 _MAX_BACKOFF = 60.0
 
 
-def _pairs(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) -> dict[str, str]:
-    """What was given as ``key=value``; of a key given twice the last counts."""
-    pairs = {}
-    for value in values:
-        key, equals, rest = value.partition("=")
-        if not key or not equals:
-            raise click.BadParameter(f"{value!r}: write it as key=value", ctx, param)
-        pairs[key] = rest
-    return pairs
-
-
-@click.command(epilog=EXIT_CODES)
+@click.command(
+    epilog=example(
+        "coopconsume run shop:on_order -o kafka.bootstrap.servers=localhost:9092",
+        "-o kafka.group.id=shop -o subscribe=orders -o commitTable=/data/commits",
+    )
+)
 @click.argument("handler", metavar="MODULE:FUNCTION")
-@click.option(
-    "-o", "--option", "options", multiple=True, callback=_pairs, metavar="KEY=VALUE",
-    help="An option of the consumer, such as subscribe=flights; may be repeated.",
-)  # fmt: skip
+@consumer_options
 @click.option("--concurrency", default=1, show_default=True, help="Handlers at once in a slot.")
 @click.option(
     "--ordering",
@@ -82,7 +74,7 @@ def _pairs(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) 
 @click.option(
     "--spark-conf",
     multiple=True,
-    callback=_pairs,
+    callback=pairs,
     metavar="KEY=VALUE",
     help="A setting of Spark; may be repeated.",
 )
@@ -104,14 +96,10 @@ def run(
     master: str | None,
     spark_conf: dict[str, str],
 ) -> int:
-    r"""Call a Python function with every record of Kafka topics, in the order of keys.
+    """Call a Python function with every record of Kafka topics, in the order of keys.
 
     The function takes a coopconsume.Record and is found from the folder you are in, too. Needed
-    options are kafka.bootstrap.servers, kafka.group.id, subscribe and commitTable:
-
-    \b
-      coopconsume run shop:on_order -o kafka.bootstrap.servers=localhost:9092 \\
-          -o kafka.group.id=shop -o subscribe=orders -o commitTable=/data/commits
+    options are kafka.bootstrap.servers, kafka.group.id, subscribe and commitTable.
 
     Ctrl-C lets what is in flight end, commits it and leaves; a second one leaves at once.
     """

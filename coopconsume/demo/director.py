@@ -50,6 +50,7 @@ _SMALL_WINDOW = 30_000  # a batch has a price of its own
 _SLOW_SECONDS = 1.0
 _KILL_AT = 0.6
 _MIDDLE = 0.7  # seconds after a commit, so that handlers are at work again
+_GROUP_PATIENCE = 10.0
 _TOO_FAR = 0.95  # to wait longer for a sight
 
 
@@ -141,12 +142,13 @@ class Demo:
         if self._servers is not None:
             # Before anything is started that would have to wait for it in vain.
             self._cluster(stack, stormy)
+            if not self._keep:
+                # Undone last: groups with members in them cannot be deleted.
+                stack.callback(_delete, self._servers, self._topic, [calm.group, stormy.group])
         job = self._start(stack, folder, "job", (calm, stormy), load=True)
         if self._servers is None:
             kept: dict[str, Any] = {"data_dir": folder / "kafka"} if self._keep else {}
             self._address = stack.enter_context(LocalKafka(**kept)).bootstrap_servers
-        elif not self._keep:
-            stack.callback(_delete, self._servers, self._topic, [calm.group, stormy.group])
         job.go(self._address)
         events = job.events()
         self._await(events, "started")
@@ -179,7 +181,7 @@ class Demo:
             f"stormy{mark}",
             str(folder / "stormy"),
             window=max(_SMALL_WINDOW, self._records // 4),
-            batch_time=5.0,
+            batch_time=3.0,
             concurrency=2,
             poison_every=max(2, self._records // _POISON),
             fail_for_good_every=max(2, self._records // _HOPELESS),
@@ -368,7 +370,12 @@ def _delete(servers: str, topic: str, groups: list[str]) -> None:
     try:
         if topic in admin.list_topics():
             admin.delete_topics([topic])
-        admin.delete_groups(groups)
+        until = time.monotonic() + _GROUP_PATIENCE
+        while groups and time.monotonic() < until:
+            # A member that was killed is in its group until its session ends.
+            answers = admin.delete_groups(groups)
+            groups = [group for group, answer in answers.items() if "NonEmpty" in str(answer)]
+            time.sleep(0.5 if groups else 0.0)
     finally:
         admin.close()
 

@@ -146,6 +146,9 @@ def run(settings: Settings, servers: str, tell: Callable[..., None], spark: Spar
             progress=lambda records, of: tell("loading", records=records, all=of),
         )
         tell("loaded")
+    else:
+        # The group waits until the workers of the killed job cannot be at work any more.
+        threading.Thread(target=_warm_up, args=(spark, settings.slots), daemon=True).start()
     for number, query in enumerate(settings.queries):
         _run_query(settings, kafka, query, number, tell, spark)
 
@@ -164,7 +167,9 @@ def _run_query(
         "commitTable": query.commits,
         "slots": settings.slots,
         "batchTime": query.batch_time,
-        "handlerTimeout": "30 seconds",
+        "handlerTimeout": "4 seconds",
+        # A killed driver is missed soon; brokers allow no shorter session by default.
+        "kafka.session.timeout.ms": "6000",
         "maxOffsetsPerTrigger": query.window,
     }
     with CooperativeConsumer(options, spark) as consumer:
@@ -185,6 +190,12 @@ def _run_query(
         tell("started", run=number)
         job.awaitTermination()
     tell("ended", run=number)
+
+
+def _warm_up(spark: SparkSession, slots: int) -> None:
+    """Start Python workers and have Spark compile what a batch needs."""
+    numbers = spark.range(slots, numPartitions=slots).repartition(slots)
+    numbers.mapInArrow(lambda batches: batches, "id bigint").collect()
 
 
 def main(path: str) -> int:

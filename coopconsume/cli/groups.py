@@ -1,0 +1,66 @@
+"""``coopconsume groups``."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+import click
+
+from coopconsume.cli.outcome import EXIT_CODES, example, reported
+from coopconsume.cli.place import as_json, at_a_place, echo_json
+from coopconsume.cli.text import group_lines, table
+from coopconsume.overview import describe_group, list_groups
+from coopconsume.overview.data import plain
+
+_COLUMNS = ("GROUP", "STATE", "MEMBERS", "EPOCH", "CLAIMS", "PARTITIONS", "NOT DONE")
+
+
+@click.group(epilog=EXIT_CODES)
+def groups() -> None:
+    """Look at groups: who is in them, who works on what, how far they are."""
+
+
+@groups.command("list", epilog=EXIT_CODES)
+@at_a_place
+@as_json
+@reported
+def list_(*, as_json: bool, options: dict[str, str]) -> None:
+    """List the groups that a commit table knows."""
+    found = list_groups(options)
+    if as_json:
+        echo_json(plain(found))
+        return
+    rows = [(g.group, g.state, g.members, g.epoch, g.claims, g.partitions, g.lag) for g in found]
+    for line in table(_COLUMNS, rows):
+        click.echo(line)
+
+
+@groups.command(
+    epilog=example(
+        "coopconsume groups describe shop",
+        "--bootstrap-servers localhost:9092 --commit-table /data/commits",
+    )
+)
+@click.argument("group")
+@click.option(
+    "--history",
+    type=click.IntRange(0),
+    default=10,
+    show_default=True,
+    help="How many of the last changes of who works on what are told; JSON has all.",
+)
+@at_a_place
+@as_json
+@reported
+def describe(*, group: str, history: int, as_json: bool, options: dict[str, str]) -> None:
+    """Tell all of a group: members, shares, epochs, and what of each partition is not done.
+
+    Each partition has a map of its hash space from the first to the last key hash, with the letter
+    of the member that most of each place belongs to; a dot is nobody's.
+    """
+    found = describe_group(options, group)
+    if as_json:
+        echo_json(found.to_dict())
+        return
+    for line in group_lines(found, datetime.now(UTC), history):
+        click.echo(line)

@@ -1,0 +1,62 @@
+"""The options by which a command is told where to look, and how it is to answer."""
+
+from __future__ import annotations
+
+import functools
+import json
+from typing import TYPE_CHECKING, Any
+
+import click
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+_SHORT = {"bootstrap_servers": "kafka.bootstrap.servers", "commit_table": "commitTable"}
+
+
+def pairs(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) -> dict[str, str]:
+    """What was given as ``key=value``; of a key given twice the last counts."""
+    found = {}
+    for value in values:
+        key, equals, rest = value.partition("=")
+        if not key or not equals:
+            raise click.BadParameter(f"{value!r}: write it as key=value", ctx, param)
+        found[key] = rest
+    return found
+
+
+consumer_options = click.option(
+    "-o", "--option", "options", multiple=True, callback=pairs, metavar="KEY=VALUE",
+    help="An option of the consumer, such as subscribe=flights; may be repeated.",
+)  # fmt: skip
+"""Gives a command ``options``: names and values, as a consumer takes them."""
+
+as_json = click.option("--json", "as_json", is_flag=True, help="Answer with one JSON document.")
+"""Gives a command ``as_json``."""
+
+
+def at_a_place(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Give a command ``options`` with short ways to name the Kafka cluster and the commit table."""
+
+    @consumer_options
+    @click.option("--bootstrap-servers", help="Short for -o kafka.bootstrap.servers=…")
+    @click.option("--commit-table", metavar="PATH", help="Short for -o commitTable=…")
+    @functools.wraps(command)
+    def with_place(*args: Any, options: dict[str, str], **kwargs: Any) -> Any:
+        given = {name.lower() for name in options}
+        for word, name in _SHORT.items():
+            value = kwargs.pop(word)
+            if value is not None and name.lower() in given:
+                raise click.UsageError(
+                    f"--{word.replace('_', '-')} and -o {name}: give one of both"
+                )
+            if value is not None:
+                options[name] = value
+        return command(*args, options=options, **kwargs)
+
+    return with_place
+
+
+def echo_json(document: Any) -> None:
+    """Write one JSON document to standard output."""
+    click.echo(json.dumps(document, indent=2))

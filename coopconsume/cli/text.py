@@ -1,0 +1,188 @@
+"""Groups and topics as text: tables, and maps of the hash space."""
+
+from __future__ import annotations
+
+import string
+from typing import TYPE_CHECKING
+
+from assignors import KeyRange
+from coopconsume.coordinator import DEAD
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from datetime import datetime
+
+    from coopconsume.overview import GroupEvent, GroupOverview, OwnedRange, PartitionOverview
+
+CELLS = 32
+"""Places of a map; each stands for so many parts of the hash space."""
+
+MEMBER_COLUMNS = ("", "MEMBER", "HOST", "CLIENT", "INSTANCE", "SLOTS", "HAS", "STANDING")
+PARTITION_COLUMNS = (
+    "PARTITION", "KEY HASHES", "STABLE", "END", "DONE ABOVE", "GAPS", "PENDING", "NOT DONE",
+    "KAFKA'S",
+)  # fmt: skip
+EVENT_COLUMNS = ("EPOCH", "WHEN", "WHAT", "BY", "COUNTED")
+
+_LETTERS = string.ascii_uppercase + string.ascii_lowercase + string.digits
+_TOO_MANY = "#"
+_NOBODY = "."
+_PLACES = KeyRange().split(CELLS)
+
+
+def table(header: Sequence[str], rows: Sequence[Sequence[object]]) -> list[str]:
+    """Lines of a table: numbers to the right, None as a dash."""
+    cells = [[_cell(value) for value in row] for row in rows]
+    right = [
+        any(isinstance(value, int) for value in column) for column in zip(*rows, strict=True)
+    ] or [False] * len(header)
+    widths = [max(map(len, column)) for column in zip(header, *cells, strict=True)]
+    return [
+        "  ".join(
+            cell.rjust(width) if to_right else cell.ljust(width)
+            for cell, width, to_right in zip(line, widths, right, strict=True)
+        ).rstrip()
+        for line in (header, *cells)
+    ]
+
+
+def group_lines(group: GroupOverview, now: datetime, history: int = 10) -> Iterator[str]:
+    """A group for people.
+
+    Args:
+        group: The group.
+        now: The time, to tell what is still waited for.
+        history: How many of the last events are told.
+    """
+    letters = letters_of(group)
+    dead = "unknown to Kafka" if group.state == DEAD else group.state
+    members = f"{len(group.members)} member{'' if len(group.members) == 1 else 's'}"
+    yield f"group {group.group}: {dead}, {members}, {group.lag:,} records not done"
+    yield f"commit table {group.table}"
+    yield f"Kafka {group.servers}, cluster {group.cluster}"
+    if group.epoch is not None:
+        by = f", {group.assignor}" if group.assignor else ""
+        yield f"epoch {group.epoch}, generation {group.generation}{by}"
+    for note in group.notes:
+        yield f"note: {note}"
+    yield from _members(group, letters)
+    yield from _claims(group, letters)
+    if group.partitions:
+        yield ""
+        yield from table(
+            PARTITION_COLUMNS, [_partition(partition, letters) for partition in group.partitions]
+        )
+    yield from _doubts(group, now)
+    yield from _events(group.events[-history:] if history else (), letters)
+
+
+def letters_of(group: GroupOverview) -> dict[str, str]:
+    """A letter for each member and each claimant, in the order in which they are listed."""
+    names = [member.id for member in group.members] + [claim.member for claim in group.claims]
+    return {
+        name: _LETTERS[number] if number < len(_LETTERS) else _TOO_MANY
+        for number, name in enumerate(dict.fromkeys(names))
+    }
+
+
+def hash_map(owners: Sequence[OwnedRange], letters: Mapping[str, str]) -> str:
+    """A map of the hash space, each place with the letter of whoever has most of it."""
+    return "".join(_place(place, owners, letters) for place in _PLACES)
+
+
+def _place(place: KeyRange, owners: Sequence[OwnedRange], letters: Mapping[str, str]) -> str:
+    parts = [
+        (common.size, letters.get(owned.member, _TOO_MANY))
+        for owned in owners
+        if (common := owned.key_range.intersect(place)) is not None
+    ]
+    return max(parts, key=lambda part: part[0])[1] if parts else _NOBODY
+
+
+def _members(group: GroupOverview, letters: Mapping[str, str]) -> Iterator[str]:
+    if group.members:
+        yield ""
+        yield from table(
+            MEMBER_COLUMNS,
+            [
+                (
+                    letters[m.id], m.id, m.host or None, m.client_id or None, m.instance_id,
+                    m.slots, _has(share.key_range for share in m.shares), m.standing,
+                )
+                for m in group.members
+            ],
+        )  # fmt: skip
+
+
+def _claims(group: GroupOverview, letters: Mapping[str, str]) -> Iterator[str]:
+    if group.claims:
+        yield ""
+        yield from table(
+            ("", "CLAIMED BY HAND BY", "CLAIM", "HAS"),
+            [
+                (letters[c.member], c.member, c.epoch, _has(s.key_range for s in c.shares))
+                for c in group.claims
+            ],
+        )
+
+
+def _partition(p: PartitionOverview, letters: Mapping[str, str]) -> tuple[object, ...]:
+    primary = None if p.primary_offset is None else f"{p.primary_offset:,} (not ours)"
+    return (
+        f"{p.topic}-{p.partition}", hash_map(p.owners, letters), p.stable_offset, p.end_offset,
+        p.committed_above, p.gaps, p.pending, p.lag,
+        p.primary_offset if p.primary_is_ours else primary,
+    )  # fmt: skip
+
+
+def _doubts(group: GroupOverview, now: datetime) -> Iterator[str]:
+    waits = []
+    for p in group.partitions:
+        for doubt in p.doubts:
+            left = doubt.seconds if doubt.until is None else (doubt.until - now).total_seconds()
+            if left > 0:
+                waits.append((f"{p.topic}-{p.partition}", _percent(doubt.key_range), f"{left:.0f}"))
+    if waits:
+        yield ""
+        yield from table(("WAITS FOR AN EARLIER OWNER", "KEY HASHES", "SECONDS AT MOST"), waits)
+
+
+def _events(events: Sequence[GroupEvent], letters: Mapping[str, str]) -> Iterator[str]:
+    if events:
+        yield ""
+        yield from table(
+            EVENT_COLUMNS,
+            [
+                (
+                    event.epoch, f"{event.at:%Y-%m-%d %H:%M:%S %Z}", _what(event, letters),
+                    letters.get(event.by, event.by),
+                    "yes" if event.counted else f"no: {event.reason}",
+                )
+                for event in reversed(events)
+            ],
+        )  # fmt: skip
+
+
+def _what(event: GroupEvent, letters: Mapping[str, str]) -> str:
+    if event.kind == "epoch":
+        return f"{event.members} member{'' if event.members == 1 else 's'}"
+    if event.kind == "takeover":
+        replaced = event.replaces or ""
+        return f"takes over from {letters.get(replaced, replaced)}"
+    return "claim by hand" if event.kind == "claim" else "offsets set by an operator"
+
+
+def _has(ranges: Iterable[KeyRange]) -> str:
+    """How much of the hash space, in partitions."""
+    return f"{sum(key_range.size for key_range in ranges) / KeyRange().size:.2f}"
+
+
+def _percent(key_range: KeyRange) -> str:
+    first, last = (100 * end / KeyRange().size for end in (key_range.first, key_range.last + 1))
+    return f"{first:.1f} to {last:.1f} %"
+
+
+def _cell(value: object) -> str:
+    if value is None:
+        return "-"
+    return f"{value:,}" if isinstance(value, int) else str(value)

@@ -1,0 +1,50 @@
+"""Batches that fail: how often in a row, and what Spark says of it in one line."""
+
+from __future__ import annotations
+
+# What errors begin with whose own words come later.
+_OF_PY4J = "An error occurred while calling"
+_OF_PYTHON = "An exception was thrown from the Python worker"
+
+
+class FailuresInARow:
+    """Counts how often batches failed without a record handled in between.
+
+    Batches that ran side by side and failed together are one failure: a lost executor takes all
+    that ran on it.
+    """
+
+    def __init__(self) -> None:
+        self.count = 0
+        self._last = 0.0
+
+    def failed(self, started: float, now: float, *, handled: bool) -> int:
+        """A batch failed.
+
+        Args:
+            started: When it was started, in seconds.
+            now: The time now, on the same clock.
+            handled: Whether one of its slots had handled records and told so.
+
+        Returns:
+            How many failures there were in a row by now.
+        """
+        if handled:
+            self.count = 0
+        elif started > self._last:
+            self.count += 1
+            self._last = now
+        return self.count
+
+    def succeeded(self) -> None:
+        """A batch ended well."""
+        self.count = 0
+
+
+def reason(error: BaseException) -> str:
+    """What went wrong, in the one line of an error's text that says so."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    if lines and lines[0].startswith(_OF_PYTHON):
+        return lines[-1]
+    telling = [line.removeprefix(": ") for line in lines if not line.startswith(_OF_PY4J)]
+    return next(iter(telling), type(error).__name__)

@@ -1,0 +1,312 @@
+"""What a member of a group decides: the pure core. Bytes and facts in, instructions out.
+
+Kafka's coordinator carries the bytes; the commit log has the last word. A member notes the epoch
+in force before it joins. The leader gives every member its shares and opens the next epoch, which
+counts only if the noted one is still in force: so a leader that slept fences nobody. Every member
+checks what it is handed against the epoch's row before it starts.
+
+No socket, no clock, no log: those are in `coopconsume.group.member`.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections import Counter
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from assignors import AssignmentConflict, KeyRange, Member, Share, coverage
+from assignors.wire import Assignment, Refusal, Subscription, read_answer
+from commits import Epoch
+from coopconsume.errors import ConsumerRangeFetchNotAccepted, GroupRefused
+from coopconsume.holding import Tenure
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Mapping, Sequence
+
+    from assignors import KeyRangeAssignor
+    from commits import Assignment as EpochRow
+    from commits import OwnedShare
+
+
+@dataclass(frozen=True)
+class Joined:
+    """A member as the leader sees it: what Kafka's coordinator hands it.
+
+    Attributes:
+        id: Kafka's member id.
+        topics: What it subscribes to.
+        data: Its `user_data`.
+        instance_id: Its ``group.instance.id``, if it is static.
+    """
+
+    id: str
+    topics: tuple[str, ...]
+    data: bytes
+    instance_id: str | None = None
+
+
+@dataclass(frozen=True)
+class Deal:
+    """What the leader has decided: the epoch to open, and whom to refuse.
+
+    Attributes:
+        shares: Of each member that is accepted.
+        previous: The epoch that must be in force.
+        nonce: Of the new epoch; the same if the same decision is made again.
+        life_ms: How long a batch of any of the members may go on.
+        topic_ids: Kafka's ids of the topics.
+        refused: Why members are refused, by id.
+    """
+
+    shares: dict[str, tuple[Share, ...]]
+    previous: Epoch | None
+    nonce: str
+    life_ms: int
+    topic_ids: dict[str, str]
+    refused: dict[str, str]
+
+    def answers(self, epoch: Epoch) -> dict[str, bytes]:
+        """What to hand each member once the epoch is open."""
+        given = {}
+        for member, shares in self.shares.items():
+            topics = {share.topic for share in shares}
+            ids = {t: topic_id for t, topic_id in self.topic_ids.items() if t in topics}
+            answer = Assignment(member, shares, epoch.number, epoch.nonce, ids)
+            given[member] = answer.to_bytes()
+        return given | {m: Refusal(reason).to_bytes() for m, reason in self.refused.items()}
+
+
+@dataclass(frozen=True)
+class TakeOver:
+    """First have the commit log give us the shares of another id, then look again."""
+
+    epoch: Epoch
+    replaces: str
+
+
+@dataclass(frozen=True)
+class Rejoin:
+    """The assignment is out of date: join once more."""
+
+    reason: str
+
+
+@dataclass(frozen=True)
+class Replaced:
+    """Another process has our place, under the same ``group.instance.id``."""
+
+    by: str
+
+
+@dataclass
+class GroupCore:
+    """One member's part in its group.
+
+    Args:
+        group: The group's id.
+        store: Id of the commit store.
+        cluster: Id of the Kafka cluster.
+        slots: Tasks side by side.
+        allow_key_share: Whether parts of partitions are accepted.
+        life_ms: How long a batch may go on.
+    """
+
+    group: str
+    store: str
+    cluster: str
+    slots: int
+    allow_key_share: bool
+    life_ms: int
+    noted: Epoch | None = None
+    owned: tuple[Share, ...] = ()
+    owned_under: Epoch | None = None
+
+    # -- joining
+
+    def subscription(self, in_force: Epoch | None, *, with_owned: bool) -> bytes:
+        """What to tell the leader; notes the epoch that is in force now.
+
+        Args:
+            in_force: The epoch, as the log says just before the request goes out.
+            with_owned: Whether to name the shares owned until now.
+        """
+        self.noted = in_force
+        return Subscription(
+            self.store,
+            self.cluster,
+            self.slots,
+            self.allow_key_share,
+            self.owned if with_owned else (),
+            self.owned_under.number if self.owned_under else 0,
+            self.owned_under.nonce if self.owned_under else "",
+            self.life_ms,
+        ).to_bytes()
+
+    # -- the leader
+
+    def lead(
+        self,
+        me: str,
+        generation: int,
+        joined: Sequence[Joined],
+        assignor: KeyRangeAssignor,
+        partitions: Mapping[str, int],
+        topic_ids: Mapping[str, str],
+        shareable: Collection[str],
+    ) -> Deal:
+        """Give every member its shares.
+
+        Args:
+            me: The leader's member id.
+            generation: Kafka's generation.
+            joined: All members.
+            assignor: On which they agreed.
+            partitions: How many each topic has that exists.
+            topic_ids: Kafka's ids of the topics.
+            shareable: Topics that may be split between members.
+
+        Raises:
+            GroupRefused: The leader itself works with another store or cluster than most.
+        """
+        told = {member.id: Subscription.from_bytes(member.data) for member in joined}
+        places = Counter((s.store, s.cluster) for s in told.values())
+        mine = (self.store, self.cluster)
+        place = max(places, key=lambda one: (places[one], one == mine))
+        refused = {
+            member: _other_place(self.group, (said.store, said.cluster), place)
+            for member, said in told.items()
+            if (said.store, said.cluster) != place
+        }
+        if me in refused:
+            raise GroupRefused(self.group, refused[me])
+        members = []
+        for member in joined:
+            said = told[member.id]
+            if member.id in refused:
+                continue
+            # Shares owned under an epoch that others have ended since were dealt anew.
+            fresh = self.noted is not None and said.epoch == self.noted.number
+            members.append(
+                Member(
+                    member.id, member.topics, said.slots, said.allow_key_share,
+                    member.instance_id, said.owned if fresh else (),
+                )
+            )  # fmt: skip
+        shares = assignor.assign(partitions, members, shareable_topics=shareable)
+        return Deal(
+            shares,
+            self.noted,
+            _nonce(self.group, me, generation, self.noted, shares),
+            max((told[member.id].life_ms for member in members), default=self.life_ms),
+            {topic: topic_ids.get(topic, "") for topic in partitions},
+            refused,
+        )
+
+    # -- what comes of it
+
+    def take(
+        self, me: str, data: bytes, row: EpochRow | None
+    ) -> Tenure | TakeOver | Rejoin | Replaced:
+        """Check what the leader handed us against the row of its epoch.
+
+        Args:
+            me: Our member id.
+            data: The assignment's `user_data`.
+            row: The epoch in force, as the log says now.
+
+        Raises:
+            AssignmentConflict: The row gives a key range to nobody or to several.
+            ConsumerRangeFetchNotAccepted: We are given part of a partition and allow no sharing.
+            GroupRefused: The leader does not want us.
+            ProtocolMismatch: The data is not the library's.
+        """
+        answer = read_answer(data)
+        if isinstance(answer, Refusal):
+            raise GroupRefused(self.group, answer.reason)
+        epoch = Epoch(answer.epoch, answer.nonce)
+        if row is None or row.epoch != epoch:
+            now = row.epoch.number if row else 0
+            return Rejoin(f"epoch {epoch.number} was assigned, but {now} is in force")
+        if me in row.heirs:
+            return Replaced(row.heir(me))
+        holder = row.heir(answer.member)
+        if holder != me or me in row.fenced:
+            # Kafka hands a static member's new process, or a member that asked again, the old
+            # assignment without a word to the leader.
+            return TakeOver(epoch, holder)
+        if row.members.get(me) != tuple(map(_as_owned, answer.shares)):
+            return Rejoin(f"epoch {epoch.number} has other shares for us in the log")
+        _check_whole(row)
+        if not self.allow_key_share:
+            for share in answer.shares:
+                if not share.key_range.is_full:
+                    raise ConsumerRangeFetchNotAccepted(
+                        share.topic, share.partition, str(share.key_range)
+                    )
+        waits = _waits(answer.shares, row)
+        return Tenure(epoch, me, answer.shares, dict(answer.topic_ids), waits)
+
+    def taken(self, tenure: Tenure) -> None:
+        """The shares are ours now."""
+        self.owned, self.owned_under = tenure.shares, tenure.epoch
+
+    def lost(self) -> None:
+        """Nothing is ours any more, and nobody waits for us to hand anything over."""
+        self.owned, self.owned_under = (), None
+
+
+def _other_place(group: str, found: tuple[str, str], most: tuple[str, str]) -> str:
+    what, here, there = (
+        ("commit table", found[0], most[0])
+        if found[0] != most[0]
+        else ("Kafka cluster", found[1], most[1])
+    )
+    return (
+        f"it works with the {what} {here}, the other members of group {group!r} with {there}: "
+        "give all members the same commitTable and kafka.bootstrap.servers"
+    )
+
+
+def _nonce(
+    group: str,
+    me: str,
+    generation: int,
+    previous: Epoch | None,
+    shares: Mapping[str, tuple[Share, ...]],
+) -> str:
+    """A word that comes out the same when the same decision is made again."""
+    text = f"{group}|{me}|{generation}|{previous}|{sorted(shares.items())}"
+    return uuid.uuid5(uuid.NAMESPACE_URL, text).hex
+
+
+def _as_owned(share: Share) -> tuple[str, int, int, int]:
+    return (share.topic, share.partition, share.key_range.first, share.key_range.last)
+
+
+def _check_whole(row: EpochRow) -> None:
+    """Every partition of the row is given away completely and once."""
+    given: dict[tuple[str, int], list[KeyRange]] = {}
+    for member, shares in row.members.items():
+        if member not in row.heirs:
+            for topic, partition, first, last in shares:
+                given.setdefault((topic, partition), []).append(KeyRange(first, last))
+    for (topic, partition), ranges in given.items():
+        found = coverage(ranges)
+        if found.holes or found.overlaps:
+            raise AssignmentConflict(topic, partition, found.holes, found.overlaps)
+
+
+def _waits(shares: Iterable[Share], row: EpochRow) -> tuple[tuple[Share, float], ...]:
+    doubts: dict[tuple[str, int], list[tuple[OwnedShare, int]]] = {}
+    for doubt in row.doubts:
+        doubts.setdefault((doubt.share.topic, doubt.share.partition), []).append(doubt)
+    waits = []
+    for share in shares:
+        for part, life_ms in doubts.get((share.topic, share.partition), ()):
+            first = max(share.key_range.first, part.first)
+            last = min(share.key_range.last, part.last)
+            if first <= last:
+                key_range = KeyRange(first, last)
+                waits.append((Share(share.topic, share.partition, key_range), life_ms / 1000))
+    return tuple(waits)

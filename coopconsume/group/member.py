@@ -1,0 +1,368 @@
+"""A member of a Kafka consumer group: the thread and the connection beside `GroupCore`.
+
+A thread of its own polls a `KafkaConsumer` whose partitions are all paused: it is there for the
+group, not for data. So membership goes on while a batch runs for minutes. What the member is given
+and has to give back goes to a `Tenant`.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any, Protocol
+
+from kafka import KafkaConsumer, TopicPartition
+from kafka.consumer.subscription_state import AsyncConsumerRebalanceListener
+from kafka.errors import (
+    FencedInstanceIdError,
+    InconsistentGroupProtocolError,
+    KafkaError,
+)
+from kafka.structs import OffsetAndMetadata
+
+from assignors import AssignmentConflict
+from commits import CommitLogUnavailable, EpochConflict, FencedMember
+from coopconsume.errors import CoopConsumeError, GroupRefused, InvalidOption
+from coopconsume.group.core import GroupCore, Rejoin, Replaced, TakeOver
+from coopconsume.group.plugin import plugins
+from coopconsume.holding import LEASE
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+
+    from assignors import KeyRangeAssignor
+    from commits import CommitStore
+    from coopconsume.cluster import Cluster
+    from coopconsume.group.core import Joined
+    from coopconsume.group.plugin import Answer
+    from coopconsume.holding import Tenure
+    from coopconsume.options import Options
+
+log = logging.getLogger(__name__)
+# Ours is no listener that blocks the heartbeat, as kafka-python would warn.
+logging.getLogger("kafka.coordinator.consumer").addFilter(
+    lambda line: not str(line.msg).startswith("Rebalance listener %s.%s for group %s took")
+)
+
+_POLL_MS = 100
+_SESSION_MS = 45_000
+_HEARTBEAT_MS = 1_000
+_REBALANCE_SPARE = 30.0
+_RETRY_WAIT = 0.3
+_MOST_CONFLICTS = 5
+_STALE_AFTER = 5.0
+_LEAVE_MS = 5_000
+
+
+class Tenant(Protocol):
+    """Who works on what the member is given; all calls come one after another."""
+
+    def hand_over(self) -> None:
+        """Stop working, commit what is done and give the shares back; bounded by drainTimeout."""
+
+    def moved_in(self, tenure: Tenure) -> None:
+        """These shares are ours."""
+
+    def lost(self, why: str) -> None:
+        """The shares are gone: others may have them already."""
+
+    def failed(self, error: BaseException) -> None:
+        """The member is out of the group for good."""
+
+
+class GroupMember:
+    """Membership in a group, from `start` to `leave`.
+
+    Args:
+        options: Of the consumer.
+        store: The commit store.
+        cluster: For the topics.
+        slots: Tasks side by side that the member offers.
+        tenant: Takes and gives back shares.
+
+    Raises:
+        InvalidOption: ``kafka.max.poll.interval.ms`` leaves no time to hand over.
+    """
+
+    def __init__(
+        self, options: Options, store: CommitStore, cluster: Cluster, slots: int, tenant: Tenant
+    ) -> None:
+        self._options = options
+        self._store = store
+        self._cluster = cluster
+        self._tenant = tenant
+        self._group = options.group_id
+        self._core = GroupCore(
+            self._group, store.id, cluster.cluster_id, slots, options.allow_key_share,
+            life_ms=int(1000 * (options.batch_life + LEASE)),
+        )  # fmt: skip
+        self._instance = options.kafka.get("group.instance.id")
+        self._config = _consumer_config(options)
+        self._subscription: dict[str, Any] = {}
+        self._consumer: Any = None
+        self._handed: tuple[str, bytes] | None = None
+        self._waits_since: float | None = None
+        self._conflicts = 0
+        self._leaving = threading.Event()
+        self._again: str | None = None
+        # Kafka's I/O thread must not wait for Spark or for the log.
+        self._worker = ThreadPoolExecutor(1, thread_name_prefix="coopconsume-hand-over")
+        self._thread = threading.Thread(target=self._run, name="coopconsume-group", daemon=True)
+
+    def start(self, topics: Iterable[str] | None, pattern: str | None) -> None:
+        """Begin to join; what comes of it reaches the tenant."""
+        self._subscription = {"pattern": pattern} if pattern else {"topics": list(topics or ())}
+        self._thread.start()
+
+    def rejoin(self, why: str) -> None:
+        """Leave and join again as a new member: the log has refused the one that we are."""
+        self._again = why
+
+    def leave(self) -> None:
+        """Leave the group at once (a static member stays in it until its session ends)."""
+        self._leaving.set()
+        if self._thread.ident is not None:
+            self._thread.join()
+        self._worker.shutdown(wait=True)
+
+    def commit_primary(self, offsets: Mapping[tuple[str, int], tuple[int, str]]) -> None:
+        """Write offsets and their metadata to ``__consumer_offsets`` with the group's generation.
+
+        Raises:
+            kafka.errors.KafkaError: The coordinator refused them, or none answers.
+        """
+        consumer = self._consumer
+        if consumer is not None and offsets:
+            values = {
+                TopicPartition(*tp): OffsetAndMetadata(offset, mark, -1)
+                for tp, (offset, mark) in offsets.items()
+            }
+            consumer.commit(values, timeout_ms=_LEAVE_MS)
+
+    # -- the thread
+
+    def _run(self) -> None:
+        try:
+            self._connect()
+            while not self._leaving.is_set():
+                try:
+                    self._turn()
+                except Exception as error:  # noqa: BLE001 - sorted out there
+                    self._cope(error)
+        except BaseException as error:  # noqa: BLE001 - the tenant tells the user
+            self._tenant.failed(error)
+        finally:
+            self._disconnect()
+
+    def _turn(self) -> None:
+        if self._again is not None:
+            self._join_again(self._again)
+        self._consumer.poll(timeout_ms=_POLL_MS)
+        if self._handed is not None:
+            self._settle(*self._handed)
+        if self._waits_since and time.monotonic() - self._waits_since > _STALE_AFTER:
+            self._join_again("the assignment is out of date")
+
+    def _connect(self) -> None:
+        self._again = self._handed = self._waits_since = None
+        consumer = KafkaConsumer(
+            **self._config,
+            partition_assignment_strategy=plugins(self._options.assignor, self),
+        )
+        consumer.subscribe(**self._subscription, listener=_Listener(self, consumer))
+        for topic in self._subscription.get("topics", ()):
+            # A leader that learns of partitions only after it has joined would rebalance at once.
+            consumer.partitions_for_topic(topic)
+        self._consumer = consumer
+
+    def _disconnect(self) -> None:
+        consumer, self._consumer = self._consumer, None
+        if consumer is not None:
+            try:
+                consumer.close(autocommit=False, timeout_ms=_LEAVE_MS)
+            except Exception:
+                log.debug("closing the group's connection", exc_info=True)
+
+    def _join_again(self, why: str) -> None:
+        log.warning("group %s: joining again: %s", self._group, why)
+        self._again = self._handed = self._waits_since = None
+        self.out(why)
+        if self._instance is None:
+            self._disconnect()
+            self._connect()
+        else:
+            # Under its old id, so that Kafka can tell it if another process has its place; a new
+            # connection would take that place back.
+            self._consumer._coordinator.request_rejoin()  # noqa: SLF001 - no public way
+
+    def _settle(self, me: str, data: bytes) -> None:
+        """Look at what we were handed, and begin with it."""
+        decision = self._core.take(me, data, self._store.assignment(self._group))
+        if isinstance(decision, TakeOver):
+            log.info("group %s: taking over from %s", self._group, decision.replaces)
+            self._store.take_over(self._group, decision.epoch, me, replaces=decision.replaces)
+        elif isinstance(decision, Replaced):
+            raise self._replaced(decision.by)
+        elif isinstance(decision, Rejoin):
+            # Most often the next rebalance is under way already.
+            log.info("group %s: waiting for another assignment: %s", self._group, decision.reason)
+            self._handed, self._waits_since = None, time.monotonic()
+        else:
+            self._tenant.moved_in(decision)
+            self._core.taken(decision)
+            self._handed = self._waits_since = None
+            self._conflicts = 0
+
+    def _cope(self, error: Exception) -> None:
+        """Go on after an error that passes, raise any other one."""
+        cause = error
+        if type(error) is KafkaError and isinstance(error.__cause__, Exception):
+            cause = error.__cause__  # kafka-python wraps what its listener raises.
+        match cause:
+            case EpochConflict() | CommitLogUnavailable() | TimeoutError():
+                log.info("group %s: once more, as %s", self._group, cause)
+            case AssignmentConflict() if self._conflicts < _MOST_CONFLICTS:
+                self._conflicts += 1
+                self._join_again(str(cause))
+            case FencedMember() if cause.epoch is not None:
+                self._join_again(str(cause))
+            case FencedInstanceIdError():
+                raise self._replaced("Kafka") from error
+            case InconsistentGroupProtocolError():
+                raise GroupRefused(
+                    self._group,
+                    "other consumers than this library's are in it: stop them and start ours, "
+                    "which goes on from the group's offsets, or give another kafka.group.id",
+                ) from error
+            case KafkaError() | CoopConsumeError() if cause.retriable:
+                log.warning("group %s: %s; trying again", self._group, cause)
+            case _:
+                raise cause
+        time.sleep(_RETRY_WAIT)
+
+    def _replaced(self, by: str) -> FencedMember:
+        why = f"another process joined with kafka.group.instance.id {self._instance!r} ({by})"
+        return FencedMember(self._group, str(self._instance), None, None, why)
+
+    # -- what kafka-python asks, in its I/O thread (see `coopconsume.group.plugin`)
+
+    def subscription(self, *, with_owned: bool) -> bytes:
+        """What to join with; notes the epoch that is in force now."""
+        return self._core.subscription(
+            self._store.current_epoch(self._group), with_owned=with_owned
+        )
+
+    def lead(self, assignor: KeyRangeAssignor, joined: Sequence[Joined]) -> dict[str, Answer]:
+        """Deal the shares and open the epoch, within a third of the session."""
+        deadline = self._config["session_timeout_ms"] / 3000
+        return self._worker.submit(self._lead, assignor, joined).result(deadline)
+
+    def _lead(self, assignor: KeyRangeAssignor, joined: Sequence[Joined]) -> dict[str, Answer]:
+        place = self._consumer.group_metadata()
+        names = sorted({topic for member in joined for topic in member.topics})
+        topics = self._cluster.topics(names, missing_ok=True)
+        deal = self._core.lead(
+            place.member_id,
+            place.generation_id,
+            joined,
+            assignor,
+            {topic.name: topic.partitions for topic in topics},
+            {topic.name: topic.id for topic in topics},
+            self._store.open_to_sharing(names),
+        )
+        epoch = self._store.open_epoch(
+            self._group, deal.shares, previous=deal.previous, generation=place.generation_id,
+            topic_ids=deal.topic_ids, member=place.member_id, nonce=deal.nonce,
+            life_ms=deal.life_ms,
+        )  # fmt: skip
+        log.info("group %s: epoch %d for %d members", self._group, epoch.number, len(deal.shares))
+        for member, reason in deal.refused.items():
+            log.warning("group %s: %s is refused: %s", self._group, member, reason)
+        answers: dict[str, Answer] = {}
+        for member, data in deal.answers(epoch).items():
+            partitions: dict[str, list[int]] = {}
+            for share in deal.shares.get(member, ()):
+                known = partitions.setdefault(share.topic, [])
+                if share.partition not in known[-1:]:
+                    known.append(share.partition)
+            answers[member] = (list(partitions.items()), data)
+        return answers
+
+    def handed(self, data: bytes, generation: int) -> None:
+        """What the leader handed us; looked at once this call is over."""
+        me = self._consumer.group_metadata().member_id
+        log.debug("group %s: assigned in generation %d", self._group, generation)
+        self._handed = me, data
+
+    # -- what kafka-python tells
+
+    def revoke(self) -> Future[None]:
+        """A rebalance begins: what we have is handed over."""
+        self._handed = self._waits_since = None
+        return self._worker.submit(self._tenant.hand_over)
+
+    def lose(self) -> Future[None]:
+        """The coordinator has thrown us out."""
+        self._handed = self._waits_since = None
+        return self._worker.submit(self.out, "the session with the group's coordinator ended")
+
+    def out(self, why: str) -> None:
+        """What was ours is not any more."""
+        self._core.lost()
+        self._tenant.lost(why)
+
+
+class _Listener(AsyncConsumerRebalanceListener):  # type: ignore[misc]
+    """Keeps the heartbeat going while shares are handed over."""
+
+    def __init__(self, member: GroupMember, consumer: Any) -> None:
+        self._member = member
+        self._consumer = consumer
+
+    async def on_partitions_revoked(self, _revoked: Any) -> None:
+        await self._done(self._member.revoke)
+
+    async def on_partitions_lost(self, _lost: Any) -> None:
+        await self._done(self._member.lose)
+
+    async def on_partitions_assigned(self, assigned: Any) -> None:
+        for partition in assigned:
+            # No data comes this way; with a position nobody asks for one.
+            self._consumer.seek(partition, 0)
+            self._consumer.pause(partition)
+
+    async def _done(self, begin: Callable[[], Future[None]]) -> None:
+        # A leader that joins again because of new partitions forgets that it does (kafka-python
+        # 3.0.12) when its poll ends before the join, and never takes up its heartbeat.
+        self._consumer._coordinator.request_rejoin()  # noqa: SLF001 - no public way
+        future = begin()
+        while not future.done():
+            # kafka-python's loop has no public way to sleep.
+            await self._consumer._net.sleep(0.02)  # noqa: SLF001
+        future.result()
+
+
+def _consumer_config(options: Options) -> dict[str, Any]:
+    kafka = options.kafka
+    session = int(kafka.get("session.timeout.ms", _SESSION_MS))
+    longest = 1000 * (options.drain_timeout + _REBALANCE_SPARE)
+    interval = int(kafka.get("max.poll.interval.ms", max(longest, session)))
+    if interval <= 1000 * options.drain_timeout:
+        raise InvalidOption(
+            "kafka.max.poll.interval.ms", str(interval),
+            f"give more than drainTimeout, {options.drain_timeout:g} s: a member that takes longer "
+            "to hand over is thrown out of the group",
+        )  # fmt: skip
+    return options.client_config() | {
+        "group_id": options.group_id,
+        "group_instance_id": kafka.get("group.instance.id"),
+        "session_timeout_ms": session,
+        "heartbeat_interval_ms": int(
+            kafka.get("heartbeat.interval.ms", min(_HEARTBEAT_MS, session // 3))
+        ),
+        "max_poll_interval_ms": interval,
+        "enable_auto_commit": False,
+        "auto_offset_reset": "earliest",
+    }

@@ -1,0 +1,371 @@
+"""What a member owns under one epoch, and the way to commit it.
+
+A batch is planned under one epoch and committed under no other: with the next epoch comes another
+`Holding`. Everything that poll and the loop of a job have in common is here.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Protocol
+
+from assignors import KeyRange, Share, coverage
+from commits import OffsetRanges
+from commits.offsets import MAX_OFFSET
+from coopconsume.cluster import primary_mark
+from coopconsume.errors import DataLoss, ExternalReset, TopicNotFound, TopicReplaced
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from commits import CommitResult, CommitStore, Epoch, Pending
+    from coopconsume.cluster import Cluster
+    from coopconsume.options import Options
+
+log = logging.getLogger(__name__)
+
+TopicPartition = tuple[str, int]
+#: Seconds between writes of an unchanged primary offset, so that the broker does not expire it.
+PRIMARY_REFRESH = 60.0
+#: Seconds for which a look at the log is good enough to start another batch. A member that is not
+#: in the group any more may start one for so long, so it counts to the life of a batch.
+LEASE = 2.0
+
+
+class WritePrimary(Protocol):
+    """Writes offsets with their metadata to ``__consumer_offsets``."""
+
+    def __call__(self, offsets: Mapping[TopicPartition, tuple[int, str]]) -> None:
+        """Write them; any error means that they may not be there."""
+
+
+@dataclass
+class Owned:
+    """One partition of which this member has key ranges.
+
+    Attributes:
+        ranges: The key ranges, disjoint and ascending.
+        stable: The stable offset in the commit log.
+        committed: What the log has above it.
+        pending: (offset, key hash, attempts, due in seconds since the epoch, error).
+    """
+
+    topic: str
+    partition: int
+    ranges: tuple[KeyRange, ...]
+    stable: int
+    committed: OffsetRanges
+    pending: list[tuple[int, int, int, float, str]] = field(default_factory=list)
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether the ranges are the whole partition."""
+        return not coverage(self.ranges).holes
+
+    @property
+    def owns_first(self) -> bool:
+        """Whether hash 0 is ours: its owner commits holes and the primary offset."""
+        return any(key_range.contains(0) for key_range in self.ranges)
+
+
+@dataclass(frozen=True)
+class Tenure:
+    """Who we are and what is ours under one epoch of the commit log, or one claim.
+
+    Attributes:
+        epoch: The epoch.
+        member: Our id in it.
+        shares: What is ours.
+        topic_ids: Kafka's ids of the topics.
+        waits: Parts on which an earlier owner may still be at work, and for how many seconds.
+    """
+
+    epoch: Epoch
+    member: str
+    shares: tuple[Share, ...]
+    topic_ids: Mapping[str, str]
+    waits: tuple[tuple[Share, float], ...] = ()
+
+
+class Holding:
+    """What is owned under one epoch; loaded from the commit log when it is made.
+
+    Args:
+        options: Of the consumer.
+        cluster: The Kafka cluster.
+        store: The commit store.
+        tenure: Who we are and what is ours.
+        write_primary: Writes the primary offsets.
+
+    Raises:
+        DataLoss: Records were deleted before they were done, and ``failOnDataLoss`` is true.
+        ExternalReset: Somebody moved the group's offsets in Kafka, and ``onExternalReset`` is fail.
+        commits.FencedMember: The epoch has passed.
+    """
+
+    def __init__(
+        self,
+        options: Options,
+        cluster: Cluster,
+        store: CommitStore,
+        tenure: Tenure,
+        write_primary: WritePrimary,
+    ) -> None:
+        self.options = options
+        self.cluster = cluster
+        self.store = store
+        self.epoch = tenure.epoch
+        self.member = tenure.member
+        self.topic_ids = dict(tenure.topic_ids)
+        self.shares = tenure.shares
+        self.owned: dict[TopicPartition, Owned] = {}
+        self._write_primary = write_primary
+        self._primary: dict[TopicPartition, tuple[int, float]] = {}
+        # A job's loop and its committing thread both read and move what is owned.
+        self._lock = threading.RLock()
+        begun = time.monotonic()
+        self._waits = [(share, begun + seconds) for share, seconds in tenure.waits]
+        self._seen = begun
+        self._load(tenure.shares)
+
+    def _load(self, shares: Iterable[Share]) -> None:
+        group, epoch = self.options.group_id, self.epoch
+        ranges: dict[TopicPartition, list[KeyRange]] = {}
+        for share in shares:
+            ranges.setdefault((share.topic, share.partition), []).append(share.key_range)
+        state = self.store.state(group)
+        primary = self.cluster.primary()
+        fresh: dict[TopicPartition, int] = {}
+        for tp in ranges:
+            held = primary.get(tp)
+            if held is not None and held.ours and held.topic_id != self.topic_ids[tp[0]]:
+                held = None  # It speaks of a topic that was deleted and made again.
+            if tp not in state:
+                if held is not None:
+                    fresh[tp] = held.offset
+            elif held is not None and not held.ours and held.offset != state[tp].stable_offset:
+                if self.options.on_external_reset == "fail":
+                    raise ExternalReset(*tp, held.offset, state[tp].stable_offset)
+                log.warning("%s-%d: following Kafka's offset %d", *tp, held.offset)
+                self.store.reset(group, {tp: held.offset}, epoch=epoch, member=self.member)
+        fresh |= self.cluster.starting([tp for tp in ranges if tp not in state and tp not in fresh])
+        if fresh:
+            self.store.start(group, epoch, self.member, fresh)
+        state = self.store.state(group)
+        pending = self.store.pending(group)
+        for tp, key_ranges in ranges.items():
+            commits = state[tp]
+            self.owned[tp] = Owned(
+                *tp, tuple(sorted(key_ranges)), commits.stable_offset, commits.ranges,
+                [(p.offset, p.key_hash or 0, p.attempts, p.due_ms / 1000, p.error)
+                 for p in pending.get(tp, {}).values()],
+            )  # fmt: skip
+        self.check_log_starts()
+        self.check_log_ends()
+
+    @property
+    def key_ranges(self) -> dict[TopicPartition, list[KeyRange]]:
+        """The key ranges that are ours, by partition."""
+        return {tp: list(owned.ranges) for tp, owned in self.owned.items()}
+
+    # -- how long it lasts
+
+    def check(self) -> None:
+        """Make sure that the epoch is still in force, if nobody has looked for a while.
+
+        Raises:
+            commits.FencedMember: It is not.
+            commits.CommitLogUnavailable: The log cannot be read.
+        """
+        now = time.monotonic()
+        if now - self._seen > LEASE:
+            self.store.check(self.options.group_id, self.epoch, self.member)
+            self._seen = now
+
+    def waits(self, tp: TopicPartition, ranges: Sequence[KeyRange]) -> float:
+        """Seconds until no earlier owner of some key ranges of a partition can be at work."""
+        now = time.monotonic()
+        return max(
+            (
+                until - now
+                for share, until in self._waits
+                if (share.topic, share.partition) == tp
+                and any(
+                    share.key_range.first <= one.last and one.first <= share.key_range.last
+                    for one in ranges
+                )
+            ),
+            default=0.0,
+        )
+
+    def release(self, running: Iterable[Share] = ()) -> None:
+        """Give all of it back; harmless when repeated.
+
+        Args:
+            running: Parts on which we may still be at work.
+        """
+        now = time.monotonic()
+        waiting = [share for share, until in self._waits if until > now]
+        still = sorted({*running, *waiting})
+        self.store.release(self.options.group_id, self.epoch, self.member, running=still)
+
+    # -- the two ends of the logs
+
+    def check_log_starts(
+        self, unsaved: Mapping[TopicPartition, OffsetRanges] | None = None
+    ) -> dict[TopicPartition, int]:
+        """Notice records that were deleted before they were done.
+
+        Args:
+            unsaved: What is done besides, and on its way into the commit log.
+
+        Returns:
+            Log starts that lie above a stable offset; the commit log has followed them.
+
+        Raises:
+            DataLoss: There are some, and ``failOnDataLoss`` is true.
+        """
+        starts = self.cluster.log_starts(self.owned)
+        passed: dict[TopicPartition, int] = {}
+        for tp, start in starts.items():
+            with self._lock:
+                stable, committed = self.owned[tp].stable, self.owned[tp].committed
+            if start <= stable:
+                continue
+            done = committed | (unsaved or {}).get(tp, OffsetRanges())
+            lost = done.complement(stable, start - 1).pairs()
+            if lost:
+                loss = DataLoss(*tp, lost[0][0], lost[-1][1])
+                if self.options.fail_on_data_loss:
+                    raise loss
+                log.warning("%s", loss)
+            passed[tp] = start
+        if passed:
+            self.store.log_start(self.options.group_id, self.epoch, self.member, passed)
+            for tp, start in passed.items():
+                self._follow(tp, start)
+        return passed
+
+    def check_topics(self) -> None:
+        """Make sure that the topics are still those of the epoch.
+
+        Raises:
+            TopicNotFound: One was deleted.
+            TopicReplaced: One was deleted and made again.
+        """
+        names = sorted({topic for topic, _ in self.owned})
+        found = {topic.name: topic.id for topic in self.cluster.topics(names, missing_ok=True)}
+        for name in names:
+            if name not in found:
+                raise TopicNotFound(name, self.options.kafka["bootstrap.servers"])
+            known = self.topic_ids.get(name, "")
+            if known and found[name] != known:
+                raise TopicReplaced(name, known, found[name])
+
+    def check_log_ends(self) -> None:
+        """Notice logs that end before what was done: truncated after an unclean election.
+
+        Raises:
+            DataLoss: There are some, and ``failOnDataLoss`` is true.
+        """
+        ends = self.cluster.ends(self.owned)
+        for tp, end in ends.items():
+            owned = self.owned[tp]
+            last = owned.committed.last
+            top = owned.stable - 1 if last is None else last
+            if end > top:
+                continue
+            if self.options.fail_on_data_loss:
+                raise DataLoss(*tp, end, top)
+            log.warning("%s-%d was cut to %d, below what was done", *tp, end)
+            self.store.truncate(self.options.group_id, self.epoch, self.member, {tp: end})
+            after = self.store.state(self.options.group_id)[tp]
+            with self._lock:
+                owned.stable, owned.committed = after.stable_offset, after.ranges
+
+    def _follow(
+        self, tp: TopicPartition, stable: int, committed: OffsetRanges | None = None
+    ) -> None:
+        with self._lock:
+            owned = self.owned[tp]
+            owned.stable = max(stable, owned.stable)
+            known = owned.committed | committed if committed else owned.committed
+            owned.committed = known.clip(owned.stable, MAX_OFFSET)
+
+    # -- committing
+
+    def commit(
+        self,
+        offsets: Mapping[TopicPartition, OffsetRanges],
+        *,
+        pending: Mapping[TopicPartition, list[Pending]] | None = None,
+        holes: Mapping[TopicPartition, OffsetRanges] | None = None,
+        commit_id: str | None = None,
+    ) -> dict[TopicPartition, CommitResult]:
+        """Write offsets to the commit log; all or nothing, and safe to repeat by its id.
+
+        Raises:
+            commits.FencedMember: Another member holds the group: nothing of this counts.
+            commits.MaxIndividualCommitsReached: Too many ranges; nothing was written.
+        """
+        holes = holes or {}
+        results = self.store.commit(
+            self.options.group_id,
+            self.epoch,
+            self.member,
+            dict(offsets),
+            pending=dict(pending) if pending else None,
+            holes=dict(holes),
+            commit_id=commit_id,
+            too_old="report",
+        )
+        self._seen = time.monotonic()
+        nothing = OffsetRanges()
+        for tp, result in results.items():
+            done = offsets.get(tp, nothing) | holes.get(tp, nothing)
+            self._follow(tp, result.stable_offset, done)
+        return results
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether others have parts of our partitions, and so move their stable offsets, too."""
+        return any(not owned.is_whole for owned in self.owned.values())
+
+    def refresh(self) -> dict[TopicPartition, int]:
+        """The stable offsets, as the commit log says now where others move them, too."""
+        if self.is_shared:
+            state = self.store.state(self.options.group_id)
+            for tp, owned in self.owned.items():
+                if not owned.is_whole and tp in state:
+                    self._follow(tp, state[tp].stable_offset)
+        with self._lock:
+            return {tp: owned.stable for tp, owned in self.owned.items()}
+
+    def mirror(self, *, force: bool = False) -> None:
+        """Write stable offsets that changed, or that were not written for long, to Kafka."""
+        now = time.monotonic()
+        due = {}
+        for tp, offset in self.refresh().items():
+            if not self.owned[tp].owns_first:
+                continue
+            written, at = self._primary.get(tp, (-1, 0.0))
+            if force or written != offset or now - at > PRIMARY_REFRESH:
+                due[tp] = offset
+        if due:
+            self._write_primary(
+                {
+                    tp: (offset, primary_mark(self.topic_ids.get(tp[0], ""), self.epoch))
+                    for tp, offset in due.items()
+                }
+            )
+            self._primary |= {tp: (offset, now) for tp, offset in due.items()}
+
+    def mirror_quietly(self, *, force: bool = False) -> None:
+        """Write the primary offsets, or warn: the log has them, Kafka's copy may lag."""
+        try:
+            self.mirror(force=force)
+        except Exception as error:  # noqa: BLE001 - whatever it is, the next time may do
+            log.warning("the primary offsets could not be written for now: %s", error)

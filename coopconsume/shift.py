@@ -1,0 +1,198 @@
+"""A job's work under one epoch: its partitions, where they end, what is saved, which are holes.
+
+With the next epoch comes another shift; whatever still arrives for an earlier one is dropped.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any
+
+from assignors import Share
+from coopconsume.audit import Audit
+from coopconsume.errors import BrokerUnreachable, DataLoss
+from coopconsume.plan import Partition, deal
+from coopconsume.saving import Saver
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+
+    from pyspark.sql import SparkSession
+
+    from commits import OffsetRanges
+    from coopconsume.batch import Work
+    from coopconsume.holding import Holding, TopicPartition
+    from coopconsume.progress import Meter
+    from coopconsume.source import Span
+
+log = logging.getLogger(__name__)
+
+_ENDS_EVERY = 0.5
+_STARTS_EVERY = 10.0
+
+
+class Shift:
+    """What a job knows and does under one holding; every method is the loop's to call.
+
+    Args:
+        spark: The session.
+        holding: What is owned.
+        work: What to do.
+        slots: Spark tasks side by side.
+        meter: Takes note of commits.
+        commit_ids: Ids for commits, told apart from all others of the group.
+        ends: Where to stop, by partition; with ``availableNow`` it is filled once and stays.
+        post: Has a function called in the loop.
+
+    Raises:
+        BrokerUnreachable: No broker answers.
+    """
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        holding: Holding,
+        work: Work,
+        slots: int,
+        meter: Meter,
+        commit_ids: Iterator[str],
+        ends: dict[TopicPartition, int],
+        post: Callable[..., None],
+    ) -> None:
+        self.holding = holding
+        self.is_over = False
+        self._work = work
+        self._slots = slots
+        self._post_any = post
+        self._fixed_ends = ends
+        self._ends_at = self._starts_at = 0.0
+        self._audit = Audit(spark, holding.options)
+        self._auditing = False
+        self._audits = ThreadPoolExecutor(1, thread_name_prefix="coopconsume-audit")
+        self.partitions = self._make_partitions()
+        self.saver = Saver(holding, work, self.partitions, meter, commit_ids, self._post)
+        self.refresh_ends(force=True)
+
+    def _make_partitions(self) -> list[Partition]:
+        now = time.time()
+        partitions = []
+        for part, (tp, owned) in enumerate(sorted(self.holding.owned.items())):
+            partition = Partition(
+                part, owned.topic, owned.partition,
+                stable=owned.stable, committed=owned.committed,
+                shares=deal(owned.ranges, self._slots, part, self._work.ordering),
+                ordering=self._work.ordering, whole=owned.is_whole,
+            )  # fmt: skip
+            for share in partition.shares.values():
+                wait = self.holding.waits(tp, share.ranges)
+                share.barred_until = now + wait if wait > 0 else 0.0
+            partition.restore(owned.pending)
+            partitions.append(partition)
+        return partitions
+
+    def _post(self, call: Callable[..., None], *args: Any) -> None:
+        """Have a function called in the loop, unless the shift is over by then."""
+
+        def deliver() -> None:
+            if not self.is_over:
+                call(*args)
+
+        self._post_any(deliver)
+
+    def end(self, *, well: bool = False) -> None:
+        """It is over: let a commit that is being written end, and forget the rest."""
+        self.is_over = True
+        self._audits.shutdown(wait=False, cancel_futures=True)
+        self.saver.close(well=well)
+
+    def parts_of(self, slots: Iterable[int]) -> list[Share]:
+        """The parts of partitions that some slots work on."""
+        return [
+            Share(partition.topic, partition.partition, key_range)
+            for partition in self.partitions
+            for slot in slots
+            if slot in partition.shares
+            for key_range in partition.shares[slot].ranges
+        ]
+
+    # -- the two ends of the logs
+
+    def look_at_starts_soon(self) -> None:
+        """Records may have been deleted: look at the next occasion."""
+        self._starts_at = 0.0
+
+    def refresh_ends(self, *, force: bool = False) -> None:
+        """Notice what was written and what was deleted, as often as is good.
+
+        Raises:
+            BrokerUnreachable: If forced: no broker answers; otherwise it is tried again later.
+            DataLoss: Records were deleted before they were done.
+            TopicNotFound, TopicReplaced: A topic was deleted, and perhaps made again.
+        """
+        try:
+            if time.monotonic() - self._starts_at > _STARTS_EVERY:
+                self._check_starts()
+                self._starts_at = time.monotonic()
+            recent = time.monotonic() - self._ends_at < _ENDS_EVERY
+            if not force and (recent or self._work.available_now):
+                return
+            ends = self.holding.cluster.ends(self.holding.owned)
+        except BrokerUnreachable as error:
+            if force:
+                raise
+            log.warning("%s; trying again", error)
+            return
+        self._ends_at = time.monotonic()
+        if self._work.available_now:
+            ends |= {tp: end for tp, end in self._fixed_ends.items() if tp in ends}
+            self._fixed_ends |= ends
+        for partition in self.partitions:
+            end = ends[partition.topic, partition.partition]
+            if end < partition.end and not self._work.available_now:
+                # Brokers never tell a lower end (KIP-207) unless the log was cut; what is written
+                # there next has offsets that were done before. The next start looks into it.
+                self.holding.check_topics()
+                raise DataLoss(partition.topic, partition.partition, end, partition.end - 1)
+            partition.end = max(end, partition.end)
+
+    def _check_starts(self) -> None:
+        self.holding.check_topics()
+        done = {(p.topic, p.partition): p.done for p in self.partitions}
+        passed = self.holding.check_log_starts(done)
+        for partition in self.partitions:
+            start = passed.get((partition.topic, partition.partition))
+            if start is not None:
+                partition.log_start(start)
+
+    # -- holes
+
+    def look_for_holes(self) -> None:
+        """Where other members share a partition, look at what holds its stable offset back.
+
+        An offset that all our shares have passed belongs to another member, or is a hole.
+        """
+        for partition in self.partitions:
+            if self._auditing or partition.whole:
+                continue
+            owned = self.holding.owned[partition.topic, partition.partition]
+            first = partition.first_open()
+            span = self._audit.due(owned, first, partition.position)
+            if span is not None and partition.unclaimed(first, first):
+                self._auditing = True
+                self._audits.submit(self._look, partition, span)
+
+    def _look(self, partition: Partition, span: Span) -> None:
+        """In a thread of its own: which offsets are in the log."""
+        holes = None
+        try:
+            holes = self._audit.look(span)
+        except Exception as error:  # noqa: BLE001 - looked at again later
+            log.warning("could not look for holes in %s-%d: %s", span.topic, span.partition, error)
+        self._post(self._looked, partition, holes)
+
+    def _looked(self, partition: Partition, holes: OffsetRanges | None) -> None:
+        self._auditing = False
+        if holes:
+            self.saver.amend(partition, holes)

@@ -1,0 +1,64 @@
+"""How many offsets the next batch of a job spans."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from coopconsume.batch import Running
+    from coopconsume.options import Options
+    from coopconsume.report import SlotReport
+
+#: Offsets in the first batch where the size of records is not known, and where it is.
+FIRST_WINDOW = 20_000
+FIRST_WINDOW_OF_KNOWN = 1_000_000
+LARGEST_WINDOW = 2_000_000
+#: Bytes of keys and values in a batch.
+LARGEST_BYTES = 256 << 20
+#: How much smaller records may be on the brokers' disks than they are, by compression.
+_COMPRESSED = 2.0
+
+
+class Window:
+    """As many offsets as the slots handle in half a time box, and as fit in memory.
+
+    Args:
+        options: Of the consumer.
+        slots: How many slots there are.
+    """
+
+    def __init__(self, options: Options, slots: int) -> None:
+        self._slots = slots
+        self._most = options.max_offsets_per_trigger
+        self._batch_time = options.batch_time
+        self._window = FIRST_WINDOW
+        self._record_bytes = 0.0
+        self.has_begun = False
+
+    @property
+    def offsets(self) -> int:
+        """Offsets that the next batch may span."""
+        window = self._window
+        if self._record_bytes:
+            window = min(window, max(1, int(LARGEST_BYTES / self._record_bytes)))
+        return min(window, self._most or window)
+
+    def begin(self, stored_bytes: float | None) -> None:
+        """Start from what a record takes on the brokers' disks, if that is known."""
+        self.has_begun = True
+        if stored_bytes is not None:
+            self._record_bytes = stored_bytes * _COMPRESSED
+            self._window = FIRST_WINDOW_OF_KNOWN
+
+    def reported(self, report: SlotReport) -> None:
+        """A slot has told how large its records were."""
+        if report.rows:
+            self._record_bytes = report.value_bytes / report.rows
+
+    def completed(self, running: Running) -> None:
+        """All slots of a batch have told how fast they were."""
+        if running.timed_out:
+            self._window = max(self._slots, min(self._window, 2 * running.handled))
+        elif running.plan.span >= self._window // 2:
+            fits = int(running.rate * self._batch_time / 2)
+            self._window = min(LARGEST_WINDOW, max(self._window, min(fits, self._window * 64)))

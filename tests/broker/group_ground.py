@@ -1,0 +1,135 @@
+"""Members of a group as processes of their own, on one topic and one commit table."""
+
+from __future__ import annotations
+
+import json
+import queue
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from assignors import KeyRange, coverage
+from commits import CommitStore
+from coopconsume.cluster import Cluster
+from coopconsume.options import Options
+
+if TYPE_CHECKING:
+    from coopconsume.local_kafka import LocalKafka
+
+ROOT = Path(__file__).parents[2]
+SESSION = 3.0
+LIFE = 2.0 + 2.0  # batchTime and handlerTimeout below, and the lease
+
+
+class Process:
+    """A member in a process of its own."""
+
+    def __init__(self, config: dict[str, Any]) -> None:
+        self.popen = subprocess.Popen(
+            [sys.executable, "-m", "tests.broker.member_process", json.dumps(config)],
+            cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+        )  # fmt: skip
+        self.events: list[dict[str, Any]] = []
+        self._queue: queue.Queue[dict[str, Any]] = queue.Queue()
+        threading.Thread(target=self._read, daemon=True).start()
+
+    def _read(self) -> None:
+        assert self.popen.stdout is not None
+        for line in self.popen.stdout:
+            self._queue.put(json.loads(line))
+
+    def wait_for(self, event: str, timeout: float = 30.0, **facts: Any) -> dict[str, Any]:
+        """The next event of a kind; earlier ones of other kinds are passed over."""
+        deadline = time.monotonic() + timeout
+        while True:
+            try:
+                found = self._queue.get(timeout=max(0.01, deadline - time.monotonic()))
+            except queue.Empty:
+                raise AssertionError(f"no {event} {facts}; there were {self.events}") from None
+            self.events.append(found)
+            if found["event"] == event and facts.items() <= found.items():
+                return found
+
+    def count(self, event: str) -> int:
+        """How many events of a kind there were until now."""
+        while not self._queue.empty():
+            self.events.append(self._queue.get())
+        return sum(found["event"] == event for found in self.events)
+
+    def say(self, command: str) -> None:
+        """Give it a command."""
+        assert self.popen.stdin is not None
+        self.popen.stdin.write(f"{command}\n")
+        self.popen.stdin.flush()
+
+    def leave(self) -> None:
+        """Let it leave, and wait for its end."""
+        self.say("leave")
+        self.popen.wait(30)
+
+    def end(self) -> None:
+        """End it, whatever it is doing."""
+        self.popen.kill()
+        self.popen.wait(10)
+
+
+class Ground:
+    """One topic, one commit table, and the members started on them."""
+
+    def __init__(self, kafka: LocalKafka, topic: str, folder: Path) -> None:
+        self.kafka = kafka
+        self.topic = topic
+        self.options = {
+            "kafka.bootstrap.servers": kafka.bootstrap_servers,
+            "kafka.group.id": f"{topic}-group",
+            "kafka.session.timeout.ms": int(1000 * SESSION),
+            "kafka.heartbeat.interval.ms": 300,
+            "subscribe": topic,
+            "commitTable": str(folder / "commits"),
+            "batchTime": 1,
+            "handlerTimeout": 1,
+            "drainTimeout": 2,
+        }
+        self.group = f"{topic}-group"
+        cluster = Cluster(Options.parse(self.options))
+        self.store = CommitStore.open(self.options["commitTable"], cluster=cluster.cluster_id)
+        cluster.close()
+        self.processes: list[Process] = []
+
+    def start(self, slots: int = 1, *, freezes_as_leader: bool = False, **options: Any) -> Process:
+        """Start a member."""
+        config = {
+            "options": self.options | options, "slots": slots,
+            "freezes_as_leader": freezes_as_leader,
+        }  # fmt: skip
+        self.processes.append(Process(config))
+        return self.processes[-1]
+
+    def settled(self, *members: Process) -> int:
+        """The epoch under which all of some members, and they alone, have begun."""
+        deadline = time.monotonic() + 30
+        latest = {member: member.wait_for("begin") for member in members}
+        while True:
+            now = self.store.current_epoch(self.group)
+            assert now is not None
+            behind = [m for m in members if latest[m]["epoch"] < now.number]
+            if not behind:
+                break
+            for member in behind:
+                latest[member] = member.wait_for("begin", max(1, deadline - time.monotonic()))
+        row = self.store.assignment(self.group)
+        assert row is not None
+        live = set(row.members) - set(row.fenced)
+        assert live == {begin["member"] for begin in latest.values()}
+        ranges: dict[int, list[KeyRange]] = {}
+        for begin in latest.values():
+            for _, partition, first, last in begin["shares"]:
+                ranges.setdefault(partition, []).append(KeyRange(first, last))
+        for parts in ranges.values():
+            found = coverage(parts)
+            assert not found.holes
+            assert not found.overlaps
+        return now.number

@@ -1,0 +1,113 @@
+"""A member of a group without Spark, as a program: it joins, commits, and tells what happens.
+
+Started with a JSON of its options; each line it prints is an event as JSON, each line it reads is
+a command: ``commit N`` (under what it holds), ``leave``. With ``freezes_as_leader`` it stops
+itself by SIGSTOP once, between Kafka's telling it to lead and its opening the epoch.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import time
+from typing import TYPE_CHECKING, Any
+
+from commits import CommitStoreError, OffsetRanges
+from coopconsume.membership import Membership
+from coopconsume.options import Options
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from assignors import Share
+    from coopconsume.holding import Holding
+
+
+def tell(event: str, **facts: Any) -> None:
+    """Print an event."""
+    line = json.dumps({"event": event, "at": time.monotonic(), **facts})
+    sys.stdout.write(f"{line}\n")
+    sys.stdout.flush()
+
+
+class Teller:
+    """A worker that only tells what it is given."""
+
+    def __init__(self) -> None:
+        self.holding: Holding | None = None
+
+    def begin(self, holding: Holding) -> None:
+        """Tell the shares, and how long to wait for an earlier owner."""
+        self.holding = holding
+        shares = [
+            [s.topic, s.partition, s.key_range.first, s.key_range.last] for s in holding.shares
+        ]
+        waits = [holding.waits((s.topic, s.partition), [s.key_range]) for s in holding.shares]
+        tell(
+            "begin", epoch=holding.epoch.number, member=holding.member, shares=shares,
+            wait=max(waits, default=0.0),
+        )  # fmt: skip
+
+    def drain(self, _timeout: float) -> Sequence[Share]:
+        """Tell it; nothing runs."""
+        tell("drain")
+        return []
+
+    def drop(self) -> None:
+        """Tell it; what is held is kept, to try to commit under it."""
+        tell("drop")
+
+    def fail(self, error: BaseException) -> None:
+        """Tell the error."""
+        tell("fail", error=type(error).__name__, text=str(error))
+
+
+def freeze_as_leader(membership: Membership) -> None:
+    """Stop this process the first time it is about to open an epoch."""
+    open_epoch = membership.store.open_epoch
+
+    def frozen(*args: Any, **more: Any) -> Any:
+        membership.store.open_epoch = open_epoch  # type: ignore[method-assign]
+        tell("freezing")
+        os.kill(os.getpid(), signal.SIGSTOP)
+        return open_epoch(*args, **more)
+
+    membership.store.open_epoch = frozen  # type: ignore[method-assign]
+
+
+def main(config: dict[str, Any]) -> None:
+    """Join, and do as told."""
+    options = Options.parse(config["options"])
+    worker = Teller()
+    membership = Membership(options, config.get("slots", 1), worker)
+    if config.get("freezes_as_leader"):
+        freeze_as_leader(membership)
+    try:
+        membership.subscribe(options.subscribe, options.subscribe_pattern)
+    except Exception as error:  # noqa: BLE001 - the test looks at it
+        tell("refused", error=type(error).__name__, text=str(error))
+        membership.leave()
+        return
+    for line in sys.stdin:
+        command, *words = line.split()
+        if command == "leave":
+            break
+        holding = worker.holding
+        assert holding is not None
+        offset = int(words[0])
+        share = holding.shares[0]
+        tp = (share.topic, share.partition)
+        try:
+            holding.commit({tp: OffsetRanges([(offset, offset)])})
+            tell("committed", offset=offset, epoch=holding.epoch.number)
+        except CommitStoreError as error:
+            tell("refused", offset=offset, error=type(error).__name__, text=str(error))
+            membership.fenced(str(error))
+    membership.leave()
+    tell("left")
+
+
+if __name__ == "__main__":
+    main(json.loads(sys.argv[1]))

@@ -1,0 +1,208 @@
+"""A group of real processes on a real broker: who holds what, and who is fenced."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from typing import TYPE_CHECKING
+
+import pytest
+from kafka import KafkaConsumer
+from kafka.admin import KafkaAdminClient
+
+from commits import ACCEPT_RANGE_FETCH
+from tests.broker.group_ground import LIFE, SESSION
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tests.broker.group_ground import Ground
+
+pytestmark = pytest.mark.broker
+
+
+def test_members_share_one_partition_and_hand_it_over(ground: Ground) -> None:
+    """Each joining and leaving deals the key hashes anew; what was handed over needs no waiting."""
+    a = ground.start(slots=2)
+    assert ground.settled(a) == 1
+    b = ground.start()
+    second = ground.settled(a, b)
+    c = ground.start()
+    third = ground.settled(a, b, c)
+    assert (second, third) == (2, 3)
+    sizes = {}
+    for name, member in (("a", a), ("b", b), ("c", c)):
+        begin = member.events[-1]
+        assert begin["wait"] == 0
+        sizes[name] = sum(last - first + 1 for *_, first, last in begin["shares"]) / 2**63
+    assert sizes == pytest.approx({"a": 0.5, "b": 0.25, "c": 0.25})
+    a.say("commit 0")
+    b.say("commit 1")
+    a.wait_for("committed", offset=0)
+    b.wait_for("committed", offset=1)
+    before = time.monotonic()
+    b.leave()
+    assert ground.settled(a, c) == 4
+    assert time.monotonic() - before < SESSION, "leaving is at once"
+    assert a.events[-1]["wait"] == c.events[-1]["wait"] == 0
+    commits = ground.store.state(ground.group)[ground.topic, 0]
+    assert commits.stable_offset == 2
+
+
+def test_a_topic_that_is_not_open_is_not_split(ground: Ground) -> None:
+    """Then a member works on the whole partition and the other one waits for its turn."""
+    ground.store.set_setting(ACCEPT_RANGE_FETCH, value=None, topic=ground.topic)
+    a, b = ground.start(), ground.start()
+    ground.settled(a, b)
+    shares = a.events[-1]["shares"] + b.events[-1]["shares"]
+    assert shares == [[ground.topic, 0, 0, 2**63 - 1]]
+    owner, other = (a, b) if a.events[-1]["shares"] else (b, a)
+    owner.leave()
+    ground.settled(other)
+    assert other.events[-1]["shares"] == shares
+
+
+def test_partitions_that_are_added_are_shared_out(ground: Ground) -> None:
+    """The leader sees them when it looks at the topic again, and Kafka rebalances."""
+    a = ground.start(**{"kafka.metadata.max.age.ms": 1_000})
+    first = ground.settled(a)
+    b = ground.start(**{"kafka.metadata.max.age.ms": 1_000})
+    assert ground.settled(a, b) > first
+    admin = KafkaAdminClient(bootstrap_servers=ground.kafka.bootstrap_servers)
+    admin.create_partitions({ground.topic: 2})
+    admin.close()
+    partitions: set[int] = set()
+    while partitions != {0, 1}:
+        a.wait_for("begin")
+        row = ground.store.assignment(ground.group)
+        assert row is not None
+        partitions = {share.partition for held in row.members.values() for share in held}
+
+
+def test_a_member_that_does_not_share_gets_whole_partitions(ground: Ground) -> None:
+    """With one partition and one such member, Kafka's classic assignment results."""
+    a = ground.start(allowKeyShare="false")
+    ground.settled(a)
+    b = ground.start()
+    ground.settled(a, b)
+    shares = a.events[-1]["shares"] + b.events[-1]["shares"]
+    assert [tuple(share[1:]) for share in shares] == [(0, 0, 2**63 - 1)]
+
+
+def test_after_a_kill_the_others_wait_for_a_batch_life(ground: Ground) -> None:
+    """Kafka notices after the session timeout; what the dead member had is in doubt."""
+    a = ground.start()
+    ground.settled(a)
+    b = ground.start()
+    ground.settled(a, b)
+    dead = b.events[-1]["shares"]
+    b.popen.kill()
+    killed = time.monotonic()
+    epoch = ground.settled(a)
+    assert time.monotonic() - killed < SESSION + 5
+    assert a.events[-1]["wait"] == pytest.approx(LIFE, abs=1.0)
+    row = ground.store.assignment(ground.group)
+    assert row is not None
+    assert row.epoch.number == epoch
+    assert [list(doubt.share) for doubt in row.doubts] == dead
+
+
+def test_a_member_that_was_frozen_is_fenced_and_may_come_back(ground: Ground) -> None:
+    """Beyond its session others have its share; what it commits then is refused."""
+    a, b = ground.start(), ground.start()
+    ground.settled(a, b)
+    os.kill(b.popen.pid, signal.SIGSTOP)
+    epoch = ground.settled(a)
+    b.say("commit 5")
+    os.kill(b.popen.pid, signal.SIGCONT)
+    refused = b.wait_for("refused")
+    assert refused["error"] == "FencedMember"
+    assert refused["offset"] == 5
+    assert ground.settled(a, b) > epoch
+    b.say("commit 6")
+    b.wait_for("committed", offset=6)
+    commits = ground.store.state(ground.group)[ground.topic, 0]
+    assert commits.ranges.pairs() == [(6, 6)]
+
+
+def test_a_leader_that_slept_fences_nobody(ground: Ground) -> None:
+    """It wakes with an old decision: its epoch does not count, the live group goes on."""
+    sleeper = ground.start(freezes_as_leader=True)
+    sleeper.wait_for("freezing")
+    a = ground.start()
+    epoch = ground.settled(a)
+    a.say("commit 0")
+    a.wait_for("committed", epoch=epoch)
+    os.kill(sleeper.popen.pid, signal.SIGCONT)
+    assert ground.settled(a, sleeper) == epoch + 1
+    kinds = [
+        (entry["epoch"], entry["counted"]) for entry in ground.store.history(ground.group)
+        if entry["kind"] == "epoch"
+    ]  # fmt: skip
+    assert [number for number, counted in kinds if counted] == [epoch, epoch + 1]
+
+
+def test_a_static_member_comes_back_without_a_rebalance(ground: Ground) -> None:
+    """Its new process takes over in the log; the one it replaces is fenced, by Kafka too."""
+    a = ground.start()
+    b = ground.start(**{"kafka.group.instance.id": "b"})
+    epoch = ground.settled(a, b)
+    old, drains = b.events[-1], a.count("drain")
+    os.kill(b.popen.pid, signal.SIGSTOP)
+    again = ground.start(**{"kafka.group.instance.id": "b"})
+    new = again.wait_for("begin")
+    assert (new["epoch"], new["shares"]) == (epoch, old["shares"])
+    assert new["member"] != old["member"]
+    assert new["wait"] == pytest.approx(LIFE, abs=1.0)
+    again.say("commit 1")
+    again.wait_for("committed", offset=1)
+    b.say("commit 2")
+    os.kill(b.popen.pid, signal.SIGCONT)
+    assert b.wait_for("refused")["error"] == "FencedMember"
+    failed = b.wait_for("fail")
+    assert failed["error"] == "FencedMember"
+    assert "kafka.group.instance.id 'b'" in failed["text"]
+    assert a.count("drain") == drains
+    assert ground.store.state(ground.group)[ground.topic, 0].ranges.pairs() == [(1, 1)]
+
+
+def test_a_static_member_that_left_in_order_need_not_wait(ground: Ground) -> None:
+    """It gave back its shares in the log before; Kafka keeps its place for the new process."""
+    a = ground.start(**{"kafka.group.instance.id": "a"})
+    epoch = ground.settled(a)
+    a.leave()
+    again = ground.start(**{"kafka.group.instance.id": "a"})
+    begin = again.wait_for("begin")
+    assert (begin["epoch"], begin["wait"]) == (epoch, 0)
+    again.say("commit 0")
+    again.wait_for("committed")
+
+
+def test_members_with_another_store_are_refused(ground: Ground, tmp_path: Path) -> None:
+    """The odd one out is told so and leaves; the others go on."""
+    a, b = ground.start(), ground.start()
+    ground.settled(a, b)
+    odd = ground.start(commitTable=str(tmp_path / "elsewhere"))
+    refused = odd.wait_for("refused")
+    assert refused["error"] == "GroupRefused"
+    assert "commit table" in refused["text"]
+    assert "commitTable" in refused["text"]
+    odd.popen.wait(20)
+    ground.settled(a, b)
+
+
+def test_plain_consumers_and_ours_are_told_apart(ground: Ground) -> None:
+    """A group that plain consumers are in does not take us, in plain words."""
+    plain = KafkaConsumer(
+        ground.topic, bootstrap_servers=ground.kafka.bootstrap_servers, group_id=ground.group
+    )
+    deadline = time.monotonic() + 20
+    while not plain.assignment() and time.monotonic() < deadline:
+        plain.poll(timeout_ms=100)
+    assert plain.assignment()
+    ours = ground.start()
+    refused = ours.wait_for("refused")
+    plain.close()
+    assert refused["error"] == "GroupRefused"
+    assert "stop them and start ours" in refused["text"]

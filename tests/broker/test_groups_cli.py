@@ -1,0 +1,160 @@
+"""``coopconsume topics`` and ``groups`` on a real broker and live groups, and Kafka's own tool."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from click.testing import CliRunner
+
+from assignors import MAX_KEY_HASH, KeyRange
+from coopconsume.cli import main
+from coopconsume.overview import describe_group, list_groups
+from tests.broker.group_ground import LIFE
+
+if TYPE_CHECKING:
+    from click.testing import Result
+
+    from coopconsume.local_kafka import LocalKafka
+    from tests.broker.group_ground import Ground, Process
+    from tests.conftest import TopicFactory
+
+pytestmark = pytest.mark.broker
+TOOL = "org.apache.kafka.tools.consumer.group.ConsumerGroupCommand"
+
+
+def called(kafka: LocalKafka, table: object, *words: str) -> Result:
+    """Call a command with the cluster and the commit table that it needs."""
+    place = ["--bootstrap-servers", kafka.bootstrap_servers, "--commit-table", str(table)]
+    return CliRunner().invoke(main, [*words, *place])
+
+
+def document(kafka: LocalKafka, table: object, *words: str) -> Any:
+    """What a command answers with --json."""
+    result = called(kafka, table, *words, "--json")
+    assert result.exit_code == 0, result.output
+    return json.loads(result.stdout)
+
+
+def shared_by(ground: Ground, **second: str) -> tuple[Process, Process]:
+    """Two members that share the partition: one of two slots, the other with some options.
+
+    The first has handed over to both, and so written the group's offset to Kafka.
+    """
+    a = ground.start(slots=2)
+    ground.settled(a)
+    b = ground.start(**second)
+    ground.settled(a, b)
+    return a, b
+
+
+def test_topics_are_opened_closed_and_described(
+    kafka: LocalKafka, topic: TopicFactory, tmp_path: Path
+) -> None:
+    """Without a group; a topic that does not exist stops it before anything is changed."""
+    one, two, table = topic(1), topic(3), tmp_path / "commits"
+    missing = called(kafka, table, "topics", "alter", one, "nowhere", "--accept-range-fetch")
+    assert (missing.exit_code, missing.stdout) == (1, "")
+    assert "no topic 'nowhere'" in missing.stderr
+    unmade = called(kafka, table, "topics", "describe")
+    assert unmade.exit_code == 1
+    assert f"no commit table at {table}" in unmade.stderr
+    assert not table.exists()
+    assert called(kafka, table, "topics", "alter", two, "--accept-range-fetch").exit_code == 0
+    assert {
+        (found["name"], found["partitions"], found["accept_range_fetch"])
+        for found in document(kafka, table, "topics", "describe", one, two)
+    } == {(one, 1, False), (two, 3, True)}
+    everything = called(kafka, table, "topics", "describe").stdout
+    assert re.search(rf"^{two} +3 +open ", everything, re.MULTILINE)
+    assert re.search(rf"^{one} +1 +no ", everything, re.MULTILINE)
+    assert "__consumer_offsets" not in everything
+    called(kafka, table, "topics", "alter", two, "--no-accept-range-fetch")
+    (closed,) = document(kafka, table, "topics", "describe", two)
+    assert not closed["accept_range_fetch"]
+
+
+def test_a_live_group_is_described(ground: Ground) -> None:
+    """Members as Kafka and the log have them, shares, lag in records, epochs; and what is gone."""
+    kafka, table = ground.kafka, ground.store.target
+    a, b = shared_by(ground, **{"kafka.group.instance.id": "bee", "kafka.client.id": "second"})
+    begun = [process.events[-1] for process in (a, b)]
+    for offset in (0, 3, 4):
+        a.say(f"commit {offset}")
+        a.wait_for("committed", offset=offset)
+    found = document(kafka, table, "groups", "describe", ground.group)
+    assert (found["state"], found["epoch"], found["lag"]) == ("Stable", begun[0]["epoch"], 7)
+    assert found["assignor"] == "key-range-sticky"
+    assert found["notes"] == []
+    members = {member["id"]: member for member in found["members"]}
+    first, second = (members.pop(begin["member"]) for begin in begun)
+    assert not members
+    assert (first["slots"], first["host"], first["instance_id"]) == (2, "127.0.0.1", None)
+    assert (second["slots"], second["client_id"], second["instance_id"]) == (1, "second", "bee")
+    assert {first["standing"], second["standing"]} == {"working"}
+    (partition,) = found["partitions"]
+    assert [owned["key_range"]["last"] for owned in partition["owners"]][-1] == MAX_KEY_HASH
+    assert {owned["member"] for owned in partition["owners"]} == {first["id"], second["id"]}
+    offsets = ("stable_offset", "end_offset", "committed_above", "gaps", "primary_offset")
+    assert [partition[name] for name in offsets] == [1, 10, 2, 1, 0]
+    assert partition["primary_is_ours"]
+    assert found["events"][-1]["members"] == 2
+    assert found["events"][-1]["by"] == first["id"]
+
+    b.popen.kill()
+    ground.settled(a)
+    text = called(kafka, table, "groups", "describe", ground.group).stdout
+    assert re.search(r"^A .* working$", text, re.MULTILINE)
+    assert re.search(rf"^{ground.topic}-0 +A{{32}} +1 +10 +2 +1 +0 +7 +[01]$", text, re.MULTILINE)
+    (partition,) = document(kafka, table, "groups", "describe", ground.group)["partitions"]
+    doubted = {doubt["key_range"]["last"]: doubt["seconds"] for doubt in partition["doubts"]}
+    assert doubted[begun[1]["shares"][0][-1]] == LIFE
+    (summary,) = document(kafka, table, "groups", "list")
+    assert (summary["group"], summary["members"], summary["lag"]) == (ground.group, 1, 7)
+
+
+def test_what_has_no_members_or_is_unknown_is_told(ground: Ground) -> None:
+    """Claims by hand of a group that Kafka never saw; a group that nobody knows, by its name."""
+    kafka, table = ground.kafka, ground.store.target
+    low, _ = KeyRange().split(2)
+    share = (ground.topic, 0, low.first, low.last)
+    epoch = ground.store.claim("by-hand", "somebody", [share])
+    ground.store.start("by-hand", epoch, "somebody", {(ground.topic, 0): 4})
+    options = {"kafka.bootstrap.servers": kafka.bootstrap_servers, "commitTable": table}
+    (summary,) = list_groups(options)
+    assert (summary.group, summary.state, summary.claims, summary.lag) == ("by-hand", "Dead", 1, 6)
+    found = describe_group(options, "by-hand")
+    assert [(claim.member, claim.epoch) for claim in found.claims] == [("somebody", 1)]
+    assert "Kafka does not know the group" in found.notes[0]
+    text = called(kafka, table, "groups", "describe", "by-hand").stdout
+    assert f"{ground.topic}-0  {'A' * 16}{'.' * 16}" in text
+    assert re.search(
+        r"^by-hand +Dead +0 +- +1 +1 +6$",
+        called(kafka, table, "groups", "list").stdout,
+        re.MULTILINE,
+    )
+    unknown = called(kafka, table, "groups", "describe", "by-hnd")
+    assert (unknown.exit_code, unknown.stdout) == (1, "")
+    assert "no group 'by-hnd'" in unknown.stderr
+    assert "did you mean 'by-hand'?" in unknown.stderr
+
+
+def test_kafkas_own_tool_shows_the_group(ground: Ground) -> None:
+    """A partition of several members has a row for each, with the group's one offset and lag."""
+    a, b = shared_by(ground, **{"kafka.client.id": "second"})
+    a.say("commit 0")
+    a.wait_for("committed")
+    b.leave()
+    ground.settled(a)
+    b = ground.start(**{"kafka.client.id": "second"})
+    ground.settled(a, b)
+    words = ("--bootstrap-server", ground.kafka.bootstrap_servers, "--describe", "--group")
+    done = ground.kafka.run_tool(TOOL, *words, ground.group)
+    assert done.returncode == 0, done.stderr
+    rows = [line.split() for line in done.stdout.splitlines() if ground.topic in line]
+    assert {(row[2], row[3], row[4], row[5]) for row in rows} == {("0", "1", "10", "9")}
+    assert {row[6] for row in rows} == {p.events[-1]["member"] for p in (a, b)}
+    assert len(rows) == 2
