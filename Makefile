@@ -4,7 +4,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint bench clean
+.PHONY: help setup demo test lint bench chaos clean
 
 help: ## show what there is to do
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 20
@@ -37,6 +37,9 @@ lint: $(VENV)/.ready ## ruff and mypy strict
 
 bench: $(VENV)/.ready ## print the benchmark tables, both sides in turn
 	@$(BIN)/python -m tests.bench $(ARGS)
+
+chaos: $(VENV)/.ready ## three applications under rounds of bad luck (ROUNDS=n SEED=s)
+	@$(BIN)/python -m tests.chaos --rounds $(or $(ROUNDS),5) $(if $(SEED),--seed $(SEED))
 
 clean: ## remove the virtual environment and caches of this folder
 	@rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis

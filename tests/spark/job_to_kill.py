@@ -24,8 +24,10 @@ class FailsSometimes:
 
 
 def main(config: dict) -> None:
-    """Drain the topic, or be killed at it."""
+    """Drain the topic, or be killed at it; wait for a line, so that Spark can be up before."""
     spark = local_session("to-be-killed", cores=6)
+    if not sys.stdin.readline():
+        return
     with CooperativeConsumer(config["options"], spark) as consumer:
         query = consumer.foreach(
             Recorded(config["history"], FailsSometimes(config["most"])),

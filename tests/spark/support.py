@@ -9,6 +9,7 @@ from coopconsume import Reject, Retry, current_slot
 from coopconsume.history import Recorder
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
     from coopconsume import Record
@@ -43,16 +44,26 @@ class Sleep:
         time.sleep(self.most * (record.offset * 2654435761 % 1000) / 1000)
 
 
-def options(kafka: Any, folder: Path, topic: str, group: str = "g", **more: Any) -> dict[str, Any]:
-    """Options of a consumer of one topic with its tables in a folder."""
+def until(condition: Callable[[], Any], seconds: float = 60.0) -> Any:
+    """Wait until a condition holds, and return what it gave."""
+    deadline = time.monotonic() + seconds
+    while not (answer := condition()):
+        assert time.monotonic() < deadline, f"still not so after {seconds:g} s"
+        time.sleep(0.05)
+    return answer
+
+
+def options(kafka: Any, folder: Path, topic: str, **more: Any) -> dict[str, Any]:
+    """Options of a consumer of one topic, in a group of its own, with its tables in a folder."""
     return {
         "kafka.bootstrap.servers": kafka.bootstrap_servers,
-        "kafka.group.id": group,
+        "kafka.group.id": f"{topic}-group",
+        "kafka.session.timeout.ms": 3000,
         "subscribe": topic,
         "commitTable": str(folder / "commits"),
         "slots": 4,
         "batchTime": "5 seconds",
-        "handlerTimeout": "30 seconds",
+        "handlerTimeout": "10 seconds",
     } | more
 
 

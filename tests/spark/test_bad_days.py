@@ -7,9 +7,9 @@ import time
 import pytest
 
 from coopconsume import CooperativeConsumer, LocalKafka
-from coopconsume.errors import DataLoss, ExternalReset
+from coopconsume.errors import DataLoss, ExternalReset, TopicNotFound, TopicReplaced
 from coopconsume.history import check, read_history
-from tests.spark.support import Recorded, Sleep, done_book, options, pending_book
+from tests.spark.support import Recorded, Sleep, done_book, options, pending_book, until
 
 pytestmark = [pytest.mark.spark, pytest.mark.broker]
 
@@ -22,15 +22,16 @@ def test_a_broker_that_is_killed_and_comes_back_loses_nothing(spark, tmp_path):
         broker.create_topic("t", 2)
         producer = KafkaProducer(bootstrap_servers=broker.bootstrap_servers, linger_ms=20)
         produced: dict = {("t", 0): {}, ("t", 1): {}}
-        for i in range(2_000):
+        for i in range(1_200):
             sent = producer.send("t", key=b"k%d" % (i % 60), partition=i % 2)
             produced["t", i % 2][i // 2] = b"k%d" % (i % 60)
         producer.flush()
-        assert sent.get(10).offset == 999
+        assert sent.get(10).offset == 599
         producer.close()
         opts = options(
-            broker, tmp_path, "t", batchTime=1, handlerTimeout=30, maxOffsetsPerTrigger=300
+            broker, tmp_path, "t", batchTime=1, handlerTimeout=5, maxOffsetsPerTrigger=300
         )
+        group = opts["kafka.group.id"]
         with CooperativeConsumer(opts, spark) as consumer:
             query = consumer.foreach(Recorded(tmp_path / "history", Sleep(0.005))).start()
             while query.lastProgress is None:
@@ -42,14 +43,47 @@ def test_a_broker_that_is_killed_and_comes_back_loses_nothing(spark, tmp_path):
             query.stop()
             store = consumer.membership().store
             verdict = check(
-                read_history(tmp_path / "history"), produced, done_book(store, "g"),
-                pending_book(store, "g"), {},
+                read_history(tmp_path / "history"), produced, done_book(store, group),
+                pending_book(store, group), {},
             )  # fmt: skip
             assert not verdict.lost, str(verdict)
             assert not verdict.order_breaks, str(verdict)
             assert not verdict.overlaps, str(verdict)
-            assert verdict.done == 2_000
-            assert consumer.membership().cluster.primary()["t", 0].offset == 1_000
+            assert verdict.done == 1_200
+            assert consumer.membership().cluster.primary()["t", 0].offset == 600
+
+
+@pytest.mark.parametrize("fail", [True, False])
+def test_a_topic_that_is_made_anew_is_told_by_its_id(spark, kafka, topic, produce, tmp_path, fail):
+    """The job stops and says so, or goes on with the new topic and skips none of its records."""
+    from kafka.admin import KafkaAdminClient
+
+    name = topic(1)
+    produce(name, [(b"old", b"") for _ in range(20)])
+    opts = options(kafka, tmp_path, name, failOnDataLoss=fail)
+    admin = KafkaAdminClient(bootstrap_servers=kafka.bootstrap_servers)
+    with CooperativeConsumer(opts, spark) as consumer:
+        query = consumer.foreach(Recorded(tmp_path / "history")).start()
+        query.processAllAvailable()
+        admin.delete_topics([name])
+        until(lambda: name not in admin.list_topics(), 20)
+        kafka.create_topic(name, 1)
+        admin.close()
+        produce(name, [(b"new", b"") for _ in range(5)])
+        if fail:
+            with pytest.raises((TopicNotFound, TopicReplaced), match=name):
+                query.awaitTermination(60)
+            return
+        until(lambda: handled(tmp_path / "history").count(b"new") == 5, 60)
+        query.processAllAvailable()
+        query.stop()
+        (row,) = consumer.committed().collect()
+        assert (row["stable_offset"], row["committed_above"]) == (5, 0)
+
+
+def handled(folder):
+    """The keys of all calls."""
+    return [call.key for call in read_history(folder)]
 
 
 def test_deleted_records_stop_the_job_or_are_reported(spark, kafka, topic, produce, tmp_path):
@@ -82,7 +116,7 @@ def test_an_offset_moved_by_kafkas_tools_is_noticed(spark, kafka, topic, produce
     """A reset of the primary offset stops the next start, or is followed if so told."""
     name = topic(1)
     produce(name, [(b"k", b"") for _ in range(10)])
-    opts = options(kafka, tmp_path, name, group=name)
+    opts = options(kafka, tmp_path, name) | {"kafka.group.id": name}
     with CooperativeConsumer(opts, spark) as consumer:
         consumer.commit(consumer.poll(10))
     tool = kafka.run_tool(
@@ -110,6 +144,6 @@ def test_a_group_that_existed_before_starts_where_it_stood(spark, kafka, topic, 
     plain.assign([TopicPartition(name, 0)])
     plain.commit({TopicPartition(name, 0): OffsetAndMetadata(6, "", -1)})
     plain.close()
-    opts = options(kafka, tmp_path, name, group=name, startingOffsets="earliest")
+    opts = options(kafka, tmp_path, name) | {"kafka.group.id": name}
     with CooperativeConsumer(opts, spark) as consumer:
         assert sorted(r["offset"] for r in consumer.poll(10).collect()) == [6, 7, 8, 9]

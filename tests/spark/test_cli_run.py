@@ -93,7 +93,7 @@ def arguments(kafka: LocalKafka, folder: Path, topic: str, handler: str, *more: 
     """Of ``coopconsume run`` for a topic, with two slots."""
     options = {
         "kafka.bootstrap.servers": kafka.bootstrap_servers,
-        "kafka.group.id": "g",
+        "kafka.group.id": f"{topic}-group",
         "subscribe": topic,
         "commitTable": str(folder / "commits"),
         "slots": "2",
@@ -109,7 +109,9 @@ def done(folder: Path, kafka: LocalKafka, topic: str) -> int:
     admin = KafkaAdminClient(bootstrap_servers=kafka.bootstrap_servers)
     cluster = str(admin.describe_cluster()["cluster_id"])
     admin.close()
-    commits = CommitStore.open(folder / "commits", cluster=cluster).state("g")[topic, 0]
+    commits = CommitStore.open(folder / "commits", cluster=cluster).state(f"{topic}-group")[
+        topic, 0
+    ]
     return commits.stable_offset + len(commits.ranges)
 
 
@@ -132,31 +134,31 @@ def test_a_handler_of_the_users_folder_drains_a_topic(
     assert done(folder, kafka, name) == 100
 
 
-def test_ctrl_c_finishes_what_is_in_flight(
+def test_ctrl_c_once_and_twice(
     kafka: LocalKafka, topic: TopicFactory, produce: Produce, folder: Path
 ) -> None:
-    """SIGTERM, as the first Ctrl-C, commits what was begun and leaves with 0."""
-    name = topic()
-    produce(name, [(b"a", b"1"), (b"b", b"2")])
-    command = Running(folder, *arguments(kafka, folder, name, "slow"))
-    command.wait_for(folder / "started")
+    """SIGTERM, as the first Ctrl-C, commits what was begun; a second Ctrl-C leaves at once."""
+    commands = {}
+    for handler, records in (("slow", [(b"a", b"1"), (b"b", b"2")]), ("stuck", [(b"a", b"1")])):
+        name, home = topic(), folder / handler
+        produce(name, records)
+        home.mkdir()
+        (home / "handlers_of_a_user.py").write_text(HANDLERS)
+        # Both at once, as starting is most of what they do.
+        commands[handler] = Running(home, *arguments(kafka, home, name, handler)), home, name
+
+    command, home, name = commands["slow"]
+    command.wait_for(home / "started")
     assert command.end(signal.SIGTERM) == 0, command.said.read_text()
     assert "finishing what is in flight" in command.said.read_text()
-    assert done(folder, kafka, name) == 2
+    assert done(home, kafka, name) == 2
 
-
-def test_a_second_ctrl_c_leaves_at_once(
-    kafka: LocalKafka, topic: TopicFactory, produce: Produce, folder: Path
-) -> None:
-    """A handler that takes 50 s does not hold it up; its record is not committed."""
-    name = topic()
-    produce(name, [(b"a", b"1")])
-    command = Running(folder, *arguments(kafka, folder, name, "stuck"))
-    command.wait_for(folder / "started")
+    command, home, name = commands["stuck"]
+    command.wait_for(home / "started")
     began = time.monotonic()
     assert command.end(signal.SIGINT, signal.SIGINT) == 130, command.said.read_text()
-    assert time.monotonic() - began < 20
-    assert done(folder, kafka, name) == 0
+    assert time.monotonic() - began < 20, "its handler takes 50 s, and holds it up"
+    assert done(home, kafka, name) == 0
 
 
 def test_no_such_topic_is_one_sentence(kafka: LocalKafka, folder: Path) -> None:

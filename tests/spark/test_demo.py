@@ -9,13 +9,19 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from coopconsume.demo.processes import kill_tree, process_tree
 from coopconsume.demo.story import slow_aircraft
 from coopconsume.demo.topic import planned_records
+from tests.spark.support import until
+
+if TYPE_CHECKING:
+    from kafka import KafkaAdminClient
+
+    from coopconsume.local_kafka import LocalKafka
 
 pytestmark = [pytest.mark.spark, pytest.mark.broker]
 
@@ -71,6 +77,39 @@ def test_ctrl_c_ends_the_demo_with_all_it_has_started(tmp_path: Path) -> None:
     alive = {int(path.name) for path in Path("/proc").glob("[0-9]*")} & set(tree)
     assert not [pid for pid in alive if "Z" not in Path(f"/proc/{pid}/stat").read_text()]
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.timeout(120)
+def test_ctrl_c_on_another_cluster_leaves_nothing_there(kafka: LocalKafka, tmp_path: Path) -> None:
+    """The topic of its own and its groups are deleted; what else the cluster has stays."""
+    from kafka import KafkaAdminClient
+
+    admin = KafkaAdminClient(bootstrap_servers=kafka.bootstrap_servers)
+    before = set(admin.list_topics())
+    demo = start(tmp_path, "--bootstrap-servers", kafka.bootstrap_servers)
+    assert demo.stdout is not None
+    assert demo.stderr is not None
+    said = []
+    for line in demo.stdout:
+        said.append(line)
+        if line.startswith("Act 1."):
+            break
+    (topic,) = {name for name in admin.list_topics() if name.startswith("flights-")} - before
+    assert topic in "".join(said), said
+    until(lambda: any(group.endswith(topic[-8:]) for group in groups(admin)), 40)
+    os.kill(demo.pid, signal.SIGINT)
+    assert demo.wait(40) == 130
+    for stream in (demo.stdout, demo.stderr):
+        stream.close()
+    assert topic not in admin.list_topics()
+    assert not any(group.endswith(topic[-8:]) for group in groups(admin))
+    admin.close()
+    assert not list(tmp_path.iterdir())
+
+
+def groups(admin: KafkaAdminClient) -> set[str]:
+    """The groups that a cluster knows."""
+    return {str(group["group_id"]) for group in admin.list_groups()}
 
 
 def test_a_tree_is_killed_whole() -> None:

@@ -3,76 +3,47 @@
 from __future__ import annotations
 
 import json
-import os
 import random
-import signal
 import subprocess
 import sys
 import time
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
 from commits import CommitStore
 from coopconsume import counted
+from coopconsume.demo.processes import kill_tree
 from coopconsume.history import Kill, check, read_history
-from tests.spark.support import done_book, options, pending_book
+from tests.spark.support import done_book, options, pending_book, until
 
 pytestmark = [pytest.mark.spark, pytest.mark.broker]
 ROOT = Path(__file__).parents[2]
 
 
-def descendants(pid: int) -> list[int]:
-    """All processes below one, from /proc."""
-    children: dict[int, list[int]] = {}
-    for stat in Path("/proc").glob("[0-9]*/stat"):
-        try:
-            fields = stat.read_text().rsplit(")", 1)[1].split()
-        except OSError:
-            continue
-        children.setdefault(int(fields[1]), []).append(int(stat.parent.name))
-    found, todo = [], [pid]
-    while todo:
-        todo += (more := children.get(todo.pop(), []))
-        found += more
-    return found
-
-
-def kill_tree(process: subprocess.Popen) -> None:
-    """SIGKILL a process and all below it, and wait until every one is gone."""
-    everyone = [process.pid, *descendants(process.pid)]
-    for pid in everyone:
-        try:
-            os.kill(pid, signal.SIGKILL)
-        except ProcessLookupError:
-            continue
-    process.wait(10)
-    deadline = time.monotonic() + 10
-    while time.monotonic() < deadline:
-        alive = [p for p in everyone if Path(f"/proc/{p}/stat").exists() and not is_zombie(p)]
-        if not alive:
-            return
-        time.sleep(0.02)
-    raise AssertionError(f"still there: {alive}")
-
-
-def is_zombie(pid: int) -> bool:
-    """Whether a process has ended and was only not waited for."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] == "Z"
-    except OSError:
-        return True
-
-
 def start(config: dict, log) -> subprocess.Popen:
-    """Start the job in a process of its own."""
+    """Start the job in a process of its own; it begins when it is told to."""
     return subprocess.Popen(
         [sys.executable, "-m", "tests.spark.job_to_kill", json.dumps(config)],
         cwd=ROOT,
+        stdin=subprocess.PIPE,
         stdout=log,
         stderr=log,
         start_new_session=True,
     )
+
+
+def go(job: subprocess.Popen) -> None:
+    """Tell a job to begin."""
+    assert job.stdin is not None
+    job.stdin.write(b"\n")
+    job.stdin.close()
+
+
+def written(history: Path) -> int:
+    """Bytes in a history."""
+    return sum(file.stat().st_size for file in history.glob("*"))
 
 
 def test_killed_at_random_moments_nothing_is_lost(kafka, topic, produce, tmp_path):
@@ -82,13 +53,14 @@ def test_killed_at_random_moments_nothing_is_lost(kafka, topic, produce, tmp_pat
     name = topic(2)
     produced: dict = {(name, 0): {}, (name, 1): {}}
     for partition in (0, 1):
-        records = [(b"k%d" % dice.randrange(120), b"%d" % i) for i in range(1_200)]
+        records = [(b"k%d" % dice.randrange(120), b"%d" % i) for i in range(800)]
         offsets = produce(name, records, partition)
         produced[name, partition] = {o: k for o, (k, _) in zip(offsets, records, strict=True)}
     opts = options(
-        kafka, tmp_path, name, batchTime="1 second", handlerTimeout="30 seconds",
+        kafka, tmp_path, name, batchTime="1 second", handlerTimeout="3 seconds",
         maxOffsetsPerTrigger=300,
     )  # fmt: skip
+    group = opts["kafka.group.id"]
     history = tmp_path / "history"
     config = {
         "options": opts, "history": str(history), "output": str(tmp_path / "out"), "most": 0.01,
@@ -96,31 +68,35 @@ def test_killed_at_random_moments_nothing_is_lost(kafka, topic, produce, tmp_pat
     kills = []
     log_path = tmp_path / "job.log"
     cluster = ""
-    with log_path.open("w") as log:
-        for _ in range(2):
-            seen = sum(f.stat().st_size for f in history.glob("*")) if history.exists() else 0
+    with log_path.open("w") as log, ExitStack() as stack:
+
+        def prepared() -> subprocess.Popen:
             job = start(config, log)
-            deadline = time.monotonic() + 90
-            while not history.exists() or sum(f.stat().st_size for f in history.glob("*")) <= seen:
-                assert job.poll() is None, log_path.read_text()[-3000:]
-                assert time.monotonic() < deadline, log_path.read_text()[-3000:]
-                time.sleep(0.02)
-            time.sleep(dice.uniform(0.1, 2.5))
-            assert job.poll() is None, "the job was through before it could be killed"
+            stack.callback(lambda: kill_tree(job) if job.poll() is None else None)
+            return job
+
+        following = prepared()
+        for _ in range(2):
+            job, following = following, prepared()
+            seen = written(history)
+            go(job)
+            until(lambda j=job, n=seen: written(history) > n or j.poll() is not None, 90)
+            time.sleep(dice.uniform(0.1, 1.5))
+            assert job.poll() is None, log_path.read_text()[-3000:]
             kill_tree(job)
-            (cluster,) = CommitStore.open(opts["commitTable"]).clusters("g")
+            (cluster,) = CommitStore.open(opts["commitTable"]).clusters(group)
             store = CommitStore.open(opts["commitTable"], cluster=cluster)
-            kills.append(Kill(time.monotonic_ns(), done_book(store, "g")))
-        job = start(config, log)
-        assert job.wait(120) == 0, log_path.read_text()[-3000:]
+            kills.append(Kill(time.monotonic_ns(), done_book(store, group)))
+        go(following)
+        assert following.wait(120) == 0, log_path.read_text()[-3000:]
     store = CommitStore.open(opts["commitTable"], cluster=cluster)
     verdict = check(
-        read_history(history), produced, done_book(store, "g"), pending_book(store, "g"), {},
+        read_history(history), produced, done_book(store, group), pending_book(store, group), {},
         kills=kills,
     )  # fmt: skip
     assert verdict.ok, f"seed {seed}\n{verdict}"
-    assert verdict.done == 2_400
+    assert verdict.done == 1_600
     assert all(flying <= 2 * 300 for flying in verdict.in_flight_at_kill)
-    rows = counted(str(tmp_path / "out"), opts["commitTable"], "g")
-    assert rows.num_rows == 2_400
-    assert len({(r["partition"], r["offset"]) for r in rows.to_pylist()}) == 2_400
+    rows = counted(str(tmp_path / "out"), opts["commitTable"], group)
+    assert rows.num_rows == 1_600
+    assert len({(r["partition"], r["offset"]) for r in rows.to_pylist()}) == 1_600

@@ -7,19 +7,19 @@ import time
 
 import pytest
 
-from commits import FencedMember
 from coopconsume import (
     CooperativeConsumer,
     KeyRange,
     Reject,
     RetryPolicy,
     TopicPartition,
+    accept_range_fetch,
     counted,
     key_hash,
 )
-from coopconsume.errors import HandlerFailed
+from coopconsume.errors import HandlerFailed, NotPolled, TopicRangeFetchNotAllowed
 from coopconsume.history import check, read_history
-from tests.spark.support import Recorded, Sleep, done_book, options, pending_book
+from tests.spark.support import Recorded, Sleep, done_book, options, pending_book, until
 
 pytestmark = [pytest.mark.spark, pytest.mark.broker]
 
@@ -96,7 +96,7 @@ def test_failed_records_hold_their_key_and_no_other(spark, kafka, topic, produce
             .start()
         )
         assert query.awaitTermination(120)
-        letters = counted(dead, opts["commitTable"], "g", spark=spark)
+        letters = counted(dead, opts["commitTable"], opts["kafka.group.id"], spark=spark)
         rows = letters.collect()
         verdict = verdict_of(
             consumer, tmp_path, produced,
@@ -109,7 +109,7 @@ def test_failed_records_hold_their_key_and_no_other(spark, kafka, topic, produce
         assert progress["totals"]["retries"] == 80
     assert {bytes(r["value"]) for r in rows} == {b"v%d" % o for o in range(9, 400, 10)}
     assert {r["reason"] for r in rows} == {"nines are refused"}
-    output = counted(out, opts["commitTable"], "g", spark=spark)
+    output = counted(out, opts["commitTable"], opts["kafka.group.id"], spark=spark)
     assert output.count() == output.distinct().count() == 720
     assert output.where("attempt = 3").count() == 40
 
@@ -134,12 +134,8 @@ def test_pending_records_survive_a_restart_with_their_order(spark, kafka, topic,
     policy = RetryPolicy(backoff=0.3, max_backoff=0.3)
     with CooperativeConsumer(opts, spark) as consumer:
         query = consumer.foreach(Recorded(tmp_path / "history", first_fails), retry=policy).start()
-        deadline = time.monotonic() + 60
-        while time.monotonic() < deadline:
-            progress = query.lastProgress
-            if progress and progress["totals"]["retries"] >= 2:
-                break
-            time.sleep(0.1)
+        until(lambda: query.lastProgress and query.lastProgress["totals"]["retries"] >= 2)
+        progress = query.lastProgress
         (partition,) = progress["partitions"]
         assert partition["stableOffset"] == 3
         assert partition["highestDone"] >= 190
@@ -166,35 +162,46 @@ def test_pending_records_survive_a_restart_with_their_order(spark, kafka, topic,
 
 
 class Straggler:
-    """One record of one key takes long."""
+    """The record of one key takes until a file is there."""
 
-    def __init__(self, seconds: float) -> None:
-        self.seconds = seconds
+    def __init__(self, until) -> None:
+        self.until = str(until)
 
     def __call__(self, record):
-        """Sleep on the first record of the slow key."""
-        if record.key == b"slow" and record.offset < 50:
-            time.sleep(self.seconds)
+        """Wait on the slow key, at most half a minute."""
+        give_up = time.monotonic() + 30
+        while record.key == b"slow" and not os.path.exists(self.until):
+            if time.monotonic() > give_up:
+                raise TimeoutError("nobody came past")
+            time.sleep(0.02)
 
 
 def test_a_straggling_key_costs_its_own_slot_alone(spark, kafka, topic, produce, tmp_path):
-    """While one record takes seconds, the other slots' records are handled and committed."""
+    """While one record takes its time, the other slots' records are handled and committed."""
     name = topic(1)
     produce(name, [(b"slow", b"")] + [(b"k%d" % (i % 100), b"") for i in range(1_000)])
     opts = options(kafka, tmp_path, name, batchTime=20, handlerTimeout=20)
-    handler = Recorded(tmp_path / "history", Straggler(8.0))
+    released = tmp_path / "released"
+    (slow_range,) = [r for r in KeyRange().split(4) if r.contains(key_hash(b"slow"))]
+    beside = sum(not slow_range.contains(key_hash(b"k%d" % (i % 100))) for i in range(1_000))
     with CooperativeConsumer(opts, spark) as consumer:
-        query = consumer.foreach(handler).start()
-        time.sleep(3)
+        query = consumer.foreach(Recorded(tmp_path / "history", Straggler(released))).start()
+
+        def done():
+            return query.lastProgress["totals"]["done"] if query.lastProgress else 0
+
+        until(lambda: done() == beside)
         produce(name, [(b"k%d" % (i % 100), b"late") for i in range(1_000)])
+        until(lambda: done() == 2 * beside, 25)
+        released.touch()
         query.processAllAvailable()
         query.stop()
-    calls = list(read_history(tmp_path / "history"))
-    (slow,) = [call for call in calls if call.key == b"slow"]
-    late = [c for c in calls if c.offset > 1_000 and c.slot != slow.slot]
-    beside = [c for c in late if c.end_ns < slow.end_ns]
-    assert len(late) > 500
-    assert len(beside) == len(late), f"{len(beside)} of {len(late)} passed the slow key"
+        assert done() == 2_001
+    assert 500 < beside < 1_000
+    calls = {call.offset: call for call in read_history(tmp_path / "history")}
+    late = [call.end_ns for call in calls.values() if call.slot != calls[0].slot]
+    assert len(late) == 2 * beside
+    assert max(late) < calls[0].end_ns
 
 
 def test_records_of_an_open_transaction_are_no_holes(spark, kafka, topic, produce, tmp_path):
@@ -232,12 +239,17 @@ def test_records_of_an_open_transaction_are_no_holes(spark, kafka, topic, produc
         aborting.abort_transaction()
         opened.commit_transaction()
         produced[name, 0] |= dict.fromkeys(late, b"late")
-        produced[name, 0] |= dict.fromkeys(produce(name, [(b"end", b"")]), b"end")
+        end = produce(name, [(b"end", b"")])
+        produced[name, 0] |= dict.fromkeys(end, b"end")
+        # A transaction's end is answered before its markers are written: wait until all is seen.
+        cluster = consumer.membership().cluster
+        until(lambda: cluster.ends([(name, 0)])[name, 0] > end[0], 30)
         query.processAllAvailable()
         query.stop()
         verdict = verdict_of(consumer, tmp_path, produced)
         assert verdict.ok, str(verdict)
         assert verdict.calls == len(produced[name, 0]) == 16
+        assert query.lastProgress["totals"]["done"] == 16, "holes are no work done"
         (lag,) = consumer.lag().collect()
         assert lag["lag"] == 0
         assert lag["committed_above"] == 0
@@ -265,7 +277,7 @@ def test_a_dying_worker_costs_its_batch_not_the_job(spark, kafka, topic, produce
     """A worker that is killed has its part done again; SystemExit is a failure like another."""
     name = topic(1)
     produce(name, [(b"k%d" % (i % 9), b"") for i in range(100)])
-    opts = options(kafka, tmp_path, name, batchTime=1, handlerTimeout=4)
+    opts = options(kafka, tmp_path, name, batchTime=1, handlerTimeout=2)
     with CooperativeConsumer(opts, spark) as consumer:
         query = (
             consumer.foreach(KillsWorkerOnce(tmp_path), retry=RetryPolicy(backoff=0.1))
@@ -303,7 +315,7 @@ def test_headers_reach_the_handler(spark, kafka, topic, tmp_path, concurrency):
             output_schema="names string, stamp bigint, tombstone boolean",
         )  # fmt: skip
         assert job.trigger(availableNow=True).start().awaitTermination(60)
-    rows = counted(str(tmp_path / "out"), opts["commitTable"], "g").to_pylist()
+    rows = counted(str(tmp_path / "out"), opts["commitTable"], opts["kafka.group.id"]).to_pylist()
     found = sorted((r["stamp"], r["names"], r["tombstone"]) for r in rows)
     assert found == [(1_234_567, "a=1,b=,a=2", False), (1_234_568, "", True)]
 
@@ -313,23 +325,67 @@ def reject(record):
     raise Reject("no")
 
 
-def test_a_second_start_fences_the_first(spark, kafka, topic, produce, tmp_path):
-    """Of two that hold the group the later one counts; the earlier stops and says so."""
+class Told:
+    """A rebalance listener that keeps what it is told."""
+
+    def __init__(self):
+        self.events = []
+
+    def on_assigned(self, ranges):
+        """Keep it."""
+        self.events.append(("assigned", ranges))
+
+    def on_revoked(self, ranges):
+        """Keep it."""
+        self.events.append(("revoked", ranges))
+
+    def on_lost(self, ranges):
+        """Keep it."""
+        self.events.append(("lost", ranges))
+
+
+def test_what_was_polled_before_a_rebalance_comes_again(spark, kafka, topic, produce, tmp_path):
+    """A second consumer takes half of the keys; what the first had not committed is polled anew."""
+    name = topic(1)
+    produce(name, [(b"k%d" % i, b"") for i in range(40)])
+    opts = options(
+        kafka, tmp_path, name, batchTime=1, handlerTimeout=1, drainTimeout="500ms"
+    )  # fmt: skip
+    with CooperativeConsumer(opts, spark) as first, CooperativeConsumer(opts, spark) as second:
+        told = Told()
+        first.subscribe(listener=told)
+        frame = first.poll(10)
+        assert frame.count() == 40
+        accept_range_fetch(opts, [name])
+        second.subscribe()
+        with pytest.raises(NotPolled):
+            first.commit(frame)
+        assert second.poll(0.1).count() == 0, "the first may still be at work on what it has"
+        whole, half = {(name, 0): [KeyRange()]}, first.assignment()
+        assert told.events == [("assigned", whole), ("revoked", whole), ("assigned", half)]
+        rows = {}
+        for consumer in (first, second):
+            (ranges,) = consumer.assignment().values()
+            again = consumer.poll(20)
+            rows[consumer] = {bytes(row["key"]) for row in again.collect()}
+            assert all(ranges[0].contains(key_hash(key)) for key in rows[consumer])
+            consumer.commit(again)
+        assert rows[first] | rows[second] == {b"k%d" % i for i in range(40)}
+        assert not rows[first] & rows[second]
+        (row,) = second.lag().collect()
+        assert row["lag"] == 0
+
+
+def test_a_query_that_fails_ends_alone(spark, kafka, topic, produce, tmp_path):
+    """A handler's fatal answer ends the query with its reason; nothing is committed."""
     name = topic(1)
     produce(name, [(b"a", b"") for _ in range(10)])
-    opts = options(kafka, tmp_path, name)
-    with CooperativeConsumer(opts, spark) as first:
-        frame = first.poll(10)
-        assert frame.count() == 10
-        with CooperativeConsumer(opts, spark) as second:
-            second.subscribe()
-            with pytest.raises(FencedMember):
-                first.commit(frame)
-            query = second.foreach(reject).start()
-            with pytest.raises(HandlerFailed, match="no dead_letter"):
-                query.awaitTermination(60)
-            (row,) = second.lag().collect()
-            assert row["lag"] == 10
+    with CooperativeConsumer(options(kafka, tmp_path, name), spark) as consumer:
+        query = consumer.foreach(reject).start()
+        with pytest.raises(HandlerFailed, match="no dead_letter"):
+            query.awaitTermination(60)
+        (row,) = consumer.lag().collect()
+        assert row["lag"] == 10
 
 
 def test_two_standalone_members_share_a_partition_and_prove_holes(spark, kafka, topic, tmp_path):
@@ -350,6 +406,9 @@ def test_two_standalone_members_share_a_partition_and_prove_holes(spark, kafka, 
     del opts["subscribe"]
     low, high = KeyRange().split(2)
     with CooperativeConsumer(opts, spark) as a, CooperativeConsumer(opts, spark) as b:
+        with pytest.raises(TopicRangeFetchNotAllowed, match="topics alter"):
+            a.assign({tp: [low]})
+        accept_range_fetch(opts, [name])
         a.assign({tp: [low]})
         b.assign({tp: [high]})
         frame = b.poll(10)

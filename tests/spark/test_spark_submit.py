@@ -5,20 +5,16 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import venv
-import zipfile
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 from deltalake import DeltaTable
 
-import assignors
-import commits
 import coopconsume
 from coopconsume.jars import pyspark_home
 from coopconsume.session import build_conf
+from tests.spark.shipping import bare_python, packed
 
 if TYPE_CHECKING:
     from coopconsume.local_kafka import LocalKafka
@@ -42,43 +38,15 @@ def _can_load(name):
 '''
 
 
-@pytest.fixture
-def bare_python(tmp_path: Path) -> Path:
-    """An interpreter whose only package is pyarrow; PySpark brings itself along."""
-    home = tmp_path / "bare"
-    venv.create(home, with_pip=False, symlinks=True)
-    (packages,) = home.glob("lib/python*/site-packages")
-    spec = find_spec("pyarrow")
-    assert spec is not None
-    assert spec.origin is not None
-    installed = Path(spec.origin).parent
-    (packages / "pyarrow").symlink_to(installed)
-    libraries = installed.with_name("pyarrow.libs")
-    if libraries.exists():
-        (packages / "pyarrow.libs").symlink_to(libraries)
-    return home / "bin" / "python"
-
-
-def packed(folder: Path) -> Path:
-    """The three packages in a zip, as a user ships them."""
-    path = folder / "coopconsume.zip"
-    with zipfile.ZipFile(path, "w") as archive:
-        for package in (assignors, commits, coopconsume):
-            home = Path(str(package.__file__)).parent
-            for file in home.rglob("*"):
-                if file.suffix in (".py", ".properties"):
-                    archive.write(file, file.relative_to(home.parent))
-    return path
-
-
 @pytest.mark.timeout(120)
 def test_the_same_job_through_spark_submit(
-    kafka: LocalKafka, topic: TopicFactory, produce: Produce, tmp_path: Path, bare_python: Path
+    kafka: LocalKafka, topic: TopicFactory, produce: Produce, tmp_path: Path
 ) -> None:
     """Packages and handler come as --py-files, and workers get by with pyarrow."""
     name = topic(2)
     produce(name, ((b"k%d" % (n % 5), b"x") for n in range(60)))
     (tmp_path / "shipped.py").write_text(HANDLER)
+    python = bare_python(tmp_path / "bare")
     conf = build_conf(cores=4, work_dir=tmp_path / "spark")
     # Workers have coopconsume from the zip only, which is not there yet when their daemon starts.
     for given in (
@@ -90,7 +58,7 @@ def test_the_same_job_through_spark_submit(
     settings = [word for key, value in conf.items() for word in ("--conf", f"{key}={value}")]
     options = {
         "kafka.bootstrap.servers": kafka.bootstrap_servers,
-        "kafka.group.id": "g",
+        "kafka.group.id": f"{name}-group",
         "subscribe": name,
         "commitTable": str(tmp_path / "commits"),
         "slots": "2",
@@ -107,7 +75,7 @@ def test_the_same_job_through_spark_submit(
         ],
         env=os.environ | {
             "SPARK_HOME": str(home),
-            "PYSPARK_PYTHON": str(bare_python),
+            "PYSPARK_PYTHON": str(python),
             "PYSPARK_DRIVER_PYTHON": sys.executable,
         },
         cwd=tmp_path / "bare", capture_output=True, text=True, timeout=100, check=False,
@@ -117,5 +85,5 @@ def test_the_same_job_through_spark_submit(
     assert "drained: 60 records done" in said
     rows = DeltaTable(tmp_path / "out").to_pyarrow_table()
     assert len(rows) == 60
-    assert rows["prefix"].unique().to_pylist() == [str(bare_python.parent.parent)]
+    assert rows["prefix"].unique().to_pylist() == [str(python.parent.parent)]
     assert rows["found"].unique().to_pylist() == [""]

@@ -82,8 +82,9 @@ def test_help_names_commands_and_exit_codes() -> None:
     """Each command has a help text, and the exit codes stand under it."""
     shown = CliRunner().invoke(main, ["--help"])
     assert shown.exit_code == 0
-    assert {"demo", "broker", "run"} <= set(shown.stdout.split())
-    for command in ([], ["demo"], ["broker"], ["run"]):
+    assert {"demo", "broker", "run", "topics", "groups"} <= set(shown.stdout.split())
+    subcommands = [["topics"], ["topics", "alter"], ["groups"], ["groups", "describe"]]
+    for command in ([], ["demo"], ["broker"], ["run"], *subcommands):
         text = CliRunner().invoke(main, [*command, "--help"]).stdout
         assert "fenced: another member holds the group" in text
         assert "130  interrupted" in text
@@ -111,6 +112,12 @@ def test_version_is_told_without_loading_spark() -> None:
         (["broker", "--port", "99999"], "1<=x<=65535"),
         (["demo", "--records", "5"], "2000<=x<=336776"),
         (["nonsense"], "No such command"),
+        (["topics", "alter", "orders"], "--accept-range-fetch"),
+        (["topics", "alter", "--accept-range-fetch"], "NAME..."),
+        (["topics", "describe", "-o", "commitTable"], "write it as key=value"),
+        (["groups", "describe"], "GROUP"),
+        (["groups", "list", "--commit-table", "a", "-o", "committable=b"], "give one of both"),
+        (["groups", "list", "--bootstrap-servers", "localhost:9092"], "commitTable"),
     ],
 )
 def test_wrong_usage_is_2(arguments: list[str], said: str) -> None:
@@ -118,6 +125,16 @@ def test_wrong_usage_is_2(arguments: list[str], said: str) -> None:
     result = CliRunner().invoke(main, arguments)
     assert result.exit_code == 2
     assert said in result.stderr
+
+
+def test_how_a_command_is_called_is_shown_line_by_line() -> None:
+    """The example under --help is one that a shell takes as it stands."""
+    shown = CliRunner().invoke(main, ["groups", "describe", "--help"]).stdout
+    assert (
+        "  Example:\n"
+        "    coopconsume groups describe shop \\\n"
+        "        --bootstrap-servers localhost:9092 --commit-table /data/commits\n"
+    ) in shown
 
 
 # -- bad input to run --------------------------------------------------------------------------
@@ -163,8 +180,9 @@ def test_a_wrong_retry_policy_is_wrong_usage(folder: Path, attempts: str) -> Non
 
 
 @pytest.mark.timeout(60)
-def test_no_broker_is_one_sentence(folder: Path) -> None:
+def test_no_broker_is_one_sentence(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It names the address; Spark was not started for it, and no table was made."""
+    monkeypatch.setattr("coopconsume.cluster._CONNECT_MS", 500)
     result = run(folder)
     assert result.exit_code == 1
     assert "no Kafka broker answers at 127.0.0.1:" in one_sentence(result)

@@ -5,15 +5,18 @@ from __future__ import annotations
 import ast
 import importlib
 import re
+import subprocess
 from pathlib import Path
 
 import pytest
 
 from commits.rows import KINDS, SCHEMA
 from coopconsume.cli.outcome import EXIT_CODES
+from coopconsume.cli.text import EVENT_COLUMNS, MEMBER_COLUMNS, PARTITION_COLUMNS
 from coopconsume.options import TABLE
 
 _README = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
+_COMMANDS = re.findall(r"```sh\n(.*?)```", _README, re.DOTALL)
 _PROGRAMS = re.findall(r"```python\n(.*?)```", _README, re.DOTALL)
 
 
@@ -47,6 +50,15 @@ def test_programs_compile_and_import_what_exists(program: str) -> None:
             assert hasattr(module, name.name), f"{node.module} has no {name.name}"
 
 
+@pytest.mark.parametrize("commands", _COMMANDS, ids=range(len(_COMMANDS)))
+def test_commands_are_a_shell_s(commands: str) -> None:
+    """A block of commands has no quote, bracket or continuation left open."""
+    checked = subprocess.run(
+        ["bash", "-n"], input=commands, capture_output=True, text=True, check=False
+    )
+    assert (checked.returncode, checked.stderr) == (0, "")
+
+
 def test_all_columns_and_kinds_of_the_commit_table_are_named() -> None:
     """The section on the commit table leaves out no column and no kind of row."""
     section = _README.partition("## The commit table")[2].partition("\n## ")[0]
@@ -61,6 +73,14 @@ def test_the_exit_codes_are_those_of_the_command_line() -> None:
     told = re.findall(r"^ +(\d+) ", EXIT_CODES, re.MULTILINE)
     assert told
     assert re.findall(r"^\| (\d+) \|", section, re.MULTILINE) == told
+
+
+def test_the_sample_of_a_group_has_the_columns_of_the_command() -> None:
+    """The sample under "Operating a group" is what `groups describe` still says."""
+    section = _README.partition("## Operating a group")[2].partition("\n## ")[0]
+    lines = section.splitlines()
+    for columns in (MEMBER_COLUMNS, PARTITION_COLUMNS, EVENT_COLUMNS):
+        assert " ".join(columns).split() in [line.split() for line in lines]
 
 
 def test_nothing_of_a_private_machine_is_told() -> None:

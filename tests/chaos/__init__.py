@@ -1,0 +1,1 @@
+"""Several applications of one group under kills, pauses, joins and broker restarts."""

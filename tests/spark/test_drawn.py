@@ -1,0 +1,43 @@
+"""What a notebook shows of a consumer, its assignment and its group; and with no broker there."""
+
+from __future__ import annotations
+
+from xml.etree import ElementTree as ET
+
+import pytest
+
+from coopconsume import CooperativeConsumer, KeyRange, LocalKafka, TopicPartition
+from tests.spark.support import options
+
+pytestmark = [pytest.mark.spark, pytest.mark.broker]
+
+
+def test_a_consumer_draws_itself_and_never_raises(spark, tmp_path):
+    """Its group with its own share marked; the text where there is nothing to draw."""
+    with LocalKafka() as kafka:
+        kafka.create_topic("drawn", 2)
+        with CooperativeConsumer(options(kafka, tmp_path, "drawn"), spark) as consumer:
+            assert consumer._repr_html_() is None
+            assert consumer.assignment() == {}
+            consumer.subscribe()
+            page = ET.fromstring(consumer._repr_html_())
+            text = "".join(page.itertext())
+            assert "group drawn-group: Stable, epoch 1, 0 records not done" in text
+            assert f"{consumer.membership().holding.member} (this one)" in text
+            assert len(page.findall(".//svg[@width='320']")) == 2
+
+            owned = consumer.assignment()
+            assert owned == {TopicPartition("drawn", p): [KeyRange()] for p in (0, 1)}
+            assert len(ET.fromstring(owned._repr_html_()).findall(".//svg")) == 2
+
+            group = consumer.describe_group()
+            assert [(event.kind, event.members) for event in group.events] == [("epoch", 1)]
+            assert [member.slots for member in group.members] == [4]
+
+            kafka.freeze()
+            try:
+                assert consumer._repr_html_() is None
+                assert repr(consumer) == "CooperativeConsumer(group='drawn-group', open)"
+            finally:
+                kafka.thaw()
+        assert consumer._repr_html_() is None

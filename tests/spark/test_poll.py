@@ -1,0 +1,106 @@
+"""`poll` and `commit` by hand, on a real broker, a real Spark and a real Delta table."""
+
+from __future__ import annotations
+
+import pytest
+from chispa import assert_df_equality
+from pyspark.sql import functions as F
+
+from coopconsume import CooperativeConsumer, TopicPartition, key_hash
+from coopconsume.errors import NotPolled
+from tests.spark.support import options
+
+pytestmark = [pytest.mark.spark, pytest.mark.broker]
+
+COLUMNS = "topic string, partition int, offset bigint, key binary, value binary, key_hash bigint"
+
+
+def in_key_order(frame):
+    """Offsets by partition and key, in the order of the frame's rows; each key in one task."""
+    found, tasks = {}, {}
+    for row in frame.select("*", F.spark_partition_id().alias("task")).collect():
+        at = row["partition"], bytes(row["key"])
+        found.setdefault(at, []).append(row["offset"])
+        tasks.setdefault(at, set()).add(row["task"])
+    assert all(len(of_key) == 1 for of_key in tasks.values())
+    assert all(offsets == sorted(offsets) for offsets in found.values())
+    return sorted((partition, o) for (partition, _), offsets in found.items() for o in offsets)
+
+
+def test_every_third_record_is_committed_and_the_rest_comes_back(
+    spark, kafka, topic, produce, tmp_path
+):
+    """Frames show the same rows twice, commits leave gaps, and a restart returns just these."""
+    name = topic(2)
+    places = [TopicPartition(name, 0), TopicPartition(name, 1)]
+    sizes = [90, 31]
+    rows = []
+    for partition, size in enumerate(sizes):
+        records = [(b"k%d" % (i % 13), b"v%d" % i) for i in range(size)]
+        produce(name, records, partition)
+        rows += [(name, partition, o, k, v, key_hash(k)) for o, (k, v) in enumerate(records)]
+    opts = options(kafka, tmp_path, name)
+    with CooperativeConsumer(opts, spark) as consumer:
+        frame = consumer.poll(10)
+        everything = spark.createDataFrame(rows, COLUMNS)
+        assert_df_equality(
+            frame.select(everything.columns),
+            everything,
+            ignore_row_order=True,
+            ignore_nullable=True,
+        )
+        assert_df_equality(frame, frame)
+        assert frame.columns == [
+            "key", "value", "topic", "partition", "offset", "timestamp", "timestampType", "key_hash"
+        ]  # fmt: skip
+        assert in_key_order(frame) == [(p, o) for p in (0, 1) for o in range(sizes[p])]
+        empty = consumer.poll(0)
+        assert empty.schema == frame.schema
+        assert empty.count() == 0
+
+        third = frame.where("offset % 3 = 0")
+        answers = consumer.commit(third)
+        assert [(answers[p].stable_offset, answers[p].committed) for p in places] == [
+            (1, 30), (1, 11)
+        ]  # fmt: skip
+        assert [answer.status for answer in consumer.commit(third).values()] == ["duplicate"] * 2
+        with pytest.raises(NotPolled) as refused:
+            consumer.commit({places[0]: [(85, 99)], places[1]: [(1, 1)]})
+        assert (refused.value.topic, refused.value.partition) == (name, 0)
+        assert (refused.value.first, refused.value.last) == (90, 99)
+        with pytest.raises(ValueError, match="needs the column 'offset'"):
+            consumer.commit(frame.select("topic", "partition"))
+
+    with CooperativeConsumer(opts, spark) as consumer:
+        left = [(p, o) for p in (0, 1) for o in range(sizes[p]) if o % 3]
+        rest = consumer.poll(10)
+        gaps = [(name, p, o, o + 1, 2) for p in (0, 1) for o in range(1, (87, 30)[p], 3)]
+        columns = "topic string, partition int, first bigint, last bigint, offsets bigint"
+        assert_df_equality(consumer.gaps(), spark.createDataFrame(gaps, columns))
+        singles = [[(o, o) for o in range(3, size, 3)] for size in sizes]
+        columns = (
+            "topic string, partition int, stable_offset bigint, committed_above bigint, "
+            "ranges array<struct<first: bigint, last: bigint>>"
+        )
+        committed = [(name, p, 1, len(singles[p]), singles[p]) for p in (0, 1)]
+        assert_df_equality(consumer.committed(), spark.createDataFrame(committed, columns))
+        columns = (
+            "topic string, partition int, stable_offset bigint, end_offset bigint, "
+            "committed_above bigint, lag bigint"
+        )
+        lag = [(name, 0, 1, 90, 29, 60), (name, 1, 1, 31, 10, 20)]
+        assert_df_equality(consumer.lag(), spark.createDataFrame(lag, columns))
+        assert in_key_order(rest) == left
+
+        consumer.pause(places[0])
+        consumer.seek(places[0], 80)
+        consumer.seek(places[1], 28)
+        assert in_key_order(consumer.poll(0)) == [(1, 28), (1, 29)]
+        consumer.resume()
+        assert in_key_order(consumer.poll(0)) == [(0, o) for o in range(80, 90) if o % 3]
+        answers = consumer.commit(rest)
+        assert [(answers[p].stable_offset, answers[p].committed) for p in places] == [
+            (90, 60), (31, 20)
+        ]  # fmt: skip
+        consumer.seek(places[0], 0)
+        assert consumer.poll(0).count() == 0

@@ -1,0 +1,215 @@
+"""The job on a Spark cluster of separate processes, one executor of which is killed at work."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING, Self
+
+import pytest
+
+from commits import CommitStore
+from coopconsume import counted
+from coopconsume.demo.processes import kill_tree, process_tree
+from coopconsume.history import Kill, check, read_history
+from coopconsume.jars import pyspark_home, spark_jars
+from tests.spark.cluster import JVM_OPTIONS, is_there, standalone_cluster, wait_until
+from tests.spark.shipping import ROOT, bare_python, checkout, readme_commands
+from tests.spark.support import done_book, pending_book
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+    from pathlib import Path
+
+pytestmark = [pytest.mark.spark, pytest.mark.broker]
+
+WINDOW = 600
+PATIENCE = 90.0
+
+# An executor's workers die with it. Here they go on as if it were only cut off, their handlers
+# hang, and what ends them is the life of their batch.
+HANDLER = """
+import os
+import signal
+import time
+
+import coopconsume
+from support import Recorded, Sleep
+
+signal.signal(signal.SIGHUP, signal.SIG_IGN)
+parent = os.getppid()
+sleep = Sleep(0.02)
+
+def work(record):
+    sleep(record)
+    while os.getppid() != parent:
+        time.sleep(1)
+    return {{"partition": record.partition, "offset": record.offset, "at": coopconsume.__file__}}
+
+on_order = Recorded({history!r}, work)
+"""
+
+
+@contextmanager
+def submitted(folder: Path, values: Mapping[str, str], log: Path) -> Iterator[subprocess.Popen]:
+    """The README's commands for a standalone cluster, with values where it has placeholders."""
+    text = readme_commands("spark-submit --master spark://")
+    for placeholder, value in values.items():
+        assert text.count(placeholder) == 1, placeholder
+        text = text.replace(placeholder, value)
+    (folder / "bin").mkdir()
+    (folder / "bin" / "python").symlink_to(sys.executable)
+    (folder / "bin" / "spark-submit").symlink_to(pyspark_home() / "bin" / "spark-submit")
+    environment = os.environ | {
+        "PATH": f"{folder / 'bin'}{os.pathsep}{os.environ['PATH']}",
+        "SPARK_HOME": str(pyspark_home()),
+        "JDK_JAVA_OPTIONS": JVM_OPTIONS,
+        "SPARK_LOCAL_IP": "127.0.0.1",
+        "SPARK_LOCAL_DIRS": str(folder / "scratch"),
+        "PYSPARK_PYTHON": str(bare_python(folder / "bare")),
+        "PYSPARK_DRIVER_PYTHON": sys.executable,
+    }
+    with log.open("wb") as out:
+        process = subprocess.Popen(
+            ["bash", "-ec", text], env=environment, cwd=folder, stdout=out, stderr=out, text=True
+        )
+    try:
+        yield process
+    finally:
+        if process.poll() is None:
+            kill_tree(process)
+
+
+class Deaths:
+    """Notes when processes that handle records end, and what was committed when they had.
+
+    Args:
+        history: Where they record their calls, each in a file that bears its process id.
+        table: The commit table.
+        group: The group.
+    """
+
+    def __init__(self, history: Path, table: str, group: str) -> None:
+        self.kills: list[Kill] = []
+        self._history, self._table, self._group = history, table, group
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._watch)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._over.set()
+        self._thread.join()
+
+    def workers(self) -> set[int]:
+        """Processes that have handled records, those that have ended among them."""
+        return {int(path.name.split("-")[1]) for path in self._history.glob("calls-*")}
+
+    @property
+    def dead(self) -> set[int]:
+        """Those that have ended."""
+        return {pid for kill in self.kills for pid in kill.pids or ()}
+
+    def store(self) -> CommitStore:
+        """The job's commits."""
+        (cluster,) = CommitStore.open(self._table).clusters(self._group)
+        return CommitStore.open(self._table, cluster=cluster)
+
+    def _watch(self) -> None:
+        while not self._over.wait(0.02):
+            gone = frozenset(pid for pid in self.workers() - self.dead if not is_there(pid))
+            if gone:
+                at = time.monotonic_ns()
+                self.kills.append(Kill(at, done_book(self.store(), self._group), gone))
+
+
+def kill_at_work(executor: int, history: Path) -> None:
+    """SIGKILL an executor's JVM while its Python workers run handlers; wait until all are gone."""
+    while not (tree := _killed_if_at_work(executor, history)):
+        time.sleep(0.05)
+    wait_until(lambda: not any(map(is_there, tree)), PATIENCE)
+
+
+def _killed_if_at_work(executor: int, history: Path) -> list[int]:
+    tree = process_tree(executor)
+    # Stopped, so that what their files say is so when the executor dies.
+    for pid in tree:
+        os.kill(pid, signal.SIGSTOP)
+    running = (call for call in read_history(history) if call.end_ns is None)
+    at_work = any(int(call.process.split("-")[0]) in tree for call in running)
+    if at_work:
+        os.kill(executor, signal.SIGKILL)
+    for pid in tree:
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGCONT)
+    return tree if at_work else []
+
+
+@pytest.mark.timeout(180)
+def test_a_killed_executor_costs_what_was_in_flight(kafka, topic, produce, tmp_path):
+    """By spark-submit on two executors, one killed at work: no loss, key order, the job ends."""
+    name = topic(2)
+    produced: dict = {}
+    for partition in (0, 1):
+        records = [(b"k%d" % (i % 120), b"%d" % i) for i in range(600)]
+        offsets = produce(name, records, partition)
+        produced[name, partition] = {o: k for o, (k, _) in zip(offsets, records, strict=True)}
+    history, table, out = (tmp_path / part for part in ("history", "commits", "out"))
+    folder = checkout(tmp_path / "checkout")
+    (folder / "shop.py").write_text(HANDLER.format(history=str(history)))
+    shutil.copy(ROOT / "tests" / "spark" / "support.py", folder)
+    log = tmp_path / "job.log"
+    settings = (
+        f"-o slots=2 -o maxOffsetsPerTrigger={WINDOW} -o batchTime=2 -o handlerTimeout=4 "
+        f"--concurrency 2 --available-now --output {out} "
+        "--output-schema 'partition int, offset long, at string'"
+    )
+    # As on machines of their own: what an executor has shuffled is gone with it.
+    conf = "--conf spark.shuffle.readHostLocalDisk=false --conf spark.ui.enabled=false"
+    with standalone_cluster(tmp_path / "cluster", cores=2) as cluster:
+        values = {
+            "spark://HOST:7077": cluster.master,
+            "--packages org.apache.spark:spark-sql-kafka-0-10_2.13:4.0.0":
+                f"--jars {','.join(map(str, spark_jars()))} {conf}",
+            "coopconsume.zip,shop.py": "coopconsume.zip,shop.py,support.py",
+            "BROKER:9092": kafka.bootstrap_servers,
+            "subscribe=orders": f"subscribe={name}",
+            "/shared/commits": str(table),
+            "-o slots=16": settings,
+        }  # fmt: skip
+        deaths = Deaths(history, str(table), "shop")
+        with submitted(folder, values, log) as job, deaths:
+
+            def both_at_work() -> bool:
+                assert job.poll() is None, log.read_text()[-3000:]
+                executors = cluster.executors()
+                at_work = [e for e in executors if deaths.workers() & {*process_tree(e)}]
+                return len(at_work) == 2
+
+            wait_until(both_at_work, PATIENCE)
+            victim, survivor = cluster.executors()
+            at_kill = {*process_tree(victim), *process_tree(survivor)}
+            kill_at_work(victim, history)
+            assert job.wait(PATIENCE) == 0, log.read_text()[-3000:]
+    verdict = check(
+        read_history(history), produced, done_book(deaths.store(), "shop"),
+        pending_book(deaths.store(), "shop"), {}, kills=deaths.kills,
+    )  # fmt: skip
+    assert verdict.ok, str(verdict)
+    assert verdict.done == 1_200
+    assert verdict.calls > 1_200
+    assert verdict.repeated.count <= 2 * WINDOW
+    # Nobody died of it later: what explains a repeat was at work when the executor was killed.
+    last = max(call.start_ns for call in read_history(history))
+    assert {pid for kill in deaths.kills if kill.at_ns < last for pid in kill.pids} <= at_kill
+    rows = counted(str(out), str(table), "shop").to_pylist()
+    assert len(rows) == len({(r["partition"], r["offset"]) for r in rows}) == 1_200
+    assert all("coopconsume.zip" in r["at"] for r in rows)

@@ -1,0 +1,43 @@
+"""Settings of Spark by which a batch's handlers would run twice are refused."""
+
+from __future__ import annotations
+
+import pytest
+
+from coopconsume.classic import refuse_second_runs
+from coopconsume.errors import SessionUnusable
+
+_ATTEMPTS = "spark.stage.maxConsecutiveAttempts"
+
+
+@pytest.mark.parametrize(
+    ("settings", "named"),
+    [
+        ({"spark.speculation": "true"}, "spark.speculation"),
+        ({"spark.master": "local[2]", "spark.speculation": "TRUE"}, "spark.speculation"),
+        ({"spark.master": "spark://h:7077"}, f"{_ATTEMPTS} is 4"),
+        ({"spark.master": "yarn", _ATTEMPTS: "2"}, f"{_ATTEMPTS} is 2"),
+    ],
+)
+def test_a_session_that_would_run_handlers_twice_is_refused(
+    settings: dict[str, str], named: str
+) -> None:
+    """Before anything is joined, with the setting and its value."""
+    with pytest.raises(SessionUnusable, match=named):
+        refuse_second_runs(settings.get, classic=True)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [{"spark.master": "local[2]"}, {"spark.master": "spark://h:7077", _ATTEMPTS: "1"}],
+)
+def test_a_session_that_would_not_is_taken(settings: dict[str, str]) -> None:
+    """Where no executor can be lost, its setting does not matter."""
+    refuse_second_runs(settings.get, classic=True)
+
+
+def test_on_spark_connect_only_what_is_known_is_judged() -> None:
+    """A client need not know how its cluster tries stages again; speculation is refused there."""
+    refuse_second_runs({"spark.master": "spark://h:7077"}.get, classic=False)
+    with pytest.raises(SessionUnusable):
+        refuse_second_runs({"spark.speculation": "true"}.get, classic=False)

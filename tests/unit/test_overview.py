@@ -1,0 +1,309 @@
+"""What is told of a group: from facts to plain data, text and HTML; nothing here asks Kafka."""
+
+from __future__ import annotations
+
+import json
+import threading
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from xml.etree import ElementTree as ET
+
+import pytest
+from kafka.protocol.consumer.metadata import ConsumerProtocolSubscription
+
+from assignors import MAX_KEY_HASH, KeyRange
+from assignors.wire import Subscription
+from commits import CommitStore, Pending
+from coopconsume.cli.text import group_lines, hash_map, letters_of, table
+from coopconsume.cluster import Primary
+from coopconsume.coordinator import KafkaGroup, KafkaMember, read_subscription
+from coopconsume.drawing import assignment_html, group_html, in_time
+from coopconsume.overview import DoubtedRange, GroupOverview, OwnedRange
+from coopconsume.overview.build import Facts, Place, build
+
+HALF = 2**62
+P0, P1 = ("orders", 0), ("orders", 1)
+LOW, HIGH = (*P0, 0, HALF - 1), (*P0, HALF, MAX_KEY_HASH)
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> CommitStore:
+    """An empty commit store."""
+    return CommitStore.open(tmp_path / "commits", cluster="c")
+
+
+def member(store: CommitStore, name: str, slots: int = 1, table: str | None = None) -> KafkaMember:
+    """A member of ours as Kafka tells of it."""
+    told = Subscription(table or store.id, "c", slots, allow_key_share=True)
+    return KafkaMember(name, None, f"client-{name}", "10.0.0.7", told)
+
+
+def facts(store: CommitStore, *members: KafkaMember, state: str = "Stable", **more) -> Facts:
+    """What a store says of the group g, and what Kafka says of its members."""
+    return Facts(
+        KafkaGroup(state, "key-range-sticky", members), store.assignment("g"), store.claims("g"),
+        store.history("g"), store.state("g"), store.pending("g"), **more,
+    )  # fmt: skip
+
+
+def overview(store: CommitStore, found: Facts) -> GroupOverview:
+    """What is told of the group g."""
+    return build(Place("g", "c", "kafka:9092", "/data/commits", store.id), found)
+
+
+def two_members(store: CommitStore) -> Facts:
+    """Two members on one partition, one of which also has the other partition."""
+    epoch = store.open_epoch("g", {"b": [LOW], "a": [HIGH, P1]}, previous=None, member="a")
+    store.commit("g", epoch, "b", {P0: [(0, 2), (5, 5), (8, 8)]}, pending={P0: [Pending(6)]})
+    ours = Primary(2, ours=True, topic_id="")
+    ends = {P0: 10, P1: 4}
+    return facts(
+        store, member(store, "a", 2), member(store, "b"), ends=ends, primary={P0: ours}
+    )  # fmt: skip
+
+
+# -- from facts to data ------------------------------------------------------------------------
+
+
+def test_lag_is_what_is_not_done(store: CommitStore) -> None:
+    """Gaps count and what is done above them does not; Kafka's offset stands beside it."""
+    first, second = overview(store, two_members(store)).partitions
+    assert (first.stable_offset, first.end_offset, first.committed_above) == (3, 10, 2)
+    assert (first.lag, first.gaps, first.pending) == (5, 2, 1)
+    assert (first.primary_offset, first.primary_is_ours) == (2, True)
+    assert (second.stable_offset, second.lag, second.primary_offset) == (None, None, None)
+    assert first.owners == (
+        OwnedRange("b", KeyRange(0, HALF - 1)), OwnedRange("a", KeyRange(HALF, MAX_KEY_HASH)),
+    )  # fmt: skip
+
+
+def test_members_of_kafka_and_of_the_log_are_one_list(store: CommitStore) -> None:
+    """Each with its standing, in the order in which they stand on the maps."""
+    epoch = store.open_epoch(
+        "g",
+        {"gone": [LOW], "old": [HIGH], "away": [P1], "done": [], "idle": []},
+        previous=None,
+    )
+    store.release("g", epoch, "away")
+    store.release("g", epoch, "done")
+    store.take_over("g", epoch, "new", replaces="old")
+    names = ["done", "new", "idle", "late"]
+    group = overview(store, facts(store, *(member(store, name) for name in names)))
+    assert [(m.id, m.standing, len(m.shares)) for m in group.members] == [
+        ("gone", "gone", 1), ("new", "working", 1), ("done", "it has released its shares", 0),
+        ("idle", "working", 0), ("late", "joining", 0),
+    ]  # fmt: skip
+    assert [m.slots for m in group.members] == [None, 1, 1, 1, 1]
+    assert [p.owners for p in group.partitions] == [
+        (OwnedRange("gone", KeyRange(*LOW[2:])), OwnedRange("new", KeyRange(*HIGH[2:]))),
+    ]  # fmt: skip
+
+
+def test_what_is_waited_for_has_an_end(store: CommitStore) -> None:
+    """A share that was not handed over is in doubt from the row on that gave it to another."""
+    before = store.open_epoch("g", {"a": [LOW], "b": [HIGH]}, previous=None, life_ms=9_000)
+    store.release("g", before, "a")
+    store.open_epoch("g", {"a": [P0]}, previous=before)
+    found = facts(store, member(store, "a"), ends={P0: 0})
+    (partition,) = overview(store, found).partitions
+    opened = found.history[-1]["written_at"]
+    nine = timedelta(seconds=9)
+    assert partition.doubts == (DoubtedRange(KeyRange(*HIGH[2:]), 9.0, opened + nine),)
+    (unknown,) = overview(store, replace(found, history=())).partitions
+    assert unknown.doubts == (DoubtedRange(KeyRange(*HIGH[2:]), 9.0, None),)
+
+
+def test_events_tell_who_led_and_why_not(store: CommitStore) -> None:
+    """Epochs, also those that did not count, take-overs, claims and an operator's reset."""
+    first = store.open_epoch("g", {"a": [LOW], "b": [HIGH]}, previous=None, member="a")
+    store.take_over("g", first, "c", replaces="b")
+    store.claim("g", "hand", [P1])
+    with pytest.raises(Exception, match="taken over"):
+        store.take_over("g", first, "d", replaces="b")
+    store.commit("g", first, "a", {P0: [(0, 1)]})
+    store.reset("g", {P0: 0})
+    told = overview(store, facts(store)).events
+    assert [(e.kind, e.epoch, e.by, e.members, e.replaces, e.counted) for e in told] == [
+        ("epoch", 1, "a", 2, None, True), ("takeover", 1, "c", None, "b", True),
+        ("claim", 2, "hand", None, None, True), ("takeover", 1, "d", None, "b", False),
+        ("reset", None, "", None, None, True),
+    ]  # fmt: skip
+    assert "taken over by 'c'" in told[3].reason
+
+
+def test_notes_say_what_to_look_at(store: CommitStore) -> None:
+    """Foreign members and tables, lost topics, offsets that somebody else wrote."""
+    store.open_epoch("g", {"a": [P0]}, previous=None)
+    stranger = KafkaMember("x", None, "c", "h", None)
+    theirs = Primary(7, ours=False, topic_id="")
+    other = member(store, "a", table="other")
+    found = facts(store, other, stranger, primary={P0: theirs})
+    assert overview(store, found).notes == (
+        f"a works with another commit table: its id is other, that of /data/commits is {store.id}",
+        "x is no member of coopconsume's kind",
+        "topic orders or part of it does not exist any more, or may not be seen",
+        "Kafka's offset 7 of orders-0 was written by somebody else: see onExternalReset",
+    )  # fmt: skip
+    (unknown,) = overview(store, facts(store, state="Dead", ends={P0: 0})).notes
+    assert "Kafka does not know the group" in unknown
+    (unheard,) = overview(store, Facts(KafkaGroup("Empty"))).notes
+    assert "knows nothing of the group" in unheard
+    assert not Facts().is_known
+
+
+def test_the_document_is_plain(store: CommitStore) -> None:
+    """JSON takes all of it as it is; the lag of all partitions is in it."""
+    document = json.loads(json.dumps(overview(store, two_members(store)).to_dict()))
+    assert document["lag"] == document["partitions"][0]["lag"] == 5
+    assert document["members"][1]["shares"][0] == {
+        "topic": "orders", "partition": 0, "key_range": {"first": HALF, "last": MAX_KEY_HASH},
+    }  # fmt: skip
+    assert datetime.fromisoformat(document["events"][0]["at"]).tzinfo is not None
+
+
+def test_only_members_of_ours_have_a_subscription() -> None:
+    """What others joined with, damaged data and none at all are no errors."""
+    told = Subscription("s", "c", 3)
+    metadata = ConsumerProtocolSubscription(0, ["t"], told.to_bytes()).encode()
+    assert read_subscription(metadata) == told
+    plain = ConsumerProtocolSubscription(0, ["t"], None).encode()
+    for foreign in (plain, metadata[:-3], b"", b"\0", b"garbage of some length"):
+        assert read_subscription(foreign) is None
+
+
+# -- as text -----------------------------------------------------------------------------------
+
+
+def test_a_map_has_the_letter_of_whoever_has_most_of_a_place() -> None:
+    """Halves, an uneven cut within one place, and what nobody has."""
+    letters = {"a": "A", "b": "B"}
+    low, high = KeyRange().split(2)
+    assert hash_map([OwnedRange("a", low), OwnedRange("b", high)], letters) == "A" * 16 + "B" * 16
+    cut = KeyRange().split(32)[3]
+    third = cut.first + cut.size // 3
+    owners = [OwnedRange("a", KeyRange(0, third)), OwnedRange("b", KeyRange(third + 1, cut.last))]
+    assert hash_map(owners, letters) == "AAAB" + "." * 28
+    assert hash_map([OwnedRange("stranger", high)], letters) == "." * 16 + "#" * 16
+
+
+def test_members_beyond_the_alphabet_share_a_sign(store: CommitStore) -> None:
+    """62 members have a letter or figure of their own."""
+    store.open_epoch("g", {f"m{n:03}": [] for n in range(70)}, previous=None)
+    letters = letters_of(overview(store, facts(store)))
+    assert letters["m000"] == "A"
+    assert letters["m061"] == "9"
+    assert {letters[f"m{n:03}"] for n in range(62, 70)} == {"#"}
+    assert len(set(letters.values())) == 63
+
+
+def test_tables_have_numbers_to_the_right() -> None:
+    """Also where some are missing; a table without rows is its head."""
+    assert table(("NAME", "N"), [("a", 1_000), ("long", None)]) == [
+        "NAME      N", "a     1,000", "long      -",
+    ]  # fmt: skip
+    assert table(("NAME", "N"), []) == ["NAME  N"]
+
+
+def test_a_group_as_text(store: CommitStore) -> None:
+    """All there is to tell of two members on two partitions, line by line."""
+    found = two_members(store)
+    at = found.history[0]["written_at"]
+    assert list(group_lines(overview(store, found), at)) == [
+        "group g: Stable, 2 members, 5 records not done",
+        "commit table /data/commits",
+        "Kafka kafka:9092, cluster c",
+        "epoch 1, generation -1, key-range-sticky",
+        "",
+        "   MEMBER  HOST      CLIENT    INSTANCE  SLOTS  HAS   STANDING",
+        "A  b       10.0.0.7  client-b  -             1  0.50  working",
+        "B  a       10.0.0.7  client-a  -             2  1.50  working",
+        "",
+        (
+            "PARTITION  KEY HASHES                        STABLE  END  DONE ABOVE  GAPS  PENDING"
+            "  NOT DONE  KAFKA'S"
+        ),
+        (
+            "orders-0   AAAAAAAAAAAAAAAABBBBBBBBBBBBBBBB       3   10           2     2        1"
+            "         5        2"
+        ),
+        (
+            "orders-1   BBBBBBBBBBBBBBBBBBBBBBBBBBBBBBBB       -    4           0     0        0"
+            "         -        -"
+        ),
+        "",
+        "EPOCH  WHEN                     WHAT       BY  COUNTED",
+        f"    1  {at:%Y-%m-%d %H:%M:%S} UTC  2 members  B   yes",
+    ]
+
+
+def test_text_tells_claims_doubts_and_the_last_events(store: CommitStore) -> None:
+    """What is waited for is told as long as it is, and as many events as are asked for."""
+    before = store.open_epoch("g", {"a": [LOW], "b": [HIGH]}, previous=None, life_ms=9_000)
+    store.release("g", before, "a")
+    store.open_epoch("g", {"a": [P0]}, previous=before, member="a")
+    store.claim("g", "hand", [P1])
+    found = facts(store, member(store, "a"), ends={P0: 0, P1: 0})
+    opened = found.history[-2]["written_at"]
+    group = overview(store, found)
+    told = [line.split() for line in group_lines(group, opened + timedelta(seconds=5), history=1)]
+    assert ["B", "hand", "3", "1.00"] in told
+    assert ["orders-0", "50.0", "to", "100.0", "%", "4"] in told
+    assert told[-2:] == [
+        ["EPOCH", "WHEN", "WHAT", "BY", "COUNTED"],
+        ["3", *f"{group.events[-1].at:%Y-%m-%d %H:%M:%S} UTC claim by hand B yes".split()],
+    ]
+    late = [line.split() for line in group_lines(group, opened + timedelta(seconds=10), history=0)]
+    waits = next(at for at, words in enumerate(told) if words[:2] == ["WAITS", "FOR"])
+    assert late == told[: waits - 1]
+
+
+# -- as HTML -----------------------------------------------------------------------------------
+
+
+def test_a_group_as_html_is_well_formed(store: CommitStore) -> None:
+    """Names are escaped, ours is marked, and each range has its place on the map."""
+    epoch = store.open_epoch("g", {"<b>&": [LOW], "me": [HIGH]}, previous=None, member="me")
+    store.commit("g", epoch, "me", {P0: [(0, 2)]})
+    store.claim("g", "hand", [P1])
+    group = overview(store, facts(store, member(store, "me"), ends={P0: 3}))
+    page = ET.fromstring(group_html(group, "me"))
+    assert "".join(page.itertext()).count("(this one)") == 1
+    rows = {"".join(row[0].itertext()): row for row in page.iter("tr") if len(row) == 7}
+    shares = rows["orders-0"].findall(".//svg/rect[title]")
+    assert [(rect.get("x"), rect.get("width")) for rect in shares] == [
+        ("0.00", "160.00"), ("160.00", "160.00"),
+    ]  # fmt: skip
+    assert shares[0].findtext("title") == f"<b>& {KeyRange(*LOW[2:])}"
+    assert len({rect.get("fill") for rect in shares}) == 2
+    assert group._repr_html_() == group_html(group)
+    assert repr(group) == "<GroupOverview 'g': Stable, 2 members, 0 records not done>"
+
+
+def test_an_assignment_as_html_is_well_formed() -> None:
+    """A map for each partition with our ranges on it."""
+    low, _, high = KeyRange().split(3)
+    page = ET.fromstring(assignment_html({("t<", 1): [low, high], ("t<", 0): [KeyRange()]}))
+    maps = page.findall(".//svg")
+    assert [len(found.findall("rect[title]")) for found in maps] == [1, 2]
+    assert "t<-0" in "".join(page.itertext())
+
+
+def test_what_fails_or_takes_long_is_not_drawn() -> None:
+    """The text is shown then, and nothing is raised."""
+    never = threading.Event()
+
+    def fails() -> str:
+        raise RuntimeError("no broker")
+
+    assert in_time(5, lambda: "drawn") == "drawn"
+    assert in_time(5, fails) is None
+    assert in_time(0.01, never.wait) is None
+    never.set()
+
+
+def test_times_are_those_of_the_log(store: CommitStore) -> None:
+    """They have a time zone and are near now."""
+    store.open_epoch("g", {"a": [P0]}, previous=None)
+    (event,) = overview(store, facts(store)).events
+    assert abs(datetime.now(UTC) - event.at) < timedelta(minutes=1)

@@ -1,0 +1,82 @@
+"""What `poll` hands out next: gaps first, dealt by what is left, nothing twice."""
+
+from __future__ import annotations
+
+import pytest
+
+from assignors import KeyRange
+from commits import OffsetRanges
+from coopconsume.membership import Owned
+from coopconsume.polling import Place, next_window, offsets_of
+
+TP = ("t", 0)
+OTHER = ("t", 1)
+
+
+def owned(stable: int = 0, committed: list[tuple[int, int]] | None = None, part: int = 0) -> Owned:
+    """A whole partition of which some is committed."""
+    return Owned("t", part, (KeyRange(),), stable, OffsetRanges(committed or []))
+
+
+def polled(places: dict, of: dict, ends: dict, window: int) -> dict:
+    """The next window, as pairs."""
+    found = next_window(places, of, ends, window)
+    return {tp: offsets.pairs() for tp, offsets in found.items()}
+
+
+def test_gaps_come_before_what_is_new() -> None:
+    """After a start the gaps below the highest commit are handed out, then the rest, once."""
+    of = {TP: owned(2, [(4, 5), (9, 9)])}
+    places = {TP: Place.at_start(of[TP])}
+    assert polled(places, of, {TP: 12}, 3) == {TP: [(2, 3)]}  # what lies between is read, too
+    assert polled(places, of, {TP: 12}, 3) == {TP: [(6, 8)]}
+    assert polled(places, of, {TP: 12}, 100) == {TP: [(10, 11)]}
+    assert polled(places, of, {TP: 12}, 100) == {}
+    assert places[TP].polled.pairs() == [(2, 3), (6, 8), (10, 11)]
+
+
+def test_one_window_takes_gaps_and_what_is_new() -> None:
+    """What the gaps leave of a window goes to new offsets."""
+    of = {TP: owned(2, [(4, 5)])}
+    places = {TP: Place.at_start(of[TP])}
+    assert polled(places, of, {TP: 100}, 5) == {TP: [(2, 3), (6, 8)]}
+
+
+def test_a_window_is_dealt_by_what_is_left() -> None:
+    """Partitions get their part of the window, at least one offset; paused ones nothing."""
+    of = {TP: owned(), OTHER: owned(part=1)}
+    places = {tp: Place.at_start(of[tp]) for tp in of}
+    ends = {TP: 999, OTHER: 1}
+    assert polled(places, of, ends, 100) == {TP: [(0, 98)], OTHER: [(0, 0)]}
+    ends[OTHER] = 5
+    places[TP].paused = True
+    assert polled(places, of, ends, 100) == {OTHER: [(1, 4)]}
+    places[TP].paused = False
+    assert polled(places, of, ends, 100) == {TP: [(99, 198)]}
+
+
+def test_what_was_committed_meanwhile_is_left_out() -> None:
+    """After a seek back only what is not committed comes again."""
+    of = {TP: owned()}
+    places = {TP: Place.at_start(of[TP])}
+    polled(places, of, {TP: 10}, 100)
+    of[TP].stable, of[TP].committed = 3, OffsetRanges([(5, 6)])
+    places[TP].seek(0)
+    assert polled(places, of, {TP: 10}, 100) == {TP: [(3, 4), (7, 9)]}
+
+
+def test_only_what_was_handed_out_may_be_committed() -> None:
+    """Offsets below the stable offset, committed or handed out are known; others are strange."""
+    one = owned(3, [(5, 6)])
+    place = Place(7, OffsetRanges(), polled=OffsetRanges([(3, 3)]))
+    assert place.strange(one, OffsetRanges([(0, 3), (5, 6)])).pairs() == []
+    assert place.strange(one, OffsetRanges([(0, 7)])).pairs() == [(4, 4), (7, 7)]
+    place.settle(OffsetRanges([(3, 3)]))
+    assert place.strange(one, OffsetRanges([(3, 3)])).pairs() == [(3, 3)]
+
+
+def test_ranges_of_a_mapping_are_taken_as_they_are() -> None:
+    """Kafka's TopicPartition and plain pairs name a partition alike."""
+    assert offsets_of({("t", 0): [(1, 2), (3, 3)]}) == {TP: OffsetRanges([(1, 3)])}
+    with pytest.raises(ValueError, match="2"):
+        offsets_of({("t", 0): [(2, 1)]})
