@@ -14,6 +14,7 @@ from tests.bench.commit import commit
 from tests.bench.cycle import cycle
 from tests.bench.figures import WARM_UPS
 from tests.bench.ground import prepared, surroundings
+from tests.bench.group import group
 from tests.bench.sleep import sleep
 from tests.bench.throughput import throughput
 
@@ -28,6 +29,7 @@ _BENCHMARKS: dict[str, Callable[[Ground, Callable[[str], None]], list[Report]]] 
     "sleep": sleep,
     "cycle": cycle,
     "commit": commit,
+    "group": group,
 }
 _PLACE = re.compile(r"(<!-- bench:begin -->\n).*?(<!-- bench:end -->)", re.DOTALL)
 

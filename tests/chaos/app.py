@@ -20,15 +20,16 @@ if TYPE_CHECKING:
 
 
 class Work:
-    """Takes some milliseconds; one record in 97 fails on its first attempt."""
+    """Takes some milliseconds; if told so, one record in 97 fails on its first attempt."""
 
-    def __init__(self, seconds: float) -> None:
+    def __init__(self, seconds: float, *, fails: bool) -> None:
         self.seconds = seconds
+        self.fails = fails
 
     def __call__(self, record: Record) -> None:
         """Sleep, then fail or not."""
         time.sleep(self.seconds * (0.5 + record.offset * 2654435761 % 1000 / 1000))
-        if record.offset % 97 == 5 and record.attempt == 1:
+        if self.fails and record.offset % 97 == 5 and record.attempt == 1:
             raise RuntimeError("not yet")
 
 
@@ -40,7 +41,7 @@ def main(settings: dict[str, Any]) -> None:
     with CooperativeConsumer(settings["options"], spark) as consumer:
         query = (
             consumer.foreach(
-                Recorded(settings["history"], Work(settings["seconds"])),
+                Recorded(settings["history"], Work(settings["seconds"], fails=settings["fails"])),
                 concurrency=settings["concurrency"],
                 retry=RetryPolicy(backoff=0.2, max_backoff=0.2),
             )

@@ -82,11 +82,14 @@ class Ground:
         slots: Of each application.
         concurrency: Handlers at once in a slot.
         seconds: A handler takes, on average.
+        fails: Whether some records fail on their first attempt.
+        batch_time: Seconds after which a batch starts no further handler.
     """
 
     def __init__(
         self, kafka: LocalKafka, topic: str, folder: Path, *, slots: int = 2,
-        concurrency: int = 2, seconds: float = 0.01,
+        concurrency: int = 2, seconds: float = 0.01, batch_time: float = BATCH_TIME,
+        fails: bool = True,
     ) -> None:  # fmt: skip
         self.kafka = kafka
         self.topic = topic
@@ -100,11 +103,11 @@ class Ground:
             "subscribe": topic,
             "commitTable": str(folder / "commits"),
             "slots": slots,
-            "batchTime": BATCH_TIME,
+            "batchTime": batch_time,
             "handlerTimeout": HANDLER_TIMEOUT,
             "drainTimeout": 10,
         }
-        self._work = {"concurrency": concurrency, "seconds": seconds}
+        self._work = {"concurrency": concurrency, "seconds": seconds, "fails": fails}
         self.apps: list[App] = []
         self.disturbances: list[Disturbance] = []
         self.produced: dict[int, bytes | None] = {}

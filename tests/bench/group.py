@@ -1,0 +1,214 @@
+"""A group of several applications: how soon shares move, and what another application adds."""
+
+from __future__ import annotations
+
+import statistics
+import threading
+import time
+import uuid
+from typing import TYPE_CHECKING
+
+from kafka import KafkaConsumer, TopicPartition
+
+from coopconsume import accept_range_fetch
+from coopconsume.membership import Membership
+from coopconsume.options import Options
+from tests.bench.figures import Ratio, Report, take_turns
+from tests.broker.group_ground import LIFE, SESSION
+from tests.broker.group_ground import Ground as Members
+from tests.chaos.ground import Ground as Applications
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from assignors import Share
+    from coopconsume.holding import Holding
+    from tests.bench.ground import Ground
+
+_BARE = "two bare kafka-python consumers"
+_OURS = "two of our members, one partition by key range"
+_HANDLER_SECONDS = 0.005
+
+
+def group(ground: Ground, say: Callable[[str], None]) -> list[Report]:
+    """Join, kill -9, and one to three applications on one partition."""
+    return [_join(ground, say), _kill(ground, say), _scale(ground, say)]
+
+
+# -- a member joins
+
+
+class _Begun:
+    """A worker without work, that knows when it was given something."""
+
+    def __init__(self) -> None:
+        self.epoch = 0
+        self.changed = threading.Condition()
+
+    def begin(self, holding: Holding) -> None:
+        with self.changed:
+            self.epoch = holding.epoch.number
+            self.changed.notify_all()
+
+    def drain(self, _timeout: float) -> Sequence[Share]:
+        return []
+
+    def drop(self) -> None:
+        pass
+
+    def fail(self, error: BaseException) -> None:
+        raise error
+
+
+def _join(ground: Ground, say: Callable[[str], None]) -> Report:
+    ground.broker.create_topic("join", 1)
+    ground.broker.create_topic("join-bare", 2)
+    report = Report(
+        "A member joins",
+        "One member works, a second one joins: seconds from its call until both have their shares, "
+        "for ours until both may start handlers under the new epoch. Nothing was running, so no "
+        "drain is in it. Heartbeats every second on both sides.",
+    )
+    sides = {_OURS: lambda _: _ours_join(ground), _BARE: lambda _: _bare_join(ground)}
+    for name, values in take_turns(sides, ground.turns, say=say).items():
+        report.add(name, values, "s")
+    most = max(report.figures[_OURS].values)
+    report.notes.append(f"The longest of ours took {most:.1f} s; at most 5 s are wanted.")
+    return report
+
+
+def _ours_join(ground: Ground) -> float:
+    options = ground.options("join")
+    accept_range_fetch(options, ["join"])
+    workers = [_Begun(), _Begun()]
+    members = [Membership(Options.parse(options), 1, worker) for worker in workers]
+    try:
+        members[0].subscribe(["join"], None)
+        began = time.perf_counter()
+        members[1].subscribe(["join"], None)
+        with workers[0].changed:
+            workers[0].changed.wait_for(lambda: workers[0].epoch == workers[1].epoch, 30)
+        return time.perf_counter() - began
+    finally:
+        for member in members:
+            member.leave()
+
+
+def _bare_join(ground: Ground) -> float:
+    name = f"bare-{uuid.uuid4().hex}"
+    settled = threading.Event()
+    ended = threading.Event()
+    held: dict[int, set[TopicPartition]] = {}
+
+    def consume(number: int) -> None:
+        consumer = KafkaConsumer(
+            "join-bare", bootstrap_servers=ground.broker.bootstrap_servers, group_id=name,
+            heartbeat_interval_ms=1_000,
+        )  # fmt: skip
+        while not ended.is_set():
+            consumer.poll(timeout_ms=100)
+            held[number] = set(consumer.assignment())
+            if all(len(held.get(n, ())) == 1 for n in (0, 1)):
+                settled.set()
+        consumer.close()
+
+    threads = [threading.Thread(target=consume, args=(number,)) for number in (0, 1)]
+    threads[0].start()
+    while len(held.get(0, ())) < 2:
+        time.sleep(0.01)
+    began = time.perf_counter()
+    threads[1].start()
+    settled.wait(30)
+    took = time.perf_counter() - began
+    ended.set()
+    for thread in threads:
+        thread.join()
+    return took
+
+
+# -- a member is killed
+
+
+def _kill(ground: Ground, say: Callable[[str], None]) -> Report:
+    report = Report(
+        "A member is killed",
+        f"Of two members one is killed by SIGKILL (session timeout {SESSION:g} s, life of a batch "
+        f"{LIFE:g} s): seconds from then until the other may start handlers of its keys.",
+    )
+    values = []
+    for turn in range(ground.turns):
+        topic = f"kill-{turn}"
+        ground.broker.create_topic(topic, 1)
+        members = Members(ground.broker, topic, ground.path("kill"))
+        accept_range_fetch(members.options, [topic])
+        one = members.start()
+        members.settled(one)
+        other = members.start()
+        members.settled(one, other)
+        other.popen.kill()
+        killed = time.monotonic()
+        begin = one.wait_for("begin")
+        values.append(begin["at"] - killed + begin["wait"])
+        say(f"  turn {turn + 1}: {values[-1]:.1f}")
+        for process in members.processes:
+            process.end()
+    report.add("survivor works on all keys", values, "s")
+    bound = SESSION + LIFE + 5
+    report.notes.append(
+        f"At most session timeout + life of a batch + 5 s, here {bound:g} s, are wanted; "
+        f"the longest took {max(values):.1f} s."
+    )
+    return report
+
+
+# -- more applications
+
+
+def _scale(ground: Ground, say: Callable[[str], None]) -> Report:
+    each = ground.size(3_000, 1_000)
+    report = Report(
+        "One to three applications on one partition",
+        f"{each:,} records for each application, 300 keys, a handler of 5 ms, one slot with two "
+        "handlers at once in each, so that at most 400 records a second of each are possible: "
+        "records a second from their production to the last commit, all applications warm.",
+    )
+    turns = 1 if ground.quick else 3
+    rates: dict[int, list[float]] = {1: [], 2: [], 3: []}
+    for turn in range(turns):
+        for count, values in rates.items():
+            values.append(_rate(ground, f"scale-{turn}-{count}", count, each))
+            say(f"  turn {turn + 1}: {count} applications: {values[-1]:,.0f}/s")
+    for count, values in rates.items():
+        report.add(_apps(count), values, "records/s")
+    report.ratios = [
+        Ratio(f"{count} / {count} x 1", f"{_apps(count)}", f"{count} x 1", 0.9, "at least")
+        for count in (2, 3)
+    ]
+    for count in (2, 3):
+        report.add(f"{count} x 1", [count * statistics.median(rates[1])], "records/s")
+    return report
+
+
+def _apps(count: int) -> str:
+    return f"{count} application{'s' if count > 1 else ''}"
+
+
+def _rate(ground: Ground, topic: str, count: int, each: int) -> float:
+    ground.broker.create_topic(topic, 1)
+    folder = ground.path("scale")
+    folder.mkdir()
+    with Applications(
+        ground.broker, topic, folder, slots=1, concurrency=2, seconds=_HANDLER_SECONDS,
+        batch_time=10.0, fails=False,
+    ) as apps:  # fmt: skip
+        for _ in range(count):
+            apps.start()
+        apps.wait_for_members(count)
+        for _ in range(2):  # of these the first is for warmth
+            began, before = time.monotonic(), apps.done
+            apps.produce(count * each, keys=300)
+            apps.wait_for_done(before + count * each)
+            took = time.monotonic() - began
+        for app in apps.alive:
+            apps.stop(app)
+    return count * each / took
