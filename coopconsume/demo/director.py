@@ -47,8 +47,8 @@ _POISON = 30  # records that fail twice, about
 _HOPELESS = 6  # records that fail for good, about
 _SLOW_LEGS = (7, 9)
 _SMALL_WINDOW = 30_000  # a batch has a price of its own
-_SLOW_SECONDS = 1.0
-_KILL_AT = 0.6
+_SLOW_SECONDS = 0.5
+_KILL_AT = 0.7
 _MIDDLE = 0.7  # seconds after a commit, so that handlers are at work again
 _GROUP_PATIENCE = 10.0
 _TOO_FAR = 0.95  # to wait longer for a sight
@@ -181,7 +181,7 @@ class Demo:
             f"stormy{mark}",
             str(folder / "stormy"),
             window=max(_SMALL_WINDOW, self._records // 4),
-            batch_time=3.0,
+            batch_time=2.0,
             concurrency=2,
             poison_every=max(2, self._records // _POISON),
             fail_for_good_every=max(2, self._records // _HOPELESS),

@@ -167,7 +167,7 @@ def _run_query(
         "commitTable": query.commits,
         "slots": settings.slots,
         "batchTime": query.batch_time,
-        "handlerTimeout": "4 seconds",
+        "handlerTimeout": "3 seconds",
         # A killed driver is missed soon; brokers allow no shorter session by default.
         "kafka.session.timeout.ms": "6000",
         "maxOffsetsPerTrigger": query.window,
