@@ -201,6 +201,11 @@ class Holding:
             default=0.0,
         )
 
+    def left_running(self, shares: Iterable[Share]) -> None:
+        """Parts on which tasks may go on although nobody waits for them: they bar their shares."""
+        until = time.monotonic() + self.options.batch_life
+        self._waits += [(share, until) for share in shares]
+
     def release(self, running: Iterable[Share] = ()) -> None:
         """Give all of it back; harmless when repeated.
 

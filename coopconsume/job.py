@@ -30,7 +30,7 @@ from typing import TYPE_CHECKING, Any
 from commits import CommitLogUnavailable, FencedMember
 from coopconsume.batch import Running, Work, run_batch
 from coopconsume.classic import open_mailbox
-from coopconsume.errors import HandlerFailed, TopicNotFound, TopicReplaced
+from coopconsume.errors import BrokerUnreachable, HandlerFailed, TopicNotFound, TopicReplaced
 from coopconsume.failures import FailuresInARow, reason
 from coopconsume.plan import Limits, plan_batch
 from coopconsume.report import PartitionReport, SlotReport
@@ -223,10 +223,17 @@ class Job:
 
     def _begin(self, holding: Holding) -> None:
         self._end_shift()
-        self._shift = Shift(
-            self._spark, holding, self._work, self._slots, self._meter, self._commit_ids,
-            self._ends, self._post,
-        )  # fmt: skip
+        if self._membership.holding is not holding:
+            return  # Given back before it was begun.
+        try:
+            self._shift = Shift(
+                self._spark, holding, self._work, self._slots, self._meter, self._commit_ids,
+                self._ends, self._post,
+            )  # fmt: skip
+        except BrokerUnreachable as error:
+            log.warning("%s; trying again", error)
+            self._post(self._begin, holding)
+            return
         self._meter.joined(holding.epoch.number)
         if holding.owned and not self._window.has_begun:
             self._window.begin(holding.cluster.record_bytes(holding.owned))
@@ -321,9 +328,13 @@ class Job:
         self._interrupt()
         self._batches.shutdown(wait=False, cancel_futures=True)
         hand_over, shift = self._hand_over, self._shift
-        if hand_over is not None and shift is not None and not hand_over.is_late:
+        if shift is not None:
+            # Aborted, or failed: Spark was told to end them, and may need a while for it.
             out = {slot for running in self._current() for slot in running.waiting}
-            hand_over.running = shift.parts_of(out | set(self._barred))
+            left = shift.parts_of(out | set(self._barred))
+            shift.holding.left_running(left)
+            if hand_over is not None and not hand_over.is_late:
+                hand_over.running = left
         self._end_shift(well=self.error is None)
         self._membership.detach()
         self._meter.ended(self.error)
