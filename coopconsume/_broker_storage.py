@@ -87,10 +87,15 @@ def write_private(file: Path, text: str) -> None:
 
 
 def tail(path: Path | None, lines: int, *, start: int = 0) -> str:
-    """Return the last lines of a file, at most what stands after byte ``start``."""
+    """Return the last lines of a log, at most what stands after byte ``start``.
+
+    Frames of stack traces are left out: a few of them would push out what went wrong.
+    """
     if path is None or not path.is_file():
         return ""
     with path.open("rb") as log:
         size = log.seek(0, os.SEEK_END)
         log.seek(max(start, size - _TAIL_BYTES))
-        return "\n".join(log.read().decode(errors="replace").splitlines()[-lines:])
+        text = log.read().decode(errors="replace")
+    told = [line for line in text.splitlines() if not line.lstrip().startswith(("at ", "... "))]
+    return "\n".join(told[-lines:])
