@@ -360,12 +360,7 @@ class Holding:
             if force or written != offset or now - at > PRIMARY_REFRESH:
                 due[tp] = offset
         if due:
-            self._write_primary(
-                {
-                    tp: (offset, primary_mark(self.topic_ids.get(tp[0], ""), self.epoch))
-                    for tp, offset in due.items()
-                }
-            )
+            self._write_primary({tp: (offset, self._mark(tp)) for tp, offset in due.items()})
             self._primary |= {tp: (offset, now) for tp, offset in due.items()}
 
     def mirror_quietly(self, *, force: bool = False) -> None:
@@ -374,3 +369,23 @@ class Holding:
             self.mirror(force=force)
         except Exception as error:  # noqa: BLE001 - whatever it is, the next time may do
             log.warning("the primary offsets could not be written for now: %s", error)
+
+    def mirror_last(self) -> None:
+        """Write what could not be written as a member, once the group may be without members."""
+        behind = [
+            tp
+            for tp, owned in self.owned.items()
+            if owned.owns_first and self._primary.get(tp, (-1, 0.0))[0] != owned.stable
+        ]
+        if not behind:
+            return
+        try:
+            state = self.store.state(self.options.group_id)
+            self.cluster.commit_primary(
+                {tp: (state[tp].stable_offset, self._mark(tp)) for tp in behind if tp in state}
+            )
+        except Exception:
+            log.debug("the primary offsets are left to the next owner", exc_info=True)
+
+    def _mark(self, tp: TopicPartition) -> str:
+        return primary_mark(self.topic_ids.get(tp[0], ""), self.epoch)

@@ -91,6 +91,7 @@ class Membership:
         self._listener: RebalanceListener | None = None
         self._group: GroupMember | None = None
         self._holding: Holding | None = None
+        self._latest: Holding | None = None
         self._error: BaseException | None = None
         self._changed = threading.Condition(threading.RLock())
         try:
@@ -195,6 +196,8 @@ class Membership:
             try:
                 if group is not None:
                     group.leave()
+                    if self._latest is not None:
+                        self._latest.mirror_last()
             finally:
                 self.cluster.close()
 
@@ -309,7 +312,7 @@ class Membership:
             self.store.release(self.options.group_id, tenure.epoch, tenure.member, running=running)
             raise
         with self._changed:
-            self._holding = holding
+            self._holding = self._latest = holding
             self._worker.begin(holding)
             self._changed.notify_all()
         self._tell("on_assigned", holding)

@@ -27,6 +27,7 @@ from commits import CommitLogUnavailable, EpochConflict, FencedMember
 from coopconsume.errors import CoopConsumeError, GroupRefused, InvalidOption
 from coopconsume.group.core import GroupCore, Rejoin, Replaced, TakeOver
 from coopconsume.group.plugin import plugins
+from coopconsume.group.quirks import keep_answers, pause, request_rejoin
 from coopconsume.holding import LEASE
 
 if TYPE_CHECKING:
@@ -171,6 +172,7 @@ class GroupMember:
             **self._config,
             partition_assignment_strategy=plugins(self._options.assignor, self),
         )
+        keep_answers(consumer)
         consumer.subscribe(**self._subscription, listener=_Listener(self, consumer))
         for topic in self._subscription.get("topics", ()):
             # A leader that learns of partitions only after it has joined would rebalance at once.
@@ -195,7 +197,7 @@ class GroupMember:
         else:
             # Under its old id, so that Kafka can tell it if another process has its place; a new
             # connection would take that place back.
-            self._consumer._coordinator.request_rejoin()  # noqa: SLF001 - no public way
+            request_rejoin(self._consumer)
 
     def _settle(self, me: str, data: bytes) -> None:
         """Look at what we were handed, and begin with it."""
@@ -336,11 +338,10 @@ class _Listener(AsyncConsumerRebalanceListener):  # type: ignore[misc]
     async def _done(self, begin: Callable[[], Future[None]]) -> None:
         # A leader that joins again because of new partitions forgets that it does (kafka-python
         # 3.0.12) when its poll ends before the join, and never takes up its heartbeat.
-        self._consumer._coordinator.request_rejoin()  # noqa: SLF001 - no public way
+        request_rejoin(self._consumer)
         future = begin()
         while not future.done():
-            # kafka-python's loop has no public way to sleep.
-            await self._consumer._net.sleep(0.02)  # noqa: SLF001
+            await pause(self._consumer, 0.02)
         future.result()
 
 

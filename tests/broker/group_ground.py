@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from coopconsume.local_kafka import LocalKafka
 
 ROOT = Path(__file__).parents[2]
-SESSION = 3.0
+SESSION = 5.0
 LIFE = 2.0 + 2.0  # batchTime and handlerTimeout below, and the lease
 
 

@@ -12,7 +12,10 @@ from kafka import KafkaConsumer
 from kafka.admin import KafkaAdminClient
 
 from commits import ACCEPT_RANGE_FETCH
+from coopconsume.membership import Membership
+from coopconsume.options import Options
 from tests.broker.group_ground import LIFE, SESSION
+from tests.broker.member_process import Teller
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -48,6 +51,21 @@ def test_members_share_one_partition_and_hand_it_over(ground: Ground) -> None:
     assert a.events[-1]["wait"] == c.events[-1]["wait"] == 0
     commits = ground.store.state(ground.group)[ground.topic, 0]
     assert commits.stable_offset == 2
+
+
+def test_a_join_that_is_answered_between_two_polls_is_not_done_again(
+    ground: Ground, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With polls of a millisecond every answer comes too late for the poll that asked."""
+    monkeypatch.setattr("coopconsume.group.member._POLL_MS", 1)
+    worker = Teller()
+    for expected in (1, 2):
+        membership = Membership(Options.parse(ground.options), 1, worker)
+        membership.subscribe([ground.topic], None)
+        row = ground.store.assignment(ground.group)
+        membership.leave()
+        assert row is not None
+        assert row.epoch.number == expected
 
 
 def test_a_topic_that_is_not_open_is_not_split(ground: Ground) -> None:
@@ -101,7 +119,7 @@ def test_after_a_kill_the_others_wait_for_a_batch_life(ground: Ground) -> None:
     killed = time.monotonic()
     epoch = ground.settled(a)
     assert time.monotonic() - killed < SESSION + 5
-    assert a.events[-1]["wait"] == pytest.approx(LIFE, abs=1.0)
+    assert 0 < a.events[-1]["wait"] <= LIFE
     row = ground.store.assignment(ground.group)
     assert row is not None
     assert row.epoch.number == epoch
@@ -154,7 +172,7 @@ def test_a_static_member_comes_back_without_a_rebalance(ground: Ground) -> None:
     new = again.wait_for("begin")
     assert (new["epoch"], new["shares"]) == (epoch, old["shares"])
     assert new["member"] != old["member"]
-    assert new["wait"] == pytest.approx(LIFE, abs=1.0)
+    assert 0 < new["wait"] <= LIFE
     again.say("commit 1")
     again.wait_for("committed", offset=1)
     b.say("commit 2")
