@@ -290,7 +290,11 @@ class GroupState:
     def _reset(self, event: Event) -> Answer:
         def set_back(state: PartitionState, part: Part) -> CommitResult:
             state.commits.reset(part.first or 0)
-            state.pending = {}
+            state.commits.amend(part.offsets)
+            state.pending = {pending.offset: pending for pending in part.pending}
+            state.drop_done_pending()
+            if event.epoch is None:
+                state.topic_id = part.topic_id or state.topic_id
             return state.result()
 
         if event.epoch is None:  # an operator: whoever was at work must not commit on top of it
@@ -310,7 +314,8 @@ class GroupState:
         for part in event.parts:
             state = self.partitions.get(part.topic_partition) or PartitionState(part.topic_id)
             refusal = fence or (tenure.refusal_of(event.member, part) if tenure else "")
-            if part.topic_id and state.topic_id not in {"", part.topic_id}:
+            is_other = part.topic_id and state.topic_id not in {"", part.topic_id}
+            if is_other and not is_operator:
                 refusal = refusal or f"its topic now has the id {state.topic_id!r}"
             if refusal:
                 results[part.topic_partition] = state.result("refused", refusal)

@@ -39,7 +39,7 @@ KINDS = frozenset(
         "start",  # where an unknown partition begins; of several rows the first counts
         "log_start",  # the partition's log now begins at first_offset
         "truncation",  # the partition's log now ends before first_offset
-        "reset",  # the stable offset is first_offset, nothing above; without an epoch it fences
+        "reset",  # the stable offset is first_offset, `offsets` above; without an epoch it fences
         "setting",  # a switch or limit, of the store or of one topic
         "snapshot",  # part of the state of all groups at one version
     }

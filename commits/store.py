@@ -249,16 +249,37 @@ class CommitStore(Ownership):
         *,
         epoch: Epoch | None = None,
         member: str = "",
+        done: Mapping[TopicPartition, Pairs | OffsetRanges] | None = None,
+        pending: Mapping[TopicPartition, Iterable[Pending]] | None = None,
+        topic_ids: Mapping[str, str] | None = None,
     ) -> Results:
-        """Sets stable offsets and forgets everything above them.
+        """Sets stable offsets and forgets everything above them but what is given.
 
         Without an epoch it is an operator's word: it ends the epoch in force and all claims of the
         group, so that nobody who is still at work commits on top of it. An owner that was told to
         move gives its epoch, and goes on under it.
 
-        Arguments, answers and errors are those of `start`.
+        Args:
+            group: The group.
+            offsets: The new stable offsets.
+            epoch: The epoch or claim of the member.
+            member: An owner of the partitions, or who the operator is, for the history.
+            done: What is done above the new stable offset; a range that touches it moves it.
+            pending: Records that failed and are to be tried again, with what is known of them.
+            topic_ids: The ids of the topics, where the log does not know the partitions yet.
+
+        Answers and errors are those of `start`.
         """
-        return self._move("reset", group, epoch, member, offsets)
+        parts = parts_of(done or {}, pending or {}, {})
+        known = {part.topic_partition: part for part in parts}
+        if not known.keys() <= offsets.keys():
+            raise ValueError(f"{min(known.keys() - offsets.keys())} has no stable offset")
+        return self._move("reset", group, epoch, member, offsets, known, topic_ids)
+
+    def topic_ids(self, group: str) -> dict[TopicPartition, str]:
+        """The id of the topic that each partition's commits are about; empty if not known."""
+        with self._lock:
+            return {at: state.topic_id for at, state in self._refreshed(group).partitions.items()}
 
     # -- switches and limits
 
@@ -371,17 +392,20 @@ class CommitStore(Ownership):
         epoch: Epoch | None,
         member: str,
         offsets: Mapping[TopicPartition, int],
+        known: Mapping[TopicPartition, Part] | None = None,
+        topic_ids: Mapping[str, str] | None = None,
     ) -> Results:
         parts = tuple(
-            Part(*checked_place(at), first=exact_offset(at, offset))
+            replace((known or {}).get(at) or Part(*checked_place(at)),
+                    first=exact_offset(at, offset))
             for at, offset in offsets.items()
-        )
+        )  # fmt: skip
         if not parts:
             return {}
         with self._lock:
             event = Event(kind, self._new_id(), self._cluster, group, epoch, member=member,
                           parts=parts)  # fmt: skip
-            answer = self._append(with_topic_ids(event, self._state_for(event), None))
+            answer = self._append(with_topic_ids(event, self._state_for(event), topic_ids))
             now = in_force(self._log.state.group(self._cluster, group))
         results = dict(answer.results)
         if not answer.counted:

@@ -485,6 +485,35 @@ def test_log_starts_and_truncations(store: CommitStore) -> None:
             store.truncate("g", epoch, "m", nonsense)  # type: ignore[arg-type]
 
 
+def test_a_reset_may_say_what_is_done_and_pending_above_it(store: CommitStore, path: str) -> None:
+    """All in one row: what an export told comes back exactly, also beyond 2**53."""
+    far = 2**62
+    told = Pending(far + 3, key_hash=7, attempts=4, due_ms=9, error="no")
+    store.reset(
+        "g", {P0: far, P1: 3}, member="operator", done={P0: [(far + 1, far + 1)], P1: [(3, 4)]},
+        pending={P0: [told, Pending(far + 1)]}, topic_ids={"t": "new"},
+    )  # fmt: skip
+    again = CommitStore.open(path)
+    assert again.state("g") == {
+        P0: PartitionCommits(far, [(far + 1, far + 1)]), P1: PartitionCommits(5),
+    }  # fmt: skip
+    assert again.pending("g") == {P0: {far + 3: told}}
+    assert again.topic_ids("g") == {P0: "new", P1: "new"}
+    opened(again, topic_ids={"t": "new"})
+    assert again.state("g")[P1].stable_offset == 5
+    with pytest.raises(ValueError, match="has no stable offset"):
+        store.reset("g", {P0: 1}, done={P1: [(3, 4)]})
+
+
+def test_an_operators_reset_adopts_a_topic_that_was_made_anew(store: CommitStore) -> None:
+    """Its word is about the topic that there is now: the next epoch does not forget it."""
+    epoch = opened(store, topic_ids={"t": "old"})
+    store.commit("g", epoch, "m", {P0: [(0, 9)]})
+    store.reset("g", {P0: 4}, topic_ids={"t": "new"})
+    opened(store, topic_ids={"t": "new"})
+    assert store.state("g")[P0] == PartitionCommits(4)
+
+
 def test_an_operators_reset_fences_whoever_is_at_work(store: CommitStore) -> None:
     """Nobody commits on top of a reset; an owner's own reset goes on under its epoch."""
     epoch = opened(store)
