@@ -142,6 +142,17 @@ class Cluster:
             self._check_rights(wanted)
         return topics
 
+    def existing(self, partitions: Iterable[Partition]) -> list[Partition]:
+        """Those of some partitions that exist."""
+        wanted = list(partitions)
+        found = self.topics(sorted({topic for topic, _ in wanted}), missing_ok=True)
+        counts = {topic.name: topic.partitions for topic in found}
+        return [tp for tp in wanted if tp[1] < counts.get(tp[0], 0)]
+
+    def topic_ids(self, names: Iterable[str]) -> dict[str, str]:
+        """The ids of those topics that exist."""
+        return {t.name: t.id for t in self.topics(sorted(set(names)), missing_ok=True)}
+
     def topic_names(self) -> list[str]:
         """The names of all topics that this user may see; internal ones left out."""
         listed = self._call(self._admin.list_topics)
@@ -176,6 +187,14 @@ class Cluster:
     def log_starts(self, partitions: Iterable[Partition]) -> dict[Partition, int]:
         """The first offset of each log."""
         return self._offsets(dict.fromkeys(partitions, _EARLIEST))
+
+    def offsets_at(
+        self, partitions: Iterable[Partition], timestamp_ms: int
+    ) -> dict[Partition, int]:
+        """The first offset at or after a time; the end of the log where nothing is so new."""
+        wanted = list(partitions)
+        found, ends = self._offsets(dict.fromkeys(wanted, timestamp_ms)), self.ends(wanted)
+        return {tp: found.get(tp, -1) if found.get(tp, -1) >= 0 else ends[tp] for tp in wanted}
 
     def _offsets(self, specs: Mapping[Partition, int]) -> dict[Partition, int]:
         from kafka import IsolationLevel, TopicPartition
@@ -321,11 +340,15 @@ class Cluster:
                     self._admin = self._connected()
 
 
-def primary_mark(topic_id: str, epoch: Epoch) -> str:
-    """Metadata of a primary offset that tells it from what other tools write."""
-    mark = {
-        "coopconsume": 1, "topic_id": topic_id, "epoch": epoch.number, "nonce": epoch.nonce,
-    }  # fmt: skip
+def primary_mark(topic_id: str, epoch: Epoch | None) -> str:
+    """Metadata of a primary offset that tells it from what other tools write.
+
+    Args:
+        topic_id: Of the topic.
+        epoch: Under which it is written; None for an operator's word.
+    """
+    number, nonce = (epoch.number, epoch.nonce) if epoch else (0, "")
+    mark = {"coopconsume": 1, "topic_id": topic_id, "epoch": number, "nonce": nonce}
     return json.dumps(mark, separators=(",", ":"))
 
 

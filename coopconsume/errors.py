@@ -460,6 +460,30 @@ class GroupNotFound(CoopConsumeError):
         return f"no group {self.group!r} {where}: {self.hint}"
 
 
+class GroupActive(CoopConsumeError):
+    """A group's offsets were to be moved while somebody is at work in it.
+
+    Attributes:
+        group: The group.
+        holders: Who, in words.
+        remedy: What to do.
+    """
+
+    retriable = True
+
+    def __init__(self, group: str, holders: str, remedy: str) -> None:
+        super().__init__(group, holders, remedy)
+        self.group = group
+        self.holders = holders
+        self.remedy = remedy
+
+    def __str__(self) -> str:
+        return (
+            f"group {self.group!r} is at work ({self.holders}), so its offsets are not moved: "
+            f"{self.remedy}; nothing was changed"
+        )
+
+
 class GroupRefused(CoopConsumeError):
     """A member cannot be in its group.
 

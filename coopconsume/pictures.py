@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from coopconsume.consumer import CooperativeConsumer
+    from coopconsume.offsets import Standing
 
 __all__ = ["OffsetMap", "OffsetState", "PicturesUnavailable", "offset_map"]
 
@@ -235,6 +236,26 @@ def offset_map(
         commits.stable_offset, commits.ranges, end, pending=pending, first=first, columns=columns
     )
     return drawn.figure(f"{at[0]}-{at[1]}, group {consumer.options.group_id}")
+
+
+def draw_standing(standing: Standing, group: str, *, columns: int = COLUMNS) -> Figure:
+    """Draw how a group stands in a partition that has had a record.
+
+    Args:
+        standing: How it stands.
+        group: The group, for the title.
+        columns: How many columns the picture has at most.
+
+    Raises:
+        ValueError: The partition has never had a record.
+        PicturesUnavailable: There is no matplotlib.
+    """
+    first, end = standing.log_start or 0, standing.end_offset or 0
+    stable = first if standing.stable_offset is None else standing.stable_offset
+    drawn = OffsetMap.of(
+        stable, standing.done, end, pending=standing.pending, first=first, columns=columns
+    )
+    return drawn.figure(f"{standing.name}, group {group}")
 
 
 def _counted(offsets: OffsetRanges, edges: NDArray[np.int64]) -> NDArray[np.int64]:

@@ -1,4 +1,4 @@
-"""The command line: ``coopconsume demo``, ``broker``, ``run``, ``topics`` and ``groups``."""
+"""The command line: ``coopconsume demo``, ``broker``, ``run``, and what operators need."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import click
 from coopconsume.cli.broker import broker
 from coopconsume.cli.demo import demo
 from coopconsume.cli.groups import groups
+from coopconsume.cli.offsets import lag, offsets
 from coopconsume.cli.outcome import EXIT_CODES
 from coopconsume.cli.run import run
 from coopconsume.cli.topics import topics
@@ -35,3 +36,5 @@ main.add_command(broker)
 main.add_command(run)
 main.add_command(topics)
 main.add_command(groups)
+main.add_command(offsets)
+main.add_command(lag)

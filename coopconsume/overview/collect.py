@@ -98,20 +98,18 @@ def overview_of(
     )
     servers = options.kafka["bootstrap.servers"]
     if not facts.is_known:
-        raise GroupNotFound(group, store.target, servers, _hint(group, store))
+        raise GroupNotFound(group, store.target, servers, hint_for(group, store))
     facts = replace(facts, ends=_ends(cluster, facts.partitions))
     return build(Place(group, cluster.cluster_id, servers, store.target, store.id), facts)
 
 
 def _ends(cluster: Cluster, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
     """Where the logs end of those partitions that exist."""
-    wanted = list(partitions)
-    found = cluster.topics(sorted({topic for topic, _ in wanted}), missing_ok=True)
-    counts = {topic.name: topic.partitions for topic in found}
-    return cluster.ends(tp for tp in wanted if tp[1] < counts.get(tp[0], 0))
+    return cluster.ends(cluster.existing(partitions))
 
 
-def _hint(group: str, store: CommitStore) -> str:
+def hint_for(group: str, store: CommitStore) -> str:
+    """What may be the matter with a group that nobody knows."""
     known = store.groups()
     closest = difflib.get_close_matches(group, known, n=1)
     if closest:

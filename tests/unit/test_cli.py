@@ -82,8 +82,11 @@ def test_help_names_commands_and_exit_codes() -> None:
     """Each command has a help text, and the exit codes stand under it."""
     shown = CliRunner().invoke(main, ["--help"])
     assert shown.exit_code == 0
-    assert {"demo", "broker", "run", "topics", "groups"} <= set(shown.stdout.split())
-    subcommands = [["topics"], ["topics", "alter"], ["groups"], ["groups", "describe"]]
+    known = {"demo", "broker", "run", "topics", "groups", "offsets", "lag"}
+    assert known <= set(shown.stdout.split())
+    subcommands = [["topics"], ["topics", "alter"], ["groups"], ["groups", "describe"], ["lag"]]
+    subcommands += [["offsets", verb] for verb in ("show", "gaps", "lag", "reset", "export")]
+    subcommands += [["offsets"], ["offsets", "import"]]
     for command in ([], ["demo"], ["broker"], ["run"], *subcommands):
         text = CliRunner().invoke(main, [*command, "--help"]).stdout
         assert "fenced: another member holds the group" in text

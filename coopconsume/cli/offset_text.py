@@ -1,0 +1,153 @@
+"""Offsets of groups as text and as JSON."""
+
+from __future__ import annotations
+
+import itertools
+from typing import TYPE_CHECKING, Any
+
+from coopconsume.cli.text import table
+from coopconsume.offsets.standing import FAILED
+from coopconsume.overview.data import plain
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+    from datetime import datetime
+
+    from coopconsume.offsets import Move, Standing
+
+SHOW_COLUMNS = (
+    "PARTITION", "LOG START", "STABLE", "END", "DONE ABOVE", "RANGES", "GAPS", "PENDING",
+    "NOT DONE", "KAFKA'S",
+)  # fmt: skip
+GAP_COLUMNS = ("PARTITION", "FIRST", "LAST", "OFFSETS", "AGE")
+LAG_COLUMNS = (
+    "PARTITION", "NOT DONE", "HELD BY", "STATE", "KEY HASH", "ATTEMPTS", "AGE", "DUE IN",
+    "DONE BEHIND", "OPEN BEHIND", "ERROR",
+)  # fmt: skip
+_ERROR_CHARS = 60
+
+
+def show_lines(standings: Iterable[Standing]) -> list[str]:
+    """One line a partition."""
+    return table(
+        SHOW_COLUMNS,
+        [
+            (
+                one.name, one.log_start, one.stable_offset, one.end_offset, len(one.done),
+                one.done.range_count, one.open_ranges.range_count, len(one.pending), one.lag,
+                _primary(one),
+            )
+            for one in standings
+        ],
+    )  # fmt: skip
+
+
+def _primary(one: Standing) -> object:
+    if one.primary_offset is None or one.primary_is_ours:
+        return one.primary_offset
+    return f"{one.primary_offset:,} (not ours)"
+
+
+def gap_lines(standings: Iterable[Standing], now: datetime, limit: int) -> Iterator[str]:
+    """One line a gap, ``limit`` of each partition; 0 for all."""
+    rows, more = [], []
+    for one in standings:
+        shown = itertools.islice(one.gaps(), limit or None)
+        rows += [(one.name, g.first, g.last, g.offsets, age(g.since, now)) for g in shown]
+        left = one.open_ranges.range_count - limit if limit else 0
+        if left > 0:
+            more.append(f"{one.name} has {left:,} gaps more: see --limit")
+    yield from table(GAP_COLUMNS, rows)
+    yield from more
+
+
+def lag_lines(standings: Iterable[Standing], now: datetime) -> list[str]:
+    """One line a partition, with the record that holds its stable offset."""
+    rows = []
+    for one in standings:
+        holder = one.holder
+        if holder is None:
+            rows.append((one.name, one.lag, *(None,) * (len(LAG_COLUMNS) - 2)))
+            continue
+        due = holder.due
+        rows.append(
+            (
+                one.name, one.lag, holder.offset, holder.state,
+                None if holder.key_hash is None else str(holder.key_hash),
+                holder.attempts if holder.state == FAILED else None, age(holder.since, now),
+                None if due is None else _span(max(0.0, (due - now).total_seconds())),
+                holder.done_behind, holder.open_behind, _short(holder.error),
+            )
+        )  # fmt: skip
+    return table(LAG_COLUMNS, rows)
+
+
+def move_lines(
+    moves: Sequence[Move], counts: Sequence[tuple[int, int]], *, what: str, executed: bool
+) -> Iterator[str]:
+    """What is moved, and how many records or offsets that concerns."""
+    again, skipped = (sum(both[at] for both in counts) for at in (0, 1))
+    yield from table(
+        ("PARTITION", "STABLE", "NEW STABLE", "DONE ABOVE", "DONE AGAIN", "SKIPPED", "NOTE"),
+        [
+            (
+                m.before.name, m.before.stable_offset, m.stable_offset, len(m.done), *both,
+                m.note or None,
+            )
+            for m, both in zip(moves, counts, strict=True)
+        ],
+    )  # fmt: skip
+    yield ""
+    tense = "will be" if executed else "would be"
+    yield f"{again:,} {what} {tense} done again, {skipped:,} {tense} skipped"
+    if not executed:
+        yield "nothing was changed: give --execute to do it"
+
+
+def standing_document(one: Standing) -> dict[str, Any]:
+    """A partition as JSON."""
+    return {
+        "topic": one.topic,
+        "partition": one.partition,
+        "log_start": one.log_start,
+        "stable_offset": one.stable_offset,
+        "end_offset": one.end_offset,
+        "committed_above": len(one.done),
+        "ranges": one.done.pairs(),
+        "gaps": one.open_ranges.range_count,
+        "pending": [plain(pending) for pending in one.pending.values()],
+        "lag": one.lag,
+        "primary_offset": one.primary_offset,
+        "primary_is_ours": one.primary_is_ours,
+    }
+
+
+def move_document(move: Move, again: int, skipped: int) -> dict[str, Any]:
+    """A move as JSON."""
+    return {
+        "topic": move.before.topic,
+        "partition": move.before.partition,
+        "stable_offset": move.before.stable_offset,
+        "new_stable_offset": move.stable_offset,
+        "committed_above": len(move.done),
+        "again": again,
+        "skipped": skipped,
+        "note": move.note,
+    }
+
+
+def age(since: datetime | None, now: datetime) -> str | None:
+    """How long ago, in words; None if it is not known."""
+    return None if since is None else _span(max(0.0, (now - since).total_seconds()))
+
+
+def _span(seconds: float) -> str:
+    for unit, size in (("d", 86_400), ("h", 3_600), ("min", 60)):
+        if seconds >= 2 * size:
+            return f"{seconds / size:.0f} {unit}"
+    return f"{seconds:.0f} s"
+
+
+def _short(error: str) -> str | None:
+    line = " ".join(error.split())
+    return None if not line else line if len(line) <= _ERROR_CHARS else f"{line[:_ERROR_CHARS]}…"

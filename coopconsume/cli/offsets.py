@@ -1,0 +1,364 @@
+"""``coopconsume offsets``, and ``coopconsume lag``."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from commits import OffsetRanges
+from coopconsume.cli.offset_text import (
+    gap_lines,
+    lag_lines,
+    move_document,
+    move_lines,
+    show_lines,
+    standing_document,
+)
+from coopconsume.cli.outcome import EXIT_CODES, example, reported
+from coopconsume.cli.place import as_json, at_a_place, echo_json
+from coopconsume.offsets import OffsetAdmin, read_document, write_document
+from coopconsume.overview.data import plain
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from coopconsume.offsets import Move, Standing
+
+_PLACE = "--bootstrap-servers localhost:9092 --commit-table /data/commits"
+
+
+def _topics(
+    _ctx: click.Context, _param: click.Parameter, values: tuple[str, ...]
+) -> dict[str, list[int]] | None:
+    found: dict[str, list[int]] = {}
+    for value in values:
+        topic, _, partitions = value.partition(":")
+        try:
+            numbers = [int(number) for number in partitions.split(",") if number]
+        except ValueError:
+            raise click.BadParameter(f"{value!r}: write it as topic or topic:0,1") from None
+        found.setdefault(topic, []).extend(numbers)
+    return found or None
+
+
+def _ranges(
+    _ctx: click.Context, _param: click.Parameter, values: tuple[str, ...]
+) -> OffsetRanges | None:
+    pairs = []
+    for word in (word for value in values for word in value.split(",")):
+        first, dash, last = word.partition("-")
+        try:
+            pairs.append((int(first), int(last) if dash else int(first)))
+            OffsetRanges(pairs[-1:])
+        except ValueError:
+            raise click.BadParameter(f"{word!r}: write it as 17 or 20-29") from None
+    return OffsetRanges(pairs) if pairs else None
+
+
+some_topics = click.option(
+    "--topic", "topics", multiple=True, callback=_topics, metavar="TOPIC[:0,1]",
+    help="Only these partitions; may be repeated.",
+)  # fmt: skip
+executing = click.option(
+    "--execute", is_flag=True, help="Do it; without this it is only told what would be done."
+)
+counting = click.option(
+    "--count/--no-count", default=True, show_default=True,
+    help="Whether records are read to be counted, or offsets are counted instead.",
+)  # fmt: skip
+ending_claims = click.option(
+    "--end-claims", is_flag=True, help="End claims by hand whose processes are gone."
+)
+
+
+@click.group(epilog=EXIT_CODES)
+def offsets() -> None:
+    """Look at a group's offsets, and move them."""
+
+
+@offsets.command(epilog=example("coopconsume offsets show shop", _PLACE))
+@click.argument("group")
+@some_topics
+@click.option(
+    "--picture", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE",
+    help="Draw what is done, open, pending and not read, as SVG, PNG or PDF; of several "
+    "partitions each into a file of its own.",
+)  # fmt: skip
+@at_a_place
+@as_json
+@reported
+def show(
+    *,
+    group: str,
+    topics: Mapping[str, list[int]] | None,
+    picture: Path | None,
+    as_json: bool,
+    options: dict[str, str],
+) -> None:
+    """Tell how far a group is in each partition: stable offset, done above it, gaps, pending."""
+    with OffsetAdmin(options, group) as admin:
+        found = admin.standings(topics, times=False)
+    if as_json:
+        echo_json({"group": group, "partitions": [standing_document(one) for one in found]})
+    else:
+        _echo(show_lines(found))
+    if picture is not None:
+        _draw(found, group, picture)
+
+
+@offsets.command(epilog=example("coopconsume offsets gaps shop", _PLACE))
+@click.argument("group")
+@some_topics
+@click.option(
+    "--limit", type=click.IntRange(0), default=100, show_default=True,
+    help="How many gaps of a partition are told; 0 for all, and JSON has all.",
+)  # fmt: skip
+@at_a_place
+@as_json
+@reported
+def gaps(
+    *,
+    group: str,
+    topics: Mapping[str, list[int]] | None,
+    limit: int,
+    as_json: bool,
+    options: dict[str, str],
+) -> None:
+    """List offsets that are not done although one above them is, and since when."""
+    with OffsetAdmin(options, group) as admin:
+        found = admin.standings(topics)
+    if as_json:
+        echo_json(
+            [
+                {"topic": one.topic, "partition": one.partition, "offsets": gap.offsets}
+                | plain(gap)
+                for one in found
+                for gap in one.gaps()
+            ]
+        )
+        return
+    _echo(gap_lines(found, datetime.now(UTC), limit))
+
+
+@click.command(epilog=example("coopconsume lag shop", _PLACE))
+@click.argument("group")
+@some_topics
+@at_a_place
+@as_json
+@reported
+def lag(
+    *,
+    group: str,
+    topics: Mapping[str, list[int]] | None,
+    as_json: bool,
+    options: dict[str, str],
+) -> None:
+    """Tell what is not done, and which record holds the stable offset of each partition."""
+    with OffsetAdmin(options, group) as admin:
+        found = admin.standings(topics)
+    if as_json:
+        echo_json(
+            [
+                {
+                    "topic": one.topic, "partition": one.partition, "lag": one.lag,
+                    "stable_offset": one.stable_offset, "end_offset": one.end_offset,
+                    "holder": plain(one.holder),
+                }
+                for one in found
+            ]
+        )  # fmt: skip
+        return
+    _echo(lag_lines(found, datetime.now(UTC)))
+
+
+offsets.add_command(lag)
+
+
+@offsets.command(
+    epilog=example("coopconsume offsets reset shop --topic orders:0 --to-earliest", _PLACE)
+)
+@click.argument("group")
+@some_topics
+@click.option("--all-topics", is_flag=True, help="All partitions that the group knows.")
+@click.option("--to-earliest", is_flag=True, help="To the first record of the log.")
+@click.option("--to-latest", is_flag=True, help="To the end of the log: the rest is skipped.")
+@click.option("--to-offset", type=click.IntRange(0, 2**63 - 1), help="To an offset.")
+@click.option(
+    "--to-datetime", metavar="TIME", help="To the first record at or after an ISO 8601 time."
+)
+@click.option("--to-primary", is_flag=True, help="To the group's offset in Kafka.")
+@click.option(
+    "--to-log", is_flag=True, help="The group's offset in Kafka to that of the commit table."
+)
+@click.option(
+    "--undone", multiple=True, callback=_ranges, metavar="OFFSETS",
+    help="Have some offsets done again, such as 17,20-29; all else stays as it is.",
+)  # fmt: skip
+@click.option(
+    "--done", multiple=True, callback=_ranges, metavar="OFFSETS",
+    help="Count some offsets as done: no handler sees them any more.",
+)  # fmt: skip
+@executing
+@counting
+@ending_claims
+@at_a_place
+@as_json
+@reported
+def reset(
+    *,
+    group: str,
+    topics: Mapping[str, list[int]] | None,
+    all_topics: bool,
+    execute: bool,
+    count: bool,
+    end_claims: bool,
+    as_json: bool,
+    options: dict[str, str],
+    **target: Any,
+) -> None:
+    """Move a group's offsets, in the commit table and in Kafka; a dry run without --execute.
+
+    What is set to an offset forgets everything above it. It is refused while members are at work.
+    """
+    if (topics is None) != all_topics:
+        raise click.UsageError("give --topic, or --all-topics")
+    plan = _target(target)
+    with OffsetAdmin(options, group) as admin:
+        moves = plan(admin, admin.standings(topics, times=False))
+        _carry_out(
+            admin, moves, execute=execute, count=count, end_claims=end_claims, as_json=as_json
+        )
+
+
+@offsets.command(epilog=example("coopconsume offsets export shop shop.json", _PLACE))
+@click.argument("group")
+@click.argument("file", type=click.Path(dir_okay=False, allow_dash=True))
+@some_topics
+@at_a_place
+@reported
+def export(
+    *, group: str, file: str, topics: Mapping[str, list[int]] | None, options: dict[str, str]
+) -> None:
+    """Write what is done and pending to a FILE of JSON, exactly; ``-`` is standard output."""
+    with OffsetAdmin(options, group) as admin:
+        kept = admin.kept(admin.standings(topics, times=False))
+        document = write_document(group, admin.cluster_id, kept)
+    with click.open_file(file, "w", encoding="utf-8", atomic=file != "-") as out:
+        out.write(document)
+    if file != "-":
+        click.echo(f"{len(kept)} partitions of group {group} written to {file}")
+
+
+@offsets.command("import", epilog=example("coopconsume offsets import shop.json", _PLACE))
+@click.argument("file", type=click.Path(exists=True, dir_okay=False, allow_dash=True))
+@click.option("--group", help="Into another group than that of the file.")
+@executing
+@counting
+@ending_claims
+@at_a_place
+@as_json
+@reported
+def import_(
+    *,
+    file: str,
+    group: str | None,
+    execute: bool,
+    count: bool,
+    end_claims: bool,
+    as_json: bool,
+    options: dict[str, str],
+) -> None:
+    """Set a group to what a FILE of 'offsets export' keeps; a dry run without --execute.
+
+    All that the commit table says of the partitions in the file is replaced.
+    """
+    with click.open_file(file, encoding="utf-8") as source:
+        named, kept = read_document(source.read(), file)
+    with OffsetAdmin(options, group or named, create=execute) as admin:
+        moves = admin.restore(kept)
+        _carry_out(
+            admin, moves, execute=execute, count=count, end_claims=end_claims, as_json=as_json
+        )
+
+
+def _target(
+    given: Mapping[str, Any],
+) -> Callable[[OffsetAdmin, list[Standing]], list[Move]]:
+    """What is to be done, of the options of which one must be given."""
+    words = {
+        name: value for name, value in given.items() if value is not None and value is not False
+    }
+    kinds = {"marks" if name in ("undone", "done") else name for name in words}
+    if len(kinds) != 1:
+        raise click.UsageError(
+            "give one of --to-earliest, --to-latest, --to-offset, --to-datetime, --to-primary, "
+            "--to-log, or --undone and --done"
+        )
+    kind = kinds.pop()
+    if kind == "marks":
+        nothing = OffsetRanges()
+        undone, done = words.get("undone", nothing), words.get("done", nothing)
+        return lambda admin, found: admin.mark(found, undone=undone, done=done)
+    if kind == "to_log":
+        return lambda admin, found: admin.to_log(found)
+    where = words[kind] if kind == "to_offset" else kind.removeprefix("to_")
+    if kind == "to_datetime":
+        where = _time(words[kind])
+    return lambda admin, found: admin.to_offsets(found, where)
+
+
+def _time(text: str) -> datetime:
+    try:
+        found = datetime.fromisoformat(text)
+    except ValueError:
+        raise click.UsageError(
+            f"--to-datetime {text!r}: write it as 2026-11-21T09:00:00+01:00"
+        ) from None
+    return found if found.tzinfo else found.astimezone()
+
+
+def _carry_out(
+    admin: OffsetAdmin,
+    moves: list[Move],
+    *,
+    execute: bool,
+    count: bool,
+    end_claims: bool,
+    as_json: bool,
+) -> None:
+    admin.check_idle(end_claims=end_claims)
+    counts = [
+        admin.count_records(move) if count else (len(move.again), len(move.skipped))
+        for move in moves
+    ]
+    if execute:
+        admin.execute(moves, end_claims=end_claims)
+    if as_json:
+        echo_json(
+            {
+                "group": admin.group, "executed": execute, "counted": "records" if count else
+                "offsets", "partitions": [
+                    move_document(move, *both) for move, both in zip(moves, counts, strict=True)
+                ],
+            }
+        )  # fmt: skip
+        return
+    _echo(move_lines(moves, counts, what="records" if count else "offsets", executed=execute))
+
+
+def _draw(found: list[Standing], group: str, file: Path) -> None:
+    from coopconsume.pictures import draw_standing
+
+    drawable = [one for one in found if one.end_offset and one.end_offset > (one.log_start or 0)]
+    for one in drawable:
+        target = file if len(drawable) == 1 else file.with_stem(f"{file.stem}-{one.name}")
+        draw_standing(one, group).savefig(target)
+        click.echo(f"drawn: {target}", err=True)
+
+
+def _echo(lines: Any) -> None:
+    for line in lines:
+        click.echo(line)

@@ -1,0 +1,223 @@
+"""``coopconsume offsets`` and ``lag`` on a real broker."""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from xml.etree import ElementTree as ET
+
+import pytest
+from click.testing import CliRunner
+
+from commits import CommitStore, PartitionCommits, Pending
+from coopconsume.cli import main
+from coopconsume.cluster import Cluster
+from coopconsume.options import Options
+
+if TYPE_CHECKING:
+    from click.testing import Result
+
+    from commits import Epoch
+    from tests.broker.group_ground import Ground
+    from tests.conftest import Produce
+
+pytestmark = pytest.mark.broker
+
+
+class Desk:
+    """An operator at the commands, for one group that has done part of ten records."""
+
+    def __init__(self, ground: Ground) -> None:
+        self.ground = ground
+        self.at = (ground.topic, 0)
+        self.cluster = Cluster(Options.parse(ground.options))
+        self.ids = self.cluster.topic_ids([ground.topic])
+        self.epoch = self.opened()
+        failed = Pending(4, key_hash=11, attempts=3, due_ms=4_000_000_000_000, error="no")
+        ground.store.commit(
+            ground.group, self.epoch, "m", {self.at: [(0, 3), (6, 7)]}, pending={self.at: [failed]}
+        )
+        self.failed = failed
+
+    def opened(self, previous: Epoch | None = None) -> Epoch:
+        """An epoch whose member is gone from Kafka."""
+        return self.ground.store.open_epoch(
+            self.ground.group, {"m": [self.at]}, previous=previous, topic_ids=self.ids
+        )
+
+    def call(self, *words: str, table: Path | None = None) -> Result:
+        """Call a command with the place it needs."""
+        options = self.ground.options
+        return CliRunner().invoke(main, [
+            *words, "--bootstrap-servers", options["kafka.bootstrap.servers"],
+            "--commit-table", str(table or options["commitTable"]),
+        ])  # fmt: skip
+
+    def told(self, *words: str, table: Path | None = None) -> Any:
+        """What a command answers with --json."""
+        result = self.call(*words, "--json", table=table)
+        assert result.exit_code == 0, result.output
+        return json.loads(result.stdout)
+
+    def reset(self, *words: str) -> Any:
+        """Carry out a reset of the partition; what it says of it."""
+        found = self.told("offsets", "reset", self.ground.group, "--all-topics", *words)
+        return found["partitions"][0]
+
+    @property
+    def state(self) -> PartitionCommits:
+        """What the commit table says of the partition."""
+        return self.ground.store.state(self.ground.group)[self.at]
+
+    @property
+    def primary(self) -> tuple[int, bool]:
+        """Kafka's offset, and whether it is ours."""
+        held = self.cluster.primary()[self.at]
+        return held.offset, held.ours
+
+
+@pytest.fixture
+def desk(ground: Ground):
+    """A group that has done part of ten records."""
+    found = Desk(ground)
+    yield found
+    found.cluster.close()
+
+
+def test_a_group_is_shown_with_its_gaps_and_what_holds_it(desk: Desk, tmp_path: Path) -> None:
+    """As data and as tables, with ages; and as a picture."""
+    group = desk.ground.group
+    (shown,) = desk.told("offsets", "show", group)["partitions"]
+    assert (shown["stable_offset"], shown["ranges"], shown["lag"]) == (4, [[6, 7]], 4)
+    assert (shown["log_start"], shown["end_offset"], shown["primary_offset"]) == (0, 10, None)
+    assert [p["attempts"] for p in shown["pending"]] == [3]
+    (gap,) = desk.told("offsets", "gaps", group)
+    assert (gap["first"], gap["last"], gap["offsets"]) == (4, 5, 2)
+    since = datetime.fromisoformat(gap["since"])
+    assert since <= datetime.now(UTC)
+    (lag,) = desk.told("lag", group)
+    assert lag["lag"] == 4
+    assert lag["holder"] == {
+        "offset": 4, "state": "failed", "key_hash": 11, "attempts": 3, "since": gap["since"],
+        "due": "2096-10-02T07:06:40+00:00", "error": "no", "done_behind": 2, "open_behind": 1,
+    }  # fmt: skip
+    assert desk.told("offsets", "lag", group) == [lag]
+    drawn = tmp_path / "map.svg"
+    text = desk.call("offsets", "show", group, "--picture", str(drawn))
+    row = rf"^{desk.ground.topic}-0 +0 +4 +10 +2 +1 +1 +1 +4 +- *$"
+    assert re.search(row, text.stdout, re.MULTILINE)
+    assert ET.parse(drawn).getroot().tag.endswith("svg")
+    assert "11" in desk.call("lag", group).stdout
+    missing = desk.call("offsets", "show", f"{group}x")
+    assert (missing.exit_code, f"did you mean {group!r}?" in missing.stderr) == (1, True)
+
+
+def test_a_reset_is_told_first_and_then_done_in_both_places(desk: Desk) -> None:
+    """A dry run changes nothing; what is done counts for the log, Kafka, and whoever was there."""
+    before = len(desk.ground.store.history(desk.ground.group))
+    dry = desk.reset("--to-offset", "2")
+    assert (dry["stable_offset"], dry["new_stable_offset"]) == (4, 2)
+    assert (dry["again"], dry["skipped"]) == (4, 0)
+    assert len(desk.ground.store.history(desk.ground.group)) == before
+    assert desk.at not in desk.cluster.primary()
+    text = desk.call(
+        "offsets", "reset", desk.ground.group, "--topic", f"{desk.ground.topic}:0",
+        "--to-offset", "2", "--execute",
+    )  # fmt: skip
+    assert "4 records will be done again, 0 will be skipped" in text.stdout
+    assert desk.state == PartitionCommits(2)
+    assert not desk.ground.store.pending(desk.ground.group)
+    assert desk.primary == (2, True)
+    assert desk.ground.store.current_epoch(desk.ground.group) is None
+    written = desk.ground.store.history(desk.ground.group)[-1]
+    assert (written["kind"], "@" in written["member"]) == ("reset", True)
+
+
+def test_every_target(desk: Desk, produce: Produce) -> None:
+    """Earliest, latest, a time, Kafka's offset, the log's, and an offset outside of the log."""
+    assert desk.reset("--to-latest", "--execute")["skipped"] == 4
+    assert desk.state == PartitionCommits(10)
+    time.sleep(0.05)
+    moment = datetime.now(UTC)
+    time.sleep(0.05)
+    produce(desk.ground.topic, [(b"k", b"")] * 5)
+    assert desk.reset("--to-earliest", "--no-count")["again"] == 10
+    assert desk.reset("--to-datetime", moment.isoformat())["new_stable_offset"] == 10
+    assert desk.reset("--to-datetime", "2100-01-01")["new_stable_offset"] == 15
+    beyond = desk.reset("--to-offset", "99")
+    assert (beyond["new_stable_offset"], beyond["skipped"]) == (15, 5)
+    assert beyond["note"] == "99 is not in the log, which goes 0 to 15"
+    desk.cluster.commit_primary({desk.at: (7, "somebody's")})
+    assert desk.reset("--to-log", "--execute")["new_stable_offset"] == 10
+    assert desk.primary == (10, True)
+    desk.cluster.commit_primary({desk.at: (7, "somebody's")})
+    assert desk.reset("--to-primary", "--execute")["again"] == 3
+    assert (desk.state, desk.primary) == (PartitionCommits(7), (7, True))
+
+
+def test_selected_records_are_done_again_and_all_else_stays(desk: Desk) -> None:
+    """What failed elsewhere keeps its attempts."""
+    found = desk.reset("--undone", "1,6", "--done", "5", "--execute")
+    assert (found["again"], found["skipped"], found["new_stable_offset"]) == (2, 1, 1)
+    assert desk.state == PartitionCommits(1, [(2, 3), (5, 5), (7, 7)])
+    assert desk.ground.store.pending(desk.ground.group) == {desk.at: {4: desk.failed}}
+    desk.opened()
+    assert desk.state.stable_offset == 1
+
+
+def test_nothing_is_moved_under_members_or_claims(desk: Desk) -> None:
+    """A live member and a claim by hand are named; a claim whose process is gone can be ended."""
+    desk.ground.store.claim(desk.ground.group, "by-hand", [(desk.ground.topic, 1)])
+    words = ("offsets", "reset", desk.ground.group, "--all-topics", "--to-earliest")
+    refused = desk.call(*words, "--execute")
+    assert refused.exit_code == 1
+    assert "claimed by hand by by-hand" in refused.stderr
+    assert "--end-claims" in refused.stderr
+    assert desk.state.stable_offset == 4
+    assert desk.call(*words, "--end-claims", "--execute").exit_code == 0
+    assert desk.state.stable_offset == 0
+    member = desk.ground.start()
+    desk.ground.settled(member)
+    refused = desk.call(*words, "--execute")
+    assert refused.exit_code == 1
+    assert "is at work (members " in refused.stderr
+    member.leave()
+
+
+def test_a_group_moves_to_another_table_exactly(desk: Desk, tmp_path: Path) -> None:
+    """Exported and imported under another name: ranges, attempts and due times are the same."""
+    document, table = tmp_path / "shop.json", tmp_path / "other"
+    assert desk.call("offsets", "export", desk.ground.group, str(document)).exit_code == 0
+    CommitStore.open(table)
+    words = ("offsets", "import", str(document), "--group", "new")
+    dry = desk.told(*words, table=table)
+    assert (dry["group"], dry["executed"], dry["partitions"][0]["skipped"]) == ("new", False, 6)
+    desk.told(*words, "--execute", table=table)
+    store = CommitStore.open(table, cluster=desk.cluster.cluster_id)
+    assert store.state("new") == {desk.at: desk.state}
+    assert store.pending("new") == {desk.at: {4: desk.failed}}
+    assert store.topic_ids("new") == {desk.at: desk.ids[desk.ground.topic]}
+    again = desk.call("offsets", "export", "new", "-", table=table).stdout
+    assert json.loads(again)["partitions"] == json.loads(document.read_text())["partitions"]
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--to-earliest"], "give --topic, or --all-topics"),
+        (["--all-topics"], "give one of --to-earliest"),
+        (["--all-topics", "--to-earliest", "--to-latest"], "give one of --to-earliest"),
+        (["--all-topics", "--to-datetime", "noon"], "write it as 2026-"),
+        (["--all-topics", "--undone", "9-3"], "write it as 17 or 20-29"),
+        (["--topic", "t:x", "--to-latest"], "write it as topic or topic:0,1"),
+    ],
+)
+def test_wrong_usage_is_told_before_anything_is_asked(words: list[str], said: str) -> None:
+    """No broker is needed to say so."""
+    result = CliRunner().invoke(main, ["offsets", "reset", "g", *words])
+    assert result.exit_code == 2
+    assert said in result.stderr

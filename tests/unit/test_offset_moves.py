@@ -1,0 +1,243 @@
+"""How a group stands and what moving it comes to, against a naive count; and the document."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from commits import CommitStore, OffsetRanges, PartitionCommits, Pending
+from coopconsume.cli.offset_text import gap_lines, lag_lines, move_lines, show_lines
+from coopconsume.errors import InvalidOption
+from coopconsume.offsets import Kept, Standing, read_document, write_document
+from coopconsume.offsets.moves import marked, replaced, to_offset, unmoved
+from coopconsume.offsets.standing import FAILED, NOT_DONE, Times, times_of
+
+P0 = ("t", 0)
+FAR = 2**62
+sets = st.sets(st.integers(0, 40), max_size=20)
+
+
+@st.composite
+def standings(draw):
+    """A partition whose log is some 40 offsets long, perhaps not known to the commit log."""
+    start = draw(st.integers(0, 15))
+    end = draw(st.integers(start, 40))
+    if draw(st.booleans()):
+        return Standing("t", 0, log_start=start, end_offset=end)
+    commits = PartitionCommits(draw(st.integers(0, end)), max_ranges=None)
+    commits.amend(OffsetRanges.from_offsets(draw(st.sets(st.integers(0, max(0, end - 1))))))
+    top = commits.ranges.last or commits.stable_offset
+    pending = {
+        o: Pending(o, 1, 2, 3, "no")
+        for o in draw(sets)
+        if commits.stable_offset <= o <= top and o not in commits.ranges
+    }
+    return Standing(
+        "t", 0, "id", commits.stable_offset, commits.ranges, pending, start, end
+    )  # fmt: skip
+
+
+def done_of(standing: Standing) -> set[int]:
+    """Every offset in the log that is done."""
+    stable = standing.log_start if standing.stable_offset is None else standing.stable_offset
+    return {
+        o for o in range(standing.log_start, standing.end_offset)
+        if o < stable or o in standing.done
+    }  # fmt: skip
+
+
+def after(move) -> Standing:
+    """How the group stands after a move."""
+    return replace(
+        move.before, stable_offset=move.stable_offset, done=move.done,
+        pending={p.offset: p for p in move.pending},
+    )  # fmt: skip
+
+
+def as_set(offsets: OffsetRanges) -> set[int]:
+    """Its offsets one by one."""
+    return set(offsets.offsets().tolist())
+
+
+def check(move, expected: set[int]) -> None:
+    """After a move exactly these are done, and it says what it has done again and skips."""
+    before = done_of(move.before)
+    assert done_of(after(move)) == expected
+    assert as_set(move.again) == before - expected
+    assert as_set(move.skipped) == expected - before
+    assert move.stable_offset not in move.done
+    assert all(p.offset >= move.stable_offset for p in move.pending)
+    assert not {p.offset for p in move.pending} & as_set(move.done)
+
+
+@given(standings(), st.integers(0, 50))
+def test_a_move_to_an_offset_has_all_from_there_on_done_again(standing, offset):
+    """Below it all is done, from it on nothing; inside of the log, and a note where it was not."""
+    move = to_offset(standing, offset)
+    check(move, set(range(standing.log_start, min(offset, standing.end_offset))))
+    assert not move.done
+    assert not move.pending
+    assert bool(move.note) == (not standing.log_start <= offset <= standing.end_offset)
+
+
+@given(standings(), sets, sets)
+def test_marks_change_nothing_else(standing, undone, done):
+    """Offsets that are not named stay as they are, and so does what is known of failed ones."""
+    one, other = OffsetRanges.from_offsets(undone), OffsetRanges.from_offsets(done - undone)
+    if standing.stable_offset is None:
+        with pytest.raises(ValueError, match="does not know"):
+            marked(standing, one, other)
+        return
+    move = marked(standing, one, other)
+    inside = set(range(standing.log_start, standing.end_offset))
+    check(move, ((done_of(standing) - undone) | (done - undone)) & inside)
+    kept = {o: p for o, p in standing.pending.items() if o not in undone | done}
+    assert {p.offset: p for p in move.pending} == {
+        o: p for o, p in kept.items() if o >= move.stable_offset
+    }
+    assert bool(move.note) == bool((undone | done) - inside)
+
+
+@given(standings(), standings())
+def test_a_document_replaces_all_and_comes_back_exactly(standing, other):
+    """A restored partition is what was exported, whatever the group had done."""
+    if other.stable_offset is None:
+        return
+    pending = tuple(other.pending.values())
+    kept = Kept("t", 0, "id", other.stable_offset, other.done, pending)
+    group, (again,) = read_document(write_document("g", "c", [kept]), "g.json")
+    assert (group, again) == ("g", kept)
+    move = replaced(standing, again)
+    inside = set(range(standing.log_start, standing.end_offset))
+    as_if = replace(standing, stable_offset=other.stable_offset, done=other.done)
+    check(move, done_of(as_if) & inside)
+    assert move.pending == pending
+    assert not replaced(replace(other, topic="t"), again).changes_log
+
+
+def test_an_offset_cannot_be_marked_both_ways() -> None:
+    """Which of the two was meant nobody knows."""
+    with pytest.raises(ValueError, match="offset 3 is to be done and undone"):
+        marked(
+            Standing("t", 0, "", 5, log_start=0, end_offset=9),
+            OffsetRanges([(3, 3)]), OffsetRanges([(2, 4)]),
+        )  # fmt: skip
+
+
+def test_following_the_log_changes_kafka_alone() -> None:
+    """Nothing of the commit log moves."""
+    standing = Standing("t", 0, "", 5, OffsetRanges([(7, 8)]), {6: Pending(6)}, 0, 9)
+    move = unmoved(standing)
+    assert not move.changes_log
+    assert not move.again
+    assert (move.stable_offset, move.done) == (5, standing.done)
+
+
+def test_a_document_keeps_offsets_beyond_2_to_the_53rd() -> None:
+    """Numbers stay integers, and one that a tool has rounded to a float is refused."""
+    pending = (Pending(FAR + 1, FAR + 5, 3, 1_795_255_200_001, 'quote " and \n line'),)
+    kept = Kept(
+        "t", 0, "id", FAR + 1, OffsetRanges([(FAR + 3, FAR + 3), (FAR + 5, FAR + 9)]), pending
+    )
+    text = write_document("g", "c", [kept])
+    assert read_document(text, "f") == ("g", [kept])
+    rounded = text.replace(f'"stable_offset":{FAR + 1}', '"stable_offset":4.611686018427388e18')
+    with pytest.raises(InvalidOption, match="not an integer"):
+        read_document(rounded, "f")
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"format": "other"}, "has not the format"),
+        ({"version": 2}, "version 2, known is 1"),
+        ({"partitions": [{"topic": "t"}]}, "partition entry 0: .* is missing"),
+    ],
+)
+def test_other_documents_are_refused_by_name(change, said) -> None:
+    """The file is named, and what is wrong in it."""
+    document = json.loads(write_document("g", "c", [Kept("t", 0, "", 1, OffsetRanges())]))
+    with pytest.raises(InvalidOption, match=said) as caught:
+        read_document(json.dumps(document | change), "odd.json")
+    assert "odd.json" in str(caught.value)
+    with pytest.raises(InvalidOption, match="is no JSON"):
+        read_document("{", "odd.json")
+    twice = document | {"partitions": document["partitions"] * 2}
+    with pytest.raises(InvalidOption, match="t-0 is in it twice"):
+        read_document(json.dumps(twice), "odd.json")
+
+
+# -- since when, and what holds it ---------------------------------------------------------------
+
+
+def standing_of(store: CommitStore, end: int) -> Standing:
+    """How the group g of a store stands in its partition."""
+    commits = store.state("g")[P0]
+    return Standing(
+        *P0, "", commits.stable_offset, commits.ranges, store.pending("g").get(P0, {}), 0, end,
+        times=times_of(store.history("g"))[P0],
+    )  # fmt: skip
+
+
+def test_gaps_have_the_age_of_the_first_commit_above_them(tmp_path) -> None:
+    """Told by the log's own rows; a reset forgets it."""
+    store = CommitStore.open(tmp_path / "commits")
+    epoch = store.open_epoch("g", {"m": [P0]}, previous=None)
+    failed = Pending(2, key_hash=7, attempts=3, due_ms=1_795_255_200_000, error="no\nroute")
+    store.commit("g", epoch, "m", {P0: [(0, 1), (4, 4)]}, pending={P0: [failed]})
+    store.commit("g", epoch, "m", {P0: [(9, 9)]})
+    standing = standing_of(store, 20)
+    first, second = (
+        entry["written_at"] for entry in store.history("g") if entry["kind"] == "commit"
+    )
+    assert [(gap.first, gap.last, gap.since) for gap in standing.gaps()] == [
+        (2, 3, first), (5, 8, second),
+    ]  # fmt: skip
+    holder = standing.holder
+    assert (holder.offset, holder.state, holder.key_hash, holder.attempts) == (2, FAILED, 7, 3)
+    assert (holder.since, holder.error) == (first, "no\nroute")
+    assert (holder.done_behind, holder.open_behind, standing.lag) == (2, 5, 16)
+
+    now = first + timedelta(seconds=100)
+    table = lag_lines([standing], now)
+    assert table[1].split()[:6] == ["t-0", "16", "2", "failed", "7", "3"]
+    assert "100 s" in table[1]
+    assert table[1].endswith("no route")
+    assert len(list(gap_lines([standing], now, 1))) == 3
+    assert list(gap_lines([standing], now, 1))[-1] == "t-0 has 1 gaps more: see --limit"
+    assert show_lines([standing])[1].split()[:8] == ["t-0", "0", "2", "20", "2", "2", "2", "1"]
+
+    store.reset("g", {P0: 1}, done={P0: [(3, 3)]})
+    (gap,) = standing_of(store, 20).gaps()
+    assert gap.since == store.history("g")[-1]["written_at"]
+
+
+def test_a_holder_that_never_failed_says_so_and_one_is_missing_when_all_is_done() -> None:
+    """What is in flight or was not tried is not called failed."""
+    standing = Standing(*P0, "", 3, OffsetRanges([(5, 6)]), {}, 0, 7)
+    holder = standing.holder
+    assert (holder.offset, holder.state, holder.since) == (3, NOT_DONE, None)
+    assert standing.times == Times()
+    assert Standing(*P0, "", 7, log_start=0, end_offset=7).holder is None
+    assert Standing(*P0, log_start=0, end_offset=7).holder is None
+    lines = lag_lines([Standing(*P0, "", 7, log_start=0, end_offset=7)], datetime.now(UTC))
+    assert lines[1].split()[:2] == ["t-0", "0"]
+
+
+def test_a_dry_run_says_that_nothing_was_changed() -> None:
+    """With the counts in all, and what it would do to each partition."""
+    standing = Standing(*P0, "", 5, OffsetRanges([(7, 8)]), {}, 0, 9)
+    moves = [to_offset(standing, 2)]
+    lines = list(move_lines(moves, [(5, 0)], what="records", executed=False))
+    assert lines[1].split() == ["t-0", "5", "2", "0", "5", "0", "-"]
+    assert lines[-2:] == [
+        "5 records would be done again, 0 would be skipped",
+        "nothing was changed: give --execute to do it",
+    ]
+    done = list(move_lines(moves, [(5, 0)], what="records", executed=True))
+    assert done[-1] == "5 records will be done again, 0 will be skipped"
