@@ -24,6 +24,8 @@ from commits.store import (
     ACCEPT_INDIVIDUAL_COMMIT,
     ACCEPT_RANGE_FETCH,
     MAX_NUM_RANGES,
+    SNAPSHOT_BYTES,
+    SNAPSHOT_COMMITS,
     CommitStore,
 )
 
@@ -31,6 +33,8 @@ __all__ = [
     "ACCEPT_INDIVIDUAL_COMMIT",
     "ACCEPT_RANGE_FETCH",
     "MAX_NUM_RANGES",
+    "SNAPSHOT_BYTES",
+    "SNAPSHOT_COMMITS",
     "Assignment",
     "ClaimConflict",
     "CommitIds",

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
+
+import pyarrow as pa
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    import pyarrow as pa
-
-__all__ = ["AppendConflict", "LogEngine", "TailGone"]
+__all__ = ["AppendConflict", "LogEngine", "Tail", "TailGone"]
 
 
 class AppendConflict(Exception):
@@ -18,6 +18,21 @@ class AppendConflict(Exception):
 
 class TailGone(Exception):
     """Rows are not to be had any more: cleaned away after a compaction, or damaged."""
+
+
+class Tail(NamedTuple):
+    """What happened to a table in some of its versions.
+
+    Attributes:
+        rows: The rows that were appended, with a column `_commit_version`, in any order.
+        snapshot_of: The highest version of which a snapshot was written; -1 for none.
+        disturbed_at: The last version in which others took rows out of the table, or put them back
+            in (DELETE, RESTORE); -1 for none. What was appended counts all the same.
+    """
+
+    rows: pa.Table = pa.table({})
+    snapshot_of: int = -1
+    disturbed_at: int = -1
 
 
 class LogEngine(Protocol):
@@ -48,8 +63,12 @@ class LogEngine(Protocol):
             The newest version.
         """
 
-    def append(self, rows: pa.Table) -> int:
+    def append(self, rows: pa.Table, *, snapshot_of: int | None = None) -> int:
         """Appends rows.
+
+        Args:
+            rows: The rows.
+            snapshot_of: The version they are a snapshot of, if they are one.
 
         Returns:
             The version they became, or a later one.
@@ -59,19 +78,28 @@ class LogEngine(Protocol):
             CommitLogUnavailable: If it is not known whether they were written.
         """
 
-    def tail(self, after: int, upto: int) -> pa.Table:
-        """The rows that were appended after a version, up to and with another one.
+    def tail(self, after: int, upto: int) -> Tail:
+        """What was appended after a version, up to and with another one.
 
-        Returns:
-            The rows with a column `_commit_version`, in any order. Rows of versions that also
-            removed rows (compactions) are not among them.
+        Rows of versions that also removed rows (compactions) are not among it.
 
         Raises:
-            TailGone: If some of them are not to be had any more.
+            TailGone: If some of it is not to be had any more.
+            CorruptCommitLog: If the version `after` is not the one that was read before.
         """
 
-    def snapshots(self) -> pa.Table:
-        """The rows of kind `snapshot` in the newest version, with a column `_commit_version`."""
+    def snapshots(self, version: int | None = None) -> pa.Table:
+        """The rows of kind `snapshot` in a version, by default the newest.
+
+        Returns:
+            The rows with a column `_commit_version`.
+
+        Raises:
+            TailGone: If they are not to be had any more.
+        """
+
+    def compactions(self) -> list[int]:
+        """The versions that brought a snapshot, as far as they are known; the newest first."""
 
     def replace(self, rows: pa.Table, *, at: int, closed: int) -> int:
         """Removes all rows of segments up to `closed` and adds `rows`, in one version.
@@ -89,4 +117,14 @@ class LogEngine(Protocol):
         """
 
     def tidy(self) -> None:
-        """Removes what only old versions needed, as the table's retention allows."""
+        """Removes entries of the table's own log that are older than its log retention."""
+
+    def vacuum(self, retention_hours: int | None = None) -> int:
+        """Removes files that only old versions need; see `CommitStore.vacuum`.
+
+        Returns:
+            How many.
+
+        Raises:
+            CommitLogUnavailable: If it failed half-way; nothing that counts is lost by that.
+        """

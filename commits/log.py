@@ -2,26 +2,44 @@
 
 from __future__ import annotations
 
+import logging
 import uuid
-from typing import TYPE_CHECKING
+from collections import deque
+from contextlib import suppress
+from typing import TYPE_CHECKING, NamedTuple
 
 from commits.engine import AppendConflict, TailGone
-from commits.errors import CommitStoreBusy, CorruptCommitLog
+from commits.errors import CommitStoreBusy, CommitStoreError, CorruptCommitLog
 from commits.fold import LogState
 from commits.rows import decode, encode
 from commits.snapshot import newest_snapshot, snapshot_events
 
 if TYPE_CHECKING:
-    import pyarrow as pa
+    from collections.abc import Callable
 
-    from commits.engine import LogEngine
+    from commits.engine import LogEngine, Tail
     from commits.group import Answer
     from commits.rows import Event
 
-__all__ = ["CommitLog"]
+__all__ = ["VACUUM_SEGMENTS", "CommitLog"]
+
+log = logging.getLogger(__name__)
 
 _TRIES = 20
 """How often a row or a snapshot is written again because a compaction landed in between."""
+
+_PAUSE = 50
+"""After so many more commits an automatic snapshot is tried again that failed."""
+
+VACUUM_SEGMENTS = 20
+"""Once in so many segments an automatic snapshot removes the files that old versions need."""
+
+
+class Since(NamedTuple):
+    """What was appended since the last snapshot."""
+
+    commits: int
+    size: int
 
 
 class CommitLog:
@@ -39,8 +57,17 @@ class CommitLog:
     def __init__(self, engine: LogEngine, segment_versions: int) -> None:
         self._engine = engine
         self._segment_versions = segment_versions
-        self._changed_at = self._snapshot_at = -1
+        self._changed_at = self._snapshot_at = self._disturbed_at = -1
+        self._sizes: deque[tuple[int, int]] = deque()  # versions of appends, and their bytes
+        self._size = self._not_before = 0
         self.state = self._recovered()
+
+    @property
+    def since(self) -> Since:
+        """What was appended since the last snapshot, by whomever; bytes as Arrow holds them."""
+        while self._sizes and self._sizes[0][0] <= self._snapshot_at:
+            self._size -= self._sizes.popleft()[1]
+        return Since(len(self._sizes), self._size)
 
     def refresh(self) -> LogState:
         """Folds what others have appended meanwhile and returns the state."""
@@ -69,11 +96,49 @@ class CommitLog:
             return self._answer_to(event, version)
         raise CommitStoreBusy(self._engine.target, "append", _TRIES)
 
-    def compact(self) -> int | None:
+    def compact_if_due(self, commits: int, size: int) -> None:
+        """Writes a snapshot if so much was appended since the last, or if others took rows away.
+
+        What goes wrong is logged and tried again later: it is no fault of whoever just committed.
+
+        Args:
+            commits: How many appends; 0 for no such limit.
+            size: How many bytes; 0 for no such limit.
+        """
+        if self.state.version < self._not_before or not self._is_due(commits, size):
+            return
+        try:
+            before = self._closed(self._snapshot_at)
+            if self.compact(lambda: self._is_due(commits, size)) is None:
+                return
+            closed = self._closed(self._snapshot_at)
+            if closed // VACUUM_SEGMENTS > before // VACUUM_SEGMENTS:
+                self._engine.vacuum()
+        except CommitStoreError as error:
+            self._not_before = self.state.version + _PAUSE
+            log.warning("no snapshot of %s for now: %s", self._engine.target, error)
+
+    def _is_due(self, commits: int, size: int) -> bool:
+        since = self.since
+        return (
+            self._disturbed_at > self._snapshot_at
+            or 0 < commits <= since.commits
+            or 0 < size <= since.size
+        )
+
+    def _closed(self, version: int) -> int:
+        """The last segment that nobody appends to any more, at a version; below 0 for none."""
+        size = self._segment_versions
+        return (version - size // 2) // size - 1
+
+    def compact(self, wanted: Callable[[], bool] | None = None) -> int | None:
         """Writes a snapshot of all groups and removes the closed segments.
 
         A segment is closed once the table is half a segment past its end, as open handles may
         still append to a younger one.
+
+        Args:
+            wanted: Asked before each attempt, as somebody else may have been faster.
 
         Returns:
             The version of the table that has the snapshot; None if nothing happened since the last.
@@ -85,13 +150,14 @@ class CommitLog:
         size = self._segment_versions
         for _ in range(_TRIES):
             at = self.refresh().version
-            if self._changed_at <= self._snapshot_at:
+            is_old = max(self._changed_at, self._disturbed_at) <= self._snapshot_at
+            if is_old or not (wanted is None or wanted()):
                 return None
             events = snapshot_events(self.state, uuid.uuid4().hex)
-            closed = (at - size // 2) // size - 1
+            closed = self._closed(at)
             try:
                 if closed < 0:
-                    version = self._engine.append(encode(events, at // size))
+                    version = self._engine.append(encode(events, at // size), snapshot_of=at)
                 else:
                     version = self._engine.replace(encode(events, closed), at=at, closed=closed)
             except AppendConflict:
@@ -108,10 +174,10 @@ class CommitLog:
         version = self._engine.refresh()
         state = LogState()
         try:
-            events = list(decode(self._engine.tail(-1, version), self._engine.target))
+            events = list(decode(self._engine.tail(-1, version).rows, self._engine.target))
         except TailGone:
-            state = self._snapshot() or state
-            events = list(decode(self._tail(state.version, version), self._engine.target))
+            state, tail = self._newest(version)
+            events = list(decode(tail.rows, self._engine.target))
         answers = [answer for _, answer in state.fold(event for _, event in events)]
         told = [(at, event) for at, event in events if event.kind != "snapshot"]
         return [(at, event, answer) for (at, event), answer in zip(told, answers, strict=True)]
@@ -135,30 +201,41 @@ class CommitLog:
         if upto <= self.state.version:
             return []
         try:
-            rows = self._engine.tail(self.state.version, upto)
+            tail = self._engine.tail(self.state.version, upto)
         except TailGone:
             self.state = self._recovered()
             return []
-        return self._fold(self.state, rows, upto)
+        return self._fold(self.state, tail, upto)
 
     def _recovered(self) -> LogState:
         """The state from the newest snapshot and what was appended after it."""
         version = self._engine.refresh(reopen=True)
-        state = self._snapshot() or LogState()
+        state, tail = self._newest(version)
         self._changed_at = self._snapshot_at = state.version
-        self._fold(state, self._tail(state.version, version), version)
+        self._disturbed_at = -1
+        self._sizes.clear()
+        self._size = 0
+        self._fold(state, tail, version)
         return state
 
-    def _tail(self, after: int, upto: int) -> pa.Table:
+    def _newest(self, version: int) -> tuple[LogState, Tail]:
+        """The newest state of which there is a snapshot, and what was appended after it."""
+        state = self._snapshot() or LogState()
         try:
-            return self._engine.tail(after, upto)
+            return state, self._engine.tail(state.version, version)
         except TailGone as error:
+            # Somebody may have put the table back to a version without the newest snapshot.
+            for at in self._engine.compactions():
+                with suppress(TailGone, CorruptCommitLog):
+                    found = self._snapshot(at)
+                    if found is not None and found.version > state.version:
+                        return found, self._engine.tail(found.version, version)
             raise CorruptCommitLog(self._engine.target, f"rows are missing: {error}") from error
 
-    def _snapshot(self) -> LogState | None:
+    def _snapshot(self, version: int | None = None) -> LogState | None:
         target = self._engine.target
         try:
-            rows = self._engine.snapshots()
+            rows = self._engine.snapshots(version)
         except TailGone as error:
             raise CorruptCommitLog(target, f"snapshots cannot be read: {error}") from error
         events = [event for _, event in decode(rows, target)]
@@ -167,8 +244,8 @@ class CommitLog:
         except (KeyError, TypeError, ValueError) as error:
             raise CorruptCommitLog(target, f"a snapshot makes no sense: {error!r}") from error
 
-    def _fold(self, state: LogState, rows: pa.Table, upto: int) -> list[tuple[Event, Answer]]:
-        events = list(decode(rows, self._engine.target))
+    def _fold(self, state: LogState, tail: Tail, upto: int) -> list[tuple[Event, Answer]]:
+        events = list(decode(tail.rows, self._engine.target))
         try:
             folded = list(state.fold(event for _, event in events))
         except Exception as error:
@@ -179,9 +256,14 @@ class CommitLog:
                 self._engine.target, f"a row up to version {last} makes no sense: {error!r}"
             ) from error
         state.version = upto
-        for version, event in events:
-            if event.kind != "snapshot":
-                self._changed_at = version
-            elif "version" in event.detail:
-                self._snapshot_at = event.detail["version"]
+        self._count(tail, sorted({v for v, event in events if event.kind != "snapshot"}))
         return folded
+
+    def _count(self, tail: Tail, changes: list[int]) -> None:
+        self._snapshot_at = max(self._snapshot_at, tail.snapshot_of)
+        self._disturbed_at = max(self._disturbed_at, tail.disturbed_at)
+        if changes:
+            self._changed_at = changes[-1]
+            each = tail.rows.nbytes // len(changes)
+            self._sizes += [(version, each) for version in changes]
+            self._size += each * len(changes)

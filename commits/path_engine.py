@@ -8,7 +8,6 @@ slows down with every version it has taken in.
 
 from __future__ import annotations
 
-import json
 import logging
 import os
 import re
@@ -29,8 +28,10 @@ from deltalake import (
 )
 from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
 from deltalake.fs import DeltaStorageHandler
+from pyarrow.fs import FileSelector
 
-from commits.engine import AppendConflict, TailGone
+from commits.engine import AppendConflict, Tail, TailGone
+from commits.entries import SNAPSHOT_OF, Entry, runs
 from commits.errors import (
     CommitLogUnavailable,
     CommitTableFormat,
@@ -40,9 +41,9 @@ from commits.errors import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Mapping, Sequence
 
-__all__ = ["PathEngine"]
+__all__ = ["CHECKPOINT_VERSIONS", "MIN_RETENTION_HOURS", "PathEngine"]
 
 log = logging.getLogger(__name__)
 
@@ -59,7 +60,8 @@ _WRITER = WriterProperties(
 _NO_HOOKS = PostCommitHookProperties(create_checkpoint=False, cleanup_expired_logs=False)
 _ONE_BY_ONE = 16  # versions up to which entries of the table's log are read by one thread
 _READERS = 16
-_NOTHING = pa.table({})
+MIN_RETENTION_HOURS = 1
+"""Files that are younger may be part of a version that somebody is just writing or reading."""
 
 
 class PathEngine:
@@ -76,6 +78,8 @@ class PathEngine:
         self._table = self._open()
         self._opened_at = self._table.version()
         self._files = DeltaStorageHandler(uri, self._options)
+        self._read: tuple[int, bytes] | None = None  # the last version of a tail, and its digest
+        self._in_doubt = False
 
     @classmethod
     def open_or_create(
@@ -147,14 +151,21 @@ class PathEngine:
             except (DeltaError, OSError) as error:
                 log.debug("opening %s anew: %s", self._uri, error)
                 reopen = True
-        if reopen or self.version - self._opened_at >= CHECKPOINT_VERSIONS:
-            self._table = self._open()
-            self._opened_at = self.version
+        if reopen or self._in_doubt or self.version - self._opened_at >= CHECKPOINT_VERSIONS:
+            table = self._open()
+            if table.version() < self.version:
+                raise CorruptCommitLog(
+                    self._uri,
+                    f"version {table.version()} is its newest, and {self.version} was there before",
+                )
+            self._table, self._opened_at, self._in_doubt = table, table.version(), False
         return self.version
 
-    def append(self, rows: pa.Table) -> int:
+    def append(self, rows: pa.Table, *, snapshot_of: int | None = None) -> int:
         """Appends rows and returns the version they became, or a later one."""
-        if self.version - self._opened_at >= CHECKPOINT_VERSIONS:
+        if self._in_doubt and not DeltaTable.is_deltatable(self._uri, self._options):
+            raise CommitLogUnavailable(self._uri, "append", "there is no table any more")
+        if self._in_doubt or self.version - self._opened_at >= CHECKPOINT_VERSIONS:
             self.refresh(reopen=True)
         try:
             write_deltalake(
@@ -162,42 +173,66 @@ class PathEngine:
                 rows,
                 mode="append",
                 writer_properties=_WRITER,
+                commit_properties=_saying(snapshot_of),
                 post_commithook_properties=_NO_HOOKS,
             )
         except CommitFailedError as error:
             raise AppendConflict(_told(error)) from error
         except (DeltaError, OSError) as error:
+            self._in_doubt = True
             raise CommitLogUnavailable(self._uri, "append", _told(error)) from error
         version = self.version
         if version % CHECKPOINT_VERSIONS == 0:
             self._checkpoint()
         return version
 
-    def tail(self, after: int, upto: int) -> pa.Table:
-        """The rows of the appends after a version, up to and with another one."""
+    def tail(self, after: int, upto: int) -> Tail:
+        """What was appended after a version, up to and with another one."""
+        if upto <= after:
+            return Tail()
         try:
-            appends = self._appends(after, upto)
-            runs = [
+            self._check_history(after)
+            # Not from the table's history(): it numbers versions wrongly while others append.
+            entries = self._entries(range(after + 1, upto + 1))
+            appends = [version for version, entry in entries.items() if entry.is_append]
+            found = [
                 pa.table(self._table.load_cdf(first, last).read_all())
-                for first, last in _runs(appends)
+                for first, last in runs(appends)
             ]
+        except CorruptCommitLog:
+            raise
         except Exception as error:  # deltalake raises plain Exception where a file is missing
             raise TailGone(f"versions {after + 1} to {upto}: {_told(error)}") from error
-        if not runs:
-            return _NOTHING
-        rows = pa.concat_tables(runs)
-        missing = set(appends) - set(rows["_commit_version"].to_pylist())
+        rows = pa.concat_tables(found) if found else Tail().rows
+        missing = set(appends) - set(rows["_commit_version"].to_pylist() if found else ())
         if missing:
             raise TailGone(f"version {min(missing)} should have brought rows and brought none")
-        return rows
+        self._read = upto, entries[upto].digest
+        return Tail(
+            rows,
+            max(entry.snapshot_of for entry in entries.values()),
+            max((version for version, entry in entries.items() if entry.disturbs), default=-1),
+        )
 
-    def snapshots(self) -> pa.Table:
-        """The rows of kind `snapshot` in the newest version."""
+    def snapshots(self, version: int | None = None) -> pa.Table:
+        """The rows of kind `snapshot` in a version, by default the newest."""
         query = "SELECT *, 0 AS _commit_version FROM log WHERE kind = 'snapshot'"
         try:
-            return pa.table(QueryBuilder().register("log", self._table).execute(query).read_all())
+            table = self._table
+            if version is not None:
+                table = DeltaTable(self._uri, version=version, storage_options=self._options)
+            return pa.table(QueryBuilder().register("log", table).execute(query).read_all())
         except Exception as error:  # as above
-            raise TailGone(f"snapshots in version {self.version}: {_told(error)}") from error
+            told = _told(error)
+            raise TailGone(f"snapshots in version {version or self.version}: {told}") from error
+
+    def compactions(self) -> list[int]:
+        """The versions that brought a snapshot, as far as they are known; the newest first."""
+        listed = self._files.get_file_info_selector(FileSelector("_delta_log"))
+        names = [re.fullmatch(r"(\d{20})\.json", Path(info.path).name) for info in listed]
+        versions = sorted((int(name[1]) for name in names if name), reverse=True)
+        found = self._entries(versions, broken_ok=True)
+        return [version for version, entry in found.items() if entry.snapshot_of >= 0]
 
     def replace(self, rows: pa.Table, *, at: int, closed: int) -> int:
         """Removes all rows of segments up to `closed` and adds `rows`, in one version."""
@@ -211,12 +246,13 @@ class PathEngine:
                 mode="overwrite",
                 predicate=f"segment <= {closed}",
                 writer_properties=_WRITER,
-                commit_properties=CommitProperties(custom_metadata={"coopconsume.folded": str(at)}),
+                commit_properties=_saying(at),
                 post_commithook_properties=_NO_HOOKS,
             )
         except CommitFailedError as error:
             raise AppendConflict(_told(error)) from error
         except (DeltaError, OSError) as error:
+            self._in_doubt = True
             raise CommitLogUnavailable(self._uri, "compact", _told(error)) from error
         version: int = pinned.version()
         self.refresh(reopen=True)
@@ -230,27 +266,45 @@ class PathEngine:
         except (DeltaError, OSError) as error:
             log.warning("old log entries of %s were not removed: %s", self._uri, error)
 
-    def _appends(self, after: int, upto: int) -> list[int]:
-        """The versions after one, up to and with another one, that only added rows."""
-        # Not from the table's history(): it numbers versions wrongly while others append.
-        versions = range(after + 1, upto + 1)
-        if len(versions) <= _ONE_BY_ONE:
-            return [version for version in versions if self._is_append(version)]
-        with ThreadPoolExecutor(_READERS) as pool:
-            flags = pool.map(self._is_append, versions)
-        return [version for version, is_append in zip(versions, flags, strict=True) if is_append]
+    def vacuum(self, retention_hours: int | None = None) -> int:
+        """Removes files that only old versions need, and returns how many."""
+        try:
+            # All files are listed: those of old removals are not known to the table any more.
+            removed = self._open().vacuum(
+                retention_hours, dry_run=False, enforce_retention_duration=False, full=True
+            )
+        except (DeltaError, OSError) as error:
+            raise CommitLogUnavailable(self._uri, "vacuum", _told(error)) from error
+        return len(removed)
 
-    def _is_append(self, version: int) -> bool:
-        # Others may optimise, restore or clean the table: what such versions hold was there before.
-        entry = self._files.open_input_file(f"_delta_log/{version:020d}.json").read()
-        actions = [json.loads(line) for line in entry.splitlines() if line.strip()]
-        infos = [action["commitInfo"] for action in actions if "commitInfo" in action]
-        is_append = any(
-            info.get("operation") == "WRITE"
-            and info.get("operationParameters", {}).get("mode") == "Append"
-            for info in infos
-        )
-        return is_append and any("add" in action for action in actions)
+    def _check_history(self, version: int) -> None:
+        """Makes sure that a version is the one that was read: a table may be put back by files."""
+        if self._read is None or self._read[0] != version:
+            return
+        if self._entry(version).digest != self._read[1]:
+            self._in_doubt = True
+            raise CorruptCommitLog(
+                self._uri, f"version {version} is another one than it was: its files were replaced"
+            )
+
+    def _entries(self, versions: Sequence[int], *, broken_ok: bool = False) -> dict[int, Entry]:
+        def read(version: int) -> Entry | None:
+            try:
+                return self._entry(version)
+            except (OSError, ValueError):
+                if broken_ok:
+                    return None
+                raise
+
+        if len(versions) <= _ONE_BY_ONE:
+            entries = [read(version) for version in versions]
+        else:
+            with ThreadPoolExecutor(_READERS) as pool:
+                entries = list(pool.map(read, versions))
+        return {v: entry for v, entry in zip(versions, entries, strict=True) if entry is not None}
+
+    def _entry(self, version: int) -> Entry:
+        return Entry.parse(self._files.open_input_file(f"_delta_log/{version:020d}.json").read())
 
     def _open(self) -> DeltaTable:
         try:
@@ -295,13 +349,10 @@ def _columns_of(schema: Schema) -> Mapping[str, str]:
     return {field.name: str(field.type) for field in schema.fields}
 
 
-def _runs(versions: list[int]) -> Iterator[tuple[int, int]]:
-    """Unbroken runs of versions: first and last of each."""
-    start = 0
-    for at in range(1, len(versions) + 1):
-        if at == len(versions) or versions[at] != versions[at - 1] + 1:
-            yield versions[start], versions[at - 1]
-            start = at
+def _saying(snapshot_of: int | None) -> CommitProperties | None:
+    if snapshot_of is None:
+        return None
+    return CommitProperties(custom_metadata={SNAPSHOT_OF: str(snapshot_of)})
 
 
 def _uri_of(target: str | os.PathLike[str]) -> str:

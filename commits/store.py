@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal, Self
+from zlib import crc32
 
 from commits.errors import (
     FencedMember,
@@ -15,6 +16,7 @@ from commits.group import Answer
 from commits.history import history_entry
 from commits.ownership import Ownership, in_force
 from commits.partition import DEFAULT_MAX_RANGES, CommitResult, PartitionCommits
+from commits.path_engine import MIN_RETENTION_HOURS
 from commits.requests import (
     checked_place,
     exact_offset,
@@ -38,7 +40,14 @@ if TYPE_CHECKING:
 
     Results = dict[TopicPartition, CommitResult]
 
-__all__ = ["ACCEPT_INDIVIDUAL_COMMIT", "ACCEPT_RANGE_FETCH", "MAX_NUM_RANGES", "CommitStore"]
+__all__ = [
+    "ACCEPT_INDIVIDUAL_COMMIT",
+    "ACCEPT_RANGE_FETCH",
+    "MAX_NUM_RANGES",
+    "SNAPSHOT_BYTES",
+    "SNAPSHOT_COMMITS",
+    "CommitStore",
+]
 
 ACCEPT_INDIVIDUAL_COMMIT = "accept.individual.commit"
 """The setting that switches the commits of a store on or off (KIP-X); true unless set."""
@@ -48,6 +57,16 @@ ACCEPT_RANGE_FETCH = "accept.range.fetch"
 
 MAX_NUM_RANGES = "maxNumRanges"
 """The setting, of the store or of a topic, that overrides the limit a store was opened with."""
+
+
+SNAPSHOT_COMMITS = "snapshotCommits"
+"""The setting, of the whole store, that overrides after how many commits a snapshot is written."""
+
+SNAPSHOT_BYTES = "snapshotBytes"
+"""The setting, of the whole store, that overrides after how many bytes a snapshot is written."""
+
+DEFAULT_SNAPSHOT_COMMITS = 500
+DEFAULT_SNAPSHOT_BYTES = 64 << 20
 
 
 class CommitStore(Ownership):
@@ -62,9 +81,19 @@ class CommitStore(Ownership):
     calls.
     """
 
-    def __init__(self, engine: LogEngine, *, cluster: str, max_ranges: int) -> None:
+    def __init__(
+        self,
+        engine: LogEngine,
+        *,
+        cluster: str,
+        max_ranges: int,
+        snapshot_commits: int = DEFAULT_SNAPSHOT_COMMITS,
+        snapshot_bytes: int = DEFAULT_SNAPSHOT_BYTES,
+    ) -> None:
         super().__init__(engine, cluster)
         self._max_ranges = max_ranges
+        self._snapshot_commits = snapshot_commits
+        self._snapshot_bytes = snapshot_bytes
 
     @classmethod
     def open(
@@ -76,6 +105,8 @@ class CommitStore(Ownership):
         cluster: str = "",
         max_ranges: int = DEFAULT_MAX_RANGES,
         segment_versions: int = 1000,
+        snapshot_commits: int = DEFAULT_SNAPSHOT_COMMITS,
+        snapshot_bytes: int = DEFAULT_SNAPSHOT_BYTES,
         create: bool = True,
     ) -> Self:
         """Opens a commit table and creates it if there is none; several may do so at once.
@@ -88,6 +119,10 @@ class CommitStore(Ownership):
             max_ranges: How many separate ranges above its stable offset a partition may have,
                 unless the setting `maxNumRanges` says otherwise.
             segment_versions: How many versions share a segment, where the table is created.
+            snapshot_commits: After how many appends, by whomever, a commit also writes a snapshot,
+                unless the setting `snapshotCommits` says otherwise; 0 for never.
+            snapshot_bytes: After how many bytes of rows (uncompressed) it does, unless the setting
+                `snapshotBytes` says otherwise; 0 for never.
             create: Whether it may be created; a mere look at a group should not.
 
         Raises:
@@ -96,9 +131,20 @@ class CommitStore(Ownership):
             CommitTableFormat: If it is no commit table, or of another format.
             CorruptCommitLog: If it cannot be read.
             CommitLogUnavailable: If the place cannot be reached or written.
+            ValueError: If a number is negative, or `segment_versions` is 0.
         """
+        for name, number in (("snapshot_commits", snapshot_commits),
+                             ("snapshot_bytes", snapshot_bytes)):  # fmt: skip
+            if number < 0:
+                raise ValueError(f"{name} must be from 0, not {number}")
         engine = open_table(target, storage_options, segment_versions, create=create)
-        return cls(engine, cluster=cluster, max_ranges=max_ranges)
+        return cls(
+            engine,
+            cluster=cluster,
+            max_ranges=max_ranges,
+            snapshot_commits=snapshot_commits,
+            snapshot_bytes=snapshot_bytes,
+        )
 
     @property
     def id(self) -> str:
@@ -317,7 +363,10 @@ class CommitStore(Ownership):
     def compact(self) -> int | None:
         """Writes a snapshot of all groups, and takes out of the table what it replaces.
 
-        Others may write meanwhile. Files that only old versions need are left to Delta's vacuum.
+        Commits do so by themselves now and then (see `open`). Others may write meanwhile. A
+        snapshot holds the state of all groups at one version; whoever opens the table reads the
+        newest one and what was appended after it. Rows leave the table by segments, and only those
+        that all open handles are past. Files stay until `vacuum`.
 
         Returns:
             The version of the table with the snapshot; None if nothing happened since the last.
@@ -328,6 +377,31 @@ class CommitStore(Ownership):
         """
         with self._lock:
             return self._log.compact()
+
+    def vacuum(self, *, retention_hours: int | None = None) -> int:
+        """Removes files that only old versions need, and those of appends that failed.
+
+        Automatic snapshots do so once in 20 segments. Open stores, and appends that are under way,
+        are not harmed as long as they are younger than the retention.
+
+        Args:
+            retention_hours: How old files must be that are removed, from 1; by default what the
+                table's property `delta.deletedFileRetentionDuration` says.
+
+        Returns:
+            How many files were removed.
+
+        Raises:
+            CommitLogUnavailable: If it failed half-way; nothing that counts is lost by that.
+            ValueError: If the retention is below an hour.
+        """
+        if retention_hours is not None and retention_hours < MIN_RETENTION_HOURS:
+            raise ValueError(
+                f"retention_hours must be from {MIN_RETENTION_HOURS}, not {retention_hours}: "
+                "younger files may be part of a commit that is under way"
+            )
+        with self._lock:
+            return self._engine.vacuum(retention_hours)
 
     def history(self, group: str) -> list[dict[str, Any]]:
         """What happened in a group, for people: one entry an event, in the order of the log.
@@ -370,9 +444,10 @@ class CommitStore(Ownership):
                     for part in event.parts
                     if not part.is_empty and part.topic_partition not in over
                 )
-                answer = (
-                    self._append(replace(event, parts=written)) if written else Answer(counted=True)
-                )
+                answer = Answer(counted=True)
+                if written:
+                    answer = self._append(replace(event, parts=written))
+                    self._snapshot_if_due()
         state = self._log.state.group(self._cluster, event.group)
         results = {
             at: answer.results.get(at) or unwritten(state, part, answer.reason, over.get(at))
@@ -426,6 +501,14 @@ class CommitStore(Ownership):
             for wanted in ("", topic)
         ]  # fmt: skip
         return both[0] | both[1]
+
+    def _snapshot_if_due(self) -> None:
+        settings = self._settings("")
+        commits = int(settings.get(SNAPSHOT_COMMITS, self._snapshot_commits))
+        size = int(settings.get(SNAPSHOT_BYTES, self._snapshot_bytes))
+        # Not all writers at once: the first snapshot that lands serves everybody.
+        late = crc32(self._writer.encode()) % (commits // 16 + 1)
+        self._log.compact_if_due(commits + late if commits else 0, size)
 
     def _limit(self, topic: str) -> int:
         limit: int = self._settings(topic).get(MAX_NUM_RANGES, self._max_ranges)

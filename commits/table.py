@@ -46,9 +46,12 @@ def open_table(
         "delta.enableChangeDataFeed": "true",
         "delta.checkpointInterval": str(CHECKPOINT_VERSIONS),
         "delta.dataSkippingStatsColumns": "kind",
-        # Longer than anybody should leave a table without a compaction: tails need both.
-        "delta.logRetentionDuration": "interval 60 days",
-        "delta.deletedFileRetentionDuration": "interval 30 days",
+        # Entries of the table's log are removed right after a snapshot, by us alone: what was
+        # appended after the last snapshot is read through them, however long ago that was.
+        "delta.enableExpiredLogCleanup": "false",
+        "delta.logRetentionDuration": "interval 1 days",
+        # A removed file costs room in each checkpoint for so long.
+        "delta.deletedFileRetentionDuration": "interval 6 hours",
         "coopconsume.format": str(FORMAT),
         "coopconsume.store": uuid.uuid4().hex,
         "coopconsume.engine": "path",
