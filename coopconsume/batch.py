@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from coopconsume.record import RetryPolicy
     from coopconsume.report import Ordering
     from coopconsume.shift import Shift
-    from coopconsume.sinks import DeadLetterTable, OutputTable
+    from coopconsume.sinks import DeadLetterSink, OutputTable
 
 
 @dataclass(frozen=True)
@@ -42,10 +42,19 @@ class Work:
     concurrency: int
     ordering: Ordering
     policy: RetryPolicy
-    dead_letters: DeadLetterTable | None
+    dead_letters: DeadLetterSink | None
     outputs: OutputTable | None
     interval: float
     available_now: bool
+
+    def needs_headers(self, options: Options) -> bool:
+        """Whether record headers are read: for handlers, or as dead letters are kept whole."""
+        return options.include_headers or self.dead_letters is not None
+
+    def close(self) -> None:
+        """Let go of what sinks hold open; harmless when repeated."""
+        if self.dead_letters is not None:
+            self.dead_letters.close()
 
 
 @dataclass
@@ -105,7 +114,7 @@ def run_batch(
         concurrency=work.concurrency,
         batch_time=options.batch_time,
         handler_timeout=options.handler_timeout,
-        headers=options.include_headers,
+        headers=work.needs_headers(options),
     )
     spans = []
     for read in plan.reads:
@@ -122,7 +131,7 @@ def run_batch(
     )
     spark.addTag(running.tag)
     try:
-        frame = batch_frame(spark, options, spans, wanted, plan.slots, slices)
+        frame = batch_frame(spark, options, spans, wanted, plan.slots, slices, headers=spec.headers)
         rows = frame.mapInArrow(runner, REPORT_SCHEMA).collect()  # type: ignore[arg-type]
     finally:
         spark.removeTag(running.tag)

@@ -68,7 +68,7 @@ class Cluster:
         from kafka.errors import KafkaError
 
         self._options = options
-        self._servers = options.kafka["bootstrap.servers"]
+        self.servers = self._servers = options.kafka["bootstrap.servers"]
         config = self._config = options.client_config()
         try:
             access.look(config, options.kafka)

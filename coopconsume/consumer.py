@@ -371,7 +371,8 @@ class CooperativeConsumer:
             ordering: What is handled strictly one after another: ``key``, ``partition`` or
                 ``none``.
             retry: By default a failed record is tried again for ever, 1 s to 60 s apart.
-            dead_letter: Path of a Delta table for records that are given up.
+            dead_letter: Where records go that are given up, if not by the option ``deadLetter``:
+                path of a Delta table, or ``kafka:`` and a topic.
             output: Path of a Delta table for rows that handlers return.
             output_schema: Their columns, as DDL, Spark or Arrow schema.
 

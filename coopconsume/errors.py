@@ -575,6 +575,30 @@ class TableUnusable(CoopConsumeError, ValueError):
         return f"{self.what} at {self.path}: {self.cause}; give another path, or move the old table"
 
 
+class OutputNotWritten(CoopConsumeError):
+    """Outputs or dead letters could not be written, so their records are not committed.
+
+    Attributes:
+        what: What was to be written.
+        where: The table or topic.
+        cause: Why it could not.
+    """
+
+    retriable = True
+
+    def __init__(self, what: str, where: str, cause: str) -> None:
+        super().__init__(what, where, cause)
+        self.what = what
+        self.where = where
+        self.cause = cause
+
+    def __str__(self) -> str:
+        return (
+            f"{self.what} could not be written to {self.where} ({self.cause}): their records are "
+            "not committed and will be done again; see to it and start the job anew"
+        )
+
+
 class AuthenticationFailed(CoopConsumeError):
     """A cluster does not let this user in, or no TLS connection comes about.
 

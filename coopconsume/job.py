@@ -336,6 +336,7 @@ class Job:
             if hand_over is not None and not hand_over.is_late:
                 hand_over.running = left
         self._end_shift(well=self.error is None)
+        self._work.close()
         self._membership.detach()
         self._meter.ended(self.error)
         self.ended.set()

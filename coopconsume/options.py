@@ -183,6 +183,8 @@ TABLE: tuple[Option, ...] = (
            "Pending records of a partition at which no new ones are taken."),
     Option("onExternalReset", "fail", _one_of("fail", "honour"),
            "When somebody else moved the group's offset in Kafka."),
+    Option("deadLetter", None, _text,
+           "Where records go that are given up: path of a Delta table, or `kafka:` and a topic."),
 )  # fmt: skip
 
 _BY_NAME = {option.name.lower(): option for option in TABLE}
@@ -221,6 +223,7 @@ class Options:
     drain_timeout: float
     max_pending: int
     on_external_reset: str
+    dead_letter: str | None
 
     @classmethod
     def parse(cls, options: Mapping[str, Any], *, group: bool = True) -> Options:

@@ -7,19 +7,21 @@ import uuid
 from typing import TYPE_CHECKING, Any
 
 from coopconsume.batch import Work
-from coopconsume.errors import HandlerNotUsable, InvalidOption
+from coopconsume.errors import HandlerNotUsable, InvalidOption, TopicNotFound
 from coopconsume.job import Job
 from coopconsume.options import parse_seconds
 from coopconsume.progress import Meter, Progress
 from coopconsume.record import RetryPolicy
-from coopconsume.sinks import DeadLetterTable, OutputTable
+from coopconsume.sinks import OutputTable, open_dead_letters
 from coopconsume.slot import resolve_handler
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from coopconsume.cluster import Cluster
     from coopconsume.consumer import CooperativeConsumer
     from coopconsume.report import Ordering
+    from coopconsume.sinks import DeadLetterSink
 
 _MOST_HANDLERS = 1_000
 
@@ -147,7 +149,8 @@ class CooperativeForeach:
         if ordering not in ("key", "partition", "none"):
             raise InvalidOption("ordering", repr(ordering), "give key, partition or none")
         policy = retry or RetryPolicy()
-        if policy.max_attempts is not None and dead_letter is None:
+        place = dead_letter or consumer.options.dead_letter
+        if policy.max_attempts is not None and place is None:
             raise InvalidOption(
                 "retry", f"max_attempts={policy.max_attempts} without dead_letter",
                 "say by dead_letter=… where records go that are given up",
@@ -159,7 +162,7 @@ class CooperativeForeach:
         self._concurrency = concurrency
         self._ordering: Ordering = ordering
         self._policy = policy
-        self._dead_letters = None if dead_letter is None else DeadLetterTable(dead_letter)
+        self._dead_letters = None if place is None else open_dead_letters(place, consumer.options)
         self._outputs = None if output is None else OutputTable(output, output_schema)
         self._name: str | None = None
         self._interval = 0.0
@@ -207,11 +210,13 @@ class CooperativeForeach:
         Raises:
             AlreadyClosed: The consumer was closed.
             CoopConsumeError: The group cannot be joined.
+            TopicNotFound: The topic for dead letters does not exist.
         """
         consumer = self._consumer
         membership = consumer.membership()
         slots = consumer.slots()
         group = membership.options.group_id
+        _check_topics(membership.cluster, self._dead_letters)
         stable_id = uuid.uuid5(
             uuid.NAMESPACE_URL, f"coopconsume:{membership.cluster.cluster_id}:{group}:{self._name}"
         )
@@ -232,6 +237,14 @@ class CooperativeForeach:
         consumer.run_by(query)
         job.start()
         return query
+
+
+def _check_topics(cluster: Cluster, *sinks: DeadLetterSink | None) -> None:
+    wanted = [sink.topic for sink in sinks if sink is not None and sink.topic is not None]
+    known = cluster.topic_names() if wanted else []
+    for topic in wanted:
+        if topic not in known:
+            raise TopicNotFound(topic, cluster.servers)
 
 
 def check_handler(handler: Any) -> None:

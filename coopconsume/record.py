@@ -17,7 +17,8 @@ class Record(NamedTuple):
         key: Key bytes, or None; records without a key have no order to keep.
         value: Value bytes, or None for a tombstone.
         timestamp: Milliseconds since the epoch, as the topic's timestamp type defines it.
-        headers: Pairs of name and bytes; empty unless ``includeHeaders`` is true.
+        headers: Pairs of name and bytes; empty unless ``includeHeaders`` is true
+            or dead letters are kept.
         attempt: 1 the first time, one more after each failure; survives restarts.
     """
 

@@ -50,7 +50,12 @@ class Wanted:
 
 
 def read_spans(
-    spark: SparkSession, options: Options, spans: Sequence[Span], slices: int
+    spark: SparkSession,
+    options: Options,
+    spans: Sequence[Span],
+    slices: int,
+    *,
+    headers: bool = False,
 ) -> DataFrame:
     """Kafka's records of some spans of offsets, in the columns of Spark's source.
 
@@ -68,7 +73,7 @@ def read_spans(
             .option("startingOffsets", _json(layer, lambda span: span.first))
             .option("endingOffsets", _json(layer, lambda span: span.last + 1))
             .option("failOnDataLoss", "true")
-            .option("includeHeaders", str(options.include_headers).lower())
+            .option("includeHeaders", str(headers).lower())
             .option("minPartitions", str(max(1, round(slices * size / total))))
         )
         frames.append(reader.load())
@@ -157,6 +162,8 @@ def batch_frame(
     wanted: Sequence[Wanted],
     tasks: Sequence[int],
     slices: int,
+    *,
+    headers: bool,
 ) -> DataFrame:
     """The rows of a batch, one Spark partition a slot, ascending offsets within each partition.
 
@@ -170,6 +177,7 @@ def batch_frame(
         wanted: Which rows of it, by partition.
         tasks: The slots, by the index of the task they get.
         slices: Spark partitions that the read is cut in, at least.
+        headers: Whether record headers are asked for.
     """
     from pyspark.sql import functions as F  # noqa: N812
 
@@ -180,7 +188,7 @@ def batch_frame(
     )
     deal = deal_hash_column(F.col("key"), F.col("offset"))
     frame = _dealt(
-        read_spans(spark, options, spans, slices),
+        read_spans(spark, options, spans, slices, headers=headers),
         wanted,
         tasks,
         [part.alias("part"), deal.alias("key_hash")],
@@ -189,7 +197,7 @@ def batch_frame(
         F.col("part"), F.col("offset"), F.col("key_hash"), F.col("key"), F.col("value"),
         F.unix_millis("timestamp").alias("timestamp"),
     ]  # fmt: skip
-    if options.include_headers:
+    if headers:
         columns.append(F.col("headers"))
     order = [F.col("offset")]
     if len(wanted) > 1:
@@ -225,7 +233,7 @@ def poll_frame(
     """
     from pyspark.sql import functions as F  # noqa: N812
 
-    frame = read_spans(spark, options, spans, slices)
+    frame = read_spans(spark, options, spans, slices, headers=options.include_headers)
     names = frame.columns
     dealt = _dealt(frame, wanted, tasks, [key_hash_column(F.col("key")).alias("key_hash")])
     return (

@@ -60,7 +60,10 @@ _MAX_BACKOFF = 60.0
 @click.option(
     "--backoff", type=float, default=1.0, show_default=True, help="Seconds before the second call."
 )
-@click.option("--dead-letter", metavar="PATH", help="Delta table for records that are given up.")
+@click.option(
+    "--dead-letter", metavar="PATH|kafka:TOPIC",
+    help="Delta table, or topic, for records that are given up.",
+)  # fmt: skip
 @click.option("--output", metavar="PATH", help="Delta table for the rows that the handler returns.")
 @click.option(
     "--output-schema", metavar="DDL", help="Their columns, such as 'name string, count int'."

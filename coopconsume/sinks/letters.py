@@ -1,0 +1,157 @@
+"""Dead letters: records that were given up, whole, in a Delta table or a Kafka topic."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from coopconsume.errors import InvalidOption
+from coopconsume.sinks.base import TOPIC_PREFIX
+from coopconsume.sinks.producer import Message, Producer
+from coopconsume.sinks.table import Table
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from coopconsume.options import Options
+    from coopconsume.report import DeadLetter
+    from coopconsume.sinks.base import DeadLetterSink
+
+DEAD_LETTERS = pa.schema(
+    [
+        ("key", pa.binary()), ("value", pa.binary()),
+        ("headers", pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))),
+        ("timestamp", pa.timestamp("us", "UTC")), ("attempts", pa.int32()),
+        ("reason", pa.string()), ("trace", pa.string()), ("rejected_at", pa.timestamp("us", "UTC")),
+    ]
+)  # fmt: skip
+
+#: What stands beside a record in a topic, in this order behind the headers it came with.
+HEADERS = (
+    "coopconsume.topic", "coopconsume.topic_id", "coopconsume.partition", "coopconsume.offset",
+    "coopconsume.timestamp", "coopconsume.attempts", "coopconsume.reason", "coopconsume.trace",
+    "coopconsume.rejected_at", "coopconsume.group", "coopconsume.commit",
+)  # fmt: skip
+
+
+class DeadLetterTable(Table):
+    """Records that were given up, untouched, with why.
+
+    Columns: ``key``, ``value``, ``headers``, ``timestamp`` as Kafka had them; ``attempts``,
+    ``reason``, ``trace``, ``rejected_at``; and where the record lies.
+
+    Args:
+        path: Of the Delta table; created with the first dead letter.
+
+    Raises:
+        TableUnusable: There is a table of other columns, or something else at the path.
+    """
+
+    what = "dead letter table"
+    topic: str | None = None
+
+    def __init__(self, path: str) -> None:
+        super().__init__(path, DEAD_LETTERS)
+
+    def append(
+        self, letters: Sequence[DeadLetter], topic_ids: Mapping[str, str], commit_id: str
+    ) -> None:
+        """Write dead letters.
+
+        Raises:
+            OutputNotWritten: Delta did not take them.
+        """
+        now = int(time.time() * 1_000_000)
+        rows: list[dict[str, Any]] = [
+            {
+                "key": letter.key,
+                "value": letter.value,
+                "headers": [{"key": name, "value": value} for name, value in letter.headers],
+                "timestamp": letter.timestamp * 1000,
+                "attempts": letter.attempts,
+                "reason": letter.reason,
+                "trace": letter.trace,
+                "rejected_at": now,
+                "_topic": letter.topic,
+                "_topic_id": topic_ids.get(letter.topic, ""),
+                "_partition": letter.partition,
+                "_offset": letter.offset,
+                "_commit": commit_id,
+            }
+            for letter in letters
+        ]
+        self._append(pa.Table.from_pylist(rows, schema=self._full))
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+class DeadLetterTopic:
+    """Records that were given up, in a Kafka topic: at least once, in the order of their keys.
+
+    Key, value and headers are the record's own; `HEADERS` follow behind its own ones. Times are
+    milliseconds since the epoch, numbers are text.
+
+    Args:
+        topic: Its name; in the cluster that is consumed.
+        options: Of the consumer.
+    """
+
+    def __init__(self, topic: str, options: Options) -> None:
+        self.topic: str | None = topic
+        self._name = topic
+        self._group = options.group_id
+        self._producer = Producer(options, "dead letters")
+
+    def append(
+        self, letters: Sequence[DeadLetter], topic_ids: Mapping[str, str], commit_id: str
+    ) -> None:
+        """Write dead letters.
+
+        Raises:
+            NotAuthorized: This user may not write to the topic.
+            OutputNotWritten: Kafka did not acknowledge all of them.
+        """
+        now = int(time.time() * 1000)
+        self._producer.write(
+            Message(
+                self._name, letter.key, letter.value,
+                (*letter.headers, *_beside(letter, topic_ids, self._group, commit_id, now)),
+            )
+            for letter in letters
+        )  # fmt: skip
+
+    def close(self) -> None:
+        """Disconnect; harmless when repeated."""
+        self._producer.close()
+
+
+def _beside(
+    letter: DeadLetter, topic_ids: Mapping[str, str], group: str, commit_id: str, now: int
+) -> list[tuple[str, bytes | None]]:
+    values = (
+        letter.topic, topic_ids.get(letter.topic, ""), letter.partition, letter.offset,
+        letter.timestamp, letter.attempts, letter.reason, letter.trace, now, group, commit_id,
+    )  # fmt: skip
+    return [(name, str(v).encode()) for name, v in zip(HEADERS, values, strict=True)]
+
+
+def open_dead_letters(place: str, options: Options) -> DeadLetterSink:
+    """A place for dead letters, by its name.
+
+    Args:
+        place: Path of a Delta table, or ``kafka:`` and the name of a topic.
+        options: Of the consumer.
+
+    Raises:
+        InvalidOption: It names no topic.
+        TableUnusable: There is a table of other columns, or something else at the path.
+    """
+    if not place.startswith(TOPIC_PREFIX):
+        return DeadLetterTable(place)
+    topic = place.removeprefix(TOPIC_PREFIX)
+    if not topic:
+        raise InvalidOption("dead_letter", repr(place), "write it as kafka:TOPIC, or give a path")
+    return DeadLetterTopic(topic, options)

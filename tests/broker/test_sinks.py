@@ -1,0 +1,103 @@
+"""What is written to Kafka beside the commits, on a real broker."""
+
+from __future__ import annotations
+
+import pytest
+
+from coopconsume.errors import InvalidOption, OutputNotWritten
+from coopconsume.options import Options
+from coopconsume.report import DeadLetter
+from coopconsume.sinks import DeadLetterTable, open_dead_letters
+from coopconsume.sinks.letters import HEADERS
+from coopconsume.sinks.producer import NULL_HEADERS
+
+pytestmark = [pytest.mark.broker]
+
+
+def options_of(kafka, folder) -> Options:
+    """Options of a consumer on the run's broker."""
+    return Options.parse(
+        {
+            "kafka.bootstrap.servers": kafka.bootstrap_servers,
+            "kafka.group.id": "shop",
+            "commitTable": str(folder / "commits"),
+        }
+    )
+
+
+def records_of(kafka, topic: str, count: int):
+    """The first records of a topic, in the order of each partition."""
+    from kafka import KafkaConsumer
+
+    consumer = KafkaConsumer(
+        topic, bootstrap_servers=kafka.bootstrap_servers, auto_offset_reset="earliest",
+        enable_auto_commit=False, consumer_timeout_ms=20_000,
+    )  # fmt: skip
+    found = []
+    for record in consumer:
+        found.append(record)
+        if len(found) == count:
+            break
+    consumer.close()
+    return found
+
+
+def test_a_dead_letter_is_the_record_with_why_beside_it(kafka, topic, tmp_path):
+    """Key, value and headers are the record's own; origin and reason stand behind them."""
+    name = topic(3)
+    sink = open_dead_letters(f"kafka:{name}", options_of(kafka, tmp_path))
+    headers = (("a", b"\xff\x00"), ("b", None), ("a", b""), ("coopconsume.reason", b"an older one"))
+    letters = [
+        DeadLetter("orders", 1, 40 + i, key, value, 1_234_567, headers, 3, "why: ü", "trace")
+        for i, (key, value) in enumerate(
+            [(b"k", b"v\x00"), (b"k", None), (None, b"n"), (b"k", b"")]
+        )
+    ]
+    sink.append(letters, {"orders": "id-of-orders"}, "run-7")
+    sink.close()
+    found = records_of(kafka, name, 4)
+    assert {(r.key, r.value) for r in found} == {
+        (b"k", b"v\x00"), (b"k", None), (None, b"n"), (b"k", b"")
+    }  # fmt: skip
+    of_key = [r for r in found if r.key == b"k"]
+    assert len({r.partition for r in of_key}) == 1
+    assert [dict(r.headers)["coopconsume.offset"] for r in of_key] == [b"40", b"41", b"43"]
+    first = of_key[0]
+    assert [(name, value or b"") for name, value in headers] == first.headers[:4]
+    assert first.headers.pop() == (NULL_HEADERS, b"1"), "kafka-python writes none without a value"
+    assert tuple(name for name, _ in first.headers[4:]) == HEADERS
+    told = dict(first.headers[4:])
+    assert told.pop("coopconsume.rejected_at").isdigit()
+    assert list(told.values()) == [
+        b"orders", b"id-of-orders", b"1", b"40", b"1234567", b"3", "why: ü".encode(), b"trace",
+        b"shop", b"run-7",
+    ]  # fmt: skip
+
+
+def test_what_the_broker_refuses_is_told(kafka, topic, tmp_path):
+    """A record that the topic does not take is an error that names the topic and the cause."""
+    name = topic(1, {"max.message.bytes": 1_000})
+    sink = open_dead_letters(f"kafka:{name}", options_of(kafka, tmp_path))
+    letter = DeadLetter("orders", 0, 1, b"k", bytes(2_000), 0, (), 1, "too large", "")
+    with pytest.raises(OutputNotWritten) as refused:
+        sink.append([letter], {}, "run-0")
+    assert (refused.value.what, refused.value.where) == ("dead letters", f"topic {name!r}")
+    assert "MessageSizeTooLarge" in refused.value.cause
+    assert refused.value.retriable
+    sink.append([small()], {}, "run-1")
+    sink.close()
+    assert [r.key for r in records_of(kafka, name, 1)] == [b"k"]
+
+
+def small() -> DeadLetter:
+    """A dead letter that fits everywhere."""
+    return DeadLetter("orders", 0, 1, b"k", b"", 0, (), 1, "small", "")
+
+
+def test_a_place_is_told_by_its_name(kafka, tmp_path):
+    """A path is a table, kafka: and a name a topic."""
+    options = options_of(kafka, tmp_path)
+    assert isinstance(open_dead_letters(str(tmp_path / "dead"), options), DeadLetterTable)
+    assert open_dead_letters("kafka:dead", options).topic == "dead"
+    with pytest.raises(InvalidOption, match="kafka:TOPIC"):
+        open_dead_letters("kafka:", options)
