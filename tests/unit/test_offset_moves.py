@@ -30,12 +30,12 @@ def standings(draw):
     if draw(st.booleans()):
         return Standing("t", 0, log_start=start, end_offset=end)
     commits = PartitionCommits(draw(st.integers(0, end)), max_ranges=None)
-    commits.amend(OffsetRanges.from_offsets(draw(st.sets(st.integers(0, max(0, end - 1))))))
+    commits.amend(OffsetRanges.from_offsets(o for o in draw(sets) if o < end))
     top = commits.ranges.last or commits.stable_offset
     pending = {
         o: Pending(o, 1, 2, 3, "no")
         for o in draw(sets)
-        if commits.stable_offset <= o <= top and o not in commits.ranges
+        if commits.stable_offset <= o <= min(top, end - 1) and o not in commits.ranges
     }
     return Standing(
         "t", 0, "id", commits.stable_offset, commits.ranges, pending, start, end
@@ -96,7 +96,7 @@ def test_marks_change_nothing_else(standing, undone, done):
     move = marked(standing, one, other)
     inside = set(range(standing.log_start, standing.end_offset))
     check(move, ((done_of(standing) - undone) | (done - undone)) & inside)
-    kept = {o: p for o, p in standing.pending.items() if o not in undone | done}
+    kept = {o: p for o, p in standing.pending.items() if o not in (undone | done) & inside}
     assert {p.offset: p for p in move.pending} == {
         o: p for o, p in kept.items() if o >= move.stable_offset
     }
