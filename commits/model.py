@@ -10,6 +10,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "MAX_KEY_HASH",
+    "PARKED_MS",
     "Assignment",
     "Doubt",
     "Epoch",
@@ -24,6 +25,9 @@ TopicPartition: TypeAlias = tuple[str, int]
 
 MAX_KEY_HASH = 2**63 - 1
 """The last key hash: a share from 0 to here is a whole partition."""
+
+PARKED_MS = 2**63 - 1
+"""When a parked record is due: never, until somebody decides about it."""
 
 _WHOLE_PARTITION = 2  # fields of (topic, partition)
 _KEY_RANGE = 4  # fields of (topic, partition, first, last)
@@ -50,7 +54,8 @@ class Pending:
         offset: Its offset.
         key_hash: The hash of its key, from 0 to 2**63 - 1; None if it has no key.
         attempts: How often a handler has tried it.
-        due_ms: When it is to be tried again, in milliseconds since 1970; 0 for at once.
+        due_ms: When it is to be tried again, in milliseconds since 1970; 0 for at once, and
+            `PARKED_MS` for not before somebody decides about it.
         error: The last error, for people.
     """
 
@@ -59,6 +64,11 @@ class Pending:
     attempts: int = 0
     due_ms: int = 0
     error: str = ""
+
+    @property
+    def is_parked(self) -> bool:
+        """Whether it waits until somebody decides about it."""
+        return self.due_ms == PARKED_MS
 
 
 class OwnedShare(NamedTuple):

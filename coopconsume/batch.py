@@ -33,6 +33,7 @@ class Work:
         ordering: ``key``, ``partition`` or ``none``.
         policy: When failed records are tried again.
         dead_letters: Where records go that are given up; None: none is.
+        park: Whether a record that is given up holds its key back until somebody decides.
         outputs: Where rows go that handlers return; None: they are dropped.
         interval: Seconds between the starts of batches at least.
         available_now: Stop once everything that was there at the start is settled.
@@ -43,6 +44,7 @@ class Work:
     ordering: Ordering
     policy: RetryPolicy
     dead_letters: DeadLetterSink | None
+    park: bool
     outputs: OutputTable | None
     interval: float
     available_now: bool
@@ -115,6 +117,7 @@ def run_batch(
         batch_time=options.batch_time,
         handler_timeout=options.handler_timeout,
         headers=work.needs_headers(options),
+        park=work.park,
     )
     spans = []
     for read in plan.reads:

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from coopconsume.holding import TopicPartition as Name
     from coopconsume.membership import RebalanceListener
     from coopconsume.overview import GroupOverview
+    from coopconsume.query import OnDead
     from coopconsume.record import RetryPolicy
     from coopconsume.report import Ordering
 
@@ -358,6 +359,7 @@ class CooperativeConsumer:
         ordering: Ordering = "key",
         retry: RetryPolicy | None = None,
         dead_letter: str | None = None,
+        on_dead: OnDead = "continue",
         output: str | None = None,
         output_schema: Any = None,
     ) -> CooperativeForeach:
@@ -373,6 +375,9 @@ class CooperativeConsumer:
             retry: By default a failed record is tried again for ever, 1 s to 60 s apart.
             dead_letter: Where records go that are given up, if not by the option ``deadLetter``:
                 path of a Delta table, or ``kafka:`` and a topic.
+            on_dead: ``continue`` with the key of a record that is given up, or ``park`` it: later
+                records of the key wait, over restarts too, until ``coopconsume dead-letters``
+                replays or discards the record.
             output: Path of a Delta table for rows that handlers return.
             output_schema: Their columns, as DDL, Spark or Arrow schema.
 
@@ -383,7 +388,7 @@ class CooperativeConsumer:
         """
         return CooperativeForeach(
             self, handler, concurrency=concurrency, ordering=ordering, retry=retry,
-            dead_letter=dead_letter, output=output, output_schema=output_schema,
+            dead_letter=dead_letter, on_dead=on_dead, output=output, output_schema=output_schema,
         )  # fmt: skip
 
     def run_by(self, query: CooperativeQuery) -> None:

@@ -7,6 +7,7 @@ A batch is planned under one epoch and committed under no other: with the next e
 from __future__ import annotations
 
 import logging
+import math
 import threading
 import time
 from dataclasses import dataclass, field
@@ -50,7 +51,8 @@ class Owned:
         ranges: The key ranges, disjoint and ascending.
         stable: The stable offset in the commit log.
         committed: What the log has above it.
-        pending: (offset, key hash, attempts, due in seconds since the epoch, error).
+        pending: (offset, key hash, attempts, due in seconds since the epoch, error);
+            one that is due at infinity is parked.
     """
 
     topic: str
@@ -160,7 +162,8 @@ class Holding:
             commits = state[tp]
             self.owned[tp] = Owned(
                 *tp, tuple(sorted(key_ranges)), commits.stable_offset, commits.ranges,
-                [(p.offset, p.key_hash or 0, p.attempts, p.due_ms / 1000, p.error)
+                [(p.offset, p.key_hash or 0, p.attempts,
+                  math.inf if p.is_parked else p.due_ms / 1000, p.error)
                  for p in pending.get(tp, {}).values()],
             )  # fmt: skip
         self.check_log_starts()

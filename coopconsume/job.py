@@ -302,7 +302,7 @@ class Job:
         if shift is None or self._hand_over is not None:
             return self._stopping and self._hand_over is None
         for ends, event in list(self._waiters):
-            if all(p.stable >= ends.get((p.topic, p.partition), 0) for p in shift.partitions):
+            if all(p.is_settled(ends.get((p.topic, p.partition), 0)) for p in shift.partitions):
                 event.set()
                 self._waiters.remove((ends, event))
         if self._current() or not shift.saver.has_all:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import traceback
 from bisect import bisect_right
@@ -108,9 +109,12 @@ class Ledger:
             trace = "".join(traceback.format_exception(error))[-_TRACE_CHARS:]
             letter = DeadLetter(*record[:7], attempt, text, trace)
             self.report.dead.append(letter)
-            return True
+            return not self.spec.park or self._wait(row, attempt, math.inf, text)
         delay = error.after if isinstance(error, Retry) else None
         wait = self.policy.delay(attempt) if delay is None else delay
+        return self._wait(row, attempt, wait, text)
+
+    def _wait(self, row: Row, attempt: int, wait: float, text: str) -> bool:
         failure = Failure(row.offset, row.key_hash, row.key, attempt, wait, text)
         self.parts[row.part].failed.append(failure)
         if self.spec.ordering != "none":

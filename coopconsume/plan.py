@@ -14,6 +14,7 @@ No clock, no socket, no Spark: times come in as seconds since the epoch.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -40,7 +41,8 @@ class Waiting:
     Attributes:
         offset, key_hash: Which record.
         attempts: Failures so far.
-        due: Seconds since the epoch at which it is tried again.
+        due: Seconds since the epoch at which it is tried again; infinity: it is parked until
+            somebody decides about it.
         error: What the handler said.
         key: Its key for people, where this process has seen it.
         behind: Offsets of the same lane that must wait for it.
@@ -53,6 +55,11 @@ class Waiting:
     error: str
     key: bytes | None = None
     behind: list[int] = field(default_factory=list)
+
+    @property
+    def is_parked(self) -> bool:
+        """Whether it waits until somebody decides about it."""
+        return self.due == math.inf
 
 
 @dataclass
@@ -156,6 +163,7 @@ class Partition:
         self.ordering = ordering
         self.whole = whole
         self.attempts: dict[int, int] = {}
+        self._may_have_parked = False
         top = committed.last
         position = stable if top is None else top + 1
         gaps = committed.complement(stable, position - 1) if committed else OffsetRanges()
@@ -174,17 +182,35 @@ class Partition:
         return sum(1 + len(w.behind) for s in self.shares.values() for w in s.waiting.values())
 
     @property
+    def parked(self) -> list[Waiting]:
+        """Records that were given up, and hold their keys back until somebody decides."""
+        if not self._may_have_parked:
+            return []  # Waiting records may be many, and this is asked for often.
+        found = [w for s in self.shares.values() for w in s.waiting.values() if w.is_parked]
+        self._may_have_parked = bool(found)
+        return found
+
+    @property
     def is_drained(self) -> bool:
-        """Whether nothing up to the end is left to do, wait for, hear of or prove a hole."""
-        if self.whole and self.first_open() < self.end:
+        """Whether nothing up to the end is left to do, wait for, hear of or prove a hole.
+
+        What is parked, and what waits behind it, is nothing that a job could do.
+        """
+        if self.whole and self._first_free() < self.end:
             return False
         return all(
             share.position >= self.end
             and not share.todo
-            and not share.waiting
+            and all(waiting.is_parked for waiting in share.waiting.values())
             and share.flying is None
             for share in self.shares.values()
         )
+
+    def is_settled(self, end: int) -> bool:
+        """Whether all below an offset is done and committed, or held back by parked records."""
+        if self.stable >= end:
+            return True
+        return bool(self.parked) and not self.unsaved and self.is_drained
 
     def blocker(self) -> Waiting | None:
         """The waiting record that holds the stable offset, if one does."""
@@ -198,6 +224,15 @@ class Partition:
     def first_open(self) -> int:
         """The stable offset as it will be once all that is done is committed."""
         end = self.done.range_end(self.stable)
+        return self.stable if end is None else end + 1
+
+    def _first_free(self) -> int:
+        """The first open offset that no parked record holds back."""
+        parked = self.parked
+        if not parked:
+            return self.first_open()
+        held = [offset for w in parked for offset in (w.offset, *w.behind)]
+        end = (self.done | OffsetRanges.from_offsets(held)).range_end(self.stable)
         return self.stable if end is None else end + 1
 
     def next_due(self) -> float | None:
@@ -219,6 +254,7 @@ class Partition:
             if offset < self.stable or offset in self.done:
                 continue
             self.attempts[offset] = attempts
+            self._may_have_parked |= due == math.inf
             for share in self.shares.values():
                 if not any(key_range.contains(key_hash) for key_range in share.ranges):
                     continue
@@ -246,6 +282,7 @@ class Partition:
         share.flying = None
         for failure in report.failed:
             self.attempts[failure.offset] = failure.attempts
+            self._may_have_parked |= failure.delay == math.inf
             share.waiting[self.lane(failure.key_hash, failure.offset)] = Waiting(
                 failure.offset,
                 failure.key_hash,
@@ -264,6 +301,20 @@ class Partition:
         self.unsaved |= done
         if self.attempts:
             self.attempts = {o: n for o, n in self.attempts.items() if o not in done}
+
+    def replay(self, offset: int, now: float) -> None:
+        """A parked record is to be tried again from its first attempt on; harmless if it is not."""
+        for waiting in self.parked:
+            if waiting.offset == offset:
+                waiting.due, waiting.attempts = now, 0
+                self.attempts.pop(offset, None)
+
+    def discard(self, offset: int, now: float) -> None:
+        """A parked record counts as done in the log: its key flows on; harmless if it is not."""
+        for waiting in self.parked:
+            if waiting.offset == offset:
+                waiting.due = now  # What is behind it goes on with the slot's next batch.
+                self.done |= OffsetRanges([(offset, offset)])
 
     def unknown(self, slot: int) -> None:
         """Nobody knows what a slot did of its part: all of it is to be done again."""
@@ -286,7 +337,7 @@ class Partition:
         end, below the last stable offset that was asked for before, so what came to no slot was
         not there. Found only as far as they hold the stable offset back or lie above it.
         """
-        first, position = self.first_open(), self.position
+        first, position = self._first_free(), self.position
         if not self.whole or first >= position:
             return OffsetRanges()
         if any(first in share.todo or first in share.held() for share in self.shares.values()):

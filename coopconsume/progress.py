@@ -159,6 +159,7 @@ def describe(partition: Partition, now: float) -> dict[str, Any]:
         "endOffset": partition.end,
         "lag": partition.end - partition.stable - len(done),
         "pending": partition.pending,
+        "parked": len(partition.parked),
         "gapRanges": gaps.range_count,
         "firstGaps": first,
         "blocker": None
@@ -168,7 +169,7 @@ def describe(partition: Partition, now: float) -> dict[str, Any]:
             "key": None if blocker.key is None else _shown(blocker.key),
             "keyHash": blocker.key_hash,
             "attempts": blocker.attempts,
-            "dueInSeconds": round(max(0.0, blocker.due - now), 1),
+            "dueInSeconds": None if blocker.is_parked else round(max(0.0, blocker.due - now), 1),
             "error": blocker.error,
             "behind": len(blocker.behind),
         },

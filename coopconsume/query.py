@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 import uuid
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from coopconsume.batch import Work
 from coopconsume.errors import HandlerNotUsable, InvalidOption, TopicNotFound
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from coopconsume.sinks import DeadLetterSink
 
 _MOST_HANDLERS = 1_000
+OnDead = Literal["continue", "park"]
 
 
 class CooperativeQuery:
@@ -140,6 +141,7 @@ class CooperativeForeach:
         ordering: Ordering,
         retry: RetryPolicy | None,
         dead_letter: str | None,
+        on_dead: OnDead,
         output: str | None,
         output_schema: Any,
     ) -> None:
@@ -163,6 +165,11 @@ class CooperativeForeach:
         self._ordering: Ordering = ordering
         self._policy = policy
         self._dead_letters = None if place is None else open_dead_letters(place, consumer.options)
+        if on_dead not in ("continue", "park"):
+            raise InvalidOption("on_dead", repr(on_dead), "give continue or park")
+        if on_dead == "park" and place is None:
+            raise InvalidOption("on_dead", "park without dead_letter", "give dead_letter=…, too")
+        self._park = on_dead == "park"
         self._outputs = None if output is None else OutputTable(output, output_schema)
         self._name: str | None = None
         self._interval = 0.0
@@ -227,6 +234,7 @@ class CooperativeForeach:
             ordering=self._ordering,
             policy=self._policy,
             dead_letters=self._dead_letters,
+            park=self._park,
             outputs=self._outputs,
             interval=self._interval,
             available_now=self._available_now,

@@ -49,6 +49,7 @@ class BatchSpec:
         handler_timeout: Seconds that running handlers get beyond ``batch_time``; then the worker
             ends itself, so that a batch has an end that the driver can rely on.
         headers: Whether rows carry record headers.
+        park: Whether a record that is given up holds its key back until somebody decides.
     """
 
     batch: int
@@ -60,11 +61,15 @@ class BatchSpec:
     batch_time: float
     handler_timeout: float
     headers: bool
+    park: bool = False
 
 
 @dataclass(frozen=True)
 class Failure:
-    """A record that is to be tried again ``delay`` seconds from now; its key is for people."""
+    """A record that is to be tried again ``delay`` seconds from now; its key is for people.
+
+    With an infinite ``delay`` it is parked: it was given up, and its key waits for a decision.
+    """
 
     offset: int
     key_hash: int

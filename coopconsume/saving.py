@@ -3,20 +3,30 @@
 from __future__ import annotations
 
 import logging
+import math
 import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from commits import CommitStoreError, MaxIndividualCommitsReached, OffsetRanges, Pending
+from commits import (
+    CommitStoreError,
+    FencedMember,
+    MaxIndividualCommitsReached,
+    OffsetRanges,
+    Pending,
+)
+from commits.model import PARKED_MS
+from coopconsume.dead_letters.decisions import apply_decisions
 from coopconsume.errors import CoopConsumeError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from coopconsume.batch import Work
+    from coopconsume.dead_letters.decisions import Decision
     from coopconsume.holding import Holding, TopicPartition
-    from coopconsume.plan import Partition
+    from coopconsume.plan import Partition, Waiting
     from coopconsume.progress import Meter
     from coopconsume.report import DeadLetter, SlotReport
 
@@ -27,6 +37,8 @@ _MIRROR_EVERY = 5.0
 _LOOK_EVERY = 1.0
 _LINGER = 0.1
 _REFUSED_WAIT = 0.2
+#: Seconds between looks at what was decided on parked records.
+_DECIDE_EVERY = 2.0
 
 
 @dataclass
@@ -99,6 +111,11 @@ def save(
     return Saved(answered, holes, (written - started, logged - written))
 
 
+def due_ms(due: float) -> int:
+    """A time in seconds since the epoch as the log has it; infinity stands for parked."""
+    return PARKED_MS if due == math.inf else int(due * 1000)
+
+
 class Saver:
     """Commits what came in, one commit at a time, in a thread of its own.
 
@@ -133,12 +150,14 @@ class Saver:
         self._mirror_at = time.monotonic()
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="coopconsume-commit")
         self.is_busy = False
+        self._decisions_at = -math.inf
 
     @property
     def has_all(self) -> bool:
-        """Whether all that came in is committed."""
+        """Whether all that came in is committed, and parked records were looked at once."""
         unsaved = any(p.unsaved or p.unsaved_holes for p in self._partitions.values())
-        return not (self.is_busy or self._unsaved.since or unsaved)
+        unlooked = self._decisions_at == -math.inf and self._parked()
+        return not (self.is_busy or self._unsaved.since or unsaved or unlooked)
 
     @property
     def due(self) -> float | None:
@@ -159,7 +178,7 @@ class Saver:
         for i, outcome in report.partitions.items():
             if outcome.failed:
                 unsaved.pending.setdefault((parts[i].topic, parts[i].partition), []).extend(
-                    Pending(f.offset, f.key_hash, f.attempts, int((now + f.delay) * 1000), f.error)
+                    Pending(f.offset, f.key_hash, f.attempts, due_ms(now + f.delay), f.error)
                     for f in outcome.failed
                 )
         unsaved.dead += report.dead
@@ -174,6 +193,9 @@ class Saver:
     def save(self, *, more_to_come: bool) -> None:
         """Commit what came in, or let it gather a moment if more is about to come."""
         if self.is_busy:
+            return
+        if time.monotonic() - self._decisions_at > _DECIDE_EVERY and (parked := self._parked()):
+            self._run(self._decide, parked)
             return
         for partition in self._partitions.values():
             found = partition.holes()
@@ -200,6 +222,9 @@ class Saver:
 
     def _open(self) -> list[Partition]:
         return [p for p in self._partitions.values() if p.unsaved or p.unsaved_holes]
+
+    def _parked(self) -> list[tuple[TopicPartition, Waiting]]:
+        return [(tp, waiting) for tp, p in self._partitions.items() for waiting in p.parked]
 
     def _run(self, call: Callable[..., None], *args: Any) -> None:
         self.is_busy = True
@@ -233,7 +258,28 @@ class Saver:
             log.warning("the commit log could not be read for now: %s", error)
         self._post(self._mirrored, stable)
 
+    def _decide(self, parked: Sequence[tuple[TopicPartition, Waiting]]) -> None:
+        applied: list[Decision] = []
+        try:
+            applied = apply_decisions(self._holding, parked, self._ids)
+        except FencedMember as error:
+            self._post(self._failed, error)
+            return
+        except Exception as error:  # noqa: BLE001 - the next look may do
+            log.warning("decisions on parked records could not be taken for now: %s", error)
+        self._post(self._decided, applied)
+
     # -- its answers, in the loop
+
+    def _decided(self, applied: Sequence[Decision]) -> None:
+        self.is_busy = False
+        self._decisions_at = time.monotonic()
+        for decision in applied:
+            partition = self._partitions[decision.topic, decision.partition]
+            act = partition.replay if decision.action == "replay" else partition.discard
+            act(decision.offset, time.time())
+            stable = self._holding.owned[decision.topic, decision.partition].stable
+            partition.saved(OffsetRanges(), stable, OffsetRanges())
 
     def _mirrored(self, stable: Mapping[TopicPartition, int]) -> None:
         for tp, offset in stable.items():

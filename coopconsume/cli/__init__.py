@@ -7,6 +7,7 @@ from importlib.metadata import PackageNotFoundError, version
 import click
 
 from coopconsume.cli.broker import broker
+from coopconsume.cli.dead_letters import dead_letters
 from coopconsume.cli.demo import demo
 from coopconsume.cli.groups import groups
 from coopconsume.cli.offsets import lag, offsets
@@ -38,3 +39,4 @@ main.add_command(topics)
 main.add_command(groups)
 main.add_command(offsets)
 main.add_command(lag)
+main.add_command(dead_letters)

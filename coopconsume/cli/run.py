@@ -64,6 +64,11 @@ _MAX_BACKOFF = 60.0
     "--dead-letter", metavar="PATH|kafka:TOPIC",
     help="Delta table, or topic, for records that are given up.",
 )  # fmt: skip
+@click.option(
+    "--on-dead", type=click.Choice(["continue", "park"]), default="continue", show_default=True,
+    help="Go on with the key of a record that is given up, or hold it back until "
+    "`coopconsume dead-letters` decides.",
+)  # fmt: skip
 @click.option("--output", metavar="PATH", help="Delta table for the rows that the handler returns.")
 @click.option(
     "--output-schema", metavar="DDL", help="Their columns, such as 'name string, count int'."
@@ -91,6 +96,7 @@ def run(
     max_attempts: int | None,
     backoff: float,
     dead_letter: str | None,
+    on_dead: Any,
     output: str | None,
     output_schema: str | None,
     available_now: bool,
@@ -125,6 +131,7 @@ def run(
                 ordering=ordering,
                 retry=policy,
                 dead_letter=dead_letter,
+                on_dead=on_dead,
                 output=output,
                 output_schema=output_schema,
             )

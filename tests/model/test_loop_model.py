@@ -24,12 +24,13 @@ from coopconsume.slot import SlotRunner
 class World:
     """A log of partitions, the calls that handlers made, and what was committed."""
 
-    def __init__(self, logs, failures, *, slots, ordering, concurrency, policy):
+    def __init__(self, logs, failures, *, slots, ordering, concurrency, policy, park=False):
         self.logs = logs  # {partition: {offset: key}}
         self.ends = {p: max(log, default=-1) + 1 for p, log in logs.items()}
         self.failures = dict(failures)  # {(partition, offset): calls that fail}
         self.slots, self.ordering, self.concurrency = slots, ordering, concurrency
         self.policy = policy
+        self.park = park
         self.calls = Counter()
         self.succeeded = Counter()
         self.dead = set()
@@ -74,7 +75,7 @@ class World:
         self.attempts[at].append(record.attempt)
         if self.failures.get(at, 0) > 0:
             self.failures[at] -= 1
-            if self.policy.gives_up(record.attempt):
+            if self.policy.gives_up(record.attempt) and not self.park:
                 self.dead.add(at)
             raise RuntimeError("planned")
         self.succeeded[at] += 1
@@ -106,7 +107,7 @@ class World:
             batch=self.batch, partitions=tuple(("t", p) for p in parts), slots=plan.slots,
             work={s: {parts.index(p): w for p, w in of.items()} for s, of in plan.work.items()},
             ordering=self.ordering, concurrency=self.concurrency, batch_time=batch_time,
-            handler_timeout=60.0, headers=False,
+            handler_timeout=60.0, headers=False, park=self.park,
         )  # fmt: skip
         self.batch += 1
         runner = SlotRunner(spec, self.handler, self.policy, None, dead_letters=True, send=None)
@@ -119,7 +120,7 @@ class World:
                 arrays = [pa.array(c, t) for c, t in zip(columns, types, strict=True)]
                 batches.append(pa.RecordBatch.from_arrays(arrays, names=list("abcdef")))
             report = runner.run(slot, batches)
-            assert {(d.partition, d.offset) for d in report.dead} <= self.dead
+            assert self.park or {(d.partition, d.offset) for d in report.dead} <= self.dead
             self.busy[slot] = (parts, report, set(plan.work[slot]))
         return True
 
@@ -137,6 +138,21 @@ class World:
                 self.pending[part][f.offset] = (
                     f.offset, f.key_hash, f.attempts, self.now + f.delay, f.error,
                 )  # fmt: skip
+
+    def decide(self, discard):
+        """An operator decides on all parked records; the commit log knows it before the loop."""
+        for p in self.partitions:
+            for waiting in p.parked:
+                offset = waiting.offset
+                if discard(p.part, offset):
+                    self.dead.add((p.part, offset))
+                    self.committed[p.part].amend([(offset, offset)])
+                    self.pending[p.part].pop(offset)
+                    p.discard(offset, self.now)
+                    p.saved(OffsetRanges(), self.committed[p.part].stable_offset, OffsetRanges())
+                else:
+                    self.pending[p.part][offset] = (offset, waiting.key_hash, 0, 0.0, "")
+                    p.replay(offset, self.now)
 
     def commit(self):
         """Commit all that came in, holes included."""
@@ -218,6 +234,50 @@ def test_any_run_keeps_the_order_and_settles_every_record(world, data):
         assert max(world.succeeded.values(), default=0) <= 1
         for at, numbers in world.attempts.items():
             assert numbers == list(range(1, len(numbers) + 1)), f"attempts of {at}: {numbers}"
+
+
+@given(worlds(), st.data())
+@settings(max_examples=150, deadline=None)
+def test_parked_keys_wait_for_a_decision_and_flow_on_in_order(world, data):
+    """A job comes to rest with parked keys; decided on, at any time, they go on in order."""
+    world.park, world.policy = True, RetryPolicy(max_attempts=2, backoff=1.0, jitter=0)
+    crashes = 0
+    for step in range(900):
+        rough = step < 40
+        what = data.draw(st.sampled_from("lldddcrwp")) if rough else "ldcw"[step % 4]
+        if what == "l":
+            world.launch(data.draw(st.integers(1, 12)) if rough else 50, batch_time=9.0)
+        elif what == "d" and world.busy:
+            slots = sorted(world.busy)
+            for slot in [data.draw(st.sampled_from(slots))] if rough else slots:
+                world.deliver(slot, lost=rough and data.draw(st.integers(0, 5)) == 0)
+        elif what == "c":
+            world.commit()
+        elif what == "r" and crashes < 3:
+            crashes += 1
+            world.start()
+        elif what == "w":
+            world.now += 30
+        elif what == "p" and not any(p.unsaved for p in world.partitions):
+            world.decide(lambda *_: data.draw(st.booleans()))
+        if rough or not all(p.is_drained and not p.unsaved for p in world.partitions):
+            continue
+        held = {
+            (p.part, o) for p in world.partitions for w in p.parked for o in [w.offset, *w.behind]
+        }
+        for p in world.partitions:
+            assert p.is_settled(p.end)
+            for offset in world.logs[p.part]:
+                at = (p.part, offset)
+                assert world.succeeded[at] or at in world.dead or at in held, f"{at} is lost"
+        if not held and not any(p.unsaved_holes for p in world.partitions):
+            break
+        world.decide(lambda *_: data.draw(st.booleans()))
+    else:
+        raise AssertionError("the world did not come to rest")
+    assert not world.breaks
+    for part in world.logs:
+        assert world.committed[part].stable_offset >= world.ends[part]
 
 
 def test_unread_offsets_are_never_holes():

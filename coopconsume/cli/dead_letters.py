@@ -1,0 +1,283 @@
+"""``coopconsume dead-letters``."""
+
+from __future__ import annotations
+
+import base64
+import functools
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from coopconsume.cli.outcome import EXIT_CODES, example, reported
+from coopconsume.cli.place import as_json, at_a_place, echo_json
+from coopconsume.cli.text import table
+from coopconsume.dead_letters.choice import Choice
+from coopconsume.dead_letters.desk import Desk
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from coopconsume.dead_letters.choice import Letter, Steps
+    from coopconsume.dead_letters.decisions import Action
+
+LETTER_COLUMNS = ("RECORD", "KEY", "ATTEMPTS", "GIVEN UP", "STANDING", "REASON")
+_MOST_TEXT = 60
+
+
+def _moment(ctx: click.Context, param: click.Parameter, value: str | None) -> int | None:
+    """A time as ISO 8601 has it, in milliseconds since the epoch; without a zone it is UTC."""
+    if value is None:
+        return None
+    try:
+        moment = datetime.fromisoformat(value)
+    except ValueError:
+        raise click.BadParameter(
+            f"{value!r}: give a time such as 2026-11-21T10:00:00", ctx, param
+        ) from None
+    return round((moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp() * 1000)
+
+
+def _offsets(
+    ctx: click.Context, param: click.Parameter, value: str | None
+) -> tuple[int | None, int | None]:
+    """Offsets as FIRST-LAST, or one alone."""
+    if value is None:
+        return None, None
+    first, dash, last = value.partition("-")
+    try:
+        found = int(first), int(last if dash else first)
+    except ValueError:
+        found = 1, 0
+    if not 0 <= found[0] <= found[1]:
+        raise click.BadParameter(f"{value!r}: write it as 17 or as 17-25", ctx, param)
+    return found
+
+
+def _chosen(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Give a command a `Desk`, and the `Choice` of letters that it is about."""
+
+    @click.argument("group")
+    @at_a_place
+    @click.option(
+        "--dead-letter",
+        metavar="PATH|kafka:TOPIC",
+        help="Where the letters lie; short for -o deadLetter=…",
+    )
+    @click.option("--topic", help="Of records of this topic.")
+    @click.option("--partition", type=click.IntRange(0), help="Of records of this partition.")
+    @click.option("--offset", metavar="FIRST[-LAST]", callback=_offsets, help="Of these offsets.")
+    @click.option("--key", help="Of records of this key.")
+    @click.option("--reason", metavar="TEXT", help="With this text in their reason.")
+    @click.option("--since", metavar="TIME", callback=_moment, help="Given up then or later.")
+    @click.option("--until", metavar="TIME", callback=_moment, help="Given up before.")
+    @functools.wraps(command)
+    def with_choice(
+        group: str,
+        options: dict[str, str],
+        dead_letter: str | None,
+        offset: tuple[int | None, int | None],
+        key: str | None,
+        **kwargs: Any,
+    ) -> Any:
+        options["kafka.group.id"] = group
+        if dead_letter is not None:
+            options["deadLetter"] = dead_letter
+        words = {
+            name: kwargs.pop(name) for name in ("topic", "partition", "reason", "since", "until")
+        }
+        choice = Choice(
+            **words, first=offset[0], last=offset[1], key=None if key is None else key.encode()
+        )
+        return command(desk=Desk(options), choice=choice, **kwargs)
+
+    return with_choice  # fmt: skip
+
+
+@click.group("dead-letters", epilog=EXIT_CODES)
+def dead_letters() -> None:
+    """Look at a group's dead letters, and decide on them; also while jobs run."""
+
+
+@dead_letters.command(
+    "list",
+    epilog=example(
+        "coopconsume dead-letters list shop --bootstrap-servers localhost:9092",
+        "--commit-table /data/commits --dead-letter /data/dead --reason timeout",
+    ),
+)
+@reported
+@_chosen
+@click.option("--all", "settled", is_flag=True, help="Those, too, on which was decided.")
+@as_json
+def list_(*, desk: Desk, choice: Choice, settled: bool, as_json: bool) -> None:
+    """List dead letters.
+
+    Those whose commit does not count, as a crash leaves them behind, are left out.
+    """
+    letters = desk.letters(_with(choice, settled=settled))
+    if as_json:
+        echo_json([_plain(letter, whole=False) for letter in letters])
+        return
+    for line in letter_lines(letters):
+        click.echo(line)
+
+
+@dead_letters.command(epilog=EXIT_CODES)
+@reported
+@_chosen
+@click.option("--all", "settled", is_flag=True, help="Those, too, on which was decided.")
+@as_json
+def show(*, desk: Desk, choice: Choice, settled: bool, as_json: bool) -> None:
+    """Show dead letters whole, with headers, value and trace."""
+    letters = desk.letters(_with(choice, settled=settled))
+    if as_json:
+        echo_json([_plain(letter, whole=True) for letter in letters])
+        return
+    for letter in letters:
+        for line in _whole(letter):
+            click.echo(line)
+
+
+def _deciding(command: Callable[..., Any]) -> Callable[..., Any]:
+    @reported
+    @_chosen
+    @click.option("--all", "everything", is_flag=True, help="All that are open, if none is chosen.")
+    @click.option("--execute", is_flag=True, help="Do it; without, only tell what would be done.")
+    @as_json
+    @functools.wraps(command)
+    def with_decision(choice: Choice, *, everything: bool, **kwargs: Any) -> Any:
+        if choice == Choice() and not everything:
+            raise click.UsageError("say which by --offset, --key, --reason …, or give --all")
+        return command(choice=choice, **kwargs)
+
+    return with_decision
+
+
+@dead_letters.command(epilog=EXIT_CODES)
+@_deciding
+def replay(*, desk: Desk, choice: Choice, execute: bool, as_json: bool) -> None:
+    """Have records handled again, in order.
+
+    A parked one is tried again from its first attempt on, and its key flows on once it is done: at
+    once where a job runs, else when the next one starts. One whose key has gone on is written anew,
+    at the end of its partition.
+    """
+    _decide("replay", desk, choice, execute=execute, as_json=as_json)
+
+
+@dead_letters.command(epilog=EXIT_CODES)
+@_deciding
+def discard(*, desk: Desk, choice: Choice, execute: bool, as_json: bool) -> None:
+    """Have done with records; a parked one's key flows on."""
+    _decide("discard", desk, choice, execute=execute, as_json=as_json)
+
+
+def _decide(action: Action, desk: Desk, choice: Choice, *, execute: bool, as_json: bool) -> None:
+    plan = desk.plan(choice)
+    if execute:
+        desk.carry_out(action, plan)
+    if as_json:
+        echo_json(
+            {
+                "action": action, "executed": execute,
+                "parked": [_record(one) for one in plan.parked],
+                "passed": [_record(one) for one in plan.passed],
+            }
+        )  # fmt: skip
+        return
+    for line in decision_lines(action, plan, executed=execute):
+        click.echo(line)
+
+
+def decision_lines(action: Action, plan: Steps, *, executed: bool) -> list[str]:
+    """What was, or would be, done, for people."""
+    if not plan.letters:
+        return ["no such dead letter is open"]
+    fates = {
+        "replay": ("tried again as its key's first", "written anew at the end of its partition"),
+        "discard": ("done, and its key flows on", "done with"),
+    }[action]
+    lines = [
+        f"{_name(one)}: {'' if executed else 'would be '}{fate}"
+        for group, fate in zip((plan.parked, plan.passed), fates, strict=True)
+        for one in group
+    ]
+    count = f"{len(plan.parked):,} parked, {len(plan.passed):,} passed"
+    return [*lines, f"{count}{'' if executed else '; nothing was done: give --execute'}"]
+
+
+def letter_lines(letters: list[Letter]) -> list[str]:
+    """Letters as a table."""
+    if not letters:
+        return ["no dead letters"]
+    rows = [
+        (
+            _name(letter.stored), _short(_text(letter.stored.key)), letter.stored.attempts,
+            _time(letter.stored.rejected_at), letter.standing, _short(letter.stored.reason),
+        )
+        for letter in letters
+    ]  # fmt: skip
+    return table(LETTER_COLUMNS, rows)
+
+
+def _whole(letter: Letter) -> list[str]:
+    one = letter.stored
+    given_up = f"given up {_time(one.rejected_at)} after {one.attempts} attempts"
+    lines = [
+        f"{_name(one)}, {letter.standing}, {given_up}",
+        f"reason: {one.reason}", f"written: {_time(one.timestamp)}, topic id {one.topic_id or '-'}",
+        f"key: {_text(one.key)}",
+    ]  # fmt: skip
+    lines += [f"header {name}: {_text(value)}" for name, value in one.headers]
+    return [*lines, f"value: {_text(one.value)}", *one.trace.rstrip().splitlines(), ""]
+
+
+def _plain(letter: Letter, *, whole: bool) -> dict[str, Any]:
+    one = letter.stored
+    told: dict[str, Any] = _record(one) | {
+        "standing": letter.standing, "attempts": one.attempts, "reason": one.reason,
+        "rejected_at_ms": one.rejected_at, "commit": one.commit,
+    }  # fmt: skip
+    if whole:
+        told |= {
+            "timestamp_ms": one.timestamp, "trace": one.trace,
+            "value": _text(one.value), "value_base64": _base64(one.value),
+            "headers": [
+                {"name": name, "value": _text(value), "value_base64": _base64(value)}
+                for name, value in one.headers
+            ],
+        }  # fmt: skip
+    return told
+
+
+def _record(one: Any) -> dict[str, Any]:
+    return {
+        "topic": one.topic, "topic_id": one.topic_id, "partition": one.partition,
+        "offset": one.offset, "key": _text(one.key), "key_base64": _base64(one.key),
+    }  # fmt: skip
+
+
+def _with(choice: Choice, *, settled: bool) -> Choice:
+    return Choice(**(vars(choice) | {"settled": settled}))
+
+
+def _name(one: Any) -> str:
+    return f"{one.topic}-{one.partition}@{one.offset}"
+
+
+def _time(millis: int) -> str:
+    return f"{datetime.fromtimestamp(millis / 1000, UTC):%Y-%m-%d %H:%M:%S %Z}"
+
+
+def _text(data: bytes | None) -> str | None:
+    return None if data is None else data.decode("utf-8", "backslashreplace")
+
+
+def _base64(data: bytes | None) -> str | None:
+    return None if data is None else base64.b64encode(data).decode()
+
+
+def _short(text: str | None) -> str | None:
+    line = None if text is None else " ".join(text.split())
+    return line if line is None or len(line) <= _MOST_TEXT else f"{line[: _MOST_TEXT - 1]}…"

@@ -1,0 +1,88 @@
+"""Operators and dead letters on a real broker and real Delta tables, without a job."""
+
+from __future__ import annotations
+
+import json
+from contextlib import closing
+
+import pytest
+from click.testing import CliRunner
+
+from commits import CommitStore, Pending
+from commits.model import PARKED_MS
+from coopconsume.cli import main
+from coopconsume.cluster import Cluster
+from coopconsume.dead_letters.decisions import decided
+from coopconsume.options import Options
+from coopconsume.report import DeadLetter
+from coopconsume.sinks import open_dead_letters
+from tests.broker.test_sinks import records_of
+
+pytestmark = [pytest.mark.broker]
+
+
+def letter(topic: str, offset: int, reason: str) -> DeadLetter:
+    """A dead letter of the key of its offset, with a header without a value."""
+    headers = (("h", b"1"), ("none", None))
+    return DeadLetter(topic, 0, offset, b"k%d" % offset, b"v", 77, headers, 2, reason, "trace")
+
+
+@pytest.mark.parametrize("kind", ["table", "topic"])
+def test_letters_are_listed_shown_and_decided_on(kafka, topic, tmp_path, kind):
+    """What counts is listed; a replay writes anew what has passed and orders what is parked."""
+    orders = topic(1)
+    place = f"kafka:{topic(2)}" if kind == "topic" else str(tmp_path / "dead")
+    words = {
+        "kafka.bootstrap.servers": kafka.bootstrap_servers, "kafka.group.id": "shop",
+        "commitTable": str(tmp_path / "commits"),
+    }  # fmt: skip
+    options = Options.parse(words)
+    with closing(Cluster(options)) as cluster:
+        store = CommitStore.open(tmp_path / "commits", cluster=cluster.cluster_id)
+    epoch = store.open_epoch("shop", {"m": [(orders, 0)]}, previous=None)
+    written = [letter(orders, o, "bank sleeps" if o % 2 else "no such bank") for o in range(4)]
+    with closing(open_dead_letters(place, options)) as sink:
+        sink.append(written, {orders: "id"}, "run-0")
+        sink.append([letter(orders, 9, "of a commit that never counts")], {orders: "id"}, "run-1")
+    at = (orders, 0)
+    parked = {at: [Pending(3, 33, 2, PARKED_MS, "no")]}
+    store.commit("shop", epoch, "m", {at: [(0, 2)]}, pending=parked, commit_id="run-0")
+
+    def call(command: str, *more: str):
+        arguments = ["-o", "commitTable=" + words["commitTable"], "--dead-letter", place, *more]
+        servers = ["--bootstrap-servers", kafka.bootstrap_servers]
+        result = CliRunner().invoke(main, ["dead-letters", command, "shop", *servers, *arguments])
+        assert result.exit_code == 0, result.output
+        return json.loads(result.stdout) if "--json" in more else result.stdout
+
+    def stands(*more: str) -> list[tuple[int, str]]:
+        return [(one["offset"], one["standing"]) for one in call("list", "--json", *more)]
+
+    assert stands() == [(0, "open"), (1, "open"), (2, "open"), (3, "parked")]
+    assert stands("--reason", "SLEEPS") == [(1, "open"), (3, "parked")]
+    (shown,) = call("show", "--key", "k3", "--json")
+    nothing = {"name": "none", "value": None, "value_base64": None}
+    assert shown["headers"] == [{"name": "h", "value": "1", "value_base64": "MQ=="}, nothing]
+    assert (shown["value"], shown["timestamp_ms"], shown["trace"]) == ("v", 77, "trace")
+    assert f"{orders}-0@3, parked" in call("show", "--offset", "3")
+
+    told = call("replay", "--reason", "sleeps")
+    assert "nothing was done" in told
+    assert stands() == [(0, "open"), (1, "open"), (2, "open"), (3, "parked")]
+    assert not decided(store, "shop", [orders])
+    done = call("replay", "--reason", "sleeps", "--execute", "--json")
+    assert done["executed"]
+    assert [one["offset"] for one in done["parked"]] == [3]
+    assert [one["offset"] for one in done["passed"]] == [1]
+    assert stands() == [(0, "open"), (2, "open"), (3, "replaying")]
+    assert [(d.offset, d.action) for d in decided(store, "shop", [orders])] == [(3, "replay")]
+    (again,) = records_of(kafka, orders, 1)
+    assert (again.key, again.value, again.headers[0]) == (b"k1", b"v", ("h", b"1"))
+    assert ("coopconsume.replay_of", f"{orders}-0@1".encode()) in again.headers
+    call("discard", "--all", "--execute")
+    assert stands() == [(3, "discarding")]
+    assert stands("--all") == [
+        (0, "discarded"), (1, "replayed"), (2, "discarded"), (3, "discarding")
+    ]  # fmt: skip
+    store.commit("shop", epoch, "m", {at: [(3, 3)]})
+    assert stands() == []

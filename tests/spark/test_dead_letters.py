@@ -1,0 +1,100 @@
+"""Dead letters of real jobs: parked keys wait, over restarts too, until somebody decides."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from coopconsume import CooperativeConsumer, Reject, RetryPolicy
+from coopconsume.dead_letters.choice import Choice
+from coopconsume.dead_letters.desk import Desk
+from coopconsume.history import check, read_history
+from tests.spark.support import Recorded, done_book, options, pending_book, until
+
+pytestmark = [pytest.mark.spark, pytest.mark.broker]
+
+
+class FailsUntil:
+    """Fails two records until a file is there: one is rejected, one never succeeds."""
+
+    def __init__(self, path) -> None:
+        self.path = str(path)
+
+    def __call__(self, record):
+        """Fail or not."""
+        if record.offset == 7 or os.path.exists(self.path):
+            return
+        if record.offset == 3:
+            raise Reject("refused")
+        if record.offset == 5:
+            raise RuntimeError("no luck")
+
+
+def test_parked_keys_wait_until_somebody_decides(spark, kafka, topic, tmp_path):
+    """Through a restart, in order, told by progress; then one is replayed and one discarded."""
+    from kafka import KafkaProducer
+
+    name, dead = topic(1), topic(1)
+    producer = KafkaProducer(bootstrap_servers=kafka.bootstrap_servers)
+    produced: dict = {(name, 0): {}}
+
+    def send(count):
+        for _ in range(count):
+            i = len(produced[name, 0])
+            key = {3: b"bad", 5: b"worse"}.get(i % 10, b"k%d" % (i % 7))
+            producer.send(name, key=key, value=b"v%d" % i, headers=[("h", b"%d" % i)])
+            produced[name, 0][i] = key
+        producer.flush()
+
+    send(60)
+    opts = options(kafka, tmp_path, name, deadLetter=f"kafka:{dead}")
+    fixed = tmp_path / "fixed"
+    handler = Recorded(tmp_path / "history", FailsUntil(fixed))
+    policy = RetryPolicy(max_attempts=2, backoff=0.1)
+
+    def job(consumer):
+        return consumer.foreach(handler, concurrency=2, retry=policy, on_dead="park")
+
+    with CooperativeConsumer(opts, spark) as consumer:
+        query = job(consumer).trigger(availableNow=True).start()
+        assert query.awaitTermination(60), "parked keys do not keep a job from its end"
+        (partition,) = query.lastProgress["partitions"]
+        assert (partition["stableOffset"], partition["parked"], partition["pending"]) == (3, 2, 12)
+        assert partition["blocker"]["dueInSeconds"] is None
+        assert query.lastProgress["totals"]["deadLetters"] == 2
+    desk = Desk(opts)
+    letters = desk.letters()
+    assert [(x.stored.offset, x.standing, x.stored.attempts) for x in letters] == [
+        (3, "parked", 1), (5, "parked", 2)
+    ]  # fmt: skip
+    assert letters[0].stored.headers == (("h", b"3"),)
+    assert (letters[0].stored.reason, letters[0].stored.value) == ("refused", b"v3")
+
+    fixed.touch()
+    with CooperativeConsumer(opts, spark) as consumer:
+        query = job(consumer).start()
+        send(40)
+        query.processAllAvailable()
+        (partition,) = query.lastProgress["partitions"]
+        assert (partition["stableOffset"], partition["parked"], partition["pending"]) == (3, 2, 20)
+        assert partition["lag"] == 20
+        desk.carry_out("replay", desk.plan(Choice(key=b"bad")))
+        desk.carry_out("discard", desk.plan(Choice(reason="luck")))
+        until(lambda: query.lastProgress["partitions"][0]["lag"] == 0)
+        query.stop()
+        store = consumer.membership().store
+        group = consumer.options.group_id
+        verdict = check(
+            read_history(tmp_path / "history"), produced, done_book(store, group),
+            pending_book(store, group), {(name, 0): [(5, 5)]},
+        )  # fmt: skip
+        # That a rejected record is handled again is what was decided.
+        assert tuple(verdict.faults) == ("repeated_outside_flight",), str(verdict)
+        assert verdict.repeated_outside_flight.count == 1
+    producer.close()
+    assert not desk.letters()
+    calls = [
+        (c.offset, c.attempt) for c in read_history(tmp_path / "history") if c.offset in (3, 5)
+    ]
+    assert sorted(calls) == [(3, 1), (3, 1), (5, 1), (5, 2)]

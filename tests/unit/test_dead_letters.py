@@ -1,0 +1,139 @@
+"""Dead letters: which are meant, how they stand, what a decision comes to, how it is told."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from click.testing import CliRunner
+from hypothesis import given
+from hypothesis import strategies as st
+
+from coopconsume.cli import main
+from coopconsume.cli.dead_letters import LETTER_COLUMNS, decision_lines, letter_lines
+from coopconsume.dead_letters.choice import Choice, Letter, standings, steps
+from coopconsume.dead_letters.decisions import Decision
+from coopconsume.dead_letters.stored import StoredLetter
+
+LETTER = StoredLetter(
+    topic="orders", topic_id="id", partition=0, offset=7, key=b"k\xff", value=b"v", headers=(),
+    timestamp=5, attempts=3, reason="TimeoutError: the bank\nsleeps", trace="", rejected_at=1_000,
+    commit="run-1",
+)  # fmt: skip
+
+
+def decision(offset: int, action="replay") -> Decision:
+    """A decision on a record of the topic."""
+    return Decision("orders", 0, offset, action)
+
+
+@pytest.mark.parametrize(
+    ("choice", "taken"),
+    [
+        (Choice(), True),
+        (Choice(topic="orders", partition=0, first=7, last=7, key=b"k\xff", since=1_000), True),
+        (Choice(topic="bills"), False),
+        (Choice(partition=1), False),
+        (Choice(first=8), False),
+        (Choice(last=6), False),
+        (Choice(key=b"k"), False),
+        (Choice(reason="THE BANK"), True),
+        (Choice(reason="the shop"), False),
+        (Choice(since=1_001), False),
+        (Choice(until=1_000), False),
+        (Choice(until=1_001), True),
+    ],
+)
+def test_a_choice_takes_what_all_of_it_fits(choice, taken):
+    """What is not said does not matter; times of giving up include the first and not the last."""
+    assert choice.takes(Letter(LETTER, "open")) == taken
+
+
+def test_what_was_decided_is_left_out_unless_asked_for():
+    """Settled letters show up with ``settled`` alone."""
+    assert not Choice().takes(Letter(LETTER, "replayed"))
+    assert Choice(settled=True).takes(Letter(LETTER, "discarded"))
+    assert Choice().takes(Letter(LETTER, "replaying"))
+
+
+def test_how_a_letter_stands():
+    """The commit log says what is parked; a mark counts only for what is not."""
+    letters = [
+        replace(LETTER, offset=1),
+        replace(LETTER, offset=2, decision="replay"),
+        replace(LETTER, offset=3, decision="replay"),
+        replace(LETTER, offset=4, decision="discard"),
+        replace(LETTER, offset=5, commit="run-1", decision="replay"),
+        replace(LETTER, offset=5, commit="run-2"),
+        replace(LETTER, offset=6, commit="run-1"),
+        replace(LETTER, offset=6, commit="run-2"),
+        LETTER,
+    ]
+    parked = {("orders", 0, o) for o in (1, 2, 4, 5)}
+    found = standings(letters, parked, [decision(2), decision(4, "discard"), decision(7)])
+    assert [(one.stored.offset, one.standing) for one in found] == [
+        (1, "parked"), (2, "replaying"), (3, "replayed"), (4, "discarding"), (5, "replayed"),
+        (5, "parked"), (6, "replayed"), (6, "open"), (7, "open"),
+    ]  # fmt: skip
+    plan = steps(found)
+    assert [one.offset for one in plan.parked] == [1, 2, 4, 5]
+    assert [one.offset for one in plan.passed] == [6, 7]
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 3), st.integers(0, 2), st.sampled_from(["", "replay"]))),
+    st.sets(st.integers(0, 3)),
+    st.sets(st.integers(0, 5)),
+)
+def test_each_record_is_decided_on_once(written, parked, decided):
+    """Of several letters of a record at most the newest is acted on; parked ones always are."""
+    letters = [
+        replace(LETTER, offset=offset, commit=f"run-{i}", decision=mark)
+        for i, (offset, _, mark) in enumerate(written)
+    ]
+    places = {("orders", 0, offset) for offset in parked}
+    plan = steps(standings(letters, places, [decision(offset) for offset in decided]))
+    acted = [one.offset for one in plan.letters]
+    assert len(acted) == len(set(acted))
+    assert {one.offset for one in plan.parked} == parked & {one.offset for one in letters}
+    newest = {one.offset: one for one in letters}
+    assert all(newest[one.offset] is one for one in plan.letters)
+    assert all(not one.decision for one in plan.passed)
+
+
+def test_letters_are_told_on_a_line_each():
+    """Key and reason are one short line whatever they hold."""
+    header, line = letter_lines([Letter(LETTER, "parked")])
+    assert header.split() == " ".join(LETTER_COLUMNS).split()
+    assert "orders-0@7" in line
+    assert r"k\xff" in line
+    assert "1970-01-01 00:00:01 UTC" in line
+    assert "TimeoutError: the bank sleeps" in line
+    assert letter_lines([]) == ["no dead letters"]
+
+
+@pytest.mark.parametrize(("executed", "tells"), [(False, "--execute"), (True, "1 parked, 1 pas")])
+def test_a_dry_run_says_that_nothing_was_done(executed, tells):
+    """What is parked and what has passed have fates of their own."""
+    plan = steps([Letter(LETTER, "parked"), Letter(replace(LETTER, offset=9), "open")])
+    lines = decision_lines("replay", plan, executed=executed)
+    assert "tried again" in lines[0]
+    assert "written anew" in lines[1]
+    assert tells in lines[-1]
+    assert ("would be" in lines[0]) is not executed
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["list", "g", "--offset", "9-3"], "17-25"),
+        (["list", "g", "--since", "yesterday"], "2026-11-21T10:00:00"),
+        (["list", "g"], "commitTable"),
+        (["list", "g", "--commit-table", "t", "--bootstrap-servers", "a:1"], "deadLetter"),
+    ],
+)
+def test_wrong_usage_is_told(arguments, words):
+    """A wrong option is exit code 2 and one sentence that says what to do."""
+    result = CliRunner().invoke(main, ["dead-letters", *arguments])
+    assert result.exit_code == 2
+    assert words in result.stderr
