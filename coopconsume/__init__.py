@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from coopconsume.query import CooperativeQuery
     from coopconsume.record import Record, Reject, Retry, RetryPolicy
     from coopconsume.session import local_session
-    from coopconsume.sinks import counted
+    from coopconsume.sinks import counted, create_counted_view
     from coopconsume.slot import current_slot
     from coopconsume.topics import accept_range_fetch
 
@@ -46,6 +46,7 @@ _HOME = {
     "TopicPartition": "kafka",
     "accept_range_fetch": "coopconsume.topics",
     "counted": "coopconsume.sinks",
+    "create_counted_view": "coopconsume.sinks",
     "current_slot": "coopconsume.slot",
     "key_hash": "assignors",
     "local_session": "coopconsume.session",
@@ -71,6 +72,7 @@ __all__ = [
     "TopicPartition",
     "accept_range_fetch",
     "counted",
+    "create_counted_view",
     "current_slot",
     "key_hash",
     "local_session",

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from coopconsume.record import RetryPolicy
     from coopconsume.report import Ordering
     from coopconsume.shift import Shift
-    from coopconsume.sinks import DeadLetterSink, OutputTable
+    from coopconsume.sinks import DeadLetterSink, OutputSink
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ class Work:
     policy: RetryPolicy
     dead_letters: DeadLetterSink | None
     park: bool
-    outputs: OutputTable | None
+    outputs: OutputSink | None
     interval: float
     available_now: bool
 
@@ -55,8 +55,9 @@ class Work:
 
     def close(self) -> None:
         """Let go of what sinks hold open; harmless when repeated."""
-        if self.dead_letters is not None:
-            self.dead_letters.close()
+        for sink in (self.dead_letters, self.outputs):
+            if sink is not None:
+                sink.close()
 
 
 @dataclass

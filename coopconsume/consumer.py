@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from coopconsume.holding import TopicPartition as Name
     from coopconsume.membership import RebalanceListener
     from coopconsume.overview import GroupOverview
-    from coopconsume.query import OnDead
+    from coopconsume.query import OnDead, OutputMode
     from coopconsume.record import RetryPolicy
     from coopconsume.report import Ordering
 
@@ -360,8 +360,9 @@ class CooperativeConsumer:
         retry: RetryPolicy | None = None,
         dead_letter: str | None = None,
         on_dead: OnDead = "continue",
-        output: str | None = None,
+        output: str | Callable[[DataFrame, str], object] | None = None,
         output_schema: Any = None,
+        output_mode: OutputMode = "append",
     ) -> CooperativeForeach:
         """Call a handler with every record, in the order of its key.
 
@@ -378,8 +379,13 @@ class CooperativeConsumer:
             on_dead: ``continue`` with the key of a record that is given up, or ``park`` it: later
                 records of the key wait, over restarts too, until ``coopconsume dead-letters``
                 replays or discards the record.
-            output: Path of a Delta table for rows that handlers return.
+            output: Where rows go that handlers return, before the commit of their records: path of
+                a Delta table; ``kafka:`` and a topic, for rows with the columns ``value`` and
+                perhaps ``key``, ``partition``, ``headers``; or a function of a DataFrame and the
+                commit's id, as for ``foreachBatch``.
             output_schema: Their columns, as DDL, Spark or Arrow schema.
+            output_mode: ``append``, to be read through `counted`, or ``merge``: slower, for a Delta
+                table that has each record's rows once as it lies.
 
         Raises:
             HandlerNotUsable: The handler cannot be found, called or pickled.
@@ -389,6 +395,7 @@ class CooperativeConsumer:
         return CooperativeForeach(
             self, handler, concurrency=concurrency, ordering=ordering, retry=retry,
             dead_letter=dead_letter, on_dead=on_dead, output=output, output_schema=output_schema,
+            output_mode=output_mode,
         )  # fmt: skip
 
     def run_by(self, query: CooperativeQuery) -> None:

@@ -12,7 +12,7 @@ from coopconsume.job import Job
 from coopconsume.options import parse_seconds
 from coopconsume.progress import Meter, Progress
 from coopconsume.record import RetryPolicy
-from coopconsume.sinks import OutputTable, open_dead_letters
+from coopconsume.sinks import open_dead_letters, open_output
 from coopconsume.slot import resolve_handler
 
 if TYPE_CHECKING:
@@ -21,10 +21,11 @@ if TYPE_CHECKING:
     from coopconsume.cluster import Cluster
     from coopconsume.consumer import CooperativeConsumer
     from coopconsume.report import Ordering
-    from coopconsume.sinks import DeadLetterSink
+    from coopconsume.sinks import DeadLetterSink, OutputSink
 
 _MOST_HANDLERS = 1_000
 OnDead = Literal["continue", "park"]
+OutputMode = Literal["append", "merge"]
 
 
 class CooperativeQuery:
@@ -142,8 +143,9 @@ class CooperativeForeach:
         retry: RetryPolicy | None,
         dead_letter: str | None,
         on_dead: OnDead,
-        output: str | None,
+        output: Any,
         output_schema: Any,
+        output_mode: OutputMode,
     ) -> None:
         self._consumer = consumer
         if not isinstance(concurrency, int) or not 1 <= concurrency <= _MOST_HANDLERS:
@@ -170,7 +172,11 @@ class CooperativeForeach:
         if on_dead == "park" and place is None:
             raise InvalidOption("on_dead", "park without dead_letter", "give dead_letter=…, too")
         self._park = on_dead == "park"
-        self._outputs = None if output is None else OutputTable(output, output_schema)
+        self._outputs = (
+            None
+            if output is None
+            else open_output(output, output_mode, output_schema, consumer.options, consumer.spark)
+        )
         self._name: str | None = None
         self._interval = 0.0
         self._available_now = False
@@ -217,13 +223,13 @@ class CooperativeForeach:
         Raises:
             AlreadyClosed: The consumer was closed.
             CoopConsumeError: The group cannot be joined.
-            TopicNotFound: The topic for dead letters does not exist.
+            TopicNotFound: A topic for dead letters or outputs does not exist.
         """
         consumer = self._consumer
         membership = consumer.membership()
         slots = consumer.slots()
         group = membership.options.group_id
-        _check_topics(membership.cluster, self._dead_letters)
+        _check_topics(membership.cluster, self._dead_letters, self._outputs)
         stable_id = uuid.uuid5(
             uuid.NAMESPACE_URL, f"coopconsume:{membership.cluster.cluster_id}:{group}:{self._name}"
         )
@@ -247,7 +253,7 @@ class CooperativeForeach:
         return query
 
 
-def _check_topics(cluster: Cluster, *sinks: DeadLetterSink | None) -> None:
+def _check_topics(cluster: Cluster, *sinks: DeadLetterSink | OutputSink | None) -> None:
     wanted = [sink.topic for sink in sinks if sink is not None and sink.topic is not None]
     known = cluster.topic_names() if wanted else []
     for topic in wanted:

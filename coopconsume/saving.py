@@ -19,6 +19,7 @@ from commits import (
 from commits.model import PARKED_MS
 from coopconsume.dead_letters.decisions import apply_decisions
 from coopconsume.errors import CoopConsumeError
+from coopconsume.sinks.base import Outputs
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -99,8 +100,9 @@ def save(
     started = time.time()
     if unsaved.dead and work.dead_letters:
         work.dead_letters.append(unsaved.dead, holding.topic_ids, commit_id)
-    if unsaved.outputs and work.outputs:
-        work.outputs.append(unsaved.outputs, holding.topic_ids, commit_id)
+    sink = work.outputs
+    if sink is not None and (unsaved.outputs or (sink.hears_all and offsets)):
+        sink.write(Outputs(unsaved.outputs, offsets, holding.topic_ids, commit_id))
     written = time.time()
     results = holding.commit(offsets, pending=unsaved.pending, holes=holes, commit_id=commit_id)
     logged = time.time()

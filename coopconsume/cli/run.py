@@ -69,10 +69,17 @@ _MAX_BACKOFF = 60.0
     help="Go on with the key of a record that is given up, or hold it back until "
     "`coopconsume dead-letters` decides.",
 )  # fmt: skip
-@click.option("--output", metavar="PATH", help="Delta table for the rows that the handler returns.")
+@click.option(
+    "--output", metavar="PATH|kafka:TOPIC",
+    help="Delta table, or topic, for the rows that the handler returns.",
+)  # fmt: skip
 @click.option(
     "--output-schema", metavar="DDL", help="Their columns, such as 'name string, count int'."
 )
+@click.option(
+    "--output-mode", type=click.Choice(["append", "merge"]), default="append", show_default=True,
+    help="merge: the table has each record's rows once as it lies.",
+)  # fmt: skip
 @click.option("--available-now", is_flag=True, help="Handle what is there, then end.")
 @click.option(
     "--processing-time", metavar="TIME", help="At least so long between batches, as '10 seconds'."
@@ -99,6 +106,7 @@ def run(
     on_dead: Any,
     output: str | None,
     output_schema: str | None,
+    output_mode: Any,
     available_now: bool,
     processing_time: str | None,
     name: str | None,
@@ -134,6 +142,7 @@ def run(
                 on_dead=on_dead,
                 output=output,
                 output_schema=output_schema,
+                output_mode=output_mode,
             )
             if name is not None:
                 job = job.queryName(name)

@@ -7,16 +7,25 @@ commits that the log counts: each record's rows appear there at most once, whate
 
 from __future__ import annotations
 
-from coopconsume.sinks.base import DeadLetterSink
+from coopconsume.sinks.base import DeadLetterSink, Outputs, OutputSink
 from coopconsume.sinks.letters import DeadLetterTable, DeadLetterTopic, open_dead_letters
-from coopconsume.sinks.reading import counted
+from coopconsume.sinks.merge import MergeTable
+from coopconsume.sinks.others import OutputFunction, OutputTopic, open_output
+from coopconsume.sinks.reading import counted, create_counted_view
 from coopconsume.sinks.table import OutputTable
 
 __all__ = [
     "DeadLetterSink",
     "DeadLetterTable",
     "DeadLetterTopic",
+    "MergeTable",
+    "OutputFunction",
+    "OutputSink",
     "OutputTable",
+    "OutputTopic",
+    "Outputs",
     "counted",
+    "create_counted_view",
     "open_dead_letters",
+    "open_output",
 ]

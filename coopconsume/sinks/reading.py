@@ -10,14 +10,8 @@ import pyarrow.compute as pc
 from commits import CommitStore
 
 if TYPE_CHECKING:
+    from deltalake import DeltaTable
     from pyspark.sql import DataFrame, SparkSession
-    from pyspark.sql.types import StructType
-
-
-def _spark_schema(table: pa.Table) -> StructType:
-    from pyspark.sql.pandas.types import from_arrow_schema
-
-    return from_arrow_schema(table.schema)
 
 
 @overload
@@ -40,18 +34,48 @@ def counted(
         path: The table.
         commit_table: Of the job that wrote it.
         group: Its ``kafka.group.id``.
-        spark: Give a session to get a DataFrame; otherwise it is an Arrow table.
+        spark: Give a session with Delta to get a DataFrame, which reads nothing but commit ids
+            before it is asked; otherwise it is an Arrow table.
     """
     from deltalake import DeltaTable
 
+    table = DeltaTable(path)
+    alive = _alive(table, commit_table, group)
+    if spark is None:
+        rows = table.to_pyarrow_table()
+        return rows.filter(pc.is_in(rows.column("_commit"), alive))
+    from pyspark.sql import functions as F  # noqa: N812
+
+    # Of the same version: what was written since shall not come by halves.
+    frame = spark.read.format("delta").option("versionAsOf", table.version()).load(path)
+    commits = spark.createDataFrame([(commit,) for commit in alive.to_pylist()], "_commit string")
+    return frame.join(F.broadcast(commits), "_commit", "left_semi").select(*frame.columns)
+
+
+def create_counted_view(
+    spark: SparkSession, name: str, path: str, commit_table: str, group: str
+) -> DataFrame:
+    """Make a temporary view of what of a table counts now, for SQL; it replaces one of that name.
+
+    Args:
+        spark: A session with Delta.
+        name: Of the view.
+        path: The table.
+        commit_table: Of the job that wrote it.
+        group: Its ``kafka.group.id``.
+
+    Returns:
+        The rows of the view.
+    """
+    frame = counted(path, commit_table, group, spark=spark)
+    frame.createOrReplaceTempView(name)
+    return frame
+
+
+def _alive(table: DeltaTable, commit_table: str, group: str) -> pa.Array:
+    """The ids of commits that wrote to a table, and count."""
     clusters = CommitStore.open(commit_table).clusters(group)
     stores = [CommitStore.open(commit_table, cluster=cluster) for cluster in clusters]
     logged = [store.counted_commits(group) for store in stores]
-    table = DeltaTable(path).to_pyarrow_table()
-    written = table.column("_commit").unique().to_pylist()
-    alive = [commit_id for commit_id in written if any(commit_id in ids for ids in logged)]
-    kept = table.filter(pc.is_in(table.column("_commit"), pa.array(alive, pa.string())))
-    if spark is None:
-        return kept
-    # PySpark cannot take Arrow columns without any chunk.
-    return spark.createDataFrame(kept if kept.num_rows else kept.to_pandas(), _spark_schema(kept))
+    written = table.to_pyarrow_table(columns=["_commit"]).column("_commit").unique().to_pylist()
+    return pa.array([w for w in written if any(w in ids for ids in logged)], pa.string())

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 import pyarrow as pa
 
 from coopconsume.errors import OutputNotWritten, TableUnusable
-from coopconsume.sinks.base import ORIGIN
+from coopconsume.sinks.base import ORIGIN, ROW, arrow_schema
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Mapping
 
     from pyspark.sql.types import StructType
+
+    from coopconsume.sinks.base import Outputs
 
 
 class Table:
@@ -29,6 +31,7 @@ class Table:
     """
 
     what = "table"
+    beside = ORIGIN
 
     def __init__(
         self,
@@ -41,14 +44,14 @@ class Table:
         from deltalake import DeltaTable
         from deltalake.exceptions import DeltaError, TableNotFoundError
 
-        taken = [name for name in schema.names if name in ORIGIN.names]
+        taken = [name for name in schema.names if name in (*ORIGIN.names, ROW.name)]
         if taken:
             raise TableUnusable(
                 self.what, path, f"column {taken[0]!r} is the library's own; rename it"
             )
         self.path = path
         self.schema = schema
-        self._full = pa.schema([*schema, *ORIGIN])
+        self._full = pa.schema([*schema, *self.beside])
         self._storage_options = dict(storage_options or {})
         try:
             found = DeltaTable(path, storage_options=self._storage_options or None)
@@ -80,7 +83,7 @@ class Table:
 
 
 class OutputTable(Table):
-    """The rows that handlers return.
+    """The rows that handlers return, appended; those of commits that count are to be read.
 
     Args:
         path: Of the Delta table; created when the first rows come.
@@ -91,45 +94,19 @@ class OutputTable(Table):
     """
 
     what = "output table"
+    topic: str | None = None
+    hears_all: ClassVar[bool] = False
 
     def __init__(self, path: str, schema: str | StructType | pa.Schema) -> None:
         super().__init__(path, arrow_schema(schema))
 
-    def append(
-        self,
-        parts: Sequence[tuple[Sequence[tuple[str, int]], bytes]],
-        topic_ids: Mapping[str, str],
-        commit_id: str,
-    ) -> None:
-        """Write rows as slots reported them, with the partitions their ``_part`` counts."""
-        tables = []
-        for partitions, data in parts:
-            table = pa.ipc.open_stream(data).read_all()
-            topics = pa.array([topic for topic, _ in partitions], pa.string())
-            ids = pa.array([topic_ids.get(topic, "") for topic, _ in partitions], pa.string())
-            numbers = pa.array([number for _, number in partitions], pa.int32())
-            part = table.column("_part")
-            table = table.drop_columns(["_part"])
-            table = table.append_column("_topic", topics.take(part.combine_chunks()))
-            table = table.append_column("_topic_id", ids.take(part.combine_chunks()))
-            table = table.append_column("_partition", numbers.take(part.combine_chunks()))
-            commit = pa.repeat(pa.scalar(commit_id, pa.string()), table.num_rows)
-            tables.append(table.append_column("_commit", commit))
-        self._append(pa.concat_tables(tables))
+    def write(self, outputs: Outputs) -> None:
+        """Write rows.
 
+        Raises:
+            OutputNotWritten: Delta did not take them.
+        """
+        self._append(outputs.table(self.schema))
 
-def arrow_schema(schema: str | StructType | pa.Schema) -> pa.Schema:
-    """An Arrow schema from DDL, a Spark schema or an Arrow schema.
-
-    Raises:
-        TypeError: It is none of them.
-    """
-    if isinstance(schema, pa.Schema):
-        return schema
-    from pyspark.sql.pandas.types import to_arrow_schema
-    from pyspark.sql.types import StructType, _parse_datatype_string
-
-    parsed = _parse_datatype_string(schema) if isinstance(schema, str) else schema
-    if not isinstance(parsed, StructType):
-        raise TypeError(f"output schema {schema!r}: give DDL such as 'name string, count int'")
-    return to_arrow_schema(parsed)
+    def close(self) -> None:
+        """Nothing is open."""

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+import pyarrow as pa
 import pytest
 
 from coopconsume.errors import InvalidOption, OutputNotWritten
 from coopconsume.options import Options
 from coopconsume.report import DeadLetter
-from coopconsume.sinks import DeadLetterTable, open_dead_letters
+from coopconsume.sinks import DeadLetterTable, OutputTopic, open_dead_letters
 from coopconsume.sinks.letters import HEADERS
+from coopconsume.sinks.others import ORIGIN_HEADER
 from coopconsume.sinks.producer import NULL_HEADERS
+from tests.unit.test_sinks import outputs
 
 pytestmark = [pytest.mark.broker]
 
@@ -101,3 +106,22 @@ def test_a_place_is_told_by_its_name(kafka, tmp_path):
     assert open_dead_letters("kafka:dead", options).topic == "dead"
     with pytest.raises(InvalidOption, match="kafka:TOPIC"):
         open_dead_letters("kafka:", options)
+
+
+def test_rows_become_records(kafka, topic, tmp_path):
+    """Text or bytes, in the order of the record they come from, with that beside them."""
+    name = topic(1)
+    schema = pa.schema([("value", pa.string()), ("key", pa.binary())])
+    sink = OutputTopic(name, schema, options_of(kafka, tmp_path))
+    told = outputs({4: ["a", "b"], 5: ["c"]}, "run-0")
+    ((partitions, data),) = told.parts
+    rows = pa.ipc.open_stream(data).read_all().rename_columns(["value", "_part", "_offset"])
+    rows = rows.append_column("key", pa.array([b"k", None, b"k"], pa.binary()))
+    stream = pa.BufferOutputStream()
+    with pa.ipc.new_stream(stream, rows.schema) as writer:
+        writer.write_table(rows)
+    sink.write(replace(told, parts=[(partitions, stream.getvalue().to_pybytes())]))
+    sink.close()
+    found = records_of(kafka, name, 3)
+    assert [(r.key, r.value) for r in found] == [(b"k", b"a"), (None, b"b"), (b"k", b"c")]
+    assert [dict(r.headers)[ORIGIN_HEADER] for r in found] == [b"t-3@4", b"t-3@4", b"t-3@5"]

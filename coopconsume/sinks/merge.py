@@ -1,0 +1,129 @@
+"""A Delta table that is clean as it lies: each record's rows once, whoever reads it."""
+
+from __future__ import annotations
+
+import itertools
+from typing import TYPE_CHECKING, ClassVar
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from coopconsume.errors import OutputNotWritten
+from coopconsume.sinks.base import ORIGIN, ROW, arrow_schema
+from coopconsume.sinks.table import Table
+
+if TYPE_CHECKING:
+    from pyspark.sql.types import StructType
+
+    from coopconsume.sinks.base import Outputs
+
+_GONE = "_gone"
+_IDENTITY = ("_topic_id", "_partition", "_offset", ROW.name)
+_TRIES = 10
+
+
+class MergeTable(Table):
+    """The rows that handlers return, merged by the record that they come from.
+
+    Rows of a record that was done before, and is done again after a crash, are replaced by the new
+    ones; if it has fewer rows now, or none, those left over are deleted. All in one commit of
+    Delta. It takes several times as long as appending does.
+
+    Args:
+        path: Of the Delta table; created when the first rows come.
+        schema: Of the rows, as DDL, a Spark or an Arrow schema.
+
+    Raises:
+        TableUnusable: There is a table of other columns, or something else at the path.
+    """
+
+    what = "merged output table"
+    topic: str | None = None
+    hears_all: ClassVar[bool] = True
+    beside = pa.schema([ROW, *ORIGIN])
+
+    def __init__(self, path: str, schema: str | StructType | pa.Schema) -> None:
+        super().__init__(path, arrow_schema(schema))
+
+    def write(self, outputs: Outputs) -> None:
+        """Merge rows.
+
+        Raises:
+            OutputNotWritten: Delta did not take them.
+        """
+        from deltalake.exceptions import CommitFailedError, DeltaError
+
+        rows = outputs.table(self.schema)
+        for tries in itertools.count(1):
+            try:
+                self._merge(rows, self._left_over(rows, outputs))
+            except CommitFailedError as error:
+                # Somebody else wrote to what was read: look again at what is there.
+                if tries == _TRIES:
+                    raise self._failed(error) from error
+            except (DeltaError, OSError) as error:
+                raise self._failed(error) from error
+            else:
+                return
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+    def _failed(self, error: Exception) -> OutputNotWritten:
+        return OutputNotWritten(f"rows of the {self.what}", self.path, str(error))
+
+    def _left_over(self, rows: pa.Table, outputs: Outputs) -> pa.Table:
+        """Rows of the table whose records are done now, and do not have them any more."""
+        from deltalake import DeltaTable
+        from deltalake.exceptions import TableNotFoundError
+
+        new = set(zip(*(rows.column(name).to_pylist() for name in _IDENTITY), strict=True))
+        try:
+            table = DeltaTable(self.path, storage_options=self._storage_options or None)
+        except TableNotFoundError:
+            return self._full.empty_table()
+        found = []
+        for (topic, partition), done in outputs.done.items():
+            if done.first is None:
+                continue
+            topic_id = outputs.topic_ids.get(topic, "")
+            filters = [
+                ("_topic_id", "=", topic_id), ("_partition", "=", partition),
+                ("_offset", ">=", done.first), ("_offset", "<=", done.last),
+            ]  # fmt: skip
+            there = table.to_pyarrow_table(columns=list(self._full.names), filters=filters)
+            gone = [
+                offset in done and (*place, offset, row) not in new
+                for *place, offset, row in zip(
+                    *(there.column(name).to_pylist() for name in _IDENTITY), strict=True
+                )
+            ]
+            found.append(there.filter(pa.array(gone, pa.bool_())).cast(self._full))
+        return pa.concat_tables(found) if found else self._full.empty_table()
+
+    def _merge(self, rows: pa.Table, gone: pa.Table) -> None:
+        from deltalake import DeltaTable
+
+        if not rows.num_rows and not gone.num_rows:
+            return
+        table = DeltaTable.create(
+            self.path, self._full, mode="ignore", storage_options=self._storage_options or None
+        )
+        source = pa.concat_tables(
+            part.select(self._full.names)
+            .cast(self._full)
+            .append_column(_GONE, pa.repeat(pa.scalar(is_gone), part.num_rows))
+            for part, is_gone in ((rows, False), (gone, True))
+        )
+        span = pc.min_max(source.column("_offset")).as_py()
+        same = " AND ".join(f"t.{name} = s.{name}" for name in _IDENTITY)
+        # The bounds let Delta pass over files by their statistics.
+        near = f"t._offset >= {span['min']} AND t._offset <= {span['max']}"
+        columns = {f"`{name}`": f"s.`{name}`" for name in self._full.names}
+        (
+            table.merge(source, f"{same} AND {near}", source_alias="s", target_alias="t")
+            .when_matched_delete(f"s.{_GONE}")
+            .when_matched_update(columns, f"NOT s.{_GONE}")
+            .when_not_matched_insert(columns, f"NOT s.{_GONE}")
+            .execute()
+        )

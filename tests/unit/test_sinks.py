@@ -1,0 +1,125 @@
+"""Sinks on real Delta tables: what is written once, twice, by halves, and what is left of it."""
+
+from __future__ import annotations
+
+import uuid
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from commits import CommitStore, OffsetRanges
+from coopconsume.errors import InvalidOption, OutputNotWritten, TableUnusable
+from coopconsume.options import Options
+from coopconsume.sinks import MergeTable, Outputs, OutputTable, OutputTopic, counted, open_output
+
+SCHEMA = pa.schema([("text", pa.string())])
+OPTIONS = Options.parse(
+    {"kafka.bootstrap.servers": "a:1", "kafka.group.id": "g", "commitTable": "commits"}
+)
+TP = ("t", 3)
+
+
+def outputs(rows: dict[int, list[str]], commit_id: str, done: list[int] | None = None) -> Outputs:
+    """What handlers returned for some offsets of one partition."""
+    flat = [(offset, text) for offset, texts in rows.items() for text in texts]
+    table = pa.table(
+        {
+            "text": pa.array([text for _, text in flat], pa.string()),
+            "_part": pa.array([1] * len(flat), pa.int32()),
+            "_offset": pa.array([offset for offset, _ in flat], pa.int64()),
+        }
+    )
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, table.schema) as writer:
+        writer.write_table(table)
+    parts = [((("t", 0), TP), sink.getvalue().to_pybytes())] if flat else []
+    settled = OffsetRanges.from_offsets(done if done is not None else list(rows))
+    return Outputs(parts, {TP: settled}, {"t": "id-of-t"}, commit_id)
+
+
+def lying(path) -> list[tuple[int, str]]:
+    """Offset and text of what is in a table, sorted."""
+    rows = DeltaTable(str(path)).to_pyarrow_table().to_pylist()
+    assert {(r["_topic"], r["_topic_id"], r["_partition"]) for r in rows} <= {("t", "id-of-t", 3)}
+    return sorted((row["_offset"], row["text"]) for row in rows)
+
+
+def test_appended_rows_count_with_their_commit(tmp_path):
+    """Rows of a commit that the log does not count are left out by the reader, and only they."""
+    table = OutputTable(str(tmp_path / "out"), SCHEMA)
+    table.write(outputs({1: ["lost"]}, "run-0"))
+    table.write(outputs({1: ["a", "b"], 2: []}, "run-1"))
+    store = CommitStore.open(tmp_path / "commits")
+    epoch = store.open_epoch("g", {"m": [TP]}, previous=None)
+    store.commit("g", epoch, "m", {TP: [(1, 2)]}, commit_id="run-1")
+    assert lying(tmp_path / "out") == [(1, "a"), (1, "b"), (1, "lost")]
+    rows = counted(str(tmp_path / "out"), str(tmp_path / "commits"), "g").to_pylist()
+    assert [(row["text"], row["_commit"]) for row in rows] == [("a", "run-1"), ("b", "run-1")]
+
+
+writes = st.lists(
+    st.dictionaries(st.integers(0, 5), st.lists(st.sampled_from("abc"), max_size=3), min_size=1),
+    min_size=1,
+    max_size=4,
+)
+
+
+@given(writes)
+@settings(max_examples=15, deadline=None)
+def test_a_merged_table_has_what_each_record_gave_last(tmp_path_factory, many):
+    """However often records are done, and with however few rows: the last ones alone lie there."""
+    path = tmp_path_factory.mktemp("merged") / uuid.uuid4().hex
+    expected: dict[int, list[str]] = {}
+    for number, rows in enumerate(many):
+        MergeTable(str(path), SCHEMA).write(outputs(rows, f"run-{number}"))
+        expected |= rows
+        wanted = sorted((offset, text) for offset, texts in expected.items() for text in texts)
+        assert DeltaTable.is_deltatable(str(path)) or not wanted
+        assert not wanted or lying(path) == wanted
+
+
+def test_two_writers_of_the_same_records_leave_their_rows_once(tmp_path):
+    """A fenced writer that wakes late changes no number of rows."""
+    path = str(tmp_path / "out")
+    first, late = MergeTable(path, SCHEMA), MergeTable(path, SCHEMA)
+    first.write(outputs({o: [f"r{o}"] for o in range(5)}, "run-0"))
+    late.write(outputs({o: [f"r{o}"] for o in range(2, 8)}, "other-0"))
+    assert lying(path) == [(o, f"r{o}") for o in range(8)]
+    with pytest.raises(TableUnusable, match="_row"):
+        OutputTable(path, SCHEMA)
+
+
+@pytest.mark.parametrize(
+    ("place", "mode", "words"),
+    [
+        ("kafka:", "append", "kafka:TOPIC"),
+        ("kafka:t", "merge", "only a Delta table"),
+        (print, "merge", "only a Delta table"),
+        ("out", "update", "append or merge"),
+        (7, "append", "a path, kafka:TOPIC"),
+    ],
+)
+def test_what_is_no_sink_is_told(place, mode, words):
+    """A place or a mode that cannot be used names what can."""
+    with pytest.raises(InvalidOption, match=words):
+        open_output(place, mode, SCHEMA, OPTIONS, None)
+
+
+def test_columns_of_a_topic_are_those_of_kafka():
+    """Without a value, or with a column of another name, there is no such sink."""
+    for names in (["key"], ["value", "text"]):
+        with pytest.raises(InvalidOption, match="give value"):
+            OutputTopic("t", pa.schema([(name, pa.string()) for name in names]), OPTIONS)
+
+
+def test_a_table_that_is_gone_bad_is_told(tmp_path):
+    """What Delta does not take names the table and the cause, and may be tried again."""
+    table = OutputTable(str(tmp_path / "out"), SCHEMA)
+    (tmp_path / "out").write_text("not a folder")
+    with pytest.raises(OutputNotWritten) as refused:
+        table.write(outputs({1: ["a"]}, "run-0"))
+    assert refused.value.where == str(tmp_path / "out")
+    assert refused.value.retriable
