@@ -14,12 +14,14 @@ from commits.errors import (
     IndividualCommitNotAllowed,
     IndividualCommitTooOld,
     MaxIndividualCommitsReached,
+    RepairRefused,
     UnsupportedTarget,
 )
 from commits.ids import CommitIds
 from commits.model import Assignment, Doubt, Epoch, OwnedShare, Pending
 from commits.offsets import OffsetRanges
 from commits.partition import CommitResult, PartitionCommits
+from commits.repair import StableOffset, TableCheck, TableRepair, check_table, repair_table
 from commits.store import (
     ACCEPT_INDIVIDUAL_COMMIT,
     ACCEPT_RANGE_FETCH,
@@ -58,5 +60,11 @@ __all__ = [
     "OwnedShare",
     "PartitionCommits",
     "Pending",
+    "RepairRefused",
+    "StableOffset",
+    "TableCheck",
+    "TableRepair",
     "UnsupportedTarget",
+    "check_table",
+    "repair_table",
 ]

@@ -28,11 +28,13 @@ class Tail(NamedTuple):
         snapshot_of: The highest version of which a snapshot was written; -1 for none.
         disturbed_at: The last version in which others took rows out of the table, or put them back
             in (DELETE, RESTORE); -1 for none. What was appended counts all the same.
+        repair_of: The version that the last repair put another state in the place of; -1 for none.
     """
 
     rows: pa.Table = pa.table({})
     snapshot_of: int = -1
     disturbed_at: int = -1
+    repair_of: int = -1
 
 
 class LogEngine(Protocol):
@@ -101,19 +103,25 @@ class LogEngine(Protocol):
     def compactions(self) -> list[int]:
         """The versions that brought a snapshot, as far as they are known; the newest first."""
 
-    def replace(self, rows: pa.Table, *, at: int, closed: int) -> int:
+    def replace(self, rows: pa.Table, *, at: int, closed: int | None) -> int:
         """Removes all rows of segments up to `closed` and adds `rows`, in one version.
 
         Args:
-            rows: What takes their place, in segment `closed`.
+            rows: What takes their place, a snapshot of version `at`.
             at: The version all removed rows must be part of.
-            closed: The last segment to remove.
+            closed: The last segment to remove; None for all of them, as a repair.
 
         Returns:
             The version it became.
 
         Raises:
             AppendConflict: If rows were added to or removed from those segments after `at`.
+        """
+
+    def last_append_ms(self) -> int | None:
+        """When something was last appended, by the writer's clock, in milliseconds since 1970.
+
+        None if nothing was in the last versions, or if their entries cannot be read.
         """
 
     def tidy(self) -> None:

@@ -6,14 +6,18 @@ import hashlib
 import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Mapping
 
-__all__ = ["SNAPSHOT_OF", "Entry", "runs"]
+__all__ = ["REPAIR", "SNAPSHOT_OF", "Entry", "words_of"]
 
 SNAPSHOT_OF = "coopconsume.folded"
 """What a version that brought a snapshot says in its entry: the version that was folded."""
+
+REPAIR = "coopconsume.repair"
+"""What a version says that a repair wrote: all before it counts only as its snapshot has it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,12 +28,18 @@ class Entry:
         is_append: Whether it only added rows.
         snapshot_of: The version that its snapshot tells of; -1 if it brought none.
         disturbs: Whether somebody else took rows out of the table, or put them back in.
+        repairs: Whether it is a repair.
+        timestamp_ms: The writer's clock.
+        files: The data files it added, by their paths within the table.
         digest: Tells it from every other entry.
     """
 
     is_append: bool
     snapshot_of: int
     disturbs: bool
+    repairs: bool
+    timestamp_ms: int
+    files: tuple[str, ...]
     digest: bytes
 
     @classmethod
@@ -37,7 +47,7 @@ class Entry:
         """The entry that a file of the log holds.
 
         Raises:
-            ValueError: If it is no entry.
+            KeyError, ValueError: If it is no entry.
         """
         actions = [json.loads(line) for line in data.splitlines() if line.strip()]
         if not all(isinstance(action, dict) for action in actions):
@@ -47,7 +57,8 @@ class Entry:
             info = action.get("commitInfo", info)
         adds = [action["add"] for action in actions if "add" in action]
         removes = [action["remove"] for action in actions if "remove" in action]
-        snapshot_of = _snapshot_of(info)
+        words = _words(info)
+        snapshot_of = _whole_number(words.get(SNAPSHOT_OF))
         # Others may optimise and clean the table: that changes no data.
         changes = [action for action in removes if action.get("dataChange", True)]
         parameters = info.get("operationParameters") or {}
@@ -56,35 +67,29 @@ class Entry:
             is_append=is_append and bool(adds) and not removes,
             snapshot_of=snapshot_of,
             disturbs=snapshot_of < 0 and (bool(changes) or info.get("operation") == "RESTORE"),
+            repairs=snapshot_of >= 0 and REPAIR in words,
+            timestamp_ms=max(0, _whole_number(info.get("timestamp"))),
+            files=tuple(unquote(add["path"]) for add in adds),
             digest=hashlib.blake2b(data, digest_size=16).digest(),
         )
 
 
-def runs(versions: Iterable[int]) -> Iterator[tuple[int, int]]:
-    """Unbroken runs of versions that are in order: first and last of each."""
-    first = last = None
-    for version in versions:
-        if first is None or last is None:
-            first = last = version
-        elif version == last + 1:
-            last = version
-        else:
-            yield first, last
-            first = last = version
-    if first is not None and last is not None:
-        yield first, last
+def words_of(snapshot_of: int, *, repair: bool) -> dict[str, str]:
+    """What the version of a snapshot is to say in its entry."""
+    return {SNAPSHOT_OF: str(snapshot_of)} | ({REPAIR: "true"} if repair else {})
 
 
-def _snapshot_of(info: Mapping[str, Any]) -> int:
+def _words(info: Mapping[str, Any]) -> Mapping[str, Any]:
     # Spark puts the words of whoever wrote into a field of its own.
-    folded = info.get(SNAPSHOT_OF)
-    if folded is None and info.get("userMetadata"):
-        try:
-            words = json.loads(info["userMetadata"])
-        except ValueError:
-            return -1
-        folded = words.get(SNAPSHOT_OF) if isinstance(words, dict) else None
     try:
-        return -1 if folded is None else int(folded)
+        words = json.loads(info.get("userMetadata") or "{}")
+    except (TypeError, ValueError):
+        words = {}
+    return {**info, **(words if isinstance(words, dict) else {})}
+
+
+def _whole_number(value: Any) -> int:
+    try:
+        return -1 if value is None else int(value)
     except (TypeError, ValueError):
         return -1

@@ -12,6 +12,7 @@
      +-- CommitLogUnavailable            the table cannot be reached; whether it wrote is not known
      +-- CommitTableFormat               not our table, or another format
      +-- CorruptCommitLog                rows that cannot be read or make no sense
+     +-- RepairRefused                   members are active, or there is nothing to repair from
      +-- UnsupportedTarget               a target no engine can open
 
 All of them carry their data as attributes, can be pickled, and say in `retriable` whether the same
@@ -44,6 +45,7 @@ __all__ = [
     "IndividualCommitNotAllowed",
     "IndividualCommitTooOld",
     "MaxIndividualCommitsReached",
+    "RepairRefused",
     "UnsupportedTarget",
 ]
 
@@ -340,9 +342,27 @@ class CorruptCommitLog(CommitStoreError):
     def __str__(self) -> str:
         return (
             f"commit table {self.target} is damaged: {self.problem}. Nothing was changed. Ways "
-            "out: bring the missing files back; or start a new table from an older readable "
-            "version of this one, or from the group's offsets in Kafka (at least once)"
+            "out, unless the missing files can be brought back: go back to an older version of the "
+            "table, to its newest readable snapshot, or to the groups' stable offsets in Kafka (at "
+            "least once): see coopconsume store check, then repair"
         )
+
+
+class RepairRefused(CommitStoreError):
+    """A commit table is not repaired, and nothing was changed.
+
+    Attributes:
+        target: The commit table.
+        problem: Why not, and what to do.
+    """
+
+    def __init__(self, target: str, problem: str) -> None:
+        super().__init__(target, problem)
+        self.target = target
+        self.problem = problem
+
+    def __str__(self) -> str:
+        return f"commit table {self.target} is not repaired, nothing was changed: {self.problem}"
 
 
 class UnsupportedTarget(CommitStoreError, ValueError):

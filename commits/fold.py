@@ -28,12 +28,14 @@ class LogState:
         settings: Switches and limits by cluster id, name and topic; the topic is empty for those
             of the whole store.
         seen: Ids of settings.
+        store: The nonce of the store since it was repaired; empty if it never was.
     """
 
     version: int = -1
     groups: dict[GroupKey, GroupState] = field(default_factory=dict)
     settings: dict[tuple[str, str, str], Any] = field(default_factory=dict)
     seen: CommitIds = field(default_factory=CommitIds)
+    store: str = ""
 
     def group(self, cluster: str, group: str) -> GroupState:
         """The state of a group; an empty one, not kept, if the log does not know it."""

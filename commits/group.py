@@ -195,6 +195,13 @@ class GroupState:
         self._adopt_topics(new.topic_ids)
         return Answer(counted=True)
 
+    def end_all(self) -> None:
+        """Ends the epoch in force and all claims."""
+        for tenure in (self.in_force, *self.claims.values()):
+            self._end(tenure)
+        self.in_force = None
+        self.claims = {}
+
     def _end(self, tenure: Tenure | None) -> None:
         if tenure is not None:
             self.loose = sorted({*self.loose, *tenure.left_behind()})
@@ -298,10 +305,7 @@ class GroupState:
             return state.result()
 
         if event.epoch is None:  # an operator: whoever was at work must not commit on top of it
-            for tenure in (self.in_force, *self.claims.values()):
-                self._end(tenure)
-            self.in_force = None
-            self.claims = {}
+            self.end_all()
         return self._by_partition(event, set_back)
 
     def _by_partition(

@@ -174,10 +174,12 @@ class CommitLog:
         version = self._engine.refresh()
         state = LogState()
         try:
-            events = list(decode(self._engine.tail(-1, version).rows, self._engine.target))
+            tail = self._engine.tail(-1, version)
         except TailGone:
+            tail = None
+        if tail is None or tail.repair_of >= 0:
             state, tail = self._newest(version)
-            events = list(decode(tail.rows, self._engine.target))
+        events = list(decode(tail.rows, self._engine.target))
         answers = [answer for _, answer in state.fold(event for _, event in events)]
         told = [(at, event) for at, event in events if event.kind != "snapshot"]
         return [(at, event, answer) for (at, event), answer in zip(told, answers, strict=True)]
@@ -203,6 +205,8 @@ class CommitLog:
         try:
             tail = self._engine.tail(self.state.version, upto)
         except TailGone:
+            tail = None
+        if tail is None or tail.repair_of >= 0:
             self.state = self._recovered()
             return []
         return self._fold(self.state, tail, upto)
@@ -222,15 +226,22 @@ class CommitLog:
         """The newest state of which there is a snapshot, and what was appended after it."""
         state = self._snapshot() or LogState()
         try:
-            return state, self._engine.tail(state.version, version)
+            tail = self._engine.tail(state.version, version)
         except TailGone as error:
-            # Somebody may have put the table back to a version without the newest snapshot.
-            for at in self._engine.compactions():
-                with suppress(TailGone, CorruptCommitLog):
-                    found = self._snapshot(at)
-                    if found is not None and found.version > state.version:
-                        return found, self._engine.tail(found.version, version)
-            raise CorruptCommitLog(self._engine.target, f"rows are missing: {error}") from error
+            problem = f"rows are missing: {error}"
+        else:
+            if tail.repair_of <= state.version:
+                return state, tail
+            problem = "the snapshot of a repair is missing"
+        # Somebody may have put the table back to a version without the newest snapshot.
+        for at in self._engine.compactions():
+            with suppress(TailGone, CorruptCommitLog):
+                found = self._snapshot(at)
+                if found is not None and found.version > state.version:
+                    tail = self._engine.tail(found.version, version)
+                    if tail.repair_of <= found.version:
+                        return found, tail
+        raise CorruptCommitLog(self._engine.target, problem)
 
     def _snapshot(self, version: int | None = None) -> LogState | None:
         target = self._engine.target

@@ -43,6 +43,7 @@ def snapshot_events(log: LogState, snapshot_id: str) -> list[Event]:
         "groups": len(groups),
         "settings": [[*key, value] for key, value in log.settings.items()],
         "seen": log.seen.to_plain(),
+        **({"store": log.store} if log.store else {}),
     }
     return [Event(kind="snapshot", id=f"{snapshot_id}/0", detail=head), *groups]
 
@@ -71,6 +72,7 @@ def newest_snapshot(events: Iterable[Event]) -> LogState | None:
         groups={(event.cluster, event.group): _group_from_event(event) for event in groups},
         settings={tuple(key): value for *key, value in head.detail["settings"]},
         seen=CommitIds.from_plain(head.detail["seen"]),
+        store=head.detail.get("store", ""),
     )
 
 

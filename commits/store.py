@@ -148,8 +148,9 @@ class CommitStore(Ownership):
 
     @property
     def id(self) -> str:
-        """The nonce of the table: tells it from every other commit table."""
-        return self._engine.properties["coopconsume.store"]
+        """The nonce of the table: tells it from all others, and from itself before a repair."""
+        with self._lock:
+            return self._log.state.store or self._engine.properties["coopconsume.store"]
 
     @property
     def target(self) -> str:

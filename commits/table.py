@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from commits.engine import LogEngine
 
-__all__ = ["open_table"]
+__all__ = ["open_table", "opened_at"]
 
 
 def open_table(
@@ -23,6 +23,7 @@ def open_table(
     storage_options: Mapping[str, str] | None,
     segment_versions: int,
     *,
+    spark: Any = None,  # noqa: ARG001  (a path needs no session)
     create: bool = True,
 ) -> LogEngine:
     """Opens a commit table, creates it if there is none.
@@ -31,6 +32,7 @@ def open_table(
         target: The path or URI of the Delta table.
         storage_options: For an object store.
         segment_versions: How many versions share a segment, where the table is created.
+        spark: A Spark session; not needed for a path.
         create: Whether it may be created.
 
     Raises:
@@ -62,6 +64,16 @@ def open_table(
     )
     _check(engine)
     return engine
+
+
+def opened_at(
+    target: str | os.PathLike[str],
+    storage_options: Mapping[str, str] | None,
+    spark: Any,  # noqa: ARG001  (a path needs no session)
+    versions: int,
+) -> LogEngine | None:
+    """A table whose newest version cannot be opened, at the newest of so many that can be."""
+    return PathEngine.opened_at(target, storage_options, versions)
 
 
 def _check(engine: PathEngine) -> None:

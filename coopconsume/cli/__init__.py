@@ -13,6 +13,7 @@ from coopconsume.cli.groups import groups
 from coopconsume.cli.offsets import lag, offsets
 from coopconsume.cli.outcome import EXIT_CODES
 from coopconsume.cli.run import run
+from coopconsume.cli.store import store
 from coopconsume.cli.topics import topics
 
 __all__ = ["main"]
@@ -40,3 +41,4 @@ main.add_command(groups)
 main.add_command(offsets)
 main.add_command(lag)
 main.add_command(dead_letters)
+main.add_command(store)

@@ -607,6 +607,7 @@ def test_errors_travel_between_processes() -> None:
         commits.IndividualCommitNotAllowed("g"),
         commits.IndividualCommitTooOld(10, 5, results),
         commits.MaxIndividualCommitsReached(3, 2, results),
+        commits.RepairRefused("path", "members are active"),
         commits.UnsupportedTarget("a.b", "a name"),
     ]
     kinds = {getattr(commits, name) for name in commits.__all__}

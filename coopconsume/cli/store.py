@@ -1,0 +1,189 @@
+"""``coopconsume store``."""
+
+from __future__ import annotations
+
+from contextlib import closing
+from dataclasses import asdict
+from typing import TYPE_CHECKING
+
+import click
+
+from commits import StableOffset, check_table, repair_table
+from coopconsume.cli.outcome import DATA_LOSS, EXIT_CODES, OK, example, reported
+from coopconsume.cli.place import as_json, at_a_place, echo_json
+from coopconsume.cli.text import table
+from coopconsume.cluster import Cluster
+from coopconsume.errors import MissingOption
+from coopconsume.options import Options
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from commits import TableCheck, TableRepair
+
+_COLUMNS = ("CLUSTER", "GROUP", "PARTITION", "STABLE", "DONE ABOVE", "PENDING")
+
+
+@click.group(epilog=EXIT_CODES)
+def store() -> None:
+    """Look whether a commit table is sound, and repair one that is not."""
+
+
+@store.command(epilog=example("coopconsume store check", "--commit-table /data/commits"))
+@at_a_place
+@as_json
+@reported
+def check(*, as_json: bool, options: dict[str, str]) -> int:
+    """Read a commit table as a new member would; exit code 4 if it is damaged."""
+    found = check_table(_table(options))
+    if as_json:
+        echo_json({**asdict(found), "is_sound": found.is_sound})
+    else:
+        for line in _check_lines(found):
+            click.echo(line)
+    return OK if found.is_sound else DATA_LOSS
+
+
+def _source(ctx: click.Context, param: click.Parameter, value: str) -> int | str:
+    if value in {"snapshot", "kafka"}:
+        return value
+    name, _, number = value.partition("=")
+    if name != "version" or not number.isdigit():
+        raise click.BadParameter("give version=NUMBER, snapshot or kafka", ctx, param)
+    return int(number)
+
+
+@store.command(
+    epilog=example(
+        "coopconsume store repair --from snapshot --execute",
+        "--bootstrap-servers localhost:9092 --commit-table /data/commits",
+    )
+)
+@click.option(
+    "--from", "source", required=True, callback=_source, metavar="SOURCE",
+    help="version=NUMBER: the table as it was at a version. snapshot: its newest readable "
+    "snapshot. kafka: the groups' stable offsets in Kafka; what is done above is done again.",
+)  # fmt: skip
+@click.option(
+    "--group", "groups", multiple=True,
+    help="With kafka: a group; may be repeated. By default all that the table still knows.",
+)  # fmt: skip
+@click.option("--into", metavar="PATH", help="Write a new table, and leave this one as it is.")
+@click.option("--execute", is_flag=True, help="Do it; else it is only told what would be done.")
+@at_a_place
+@as_json
+@reported
+def repair(
+    *,
+    source: int | str,
+    groups: tuple[str, ...],
+    into: str | None,
+    execute: bool,
+    as_json: bool,
+    options: dict[str, str],
+) -> None:
+    """Put a state that can be read in the place of a commit table that cannot.
+
+    The table is not restored: the state becomes a new snapshot, under a new store id and with
+    epochs above all that there were. Nothing is changed while the groups have members, or if
+    something was appended within the last minute.
+    """
+    target = _table(options)
+    offsets = None
+    found = check_table(target)
+    parsed = Options.parse(options, group=False)
+    with closing(Cluster(parsed)) as cluster:
+        known = [group for of, group in found.groups if of == cluster.cluster_id]
+        names = list(dict.fromkeys([*groups, *(() if groups else known)]))
+        if source == "kafka" and not names:
+            raise click.UsageError("the table knows no group any more: name them by --group")
+        _refuse_active(cluster, [*names, *known])
+        if source == "kafka":
+            offsets = {(cluster.cluster_id, name): _stable_offsets(options, name) for name in names}
+    done = repair_table(
+        target,
+        version=source if isinstance(source, int) else None,
+        offsets=offsets,
+        into=into,
+        dry_run=not execute,
+    )
+    if as_json:
+        echo_json(_repair_json(done))
+        return
+    for line in _repair_lines(done):
+        click.echo(line)
+
+
+def _table(options: Mapping[str, str]) -> str:
+    given = {name.lower(): value for name, value in options.items()}
+    if "committable" not in given:
+        raise MissingOption("commitTable")
+    return given["committable"]
+
+
+def _refuse_active(cluster: Cluster, groups: Iterable[str]) -> None:
+    for name, group in cluster.describe_groups(dict.fromkeys(groups)).items():
+        if group.members:
+            raise click.ClickException(
+                f"group {name!r} has {len(group.members)} members: stop them first"
+            )
+
+
+def _stable_offsets(options: Mapping[str, str], group: str) -> dict[tuple[str, int], StableOffset]:
+    parsed = Options.parse({**options, "kafka.group.id": group})
+    with closing(Cluster(parsed)) as cluster:
+        primary = cluster.primary()
+        ids = {
+            topic.name: topic.id
+            for topic in cluster.topics(sorted({topic for topic, _ in primary}), missing_ok=True)
+        }
+    return {
+        at: StableOffset(one.offset, ids[at[0]])
+        for at, one in primary.items()
+        if at[0] in ids and one.topic_id in {"", ids[at[0]]}  # not of a topic made anew since
+    }
+
+
+def _check_lines(found: TableCheck) -> list[str]:
+    standing = "sound" if found.is_sound else "damaged"
+    lines = [f"commit table {found.target}: {'missing' if found.is_missing else standing}"]
+    if found.version >= 0:
+        lines.append(f"version {found.version}, store {found.store}")
+    if found.snapshot_version >= 0:
+        lines.append(f"its newest snapshot tells of version {found.snapshot_version}")
+    if found.groups:
+        lines.append(f"groups: {', '.join(group for _, group in found.groups)}")
+    if found.is_sound:
+        return lines
+    lines += [f"wrong: {found.problem}", "ways out, by coopconsume store repair:"]
+    if found.readable_version >= 0:
+        version = found.readable_version
+        lines.append(f"  --from version={version}  all up to that version; none newer can be read")
+    if found.snapshot_version >= 0:
+        version = found.snapshot_version
+        lines.append(f"  --from snapshot  all up to version {version}")
+    lines.append("  --from kafka  the stable offsets; what is done above them is done again")
+    return lines
+
+
+def _repair_json(done: TableRepair) -> dict[str, object]:
+    return {
+        "target": done.target,
+        "source": done.source,
+        "executed": done.version is not None,
+        "version": done.version,
+        "store": done.store or None,
+        "partitions": [asdict(partition) for partition in done.partitions()],
+    }
+
+
+def _repair_lines(done: TableRepair) -> list[str]:
+    rows = [
+        (p.cluster or None, p.group, f"{p.topic}-{p.partition}", p.stable_offset,
+         p.committed_above, p.pending)
+        for p in done.partitions()
+    ]  # fmt: skip
+    lines = table(_COLUMNS, rows) if rows else ["no group is known"]
+    if done.version is None:
+        return [*lines, f"nothing was changed: add --execute to write this to {done.target}"]
+    return [*lines, f"written to {done.target} as version {done.version}, store {done.store}"]
