@@ -70,6 +70,7 @@ class Running:
     started: float
     tag: str
     shift: Shift
+    run: str = ""
     first_report: float | None = None
     handled: int = 0
     rate: float = 0.0
@@ -119,6 +120,7 @@ def run_batch(
         handler_timeout=options.handler_timeout,
         headers=work.needs_headers(options),
         park=work.park,
+        run=running.run,
     )
     spans = []
     for read in plan.reads:

@@ -27,7 +27,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from commits import CommitLogUnavailable, FencedMember
+from commits import CommitLogUnavailable, FencedMember, OffsetRanges
 from coopconsume.batch import Running, Work, run_batch
 from coopconsume.classic import open_mailbox
 from coopconsume.errors import BrokerUnreachable, HandlerFailed, TopicNotFound, TopicReplaced
@@ -36,6 +36,7 @@ from coopconsume.plan import Limits, plan_batch
 from coopconsume.report import PartitionReport, SlotReport
 from coopconsume.security.access import refused_by_spark
 from coopconsume.shift import Shift
+from coopconsume.suspects import Suspects
 from coopconsume.window import Window
 
 if TYPE_CHECKING:
@@ -46,7 +47,7 @@ if TYPE_CHECKING:
     from assignors import Share
     from coopconsume.holding import Holding, TopicPartition
     from coopconsume.membership import Membership
-    from coopconsume.plan import Partition
+    from coopconsume.plan import BatchPlan, Partition
     from coopconsume.progress import Meter
 
 log = logging.getLogger(__name__)
@@ -103,6 +104,7 @@ class Job:
         self._window = Window(self._options, slots)
         self._batch_at = 0.0
         self._failures = FailuresInARow()
+        self._suspects: dict[int, Suspects] = {}
         self._stopping = False
         self._waiters: list[tuple[dict[TopicPartition, int], threading.Event]] = []
         # Every slot may be a straggler in a batch of its own.
@@ -271,6 +273,7 @@ class Job:
 
     def _end_shift(self, *, well: bool = False) -> None:
         shift, self._shift = self._shift, None
+        self._suspects.clear()
         if shift is not None:
             shift.end(well=well)
 
@@ -368,17 +371,35 @@ class Job:
         )
         if not free or not self._is_ours(shift):
             return
-        plan = plan_batch(shift.partitions, free, now, limits)
+        plan = self._plan(shift, free, now, limits)
         if plan is None:
             return
         number = next(self._numbers)
         tag = f"coopconsume-{self._run_id}-{number}"
-        running = Running(number, plan, set(plan.slots), now, tag, shift)
+        running = Running(number, plan, set(plan.slots), now, tag, shift, self._run_id)
         self._running[number] = running
         self._busy |= dict.fromkeys(plan.slots, number)
         self._batch_at = now
         self._meter.launched(number, plan)
         self._batches.submit(self._run_batch, running)
+
+    def _plan(
+        self, shift: Shift, free: Sequence[int], now: float, limits: Limits
+    ) -> BatchPlan | None:
+        """The next batch; a slot whose workers keep ending gets but a part of what it could."""
+        allowed = {slot: s.allowed for slot, s in self._suspects.items() if slot in free}
+        for slot in free:
+            for part, partition in enumerate(shift.partitions):
+                if slot in partition.shares:
+                    some = allowed.get(slot)
+                    only = None if some is None else some.get(part, OffsetRanges())
+                    partition.shares[slot].only = only
+        plan = plan_batch(shift.partitions, free, now, limits)
+        for slot, some in allowed.items():
+            if some is not None and (plan is None or slot not in plan.work):
+                # Done, deleted or waiting by now: not among the suspects any more.
+                self._suspects[slot].passed(some)
+        return plan
 
     def _is_ours(self, shift: Shift) -> bool:
         """Whether the log says that the shares are still ours; it must not be long ago."""
@@ -420,7 +441,15 @@ class Job:
         running.rate += report.handled / max(report.busy, 0.001)
         running.timed_out |= report.timed_out
         self._busy.pop(report.slot, None)
-        self._window.reported(report)
+        if report.crashed:
+            at_work = _by_part(report.suspects, sorted(running.plan.wanted))
+            charged = report.failures > 0
+            self._crashed(running, report.slot, at_work if not charged else None, charged=charged)
+            self._meter.lost(report.slot)
+        else:
+            self._window.reported(report)
+            if report.slot in self._suspects:
+                self._suspects[report.slot].passed(_given(running, report.slot))
         self._take_in(running, report, now)
         self._meter.reported(report)
         if not running.waiting:
@@ -446,6 +475,30 @@ class Job:
         for part in running.plan.work[slot]:
             running.shift.partitions[part].unknown(slot)
         self._meter.lost(slot)
+        self._crashed(running, slot, None, charged=False)
+
+    def _crashed(
+        self,
+        running: Running,
+        slot: int,
+        at_work: Mapping[int, OffsetRanges] | None,
+        *,
+        charged: bool,
+    ) -> None:
+        """A worker of a slot has ended, and with it what it knew."""
+        suspects = self._suspects.setdefault(slot, Suspects())
+        suspects.crashed(_given(running, slot), at_work, charged=charged)
+        culprit = suspects.culprit
+        if culprit is not None:
+            part, offset = culprit
+            partition = running.shift.partitions[part]
+            partition.charge(offset)
+            log.warning(
+                "%s-%d@%d ended its worker again and again: attempt %d",
+                partition.topic, partition.partition, offset, partition.attempts[offset],
+            )  # fmt: skip
+            if self._work.policy.max_attempts is None:
+                suspects.passed({part: OffsetRanges([(offset, offset)])})
 
     def _batch_ended(
         self, running: Running, rows: Mapping[int, bytes | None], error: BaseException | None
@@ -488,3 +541,16 @@ class Job:
         running.shift.look_at_starts_soon()  # Perhaps records were deleted under it.
         if failures >= _FAILED_BATCHES:
             raise error
+
+
+def _given(running: Running, slot: int) -> dict[int, OffsetRanges]:
+    """What a slot might start in a batch, by partition."""
+    return {part: OffsetRanges(work.ranges) for part, work in running.plan.work[slot].items()}
+
+
+def _by_part(at_work: Sequence[tuple[int, int]], parts: Sequence[int]) -> dict[int, OffsetRanges]:
+    """Records at work, named by the partitions' index in their batch, by partition."""
+    found: dict[int, list[int]] = {}
+    for i, offset in at_work:
+        found.setdefault(parts[i], []).append(offset)
+    return {part: OffsetRanges.from_offsets(offsets) for part, offsets in found.items()}

@@ -6,6 +6,7 @@ import math
 import os
 import traceback
 from bisect import bisect_right
+from inspect import iscoroutine
 from itertools import repeat
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -29,7 +30,16 @@ _HEADERS = 6  # index of the column, where there is one
 
 def as_answer(answer: Any) -> Any:
     """What a handler returned, with several rows gathered while it is still the handler's call."""
-    return answer if answer is None or isinstance(answer, dict | BaseException) else list(answer)
+    if answer is None or isinstance(answer, dict | BaseException):
+        return answer
+    if iscoroutine(answer):
+        answer.close()
+        raise TypeError("the handler returned a coroutine: define it by async def")
+    return list(answer)
+
+
+class WorkerEnded(Exception):
+    """What stands for the answer of a handler that took its worker with it."""
 
 
 class Row(NamedTuple):
@@ -70,13 +80,37 @@ class Ledger:
         self.row_origins: list[tuple[int, int]] = []
 
     def lane(self, row: Row) -> int:
-        """What this row must wait for, as a number that is unique within its partition."""
+        """What is handled strictly one after another with this row, unique in its partition."""
         ordering = self.spec.ordering
         return row.key_hash if ordering == "key" else 0 if ordering == "partition" else ~row.offset
+
+    def is_blocked(self, row: Row) -> bool:
+        """Whether an earlier record of its lane is in its way."""
+        blocked = self.blocked[row.part]
+        return bool(
+            blocked
+            and self.lane(row) in blocked
+            and row.offset not in self.work[row.part].tries
+        )  # fmt: skip
 
     def attempt(self, part: int, offset: int) -> int:
         """Number of the attempt that a handler call now would be."""
         return self.work[part].attempts.get(offset, 0) + 1
+
+    def is_spent(self, attempt: int) -> bool:
+        """Whether a record has had all its attempts before; the last one ended with its worker."""
+        most = self.policy.max_attempts
+        return most is not None and attempt > most
+
+    @property
+    def has_spent(self) -> bool:
+        """Whether there may be such records among the slot's."""
+        return any(self.is_spent(n + 1) for w in self.work.values() for n in w.attempts.values())
+
+    def give_up_spent(self, row: Row, record: Record) -> None:
+        """Settle a record that has had all its attempts, without another call."""
+        spent = record._replace(attempt=record.attempt - 1)
+        self.answer(row, spent, WorkerEnded("its worker ended with its last attempt"))
 
     def block(self, row: Row) -> None:
         """The row waits behind an earlier one of its lane."""
@@ -105,7 +139,7 @@ class Ledger:
                 f"the handler rejected {where} ({text}) but no dead_letter table is given: "
                 "give foreach(dead_letter=…), or raise Retry"
             )
-        elif isinstance(error, Reject) or self.policy.gives_up(attempt):
+        elif isinstance(error, Reject) or self.policy.gives_up(attempt, error):
             trace = "".join(traceback.format_exception(error))[-_TRACE_CHARS:]
             letter = DeadLetter(*record[:7], attempt, text, trace)
             self.report.dead.append(letter)
@@ -120,6 +154,24 @@ class Ledger:
         if self.spec.ordering != "none":
             self.blocked[row.part].add(self.lane(row))
         return False
+
+    def charge(
+        self, batch: pa.RecordBatch, culprits: set[tuple[int, int]], *, overdue: bool
+    ) -> None:
+        """Count a failed attempt against those rows of a batch that ended their worker."""
+        parts, offsets = batch.column(0).to_pylist(), batch.column(1).to_pylist()
+        for i, at in enumerate(zip(parts, offsets, strict=True)):
+            if at not in culprits:
+                continue
+            columns: list[Any] = [batch.column(n)[i].as_py() for n in range(_HEADERS)]
+            row = Row._make([*columns, next(iter(headers_of(batch.slice(i, 1))))])
+            record = Record(
+                *self.spec.partitions[row.part], row.offset, row.key, row.value, row.timestamp,
+                row.headers, self.attempt(row.part, row.offset),
+            )  # fmt: skip
+            what = "did not end in time" if overdue else "died with it"
+            if self._failed(row, record, WorkerEnded(f"its worker was ended: the handler {what}")):
+                self.done[row.part].append(pa.array([row.offset], pa.int64()))
 
     def unlooked(self, part: int, offset: int) -> None:
         """Nothing of this partition from ``offset`` on has been looked at, unless named."""

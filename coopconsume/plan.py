@@ -46,6 +46,7 @@ class Waiting:
         error: What the handler said.
         key: Its key for people, where this process has seen it.
         behind: Offsets of the same lane that must wait for it.
+        is_trying: Whether it is due and to be tried again, alone, while they wait on.
     """
 
     offset: int
@@ -55,6 +56,17 @@ class Waiting:
     error: str
     key: bytes | None = None
     behind: list[int] = field(default_factory=list)
+    is_trying: bool = False
+
+    @property
+    def is_far(self) -> bool:
+        """Whether what waits behind it is not read in passing."""
+        return bool(self.behind) and max(self.behind) - self.offset > MERGE_GAP
+
+    @property
+    def held(self) -> list[int]:
+        """The offsets that are not to be started now."""
+        return self.behind if self.is_trying else [self.offset, *self.behind]
 
     @property
     def is_parked(self) -> bool:
@@ -76,6 +88,8 @@ class Share:
     next_position: int = 0
     #: Until then, in seconds since the epoch, an earlier owner may still be at work on it.
     barred_until: float = 0.0
+    #: The only offsets that may be planned while its slot is under suspicion; None: any.
+    only: OffsetRanges | None = None
 
     def is_barred(self, now: float) -> bool:
         """Whether an earlier owner may still be at work on it."""
@@ -86,8 +100,16 @@ class Share:
 
     def held(self) -> OffsetRanges:
         """Offsets that wait: failed ones and those behind them."""
-        offsets = [o for w in self.waiting.values() for o in (w.offset, *w.behind)]
-        return OffsetRanges.from_offsets(offsets)
+        return OffsetRanges.from_offsets([o for w in self.waiting.values() for o in w.held])
+
+    def settle_tries(self, done: OffsetRanges, left: OffsetRanges) -> None:
+        """Where a record that was tried again is done, or is not there any more, its lane flows."""
+        wanted = self.flying or OffsetRanges()
+        for lane, waiting in list(self.waiting.items()):
+            tried = waiting.is_trying and waiting.offset in wanted
+            if tried and (waiting.offset in done or waiting.offset not in left):
+                del self.waiting[lane]
+                self.todo |= OffsetRanges.from_offsets(waiting.behind)
 
 
 @dataclass(frozen=True)
@@ -238,7 +260,10 @@ class Partition:
     def next_due(self) -> float | None:
         """When the next waiting record is due; None without any."""
         idle = [share for share in self.shares.values() if share.flying is None]
-        dues = [max(w.due, s.barred_until) for s in idle for w in s.waiting.values()]
+        dues = [
+            max(w.due, s.barred_until)
+            for s in idle for w in s.waiting.values() if not w.is_trying
+        ]  # fmt: skip
         dues += [share.barred_until for share in idle if share.barred_until]
         return min(dues, default=None)
 
@@ -279,20 +304,28 @@ class Partition:
         )
         share.todo = ((share.todo - wanted) | left) - settled
         share.position = max(share.position, share.next_position)
+        failed = {self.lane(f.key_hash, f.offset): f for f in report.failed}
+        named_failed = OffsetRanges.from_offsets([f.offset for f in report.failed])
+        share.settle_tries(done, left | named_failed)
         share.flying = None
-        for failure in report.failed:
+        for lane, failure in failed.items():
             self.attempts[failure.offset] = failure.attempts
             self._may_have_parked |= failure.delay == math.inf
-            share.waiting[self.lane(failure.key_hash, failure.offset)] = Waiting(
+            earlier = share.waiting.get(lane)
+            share.waiting[lane] = Waiting(
                 failure.offset,
                 failure.key_hash,
                 failure.attempts,
                 now + failure.delay,
                 failure.error,
                 failure.key,
+                earlier.behind if earlier else [],
             )
+        flowing: list[int] = []
         for offset, key_hash in report.blocked:
-            share.waiting[self.lane(key_hash, offset)].behind.append(offset)
+            waiting = share.waiting.get(self.lane(key_hash, offset))
+            (waiting.behind if waiting else flowing).append(offset)
+        share.todo |= OffsetRanges.from_offsets(flowing)
         for other in self.shares.values():
             # Of a gap found at the start nobody knew whose key it was; now it is known.
             if other is not share and other.todo:
@@ -315,6 +348,7 @@ class Partition:
             if waiting.offset == offset:
                 waiting.due = now  # What is behind it goes on with the slot's next batch.
                 self.done |= OffsetRanges([(offset, offset)])
+                self.attempts.pop(offset, None)
 
     def unknown(self, slot: int) -> None:
         """Nobody knows what a slot did of its part: all of it is to be done again."""
@@ -368,12 +402,22 @@ class Partition:
         for share in self.shares.values():
             share.todo = share.todo.clip(offset, MAX_OFFSET)
             share.position = max(share.position, offset)
-            share.waiting = {k: w for k, w in share.waiting.items() if w.offset >= offset}
+            for lane, waiting in list(share.waiting.items()):
+                if waiting.offset < offset:
+                    del share.waiting[lane]
+                    behind = [o for o in waiting.behind if o >= offset]
+                    share.todo |= OffsetRanges.from_offsets(behind)
+
+    def charge(self, offset: int) -> None:
+        """An attempt of this record ended without a word, with its worker."""
+        self.attempts[offset] = self.attempts.get(offset, 0) + 1
 
     def _advance(self, stable: int) -> None:
         if stable > self.stable:
             self.stable = stable
             self.done = self.done.clip(stable, MAX_OFFSET)
+            for share in self.shares.values():
+                share.position = max(share.position, stable)
 
     # -- what to do next
 
@@ -384,7 +428,7 @@ class Partition:
             share = self.shares.get(slot)
             if share is None or share.flying is not None or share.is_barred(now):
                 continue
-            due = sum(1 + len(w.behind) for w in share.waiting.values() if w.due <= now)
+            due = sum(len(w.held) for w in share.waiting.values() if w.due <= now)
             most = max(most, len(share.todo) + due + max(0, self.end - share.position))
         return most
 
@@ -409,7 +453,9 @@ class Partition:
         for share in shares:
             wanted = share.todo if cut is None else share.todo.clip(0, cut)
             share.next_position = share.position
-            if fresh and share.position < self.end:
+            if share.only is not None:
+                wanted = wanted & share.only
+            elif fresh and share.position < self.end:
                 # A share that fell behind goes on from where it stands, at most to the others.
                 stop = min(share.position + room, goal)
                 stop = goal if stop >= front else stop
@@ -432,13 +478,25 @@ class Partition:
         assert share.flying is not None
         attempts = {o: n for o, n in self.attempts.items() if o in share.flying}
         blocked = frozenset() if self.ordering == "none" else frozenset(share.waiting)
-        return PartitionWork(tuple(share.flying.pairs()), attempts, blocked)
+        tries = frozenset(
+            w.offset for w in share.waiting.values() if w.is_trying and w.offset in share.flying
+        )
+        return PartitionWork(tuple(share.flying.pairs()), attempts, blocked, tries)
 
     def _release_due(self, share: Share, now: float) -> None:
-        due = [lane for lane, waiting in share.waiting.items() if waiting.due <= now]
-        for lane in due:
-            waiting = share.waiting.pop(lane)
-            share.todo |= OffsetRanges.from_offsets([waiting.offset, *waiting.behind])
+        for lane, waiting in list(share.waiting.items()):
+            if waiting.due > now or waiting.is_trying:
+                continue
+            is_open = waiting.offset >= self.stable and waiting.offset not in self.done
+            if is_open and waiting.is_far:
+                # What waits behind it is not read again and again while it keeps failing.
+                waiting.is_trying = True
+                share.todo |= OffsetRanges.from_offsets([waiting.offset])
+            else:
+                del share.waiting[lane]
+                # What was discarded is done: only its key flows on.
+                first = [waiting.offset] if is_open else []
+                share.todo |= OffsetRanges.from_offsets([*first, *waiting.behind])
 
 
 def cluster(offsets: OffsetRanges, span: int) -> tuple[list[tuple[int, int]], bool]:

@@ -154,9 +154,9 @@ class CooperativeForeach:
             raise InvalidOption("ordering", repr(ordering), "give key, partition or none")
         policy = retry or RetryPolicy()
         place = dead_letter or consumer.options.dead_letter
-        if policy.max_attempts is not None and place is None:
+        if policy.may_give_up and place is None:
             raise InvalidOption(
-                "retry", f"max_attempts={policy.max_attempts} without dead_letter",
+                "retry", f"{policy} without dead_letter",
                 "say by dead_letter=… where records go that are given up",
             )  # fmt: skip
         if (output is None) != (output_schema is None):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 
 class Record(NamedTuple):
@@ -70,13 +70,26 @@ class Reject(Exception):
 class RetryPolicy:
     """When a failed record is tried again, and when it is given up.
 
+    `Retry` is always tried again, `Reject` never; ``max_attempts`` holds for both and for all other
+    exceptions.
+
     Attributes:
         max_attempts: Handler calls a record gets before it becomes a dead letter; None: no limit.
         backoff: Seconds before the second attempt; doubles with each further one.
         max_backoff: Upper bound of the wait in seconds.
         jitter: Part of the wait that is drawn at random, 0 to 1.
+        retry_on: Exceptions that are tried again, with what derives from them; others are given up
+            at once. None: all are tried again.
+        give_up_on: Exceptions that are given up at once, with what derives from them; stronger
+            than ``retry_on``.
+        timeout: Seconds a handler call may take; None: until the batch is over. A coroutine is
+            then cancelled and awaited, and fails with TimeoutError. A thread cannot be stopped: its
+            key waits until it returns, and what it returns counts. After twice the time its worker
+            is ended, the call counts as failed, and what else the worker had of the batch is done
+            again.
 
     Raises:
+        TypeError: ``retry_on`` or ``give_up_on`` holds something else than exception classes.
         ValueError: A field is out of its range; the message names it.
     """
 
@@ -84,6 +97,9 @@ class RetryPolicy:
     backoff: float = 1.0
     max_backoff: float = 60.0
     jitter: float = 0.1
+    retry_on: tuple[type[BaseException], ...] | None = None
+    give_up_on: tuple[type[BaseException], ...] = ()
+    timeout: float | None = None
 
     def __post_init__(self) -> None:
         if self.max_attempts is not None and self.max_attempts < 1:
@@ -95,13 +111,38 @@ class RetryPolicy:
             )
         if not 0 <= self.jitter <= 1:
             raise ValueError(f"jitter={self.jitter}: give a part between 0 and 1")
+        if self.timeout is not None and self.timeout <= 0:
+            raise ValueError(f"timeout={self.timeout}: give more than 0 seconds, or None")
+        for name in ("retry_on", "give_up_on"):
+            classes = getattr(self, name)
+            if classes is not None:
+                object.__setattr__(self, name, _exceptions(name, classes))
 
-    def gives_up(self, attempt: int) -> bool:
-        """Whether a record that failed its ``attempt``-th time is not tried again."""
-        return self.max_attempts is not None and attempt >= self.max_attempts
+    @property
+    def may_give_up(self) -> bool:
+        """Whether a record may become a dead letter without being rejected."""
+        return self.max_attempts is not None or self.retry_on is not None or bool(self.give_up_on)
+
+    def gives_up(self, attempt: int, error: BaseException) -> bool:
+        """Whether a record whose ``attempt``-th call ended with an error is not tried again."""
+        if self.max_attempts is not None and attempt >= self.max_attempts:
+            return True
+        if isinstance(error, Retry):
+            return False
+        if isinstance(error, self.give_up_on):
+            return True
+        return self.retry_on is not None and not isinstance(error, self.retry_on)
 
     def delay(self, attempt: int) -> float:
         """Seconds to wait after the ``attempt``-th failure."""
         # The exponent is bounded first: 2.0 ** 2000 is an error, not infinity.
         wait = min(self.max_backoff, self.backoff * 2.0 ** min(attempt - 1, 60))
         return wait * (1 - self.jitter * random.random())  # noqa: S311 - no secret
+
+
+def _exceptions(name: str, given: Any) -> tuple[type[BaseException], ...]:
+    classes = given if isinstance(given, tuple | list) else (given,)
+    for found in classes:
+        if not (isinstance(found, type) and issubclass(found, BaseException)):
+            raise TypeError(f"{name}={given!r}: give exception classes, as (OSError, ValueError)")
+    return tuple(classes)

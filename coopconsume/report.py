@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Literal
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from coopconsume.pace import Rates
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
@@ -27,11 +29,13 @@ class PartitionWork:
         ranges: Offsets it may start, as ascending (first, last) pairs; others are not its own.
         attempts: Failures so far of the offsets that failed before.
         blocked: Key hashes whose earlier record is still pending: nothing of them may start.
+        tries: Offsets that may start all the same: the pending records themselves.
     """
 
     ranges: tuple[tuple[int, int], ...]
     attempts: Mapping[int, int] = field(default_factory=dict)
     blocked: frozenset[int] = frozenset()
+    tries: frozenset[int] = frozenset()
 
 
 @dataclass(frozen=True)
@@ -50,6 +54,9 @@ class BatchSpec:
             ends itself, so that a batch has an end that the driver can rely on.
         headers: Whether rows carry record headers.
         park: Whether a record that is given up holds its key back until somebody decides.
+        rates: Records a second that may start.
+        run: Tells this run of a job from all others; empty: what was at work is not kept for a
+            second attempt of the task.
     """
 
     batch: int
@@ -62,6 +69,8 @@ class BatchSpec:
     handler_timeout: float
     headers: bool
     park: bool = False
+    rates: Rates = field(default_factory=Rates)
+    run: str = ""
 
 
 @dataclass(frozen=True)
@@ -119,7 +128,9 @@ class SlotReport:
 
     Attributes:
         unknown: This is a second run of a Spark task: nothing was started, and what the first run
-            did is not known.
+            did is not known. ``crashed``: it is known that its worker has ended, and nothing of it
+            counts. ``suspects``: (index of the partition, offset) of the records that were at work
+            then and may have ended it; those that certainly did are among the failures.
         outputs: Rows that handlers returned, as an Arrow IPC stream with the columns ``_part`` and
             ``_offset`` added; None without rows.
         handled: Handler calls made. ``failures``: those that did not succeed.
@@ -133,6 +144,8 @@ class SlotReport:
     batch: int
     slot: int
     unknown: bool = False
+    crashed: bool = False
+    suspects: list[tuple[int, int]] = field(default_factory=list)
     partitions: dict[int, PartitionReport] = field(default_factory=dict)
     dead: list[DeadLetter] = field(default_factory=list)
     outputs: bytes | None = None

@@ -10,17 +10,22 @@ import importlib
 import os
 import pickle
 import time
+from inspect import iscoroutinefunction
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from coopconsume.handling import Life, run_serial, run_threads
+from coopconsume.blackbox import BlackBox, box_path, last_words
+from coopconsume.coroutines import run_coroutines
+from coopconsume.crew import run_threads
+from coopconsume.handling import Life, run_serial
 from coopconsume.ledger import Ledger
 from coopconsume.report import SlotReport
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
+    from coopconsume.blackbox import LastWords
     from coopconsume.handling import Handler
     from coopconsume.record import RetryPolicy
     from coopconsume.report import BatchSpec
@@ -94,9 +99,7 @@ class SlotRunner:
         assert context is not None
         slot = self._spec.slots[context.partitionId()]
         if context.attemptNumber() > 0:
-            for _ in batches:
-                pass
-            report = SlotReport(batch=self._spec.batch, slot=slot, unknown=True, pid=os.getpid())
+            report = self.after_a_crash(slot, batches)
         else:
             report = self.run(slot, (batch for batch in batches if batch.num_rows))
         payload = pickle.dumps(report)
@@ -111,19 +114,62 @@ class SlotRunner:
         """Handle a slot's rows and tell what became of them."""
         global _current_slot  # noqa: PLW0603 - a worker process runs one task at a time
         spec = self._spec
-        ledger = Ledger(
-            spec, slot, self._policy, self._output_schema, dead_letters=self._dead_letters
-        )
-        life = Life(spec)
-        run = run_serial if spec.concurrency == 1 else run_threads
+        ledger = self._ledger(slot)
+        handler = resolve_handler(self._handler)
+        box = BlackBox(box_path(spec, slot), spec.concurrency)
+        life = Life(spec, box)
         _current_slot = slot
         try:
-            run(batches, resolve_handler(self._handler), ledger, life)
+            _way_of(handler, ledger)(batches, handler, ledger, life)
         finally:
             _current_slot = -1
             life.end()
+            box.close()
         report = ledger.close()
         if life.started:
             report.started, report.ended = life.started, time.time()
             report.busy = report.ended - report.started
         return report
+
+    def after_a_crash(self, slot: int, batches: Iterable[pa.RecordBatch]) -> SlotReport:
+        """Start nothing; tell what is known of an earlier attempt, whose worker has ended."""
+        spec = self._spec
+        ledger = self._ledger(slot)
+        words = last_words(box_path(spec, slot))
+        culprits = set(culprits_of(words)) if words else set()
+        for batch in batches:
+            if culprits and batch.num_rows:
+                ledger.charge(batch, culprits, overdue=bool(words and words.overdue))
+        if words is None:
+            return SlotReport(batch=spec.batch, slot=slot, unknown=True, pid=os.getpid())
+        for part, work in ledger.work.items():
+            ledger.unlooked(part, work.ranges[0][0])
+        report = ledger.close()
+        report.crashed = True
+        report.suspects = [] if culprits else words.running
+        return report
+
+    def _ledger(self, slot: int) -> Ledger:
+        return Ledger(
+            self._spec, slot, self._policy, self._output_schema, dead_letters=self._dead_letters
+        )
+
+
+def culprits_of(words: LastWords) -> list[tuple[int, int]]:
+    """The records that ended a worker for certain: overdue ones, or the only one at work."""
+    return words.overdue or (words.running if len(words.running) == 1 else [])
+
+
+def _way_of(handler: Handler, ledger: Ledger) -> Callable[..., None]:
+    """How the rows of a slot are run."""
+    if is_async(handler):
+        return run_coroutines
+    spec = ledger.spec
+    plain = spec.concurrency == 1 and not spec.rates and ledger.policy.timeout is None
+    return run_serial if plain and not ledger.has_spent else run_threads
+
+
+def is_async(handler: Handler) -> bool:
+    """Whether calling the handler gives a coroutine."""
+    call = getattr(handler, "__call__", None)  # noqa: B004 - a method's kind, not its being there
+    return iscoroutinefunction(handler) or iscoroutinefunction(call)

@@ -11,51 +11,20 @@ import pyarrow as pa
 import pytest
 
 from coopconsume.record import Record, Reject, Retry, RetryPolicy
-from coopconsume.report import BatchSpec, PartitionWork, pack_offsets, unpack_offsets
-from coopconsume.slot import SlotRunner, current_slot, resolve_handler
-
-NAMES = ["part", "offset", "key_hash", "key", "value", "timestamp"]
-TYPES = [pa.int32(), pa.int64(), pa.int64(), pa.binary(), pa.binary(), pa.int64()]
+from coopconsume.report import PartitionWork, pack_offsets, unpack_offsets
+from coopconsume.slot import current_slot, resolve_handler
+from tests.unit.slot_ground import WAYS, done, run
 
 
-def run(handler, rows, *, work=None, concurrency=1, ordering="key", **more):
-    """Run rows (partition, offset, key) of slot 3 through a handler."""
-    parts = sorted({row[0] for row in rows}) or [0]
-    work = work or {p: PartitionWork(((0, 10**6),)) for p in parts}
-    spec = BatchSpec(
-        batch=0, partitions=(("t", 10), ("t", 11)), slots=(3,), work={3: work}, ordering=ordering,
-        concurrency=concurrency, batch_time=more.pop("batch_time", 30.0), handler_timeout=30.0,
-        headers=False,
-    )  # fmt: skip
-    columns = [
-        [r[0] for r in rows], [r[1] for r in rows],
-        [hash(r[2]) & (2**63 - 1) if r[2] is not None else r[1] for r in rows],
-        [r[2] for r in rows], [b"v%d" % r[1] for r in rows], [1_000 + r[1] for r in rows],
-    ]  # fmt: skip
-    arrays = [pa.array(c, t) for c, t in zip(columns, TYPES, strict=True)]
-    batch = pa.RecordBatch.from_arrays(arrays, names=NAMES)
-    options = {"dead_letters": True, "send": None} | more
-    schema = options.pop("schema", None)
-    runner = SlotRunner(
-        spec, handler, options.pop("policy", RetryPolicy(jitter=0)), schema, **options
-    )
-    return runner.run(3, [batch.slice(i, 4) for i in range(0, batch.num_rows, 4)])
-
-
-def done(report, part=0):
-    """Offsets that a report counts as done."""
-    return unpack_offsets(report.partitions[part].done).to_pylist()
-
-
-@pytest.mark.parametrize("concurrency", [1, 4])
-def test_a_record_is_told_whole(concurrency):
+@pytest.mark.parametrize("way", WAYS)
+def test_a_record_is_told_whole(way):
     """A handler gets topic, partition, offset, key, value, timestamp, and knows its slot."""
     seen = []
 
     def handler(record):
         seen.append((record, current_slot()))
 
-    report = run(handler, [(0, 5, b"a"), (1, 7, None)], concurrency=concurrency)
+    report = run(handler, [(0, 5, b"a"), (1, 7, None)], way=way)
     assert sorted(seen) == [
         (Record("t", 10, 5, b"a", b"v5", 1_005, (), 1), 3),
         (Record("t", 11, 7, None, b"v7", 1_007, (), 1), 3),
@@ -65,7 +34,7 @@ def test_a_record_is_told_whole(concurrency):
     assert current_slot() == -1
 
 
-@pytest.mark.parametrize("concurrency", [1, 4])
+@pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize(
     ("answer", "delay", "text"),
     [
@@ -74,7 +43,7 @@ def test_a_record_is_told_whole(concurrency):
         (SystemExit(3), 2.0, "SystemExit: 3"),
     ],
 )
-def test_a_failed_record_blocks_its_key_alone(concurrency, answer, delay, text):
+def test_a_failed_record_blocks_its_key_alone(way, answer, delay, text):
     """Raised or returned, a failure holds back the later records of its key and no other."""
 
     def handler(record):
@@ -86,15 +55,15 @@ def test_a_failed_record_blocks_its_key_alone(concurrency, answer, delay, text):
 
     rows = [(0, o, b"ab"[o % 2 : o % 2 + 1]) for o in range(6)]
     work = {0: PartitionWork(((0, 99),), attempts={1: 1})}
-    report = run(handler, rows, work=work, concurrency=concurrency)
+    report = run(handler, rows, work=work, way=way)
     (failure,) = report.partitions[0].failed
     assert (failure.offset, failure.attempts, failure.delay, failure.error) == (1, 2, delay, text)
     assert sorted(o for o, _ in report.partitions[0].blocked) == [3, 5]
     assert done(report) == [0, 2, 4]
 
 
-@pytest.mark.parametrize("concurrency", [1, 4])
-def test_what_is_given_up_is_a_dead_letter_and_its_key_flows_on(concurrency):
+@pytest.mark.parametrize("way", WAYS)
+def test_what_is_given_up_is_a_dead_letter_and_its_key_flows_on(way):
     """Rejected, or out of attempts: the record is handed over whole, with why."""
 
     def handler(record):
@@ -105,9 +74,7 @@ def test_what_is_given_up_is_a_dead_letter_and_its_key_flows_on(concurrency):
 
     work = {0: PartitionWork(((0, 99),), attempts={1: 2})}
     policy = RetryPolicy(max_attempts=3)
-    report = run(
-        handler, [(0, o, b"k") for o in range(3)], work=work, concurrency=concurrency, policy=policy
-    )
+    report = run(handler, [(0, o, b"k") for o in range(3)], work=work, way=way, policy=policy)
     assert done(report) == [0, 1, 2]
     first, second = report.dead
     assert (first.offset, first.reason, first.attempts, first.value) == (0, "never", 1, b"v0")
@@ -142,15 +109,15 @@ def test_without_ordering_a_failure_blocks_nothing():
     assert done(run(handler, [(0, o, b"%d" % o) for o in range(4)], ordering="partition")) == [0]
 
 
-@pytest.mark.parametrize("concurrency", [1, 2])
-def test_past_the_time_box_nothing_starts(concurrency):
+@pytest.mark.parametrize("way", WAYS)
+def test_past_the_time_box_nothing_starts(way):
     """What the box leaves over is named by the first offset not looked at."""
 
     def handler(record):
         time.sleep(0.05)
 
     rows = [(0, o, b"k") for o in range(50)]
-    report = run(handler, rows, batch_time=0.12, concurrency=concurrency)
+    report = run(handler, rows, batch_time=0.12, way=way)
     first = report.partitions[0].resume
     assert report.timed_out
     assert 0 < first < 10

@@ -1,0 +1,116 @@
+"""Where rows of a slot wait for their turn and outcomes are settled, whoever runs the handlers.
+
+Threads and coroutines share it; threads hold a lock around each call. Task-side code.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from coopconsume.lanes import Lanes
+from coopconsume.pace import Pace
+from coopconsume.record import Record
+
+if TYPE_CHECKING:
+    from coopconsume.lanes import Lane
+    from coopconsume.ledger import Ledger, Row
+
+#: Rows that a slot with several handlers at once holds ready, so that one key cannot fill it up.
+LOOKAHEAD_ROWS = 20_000
+LOOKAHEAD_BYTES = 64 << 20
+_make = tuple.__new__
+
+
+class Desk:
+    """Rows come in, records go out to handlers, answers come back.
+
+    Args:
+        ledger: Of the slot.
+    """
+
+    def __init__(self, ledger: Ledger) -> None:
+        self._ledger = ledger
+        rates = ledger.spec.rates
+        self._lanes = Lanes(Pace(rates) if rates else None)
+        self._done: dict[int, list[int]] = {part: [] for part in ledger.work}
+        self._names = ledger.spec.partitions
+        self.deadline = float("inf")
+        self.is_closed = False
+
+    @property
+    def is_full(self) -> bool:
+        """Whether nothing more is to be admitted for now."""
+        lanes = self._lanes
+        return lanes.rows >= LOOKAHEAD_ROWS or lanes.bytes >= LOOKAHEAD_BYTES
+
+    @property
+    def ready(self) -> int:
+        """Rows that may start, as far as their lanes go."""
+        return self._lanes.ready
+
+    @property
+    def running(self) -> int:
+        """Rows that handlers work on."""
+        return self._lanes.running
+
+    def is_late(self, now: float) -> bool:
+        """Whether the time box has closed; a slot may start one record in any case."""
+        return now >= self.deadline and self._ledger.report.handled > 0
+
+    def is_through(self, now: float) -> bool:
+        """Whether nothing will start any more."""
+        return self.is_late(now) or (self.is_closed and not self._lanes)
+
+    def admit(self, row: Row) -> bool:
+        """Hold a row for its turn, unless its lane is blocked; whether its turn is now."""
+        ledger = self._ledger
+        if ledger.blocked[row.part] and ledger.is_blocked(row):
+            ledger.block(row)
+            return False
+        return self._lanes.add((row.part, ledger.lane(row)), row)
+
+    def take(self, now: float) -> tuple[Lane, Row, Record] | None:
+        """The next record for a handler; None if none may start now."""
+        ledger = self._ledger
+        while not self.is_late(now):
+            found = self._lanes.start(now)
+            if found is None:
+                return None
+            lane, row = found
+            topic, number = self._names[row.part]
+            part, offset, _, key, value, timestamp, headers = row
+            attempt = ledger.attempt(part, offset) if ledger.retried else 1
+            record = _make(Record, (topic, number, offset, key, value, timestamp, headers, attempt))
+            if attempt == 1 or not ledger.is_spent(attempt):
+                ledger.report.handled += 1
+                return lane, row, record
+            ledger.give_up_spent(row, record)
+            self.settle(lane, row, record, None)
+        return None
+
+    def settle(self, lane: Lane, row: Row, record: Record, answer: Any) -> None:
+        """A handler has returned or raised."""
+        ledger = self._ledger
+        if answer is None or ledger.answer(row, record, answer):
+            self._done[row.part].append(row.offset)
+            self._lanes.settle(lane, flows=True)
+            return
+        for waiting in self._lanes.settle(lane, flows=lane[1] not in ledger.blocked[row.part]):
+            ledger.block(waiting)
+
+    def patience(self, now: float) -> float:
+        """Seconds after which something may start that may not start now."""
+        at = self._lanes.next_start(now)
+        until = self.deadline if at is None else min(at, self.deadline)
+        return max(0.001, min(1.0, until - now))
+
+    def close(self) -> None:
+        """Nothing more comes and nothing runs: what is left is for a later batch."""
+        ledger = self._ledger
+        for _, row in self._lanes.held():
+            ledger.report.timed_out = True
+            ledger.unlooked(row.part, row.offset)
+        for part, offsets in self._done.items():
+            ledger.done[part].append(pa.array(sorted(offsets), pa.int64()))

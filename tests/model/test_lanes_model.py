@@ -1,0 +1,204 @@
+"""The rows of a slot in virtual time: any keys, durations, failures, deadlines, rates and ways."""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+from collections import defaultdict
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from coopconsume import desk as desks
+from coopconsume.desk import Desk
+from coopconsume.ledger import Ledger, Row
+from coopconsume.pace import Rates
+from coopconsume.record import RetryPolicy
+from coopconsume.report import BatchSpec, PartitionWork, unpack_offsets
+
+
+def a_desk(rows, *, ordering, rates, blocked, attempts):
+    """A desk for rows of partitions 0 and 1, and its ledger."""
+    parts = {0, 1}
+    work = {
+        p: PartitionWork(((0, 10**6),), {o: n for q, o, n in attempts if q == p}, blocked[p])
+        for p in parts
+    }
+    spec = BatchSpec(
+        batch=0, partitions=(("t", 0), ("t", 1)), slots=(0,), work={0: work}, ordering=ordering,
+        concurrency=1, batch_time=1.0, handler_timeout=1.0, headers=False, rates=rates,
+    )  # fmt: skip
+    ledger = Ledger(spec, 0, RetryPolicy(jitter=0), None, dead_letters=True)
+    return Desk(ledger), ledger
+
+
+class Seats:
+    """Handlers in virtual time: each record takes as long as drawn, and fails as drawn."""
+
+    def __init__(self, desk, ledger, seats, lasts, fails):
+        self.desk, self.ledger, self.seats = desk, ledger, seats
+        self.lasts, self.fails = lasts, fails
+        self.now = 0.0
+        self.at_work: list = []
+        self.busy: set = set()
+        self.starts: list = []
+        self.done: list = []
+        self.most_held = 0
+        self.numbers = itertools.count()
+
+    def lane_of(self, row):
+        ordering = self.ledger.spec.ordering
+        return {"key": (row.part, row.key_hash), "partition": (row.part, 0)}.get(
+            ordering, (row.part, ~row.offset)
+        )
+
+    def start_all(self):
+        """Start what may start now."""
+        while len(self.at_work) < self.seats and (found := self.desk.take(self.now)):
+            lane, row, record = found
+            assert lane not in self.busy, "two of a lane at once"
+            self.busy.add(lane)
+            self.starts.append((self.now, lane, row))
+            ends = self.now + self.lasts[row.part, row.offset]
+            heapq.heappush(self.at_work, (ends, next(self.numbers), lane, row, record))
+
+    def turn(self):
+        """Go on to the next thing that happens; False if nothing ever will."""
+        self.start_all()
+        self.most_held = max(self.most_held, self.desk._lanes.rows)
+        soonest = self.now + self.desk.patience(self.now)
+        if (self.at_work and self.at_work[0][0] <= soonest) or len(self.at_work) == self.seats:
+            self.now, _, lane, row, record = heapq.heappop(self.at_work)
+            self.busy.discard(lane)
+            failed = (row.part, row.offset) in self.fails
+            if not failed:
+                self.done.append((row.part, row.offset))
+            self.desk.settle(lane, row, record, RuntimeError("planned") if failed else None)
+        elif self.at_work or not self.desk.is_through(self.now):
+            self.now = soonest
+        else:
+            return False
+        return True
+
+
+rows_drawn = st.lists(
+    st.tuples(st.integers(0, 1), st.integers(0, 5), st.sampled_from([0.0, 0.01, 0.3, 2.0])),
+    max_size=40,
+)
+
+
+@given(
+    drawn=rows_drawn,
+    failing=st.sets(st.integers(0, 39), max_size=8),
+    blocked=st.sets(st.integers(0, 5), max_size=2),
+    ordering=st.sampled_from(["key", "key", "partition", "none"]),
+    seats=st.integers(1, 6),
+    box=st.sampled_from([0.0, 0.5, 5.0, 1e6]),
+    rates=st.sampled_from([Rates(), Rates(), Rates(per_slot=20), Rates(per_share=9, per_key=4)]),
+    room=st.integers(1, 30),
+)
+@settings(max_examples=1_500, deadline=None)
+def test_any_slot_keeps_the_order_and_settles_every_row(
+    drawn, failing, blocked, ordering, seats, box, rates, room
+):
+    """Order within lanes, nothing twice, nothing lost, bounded memory, rates kept, box kept."""
+    if ordering != "key":
+        rates = Rates(rates.per_slot, rates.per_share)
+    rows = [Row(p, o, k, b"k", b"v", 0, ()) for o, (p, k, _) in enumerate(drawn)]
+    lasts = {(r.part, r.offset): drawn[r.offset][2] for r in rows}
+    fails = {(r.part, r.offset) for r in rows if r.offset in failing}
+    blocked = {0: frozenset(blocked) if ordering == "key" else frozenset(), 1: frozenset()}
+    desk, ledger = a_desk(rows, ordering=ordering, rates=rates, blocked=blocked, attempts=[])
+    crew = Seats(desk, ledger, seats, lasts, fails)
+    desk.deadline = box
+    before, desks.LOOKAHEAD_ROWS = desks.LOOKAHEAD_ROWS, room
+    try:
+        refused = feed_all(crew, rows)
+        desk.is_closed = True
+        for _ in range(10_000):
+            if not crew.turn():
+                break
+        else:
+            raise AssertionError("it did not come to rest")
+    finally:
+        desks.LOOKAHEAD_ROWS = before
+    desk.close()
+    report = ledger.close()
+    assert crew.most_held <= room
+    check_order(crew, rows, ordering)
+    check_rates(crew, rates)
+    late = [at for at, _, _ in crew.starts[1:] if at >= box]
+    assert not late
+    settled = check_books(crew, report, rows)
+    for row in refused:
+        assert (row.part, row.offset) not in settled
+    if box == 1e6:
+        assert len(settled) == len(rows), "a box that never closes leaves nothing"
+
+
+def feed_all(crew, rows):
+    """Admit rows as a feeder does: waits while the desk is full, gives up when it is late."""
+    refused = []
+    for row in rows:
+        while crew.desk.is_full and not crew.desk.is_late(crew.now):
+            assert crew.turn(), "full, and nothing ever happens"
+        if crew.desk.is_late(crew.now):
+            crew.ledger.unlooked(row.part, row.offset)
+            refused.append(row)
+        else:
+            crew.desk.admit(row)
+            crew.start_all()
+    return refused
+
+
+def check_order(crew, rows, ordering):
+    """Within a lane the starts ascend, without a gap, and end at a failure."""
+    by_lane = defaultdict(list)
+    for row in rows:
+        by_lane[crew.lane_of(row)].append(row)
+    started = defaultdict(list)
+    for _, lane, row in crew.starts:
+        started[lane].append(row)
+    for lane, ran in started.items():
+        assert ran == by_lane[lane][: len(ran)]
+        for row in ran[:-1]:
+            assert (row.part, row.offset) not in crew.fails
+
+
+def check_rates(crew, rates):
+    """No second has more starts than allowed, but for what a slot may make good."""
+    for rate, slack, name in [
+        (rates.per_slot, 0.05, lambda lane: None),
+        (rates.per_share, 0.05, lambda lane: lane[0]),
+        (rates.per_key, 0.0, lambda lane: lane),
+    ]:
+        times = defaultdict(list)
+        for at, lane, _ in crew.starts if rate else []:
+            times[name(lane)].append(at)
+        for starts in times.values():
+            for i, first in enumerate(starts):
+                inside = sum(first <= at < first + 1 - 1e-6 for at in starts[i:])
+                assert inside <= rate * (1 + slack) + 1
+
+
+def check_books(crew, report, rows):
+    """Each row is in one book alone: done, failed, behind one that failed, or not looked at."""
+    settled = set()
+    for part, outcome in report.partitions.items():
+        done = [(part, o) for o in unpack_offsets(outcome.done).to_pylist()]
+        failed = [(part, f.offset) for f in outcome.failed]
+        behind = [(part, o) for o, _ in outcome.blocked]
+        for book in (done, failed, behind):
+            assert len(set(book)) == len(book)
+            assert not settled & set(book)
+            settled |= set(book)
+        assert sorted(done) == sorted(at for at in crew.done if at[0] == part)
+        for row in rows:
+            at = (row.part, row.offset)
+            if row.part == part and at not in settled:
+                assert outcome.resume is not None
+                assert row.offset >= outcome.resume, f"{at} is lost"
+    assert (
+        len(crew.starts) == report.handled == len({(r.part, r.offset) for _, _, r in crew.starts})
+    )
+    return settled

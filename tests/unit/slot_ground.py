@@ -1,0 +1,68 @@
+"""Runs rows through a slot's code in this process."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pyarrow as pa
+
+from coopconsume.pace import Rates
+from coopconsume.record import RetryPolicy
+from coopconsume.report import BatchSpec, PartitionWork, unpack_offsets
+from coopconsume.slot import SlotRunner
+
+#: How handlers run: in the task's thread, on threads, as coroutines.
+WAYS = ["plain", "threads", "coroutines"]
+
+NAMES = ["part", "offset", "key_hash", "key", "value", "timestamp"]
+TYPES = [pa.int32(), pa.int64(), pa.int64(), pa.binary(), pa.binary(), pa.int64()]
+
+
+def in_way(way, handler):
+    """A handler, and how many at once, for one of the ways."""
+    if way != "coroutines":
+        return handler, 1 if way == "plain" else 4
+
+    async def coroutine(record):
+        await asyncio.sleep(0)
+        return handler(record)
+
+    return coroutine, 4
+
+
+def run(handler, rows, *, work=None, concurrency=1, ordering="key", way=None, **more):
+    """Run rows (partition, offset, key) of slot 3 through a handler."""
+    if way is not None:
+        handler, concurrency = in_way(way, handler)
+    slot, batches = prepared(handler, rows, work, concurrency, ordering, **more)
+    return slot.run(3, batches)
+
+
+def prepared(handler, rows, work=None, concurrency=1, ordering="key", **more):
+    """The runner of slot 3 and its rows, as a task has them."""
+    parts = sorted({row[0] for row in rows}) or [0]
+    work = work or {p: PartitionWork(((0, 10**6),)) for p in parts}
+    spec = BatchSpec(
+        batch=0, partitions=(("t", 10), ("t", 11)), slots=(3,), work={3: work}, ordering=ordering,
+        concurrency=concurrency, batch_time=more.pop("batch_time", 30.0),
+        handler_timeout=more.pop("handler_timeout", 30.0),
+        headers=False, rates=more.pop("rates", Rates()), run=more.pop("run_id", ""),
+    )  # fmt: skip
+    columns = [
+        [r[0] for r in rows], [r[1] for r in rows],
+        [hash(r[2]) & (2**63 - 1) if r[2] is not None else r[1] for r in rows],
+        [r[2] for r in rows], [b"v%d" % r[1] for r in rows], [1_000 + r[1] for r in rows],
+    ]  # fmt: skip
+    arrays = [pa.array(c, t) for c, t in zip(columns, TYPES, strict=True)]
+    batch = pa.RecordBatch.from_arrays(arrays, names=NAMES)
+    options = {"dead_letters": True, "send": None} | more
+    schema = options.pop("schema", None)
+    runner = SlotRunner(
+        spec, handler, options.pop("policy", RetryPolicy(jitter=0)), schema, **options
+    )
+    return runner, [batch.slice(i, 4) for i in range(0, batch.num_rows, 4)]
+
+
+def done(report, part=0):
+    """Offsets that a report counts as done."""
+    return unpack_offsets(report.partitions[part].done).to_pylist()

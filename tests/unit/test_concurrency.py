@@ -1,0 +1,255 @@
+"""Handlers side by side: threads by the hundred, coroutines by the thousand, time limits, rates."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import threading
+import time
+
+import pytest
+
+from coopconsume.coroutines import event_loop
+from coopconsume.pace import Rates
+from coopconsume.record import Reject, Retry, RetryPolicy
+from coopconsume.slot import is_async
+from tests.unit.slot_ground import WAYS, done, run
+
+
+def keyed(count, keys):
+    """So many rows (partition, offset, key) of so many keys, in turn."""
+    return [(0, o, b"%d" % (o % keys)) for o in range(count)]
+
+
+def test_a_hundred_threads_are_in_flight():
+    """A hundred handlers wait for each other: fewer at once would never get through."""
+    meeting = threading.Barrier(100, timeout=60)
+
+    def handler(record):
+        meeting.wait()
+
+    report = run(handler, keyed(300, 300), concurrency=100)
+    assert done(report) == list(range(300))
+
+
+def test_a_thousand_coroutines_are_in_flight():
+    """A thousand coroutines wait for each other, all on one event loop in one thread."""
+    here, threads, arrived = [], set(), asyncio.Event()
+
+    async def handler(record):
+        threads.add(threading.get_ident())
+        here.append(record.offset)
+        if len(here) == 1_000:
+            arrived.set()
+        await asyncio.wait_for(arrived.wait(), 60)
+
+    report = run(handler, keyed(1_500, 1_500), concurrency=1_000)
+    assert done(report) == list(range(1_500))
+    assert len(threads) == 1
+
+
+@pytest.mark.parametrize("way", ["threads", "coroutines"])
+def test_one_at_a_time_within_a_key_in_order(way):
+    """A hot key and many others: never two of a key at once, each key in its order."""
+    busy, order, most = set(), {}, [0]
+
+    def begin(record):
+        assert record.key not in busy
+        busy.add(record.key)
+        most[0] = max(most[0], len(busy))
+        order.setdefault(record.key, []).append(record.offset)
+
+    def plain(record):
+        begin(record)
+        time.sleep(0.001)
+        busy.discard(record.key)
+
+    async def coroutine(record):
+        begin(record)
+        await asyncio.sleep(0.001)
+        busy.discard(record.key)
+
+    rows = [(0, o, b"hot" if o % 2 else b"%d" % (o % 20)) for o in range(400)]
+    report = run(plain if way == "threads" else coroutine, rows, concurrency=8)
+    assert done(report) == list(range(400))
+    assert report.failures == 0
+    assert most[0] == 8
+    assert all(offsets == sorted(offsets) for offsets in order.values())
+
+
+def test_handlers_that_never_wait_leave_their_turn_to_others():
+    """Coroutines that compute alone do not keep one that waits from its time."""
+    ended = []
+
+    async def handler(record):
+        if record.offset == 0:
+            await asyncio.sleep(0.001)
+        else:
+            time.sleep(0.0002)  # noqa: ASYNC251 - as one that computes
+        ended.append(record.offset)
+
+    run(handler, keyed(3_000, 3_000), concurrency=4)
+    assert ended.index(0) < 2_000
+
+
+def test_the_event_loop_is_one_for_all_batches():
+    """What a handler keeps open belongs to a loop, and finds it again in the next batch."""
+    loops = set()
+
+    async def handler(record):
+        loops.add(id(asyncio.get_running_loop()))
+
+    for _ in range(3):
+        run(handler, keyed(3, 3), concurrency=2)
+    assert loops == {id(event_loop())}
+
+
+def test_a_coroutine_that_takes_too_long_is_cancelled_and_awaited():
+    """It may clean up, fails with TimeoutError, and its key waits while others go on."""
+    cleaned = []
+
+    async def handler(record):
+        if record.offset == 1:
+            try:
+                await asyncio.sleep(60)
+            finally:
+                await asyncio.sleep(0.05)
+                cleaned.append(record.offset)
+
+    rows = [(0, o, b"ab"[o % 2 : o % 2 + 1]) for o in range(6)]
+    report = run(handler, rows, concurrency=2, policy=RetryPolicy(timeout=1.0, jitter=0))
+    (failure,) = report.partitions[0].failed
+    assert failure.offset == 1
+    assert failure.error == "TimeoutError: the handler took longer than 1 s"
+    assert cleaned == [1]
+    assert done(report) == [0, 2, 4]
+
+
+def test_a_coroutine_that_ends_all_the_same_counts_and_the_next_is_not_cancelled():
+    """What came of it counts, even late; a record after it on the same seat has its own time."""
+
+    async def handler(record):
+        try:
+            await asyncio.sleep(60 if record.offset == 0 else 0.05)
+        except asyncio.CancelledError:
+            if record.offset:
+                raise
+
+    report = run(handler, keyed(3, 1), concurrency=1, policy=RetryPolicy(timeout=1.0))
+    assert done(report) == [0, 1, 2]
+
+
+def test_a_thread_that_is_late_but_ends_counts():
+    """A thread cannot be stopped: what it returns within its grace counts."""
+    report = run(
+        lambda record: time.sleep(1.6), keyed(2, 2), concurrency=2,
+        policy=RetryPolicy(timeout=1.5),
+    )  # fmt: skip
+    assert done(report) == [0, 1]
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_policy_tells_errors_apart(way):
+    """Some are given up at once, some tried again; Retry always is, whatever the policy."""
+
+    class Broken(OSError):
+        pass
+
+    errors = [OSError("a"), Broken("b"), ValueError("c"), Retry(), Reject("e"), KeyError("f")]
+
+    def handler(record):
+        raise errors[record.offset]
+
+    policy = RetryPolicy(retry_on=(OSError, KeyError), give_up_on=(Broken,), backoff=3, jitter=0)
+    report = run(handler, keyed(6, 6), way=way, policy=policy)
+    assert sorted(f.offset for f in report.partitions[0].failed) == [0, 3, 5]
+    assert sorted(letter.offset for letter in report.dead) == [1, 2, 4]
+
+
+def test_max_attempts_hold_for_every_kind_of_failure():
+    """Out of attempts is out of attempts, also for one that asks for another."""
+    policy = RetryPolicy(max_attempts=1, retry_on=(OSError,))
+
+    def handler(record):
+        raise Retry(after=5)
+
+    assert [letter.offset for letter in run(handler, keyed(2, 2), policy=policy).dead] == [0, 1]
+
+
+@pytest.mark.parametrize(
+    ("fields", "error"),
+    [
+        ({"timeout": 0}, ValueError),
+        ({"retry_on": ("OSError",)}, TypeError),
+        ({"give_up_on": (3,)}, TypeError),
+    ],
+)
+def test_a_policy_that_makes_no_sense_is_refused(fields, error):
+    """The message names the field."""
+    with pytest.raises(error, match=next(iter(fields))):
+        RetryPolicy(**fields)
+
+
+def test_one_class_may_stand_for_a_tuple():
+    """As in an except clause."""
+    assert RetryPolicy(retry_on=OSError).retry_on == (OSError,)
+    assert RetryPolicy(give_up_on=[OSError]).may_give_up
+    assert not RetryPolicy().may_give_up
+
+
+def test_rates_hold_for_slot_share_and_key():
+    """So many starts a second, however many handlers there could be."""
+    starts = []
+
+    def handler(record):
+        starts.append((time.monotonic(), record.partition, record.key))
+
+    rows = [(o % 2, o, b"%d" % (o % 4)) for o in range(24)]
+    report = run(handler, rows, concurrency=8, rates=Rates(per_key=20.0))
+    assert (done(report, 0), done(report, 1)) == ([*range(0, 24, 2)], [*range(1, 24, 2)])
+    for key in {key for _, _, key in starts}:
+        times = [at for at, _, name in starts if name == key]
+        # Six of a key at twenty a second.
+        assert times[-1] - times[0] >= 5 / 20 - 0.001
+
+
+@pytest.mark.parametrize("way", ["threads", "coroutines"])
+def test_a_slow_rate_is_reached_not_undercut(way):
+    """Those who wait for the rate are woken in time."""
+    starts = []
+    rows = keyed(20, 20)
+    began = time.monotonic()
+    run(lambda record: starts.append(time.monotonic()), rows, way=way, rates=Rates(per_slot=50.0))
+    assert len(starts) == 20
+    # 20 at 50 a second are 0.4 s; a waiting worker that slept on would take a second for each.
+    assert starts[-1] - starts[0] >= 0.3
+    assert time.monotonic() - began < 10
+
+
+def test_async_handlers_are_known():
+    """A function, a bound method, an object with an async call, a partial."""
+
+    class Caller:
+        async def __call__(self, record):
+            pass
+
+        async def method(self, record):
+            pass
+
+    async def function(record, more=None):
+        pass
+
+    for handler in (Caller(), Caller().method, function, functools.partial(function, more=1)):
+        assert is_async(handler)
+    assert not is_async(print)
+
+
+def test_a_coroutine_that_nobody_awaits_is_told():
+    """A plain function that returns a coroutine is a mistake, and fails as one."""
+
+    async def inner():
+        pass
+
+    report = run(lambda record: inner(), keyed(1, 1))
+    (failure,) = report.partitions[0].failed
+    assert "async def" in failure.error

@@ -1,0 +1,235 @@
+"""Workers that die: what they leave behind, who is charged with it, and who is not."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import os
+import time
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from commits import OffsetRanges
+from coopconsume.blackbox import BlackBox, last_words
+from coopconsume.handling import OUTLIVED
+from coopconsume.record import RetryPolicy
+from coopconsume.report import PartitionWork
+from coopconsume.suspects import Suspects
+from tests.unit.slot_ground import WAYS, done, prepared, run
+
+
+@pytest.fixture(autouse=True)
+def _own_folder(tmp_path, monkeypatch):
+    """Boxes lie in the test's folder."""
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+
+
+def in_a_worker(slot, batches):
+    """Run a slot in a process of its own, as Spark's workers are; returns its exit status."""
+    worker = os.fork()
+    if worker == 0:
+        try:
+            slot.run(3, batches)
+        finally:
+            os._exit(0)
+    return os.waitstatus_to_exitcode(os.waitpid(worker, 0)[1])
+
+
+ROWS = [(0, o, b"ab"[o % 2 : o % 2 + 1]) for o in range(8)]
+
+
+def dies_at(offset):
+    """A handler that kills its worker at an offset."""
+
+    def handler(record):
+        if record.offset == offset:
+            os._exit(9)
+
+    return handler
+
+
+@pytest.mark.parametrize("concurrency", [1, 2])
+def test_the_record_that_killed_its_worker_is_charged_an_attempt(concurrency, tmp_path):
+    """Spark's second attempt starts nothing, names the record, and leaves the rest undone."""
+    rows = ROWS if concurrency == 1 else [(0, o, b"a") for o in range(8)]
+    slot, batches = prepared(dies_at(3), rows, concurrency=concurrency, run_id="r1")
+    assert in_a_worker(slot, batches) == 9
+    report = slot.after_a_crash(3, batches)
+    assert report.crashed
+    assert not report.unknown
+    assert not report.suspects
+    (failure,) = report.partitions[0].failed
+    assert (failure.offset, failure.attempts, failure.key) == (3, 1, rows[3][2])
+    assert "worker" in failure.error
+    assert done(report) == []
+    assert report.partitions[0].resume == 0
+    assert not list(tmp_path.iterdir()), "the box is taken away"
+
+
+def test_it_becomes_a_dead_letter_by_policy():
+    """Out of attempts, the record is given up whole, without another call."""
+    slot, batches = prepared(
+        dies_at(3), ROWS, run_id="r2", policy=RetryPolicy(max_attempts=1)
+    )  # fmt: skip
+    in_a_worker(slot, batches)
+    report = slot.after_a_crash(3, batches)
+    assert [(d.offset, d.value, d.attempts) for d in report.dead] == [(3, b"v3", 1)]
+    assert done(report) == [3]
+
+
+def test_of_several_at_work_none_is_charged_but_all_are_suspects():
+    """Nobody knows which of them it was."""
+    slot, batches = prepared(slow_but_for(3), ROWS[2:4], concurrency=2, run_id="r3")
+    assert in_a_worker(slot, batches) == 9
+    report = slot.after_a_crash(3, batches)
+    assert sorted(report.suspects) == [(0, 2), (0, 3)]
+    assert report.partitions[0].failed == []
+    assert report.partitions[0].resume == 0
+
+
+def slow_but_for(offset):
+    """All wait; one kills the worker once another waits."""
+
+    def handler(record):
+        if record.offset == offset:
+            time.sleep(0.3)
+            os._exit(9)
+        time.sleep(60)
+
+    return handler
+
+
+def test_a_thread_that_never_ends_has_its_worker_ended_and_is_charged():
+    """After its time and as much again; the others at work are not charged."""
+
+    def handler(record):
+        time.sleep(60 if record.offset == 2 else 0.01)
+
+    rows = [(0, o, b"%d" % (o % 2)) for o in range(200)]
+    slot, batches = prepared(
+        handler, rows, concurrency=2, run_id="r4", policy=RetryPolicy(timeout=0.2, jitter=0)
+    )  # fmt: skip
+    assert in_a_worker(slot, batches) == OUTLIVED
+    report = slot.after_a_crash(3, batches)
+    (failure,) = report.partitions[0].failed
+    assert failure.offset == 2
+    assert "did not end in time" in failure.error
+    assert not report.suspects
+
+
+def test_what_outlives_its_batch_is_charged_too():
+    """The end of a batch's life is the last time limit of all."""
+    slot, batches = prepared(
+        lambda record: time.sleep(60), ROWS[:1], run_id="r5", batch_time=0.1, handler_timeout=0.2
+    )
+    assert in_a_worker(slot, batches) == OUTLIVED
+    assert [f.offset for f in slot.after_a_crash(3, batches).partitions[0].failed] == [0]
+
+
+def test_without_a_box_nothing_is_known():
+    """As on another host: the outcome is unknown, and nobody is charged."""
+    slot, batches = prepared(dies_at(3), ROWS, run_id="r6")
+    report = slot.after_a_crash(3, batches)
+    assert report.unknown
+    assert not report.crashed
+
+
+def test_a_worker_that_may_still_run_is_not_taken_for_dead(tmp_path):
+    """Its box stays where it is, and nothing of it is taken for granted."""
+    path = tmp_path / "box"
+    box = BlackBox(path, 2)
+    box.enter(1, 0, 5)
+    assert last_words(path) is None
+    assert path.exists()
+    box.close()
+    assert not path.exists()
+
+
+def test_a_box_that_cannot_be_made_costs_nothing(tmp_path):
+    """No room, no rights: the worker goes on without."""
+    box = BlackBox(tmp_path / "no" / "folder", 1)
+    box.enter(0, 0, 2**62)
+    box.leave(0)
+    box.close()
+    assert last_words(tmp_path / "nothing") is None
+
+
+def test_a_run_that_ends_well_leaves_nothing_behind(tmp_path):
+    """However it handled its records."""
+    for concurrency in (1, 2):
+        slot, batches = prepared(lambda record: None, ROWS, concurrency=concurrency, run_id="r7")
+        slot.run(3, batches)
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_record_that_has_had_its_attempts_is_given_up_without_another_call(way):
+    """Its last attempt ended with its worker, and nobody could say so at the time."""
+    called = []
+    work = {0: PartitionWork(((0, 99),), attempts={1: 3, 2: 2})}
+    report = run(
+        lambda record: called.append(record.offset), ROWS[:4], way=way, work=work,
+        policy=RetryPolicy(max_attempts=3),
+    )  # fmt: skip
+    assert sorted(called) == [0, 2, 3]
+    assert [(d.offset, d.attempts) for d in report.dead] == [(1, 3)]
+    assert done(report) == [0, 1, 2, 3]
+
+
+def test_a_pending_record_may_start_while_its_key_is_blocked():
+    """It alone: what waits behind it waits until it is known to be done."""
+    called = []
+    a, b = (hash(key) & (2**63 - 1) for key in (b"a", b"b"))
+    work = {0: PartitionWork(((0, 99),), blocked=frozenset({a, b}), tries=frozenset({1, 2}))}
+    for way in WAYS:
+        called.clear()
+        report = run(lambda record: called.append(record.offset), ROWS, way=way, work=work)
+        assert sorted(called) == [1, 2]
+        assert sorted(o for o, _ in report.partitions[0].blocked) == [0, 3, 4, 5, 6, 7]
+
+
+@given(
+    count=st.integers(1, 3_000), culprit=st.floats(0, 1), known=st.booleans(),
+    at_once=st.integers(1, 50),
+)  # fmt: skip
+@settings(max_examples=300, deadline=None)
+def test_the_culprit_is_alone_after_as_many_crashes_as_halvings(count, culprit, known, at_once):
+    """Whoever it is, whatever the workers leave behind; the innocent pass on the way."""
+    slot, bad = Suspects(), int(culprit * (count - 1))
+    todo = OffsetRanges([(0, count - 1)])
+    for crashes in itertools.count(1):
+        assert crashes <= 4 + math.log2(count) + 1, "it takes too long"
+        while True:
+            allowed = slot.allowed
+            given = {0: todo} if allowed is None else {0: todo & allowed[0]}
+            assert given[0], "a slot that gets nothing stands still"
+            if bad in given[0]:
+                break
+            todo = todo - given[0]
+            slot.passed(given)
+        around = [o for o in range(bad, min(count, bad + at_once)) if o in given[0]]
+        at_work = {0: OffsetRanges.from_offsets(around)} if known else None
+        if known and len(around) == 1:
+            slot.crashed(given, at_work, charged=True)
+            assert slot.allowed is None
+            return
+        slot.crashed(given, at_work, charged=False)
+        if slot.culprit is not None:
+            assert slot.culprit == (0, bad)
+            return
+
+
+def test_one_crash_alone_changes_nothing():
+    """Hosts die: the slot gets its work as it was, and once that passes all is forgotten."""
+    slot, given = Suspects(), {0: OffsetRanges([(0, 99)]), 1: OffsetRanges([(5, 6)])}
+    slot.crashed(given, None, charged=False)
+    assert slot.allowed is None
+    slot.passed(given)
+    slot.crashed(given, None, charged=False)
+    assert slot.allowed is None
+    slot.crashed(given, None, charged=False)
+    assert slot.allowed == {0: OffsetRanges([(0, 50)])}
+    slot.crashed({0: OffsetRanges([(0, 50)])}, {}, charged=False)
+    assert slot.allowed is None, "nothing was at work: it was no record's doing"
