@@ -10,6 +10,7 @@ from coopconsume.audit import Audit
 from coopconsume.classic import cores, usable_session
 from coopconsume.drawing import assignment_html, group_html, in_time
 from coopconsume.errors import AlreadyClosed, InvalidOption, MissingOption, NotPolled
+from coopconsume.frames import BatchHandler
 from coopconsume.membership import Membership
 from coopconsume.options import Options
 from coopconsume.overview import overview_of
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 
     from assignors import KeyRange
     from commits import CommitResult, OffsetRanges, PartitionCommits
+    from coopconsume.frames import Format
     from coopconsume.holding import Holding
     from coopconsume.holding import TopicPartition as Name
     from coopconsume.membership import RebalanceListener
@@ -36,6 +38,7 @@ if TYPE_CHECKING:
 
 _POLL_EVERY = 0.1
 _DRAW_TIMEOUT = 3.0
+_MOST_IN_A_FRAME = 100_000
 
 
 class _Assignment(dict["TopicPartition", "list[KeyRange]"]):
@@ -396,6 +399,54 @@ class CooperativeConsumer:
             self, handler, concurrency=concurrency, ordering=ordering, retry=retry,
             dead_letter=dead_letter, on_dead=on_dead, output=output, output_schema=output_schema,
             output_mode=output_mode,
+        )  # fmt: skip
+
+    def foreach_batch(
+        self,
+        handler: Any,
+        *,
+        max_records: int = 1_000,
+        format: Format = "arrow",  # noqa: A002 - as in PySpark
+        ordering: Ordering = "key",
+        retry: RetryPolicy | None = None,
+        dead_letter: str | None = None,
+        output: str | None = None,
+        output_schema: Any = None,
+    ) -> CooperativeForeach:
+        """Call a handler with many records at once, in their order, and settle each by itself.
+
+        A frame holds records of one partition and slot, with the columns ``topic``, ``partition``,
+        ``offset``, ``key``, ``value``, ``timestamp``, ``attempt`` and, with ``includeHeaders``,
+        ``headers``. A slot handles one frame after another.
+
+        Args:
+            handler: A function of a frame, plain or ``async``, or its name as
+                ``module:function``. It returns None if all are done; or a list of outcomes, one a
+                row: None, an output row or several, `Retry`, `Reject` or another exception; or a
+                column, in which null and true are done, false and texts are tried again. What it
+                raises holds for every row. A row behind a failed one of its key waits, whatever
+                was answered for it.
+            max_records: In one frame, 1 to 100,000.
+            format: ``arrow`` for a `pyarrow.RecordBatch`, ``pandas`` for a DataFrame.
+            ordering: As in `foreach`.
+            retry: As in `foreach`; its ``timeout`` holds for a frame.
+            dead_letter: As in `foreach`.
+            output: As in `foreach`.
+            output_schema: As in `foreach`.
+
+        Raises:
+            HandlerNotUsable: The handler cannot be found, called or pickled.
+            InvalidOption: An argument is out of its range, or lacks its counterpart.
+            TableUnusable: A table has other columns.
+        """
+        if not isinstance(max_records, int) or not 1 <= max_records <= _MOST_IN_A_FRAME:
+            hint = f"give 1 to {_MOST_IN_A_FRAME:,}"
+            raise InvalidOption("max_records", repr(max_records), hint)
+        if format not in ("arrow", "pandas"):
+            raise InvalidOption("format", repr(format), "give arrow or pandas")
+        return CooperativeForeach(
+            self, BatchHandler(handler, max_records, format), concurrency=1, ordering=ordering,
+            retry=retry, dead_letter=dead_letter, output=output, output_schema=output_schema,
         )  # fmt: skip
 
     def run_by(self, query: CooperativeQuery) -> None:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from coopconsume.batch import Work
 from coopconsume.errors import HandlerNotUsable, InvalidOption, TopicNotFound
+from coopconsume.frames import BatchHandler
 from coopconsume.job import Job
 from coopconsume.options import parse_seconds
 from coopconsume.progress import Meter, Progress
@@ -269,9 +270,10 @@ def check_handler(handler: Any) -> None:
     """
     from pyspark import cloudpickle
 
-    shown = handler if isinstance(handler, str) else getattr(handler, "__qualname__", repr(handler))
+    named = handler.function if isinstance(handler, BatchHandler) else handler
+    shown = named if isinstance(named, str) else getattr(named, "__qualname__", repr(named))
     try:
-        found = resolve_handler(handler)
+        found = resolve_handler(named)
         cloudpickle.dumps(handler)  # type: ignore[no-untyped-call]
     except Exception as error:
         raise HandlerNotUsable(shown, f"{type(error).__name__}: {error}") from error

@@ -10,6 +10,7 @@ import importlib
 import os
 import pickle
 import time
+from dataclasses import replace
 from inspect import iscoroutinefunction
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +19,7 @@ import pyarrow as pa
 from coopconsume.blackbox import BlackBox, box_path, last_words
 from coopconsume.coroutines import run_coroutines
 from coopconsume.crew import run_threads
+from coopconsume.frames import BatchHandler, run_frames
 from coopconsume.handling import Life, run_serial
 from coopconsume.ledger import Ledger
 from coopconsume.report import SlotReport
@@ -49,6 +51,8 @@ def resolve_handler(handler: Handler | str) -> Handler:
         ValueError: The text is not of that form, or names nothing callable.
         ImportError: The module cannot be imported.
     """
+    if isinstance(handler, BatchHandler):
+        return replace(handler, function=resolve_handler(handler.function))
     if not isinstance(handler, str):
         return handler
     module, _, name = handler.partition(":")
@@ -116,7 +120,8 @@ class SlotRunner:
         spec = self._spec
         ledger = self._ledger(slot)
         handler = resolve_handler(self._handler)
-        box = BlackBox(box_path(spec, slot), spec.concurrency)
+        seats = handler.max_records if isinstance(handler, BatchHandler) else spec.concurrency
+        box = BlackBox(box_path(spec, slot), seats)
         life = Life(spec, box)
         _current_slot = slot
         try:
@@ -162,6 +167,8 @@ def culprits_of(words: LastWords) -> list[tuple[int, int]]:
 
 def _way_of(handler: Handler, ledger: Ledger) -> Callable[..., None]:
     """How the rows of a slot are run."""
+    if isinstance(handler, BatchHandler):
+        return run_frames
     if is_async(handler):
         return run_coroutines
     spec = ledger.spec
