@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from coopconsume.pace import Rates
 from coopconsume.report import BatchSpec
 from coopconsume.slot import REPORT_SCHEMA, SlotRunner
 from coopconsume.source import Span, Wanted, batch_frame
@@ -71,6 +72,7 @@ class Running:
     tag: str
     shift: Shift
     run: str = ""
+    trial: bool = False
     first_report: float | None = None
     handled: int = 0
     rate: float = 0.0
@@ -89,6 +91,7 @@ def run_batch(
     running: Running,
     partitions: Sequence[Partition],
     slices: int,
+    slots: int,
     send: Callable[[bytes], None] | None,
 ) -> dict[int, bytes | None]:
     """Run one batch as one Spark job; returns when its slowest slot is through.
@@ -100,6 +103,7 @@ def run_batch(
         running: The batch.
         partitions: By their index in the run.
         slices: Spark partitions to read in, at least.
+        slots: Of the job, which share its rate.
         send: Takes reports as tasks end; None: they come back as rows.
 
     Returns:
@@ -120,6 +124,8 @@ def run_batch(
         handler_timeout=options.handler_timeout,
         headers=work.needs_headers(options),
         park=work.park,
+        rates=rates_of(options, slots),
+        break_after=1 if running.trial else options.circuit_breaker or 0,
         run=running.run,
     )
     spans = []
@@ -142,6 +148,16 @@ def run_batch(
     finally:
         spark.removeTag(running.tag)
     return {row.slot: None if row.report is None else bytes(row.report) for row in rows}
+
+
+def rates_of(options: Options, slots: int) -> Rates:
+    """How many records a second one slot may start."""
+    total = options.max_records_per_second
+    return Rates(
+        None if total is None else total / slots,
+        options.max_records_per_second_per_share,
+        options.max_records_per_second_per_key,
+    )
 
 
 def _slots(partition: Partition, plan: BatchPlan) -> tuple[tuple[KeyRange, int], ...]:

@@ -36,7 +36,8 @@ class Desk:
         self._lanes = Lanes(Pace(rates) if rates else None)
         self._done: dict[int, list[int]] = {part: [] for part in ledger.work}
         self._names = ledger.spec.partitions
-        self.deadline = float("inf")
+        self._deadline = float("inf")
+        self._settled = 0
         self.is_closed = False
 
     @property
@@ -55,9 +56,19 @@ class Desk:
         """Rows that handlers work on."""
         return self._lanes.running
 
+    @property
+    def deadline(self) -> float:
+        """The instant from which on nothing starts."""
+        return self._deadline
+
+    @deadline.setter
+    def deadline(self, instant: float) -> None:
+        if not self._ledger.report.tripped:
+            self._deadline = instant
+
     def is_late(self, now: float) -> bool:
         """Whether the time box has closed; a slot may start one record in any case."""
-        return now >= self.deadline and self._ledger.report.handled > 0
+        return now >= self._deadline and self._ledger.report.handled > 0
 
     def is_through(self, now: float) -> bool:
         """Whether nothing will start any more."""
@@ -86,17 +97,27 @@ class Desk:
             if attempt == 1 or not ledger.is_spent(attempt):
                 ledger.report.handled += 1
                 return lane, row, record
-            ledger.give_up_spent(row, record)
-            self.settle(lane, row, record, None)
+            self._settle(lane, row, done=ledger.give_up_spent(row, record))
         return None
 
     def settle(self, lane: Lane, row: Row, record: Record, answer: Any) -> None:
         """A handler has returned or raised."""
+        self._settled += 1
+        if answer is None:
+            self._settle(lane, row, done=True)
+            return
         ledger = self._ledger
-        if answer is None or ledger.answer(row, record, answer):
+        ledger.number = self._settled
+        self._settle(lane, row, done=ledger.answer(row, record, answer))
+        if ledger.report.tripped:
+            self._deadline = 0.0
+
+    def _settle(self, lane: Lane, row: Row, *, done: bool) -> None:
+        if done:
             self._done[row.part].append(row.offset)
             self._lanes.settle(lane, flows=True)
             return
+        ledger = self._ledger
         for waiting in self._lanes.settle(lane, flows=lane[1] not in ledger.blocked[row.part]):
             ledger.block(waiting)
 

@@ -61,6 +61,7 @@ class Frames:
         self._ledger = ledger
         self._life = life
         self._deadline = 0.0
+        self._settled = 0
         self._gathered: dict[int, list[pa.RecordBatch]] = {part: [] for part in ledger.work}
 
     def run(self, batches: Iterable[pa.RecordBatch]) -> None:
@@ -85,7 +86,8 @@ class Frames:
     def _handle(self, batch: pa.RecordBatch) -> None:
         ledger = self._ledger
         part = batch.column(0)[0].as_py()
-        if ledger.report.handled and time.monotonic() >= self._deadline:
+        late = ledger.report.tripped or time.monotonic() >= self._deadline
+        if ledger.report.handled and late:
             ledger.report.timed_out = True
             ledger.unlooked(part, batch.column(1)[0].as_py())
             return
@@ -98,6 +100,7 @@ class Frames:
         answer = self._call(self._frame(part, batch))
         self._life.box.leave_all()
         if answer is None:
+            self._settled += batch.num_rows
             ledger.done[part].append(offsets)
         else:
             self._settle(part, batch, outcomes_of(answer, batch.num_rows))
@@ -113,8 +116,8 @@ class Frames:
             if ledger.is_blocked(row):
                 ledger.block(row)
             elif ledger.is_spent(attempt):
-                ledger.give_up_spent(row, self._record(row, attempt))
-                ledger.done[part].append(pa.array([row.offset], pa.int64()))
+                if ledger.give_up_spent(row, self._record(row, attempt)):
+                    ledger.done[part].append(pa.array([row.offset], pa.int64()))
             else:
                 keep.append(True)
                 continue
@@ -164,6 +167,8 @@ class Frames:
                 ledger.block(row)
                 continue
             record = self._record(row, ledger.attempt(part, row.offset))
+            self._settled += 1
+            ledger.number = self._settled
             try:
                 answer = as_answer(outcome)
             except TypeError as error:

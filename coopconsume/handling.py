@@ -75,7 +75,7 @@ class Life:
             self._timer.cancel()
 
 
-def run_serial(
+def run_serial(  # noqa: C901, PLR0915 - one loop, for the sake of each record
     batches: Iterable[pa.RecordBatch], handler: Handler, ledger: Ledger, life: Life
 ) -> None:
     """Handle the rows one after another in the task's own thread; the cheapest way by far."""
@@ -95,7 +95,7 @@ def run_serial(
         columns = [batch.column(name).to_pylist() for name in (_OFFSET, _KEY, _VALUE, _STAMP)]
         hashes: list[int] = []  # Needed only where something failed.
         skipped: list[int] = []
-        deadline = life.begin()
+        deadline = 0.0 if report.tripped else life.begin()
         for i, part, offset, key, value, stamp, headers in zip(
             range(rows), parts, *columns, headers_of(batch), strict=True
         ):
@@ -127,8 +127,11 @@ def run_serial(
             if answer is not None:
                 hashes = hashes or batch.column(_HASH).to_pylist()
                 row = Row(part, offset, hashes[i], key, value, stamp, headers)
+                ledger.number = handled
                 if not ledger.answer(row, record, answer):
                     skipped.append(i)
+                    if report.tripped:
+                        deadline = 0.0
         cells[code] = 0
         done_rows(ledger, batch, skipped)
         report.handled = handled

@@ -29,6 +29,7 @@ from typing import TYPE_CHECKING, Any
 
 from commits import CommitLogUnavailable, FencedMember, OffsetRanges
 from coopconsume.batch import Running, Work, run_batch
+from coopconsume.breaker import Breaker
 from coopconsume.classic import open_mailbox
 from coopconsume.errors import BrokerUnreachable, HandlerFailed, TopicNotFound, TopicReplaced
 from coopconsume.failures import FailuresInARow, reason
@@ -58,6 +59,8 @@ _IDLE_WAIT = 0.2
 _FAILED_BATCHES = 3
 #: Seconds for the last commit before shares are handed over.
 _LAST_COMMIT = 10.0
+#: Offsets of the one batch that finds out whether a pause may end.
+_TRIAL_OFFSETS = 200
 
 
 @dataclass
@@ -105,6 +108,7 @@ class Job:
         self._batch_at = 0.0
         self._failures = FailuresInARow()
         self._suspects: dict[int, Suspects] = {}
+        self._breaker = Breaker(self._options.circuit_breaker, self._options.circuit_breaker_pause)
         self._stopping = False
         self._waiters: list[tuple[dict[TopicPartition, int], threading.Event]] = []
         # Every slot may be a straggler in a batch of its own.
@@ -294,6 +298,8 @@ class Job:
         waits = [_IDLE_WAIT]
         waits += [due - now for p in self.partitions if (due := p.next_due()) is not None]
         waits += [at - now for at in self._barred.values()]
+        if self._breaker.state == "open":
+            waits = [max(0.0, self._breaker.until - now), _IDLE_WAIT]
         if self._hand_over or (self._busy and len(self._busy) < self._slots):
             waits.append(0.05)
         if self._shift is not None and self._shift.saver.due is not None:
@@ -353,6 +359,8 @@ class Job:
         self._barred = {slot: at for slot, at in self._barred.items() if at > now}
         if self._stopping or now - self._batch_at < self._work.interval:
             return
+        if not self._breaker.may_start(now) or any(r.trial for r in self._running.values()):
+            return
         young = 0
         for running in self._current():
             since, taken = running.first_report, now - running.started
@@ -374,9 +382,10 @@ class Job:
         plan = self._plan(shift, free, now, limits)
         if plan is None:
             return
+        trial = self._breaker.state == "trial"
         number = next(self._numbers)
         tag = f"coopconsume-{self._run_id}-{number}"
-        running = Running(number, plan, set(plan.slots), now, tag, shift, self._run_id)
+        running = Running(number, plan, set(plan.slots), now, tag, shift, self._run_id, trial)
         self._running[number] = running
         self._busy |= dict.fromkeys(plan.slots, number)
         self._batch_at = now
@@ -394,7 +403,12 @@ class Job:
                     some = allowed.get(slot)
                     only = None if some is None else some.get(part, OffsetRanges())
                     partition.shares[slot].only = only
-        plan = plan_batch(shift.partitions, free, now, limits)
+        if self._breaker.state == "trial":
+            few = Limits(_TRIAL_OFFSETS, limits.max_pending, limits.max_ranges)
+            plans = (plan_batch(shift.partitions, [slot], now, few) for slot in free)
+            plan = next((found for found in plans if found is not None), None)
+        else:
+            plan = plan_batch(shift.partitions, free, now, limits)
         for slot, some in allowed.items():
             if some is not None and (plan is None or slot not in plan.work):
                 # Done, deleted or waiting by now: not among the suspects any more.
@@ -416,7 +430,7 @@ class Job:
         try:
             rows = run_batch(
                 self._spark, self._options, self._work, running, running.shift.partitions, slices,
-                self._send,
+                self._slots, self._send,
             )  # fmt: skip
         except BaseException as error:  # noqa: BLE001 - told to the loop
             self._post(self._batch_ended, running, {}, error)
@@ -439,7 +453,7 @@ class Job:
         running.first_report = running.first_report or now
         running.handled += report.handled
         running.rate += report.handled / max(report.busy, 0.001)
-        running.timed_out |= report.timed_out
+        running.timed_out |= report.timed_out and not report.tripped
         self._busy.pop(report.slot, None)
         if report.crashed:
             at_work = _by_part(report.suspects, sorted(running.plan.wanted))
@@ -451,11 +465,22 @@ class Job:
             if report.slot in self._suspects:
                 self._suspects[report.slot].passed(_given(running, report.slot))
         self._take_in(running, report, now)
+        self._look_for_a_pause(running, report, now)
         self._meter.reported(report)
         if not running.waiting:
             self._window.completed(running)
         if report.fatal:
             raise HandlerFailed(report.fatal)
+
+    def _look_for_a_pause(self, running: Running, report: SlotReport, now: float) -> None:
+        breaker = self._breaker
+        if breaker.reported(report.tripped, report.handled, now, trial=running.trial):
+            words = (
+                f"paused for {breaker.until - now:.0f} s by the circuit breaker: {breaker.reason}"
+            )
+            log.warning("%s", words)
+            self._meter.message = words
+        self._meter.breaker = breaker
 
     def _counts(self, running: Running) -> bool:
         """Whether what a batch's slots did may still be committed."""

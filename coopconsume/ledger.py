@@ -76,6 +76,9 @@ class Ledger:
         self.blocked: dict[int, set[int]] = {p: set(w.blocked) for p, w in self.work.items()}
         self.done: dict[int, list[pa.Array]] = {p: [] for p in self.work}
         self.retried = any(w.attempts for w in self.work.values())
+        #: Which answer it is that comes next; kept up only where answers are failures.
+        self.number = 0
+        self._failed_at = self._streak = 0
         self.rows: list[dict[str, Any]] = []
         self.row_origins: list[tuple[int, int]] = []
 
@@ -107,10 +110,10 @@ class Ledger:
         """Whether there may be such records among the slot's."""
         return any(self.is_spent(n + 1) for w in self.work.values() for n in w.attempts.values())
 
-    def give_up_spent(self, row: Row, record: Record) -> None:
-        """Settle a record that has had all its attempts, without another call."""
+    def give_up_spent(self, row: Row, record: Record) -> bool:
+        """Settle a record that has had all its attempts, without another call; as `answer`."""
         spent = record._replace(attempt=record.attempt - 1)
-        self.answer(row, spent, WorkerEnded("its worker ended with its last attempt"))
+        return self.answer(row, spent, WorkerEnded("its worker ended with its last attempt"))
 
     def block(self, row: Row) -> None:
         """The row waits behind an earlier one of its lane."""
@@ -133,6 +136,8 @@ class Ledger:
             str(error) if isinstance(error, Retry | Reject) else f"{type(error).__name__}: {error}"
         )
         text = text[:_ERROR_CHARS]
+        if not isinstance(error, Retry | Reject):
+            self._count_in_a_row(text)
         if isinstance(error, Reject) and not self.dead_letters:
             where = f"{record.topic}-{record.partition}@{record.offset}"
             self.report.fatal = (
@@ -154,6 +159,12 @@ class Ledger:
         if self.spec.ordering != "none":
             self.blocked[row.part].add(self.lane(row))
         return False
+
+    def _count_in_a_row(self, text: str) -> None:
+        self._streak = self._streak + 1 if self.number == self._failed_at + 1 else 1
+        self._failed_at = self.number
+        if 0 < self.spec.break_after <= self._streak:
+            self.report.tripped = text
 
     def charge(
         self, batch: pa.RecordBatch, culprits: set[tuple[int, int]], *, overdue: bool

@@ -70,6 +70,13 @@ def _whole(low: int, high: int = 2**63 - 1) -> Callable[[Any], int]:
     return parse
 
 
+def _rate(value: Any) -> float:
+    rate = float(value)
+    if not 0 < rate < float("inf"):
+        raise ValueError("give a number above 0")
+    return rate
+
+
 def _flag(value: Any) -> bool:
     text = str(value).strip().lower()
     if text not in ("true", "false"):
@@ -181,6 +188,16 @@ TABLE: tuple[Option, ...] = (
            "Seconds to wait for running handlers before a share moves to a new owner."),
     Option("maxPending", 100_000, _whole(1),
            "Pending records of a partition at which no new ones are taken."),
+    Option("maxRecordsPerSecond", None, _rate,
+           "Records a second that may start in all; each slot has its part of it."),
+    Option("maxRecordsPerSecondPerShare", None, _rate,
+           "Records a second that may start of one partition in one slot."),
+    Option("maxRecordsPerSecondPerKey", None, _rate,
+           "Records a second that may start of one key, within a batch."),
+    Option("circuitBreaker", None, _whole(1, 1_000_000),
+           "Failures in a row in a slot after which the job pauses; Retry and Reject are none."),
+    Option("circuitBreakerPause", 30.0, _seconds(0.05),
+           "Seconds of the first pause; each failed trial doubles it, up to ten times."),
     Option("onExternalReset", "fail", _one_of("fail", "honour"),
            "When somebody else moved the group's offset in Kafka."),
     Option("deadLetter", None, _text,
@@ -222,6 +239,11 @@ class Options:
     handler_timeout: float
     drain_timeout: float
     max_pending: int
+    max_records_per_second: float | None
+    max_records_per_second_per_share: float | None
+    max_records_per_second_per_key: float | None
+    circuit_breaker: int | None
+    circuit_breaker_pause: float
     on_external_reset: str
     dead_letter: str | None
 

@@ -485,18 +485,21 @@ class Partition:
 
     def _release_due(self, share: Share, now: float) -> None:
         for lane, waiting in list(share.waiting.items()):
-            if waiting.due > now or waiting.is_trying:
+            if waiting.due > now:
                 continue
-            is_open = waiting.offset >= self.stable and waiting.offset not in self.done
-            if is_open and waiting.is_far:
+            if waiting.offset < self.stable or waiting.offset in self.done:
+                # Discarded, or settled by somebody else: its key flows on.
+                del share.waiting[lane]
+                share.todo |= OffsetRanges.from_offsets(waiting.behind)
+            elif waiting.is_trying:
+                continue
+            elif waiting.is_far:
                 # What waits behind it is not read again and again while it keeps failing.
                 waiting.is_trying = True
                 share.todo |= OffsetRanges.from_offsets([waiting.offset])
             else:
                 del share.waiting[lane]
-                # What was discarded is done: only its key flows on.
-                first = [waiting.offset] if is_open else []
-                share.todo |= OffsetRanges.from_offsets([*first, *waiting.behind])
+                share.todo |= OffsetRanges.from_offsets([waiting.offset, *waiting.behind])
 
 
 def cluster(offsets: OffsetRanges, span: int) -> tuple[list[tuple[int, int]], bool]:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from coopconsume.breaker import Breaker
     from coopconsume.plan import BatchPlan, Partition
     from coopconsume.report import SlotReport
 
@@ -66,6 +67,7 @@ class Meter:
         ]
         self._phases: dict[str, float] = {}
         self.message = "Initializing"
+        self.breaker: Breaker | None = None
 
     def joined(self, epoch: int) -> None:
         """The member works under another epoch."""
@@ -126,10 +128,12 @@ class Meter:
                 },
                 totals=dict(self.totals),
                 slots=[dict(slot) for slot in self.slots],
+                circuitBreaker=self.breaker.describe(now) if self.breaker else None,
                 partitions=[describe(partition, now) for partition in partitions],
             )
             self._recent.append(event)
-        self.message = "Running"
+        if self.breaker is None or self.breaker.state != "open":
+            self.message = "Running"
         if self._emit is not None:
             self._emit(event)
 

@@ -6,7 +6,7 @@ import time
 import uuid
 from typing import TYPE_CHECKING, Any, Literal
 
-from coopconsume.batch import Work
+from coopconsume.batch import Work, rates_of
 from coopconsume.errors import HandlerNotUsable, InvalidOption, TopicNotFound
 from coopconsume.frames import BatchHandler
 from coopconsume.job import Job
@@ -162,6 +162,14 @@ class CooperativeForeach:
             )  # fmt: skip
         if (output is None) != (output_schema is None):
             raise InvalidOption("output", repr(output), "give output and output_schema together")
+        if ordering != "key" and consumer.options.max_records_per_second_per_key is not None:
+            raise InvalidOption(
+                "maxRecordsPerSecondPerKey", f"ordering={ordering!r}", "it needs ordering='key'"
+            )
+        if isinstance(handler, BatchHandler) and rates_of(consumer.options, 1):
+            raise InvalidOption(
+                "maxRecordsPerSecond", "a batch handler", "give maxOffsetsPerTrigger, or foreach"
+            )
         check_handler(handler)
         self._handler = handler
         self._concurrency = concurrency

@@ -55,6 +55,7 @@ class BatchSpec:
         headers: Whether rows carry record headers.
         park: Whether a record that is given up holds its key back until somebody decides.
         rates: Records a second that may start.
+        break_after: Failures in a row after which nothing more starts; 0: it goes on.
         run: Tells this run of a job from all others; empty: what was at work is not kept for a
             second attempt of the task.
     """
@@ -70,6 +71,7 @@ class BatchSpec:
     headers: bool
     park: bool = False
     rates: Rates = field(default_factory=Rates)
+    break_after: int = 0
     run: str = ""
 
 
@@ -138,6 +140,7 @@ class SlotReport:
         started, ended: Wall clock seconds of the first and after the last handler; 0 without any.
         busy: Seconds spent between both.
         timed_out: The time box closed before the rows were through.
+        tripped: The last of so many failures in a row that nothing more was started; else empty.
         fatal: Why the job cannot go on, for the person who runs it; empty: it can.
     """
 
@@ -157,6 +160,7 @@ class SlotReport:
     ended: float = 0.0
     busy: float = 0.0
     timed_out: bool = False
+    tripped: str = ""
     fatal: str = ""
     pid: int = 0
 
