@@ -180,9 +180,9 @@ def test_a_straggling_key_costs_its_own_slot_alone(spark, kafka, topic, produce,
     """While one record takes its time, the other slots' records are handled and committed."""
     name = topic(1)
     produce(name, [(b"slow", b"")] + [(b"k%d" % (i % 100), b"") for i in range(1_000)])
-    opts = options(kafka, tmp_path, name, batchTime=20, handlerTimeout=20)
+    opts = options(kafka, tmp_path, name, slots=8, batchTime=20, handlerTimeout=20)
     released = tmp_path / "released"
-    (slow_range,) = [r for r in KeyRange().split(4) if r.contains(key_hash(b"slow"))]
+    (slow_range,) = [r for r in KeyRange().split(8) if r.contains(key_hash(b"slow"))]
     beside = sum(not slow_range.contains(key_hash(b"k%d" % (i % 100))) for i in range(1_000))
     with CooperativeConsumer(opts, spark) as consumer:
         query = consumer.foreach(Recorded(tmp_path / "history", Straggler(released))).start()
