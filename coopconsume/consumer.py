@@ -373,7 +373,8 @@ class CooperativeConsumer:
             handler: A function of a `Record`, or its name as ``module:function``. It returns
                 nothing, an output row (a dictionary) or several; it raises, or answers `Retry` or
                 `Reject`, when a record is not done.
-            concurrency: Handlers at once in a slot, on threads; in all ``slots`` times so many.
+            concurrency: Handlers at once in a slot, on threads, or on one event loop if the
+                handler is ``async``; in all ``slots`` times so many.
             ordering: What is handled strictly one after another: ``key``, ``partition`` or
                 ``none``.
             retry: By default a failed record is tried again for ever, 1 s to 60 s apart.
@@ -410,8 +411,10 @@ class CooperativeConsumer:
         ordering: Ordering = "key",
         retry: RetryPolicy | None = None,
         dead_letter: str | None = None,
-        output: str | None = None,
+        on_dead: OnDead = "continue",
+        output: str | Callable[[DataFrame, str], object] | None = None,
         output_schema: Any = None,
+        output_mode: OutputMode = "append",
     ) -> CooperativeForeach:
         """Call a handler with many records at once, in their order, and settle each by itself.
 
@@ -430,9 +433,8 @@ class CooperativeConsumer:
             format: ``arrow`` for a `pyarrow.RecordBatch`, ``pandas`` for a DataFrame.
             ordering: As in `foreach`.
             retry: As in `foreach`; its ``timeout`` holds for a frame.
-            dead_letter: As in `foreach`.
-            output: As in `foreach`.
-            output_schema: As in `foreach`.
+            dead_letter, on_dead: As in `foreach`.
+            output, output_schema, output_mode: As in `foreach`.
 
         Raises:
             HandlerNotUsable: The handler cannot be found, called or pickled.
@@ -446,7 +448,8 @@ class CooperativeConsumer:
             raise InvalidOption("format", repr(format), "give arrow or pandas")
         return CooperativeForeach(
             self, BatchHandler(handler, max_records, format), concurrency=1, ordering=ordering,
-            retry=retry, dead_letter=dead_letter, output=output, output_schema=output_schema,
+            retry=retry, dead_letter=dead_letter, on_dead=on_dead, output=output,
+            output_schema=output_schema, output_mode=output_mode,
         )  # fmt: skip
 
     def run_by(self, query: CooperativeQuery) -> None:
