@@ -433,8 +433,11 @@ class CooperativeConsumer:
             format: ``arrow`` for a `pyarrow.RecordBatch`, ``pandas`` for a DataFrame.
             ordering: As in `foreach`.
             retry: As in `foreach`; its ``timeout`` holds for a frame.
-            dead_letter, on_dead: As in `foreach`.
-            output, output_schema, output_mode: As in `foreach`.
+            dead_letter: As in `foreach`.
+            on_dead: As in `foreach`.
+            output: As in `foreach`.
+            output_schema: As in `foreach`.
+            output_mode: As in `foreach`.
 
         Raises:
             HandlerNotUsable: The handler cannot be found, called or pickled.

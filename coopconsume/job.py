@@ -217,6 +217,7 @@ class Job:
             late = self._hand_over is not None and self._hand_over.is_late
             more_to_come = not late and any(r.is_partly_back for r in self._current())
             shift.saver.save(more_to_come=more_to_come)
+            self._meter.idle(shift.partitions)
             if self._hand_over is not None:
                 self._hand_back(shift, self._hand_over)
             else:
@@ -545,7 +546,7 @@ class Job:
             self._failures.succeeded()
         elif self._counts(running):
             self._batch_failed(running, error)
-        self._meter.batch_ended(time.time() - running.started)
+        self._meter.batch_ended(running.number, time.time() - running.started)
 
     def _reported_nothing(self, running: Running, slot: int) -> None:
         parts = sorted(running.plan.wanted)

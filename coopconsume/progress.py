@@ -5,19 +5,33 @@ from __future__ import annotations
 import datetime as dt
 import itertools
 import json
+import logging
 import threading
 import time
 from collections import deque
 from typing import TYPE_CHECKING, Any
 
+from coopconsume.monitoring.listener import (
+    QueryIdleEvent,
+    QueryProgressEvent,
+    QueryStartedEvent,
+    QueryTerminatedEvent,
+)
+
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
     from coopconsume.breaker import Breaker
+    from coopconsume.monitoring.listener import QueryListener
     from coopconsume.plan import BatchPlan, Partition
     from coopconsume.report import SlotReport
 
+log = logging.getLogger(__name__)
+
 _KEPT = 100
+#: Seconds without a commit after which an event is made all the same.
+_IDLE_EVERY = 10.0
+_SUMS = ("lag", "pending", "parked", "gapRanges")
 _SHOWN_RANGES = 5
 _SHOWN_KEY_BYTES = 100
 
@@ -40,25 +54,27 @@ class Meter:
     """Counts what the loop does; read from other threads.
 
     Args:
-        identity: ``id``, ``runId`` and ``name`` of the query, put into every event.
+        identity: ``id``, ``runId``, ``name`` and ``groupId`` of the query, put into every event.
         slots: How many slots there are.
-        emit: Called with each event.
+        listeners: Are told of each event.
     """
 
     def __init__(
         self,
         identity: dict[str, Any],
         slots: int,
-        emit: Callable[[Progress], None] | None,
+        listeners: Sequence[QueryListener] = (),
     ) -> None:
         self._identity = identity
         self._epoch = 0
-        self._emit = emit
+        self._listeners = tuple(listeners)
         self._lock = threading.Lock()
         self._recent: deque[Progress] = deque(maxlen=_KEPT)
         self._began = self._last = time.time()
         self._batch = -1
-        self._handled_before = 0
+        self._before: dict[str, int] = {}
+        self._ends: dict[tuple[str, int], int] = {}
+        self._launched: dict[int, float] = {}
         self.totals = dict.fromkeys(
             ("handled", "done", "retries", "deadLetters", "failedBatches", "lostSlots"), 0
         )
@@ -66,8 +82,13 @@ class Meter:
             {"slot": s, "handled": 0, "failures": 0, "busySeconds": 0.0} for s in range(slots)
         ]
         self._phases: dict[str, float] = {}
+        self._told = time.monotonic()
         self.message = "Initializing"
         self.breaker: Breaker | None = None
+
+    def started(self) -> None:
+        """The query begins."""
+        self._tell("onQueryStarted", QueryStartedEvent(**self._identity, timestamp=_iso()))
 
     def joined(self, epoch: int) -> None:
         """The member works under another epoch."""
@@ -77,6 +98,7 @@ class Meter:
     def launched(self, number: int, plan: BatchPlan) -> None:
         """A batch goes to Spark."""
         self._batch = number
+        self._launched[number] = time.time()
         self.message = f"batch {number}: {plan.span} offsets on {len(plan.slots)} slots"
 
     def reported(self, report: SlotReport) -> None:
@@ -89,6 +111,15 @@ class Meter:
             self.totals["handled"] += report.handled
             self.totals["retries"] += report.failures - len(report.dead)
             self.totals["deadLetters"] += len(report.dead)
+            if report.started:
+                # Before its first handler a slot waits for Spark to read, hash, shuffle and sort.
+                launched = self._launched.get(report.batch, report.started)
+                self._took("read", report.started - launched)
+                self._took("handlers", report.ended - report.started)
+
+    def _took(self, phase: str, seconds: float) -> None:
+        """Keep the longest time of a phase since the last event; clocks may differ a little."""
+        self._phases[phase] = max(self._phases.get(phase, 0.0), seconds)
 
     def lost(self, _slot: int) -> None:
         """What a slot did is not known."""
@@ -99,47 +130,83 @@ class Meter:
         self.totals["failedBatches"] += 1
         self.message = text
 
-    def batch_ended(self, seconds: float) -> None:
+    def batch_ended(self, number: int, seconds: float) -> None:
         """A batch's Spark job is over."""
-        self._phases["batch"] = seconds
+        with self._lock:
+            self._launched.pop(number, None)
+            self._took("batch", seconds)
 
     def saved(
         self, offsets: int, took: tuple[float, float], partitions: Sequence[Partition]
     ) -> None:
         """A commit was answered: an event is made."""
-        now = time.time()
         with self._lock:
             self.totals["done"] += offsets
-            rows = self.totals["handled"] - self._handled_before
-            self._handled_before = self.totals["handled"]
+            self._took("outputs", took[0])
+            self._took("commit", took[1])
+        if self.breaker is None or self.breaker.state != "open":
+            self.message = "Running"
+        self._make_event(partitions)
+
+    def idle(self, partitions: Sequence[Partition]) -> None:
+        """Nothing was committed now: if that is so for long, an event is made all the same."""
+        if time.monotonic() - self._told < _IDLE_EVERY:
+            return
+        self._make_event(partitions)
+        if all(partition.is_drained for partition in partitions):
+            self._tell(
+                "onQueryIdle",
+                QueryIdleEvent(self._identity["id"], self._identity["runId"], _iso()),
+            )
+
+    def _make_event(self, partitions: Sequence[Partition]) -> None:
+        now = time.time()
+        with self._lock:
             span = max(now - self._last, 1e-6)
-            self._last = now
+            self._last, self._told = now, time.monotonic()
+            new = {name: n - self._before.get(name, 0) for name, n in self.totals.items()}
+            self._before = dict(self.totals)
+            told = [describe(partition, now) for partition in partitions]
+            ends = {(p["topic"], p["partition"]): p["endOffset"] for p in told}
+            came = sum(max(0, end - self._ends.get(tp, end)) for tp, end in ends.items())
+            self._ends = ends
             event = Progress(
                 self._identity,
-                timestamp=dt.datetime.fromtimestamp(now, dt.UTC).isoformat(timespec="milliseconds"),
+                timestamp=_iso(now),
                 batchId=self._batch,
                 epoch=self._epoch,
-                numInputRows=rows,
-                processedRowsPerSecond=round(rows / span, 1),
+                numInputRows=new["handled"],
+                inputRowsPerSecond=round(came / span, 1),
+                processedRowsPerSecond=round(new["handled"] / span, 1),
+                numRetries=new["retries"],
+                numDeadLetters=new["deadLetters"],
                 durationMs={
-                    "batch": round(self._phases.get("batch", 0.0) * 1000),
-                    "outputs": round(took[0] * 1000),
-                    "commit": round(took[1] * 1000),
+                    phase: round(max(0.0, self._phases.get(phase, 0.0)) * 1000)
+                    for phase in ("read", "handlers", "batch", "outputs", "commit")
                 },
                 totals=dict(self.totals),
                 slots=[dict(slot) for slot in self.slots],
                 circuitBreaker=self.breaker.describe(now) if self.breaker else None,
-                partitions=[describe(partition, now) for partition in partitions],
+                partitions=told,
+                **{name: sum(p[name] for p in told) for name in _SUMS},
             )
+            self._phases = {}
             self._recent.append(event)
-        if self.breaker is None or self.breaker.state != "open":
-            self.message = "Running"
-        if self._emit is not None:
-            self._emit(event)
+        self._tell("onQueryProgress", QueryProgressEvent(event))
+
+    def _tell(self, what: str, event: object) -> None:
+        for listener in self._listeners:
+            try:
+                getattr(listener, what)(event)
+            except Exception:
+                log.exception("a listener failed in %s", what)
 
     def ended(self, error: BaseException | None) -> None:
         """The loop is over."""
         self.message = f"Terminated with {error}" if error else "Stopped"
+        text = f"{type(error).__name__}: {error}" if error else None
+        event = QueryTerminatedEvent(self._identity["id"], self._identity["runId"], text)
+        self._tell("onQueryTerminated", event)
 
     @property
     def recent(self) -> list[Progress]:
@@ -182,3 +249,8 @@ def describe(partition: Partition, now: float) -> dict[str, Any]:
 
 def _shown(key: bytes) -> str:
     return key[:_SHOWN_KEY_BYTES].decode("utf-8", "backslashreplace")
+
+
+def _iso(now: float | None = None) -> str:
+    moment = dt.datetime.fromtimestamp(time.time() if now is None else now, dt.UTC)
+    return moment.isoformat(timespec="milliseconds")

@@ -10,6 +10,7 @@ from coopconsume.batch import Work, rates_of
 from coopconsume.errors import HandlerNotUsable, InvalidOption, TopicNotFound
 from coopconsume.frames import BatchHandler
 from coopconsume.job import Job
+from coopconsume.monitoring.listener import QueryListener
 from coopconsume.options import parse_seconds
 from coopconsume.progress import Meter, Progress
 from coopconsume.record import RetryPolicy
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 
     from coopconsume.cluster import Cluster
     from coopconsume.consumer import CooperativeConsumer
+    from coopconsume.monitoring.listener import QueryProgressEvent
     from coopconsume.report import Ordering
     from coopconsume.sinks import DeadLetterSink, OutputSink
 
@@ -189,7 +191,7 @@ class CooperativeForeach:
         self._name: str | None = None
         self._interval = 0.0
         self._available_now = False
-        self._listener: Callable[[Progress], None] | None = None
+        self._listeners: list[QueryListener] = []
 
     def queryName(self, name: str) -> CooperativeForeach:  # noqa: N802 - PySpark's name
         """Name the query; part of its `CooperativeQuery.id`."""
@@ -223,7 +225,11 @@ class CooperativeForeach:
 
     def onProgress(self, listener: Callable[[Progress], None]) -> CooperativeForeach:  # noqa: N802
         """Call a function with each progress event, in the loop's thread; keep it short."""
-        self._listener = listener
+        return self.addListener(_Progressing(listener))
+
+    def addListener(self, listener: QueryListener) -> CooperativeForeach:  # noqa: N802 - PySpark's
+        """Have a listener told what the query does; several may be given."""
+        self._listeners.append(listener)
         return self
 
     def start(self) -> CooperativeQuery:
@@ -242,7 +248,9 @@ class CooperativeForeach:
         stable_id = uuid.uuid5(
             uuid.NAMESPACE_URL, f"coopconsume:{membership.cluster.cluster_id}:{group}:{self._name}"
         )
-        identity = {"id": str(stable_id), "runId": str(uuid.uuid4()), "name": self._name}
+        identity = {
+            "id": str(stable_id), "runId": str(uuid.uuid4()), "name": self._name, "groupId": group,
+        }  # fmt: skip
         work = Work(
             handler=self._handler,
             concurrency=self._concurrency,
@@ -254,12 +262,24 @@ class CooperativeForeach:
             interval=self._interval,
             available_now=self._available_now,
         )
-        meter = Meter(identity, slots, self._listener)
+        meter = Meter(identity, slots, self._listeners)
         job = Job(consumer.spark, membership, work, slots, meter)
         query = CooperativeQuery(job, meter, identity)
         consumer.run_by(query)
+        meter.started()
         job.start()
         return query
+
+
+class _Progressing(QueryListener):
+    """Calls a function with each progress event."""
+
+    def __init__(self, function: Callable[[Progress], None]) -> None:
+        self._function = function
+
+    def onQueryProgress(self, event: QueryProgressEvent) -> None:  # noqa: N802 - PySpark's name
+        """Call it."""
+        self._function(event.progress)
 
 
 def _check_topics(cluster: Cluster, *sinks: DeadLetterSink | OutputSink | None) -> None:

@@ -12,12 +12,14 @@ from typing import TYPE_CHECKING, Any, Self
 import click
 
 from commits import CommitStore
+from coopconsume.cli.logs import LogScreen
 from coopconsume.cli.outcome import INTERRUPTED, OK, example, reported
 from coopconsume.cli.place import consumer_options, pairs
 from coopconsume.cluster import Cluster
 from coopconsume.consumer import CooperativeConsumer
 from coopconsume.jars import pyspark_home
 from coopconsume.java import find_java
+from coopconsume.monitoring import LoggingListener
 from coopconsume.options import Options
 from coopconsume.query import check_handler
 from coopconsume.record import RetryPolicy
@@ -85,6 +87,10 @@ _MAX_BACKOFF = 60.0
     "--processing-time", metavar="TIME", help="At least so long between batches, as '10 seconds'."
 )
 @click.option("--name", help="Name of the query.")
+@click.option(
+    "--log-format", type=click.Choice(["text", "json"]), default="text", show_default=True,
+    help="json: one object a line on standard error, progress events among them.",
+)  # fmt: skip
 @click.option("--master", help="Spark's master, if no session is given; local by default.")
 @click.option(
     "--spark-conf",
@@ -110,6 +116,7 @@ def run(
     available_now: bool,
     processing_time: str | None,
     name: str | None,
+    log_format: str,
     master: str | None,
     spark_conf: dict[str, str],
 ) -> int:
@@ -130,7 +137,8 @@ def run(
         if session is None:
             session = _local_session(master, spark_conf, parsed.slots)
             stack.callback(stop_session, session)
-        screen = stack.enter_context(Screen(sys.stderr))
+        as_json = log_format == "json"
+        screen = stack.enter_context((LogScreen if as_json else Screen)(sys.stderr))
         stopper = stack.enter_context(_Stopper(screen))
         with CooperativeConsumer(options, session) as consumer:
             job = consumer.foreach(
@@ -148,6 +156,8 @@ def run(
                 job = job.queryName(name)
             if available_now or processing_time is not None:
                 job = job.trigger(availableNow=available_now, processingTime=processing_time)
+            if as_json:
+                job = job.addListener(LoggingListener())
             teller = _Teller(screen)
             code = stopper.wait(job.onProgress(teller).start())
             teller.sum_up(stopped=code != OK or stopper.asked)

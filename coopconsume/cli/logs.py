@@ -1,0 +1,47 @@
+"""How a command logs: lines for people, or JSON for machines."""
+
+from __future__ import annotations
+
+import logging
+import os
+from typing import TYPE_CHECKING
+
+from coopconsume.monitoring.logs import JsonFormatter
+from coopconsume.screen import Screen
+
+if TYPE_CHECKING:
+    from typing import TextIO
+
+log = logging.getLogger("coopconsume.run")
+
+
+class LogScreen(Screen):
+    """Logs what a screen would show; what goes on is told by progress events instead.
+
+    Args:
+        stream: Where the log goes.
+    """
+
+    def __init__(self, stream: TextIO) -> None:
+        super().__init__(stream)
+        handler = logging.StreamHandler(stream)
+        handler.setFormatter(JsonFormatter())
+        root = logging.getLogger("coopconsume")
+        root.addHandler(handler)
+        root.setLevel(os.environ.get("COOPCONSUME_LOG_LEVEL", "INFO").upper())
+        root.propagate = False
+        self._handler = handler
+
+    def line(self, text: str = "") -> None:
+        """Log a line."""
+        if text:
+            log.info(text)
+
+    def status(self, text: str, *, force: bool = False) -> None:
+        """Nothing: progress events tell it."""
+
+    def close(self) -> None:
+        """Log there no more."""
+        root = logging.getLogger("coopconsume")
+        root.removeHandler(self._handler)
+        root.propagate = True

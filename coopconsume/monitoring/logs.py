@@ -1,0 +1,64 @@
+"""Logs as JSON, one object a line, and a query's events in them."""
+
+from __future__ import annotations
+
+import json
+import logging
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+from coopconsume.monitoring.listener import QueryListener
+
+if TYPE_CHECKING:
+    from coopconsume.monitoring.listener import (
+        QueryProgressEvent,
+        QueryStartedEvent,
+        QueryTerminatedEvent,
+    )
+
+_PLAIN = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
+log = logging.getLogger("coopconsume.query")
+
+
+class JsonFormatter(logging.Formatter):
+    """Formats each record as one line of JSON, in the words of PySpark's own logger.
+
+    Fields: ``ts``, ``level``, ``logger``, ``msg``; ``context`` with what was given as ``extra``;
+    ``exception`` with ``class``, ``msg`` and ``stacktrace``.
+    """
+
+    def format(self, record: logging.LogRecord) -> str:
+        """One line of JSON."""
+        told: dict[str, Any] = {
+            "ts": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
+            "level": record.levelname,
+            "logger": record.name,
+            "msg": record.getMessage(),
+        }
+        context = {name: value for name, value in vars(record).items() if name not in _PLAIN}
+        if context:
+            told["context"] = context
+        if record.exc_info and record.exc_info[0] is not None:
+            told["exception"] = {
+                "class": record.exc_info[0].__name__,
+                "msg": str(record.exc_info[1]),
+                "stacktrace": self.formatException(record.exc_info).splitlines(),
+            }
+        return json.dumps(told, default=str)
+
+
+class LoggingListener(QueryListener):
+    """Logs a query's events under ``coopconsume.query``, with all numbers as ``extra``."""
+
+    def onQueryStarted(self, event: QueryStartedEvent) -> None:  # noqa: N802 - PySpark's name
+        """Log that it starts."""
+        log.info("query started", extra={"query": vars(event)})
+
+    def onQueryProgress(self, event: QueryProgressEvent) -> None:  # noqa: N802
+        """Log its progress."""
+        log.info("query progress", extra={"progress": dict(event.progress)})
+
+    def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:  # noqa: N802
+        """Log how it ended."""
+        level = logging.ERROR if event.exception else logging.INFO
+        log.log(level, "query terminated", extra={"query": vars(event)})

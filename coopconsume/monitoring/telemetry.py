@@ -1,0 +1,93 @@
+"""OpenTelemetry metrics of a query; needs the extra ``otel``."""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING, Any
+
+from coopconsume.monitoring.listener import QueryListener
+from coopconsume.monitoring.numbers import COUNTERS, EPOCH, GAUGES, PHASES
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from coopconsume.monitoring.listener import QueryProgressEvent, QueryTerminatedEvent
+
+
+class OpenTelemetryListener(QueryListener):
+    """Feeds a query's numbers into OpenTelemetry; one listener may serve several queries.
+
+    Attributes of the metrics: ``messaging.system``, ``messaging.consumer.group.name`` and, of a
+    partition's, ``messaging.destination.name`` and ``messaging.destination.partition.id``.
+
+    Args:
+        meter_provider: By default the global one.
+    """
+
+    def __init__(self, meter_provider: Any = None) -> None:
+        from opentelemetry import metrics
+
+        meter = (meter_provider or metrics).get_meter("coopconsume")
+        self._lock = threading.Lock()
+        self._last: dict[str, dict[str, Any]] = {}
+        self._counters = {
+            number.field: meter.create_counter(number.metric, number.unit, number.doc)
+            for number in COUNTERS
+        }
+        self._phases = meter.create_histogram(PHASES.metric, PHASES.unit, PHASES.doc)
+        for number in GAUGES:
+            meter.create_observable_gauge(
+                number.metric, [self._observer(number.field)], number.unit, number.doc
+            )
+        meter.create_observable_gauge(EPOCH.metric, [self._epochs], EPOCH.unit, EPOCH.doc)
+
+    def onQueryProgress(self, event: QueryProgressEvent) -> None:  # noqa: N802 - PySpark's name
+        """Count what was done since the last event."""
+        progress = event.progress
+        with self._lock:
+            before = self._last.get(progress["runId"])
+            self._last[progress["runId"]] = progress
+        of_query = _of_query(progress)
+        totals = before["totals"] if before else {}
+        for name, counter in self._counters.items():
+            counter.add(progress["totals"][name] - totals.get(name, 0), of_query)
+        for phase, millis in progress["durationMs"].items():
+            if progress["numInputRows"]:
+                self._phases.record(millis / 1000, of_query | {"coopconsume.phase": phase})
+
+    def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:  # noqa: N802
+        """What has ended is not told any more."""
+        with self._lock:
+            self._last.pop(event.runId, None)
+
+    def _running(self) -> list[dict[str, Any]]:
+        with self._lock:
+            return list(self._last.values())
+
+    def _observer(self, field: str) -> Callable[[Any], Iterator[Any]]:
+        from opentelemetry.metrics import Observation
+
+        def observe(_: Any) -> Iterator[Any]:
+            for progress in self._running():
+                for partition in progress["partitions"]:
+                    place = {
+                        "messaging.destination.name": partition["topic"],
+                        "messaging.destination.partition.id": str(partition["partition"]),
+                    }
+                    yield Observation(partition[field], _of_query(progress) | place)
+
+        return observe
+
+    def _epochs(self, _: Any) -> Iterator[Any]:
+        from opentelemetry.metrics import Observation
+
+        for progress in self._running():
+            yield Observation(progress["epoch"], _of_query(progress))
+
+
+def _of_query(progress: dict[str, Any]) -> dict[str, str]:
+    return {
+        "messaging.system": "kafka",
+        "messaging.consumer.group.name": progress["groupId"],
+        "coopconsume.query.name": progress["name"] or "",
+    }

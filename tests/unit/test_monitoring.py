@@ -1,0 +1,210 @@
+"""What a job tells: progress events, listeners, OpenTelemetry, Prometheus, logs as JSON."""
+
+from __future__ import annotations
+
+import json
+import logging
+import math
+import sys
+
+import pyarrow as pa
+import pytest
+
+from assignors import KeyRange
+from commits import OffsetRanges
+from coopconsume import progress as progress_module
+from coopconsume.monitoring import (
+    JsonFormatter,
+    LoggingListener,
+    OpenTelemetryListener,
+    PrometheusListener,
+    QueryListener,
+)
+from coopconsume.plan import BatchPlan, Partition
+from coopconsume.progress import Meter
+from coopconsume.report import Failure, PartitionReport, SlotReport, pack_offsets
+
+IDENTITY = {"id": "an-id", "runId": "a-run", "name": "billing", "groupId": "shop"}
+PLAN = BatchPlan((), {0: {}}, {})
+
+
+class Told(QueryListener):
+    """Keeps what it is told."""
+
+    def __init__(self):
+        self.events = []
+
+    def onQueryStarted(self, event):  # noqa: N802
+        self.events.append(("started", event.groupId))
+
+    def onQueryProgress(self, event):  # noqa: N802
+        self.events.append(("progress", event.progress["totals"]["done"]))
+
+    def onQueryIdle(self, event):  # noqa: N802
+        self.events.append(("idle", event.runId))
+
+    def onQueryTerminated(self, event):  # noqa: N802
+        self.events.append(("terminated", event.exception))
+
+
+class Fails(QueryListener):
+    """Fails at everything."""
+
+    def onQueryProgress(self, event):  # noqa: N802
+        raise RuntimeError("a bad listener")
+
+
+def partition() -> Partition:
+    """A partition of ten offsets: 2 is parked with 4 behind it, 3 and 5 are done."""
+    found = Partition(
+        0, "orders", 0, stable=2, committed=OffsetRanges(), shares=[(0, (KeyRange(),))],
+        ordering="key", whole=True,
+    )  # fmt: skip
+    found.end = 10
+    share = found.shares[0]
+    share.flying, share.next_position = OffsetRanges([(2, 5)]), 6
+    parked = Failure(2, 77, b"k", 3, math.inf, "no luck")
+    done = pack_offsets(pa.array([3, 5], pa.int64()))
+    found.reported(0, PartitionReport(done, None, [parked], [(4, 77)]), 1_000.0)
+    return found
+
+
+def run(listeners) -> Meter:
+    """A meter that saw one batch of three handlers, and its commit."""
+    meter = Meter(IDENTITY, 1, listeners)
+    meter.started()
+    meter.joined(4)
+    meter.launched(0, PLAN)
+    began = meter._launched[0]
+    report = SlotReport(0, 0, handled=3, failures=1, started=began + 2, ended=began + 5, busy=3.0)
+    report.dead = [object()]
+    meter.reported(report)
+    meter.batch_ended(0, 6.0)
+    meter.saved(2, (0.25, 0.5), [partition()])
+    return meter
+
+
+def test_an_event_tells_all_of_a_batch():
+    """Counts, rates, sums and phases; what was parked has no due time; it is plain JSON."""
+    (event,) = run([]).recent
+    told = json.loads(event.json)
+    assert told == json.loads(event.prettyJson) == event
+    assert {name: told[name] for name in IDENTITY} == IDENTITY
+    assert (told["numInputRows"], told["numDeadLetters"], told["numRetries"]) == (3, 1, 0)
+    assert (told["epoch"], told["batchId"]) == (4, 0)
+    assert told["durationMs"] == {
+        "read": 2000, "handlers": 3000, "batch": 6000, "outputs": 250, "commit": 500
+    }  # fmt: skip
+    assert (told["lag"], told["pending"], told["parked"], told["gapRanges"]) == (6, 2, 1, 2)
+    (found,) = told["partitions"]
+    assert found["blocker"]["dueInSeconds"] is None
+    assert found["blocker"]["behind"] == 1
+
+
+def test_a_meter_counts_from_event_to_event():
+    """What one event told the next does not tell again; arrivals are the growth of the ends."""
+    meter = run([])
+    later = partition()
+    later.end = 60
+    meter.saved(1, (0.0, 0.0), [later])
+    event = meter.recent[-1]
+    assert (event["numInputRows"], event["numDeadLetters"]) == (0, 0)
+    assert event["totals"]["done"] == 3
+    assert event["inputRowsPerSecond"] > 0
+    assert event["durationMs"]["batch"] == 0
+
+
+def test_listeners_are_told_and_cannot_harm(monkeypatch, caplog):
+    """Start, progress, idleness and end reach all; one that fails is logged and left alone."""
+    told = Told()
+    meter = run([Fails(), told])
+    assert "a listener failed in onQueryProgress" in caplog.text
+    meter.idle([partition()])
+    assert told.events == [("started", "shop"), ("progress", 2)]
+    monkeypatch.setattr(progress_module, "_IDLE_EVERY", 0.0)
+    meter.idle([partition()])
+    drained = Partition(
+        0, "orders", 0, stable=2, committed=OffsetRanges(), shares=[(0, (KeyRange(),))],
+        ordering="key", whole=True,
+    )  # fmt: skip
+    drained.end = 2
+    meter.idle([drained])
+    meter.ended(ValueError("enough"))
+    assert told.events[2:] == [
+        ("progress", 2), ("progress", 2), ("idle", "a-run"), ("terminated", "ValueError: enough")
+    ]  # fmt: skip
+
+
+def test_prometheus_tells_the_same_numbers():
+    """Counters grow by what is new, gauges are of each partition, and end with the query."""
+    client = pytest.importorskip("prometheus_client")
+    registry = client.CollectorRegistry()
+    listener = PrometheusListener(registry)
+    meter = run([listener])
+    meter.saved(5, (0.0, 0.0), [partition()])
+    query = {"group": "shop", "query": "billing"}
+    place = query | {"topic": "orders", "partition": "0"}
+    value = registry.get_sample_value
+    assert value("coopconsume_records_done_total", query) == 7
+    assert value("coopconsume_records_dead_total", query) == 1
+    assert value("coopconsume_lag", place) == 6
+    assert value("coopconsume_parked", place) == 1
+    assert value("coopconsume_epoch", query) == 4
+    assert value("coopconsume_phase_duration_seconds_sum", query | {"phase": "handlers"}) == 3
+    meter.ended(None)
+    assert value("coopconsume_lag", place) is None
+    assert value("coopconsume_records_done_total", query) == 7
+
+
+def test_opentelemetry_tells_the_same_numbers():
+    """Counters, gauges and phases under OpenTelemetry's own attribute names."""
+    pytest.importorskip("opentelemetry.sdk")
+    from opentelemetry.sdk.metrics import MeterProvider
+    from opentelemetry.sdk.metrics.export import InMemoryMetricReader
+
+    reader = InMemoryMetricReader()
+    listener = OpenTelemetryListener(MeterProvider([reader]))
+    meter = run([listener])
+    meter.saved(5, (0.0, 0.0), [partition()])
+
+    def points():
+        data = reader.get_metrics_data()
+        metrics = data.resource_metrics[0].scope_metrics[0].metrics if data else []
+        return {metric.name: list(metric.data.data_points) for metric in metrics}
+
+    found = points()
+    (done,) = found["coopconsume.records.done"]
+    assert done.value == 7
+    assert done.attributes["messaging.consumer.group.name"] == "shop"
+    (lag,) = found["coopconsume.lag"]
+    assert lag.value == 6
+    assert lag.attributes["messaging.destination.name"] == "orders"
+    assert lag.attributes["messaging.destination.partition.id"] == "0"
+    phases = {p.attributes["coopconsume.phase"]: p.sum for p in found["coopconsume.phase.duration"]}
+    assert phases["handlers"] == 3.0
+    meter.ended(None)
+    assert not points().get("coopconsume.lag")
+
+
+def test_logs_are_json_with_what_was_given_beside(caplog):
+    """One object a line: time, level, logger, message, context and exception."""
+    caplog.set_level(logging.INFO, "coopconsume.query")
+    meter = run([LoggingListener()])
+    meter.ended(ValueError("enough"))
+    lines = [json.loads(JsonFormatter().format(record)) for record in caplog.records]
+    assert [line["msg"] for line in lines] == [
+        "query started", "query progress", "query terminated"
+    ]  # fmt: skip
+    assert [line["level"] for line in lines] == ["INFO", "INFO", "ERROR"]
+    assert lines[0]["context"]["query"]["groupId"] == "shop"
+    assert lines[1]["context"]["progress"]["lag"] == 6
+    assert lines[2]["context"]["query"]["exception"] == "ValueError: enough"
+    try:
+        int("x")
+    except ValueError:
+        record = logging.LogRecord("a.b", logging.ERROR, "f", 1, "%s\nbad", ("so",), None)
+        record.exc_info = sys.exc_info()
+    text = JsonFormatter().format(record)
+    assert "\n" not in text
+    assert json.loads(text)["msg"] == "so\nbad"
+    assert json.loads(text)["exception"]["class"] == "ValueError"
