@@ -2,10 +2,25 @@
 
 from __future__ import annotations
 
+import itertools
+import math
 import time
+import uuid
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Self
 
 from commits import FencedMember
+from coopconsume.answers import (
+    check_polled,
+    delay_of,
+    hashes_of,
+    hold,
+    letters_of,
+    originals,
+    reject,
+    take_decisions,
+    told_of,
+)
 from coopconsume.audit import Audit
 from coopconsume.classic import cores, usable_session
 from coopconsume.drawing import assignment_html, group_html, in_time
@@ -14,16 +29,17 @@ from coopconsume.frames import BatchHandler
 from coopconsume.membership import Membership
 from coopconsume.options import Options
 from coopconsume.overview import overview_of
-from coopconsume.polling import POLL_WINDOW, Handout, Place, next_window, offsets_of, window_frame
+from coopconsume.polling import POLL_WINDOW, Handout, Place, next_rows, offsets_of, window_frame
 from coopconsume.query import CooperativeForeach, CooperativeQuery
+from coopconsume.sinks import open_dead_letters
 from coopconsume.standing import committed_frame, gaps_frame, lag_frame
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
     from types import TracebackType
 
     from kafka import TopicPartition
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import Column, DataFrame, SparkSession
 
     from assignors import KeyRange
     from commits import CommitResult, OffsetRanges, PartitionCommits
@@ -35,8 +51,10 @@ if TYPE_CHECKING:
     from coopconsume.query import OnDead, OutputMode
     from coopconsume.record import RetryPolicy
     from coopconsume.report import Ordering
+    from coopconsume.sinks import DeadLetterSink
 
 _POLL_EVERY = 0.1
+_DECIDE_EVERY = 2.0
 _DRAW_TIMEOUT = 3.0
 _MOST_IN_A_FRAME = 100_000
 
@@ -66,6 +84,10 @@ class CooperativeConsumer:
         self.options = Options.parse(options)
         self.spark = usable_session(spark)
         self._handout = Handout()
+        self._dead_letters: DeadLetterSink | None = None
+        self._run_id = uuid.uuid4().hex[:12]
+        self._commit_ids = (f"{self._run_id}-{number}" for number in itertools.count())
+        self._decisions_at = -math.inf
         self._membership: Membership | None = None
         self._audit = Audit(self.spark, self.options)
         self._query: CooperativeQuery | None = None
@@ -191,8 +213,9 @@ class CooperativeConsumer:
 
         Columns of Spark's Kafka source and ``key_hash``. What is committed is left out, and so are
         keys of others. Looking twice shows the same rows. The position moves on: records that are
-        not committed come back after a restart, a seek or a change of the assignment. Rows of a
-        key lie in one Spark partition in the order of their offsets.
+        not committed come back after `retry`, a restart, a seek or a change of the assignment. Rows
+        of a key lie in one Spark partition in the order of their offsets. Records that are to be
+        tried again come in frames of their own, with what was left out of their keys meanwhile.
 
         Args:
             timeout: Seconds to wait for records if there are none; then the frame is empty.
@@ -217,11 +240,20 @@ class CooperativeConsumer:
                         tp for tp, owned in holding.owned.items()
                         if holding.waits(tp, owned.ranges) <= 0
                     ]  # fmt: skip
+                    if time.monotonic() - self._decisions_at > _DECIDE_EVERY:
+                        self._decisions_at = time.monotonic()
+                        try:
+                            take_decisions(self._handout, holding, self._commit_ids)
+                        except FencedMember as error:
+                            membership.fenced(str(error))
+                            continue
                     ends = holding.cluster.ends(free)
-                    found = next_window(self._handout.places, holding.owned, ends, window)
+                    places, owned = self._handout.places, holding.owned
+                    found, choose = next_rows(places, owned, ends, window, time.time())
                     if found:
-                        owned = holding.owned
-                        return window_frame(self.spark, self.options, owned, found, self.slots())
+                        return window_frame(
+                            self.spark, self.options, owned, found, self.slots(), choose
+                        )
             if time.monotonic() >= deadline:
                 return window_frame(self.spark, self.options, membership.owned, {}, self.slots())
             time.sleep(min(_POLL_EVERY, max(0.0, deadline - time.monotonic())))
@@ -268,6 +300,88 @@ class CooperativeConsumer:
             raise
         holding.mirror_quietly()
         return {TopicPartition(*tp): result for tp, result in results.items()}
+
+    def retry(
+        self, frame: DataFrame, *, delay: float | str = 0.0, reason: str | Column = ""
+    ) -> None:
+        """Have polled records come again, later; until then the later ones of their keys wait.
+
+        The commit log keeps them with how often they were tried, so that this holds over restarts,
+        and for jobs of the group, too. Of a key's records in a frame give back the failed one and
+        all behind it, or their order is lost.
+
+        Args:
+            frame: The records; it needs topic, partition, offset, and key_hash or key.
+            delay: Seconds, or text such as ``"1 minute"``.
+            reason: Why, for people: text, or a column of the frame.
+
+        Raises:
+            InvalidOption: The delay is none.
+            NotPolled: A record was not handed out by `poll`, or is done; nothing is written.
+            ValueError: The frame lacks a column.
+            commits.FencedMember: Another member holds the group; nothing counts.
+        """
+        membership = self.membership()
+        self._refuse_beside_query("retry")
+        seconds = delay_of(delay)
+        told = told_of(frame, reason)
+        hashes = hashes_of(frame, told)
+        holding = membership.holding
+        with self._handout.lock, self._fencing(membership):
+            check_polled(self._handout, holding, told)
+            if holding is not None and told:
+                hold(self._handout, holding, told, hashes, seconds, next(self._commit_ids))
+
+    def reject(
+        self, frame: DataFrame, *, reason: str | Column, on_dead: OnDead = "continue"
+    ) -> None:
+        """Give polled records up: they become dead letters, as the option ``deadLetter`` says.
+
+        The letters are the records as they are in Kafka, read anew, headers included.
+
+        Args:
+            frame: The records; it needs topic, partition, offset; to park them key_hash or key.
+            reason: Why: text, or a column of the frame.
+            on_dead: ``continue``: they are committed. ``park``: their keys wait until
+                ``coopconsume dead-letters`` replays or discards them.
+
+        Raises:
+            InvalidOption: ``on_dead`` is neither.
+            MissingOption: ``deadLetter`` is not given.
+            NotPolled: A record was not handed out by `poll`, or is done; nothing is written.
+            OutputNotWritten: The letters could not be written; nothing is committed.
+            ValueError: The frame lacks a column.
+            commits.FencedMember: Another member holds the group; nothing counts.
+        """
+        membership = self.membership()
+        self._refuse_beside_query("reject")
+        if on_dead not in ("continue", "park"):
+            raise InvalidOption("on_dead", repr(on_dead), "give continue or park")
+        if self.options.dead_letter is None:
+            raise MissingOption("deadLetter")
+        told = told_of(frame, reason)
+        hashes = hashes_of(frame, told) if on_dead == "park" else None
+        if self._dead_letters is None:
+            self._dead_letters = open_dead_letters(self.options.dead_letter, self.options)
+        holding = membership.holding
+        with self._handout.lock, self._fencing(membership):
+            check_polled(self._handout, holding, told)
+            if holding is None or not told:
+                return
+            rows = originals(self.spark, self.options, told, self.slots())
+            letters = letters_of(rows, self._handout, told)
+            reject(
+                self._handout, holding, self._dead_letters, letters, hashes, next(self._commit_ids)
+            )
+        holding.mirror_quietly()
+
+    @contextmanager
+    def _fencing(self, membership: Membership) -> Iterator[None]:
+        try:
+            yield
+        except FencedMember as error:
+            membership.fenced(str(error))
+            raise
 
     def _commit_holes(self, holding: Holding) -> None:
         holes = {}
@@ -472,6 +586,8 @@ class CooperativeConsumer:
         self._closed = True
         if self._query is not None:
             self._query.stop()
+        if self._dead_letters is not None:
+            self._dead_letters.close()
         if self._membership is not None:
             self._membership.leave()
 

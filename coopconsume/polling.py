@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import functools
+import operator
 import threading
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from commits import OffsetRanges
 from commits.offsets import MAX_OFFSET
+from coopconsume.hashing import in_ranges
+from coopconsume.held import Held
 from coopconsume.plan import cluster
 from coopconsume.source import Span, Wanted, empty_poll_frame, poll_frame
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import Column, DataFrame, SparkSession
 
     from assignors import KeyRange, Share
     from coopconsume.holding import Holding, Owned, TopicPartition
@@ -22,6 +26,8 @@ if TYPE_CHECKING:
 
 #: Offsets that one poll spans at most, over all partitions, unless maxOffsetsPerTrigger says less.
 POLL_WINDOW = 500_000
+#: Keys that may wait in a partition; with more of them nothing new is handed out.
+MOST_KEYS = 10_000
 
 
 @dataclass
@@ -33,20 +39,24 @@ class Place:
         todo: Offsets below the position to hand out first: gaps found at the start.
         polled: What was handed out and is not committed.
         paused: Whether to hand out nothing for now.
+        held: What comes again later, with its keys.
     """
 
     position: int
     todo: OffsetRanges
     polled: OffsetRanges = field(default_factory=OffsetRanges)
     paused: bool = False
+    held: Held = field(default_factory=Held)
 
     @classmethod
     def at_start(cls, owned: Owned) -> Place:
         """The place of a partition of which nothing was handed out yet."""
         top = owned.committed.last
+        open_ = [record for record in owned.pending if record[0] not in owned.committed]
+        held = Held(record for record in open_ if record[0] >= owned.stable)
         if top is None:
-            return cls(owned.stable, OffsetRanges())
-        return cls(top + 1, owned.committed.complement(owned.stable, top))
+            return cls(owned.stable, OffsetRanges(), held=held)
+        return cls(top + 1, owned.committed.complement(owned.stable, top), held=held)
 
     def backlog(self, end: int) -> int:
         """Offsets that are left to hand out, up to the end of the log."""
@@ -65,7 +75,19 @@ class Place:
             taken |= OffsetRanges([(self.position, stop - 1)]) - owned.committed
             self.position = stop
         self.polled |= taken
+        self.held.pass_over(taken)
         return taken
+
+    def take_again(self, owned: Owned, now: float) -> dict[int, OffsetRanges]:
+        """Hand out the keys that are due again: offsets to look for them at, by key hash."""
+        self.held.forget_below(owned.stable)
+        again = {}
+        for key_hash, offsets in self.held.release(now).items():
+            left = offsets.clip(owned.stable, MAX_OFFSET) - owned.committed
+            if left:
+                again[key_hash] = left
+                self.polled |= left
+        return again
 
     def strange(self, owned: Owned, offsets: OffsetRanges) -> OffsetRanges:
         """Those of some offsets that were neither handed out nor are committed."""
@@ -75,6 +97,8 @@ class Place:
         """These offsets are committed."""
         self.polled -= offsets
         self.todo -= offsets
+        if len(self.held):
+            self.held.settle(offsets, 0.0)
 
     def seek(self, offset: int) -> None:
         """Go on from an offset; what was handed out may still be committed."""
@@ -177,12 +201,51 @@ def next_window(
     return found
 
 
+Choose = dict["TopicPartition", "Callable[[Column, Column], Column]"]
+
+
+def next_rows(
+    places: Mapping[TopicPartition, Place],
+    owned: Mapping[TopicPartition, Owned],
+    ends: Mapping[TopicPartition, int],
+    window: int,
+    now: float,
+) -> tuple[dict[TopicPartition, OffsetRanges], Choose]:
+    """The rows to hand out next: keys that are due again, else the next window without others.
+
+    Args:
+        places: Where polling stands; they move on.
+        owned: The partitions.
+        ends: Their ends; a partition without one is left out.
+        window: Offsets to span at most.
+        now: Seconds since the epoch.
+
+    Returns:
+        Offsets by partition, none of them empty; and which of their rows, where not all.
+    """
+    again = {
+        tp: keys
+        for tp, place in places.items()
+        if tp in ends and not place.paused and (keys := place.take_again(owned[tp], now))
+    }
+    if again:
+        unions = {tp: functools.reduce(operator.or_, keys.values()) for tp, keys in again.items()}
+        return unions, {tp: only(keys) for tp, keys in again.items()}
+    # Keys that wait are named in the frame's filter, which cannot hold any number of them.
+    crowded = {tp for tp, place in places.items() if len(place.held.keys) >= MOST_KEYS}
+    free = {tp: end for tp, end in ends.items() if tp not in crowded}
+    found = next_window(places, owned, free, window)
+    waiting = {tp: places[tp].held.keys for tp in found if places[tp].held.keys}
+    return found, {tp: without(keys) for tp, keys in waiting.items()}
+
+
 def window_frame(
     spark: SparkSession,
     options: Options,
     owned: Mapping[TopicPartition, Owned],
     found: Mapping[TopicPartition, OffsetRanges],
     slots: int,
+    choose: Mapping[TopicPartition, Callable[[Column, Column], Column]] | None = None,
 ) -> DataFrame:
     """The records at some offsets, as `poll` returns them.
 
@@ -192,6 +255,8 @@ def window_frame(
         owned: The partitions.
         found: The offsets by partition; without any the frame has no rows.
         slots: Spark partitions of the frame.
+        choose: Of a partition, which of its rows are wanted, by the hash they are dealt by and
+            their offset; without, all.
     """
     if not found:
         return empty_poll_frame(spark, options)
@@ -201,7 +266,25 @@ def window_frame(
         reads, _ = cluster(offsets, 2**62)
         spans += [Span(*tp, first, last) for first, last in reads]
         wanted.append(Wanted(*tp, offsets, _dealt(owned[tp].ranges, slots)))
-    return poll_frame(spark, options, spans, wanted, tasks, options.min_partitions or slots)
+    slices = options.min_partitions or slots
+    return poll_frame(spark, options, spans, wanted, tasks, slices, choose or {})
+
+
+def without(keys: frozenset[int]) -> Callable[[Column, Column], Column]:
+    """Which rows are not of some keys, by their hashes."""
+    return lambda key_hash, _: ~key_hash.isin(sorted(keys))
+
+
+def only(keys: Mapping[int, OffsetRanges]) -> Callable[[Column, Column], Column]:
+    """Which rows are of some keys, each at its own offsets."""
+
+    def choose(key_hash: Column, offset: Column) -> Column:
+        of_keys = [
+            (key_hash == key) & in_ranges(offset, ranges) for key, ranges in sorted(keys.items())
+        ]
+        return functools.reduce(operator.or_, of_keys)
+
+    return choose
 
 
 def _dealt(ranges: Iterable[KeyRange], tasks: int) -> tuple[tuple[KeyRange, int], ...]:

@@ -16,7 +16,7 @@ from coopconsume.hashing import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from pyspark.sql import Column, DataFrame, SparkSession
 
@@ -225,6 +225,7 @@ def poll_frame(
     wanted: Sequence[Wanted],
     tasks: Sequence[int],
     slices: int,
+    choose: Mapping[tuple[str, int], Callable[[Column, Column], Column]],
 ) -> DataFrame:
     """What ``poll`` returns: the columns of Spark's Kafka source and ``key_hash``.
 
@@ -235,6 +236,13 @@ def poll_frame(
 
     frame = read_spans(spark, options, spans, slices, headers=options.include_headers)
     names = frame.columns
+    if choose:
+        deal = deal_hash_column(F.col("key"), F.col("offset"))
+        chosen = {
+            at: choose[at](deal, F.col("offset")) if at in choose else F.lit(True)
+            for at in [(w.topic, w.partition) for w in wanted]
+        }
+        frame = frame.where(_by_partition(wanted, chosen, F.lit(False)))
     dealt = _dealt(frame, wanted, tasks, [key_hash_column(F.col("key")).alias("key_hash")])
     return (
         dealt.repartition(len(tasks), F.col("_task"))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
 from typing import TYPE_CHECKING
 
 from coopconsume.monitoring.logs import JsonFormatter
@@ -28,7 +27,8 @@ class LogScreen(Screen):
         handler.setFormatter(JsonFormatter())
         root = logging.getLogger("coopconsume")
         root.addHandler(handler)
-        root.setLevel(os.environ.get("COOPCONSUME_LOG_LEVEL", "INFO").upper())
+        self._before = root.level, root.propagate
+        root.setLevel(logging.INFO)
         root.propagate = False
         self._handler = handler
 
@@ -44,4 +44,5 @@ class LogScreen(Screen):
         """Log there no more."""
         root = logging.getLogger("coopconsume")
         root.removeHandler(self._handler)
-        root.propagate = True
+        level, root.propagate = self._before
+        root.setLevel(level)

@@ -10,7 +10,7 @@ from coopconsume.errors import OutputNotWritten, TableUnusable
 from coopconsume.sinks.base import ORIGIN, ROW, arrow_schema
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Mapping
 
     from pyspark.sql.types import StructType
 
@@ -24,7 +24,6 @@ class Table:
         path: Where.
         schema: Of the rows, without `ORIGIN`.
         storage_options: As `deltalake.DeltaTable` takes them.
-        younger: Columns that a table of an earlier release may lack; they are added.
 
     Raises:
         TableUnusable: There is a table of other columns, or something else at the path.
@@ -34,12 +33,7 @@ class Table:
     beside = ORIGIN
 
     def __init__(
-        self,
-        path: str,
-        schema: pa.Schema,
-        storage_options: Mapping[str, str] | None = None,
-        *,
-        younger: Iterable[str] = (),
+        self, path: str, schema: pa.Schema, storage_options: Mapping[str, str] | None = None
     ) -> None:
         from deltalake import DeltaTable
         from deltalake.exceptions import DeltaError, TableNotFoundError
@@ -61,7 +55,7 @@ class Table:
             raise TableUnusable(self.what, path, str(error)) from None
         names = [field.name for field in found.schema().fields]
         odd = sorted(set(names) ^ set(self._full.names))
-        if set(odd) - (set(younger) - set(names)):
+        if odd:
             raise TableUnusable(
                 self.what, path, f"its columns differ from what is to be written in {odd}"
             )
@@ -75,7 +69,6 @@ class Table:
                 self.path,
                 table.select(self._full.names).cast(self._full),
                 mode="append",
-                schema_mode="merge",
                 storage_options=self._storage_options or None,
             )
         except (DeltaError, OSError) as error:

@@ -6,8 +6,10 @@ import pytest
 from chispa import assert_df_equality
 from pyspark.sql import functions as F
 
-from coopconsume import CooperativeConsumer, TopicPartition, key_hash
-from coopconsume.errors import NotPolled
+from coopconsume import CooperativeConsumer, TopicPartition, counted, key_hash
+from coopconsume.dead_letters.choice import Choice
+from coopconsume.dead_letters.desk import Desk
+from coopconsume.errors import MissingOption, NotPolled
 from tests.spark.support import options
 
 pytestmark = [pytest.mark.spark, pytest.mark.broker]
@@ -104,3 +106,61 @@ def test_every_third_record_is_committed_and_the_rest_comes_back(
         ]  # fmt: skip
         consumer.seek(places[0], 0)
         assert consumer.poll(0).count() == 0
+
+
+def test_frames_are_given_back_and_given_up(spark, kafka, topic, produce, tmp_path):
+    """Retried keys wait and come again in order; rejected records are dead letters, whole."""
+    name = topic(1)
+    records = [(b"k%d" % (i % 10), b"v%d" % i) for i in range(60)]
+    produce(name, records)
+    opts = options(kafka, tmp_path, name, maxOffsetsPerTrigger=20)
+    opts |= {"kafka.session.timeout.ms": 30_000}
+    with CooperativeConsumer(opts, spark) as consumer:
+        frame = consumer.poll(60)
+        with pytest.raises(MissingOption, match="deadLetter"):
+            consumer.reject(frame, reason="no")
+    opts |= {"deadLetter": str(tmp_path / "dead")}
+    with CooperativeConsumer(opts, spark) as consumer:
+        frame = consumer.poll(60).select("topic", "partition", "offset", "key", "key_hash")
+        assert in_key_order(frame) == [(0, o) for o in range(20)]
+        consumer.retry(frame.where("key = 'k3'"), delay=1_000, reason=F.lit("the bank sleeps"))
+        consumer.retry(frame.where("key = 'k4'"), delay=0)
+        dead = frame.where("offset in (5, 16)").withColumn("why", F.concat(F.lit("no "), "offset"))
+        consumer.reject(dead, reason=F.col("why"))
+        consumer.reject(frame.where("offset = 7"), reason="later", on_dead="park")
+        with pytest.raises(NotPolled):
+            consumer.retry(frame.where("offset = 5"))
+        rest = frame.where("key not in ('k3', 'k4', 'k7') and offset not in (5, 16)")
+        (answer,) = consumer.commit(rest).values()
+        assert (answer.stable_offset, answer.committed) == (3, 12)
+
+        again = consumer.poll(60)
+        assert in_key_order(again) == [(0, 4), (0, 14)], "what is due comes first, alone"
+        consumer.commit(again)
+        new = consumer.poll(60)
+        assert in_key_order(new) == [(0, o) for o in range(20, 40) if o % 10 not in (3, 7)]
+        consumer.commit(new)
+        letters = counted(*(opts[n] for n in ("deadLetter", "commitTable", "kafka.group.id")))
+        told = [(r["_offset"], r["value"], r["reason"], r["attempts"]) for r in letters.to_pylist()]
+        assert sorted(told) == [
+            (5, b"v5", "no 5", 1),
+            (7, b"v7", "later", 1),
+            (16, b"v16", "no 16", 1),
+        ]
+
+    desk = Desk(opts)
+    desk.carry_out("discard", desk.plan(Choice(key=b"k7")))
+    with CooperativeConsumer(opts, spark) as consumer:
+        held = consumer.poll(60)
+        assert in_key_order(held) == [(0, 17)], "gaps of the key that was let go, and of no other"
+        consumer.commit(held)
+        found = []
+        while len(found) < 20:
+            frame = consumer.poll(60)
+            found += in_key_order(frame)
+            consumer.commit(frame)
+        assert sorted(found) == [(0, o) for o in [27, 37, *range(40, 60)] if o % 10 != 3]
+        pending = consumer.membership().store.pending(consumer.options.group_id)[name, 0]
+        assert {o: (p.attempts, p.error) for o, p in pending.items()} == {
+            3: (1, "the bank sleeps"), 13: (1, "the bank sleeps")
+        }  # fmt: skip

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import logging
 import math
@@ -13,6 +14,7 @@ import pytest
 from assignors import KeyRange
 from commits import OffsetRanges
 from coopconsume import progress as progress_module
+from coopconsume.cli.logs import LogScreen
 from coopconsume.monitoring import (
     JsonFormatter,
     LoggingListener,
@@ -184,6 +186,21 @@ def test_opentelemetry_tells_the_same_numbers():
     assert phases["handlers"] == 3.0
     meter.ended(None)
     assert not points().get("coopconsume.lag")
+
+
+def test_a_command_that_logs_json_says_nothing_else():
+    """What a screen would show is a line of the log; afterwards all is as it was before."""
+    stream = io.StringIO()
+    root = logging.getLogger("coopconsume")
+    before = root.level, root.propagate, list(root.handlers)
+    with LogScreen(stream) as screen:
+        screen.status("1,000 done", force=True)
+        screen.line("stopped: 1,000 records done")
+        logging.getLogger("coopconsume.job").warning("batch %d failed", 3)
+    assert [json.loads(line)["msg"] for line in stream.getvalue().splitlines()] == [
+        "stopped: 1,000 records done", "batch 3 failed"
+    ]  # fmt: skip
+    assert before == (root.level, root.propagate, list(root.handlers))
 
 
 def test_logs_are_json_with_what_was_given_beside(caplog):

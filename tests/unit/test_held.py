@@ -1,0 +1,137 @@
+"""Polled records that come again: their keys wait, and nothing else; each record comes once."""
+
+from __future__ import annotations
+
+import copy
+import math
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from assignors import KeyRange
+from commits import OffsetRanges
+from coopconsume.held import Held
+from coopconsume.membership import Owned
+from coopconsume.polling import Place, next_rows
+
+TP = ("t", 0)
+
+
+def owned(stable: int = 0, committed=(), pending=()) -> Owned:
+    """A whole partition of which some is committed and some pending."""
+    return Owned("t", 0, (KeyRange(),), stable, OffsetRanges(committed), list(pending))
+
+
+def test_a_key_waits_for_the_record_that_is_due_last():
+    """Two failed records of a key come together, in order, with what passed by meanwhile."""
+    held = Held()
+    held.hold(3, 7, 10.0, "a")
+    held.hold(5, 7, 20.0, "b")
+    held.hold(4, 8, 10.0, "c")
+    held.pass_over(OffsetRanges([(10, 19)]))
+    assert held.keys == {7, 8}
+    assert {k: r.pairs() for k, r in held.release(10.0).items()} == {8: [(4, 4), (10, 19)]}
+    assert {k: r.pairs() for k, r in held.release(20.0).items()} == {7: [(3, 3), (5, 5), (10, 19)]}
+    assert not held.release(99.0)
+    assert held.attempt(3) == 2
+
+
+def test_a_parked_record_waits_for_a_decision():
+    """Replayed it counts anew; settled, its key flows on."""
+    held = Held([(3, 7, 5, math.inf, ""), (4, 8, 2, math.inf, "")])
+    assert not held.release(1e12)
+    assert [record.offset for record in held.parked] == [3, 4]
+    held.replay(3, 5.0)
+    assert held.attempt(3) == 1
+    held.settle(OffsetRanges([(4, 4)]), 5.0)
+    assert set(held.release(5.0)) == {7, 8}
+
+
+keys = st.sampled_from([1, 2, 3])
+
+
+class Polling:
+    """A log of keys, a user who commits or gives back what is polled, and a second life."""
+
+    def __init__(self, log):
+        self.log = log
+        self.owned = owned()
+        self.place = Place.at_start(self.owned)
+        self.now = 0.0
+        self.pending = {}
+        self.out = []
+        self.delivered = []
+
+    def poll(self, window):
+        found, _ = next_rows(
+            {TP: self.place}, {TP: self.owned}, {TP: len(self.log)}, window, self.now
+        )
+        return found.get(TP, OffsetRanges())
+
+    def rows(self, window):
+        """What a frame of the next window shows."""
+        waiting = self.place.held.keys
+        again = copy.deepcopy(self.place).take_again(self.owned, self.now)
+        found = self.poll(window)
+        if again:
+            return sorted(
+                o for k, r in again.items() for o in r.offsets().tolist() if self.log[o] == k
+            )
+        return [o for o in found.offsets().tolist() if self.log[o] not in waiting]
+
+    def commit(self, offsets):
+        done = OffsetRanges.from_offsets(offsets)
+        committed = self.owned.committed | done
+        end = committed.range_end(self.owned.stable)
+        self.owned.stable = self.owned.stable if end is None else end + 1
+        self.owned.committed = committed
+        self.place.settle(done)
+        for offset in offsets:
+            self.pending.pop(offset, None)
+
+    def retry(self, offset, delay):
+        record = self.place.held.hold(offset, self.log[offset], self.now + delay, "")
+        self.place.polled -= OffsetRanges([(offset, offset)])
+        self.pending[offset] = (offset, record.key_hash, record.attempts, record.due, "")
+
+    def restart(self):
+        self.owned = owned(
+            self.owned.stable, self.owned.committed.pairs(), list(self.pending.values())
+        )
+        self.place = Place.at_start(self.owned)
+
+
+@given(st.lists(keys, max_size=30), st.data())
+@settings(max_examples=100, deadline=None)
+def test_polled_records_come_in_the_order_of_their_keys_until_done(log, data):
+    """Whatever fails and is given back, with its key's rest: order, no record twice, none lost."""
+    world = Polling(log)
+    failures = {o: data.draw(st.integers(0, 2)) for o in range(len(log))}
+    attempts = dict.fromkeys(range(len(log)), 0)
+    for step in range(200):
+        if data.draw(st.integers(0, 9)) == 0 and step < 40:
+            world.restart()
+        rows = world.rows(data.draw(st.integers(1, 12)) if step < 40 else 40)
+        blocked, good = set(), []
+        for offset in rows:
+            key = log[offset]
+            undone = [o for o in range(offset) if log[o] == key and o not in world.owned.committed
+                      and o >= world.owned.stable]  # fmt: skip
+            assert all(o in rows for o in undone), f"{offset} came before {undone}"
+            assert offset >= world.owned.stable
+            assert offset not in world.owned.committed, "what is done comes not again"
+            assert world.place.held.attempt(offset) >= attempts[offset]
+            attempts[offset] = world.place.held.attempt(offset)
+            if key in blocked:
+                world.retry(offset, data.draw(st.integers(0, 3)))
+            elif failures[offset]:
+                failures[offset] -= 1
+                blocked.add(key)
+                world.retry(offset, data.draw(st.integers(0, 3)))
+            else:
+                good.append(offset)
+        world.commit(good)
+        world.now += data.draw(st.integers(0, 2)) if step < 40 else 5
+        if world.owned.stable >= len(log):
+            break
+    assert world.owned.stable == len(log)
