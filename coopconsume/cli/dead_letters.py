@@ -115,7 +115,7 @@ def list_(*, desk: Desk, choice: Choice, settled: bool, as_json: bool) -> None:
 
     Those whose commit does not count, as a crash leaves them behind, are left out.
     """
-    letters = desk.letters(_with(choice, settled=settled))
+    letters = desk.letters(_with(choice, settled=settled), whole=False)
     if as_json:
         echo_json([_plain(letter, whole=False) for letter in letters])
         return

@@ -47,11 +47,16 @@ class Desk:
         self._store = CommitStore.open(self._options.commit_table, cluster=cluster_id, create=False)
         self._letters = open_letters(self._options.dead_letter, self._options)
 
-    def letters(self, choice: Choice | None = None) -> list[Letter]:
-        """The dead letters that count and that are meant, by partition and offset."""
+    def letters(self, choice: Choice | None = None, *, whole: bool = True) -> list[Letter]:
+        """The dead letters that count and that are meant, by partition and offset.
+
+        Args:
+            choice: Which are meant; by default all on which nobody has decided.
+            whole: Whether with values, headers and traces.
+        """
         group = self._options.group_id
         counted = self._store.counted_commits(group)
-        stored = self._letters.read(lambda commit: commit in counted)
+        stored = self._letters.read(lambda commit: commit in counted, whole=whole)
         parked = {
             (*tp, offset)
             for tp, records in self._store.pending(group).items()

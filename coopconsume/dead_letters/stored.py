@@ -8,7 +8,6 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from coopconsume.errors import BrokerUnreachable, TopicNotFound
 from coopconsume.sinks.base import ORIGIN, TOPIC_PREFIX
@@ -28,6 +27,8 @@ DECISION = "coopconsume.decision"
 _MARKS = pa.schema([("decision", pa.string()), ("decided_at", pa.timestamp("us", "UTC"))])
 _MARKED_BY = ("coopconsume.topic", "coopconsume.partition", "coopconsume.offset",
               "coopconsume.commit", "coopconsume.group")  # fmt: skip
+#: What a letter lacks that is not read whole.
+_BULKY: dict[str, Any] = {"value": None, "headers": (), "trace": ""}
 _READ_TIMEOUT_MS = 1000
 _PATIENCE = 30.0
 
@@ -70,8 +71,13 @@ class StoredLetter:
 class LetterStore(Protocol):
     """A place where dead letters lie."""
 
-    def read(self, counts: Callable[[str], bool]) -> list[StoredLetter]:
-        """The letters of one group whose commits count, in the order in which they were written."""
+    def read(self, counts: Callable[[str], bool], *, whole: bool) -> list[StoredLetter]:
+        """The letters of one group whose commits count, in the order in which they were written.
+
+        Args:
+            counts: Whether the commit of an id counts.
+            whole: Whether values, headers and traces are needed; they may take much room.
+        """
 
     def mark(self, letters: Iterable[StoredLetter], decision: str) -> None:
         """Note what was decided on letters."""
@@ -83,16 +89,26 @@ class _TableStore:
     def __init__(self, path: str) -> None:
         self._path = path.rstrip("/")
 
-    def read(self, counts: Callable[[str], bool]) -> list[StoredLetter]:
-        marks = {
-            (m["_topic"], m["_partition"], m["_offset"], m["_commit"]): m["decision"]
-            for m in _rows(f"{self._path}_decisions").to_pylist()
-        }
-        table = _rows(self._path)
-        commits = table.column("_commit").unique().to_pylist() if table.num_rows else []
-        alive = pa.array([commit for commit in commits if counts(commit)], pa.string())
-        table = table.filter(pc.is_in(table.column("_commit"), alive)) if commits else table
-        letters = [_of_row(row) for row in table.to_pylist()]
+    def read(self, counts: Callable[[str], bool], *, whole: bool) -> list[StoredLetter]:
+        from deltalake import DeltaTable
+
+        if not DeltaTable.is_deltatable(self._path):
+            return []
+        table, decisions = DeltaTable(self._path), f"{self._path}_decisions"
+        marks = {}
+        if DeltaTable.is_deltatable(decisions):
+            marks = {
+                (m["_topic"], m["_partition"], m["_offset"], m["_commit"]): m["decision"]
+                for m in DeltaTable(decisions).to_pyarrow_table().to_pylist()
+            }
+        commits = table.to_pyarrow_table(columns=["_commit"]).column("_commit").unique()
+        alive = [commit for commit in commits.to_pylist() if counts(commit)]
+        if not alive:
+            return []
+        names = [field.name for field in table.schema().fields]
+        wanted = [name for name in names if whole or name not in _BULKY]
+        rows = table.to_pyarrow_table(columns=wanted, filters=[("_commit", "in", alive)])
+        letters = [_of_row(row) for row in rows.to_pylist()]
         return sorted(
             (replace(letter, decision=marks.get(letter.id, "")) for letter in letters),
             key=lambda letter: letter.rejected_at,
@@ -119,23 +135,15 @@ class _MarkTable(Table):
         self._append(pa.Table.from_pylist(rows, schema=pa.schema([*_MARKS, *ORIGIN])))
 
 
-def _rows(path: str) -> pa.Table:
-    from deltalake import DeltaTable
-    from deltalake.exceptions import TableNotFoundError
-
-    try:
-        return DeltaTable(path).to_pyarrow_table()
-    except TableNotFoundError:
-        return pa.table({})
-
-
 def _of_row(row: dict[str, Any]) -> StoredLetter:
+    headers = row.get("headers") or ()
     return StoredLetter(
         topic=row["_topic"], topic_id=row["_topic_id"], partition=row["_partition"],
-        offset=row["_offset"], key=row["key"], value=row["value"],
-        headers=tuple((h["key"], h["value"]) for h in row["headers"] or ()),
+        offset=row["_offset"], key=row["key"], value=row.get("value"),
+        headers=tuple((header["key"], header["value"]) for header in headers),
         timestamp=_millis(row["timestamp"]), attempts=row["attempts"], reason=row["reason"],
-        trace=row["trace"], rejected_at=_millis(row["rejected_at"]), commit=row["_commit"],
+        trace=row.get("trace") or "", rejected_at=_millis(row["rejected_at"]),
+        commit=row["_commit"],
     )  # fmt: skip
 
 
@@ -150,7 +158,7 @@ class _TopicStore:
         self._topic = topic
         self._options = options
 
-    def read(self, counts: Callable[[str], bool]) -> list[StoredLetter]:
+    def read(self, counts: Callable[[str], bool], *, whole: bool) -> list[StoredLetter]:
         letters: list[StoredLetter] = []
         marks: dict[tuple[str, int, int, str], str] = {}
         for key, value, headers in self._records():
@@ -160,7 +168,8 @@ class _TopicStore:
             if DECISION in told:
                 marks[_mark_of(told)] = told[DECISION].decode()
             elif counts(told["coopconsume.commit"].decode()):
-                letters.append(_of_record(key, value, headers))
+                letter = _of_record(key, value, headers)
+                letters.append(letter if whole else replace(letter, **_BULKY))
         letters = [replace(letter, decision=marks.get(letter.id, "")) for letter in letters]
         return sorted(letters, key=lambda letter: letter.rejected_at)
 

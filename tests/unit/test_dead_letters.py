@@ -13,7 +13,10 @@ from coopconsume.cli import main
 from coopconsume.cli.dead_letters import LETTER_COLUMNS, decision_lines, letter_lines
 from coopconsume.dead_letters.choice import Choice, Letter, standings, steps
 from coopconsume.dead_letters.decisions import Decision
-from coopconsume.dead_letters.stored import StoredLetter
+from coopconsume.dead_letters.stored import StoredLetter, open_letters
+from coopconsume.options import Options
+from coopconsume.report import DeadLetter
+from coopconsume.sinks import DeadLetterTable
 
 LETTER = StoredLetter(
     topic="orders", topic_id="id", partition=0, offset=7, key=b"k\xff", value=b"v", headers=(),
@@ -137,3 +140,26 @@ def test_wrong_usage_is_told(arguments, words):
     result = CliRunner().invoke(main, ["dead-letters", *arguments])
     assert result.exit_code == 2
     assert words in result.stderr
+
+
+def test_letters_are_read_back_from_a_table(tmp_path):
+    """As they were written, if their commit counts; without the bulk where it is not needed."""
+    path = str(tmp_path / "dead")
+    options = Options.parse(
+        {"kafka.bootstrap.servers": "a:1", "kafka.group.id": "g", "commitTable": "commits"}
+    )
+    store = open_letters(path, options)
+    assert store.read(lambda _: True, whole=True) == []
+    letter = DeadLetter("t", 0, 1, b"k", b"v", 5, (("a", None), ("a", b"1")), 2, "why", "trace")
+    DeadLetterTable(path).append([letter], {"t": "id"}, "c-1")
+    assert store.read(lambda _: False, whole=True) == []
+    (found,) = store.read(lambda commit: commit == "c-1", whole=True)
+    assert (found.topic_id, found.commit, found.decision) == ("id", "c-1", "")
+    assert (found.key, found.value, found.headers) == (letter.key, letter.value, letter.headers)
+    assert (found.timestamp, found.attempts) == (5, 2)
+    assert (found.reason, found.trace) == ("why", "trace")
+    (lean,) = store.read(lambda _: True, whole=False)
+    assert lean == replace(found, value=None, headers=(), trace="")
+    store.mark([found], "discard")
+    (marked,) = store.read(lambda _: True, whole=False)
+    assert marked.decision == "discard"
