@@ -1,0 +1,109 @@
+"""The commit table for SQL: frames, temporary views and the data source."""
+
+from __future__ import annotations
+
+from datetime import UTC
+
+import pytest
+from chispa import assert_df_equality
+
+from commits import CommitStore, Pending
+from coopconsume.errors import InvalidOption
+from coopconsume.sql_source import register_source
+from coopconsume.views import create_views, gaps_frame, partitions_frame, view_table
+from tests.spark.support import options
+
+pytestmark = [pytest.mark.spark, pytest.mark.broker]
+
+
+@pytest.fixture
+def place(kafka, topic, produce, tmp_path):
+    """A commit table with one group on one partition of ten records, and its options."""
+    from coopconsume.cluster import Cluster
+    from coopconsume.options import Options
+
+    name = topic(1)
+    produce(name, [(b"k", b"") for _ in range(10)])
+    opts = options(kafka, tmp_path, name)
+    cluster = Cluster(Options.parse(opts))
+    store = CommitStore.open(opts["commitTable"], cluster=cluster.cluster_id)
+    cluster.close()
+    return name, opts, store
+
+
+def committed(name, store, *pairs, **more):
+    """Commit some ranges for the group g."""
+    epoch = store.current_epoch("g")
+    epoch = epoch or store.open_epoch("g", {"m": [(name, 0)]}, previous=None)
+    store.commit("g", epoch, "m", {(name, 0): pairs}, **more)
+
+
+def test_partitions_and_gaps_are_rows_with_times(spark, place):
+    """Stable offset, lag, ranges as structs, what holds it; gaps with their age."""
+    name, opts, store = place
+    failed = Pending(3, key_hash=7, attempts=2, due_ms=4_000_000_000_000, error="no")
+    committed(name, store, (0, 2), (5, 6), pending={(name, 0): [failed]})
+    committed(name, store, (8, 8))
+    told = partitions_frame(spark, opts, "g")
+    expected = spark.createDataFrame(
+        [("g", name, 0, 3, 0, 10, 4, 3, 2, [(5, 6), (8, 8)], 2, 1, None)],
+        "group string, topic string, partition int, stable_offset bigint, log_start bigint, "
+        "end_offset bigint, lag bigint, committed_above bigint, range_count bigint, "
+        "ranges array<struct<first: bigint, last: bigint>>, gaps bigint, pending bigint, "
+        "primary_offset bigint",
+    )
+    assert_df_equality(told.drop("holder"), expected, ignore_nullable=True)
+    (holder,) = told.select("holder.*").collect()
+    assert (holder.offset, holder.state, holder.key_hash, holder.attempts) == (3, "failed", 7, 2)
+    assert (holder.error, holder.done_behind, holder.open_behind) == ("no", 3, 2)
+    assert holder.due.year == 2096
+
+    gaps = gaps_frame(spark, opts)
+    expected = spark.createDataFrame(
+        [("g", name, 0, 3, 4, 2), ("g", name, 0, 7, 7, 1)],
+        "group string, topic string, partition int, first bigint, last bigint, offsets bigint",
+    )
+    assert_df_equality(gaps.drop("since", "age_seconds"), expected, ignore_nullable=True)
+    first, second = [e["written_at"] for e in store.history("g") if e["kind"] == "commit"]
+    assert first < second
+    since = [row.since.astimezone(UTC) for row in gaps.orderBy("first").collect()]
+    assert since == [first, second]
+    assert all(row.age_seconds >= 0 for row in gaps.collect())
+
+
+def test_views_stand_still_and_the_source_looks_again(spark, place):
+    """A temporary view tells how it was; one that uses the source tells how it is."""
+    name, opts, store = place
+    committed(name, store, (5, 6))
+    create_views(spark, opts, prefix="still_")
+    register_source(spark)
+    given = ", ".join(f"`{key}` '{value}'" for key, value in opts.items() if key != "subscribe")
+    try:
+        chosen = f"view 'gaps', group 'g', {given}"
+        spark.sql(f"CREATE TEMPORARY VIEW live USING coopconsume OPTIONS ({chosen})")
+        ask = "SELECT first, last, datediff(current_timestamp(), since) AS days FROM {}"
+        for table in ("still_gaps", "live"):
+            assert [tuple(row) for row in spark.sql(ask.format(table)).collect()] == [(0, 4, 0)]
+        committed(name, store, (0, 1))
+        assert spark.table("still_gaps").first()["first"] == 0
+        assert spark.table("live").first()["first"] == 2
+        live = spark.read.format("coopconsume").options(**opts).option("group", "g").load()
+        assert live.first()["stable_offset"] == 2
+        assert live.first()["ranges"][0].asDict() == {"first": 5, "last": 6}
+    finally:
+        for table in ("still_gaps", "still_partitions", "live"):
+            spark.catalog.dropTempView(table)
+
+
+def test_an_unknown_view_is_told(place):
+    """The views that there are are named."""
+    _, opts, _ = place
+    with pytest.raises(InvalidOption, match="give partitions or gaps"):
+        view_table("offsets", opts)
+
+
+def test_a_table_without_groups_gives_no_rows(spark, place):
+    """The columns are there all the same."""
+    _, opts, _ = place
+    assert partitions_frame(spark, opts).count() == 0
+    assert "age_seconds" in gaps_frame(spark, opts).columns
