@@ -9,7 +9,7 @@ import uuid
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Self
 
-from commits import FencedMember
+from commits import FencedMember, MaxIndividualCommitsReached
 from coopconsume.answers import (
     check_polled,
     delay_of,
@@ -273,7 +273,8 @@ class CooperativeConsumer:
         Raises:
             NotPolled: An offset was not handed out by `poll`; nothing is committed.
             commits.FencedMember: Another member holds the group; nothing counts.
-            commits.MaxIndividualCommitsReached: Too many ranges; nothing is committed.
+            commits.MaxIndividualCommitsReached: Partitions have too many ranges; its ``results``
+                tell which, and what the other ones have committed.
         """
         from kafka import TopicPartition
 
@@ -295,6 +296,11 @@ class CooperativeConsumer:
             for tp, ranges in offsets.items():
                 self._handout.settle(tp, ranges)
             self._commit_holes(holding)
+        except MaxIndividualCommitsReached as error:
+            for tp, result in (error.results or {}).items():
+                if result.status != "refused":
+                    self._handout.settle(tp, offsets[tp])
+            raise
         except FencedMember as error:
             membership.fenced(str(error))
             raise

@@ -11,12 +11,14 @@ import math
 import threading
 import time
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import TYPE_CHECKING, Protocol
 
 from assignors import KeyRange, Share, coverage
-from commits import OffsetRanges
+from commits import MaxIndividualCommitsReached, OffsetRanges
 from commits.offsets import MAX_OFFSET
 from coopconsume.cluster import primary_mark
+from coopconsume.crowding import affordable
 from coopconsume.errors import DataLoss, ExternalReset, TopicNotFound, TopicReplaced
 
 if TYPE_CHECKING:
@@ -34,6 +36,7 @@ PRIMARY_REFRESH = 60.0
 #: Seconds for which a look at the log is good enough to start another batch. A member that is not
 #: in the group any more may start one for so long, so it counts to the life of a batch.
 LEASE = 2.0
+_NAMED = 5
 
 
 class WritePrimary(Protocol):
@@ -53,6 +56,8 @@ class Owned:
         committed: What the log has above it.
         pending: (offset, key hash, attempts, due in seconds since the epoch, error);
             one that is due at infinity is parked.
+        range_count: Ranges above the stable offset in the commit log when it was last looked at.
+        max_ranges: How many it takes.
     """
 
     topic: str
@@ -61,6 +66,8 @@ class Owned:
     stable: int
     committed: OffsetRanges
     pending: list[tuple[int, int, int, float, str]] = field(default_factory=list)
+    range_count: int = 0
+    max_ranges: int = 1_000_000
 
     @property
     def is_whole(self) -> bool:
@@ -165,6 +172,7 @@ class Holding:
                 [(p.offset, p.key_hash or 0, p.attempts,
                   math.inf if p.is_parked else p.due_ms / 1000, p.error)
                  for p in pending.get(tp, {}).values()],
+                commits.ranges.range_count, commits.max_ranges or 0,
             )  # fmt: skip
         self.check_log_starts()
         self.check_log_ends()
@@ -320,22 +328,71 @@ class Holding:
             commits.MaxIndividualCommitsReached: Too many ranges; nothing was written.
         """
         holes = holes or {}
-        results = self.store.commit(
-            self.options.group_id,
-            self.epoch,
-            self.member,
-            dict(offsets),
-            pending=dict(pending) if pending else None,
-            holes=dict(holes),
-            commit_id=commit_id,
-            too_old="report",
-        )
+        try:
+            results = self.store.commit(
+                self.options.group_id,
+                self.epoch,
+                self.member,
+                dict(offsets),
+                pending=dict(pending) if pending else None,
+                holes=dict(holes),
+                commit_id=commit_id,
+                too_old="report",
+            )
+        except MaxIndividualCommitsReached as error:
+            # What other partitions committed stands.
+            self._answered(error.results or {}, offsets, holes)
+            raise
+        self._answered(results, offsets, holes)
+        return results
+
+    def _answered(
+        self,
+        results: Mapping[TopicPartition, CommitResult],
+        offsets: Mapping[TopicPartition, OffsetRanges],
+        holes: Mapping[TopicPartition, OffsetRanges],
+    ) -> None:
         self._seen = time.monotonic()
         nothing = OffsetRanges()
         for tp, result in results.items():
-            done = offsets.get(tp, nothing) | holes.get(tp, nothing)
-            self._follow(tp, result.stable_offset, done)
-        return results
+            self.owned[tp].range_count = result.range_count
+            if result.status != "refused":
+                done = offsets.get(tp, nothing) | holes.get(tp, nothing)
+                self._follow(tp, result.stable_offset, done)
+        repeated = {tp: r.duplicates for tp, r in results.items() if r.duplicates}
+        if repeated:
+            where = [f"{t}-{p}: {n}" for (t, p), n in islice(sorted(repeated.items()), _NAMED)]
+            more = ["…"] if len(repeated) > _NAMED else []
+            log.warning(
+                "%d offsets were committed before, and count once (%s)",
+                sum(repeated.values()), ", ".join(where + more),
+            )  # fmt: skip
+
+    def affordable(
+        self,
+        offsets: Mapping[TopicPartition, OffsetRanges],
+        holes: Mapping[TopicPartition, OffsetRanges],
+    ) -> dict[TopicPartition, OffsetRanges]:
+        """What of some offsets the limit on ranges lets in now: as a rule all of it.
+
+        Args:
+            offsets: What is done.
+            holes: What is proven never to be delivered, and committed along with it.
+        """
+        tight = [
+            tp
+            for tp, done in offsets.items()
+            if self.owned[tp].range_count + done.range_count > self.owned[tp].max_ranges
+        ]
+        if not tight:
+            return dict(offsets)
+        state, fit = self.store.state(self.options.group_id), dict(offsets)
+        for tp in tight:
+            commits = state[tp]
+            limit = self.owned[tp].max_ranges = commits.max_ranges or 0
+            commits.amend(holes.get(tp, OffsetRanges()))
+            fit[tp] = affordable(commits, offsets[tp], limit)
+        return fit
 
     @property
     def is_shared(self) -> bool:
@@ -349,6 +406,7 @@ class Holding:
             for tp, owned in self.owned.items():
                 if not owned.is_whole and tp in state:
                     self._follow(tp, state[tp].stable_offset)
+                    owned.range_count = state[tp].ranges.range_count
         with self._lock:
             return {tp: owned.stable for tp, owned in self.owned.items()}
 

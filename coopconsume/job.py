@@ -31,12 +31,13 @@ from commits import CommitLogUnavailable, FencedMember, OffsetRanges
 from coopconsume.batch import Running, Work, run_batch
 from coopconsume.breaker import Breaker
 from coopconsume.classic import open_mailbox
+from coopconsume.crowding import LimitWatch
 from coopconsume.errors import BrokerUnreachable, HandlerFailed, TopicNotFound, TopicReplaced
 from coopconsume.failures import FailuresInARow, reason
 from coopconsume.plan import Limits, plan_batch
 from coopconsume.report import PartitionReport, SlotReport
 from coopconsume.security.access import refused_by_spark
-from coopconsume.shift import Shift
+from coopconsume.shift import Held, Shift
 from coopconsume.suspects import Suspects
 from coopconsume.window import Window
 
@@ -99,12 +100,14 @@ class Job:
         self._numbers = itertools.count()
         self._commit_ids = (f"{self._run_id}-{number}" for number in itertools.count())
         self._shift: Shift | None = None
+        self._held: list[Held] = []
         self._ends: dict[TopicPartition, int] = {}
         self._hand_over: _HandOver | None = None
         self._busy: dict[int, int] = {}
         self._barred: dict[int, float] = {}
         self._running: dict[int, Running] = {}
         self._window = Window(self._options, slots)
+        self._limits = LimitWatch(self._options.batch_time)
         self._batch_at = 0.0
         self._failures = FailuresInARow()
         self._suspects: dict[int, Suspects] = {}
@@ -214,6 +217,7 @@ class Job:
         if shift is not None:
             shift.refresh_ends()
             shift.look_for_holes()
+            self._watch_limits(shift)
             late = self._hand_over is not None and self._hand_over.is_late
             more_to_come = not late and any(r.is_partly_back for r in self._current())
             shift.saver.save(more_to_come=more_to_come)
@@ -223,6 +227,16 @@ class Job:
             else:
                 self._launch(shift)
         self._take_events(self._patience())
+
+    def _watch_limits(self, shift: Shift) -> None:
+        for partition in shift.partitions:
+            partition.stand(time.time())
+        now = time.monotonic()
+        for words in self._limits.look(shift.partitions, now):
+            log.warning("%s", words)
+        why = self._limits.ask(shift.partitions, shift.saver.held, now)
+        if why is not None and self._hand_over is None:
+            self._membership.rebalance(why)
 
     def _current(self) -> list[Running]:
         """Batches of this shift; those of an earlier one only keep their slots busy."""
@@ -241,6 +255,7 @@ class Job:
             log.warning("%s; trying again", error)
             self._post(self._begin, holding)
             return
+        self._take_along(self._shift)
         self._meter.joined(holding.epoch.number)
         if holding.owned and not self._window.has_begun:
             self._window.begin(holding.cluster.record_bytes(holding.owned))
@@ -264,8 +279,8 @@ class Job:
                     "slots %s were not through within drainTimeout: their new owners wait for a "
                     "batch life, and do again what these do not commit any more", sorted(out)
                 )  # fmt: skip
-        if shift.saver.has_all or time.monotonic() > hand_over.until + _LAST_COMMIT:
-            self._end_shift()
+        if shift.saver.has_all_it_can or time.monotonic() > hand_over.until + _LAST_COMMIT:
+            self._end_shift(take_along=True)
             hand_over.done.set()
             self._hand_over = None
 
@@ -276,11 +291,28 @@ class Job:
             self._hand_over.done.set()
             self._hand_over = None
 
-    def _end_shift(self, *, well: bool = False) -> None:
+    def _end_shift(self, *, well: bool = False, take_along: bool = False) -> None:
         shift, self._shift = self._shift, None
         self._suspects.clear()
         if shift is not None:
             shift.end(well=well)
+            self._held += shift.held()
+            if not take_along:
+                self._forget_held()
+
+    def _take_along(self, shift: Shift) -> None:
+        """What is done and did not fit into the log stays done where its keys stay ours."""
+        self._held = [held for held in self._held if not shift.take_along(held)]
+        self._forget_held()
+
+    def _forget_held(self) -> None:
+        left = sum(len(held.offsets) for held in self._held)
+        self._held = []
+        if left:
+            log.warning(
+                "%d offsets that are done could not be committed, as their partitions have "
+                "maxNumRanges ranges: they will be done again", left
+            )  # fmt: skip
 
     def _fail(self, error: BaseException) -> None:
         raise error
@@ -315,7 +347,8 @@ class Job:
             if all(p.is_settled(ends.get((p.topic, p.partition), 0)) for p in shift.partitions):
                 event.set()
                 self._waiters.remove((ends, event))
-        if self._current() or not shift.saver.has_all:
+        saved = shift.saver.has_all_it_can if self._stopping else shift.saver.has_all
+        if self._current() or not saved:
             return False
         drained = not self._barred and all(p.is_drained for p in shift.partitions)
         return self._stopping or (self._work.available_now and drained)
@@ -373,11 +406,7 @@ class Job:
         if young >= BATCHES_AT_ONCE:
             return
         free = [s for s in range(self._slots) if s not in self._busy and s not in self._barred]
-        limits = Limits(
-            self._window.offsets,
-            self._options.max_pending,
-            max(1, self._options.max_num_ranges * 8 // 10),
-        )
+        limits = Limits(self._window.offsets, self._options.max_pending)
         if not free or not self._is_ours(shift):
             return
         plan = self._plan(shift, free, now, limits)

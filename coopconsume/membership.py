@@ -262,6 +262,11 @@ class Membership:
         self._group.rejoin(why)
         return True
 
+    def rebalance(self, why: str) -> None:
+        """Ask the group to deal its shares anew; harmless where they are claimed by hand."""
+        if self._group is not None:
+            self._group.rebalance(why)
+
     # -- the group's tenant
 
     def hand_over(self) -> None:

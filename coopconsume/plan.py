@@ -16,10 +16,11 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from commits import OffsetRanges
 from commits.offsets import MAX_OFFSET
+from coopconsume.crowding import crowded_at
 from coopconsume.report import PartitionWork, unpack_offsets
 
 if TYPE_CHECKING:
@@ -30,6 +31,8 @@ if TYPE_CHECKING:
 
 #: Offsets between two wanted ranges that are cheaper to read through than to open a second read.
 MERGE_GAP = 5_000
+#: Bytes of a key that people are shown.
+SHOWN_KEY_BYTES = 100
 #: Separate reads of one partition in one batch.
 MAX_READS = 6
 
@@ -142,11 +145,14 @@ class BatchPlan:
 
 @dataclass(frozen=True)
 class Limits:
-    """Bounds of a plan: offsets in a batch, pending records and ranges of a partition."""
+    """Bounds of a plan: offsets in a batch, pending records and ranges of a partition.
+
+    A partition's own limit on ranges counts beside them.
+    """
 
     window: int
     max_pending: int
-    max_ranges: int
+    max_ranges: int = MAX_OFFSET
 
 
 class Partition:
@@ -160,6 +166,7 @@ class Partition:
         shares: (slot, its key ranges), one a slot.
         ordering: What is handled strictly one after another.
         whole: Whether the shares together are the whole key range.
+        max_ranges: Ranges above the stable offset that the commit log takes.
     """
 
     def __init__(
@@ -173,6 +180,7 @@ class Partition:
         shares: Iterable[tuple[int, tuple[KeyRange, ...]]],
         ordering: Ordering,
         whole: bool,
+        max_ranges: int = 1_000_000,
     ) -> None:
         self.part = part
         self.topic = topic
@@ -184,8 +192,14 @@ class Partition:
         self.end = stable
         self.ordering = ordering
         self.whole = whole
+        self.max_ranges = max_ranges
+        #: Ranges in the commit log, those of other members among them.
+        self.log_ranges = committed.range_count
         self.attempts: dict[int, int] = {}
         self._may_have_parked = False
+        #: The last failure of each record that has failed and is not done, in flight or not.
+        self._failed: dict[int, Waiting] = {}
+        self._stands = (-1, 0.0)
         top = committed.last
         position = stable if top is None else top + 1
         gaps = committed.complement(stable, position - 1) if committed else OffsetRanges()
@@ -211,6 +225,25 @@ class Partition:
         found = [w for s in self.shares.values() for w in s.waiting.values() if w.is_parked]
         self._may_have_parked = bool(found)
         return found
+
+    @property
+    def committed(self) -> OffsetRanges:
+        """What the commit log has above its stable offset, as far as it is ours."""
+        return self.done - self.unsaved - self.unsaved_holes
+
+    @property
+    def ranges(self) -> int:
+        """Ranges above the stable offset, as they count for the limit.
+
+        Where others have parts of the partition, their records lie between ours: only the log
+        knows how many ranges there are.
+        """
+        return self.done.range_count if self.whole else self.log_ranges
+
+    @property
+    def is_crowded(self) -> bool:
+        """Whether there are so many ranges that nothing new may be read."""
+        return self.ranges >= crowded_at(self.max_ranges)
 
     @property
     def is_drained(self) -> bool:
@@ -242,6 +275,45 @@ class Partition:
                 if waiting.offset == first or first in waiting.behind:
                     return waiting
         return None
+
+    def stand(self, now: float) -> float:
+        """For how many seconds the first open offset has been the same, as far as was looked."""
+        first = self.first_open()
+        if self._stands[0] != first:
+            self._stands = first, now
+        return now - self._stands[1]
+
+    def holder(self) -> dict[str, Any] | None:
+        """What holds the stable offset, for people and progress; None if nothing is left to do.
+
+        ``state`` is ``failed``, ``parked``, ``in flight`` (in ``slot``), ``to do``, or
+        ``elsewhere`` where the offset is not ours.
+        """
+        first = self.first_open()
+        if first >= self.end and first >= self.position:
+            return None
+        failed = self._failed.get(first)
+        slot = next(
+            (s.slot for s in self.shares.values() if s.flying is not None and first in s.flying),
+            None,
+        )
+        state = "elsewhere"
+        if slot is not None:
+            state = "in flight"
+        elif (blocker := self.blocker()) is not None:
+            state = "parked" if blocker.is_parked else "failed"
+        elif any(first in s.todo or first >= s.position for s in self.shares.values()):
+            state = "to do"
+        return {
+            "offset": first,
+            "state": state,
+            "slot": slot,
+            "key": None if failed is None or failed.key is None else shown_key(failed.key),
+            "keyHash": failed.key_hash if failed else None,
+            "attempts": failed.attempts if failed else 0,
+            "error": failed.error if failed else "",
+            "behind": len(failed.behind) if failed else 0,
+        }
 
     def first_open(self) -> int:
         """The stable offset as it will be once all that is done is committed."""
@@ -286,9 +358,18 @@ class Partition:
                 lane = self.lane(key_hash, offset)
                 # Of two failed records of a lane the lower goes first; the other is found again.
                 earlier = share.waiting.get(lane)
+                failed = self._failed[offset] = Waiting(offset, key_hash, attempts, due, error)
                 if earlier is None or offset < earlier.offset:
-                    share.waiting[lane] = Waiting(offset, key_hash, attempts, due, error)
+                    share.waiting[lane] = failed
                 break
+
+    def take_along(self, offsets: OffsetRanges) -> None:
+        """These are done, and were not committed yet."""
+        offsets = offsets.clip(self.stable, MAX_OFFSET) - self.done
+        self.done |= offsets
+        self.unsaved |= offsets
+        for share in self.shares.values():
+            share.todo -= offsets
 
     def reported(self, slot: int, report: PartitionReport, now: float) -> None:
         """Take in what a slot reported of its part of a batch."""
@@ -312,7 +393,7 @@ class Partition:
             self.attempts[failure.offset] = failure.attempts
             self._may_have_parked |= failure.delay == math.inf
             earlier = share.waiting.get(lane)
-            share.waiting[lane] = Waiting(
+            waiting = self._failed[failure.offset] = Waiting(
                 failure.offset,
                 failure.key_hash,
                 failure.attempts,
@@ -321,10 +402,11 @@ class Partition:
                 failure.key,
                 earlier.behind if earlier else [],
             )
+            share.waiting[lane] = waiting
         flowing: list[int] = []
         for offset, key_hash in report.blocked:
-            waiting = share.waiting.get(self.lane(key_hash, offset))
-            (waiting.behind if waiting else flowing).append(offset)
+            ahead = share.waiting.get(self.lane(key_hash, offset))
+            (ahead.behind if ahead else flowing).append(offset)
         share.todo |= OffsetRanges.from_offsets(flowing)
         for other in self.shares.values():
             # Of a gap found at the start nobody knew whose key it was; now it is known.
@@ -334,6 +416,7 @@ class Partition:
         self.unsaved |= done
         if self.attempts:
             self.attempts = {o: n for o, n in self.attempts.items() if o not in done}
+            self._failed = {o: w for o, w in self._failed.items() if o in self.attempts}
 
     def replay(self, offset: int, now: float) -> None:
         """A parked record is to be tried again from its first attempt on; harmless if it is not."""
@@ -349,6 +432,7 @@ class Partition:
                 waiting.due = now  # What is behind it goes on with the slot's next batch.
                 self.done |= OffsetRanges([(offset, offset)])
                 self.attempts.pop(offset, None)
+                self._failed.pop(offset, None)
 
     def unknown(self, slot: int) -> None:
         """Nobody knows what a slot did of its part: all of it is to be done again."""
@@ -445,17 +529,25 @@ class Partition:
         reads, rest = cluster(todo, limits.window)
         cut = reads[-1][1] if rest and reads else None
         room = limits.window - sum(last - first + 1 for first, last in reads)
-        crowded = self.pending >= limits.max_pending or self.done.range_count >= limits.max_ranges
-        fresh = cut is None and room > 0 and not crowded
+        crowded = (
+            self.pending >= limits.max_pending
+            or self.ranges >= limits.max_ranges
+            or self.is_crowded
+        )
+        fresh = cut is None and room > 0
         front = max((share.position for share in shares), default=0)
         goal = min(self.end, front + room)
+        if crowded:
+            # Below what is done there are gaps, no news: a share that stands lower goes on.
+            done = -1 if self.done.last is None else self.done.last
+            goal = min(goal, max(done + 1, *(share.position for share in self.shares.values())))
         planned: dict[int, OffsetRanges] = {}
         for share in shares:
             wanted = share.todo if cut is None else share.todo.clip(0, cut)
             share.next_position = share.position
             if share.only is not None:
                 wanted = wanted & share.only
-            elif fresh and share.position < self.end:
+            elif fresh and share.position < goal:
                 # A share that fell behind goes on from where it stands, at most to the others.
                 stop = min(share.position + room, goal)
                 stop = goal if stop >= front else stop
@@ -500,6 +592,11 @@ class Partition:
             else:
                 del share.waiting[lane]
                 share.todo |= OffsetRanges.from_offsets([waiting.offset, *waiting.behind])
+
+
+def shown_key(key: bytes) -> str:
+    """A key for people."""
+    return key[:SHOWN_KEY_BYTES].decode("utf-8", "backslashreplace")
 
 
 def cluster(offsets: OffsetRanges, span: int) -> tuple[list[tuple[int, int]], bool]:

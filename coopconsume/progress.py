@@ -17,6 +17,7 @@ from coopconsume.monitoring.listener import (
     QueryStartedEvent,
     QueryTerminatedEvent,
 )
+from coopconsume.plan import shown_key
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -33,7 +34,6 @@ _KEPT = 100
 _IDLE_EVERY = 10.0
 _SUMS = ("lag", "pending", "parked", "gapRanges")
 _SHOWN_RANGES = 5
-_SHOWN_KEY_BYTES = 100
 
 
 class Progress(dict[str, Any]):
@@ -216,39 +216,43 @@ class Meter:
 
 
 def describe(partition: Partition, now: float) -> dict[str, Any]:
-    """The state of one partition for progress events and people."""
-    done = partition.done
-    top = partition.stable - 1 if done.last is None else done.last
-    gaps = done.complement(partition.stable, top)
+    """The state of one partition for progress events and people, as the commit log has it.
+
+    ``holder`` names what holds the stable offset, whatever it is; ``blocker`` only a failed record.
+    """
+    committed = partition.committed
+    top = partition.stable - 1 if committed.last is None else committed.last
+    gaps = committed.complement(partition.stable, top)
     first = [list(pair) for pair in itertools.islice(gaps, _SHOWN_RANGES)]
-    blocker = partition.blocker()
+    blocker, holder = partition.blocker(), partition.holder()
+    age = {"ageSeconds": round(partition.stand(now), 1)}
     return {
         "topic": partition.topic,
         "partition": partition.partition,
         "stableOffset": partition.stable,
         "highestDone": top,
         "endOffset": partition.end,
-        "lag": partition.end - partition.stable - len(done),
+        "lag": partition.end - partition.stable - len(committed),
         "pending": partition.pending,
         "parked": len(partition.parked),
         "gapRanges": gaps.range_count,
         "firstGaps": first,
+        "ranges": partition.ranges,
+        "isCrowded": partition.is_crowded,
+        "holder": None if holder is None else holder | age,
         "blocker": None
         if blocker is None
         else {
             "offset": blocker.offset,
-            "key": None if blocker.key is None else _shown(blocker.key),
+            "key": None if blocker.key is None else shown_key(blocker.key),
             "keyHash": blocker.key_hash,
             "attempts": blocker.attempts,
             "dueInSeconds": None if blocker.is_parked else round(max(0.0, blocker.due - now), 1),
             "error": blocker.error,
             "behind": len(blocker.behind),
-        },
+        }
+        | age,
     }
-
-
-def _shown(key: bytes) -> str:
-    return key[:_SHOWN_KEY_BYTES].decode("utf-8", "backslashreplace")
 
 
 def _iso(now: float | None = None) -> str:

@@ -24,6 +24,7 @@ from coopconsume.sinks.base import Outputs
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
+    from commits import CommitResult
     from coopconsume.batch import Work
     from coopconsume.dead_letters.decisions import Decision
     from coopconsume.holding import Holding, TopicPartition
@@ -37,7 +38,7 @@ _MIRROR_EVERY = 5.0
 #: Seconds between looks at stable offsets that others move, too.
 _LOOK_EVERY = 1.0
 _LINGER = 0.1
-_REFUSED_WAIT = 0.2
+_REFUSED_WAIT = 0.5
 #: Seconds between looks at what was decided on parked records.
 _DECIDE_EVERY = 2.0
 
@@ -58,14 +59,10 @@ class Unsaved:
     dead: list[DeadLetter] = field(default_factory=list)
     outputs: list[tuple[tuple[tuple[str, int], ...], bytes]] = field(default_factory=list)
 
-    def put_back(self, earlier: Unsaved) -> None:
-        """Take over what an earlier commit could not write."""
-        self.since = earlier.since
-        for tp, pending in earlier.pending.items():
+    def put_back(self, refused: Mapping[TopicPartition, list[Pending]]) -> None:
+        """Take back failed records that could not be written; newer words of them count."""
+        for tp, pending in refused.items():
             self.pending.setdefault(tp, [])[:0] = pending
-        # Rows written beside a commit that was refused never count; they go with the next one.
-        self.dead[:0] = earlier.dead
-        self.outputs[:0] = earlier.outputs
 
 
 @dataclass(frozen=True)
@@ -73,7 +70,9 @@ class Saved:
     """A commit that was answered.
 
     Attributes:
-        offsets: What was done, with the stable offset after it, of each partition.
+        offsets: What was committed, with the stable offset after it, of each partition.
+        held: Partitions of which something done was not, as they have too many ranges.
+        pending: Failed records of partitions that were refused altogether.
         holes: What was proven never to be delivered.
         took: Seconds for dead letters and outputs, and for the commit log.
     """
@@ -81,6 +80,8 @@ class Saved:
     offsets: Mapping[TopicPartition, tuple[OffsetRanges, int]]
     holes: Mapping[TopicPartition, OffsetRanges]
     took: tuple[float, float]
+    held: frozenset[TopicPartition] = frozenset()
+    pending: Mapping[TopicPartition, list[Pending]] = field(default_factory=dict)
 
 
 def save(
@@ -93,8 +94,9 @@ def save(
 ) -> Saved:
     """Write dead letters and outputs, then the commit that they stand or fall with.
 
+    What the limit on ranges does not let in is left out, and told.
+
     Raises:
-        commits.MaxIndividualCommitsReached: The log refused it as it has too many ranges.
         commits.FencedMember: Another member holds the group.
     """
     started = time.time()
@@ -104,13 +106,23 @@ def save(
     if sink is not None and (unsaved.outputs or (sink.hears_all and offsets)):
         sink.write(Outputs(unsaved.outputs, offsets, holding.topic_ids, commit_id))
     written = time.time()
-    results = holding.commit(offsets, pending=unsaved.pending, holes=holes, commit_id=commit_id)
+    fit = holding.affordable(offsets, holes)
+    results: Mapping[TopicPartition, CommitResult]
+    try:
+        results = holding.commit(fit, pending=unsaved.pending, holes=holes, commit_id=commit_id)
+    except MaxIndividualCommitsReached as error:
+        # Other members were quicker.
+        results = error.results or {}
     logged = time.time()
+    refused = {tp for tp, result in results.items() if result.status == "refused"}
     answered = {
-        tp: (offsets.get(tp, OffsetRanges()), result.stable_offset)
+        tp: (fit.get(tp, OffsetRanges()), result.stable_offset)
         for tp, result in results.items()
+        if tp not in refused
     }
-    return Saved(answered, holes, (written - started, logged - written))
+    held = frozenset(refused | {tp for tp, done in offsets.items() if done != fit[tp]})
+    back = {tp: pending for tp, pending in unsaved.pending.items() if tp in refused}
+    return Saved(answered, holes, (written - started, logged - written), held, back)
 
 
 def due_ms(due: float) -> int:
@@ -151,8 +163,11 @@ class Saver:
         self._most_ranges = holding.options.max_num_ranges_to_commit
         self._mirror_at = time.monotonic()
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="coopconsume-commit")
+        self._again_at = 0.0
         self.is_busy = False
         self._decisions_at = -math.inf
+        #: Partitions of which something done waits, as they have too many ranges.
+        self.held: frozenset[TopicPartition] = frozenset()
 
     @property
     def has_all(self) -> bool:
@@ -160,6 +175,11 @@ class Saver:
         unsaved = any(p.unsaved or p.unsaved_holes for p in self._partitions.values())
         unlooked = self._decisions_at == -math.inf and self._parked()
         return not (self.is_busy or self._unsaved.since or unsaved or unlooked)
+
+    @property
+    def has_all_it_can(self) -> bool:
+        """Whether all that came in is committed, or cannot be as there are too many ranges."""
+        return self.has_all or bool(self.held and not self.is_busy and not self._unsaved.since)
 
     @property
     def due(self) -> float | None:
@@ -208,6 +228,8 @@ class Saver:
             if time.monotonic() - self._mirror_at > every:
                 self._run(self._mirror)
             return
+        if self.held and not self._unsaved.since and time.time() < self._again_at:
+            return  # Nothing came that could make room.
         waits = more_to_come and time.time() - self._unsaved.since < _LINGER
         if waits and all(p.unsaved.range_count < self._most_ranges for p in self._open()):
             return
@@ -243,8 +265,6 @@ class Saver:
     ) -> None:
         try:
             saved = save(self._holding, self._work, offsets, holes, unsaved, commit_id)
-        except MaxIndividualCommitsReached as error:
-            self._post(self._refused, unsaved, error)
         except BaseException as error:  # noqa: BLE001 - told to the loop
             self._post(self._failed, error)
         else:
@@ -286,6 +306,7 @@ class Saver:
     def _mirrored(self, stable: Mapping[TopicPartition, int]) -> None:
         for tp, offset in stable.items():
             self._partitions[tp].saved(OffsetRanges(), offset, OffsetRanges())
+        self._count_ranges()
         self._mirror_at = time.monotonic()
         self.is_busy = False
 
@@ -294,15 +315,18 @@ class Saver:
         for tp, (offsets, stable) in saved.offsets.items():
             holes = saved.holes.get(tp, OffsetRanges())
             self._partitions[tp].saved(offsets, stable, holes)
+        self._count_ranges()
+        self.held = saved.held
+        if saved.held:
+            # Kept until gaps below are done and it fits.
+            self._again_at = time.time() + _REFUSED_WAIT
+            self._unsaved.put_back(saved.pending)
         count = sum(len(offsets) for offsets, _ in saved.offsets.values())
         self._meter.saved(count, saved.took, list(self._partitions.values()))
 
-    def _refused(self, unsaved: Unsaved, error: MaxIndividualCommitsReached) -> None:
-        # Nothing was committed: kept until gaps below are done and it fits.
-        log.warning("%s", error)
-        self.is_busy = False
-        self._unsaved.put_back(unsaved)
-        time.sleep(_REFUSED_WAIT)
+    def _count_ranges(self) -> None:
+        for tp, partition in self._partitions.items():
+            partition.log_ranges = self._holding.owned[tp].range_count
 
     def _failed(self, error: BaseException) -> None:
         self.is_busy = False

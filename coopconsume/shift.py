@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 import time
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from assignors import Share
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
+    from assignors import KeyRange
     from commits import OffsetRanges
     from coopconsume.batch import Work
     from coopconsume.holding import Holding, TopicPartition
@@ -31,6 +33,21 @@ log = logging.getLogger(__name__)
 
 _ENDS_EVERY = 0.5
 _STARTS_EVERY = 10.0
+
+
+@dataclass(frozen=True)
+class Held:
+    """What of a partition is done and did not fit into the commit log.
+
+    Attributes:
+        partition: Which.
+        ranges: The key ranges that were ours.
+        offsets: What is done of them.
+    """
+
+    partition: TopicPartition
+    ranges: tuple[KeyRange, ...]
+    offsets: OffsetRanges
 
 
 class Shift:
@@ -83,12 +100,13 @@ class Shift:
                 part, owned.topic, owned.partition,
                 stable=owned.stable, committed=owned.committed,
                 shares=deal(owned.ranges, self._slots, part, self._work.ordering),
-                ordering=self._work.ordering, whole=owned.is_whole,
+                ordering=self._work.ordering, whole=owned.is_whole, max_ranges=owned.max_ranges,
             )  # fmt: skip
             for share in partition.shares.values():
                 wait = self.holding.waits(tp, share.ranges)
                 share.barred_until = now + wait if wait > 0 else 0.0
             partition.restore(owned.pending)
+            partition.log_ranges = owned.range_count
             partitions.append(partition)
         return partitions
 
@@ -106,6 +124,25 @@ class Shift:
         self.is_over = True
         self._audits.shutdown(wait=False, cancel_futures=True)
         self.saver.close(well=well)
+
+    def held(self) -> list[Held]:
+        """What is done and did not fit into the commit log."""
+        return [
+            Held((p.topic, p.partition), self.holding.owned[p.topic, p.partition].ranges, p.unsaved)
+            for p in self.partitions
+            if p.unsaved and (p.topic, p.partition) in self.saver.held
+        ]
+
+    def take_along(self, held: Held) -> bool:
+        """Take over what an earlier shift held, if its keys are still ours; whether they are."""
+        for partition in self.partitions:
+            if (partition.topic, partition.partition) == held.partition:
+                ours = self.holding.owned[held.partition].ranges
+                if all(any(r.first <= h.first and h.last <= r.last for r in ours)
+                       for h in held.ranges):  # fmt: skip
+                    partition.take_along(held.offsets)
+                    return True
+        return False
 
     def parts_of(self, slots: Iterable[int]) -> list[Share]:
         """The parts of partitions that some slots work on."""

@@ -108,6 +108,7 @@ class GroupMember:
         self._conflicts = 0
         self._leaving = threading.Event()
         self._again: str | None = None
+        self._wanted: str | None = None
         # Kafka's I/O thread must not wait for Spark or for the log.
         self._worker = ThreadPoolExecutor(1, thread_name_prefix="coopconsume-hand-over")
         self._thread = threading.Thread(target=self._run, name="coopconsume-group", daemon=True)
@@ -120,6 +121,10 @@ class GroupMember:
     def rejoin(self, why: str) -> None:
         """Leave and join again as a new member: the log has refused the one that we are."""
         self._again = why
+
+    def rebalance(self, why: str) -> None:
+        """Have the group deal its shares anew: they are handed over and joined for again."""
+        self._wanted = why
 
     def leave(self) -> None:
         """Leave the group at once (a static member stays in it until its session ends)."""
@@ -160,6 +165,10 @@ class GroupMember:
     def _turn(self) -> None:
         if self._again is not None:
             self._join_again(self._again)
+        if self._wanted is not None:
+            log.warning("group %s: asking for a rebalance: %s", self._group, self._wanted)
+            self._wanted = None
+            self._consumer._coordinator.request_rejoin()  # noqa: SLF001 - no public way
         self._consumer.poll(timeout_ms=_POLL_MS)
         if self._handed is not None:
             self._settle(*self._handed)
@@ -167,7 +176,7 @@ class GroupMember:
             self._join_again("the assignment is out of date")
 
     def _connect(self) -> None:
-        self._again = self._handed = self._waits_since = None
+        self._again = self._wanted = self._handed = self._waits_since = None
         consumer = KafkaConsumer(
             **self._config,
             partition_assignment_strategy=plugins(self._options.assignor, self),

@@ -68,6 +68,7 @@ def partition() -> Partition:
     parked = Failure(2, 77, b"k", 3, math.inf, "no luck")
     done = pack_offsets(pa.array([3, 5], pa.int64()))
     found.reported(0, PartitionReport(done, None, [parked], [(4, 77)]), 1_000.0)
+    found.saved(found.unsaved, 2, OffsetRanges())
     return found
 
 

@@ -1,0 +1,255 @@
+"""A small maxNumRanges: the loop's own code against a limit that the commit log keeps."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from assignors import KeyRange
+from commits import MaxIndividualCommitsReached, OffsetRanges, PartitionCommits
+from coopconsume import RetryPolicy
+from coopconsume.crowding import (
+    ASK_EVERY,
+    SAY_EVERY,
+    LimitWatch,
+    affordable,
+    crowd_warning,
+    crowded_at,
+)
+from coopconsume.plan import Limits, Partition
+from coopconsume.report import Failure, PartitionReport, pack_offsets
+from tests.model.test_loop_model import World, keys
+
+sets = st.sets(st.integers(0, 40), max_size=30)
+
+
+@given(st.integers(0, 12), sets, sets, st.integers(0, 8))
+def test_what_is_affordable_is_never_refused_and_no_more_would_fit(stable, known, offered, limit):
+    """The log takes it; and of what is left out not one offset would fit besides."""
+    commits = PartitionCommits(stable, OffsetRanges.from_offsets(known), max_ranges=limit)
+    wanted = OffsetRanges.from_offsets(offered)
+    fit = affordable(commits, wanted, limit)
+    assert not fit - wanted
+    before, after = commits.ranges.range_count, commits.copy(max_ranges=limit)
+    if fit and fit.last >= stable:
+        after.commit(fit)
+    assert after.ranges.range_count <= max(before, limit)
+    for offset in (wanted - fit).offsets().tolist():
+        whole = next((f, last) for f, last in wanted if f <= offset <= last)
+        with pytest.raises(MaxIndividualCommitsReached):
+            after.copy(max_ranges=limit).commit([whole])
+
+
+class Crowded(World):
+    """A world whose log takes only so many ranges, and that checks what is planned."""
+
+    def __init__(self, *args, limit, **kwargs):
+        self.limit = limit
+        super().__init__(*args, **kwargs)
+
+    def start(self):
+        """Start anew, from what the log keeps."""
+        super().start()
+        for p in self.partitions:
+            p.max_ranges = self.limit
+            p.log_ranges = p.done.range_count
+
+    def launch(self, window, *, batch_time):
+        """While a partition is crowded, nothing above what is done or passed is read."""
+        tops = [
+            (p, max(
+                p.done.last + 1,
+                *(s.position if s.flying is None else s.next_position for s in p.shares.values()),
+            ))
+            for p in self.partitions if p.is_crowded
+        ]  # fmt: skip
+        launched = super().launch(window, batch_time=batch_time)
+        for p, top in tops:
+            for share in p.shares.values():
+                assert share.flying is None or share.next_position <= top
+        return launched
+
+    def commit(self):
+        """Commit what the log takes; it never has more ranges than it may."""
+        for p in self.partitions:
+            holes = p.holes()
+            if holes:
+                p.amend(holes)
+            log = self.committed[p.part]
+            log.amend(p.unsaved_holes)
+            p.saved(OffsetRanges(), log.stable_offset, p.unsaved_holes)
+            before = log.ranges.range_count
+            fit = affordable(log, p.unsaved, self.limit)
+            trial = log.copy(max_ranges=self.limit)
+            if fit and fit.last >= trial.stable_offset:
+                trial.commit(fit)
+            self.committed[p.part] = trial.copy(max_ranges=None)
+            assert trial.ranges.range_count <= max(before, self.limit)
+            p.saved(fit, trial.stable_offset, OffsetRanges())
+            for offset in fit.offsets().tolist():
+                self.pending[p.part].pop(offset, None)
+
+
+@st.composite
+def crowded_worlds(draw):
+    """Worlds that are full of failures, so that ranges pile up."""
+    logs = {}
+    for part in range(draw(st.integers(1, 2))):
+        offsets = draw(st.lists(st.integers(0, 60), max_size=50, unique=True))
+        logs[part] = {offset: draw(keys) for offset in sorted(offsets)}
+    every = [(p, o) for p, log in logs.items() for o in log]
+    failing = draw(st.lists(st.sampled_from(every), max_size=25)) if every else []
+    return Crowded(
+        logs,
+        {at: draw(st.integers(1, 4)) for at in failing},
+        slots=draw(st.integers(1, 4)),
+        ordering=draw(st.sampled_from(["key", "none", "partition"])),
+        concurrency=1,
+        policy=RetryPolicy(backoff=1.0, jitter=0),
+        limit=draw(st.integers(1, 6)),
+    )
+
+
+@given(crowded_worlds(), st.data())
+@settings(max_examples=150, deadline=None)
+def test_a_crowded_partition_comes_to_its_end(world, data):
+    """However few ranges there may be: nothing is lost, and all is done in the end."""
+    troubled = data.draw(st.integers(0, 25))
+    crashes = 0
+    for step in range(500):
+        rough = step < troubled
+        what = data.draw(st.sampled_from("lldddcrw")) if rough else "ldcw"[step % 4]
+        if what == "l":
+            world.launch(data.draw(st.integers(1, 30)) if rough else 50, batch_time=9.0)
+        elif what == "d" and world.busy:
+            slots = sorted(world.busy)
+            for slot in [data.draw(st.sampled_from(slots))] if rough else slots:
+                world.deliver(slot, lost=rough and data.draw(st.integers(0, 5)) == 0)
+        elif what == "c":
+            world.commit()
+        elif what == "r" and crashes < 3:
+            crashes += 1
+            world.start()
+        elif what == "w":
+            world.now += 30
+        if not rough and all(
+            p.is_drained and not p.unsaved and not p.unsaved_holes for p in world.partitions
+        ):
+            break
+    else:
+        raise AssertionError("the world did not come to rest")
+    assert not world.breaks
+    for part, log in world.logs.items():
+        assert world.committed[part].stable_offset >= world.ends[part]
+        assert all(world.succeeded[part, offset] for offset in log)
+
+
+def crowded_partition(*, whole: bool = True) -> Partition:
+    """A partition of a hundred records with five ranges, of ten that it may have."""
+    p = Partition(
+        0, "t", 0, stable=10, committed=OffsetRanges([(o, o) for o in range(12, 27, 2)]),
+        shares=[(s, (r,)) for s, r in enumerate(KeyRange().split(2))], ordering="key", whole=whole,
+        max_ranges=10,
+    )  # fmt: skip
+    p.end = 100
+    return p
+
+
+def test_a_share_that_fell_behind_goes_on_in_a_crowded_partition() -> None:
+    """What others have passed is a gap; beyond it nothing is read."""
+    p = crowded_partition()
+    assert p.is_crowded
+    assert [share.position for share in p.shares.values()] == [27, 27]
+    p.shares[1].position = 15
+    planned = p.plan([0, 1], 0.0, Limits(1000, 1000))
+    assert planned[0].last == 25
+    assert planned[1].last == 25
+    assert p.shares[1].next_position == 27
+
+
+def test_where_others_share_it_the_logs_ranges_count() -> None:
+    """Our records lie between theirs: only the log knows."""
+    p = crowded_partition(whole=False)
+    assert p.is_crowded
+    p.log_ranges = 1
+    assert not p.is_crowded
+
+
+def test_the_warning_names_offset_and_key_and_comes_once_in_a_while() -> None:
+    """And what holds the stable offset, whatever it is."""
+    p = crowded_partition()
+    p.plan([0, 1], 5.0, Limits(1000, 1000))
+    watch = LimitWatch(10.0)
+    (words,) = watch.look([p], 5.0)
+    assert words == (
+        "t-0 has 8 committed ranges above its stable offset, maxNumRanges is 10: nothing new is "
+        "read until gaps are done. It is held by offset 10, which slot 0 is at work on"
+    )
+    failure = Failure(10, 5, b"bad", 3, 1.0, "no")
+    p.reported(0, PartitionReport(failed=[failure]), 5.0)
+    p.reported(1, PartitionReport(), 5.0)
+    assert not watch.look([p], 5.0)
+    (words,) = watch.look([p], 5.0 + SAY_EVERY)
+    assert words.endswith(
+        "held by offset 10, which waits to be tried again (key 'bad', hash 5), and failed 3 times: "
+        "no"
+    )
+    p.plan([0], 7.0, Limits(1000, 1000))
+    assert crowd_warning(p).endswith(
+        "offset 10, which slot 0 is at work on (key 'bad', hash 5), and failed 3 times: no"
+    )
+    p = crowded_partition()
+    p.shares[0].todo = p.shares[1].todo = OffsetRanges()
+    assert crowd_warning(p).endswith("offset 10, which is another member's, or not in the log")
+    p.shares[0].todo = OffsetRanges([(10, 10)])
+    assert crowd_warning(p).endswith("offset 10, which was not handled yet")
+    p.amend(OffsetRanges([(10, 99)]))
+    assert p.holder() is None
+    assert not watch.look([p], 5.0 + 2 * SAY_EVERY)
+
+
+def test_a_rebalance_is_asked_for_once_in_a_while_and_only_if_nothing_moves() -> None:
+    """The stable offset has stood for the patience, at the limit."""
+    p, tp = crowded_partition(), ("t", 0)
+    watch = LimitWatch(10.0)
+    assert watch.ask([p], {tp}, 100.0) is None
+    p.stable = 12
+    assert watch.ask([p], {tp}, 109.0) is None
+    assert watch.ask([p], {tp}, 118.0) is None
+    assert watch.ask([p], {tp}, 119.0) == (
+        "t-0 has as many ranges as maxNumRanges allows, and its stable offset 12 does not move"
+    )
+    assert watch.ask([p], {tp}, 130.0) is None
+    assert watch.ask([p], (), 119.0 + ASK_EVERY) is None
+    assert watch.ask([p], {tp}, 119.0 + ASK_EVERY) is None
+    assert watch.ask([p], {tp}, 129.0 + ASK_EVERY) is not None
+
+
+def test_the_limit_is_never_below_one() -> None:
+    """A limit of one range still lets a partition begin."""
+    assert [crowded_at(n) for n in (0, 1, 2, 10)] == [1, 1, 1, 8]
+
+
+def test_what_is_done_counts_again_once_it_fits() -> None:
+    """Held back offsets stay ours, and are no gap to read again."""
+    p = crowded_partition()
+    p.plan([0, 1], 0.0, Limits(1000, 1000))
+    done = OffsetRanges([(11, 11), (15, 15)])
+    report = PartitionReport(done=pack_offsets(_arrow(done)))
+    p.reported(0, report, 0.0)
+    p.reported(1, PartitionReport(), 0.0)
+    p.saved(OffsetRanges([(11, 11)]), 10, OffsetRanges())
+    assert p.unsaved == OffsetRanges([(15, 15)])
+    assert 15 not in p.committed
+    assert not any(15 in share.todo for share in p.shares.values())
+    after = crowded_partition()
+    after.take_along(p.unsaved)
+    assert (15 in after.done, 15 in after.committed, after.unsaved) == (True, False, p.unsaved)
+    assert not any(15 in share.todo for share in after.shares.values())
+
+
+def _arrow(offsets: OffsetRanges):
+    import pyarrow as pa
+
+    return pa.array(offsets.offsets(), pa.int64())

@@ -1,0 +1,77 @@
+"""Jobs at a small maxNumRanges, on a real broker, a real Spark and a real Delta table."""
+
+from __future__ import annotations
+
+import logging
+import re
+from pathlib import Path
+
+import pytest
+
+from coopconsume import CooperativeConsumer, RetryPolicy, key_hash
+from coopconsume.history import read_history
+from tests.spark.support import Recorded, options, until
+from tests.spark.test_query import verdict_of
+
+pytestmark = [pytest.mark.spark, pytest.mark.broker]
+LIMIT = 10
+
+
+class EvensFail:
+    """Fails records of even offsets until a file is there."""
+
+    def __init__(self, gate: Path) -> None:
+        self.gate = gate
+
+    def __call__(self, record):
+        """Fail, or do nothing."""
+        if record.offset % 2 == 0 and not self.gate.exists():
+            raise RuntimeError("not yet")
+
+
+def test_a_job_at_its_limit_waits_says_why_and_loses_nothing(
+    spark, kafka, topic, produce, tmp_path, caplog
+):
+    """It reads nothing new, has its group rebalance, stops well, and goes on when gaps are done."""
+    name, gate = topic(1), tmp_path / "gate"
+    records = [(b"k%d" % i, b"") for i in range(200)]
+    produced = {(name, 0): dict(enumerate(key for key, _ in records))}
+    produce(name, records)
+    opts = options(
+        kafka, tmp_path, name, slots=2, maxNumRanges=LIMIT, maxOffsetsPerTrigger=40, batchTime=1
+    )
+    handler = Recorded(tmp_path / "history", EvensFail(gate))
+    policy = RetryPolicy(backoff=0.5, max_backoff=0.5)
+    caplog.set_level(logging.WARNING, "coopconsume")
+    with CooperativeConsumer(opts, spark) as consumer:
+        store, group = consumer.membership().store, f"{name}-group"
+        first = store.current_epoch(group)
+        query = consumer.foreach(handler, retry=policy).start()
+        until(lambda: store.current_epoch(group).number > first.number)
+        until(lambda: query.lastProgress["epoch"] > first.number)
+        (partition,) = query.lastProgress["partitions"]
+        assert partition["isCrowded"]
+        holder = partition["holder"]
+        assert (holder["offset"], holder["error"]) == (0, "RuntimeError: not yet")
+        assert holder["state"] in ("failed", "in flight")
+        assert holder["keyHash"] == key_hash(b"k0")
+        assert store.state(group)[name, 0].ranges.range_count == LIMIT
+        handled = {call.offset for call in read_history(tmp_path / "history")}
+        assert max(handled) < 120
+        assert "could not be committed" not in caplog.text
+        query.stop()
+        said = caplog.text
+        assert f"{name}-0 has " in said
+        assert "maxNumRanges is 10: nothing new is read until gaps are done" in said
+        assert "asking for a rebalance: " in said
+        (left,) = re.findall(r"(\d+) offsets that are done could not be committed", said)
+    gate.touch()
+    with CooperativeConsumer(opts, spark) as consumer:
+        query = consumer.foreach(handler, retry=policy).trigger(availableNow=True).start()
+        assert query.awaitTermination(120)
+        verdict = verdict_of(consumer, tmp_path, produced)
+        # What did not fit when the job was stopped is done again, as was said; nothing else is.
+        assert verdict.repeated_outside_flight.count == int(left), str(verdict)
+        assert not verdict.lost.count
+        assert not verdict.order_breaks.count
+        assert verdict.done == 200
