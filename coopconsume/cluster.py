@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from coopconsume import coordinator
 from coopconsume.errors import BrokerUnreachable, MissingOption, TopicNotFound
+from coopconsume.leaders import leader_starts
 from coopconsume.security import access
 
 if TYPE_CHECKING:
@@ -183,6 +184,12 @@ class Cluster:
     def ends(self, partitions: Iterable[Partition]) -> dict[Partition, int]:
         """Where each log ends as the job's isolation level sees it: the last stable offset."""
         return self._offsets(dict.fromkeys(partitions, _LATEST))
+
+    def leader_starts(self, partitions: Iterable[Partition]) -> dict[Partition, int]:
+        """Where the present leader of each partition began to write, if that is known."""
+        wanted = list(partitions)
+        found: dict[Partition, int] = self._call(lambda: leader_starts(self._admin, wanted))
+        return found
 
     def log_starts(self, partitions: Iterable[Partition]) -> dict[Partition, int]:
         """The first offset of each log."""

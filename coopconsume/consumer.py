@@ -121,9 +121,12 @@ class CooperativeConsumer:
             listener: Is told which key ranges come and go.
 
         Raises:
+            AuthenticationFailed: The cluster does not let this user in, or TLS fails; at once.
+            BrokerUnreachable: No broker answers.
             GroupRefused: Others of the group use another commit table, or another library.
             InvalidOption: Topics are given here and as an option.
             MissingOption: No topics are given at all.
+            NotAuthorized: A right on a topic or on the group is missing; it names the ACL.
             TopicNotFound: One does not exist.
         """
         wanted = [topics] if isinstance(topics, str) else None if topics is None else list(topics)
@@ -221,7 +224,9 @@ class CooperativeConsumer:
             timeout: Seconds to wait for records if there are none; then the frame is empty.
 
         Raises:
-            DataLoss: Records were deleted before they were done, and ``failOnDataLoss`` is true.
+            DataLoss: Records were deleted before they were done, or a log was cut, and
+                ``failOnDataLoss`` is true.
+            TopicNotFound, TopicReplaced: A topic was deleted, and perhaps made again.
         """
         membership = self.membership()
         self._refuse_beside_query("poll")
@@ -248,6 +253,13 @@ class CooperativeConsumer:
                             membership.fenced(str(error))
                             continue
                     ends = holding.cluster.ends(free)
+                    if holding.is_cut(ends):
+                        holding.check_topics()
+                        loss = holding.follow_cut()
+                        if self.options.fail_on_data_loss:
+                            raise loss
+                        self._handout.begin(holding)
+                        continue
                     places, owned = self._handout.places, holding.owned
                     found, choose = next_rows(places, owned, ends, window, time.time())
                     if found:

@@ -46,7 +46,16 @@ def group_html(group: GroupOverview, me: str | None = None) -> str:
     found.append(_members(group, colours, me))
     found.append(
         _table(
-            ("partition", "key hashes", "stable", "end", "done above", "gaps", "not done"),
+            (
+                "partition",
+                "key hashes",
+                "stable",
+                "end",
+                "done above",
+                "gaps",
+                "not done",
+                "held by",
+            ),
             (_partition(partition, colours) for partition in group.partitions),
         )
     )
@@ -112,7 +121,20 @@ def _members(group: GroupOverview, colours: Mapping[str, str], me: str | None) -
 def _partition(p: PartitionOverview, colours: Mapping[str, str]) -> tuple[str, ...]:
     offsets = (p.stable_offset, p.end_offset, p.committed_above, p.gaps, p.lag)
     parts = _bar([_part(owned, colours) for owned in p.owners])
-    return (_text(f"{p.topic}-{p.partition}"), parts, *map(_text, offsets))
+    return (_text(f"{p.topic}-{p.partition}"), parts, *map(_text, offsets), _holder(p))
+
+
+def _holder(p: PartitionOverview) -> str:
+    """What holds the stable offset: the failed record, or that it is not done yet."""
+    holder = p.holder
+    if holder is None:
+        return ""
+    since = f" since {holder.since:%Y-%m-%d %H:%M:%S %Z}" if holder.since else ""
+    if not holder.attempts:
+        return f"{holder.offset:,}, not done{since}"
+    key = f", key hash {holder.key_hash}" if holder.key_hash is not None else ""
+    error = escape(holder.error)
+    return f"{holder.offset:,}{key}, failed {holder.attempts} times{since}: {error}"
 
 
 def _part(owned: OwnedRange, colours: Mapping[str, str]) -> tuple[KeyRange, str, str]:

@@ -299,7 +299,8 @@ class BrokerUnreachable(CoopConsumeError):
     def __str__(self) -> str:
         return (
             f"no Kafka broker answers at {self.servers} ({self.cause}): "
-            "check kafka.bootstrap.servers, and that the broker is up"
+            "check kafka.bootstrap.servers, that the broker is up, and that "
+            "kafka.security.protocol is what it expects there"
         )
 
 
@@ -397,7 +398,7 @@ class NotPolled(_OffsetsError, ValueError):
 
 
 class DataLoss(_OffsetsError):
-    """Records were deleted from the topic before they were done.
+    """Records were deleted from the topic before they were done, or cut off its end.
 
     Attributes:
         topic: The topic.
@@ -408,8 +409,9 @@ class DataLoss(_OffsetsError):
 
     def __str__(self) -> str:
         return (
-            f"{self._offsets} were deleted by the broker before they were done: raise the topic's "
-            "retention, or set failOnDataLoss=false to report the loss and go on"
+            f"{self._offsets} were deleted by the broker before they were done, or lost by an "
+            "unclean election: raise the topic's retention or min.insync.replicas, or set "
+            "failOnDataLoss=false to report the loss and go on"
         )
 
 
@@ -434,7 +436,7 @@ class ExternalReset(CoopConsumeError):
         return (
             f"Kafka holds offset {self.primary} for {self.topic}-{self.partition}, which this "
             f"group did not write; the commit table says {self.stable}: set onExternalReset=honour "
-            "to go on from Kafka's offset, or put the offset back"
+            "to go on from Kafka's offset, or put it back by 'coopconsume offsets reset --to-log'"
         )
 
 

@@ -36,7 +36,7 @@ PRIMARY_REFRESH = 60.0
 #: Seconds for which a look at the log is good enough to start another batch. A member that is not
 #: in the group any more may start one for so long, so it counts to the life of a batch.
 LEASE = 2.0
-_NAMED = 5
+_NAMED = 20
 
 
 class WritePrimary(Protocol):
@@ -133,6 +133,7 @@ class Holding:
         self.owned: dict[TopicPartition, Owned] = {}
         self._write_primary = write_primary
         self._primary: dict[TopicPartition, tuple[int, float]] = {}
+        self._ends: dict[TopicPartition, int] = {}
         # A job's loop and its committing thread both read and move what is owned.
         self._lock = threading.RLock()
         begun = time.monotonic()
@@ -255,6 +256,12 @@ class Holding:
             lost = done.complement(stable, start - 1).pairs()
             if lost:
                 loss = DataLoss(*tp, lost[0][0], lost[-1][1])
+                count = sum(last - first + 1 for first, last in lost)
+                named = ", ".join(f"{first}-{last}" for first, last in lost[:_NAMED])
+                log.warning(
+                    "%s-%d begins at %d now: lost are the %d offsets %s%s",
+                    *tp, start, count, named, ", …" if len(lost) > _NAMED else "",
+                )  # fmt: skip
                 if self.options.fail_on_data_loss:
                     raise loss
                 log.warning("%s", loss)
@@ -288,19 +295,64 @@ class Holding:
             DataLoss: There are some, and ``failOnDataLoss`` is true.
         """
         ends = self.cluster.ends(self.owned)
+        cut = self._losses({tp: end for tp, end in ends.items() if end <= self._top(tp)})
+        for loss in cut.values():
+            if self.options.fail_on_data_loss:
+                raise loss
+            log.warning("%s; what is written there since then is read as new", loss)
+        self._truncate(cut)
+        self._ends = ends
+
+    def follow_cut(self) -> DataLoss:
+        """Have the commit log follow logs that were cut under our eyes; what is lost by it.
+
+        It is written in any case: whoever starts next does not know where they ended.
+        """
+        ends = self.cluster.ends(self.owned)
+        cut = self._losses({tp: end for tp, end in ends.items() if end < self._ends.get(tp, 0)})
+        self._truncate(cut)
+        for loss in cut.values():
+            log.warning("%s; what is written there since then is read as new", loss)
+        self._ends = ends
+        return min(cut.values(), key=lambda loss: (loss.topic, loss.partition))
+
+    def _top(self, tp: TopicPartition) -> int:
+        """The highest offset that is done, or at which there was a record."""
+        owned = self.owned[tp]
+        last = owned.committed.last
+        return max(owned.stable - 1 if last is None else last, self._ends.get(tp, 0) - 1)
+
+    def _losses(self, ends: Mapping[TopicPartition, int]) -> dict[TopicPartition, DataLoss]:
+        """What logs lost that were cut.
+
+        What is written next gets the offsets of what was cut. So it counts from where the present
+        leader began; of several elections since the last look the newest one counts.
+        """
+        began = self.cluster.leader_starts(ends) if ends else {}
+        cut = {tp: min(end, began.get(tp, end)) for tp, end in ends.items()}
+        return {tp: DataLoss(*tp, end, self._top(tp)) for tp, end in cut.items()}
+
+    def _truncate(self, cut: Mapping[TopicPartition, DataLoss]) -> None:
+        if not cut:
+            return
+        ends = {tp: loss.first for tp, loss in cut.items()}
+        self.store.truncate(self.options.group_id, self.epoch, self.member, ends)
+        state = self.store.state(self.options.group_id)
         for tp, end in ends.items():
             owned = self.owned[tp]
-            last = owned.committed.last
-            top = owned.stable - 1 if last is None else last
-            if end > top:
-                continue
-            if self.options.fail_on_data_loss:
-                raise DataLoss(*tp, end, top)
-            log.warning("%s-%d was cut to %d, below what was done", *tp, end)
-            self.store.truncate(self.options.group_id, self.epoch, self.member, {tp: end})
-            after = self.store.state(self.options.group_id)[tp]
             with self._lock:
-                owned.stable, owned.committed = after.stable_offset, after.ranges
+                owned.stable, owned.committed = state[tp].stable_offset, state[tp].ranges
+                owned.pending = [one for one in owned.pending if one[0] < end]
+
+    def is_cut(self, ends: Mapping[TopicPartition, int]) -> bool:
+        """Whether a log ends before where it was seen to end.
+
+        Brokers never tell a lower end (KIP-207) unless the log was cut.
+        """
+        shorter = any(end < self._ends.get(tp, 0) for tp, end in ends.items())
+        if not shorter:
+            self._ends |= ends
+        return shorter
 
     def _follow(
         self, tp: TopicPartition, stable: int, committed: OffsetRanges | None = None

@@ -32,7 +32,13 @@ from coopconsume.batch import Running, Work, run_batch
 from coopconsume.breaker import Breaker
 from coopconsume.classic import open_mailbox
 from coopconsume.crowding import LimitWatch
-from coopconsume.errors import BrokerUnreachable, HandlerFailed, TopicNotFound, TopicReplaced
+from coopconsume.errors import (
+    BrokerUnreachable,
+    DataLoss,
+    HandlerFailed,
+    TopicNotFound,
+    TopicReplaced,
+)
 from coopconsume.failures import FailuresInARow, reason
 from coopconsume.plan import Limits, plan_batch
 from coopconsume.report import PartitionReport, SlotReport
@@ -201,8 +207,9 @@ class Job:
                     if self._hand_over is None and not self._membership.fenced(str(error)):
                         raise
                     self._drop()
-                except (TopicNotFound, TopicReplaced) as error:
-                    # The next assignment is without the topic, or with the new one.
+                except (TopicNotFound, TopicReplaced, DataLoss) as error:
+                    # The next assignment is without the topic, with the new one, or from where the
+                    # log was cut.
                     if self._options.fail_on_data_loss or not self._membership.fenced(str(error)):
                         raise
                     self._drop()

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from assignors import Share
 from coopconsume.audit import Audit
-from coopconsume.errors import BrokerUnreachable, DataLoss
+from coopconsume.errors import BrokerUnreachable
 from coopconsume.plan import Partition, deal
 from coopconsume.saving import Saver
 
@@ -165,7 +165,7 @@ class Shift:
 
         Raises:
             BrokerUnreachable: If forced: no broker answers; otherwise it is tried again later.
-            DataLoss: Records were deleted before they were done.
+            DataLoss: Records were deleted before they were done, or a log was cut.
             TopicNotFound, TopicReplaced: A topic was deleted, and perhaps made again.
         """
         try:
@@ -182,17 +182,16 @@ class Shift:
             log.warning("%s; trying again", error)
             return
         self._ends_at = time.monotonic()
+        if self.holding.is_cut(ends):
+            self.holding.check_topics()
+            raise self.holding.follow_cut()
         if self._work.available_now:
-            ends |= {tp: end for tp, end in self._fixed_ends.items() if tp in ends}
+            # A log that was cut ends before where it was to be read to.
+            fixed = {tp: min(end, ends[tp]) for tp, end in self._fixed_ends.items() if tp in ends}
+            ends |= fixed
             self._fixed_ends |= ends
         for partition in self.partitions:
-            end = ends[partition.topic, partition.partition]
-            if end < partition.end and not self._work.available_now:
-                # Brokers never tell a lower end (KIP-207) unless the log was cut; what is written
-                # there next has offsets that were done before. The next start looks into it.
-                self.holding.check_topics()
-                raise DataLoss(partition.topic, partition.partition, end, partition.end - 1)
-            partition.end = max(end, partition.end)
+            partition.end = max(ends[partition.topic, partition.partition], partition.end)
 
     def _check_starts(self) -> None:
         self.holding.check_topics()

@@ -14,7 +14,6 @@ from coopconsume.offsets.counting import count_records
 from coopconsume.offsets.moves import Kept, Move, marked, replaced, to_offset, unmoved
 from coopconsume.offsets.standing import Standing, Times, times_of
 from coopconsume.options import Options
-from coopconsume.overview.collect import hint_for
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -85,6 +84,8 @@ class OffsetAdmin:
         state, primary = self._store.state(self.group), self._cluster.primary()
         known = sorted({*state, *primary})
         if not known and not topics:
+            from coopconsume.overview.collect import hint_for  # which tells of standings, too
+
             raise GroupNotFound(
                 self.group, self._store.target, self.options.kafka["bootstrap.servers"],
                 hint_for(self.group, self._store),

@@ -7,7 +7,9 @@ from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 from assignors import KeyRange, Share
+from commits import OffsetRanges
 from coopconsume.coordinator import DEAD, KafkaGroup
+from coopconsume.offsets.standing import Standing, Times, times_of
 from coopconsume.overview.data import (
     GONE,
     JOINING,
@@ -171,8 +173,10 @@ def _partitions(facts: Facts) -> tuple[PartitionOverview, ...]:
                     given_at + life if given_at else None,
                 )
             )
+    times = times_of(facts.history)
     return tuple(
-        _partition(tp, facts, owners.get(tp, ()), doubts.get(tp, ())) for tp in facts.partitions
+        _partition(tp, facts, owners.get(tp, ()), doubts.get(tp, ()), times.get(tp, Times()))
+        for tp in facts.partitions
     )
 
 
@@ -181,11 +185,17 @@ def _partition(
     facts: Facts,
     owners: Iterable[OwnedRange],
     doubts: Iterable[DoubtedRange],
+    times: Times,
 ) -> PartitionOverview:
     commits, end, primary = facts.state.get(tp), facts.ends.get(tp), facts.primary.get(tp)
-    gaps = 0
-    if commits is not None and commits.ranges.last is not None:
-        gaps = commits.ranges.complement(commits.stable_offset, commits.ranges.last).range_count
+    standing = Standing(
+        *tp,
+        stable_offset=commits.stable_offset if commits else None,
+        done=commits.ranges if commits else OffsetRanges(),
+        pending=facts.pending.get(tp, {}),
+        end_offset=end,
+        times=times,
+    )
     return PartitionOverview(
         *tp,
         tuple(sorted(owners, key=lambda owned: owned.key_range)),
@@ -193,11 +203,12 @@ def _partition(
         commits.stable_offset if commits else None,
         end,
         len(commits.ranges) if commits else 0,
-        gaps,
+        standing.open_ranges.range_count,
         len(facts.pending.get(tp, ())),
         lag_of(commits, end),
         primary.offset if primary else None,
         primary is not None and primary.ours,
+        standing.holder,
     )
 
 

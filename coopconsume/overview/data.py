@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from assignors import KeyRange, Share
+    from coopconsume.offsets import Holder
 
 #: A member that has joined and has no place in the epoch in force yet.
 JOINING = "joining"
@@ -96,6 +97,7 @@ class PartitionOverview:
         lag: Records that are not done; None where an offset is not known.
         primary_offset: The group's offset in ``__consumer_offsets``, if there is one.
         primary_is_ours: Whether a member of the group wrote it.
+        holder: What holds the stable offset, and since when; None if nothing is left to do.
     """
 
     topic: str
@@ -110,6 +112,7 @@ class PartitionOverview:
     lag: int | None
     primary_offset: int | None
     primary_is_ours: bool
+    holder: Holder | None = None
 
 
 @dataclass(frozen=True)

@@ -24,7 +24,12 @@ from kafka.admin import (
 
 from coopconsume import CooperativeConsumer
 from coopconsume.cluster import Cluster
-from coopconsume.errors import AuthenticationFailed, NotAuthorized, TopicNotFound
+from coopconsume.errors import (
+    AuthenticationFailed,
+    BrokerUnreachable,
+    NotAuthorized,
+    TopicNotFound,
+)
 from coopconsume.local_kafka import LocalKafka
 from coopconsume.options import Options
 from tests.certificates import Party, party
@@ -223,6 +228,15 @@ def test_a_broker_without_logins_is_told_of(guarded: Guarded) -> None:
     with pytest.raises(AuthenticationFailed, match=r"kafka\.security\.protocol") as caught:
         Cluster(Options.parse(given))
     assert PASSWORD not in _told(caught.value).replace(repr(given), "")
+
+
+def test_a_client_without_a_login_is_told_of_the_protocol(guarded: Guarded) -> None:
+    """A broker that expects one does not answer it at all: that may be why."""
+    given = guarded.options("any", security_protocol="PLAINTEXT")
+    for name in [name for name in given if ".sasl" in name]:
+        del given[name]
+    with pytest.raises(BrokerUnreachable, match=r"kafka\.security\.protocol is what it expects"):
+        Cluster(Options.parse(given))
 
 
 def _refused(guarded: Guarded, topic: str, **more: str) -> NotAuthorized:

@@ -152,3 +152,52 @@ def test_a_group_that_existed_before_starts_where_it_stood(spark, kafka, topic, 
     opts = options(kafka, tmp_path, name) | {"kafka.group.id": name}
     with CooperativeConsumer(opts, spark) as consumer:
         assert sorted(r["offset"] for r in consumer.poll(10).collect()) == [6, 7, 8, 9]
+
+
+def test_compacted_and_aborted_records_hold_nothing_back(spark, kafka, topic, tmp_path):
+    """Their offsets, and markers, are proven to be holes: every record left is handled once."""
+    from kafka import KafkaConsumer, KafkaProducer, TopicPartition
+
+    name = topic(
+        1,
+        {
+            "cleanup.policy": "compact", "segment.ms": 1, "min.cleanable.dirty.ratio": 0.01,
+            "max.compaction.lag.ms": 1,
+        },
+    )  # fmt: skip
+    producer = KafkaProducer(bootstrap_servers=kafka.bootstrap_servers, transactional_id=name)
+    producer.init_transactions()
+    for n in range(6):
+        producer.begin_transaction()
+        for i in range(5):
+            producer.send(name, key=b"k%d" % i, value=b"%d" % n)
+        if n % 3 == 1:
+            producer.abort_transaction()
+        else:
+            producer.commit_transaction()
+    producer.close()
+    with KafkaProducer(bootstrap_servers=kafka.bootstrap_servers) as plain:
+        end = plain.send(name, key=b"last", value=b"").get(30).offset + 1  # rolls the segment
+    reader = KafkaConsumer(
+        bootstrap_servers=kafka.bootstrap_servers, isolation_level="read_committed"
+    )
+    tp = TopicPartition(name, 0)
+    reader.assign([tp])
+
+    def left():
+        reader.seek(tp, 0)
+        found: list = []
+        while reader.position(tp) < end:
+            found += reader.poll(500).get(tp, [])
+        return [record.offset for record in found]
+
+    until(lambda: len(left()) < 21, 90)  # 20 were committed, and one was sent plainly
+    with CooperativeConsumer(options(kafka, tmp_path, name), spark) as consumer:
+        query = consumer.foreach(Recorded(tmp_path / "history")).trigger(availableNow=True).start()
+        assert query.awaitTermination(90)
+        (row,) = consumer.committed().collect()
+        assert (row["stable_offset"], row["committed_above"]) == (end, 0)
+    calls = [call.offset for call in read_history(tmp_path / "history")]
+    assert len(calls) == len(set(calls))
+    assert set(left()) <= set(calls)
+    reader.close()

@@ -11,6 +11,7 @@ from coopconsume import (
     CooperativeConsumer,
     KeyRange,
     Reject,
+    Retry,
     RetryPolicy,
     TopicPartition,
     accept_range_fetch,
@@ -159,6 +160,42 @@ def test_pending_records_survive_a_restart_with_their_order(spark, kafka, topic,
         assert verdict.done == 201
     attempts = [call.attempt for call in read_history(tmp_path / "history") if call.offset == 3]
     assert attempts == list(range(1, tried + 2))
+
+
+def comes_back_in_an_hour(record):
+    """One record is to be tried again much later, all others are done."""
+    if record.offset == 2:
+        raise Retry(3600, "the shop is closed")
+
+
+def test_a_restart_does_not_try_a_record_before_it_is_due(spark, kafka, topic, produce, tmp_path):
+    """When it is due, how often it failed and why are in the commit log, and hold after it."""
+    name = topic(1)
+    opts = options(kafka, tmp_path, name)
+    handler = Recorded(tmp_path / "history", comes_back_in_an_hour)
+
+    def run(records, calls):
+        produce(name, records)
+        with CooperativeConsumer(opts, spark) as consumer:
+            query = consumer.foreach(handler).start()
+            until(lambda: query.lastProgress and query.lastProgress["totals"]["handled"] >= 1)
+            until(lambda: len(read_history(tmp_path / "history")) == calls)
+            until(lambda: query.lastProgress and query.lastProgress["partitions"][0]["blocker"])
+            query.stop()
+            held = consumer.membership().store.pending(f"{name}-group")[name, 0][2]
+            return query.lastProgress["partitions"][0], held
+
+    before, first = run([(b"k%d" % i, b"") for i in range(5)], 5)
+    after, second = run([(b"more", b"")], 6)
+    assert first == second
+    assert (first.attempts, first.error) == (1, "the shop is closed")
+    for told in (before, after):
+        blocker, holder = told["blocker"], told["holder"]
+        assert (blocker["attempts"], blocker["error"]) == (1, "the shop is closed")
+        assert 3000 < blocker["dueInSeconds"] <= 3600
+        assert (holder["offset"], holder["state"]) == (2, "failed")
+        assert holder["keyHash"] == blocker["keyHash"] == key_hash(b"k2")
+    assert [c.offset for c in read_history(tmp_path / "history")].count(2) == 1
 
 
 class Straggler:

@@ -241,3 +241,19 @@ def test_a_dry_run_says_that_nothing_was_changed() -> None:
     ]
     done = list(move_lines(moves, [(5, 0)], what="records", executed=True))
     assert done[-1] == "5 records will be done again, 0 will be skipped"
+
+
+def test_a_standing_is_drawn_from_its_ranges(tmp_path) -> None:
+    """Fifty million offsets as an SVG of a few hundred shapes."""
+    import numpy as np
+
+    from coopconsume.pictures import draw_standing
+
+    firsts = np.arange(1, 100_001, dtype=np.int64) * 400
+    done = OffsetRanges.from_bounds(firsts, firsts + 199)
+    standing = Standing("big", 0, "", 7, done, {9: Pending(9)}, 0, 50_000_000)
+    file = tmp_path / "big.svg"
+    draw_standing(standing, "g").savefig(file)
+    text = file.read_text()
+    assert len(text) < 2_000_000
+    assert text.count("<path") + text.count("<use") < 3_000

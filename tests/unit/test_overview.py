@@ -73,9 +73,27 @@ def test_lag_is_what_is_not_done(store: CommitStore) -> None:
     assert (first.lag, first.gaps, first.pending) == (5, 2, 1)
     assert (first.primary_offset, first.primary_is_ours) == (2, True)
     assert (second.stable_offset, second.lag, second.primary_offset) == (None, None, None)
+    assert second.holder is None
     assert first.owners == (
         OwnedRange("b", KeyRange(0, HALF - 1)), OwnedRange("a", KeyRange(HALF, MAX_KEY_HASH)),
     )  # fmt: skip
+
+
+def test_what_holds_a_stable_offset_is_told_and_drawn(store: CommitStore) -> None:
+    """A record that nobody has failed on, and one that failed: with its key, error and age."""
+    found = two_members(store)
+    holder = overview(store, found).partitions[0].holder
+    assert (holder.offset, holder.state, holder.done_behind) == (3, "not done", 2)
+    commit = [entry for entry in found.history if entry["kind"] == "commit"][-1]
+    assert holder.since == commit["written_at"]
+    assert f"3, not done since {holder.since:%Y-%m-%d}" in group_html(overview(store, found))
+    failed = Pending(3, key_hash=9, attempts=4, error="<no>")
+    told = overview(store, replace(found, pending={P0: {3: failed}}))
+    assert told.partitions[0].holder.attempts == 4
+    assert told.to_dict()["partitions"][0]["holder"]["error"] == "<no>"
+    html = group_html(told)
+    assert "3, key hash 9, failed 4 times since" in html
+    assert ": &lt;no&gt;" in html
 
 
 def test_members_of_kafka_and_of_the_log_are_one_list(store: CommitStore) -> None:
@@ -269,7 +287,7 @@ def test_a_group_as_html_is_well_formed(store: CommitStore) -> None:
     group = overview(store, facts(store, member(store, "me"), ends={P0: 3}))
     page = ET.fromstring(group_html(group, "me"))
     assert "".join(page.itertext()).count("(this one)") == 1
-    rows = {"".join(row[0].itertext()): row for row in page.iter("tr") if len(row) == 7}
+    rows = {"".join(row[0].itertext()): row for row in page.iter("tr") if len(row) == 8}
     shares = rows["orders-0"].findall(".//svg/rect[title]")
     assert [(rect.get("x"), rect.get("width")) for rect in shares] == [
         ("0.00", "160.00"), ("160.00", "160.00"),

@@ -69,10 +69,10 @@ def test_fifty_million_offsets_are_drawn_in_a_moment() -> None:
     """A figure of 50 million offsets with a million ranges takes seconds and few artists."""
     firsts = np.arange(1, 1_000_001, dtype=np.int64) * 40
     done = OffsetRanges.from_bounds(firsts, firsts + 19)
-    began = time.perf_counter()
+    began = time.process_time()  # whatever else the machine is doing
     drawn = OffsetMap.of(7, done, 50_000_000, pending=[9, 10])
     figure = drawn.figure("big-0")
-    seconds = time.perf_counter() - began
+    seconds = time.process_time() - began
     assert drawn.total(OffsetState.DONE) == 7 + 20_000_000
     assert drawn.total(OffsetState.PENDING) == 2
     assert drawn.counts.sum() == 50_000_000

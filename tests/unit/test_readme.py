@@ -11,9 +11,11 @@ from pathlib import Path
 import pytest
 
 from commits.rows import KINDS, SCHEMA
+from coopconsume.cli.offset_text import LAG_COLUMNS
 from coopconsume.cli.outcome import EXIT_CODES
 from coopconsume.cli.text import EVENT_COLUMNS, MEMBER_COLUMNS, PARTITION_COLUMNS
 from coopconsume.options import TABLE
+from coopconsume.views import SCHEMAS
 
 _README = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
 _COMMANDS = re.findall(r"```sh\n(.*?)```", _README, re.DOTALL)
@@ -81,6 +83,17 @@ def test_the_sample_of_a_group_has_the_columns_of_the_command() -> None:
     lines = section.splitlines()
     for columns in (MEMBER_COLUMNS, PARTITION_COLUMNS, EVENT_COLUMNS):
         assert " ".join(columns).split() in [line.split() for line in lines]
+
+
+def test_columns_of_lag_and_of_the_views_are_named() -> None:
+    """What operators and SQL users see is explained, each column by its name."""
+    section = _README.partition("### Offsets of a group")[2].partition("\n## ")[0]
+    named = set(re.findall(r"`([^`]+)`", re.sub(r"```.*?```", "", section, flags=re.DOTALL)))
+    assert named >= set(LAG_COLUMNS) - {"PARTITION"}
+    for schema in SCHEMAS.values():
+        assert named >= set(schema.names)
+    holder = SCHEMAS["partitions"].field("holder").type
+    assert named >= {field.name for field in holder}
 
 
 def test_nothing_of_a_private_machine_is_told() -> None:

@@ -1,0 +1,117 @@
+"""Logs that lose their end, on a broker of its own whose segment is cut while it is dead."""
+
+from __future__ import annotations
+
+import logging
+import struct
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from commits import OffsetRanges, PartitionCommits, Pending
+from coopconsume import LocalKafka
+from coopconsume.errors import DataLoss
+from coopconsume.membership import Membership
+from coopconsume.options import Options
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from coopconsume.holding import Holding
+
+pytestmark = pytest.mark.broker
+P0 = ("t", 0)
+_HEAD = struct.Struct(">qi")  # of a record batch: its first offset, and the bytes that follow
+
+
+class Idle:
+    """Works on nothing."""
+
+    def begin(self, holding: Holding) -> None: ...
+    def drain(self, timeout: float) -> tuple[()]:
+        return ()
+
+    def drop(self) -> None: ...
+    def fail(self, error: BaseException) -> None: ...
+
+
+def produce(broker: LocalKafka, count: int) -> list[int]:
+    """Write records, each in a batch of its own."""
+    from kafka import KafkaProducer
+
+    producer = KafkaProducer(bootstrap_servers=broker.bootstrap_servers)
+    offsets = [producer.send("t", value=b"v", partition=0).get(30).offset for _ in range(count)]
+    producer.close()
+    return offsets
+
+
+def cut(folder: Path, offset: int) -> None:
+    """Take a segment's records from an offset on away, as if they had never been replicated."""
+    (segment,) = folder.glob("**/t-0/00000000000000000000.log")
+    data, at = segment.read_bytes(), 0
+    while _HEAD.unpack_from(data, at)[0] < offset:
+        at += _HEAD.size + _HEAD.unpack_from(data, at)[1]
+    segment.write_bytes(data[:at])
+
+
+def member(broker: LocalKafka, folder: Path, group: str, **more: Any) -> Membership:
+    """Somebody who claims the partition."""
+    options = {
+        "kafka.bootstrap.servers": broker.bootstrap_servers, "kafka.group.id": group,
+        "commitTable": str(folder / "commits"),
+    }  # fmt: skip
+    found = Membership(Options.parse(options | more), 1, Idle())
+    found.assign({P0: []}, takeover=True)
+    return found
+
+
+@pytest.fixture
+def broker(tmp_path: Path) -> Iterator[LocalKafka]:
+    """A broker with a topic of twenty records."""
+    with LocalKafka(data_dir=tmp_path / "kafka") as found:
+        found.create_topic("t", 1)
+        assert produce(found, 20)[-1] == 19
+        yield found
+
+
+def test_what_comes_new_under_old_offsets_is_not_taken_for_done(
+    broker: LocalKafka, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Seen by a member at work, at its next start, and by one that goes on; each told exactly."""
+    done = {P0: OffsetRanges([(0, 2), (4, 19)])}
+    live, next_start = (member(broker, tmp_path, name) for name in ("live", "next"))
+    for one in (live, next_start):
+        assert one.holding is not None
+        one.holding.commit(done, pending={P0: [Pending(3, attempts=2)]})
+    next_start.leave()
+
+    broker.kill()
+    cut(tmp_path / "kafka", 10)
+    broker.restart()
+    assert produce(broker, 3) == [10, 11, 12]
+
+    caplog.set_level(logging.WARNING, "coopconsume")
+    after = PartitionCommits(3, [(4, 9)])
+    holding = live.holding
+    assert holding is not None
+    ends = live.cluster.ends([P0])
+    assert ends == {P0: 13}
+    assert holding.is_cut(ends)
+    loss = holding.follow_cut()
+    assert (loss.first, loss.last) == (10, 19)
+    assert live.store.state("live") == {P0: after}
+    assert (holding.owned[P0].stable, holding.owned[P0].committed) == (3, after.ranges)
+    assert not holding.is_cut(live.cluster.ends([P0]))
+    assert "offsets 10 to 19 of t-0" in caplog.text
+    live.leave()
+    assert live.store.history("live")[-2]["kind"] == "truncation"
+
+    with pytest.raises(DataLoss) as caught:
+        member(broker, tmp_path, "next")
+    assert (caught.value.first, caught.value.last) == (10, 19)
+    assert next_start.store.state("next")[P0].ranges.last == 19
+    goes_on = member(broker, tmp_path, "next", failOnDataLoss="false")
+    assert goes_on.store.state("next") == {P0: after}
+    assert [one[:3] for one in goes_on.owned[P0].pending] == [(3, 0, 2)]
+    goes_on.leave()
