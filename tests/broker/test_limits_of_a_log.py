@@ -1,0 +1,109 @@
+"""What a member does when the commit log takes no more ranges, and what it says of repeats."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from assignors import KeyRange
+from commits import ACCEPT_RANGE_FETCH, MAX_NUM_RANGES, OffsetRanges, PartitionCommits, Pending
+from coopconsume.batch import Work
+from coopconsume.membership import Membership
+from coopconsume.options import Options
+from coopconsume.record import RetryPolicy
+from coopconsume.saving import Unsaved, save
+from tests.broker.test_log_ends import Idle
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from coopconsume.holding import Holding
+    from coopconsume.saving import Saved
+    from tests.broker.group_ground import Ground
+
+pytestmark = pytest.mark.broker
+WORK = Work(None, 1, "key", RetryPolicy(), None, None, 0.0, available_now=False)
+
+
+@pytest.fixture
+def two(ground: Ground) -> Iterator[tuple[Holding, Holding]]:
+    """Two members that have claimed half of the keys each, of a log that takes two ranges."""
+    ground.store.set_setting(ACCEPT_RANGE_FETCH, value=True, topic=ground.topic)
+    ground.store.set_setting(MAX_NUM_RANGES, 2, topic=ground.topic)
+    members = []
+    for half in KeyRange().split(2):
+        options = {name: value for name, value in ground.options.items() if name != "subscribe"}
+        member = Membership(Options.parse(options), 1, Idle())
+        member.assign({(ground.topic, 0): [half]}, takeover=False)
+        members.append(member)
+    first, second = (member.holding for member in members)
+    assert first is not None
+    assert second is not None
+    yield first, second
+    for member in members:
+        member.leave()
+
+
+def saved(holding: Holding, *pairs: tuple[int, int], commit_id: str, **more: Any) -> Saved:
+    """Save what is done of the partition, as the loop does."""
+    (tp,) = holding.owned
+    return save(holding, WORK, {tp: OffsetRanges(pairs)}, {}, Unsaved(1.0, **more), commit_id)
+
+
+def test_what_fits_is_committed_and_the_rest_is_held(two: tuple[Holding, Holding]) -> None:
+    """The topic's own limit counts; room is made by filling a gap."""
+    holding, _ = two
+    (tp,) = holding.owned
+    assert holding.owned[tp].max_ranges == 2
+    answer = saved(holding, (1, 1), (3, 3), (5, 5), (7, 7), commit_id="a-1")
+    assert answer.held == {tp}
+    assert answer.offsets == {tp: (OffsetRanges([(1, 1), (3, 3)]), 0)}
+    answer = saved(holding, (0, 0), (5, 5), (7, 7), commit_id="a-2")
+    assert answer.held == {tp}
+    assert answer.offsets == {tp: (OffsetRanges([(0, 0), (5, 5)]), 2)}
+    answer = saved(holding, (2, 2), (7, 7), commit_id="a-3")
+    assert not answer.held
+    assert holding.store.state(holding.options.group_id)[tp] == PartitionCommits(
+        4, [(5, 5), (7, 7)]
+    )
+
+
+def test_a_refusal_because_others_were_quicker_keeps_everything(
+    two: tuple[Holding, Holding],
+) -> None:
+    """Nothing of the partition was written: offsets and failed records come with the next one."""
+    first, second = two
+    (tp,) = first.owned
+    saved(second, (2, 2), (4, 4), commit_id="b-1")
+    first.store.state(first.options.group_id)
+    assert first.owned[tp].range_count == 0, "the store has heard of that, the member has not"
+    failed = Pending(6, attempts=1)
+    answer = saved(first, (8, 8), commit_id="a-1", pending={tp: [failed]})
+    assert answer.held == {tp}
+    assert not answer.offsets
+    assert answer.pending == {tp: [failed]}
+    assert first.owned[tp].range_count == 2, "now it has"
+    unsaved = Unsaved()
+    unsaved.put_back(answer.pending)
+    answer = saved(first, (0, 1), (8, 8), commit_id="a-2", pending=unsaved.pending)
+    assert answer.offsets == {tp: (OffsetRanges([(0, 1), (8, 8)]), 3)}
+    assert first.store.pending(first.options.group_id) == {tp: {6: failed}}
+
+
+def test_repeats_are_one_warning_a_commit_with_counts(
+    two: tuple[Holding, Holding], caplog: pytest.LogCaptureFixture
+) -> None:
+    """However many offsets were committed before; and none where there are none."""
+    holding, _ = two
+    (tp,) = holding.owned
+    caplog.set_level(logging.WARNING, "coopconsume")
+    saved(holding, (0, 5), commit_id="a-1")
+    assert not caplog.records
+    saved(holding, (3, 7), commit_id="a-2")
+    saved(holding, (0, 1), commit_id="a-3")
+    assert [record.getMessage() for record in caplog.records] == [
+        f"3 offsets were committed before, and count once ({tp[0]}-0: 3)",
+        f"2 offsets were committed before, and count once ({tp[0]}-0: 2)",
+    ]
