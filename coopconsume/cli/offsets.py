@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from commits import OffsetRanges
+from commits import CommitTableNotFound, OffsetRanges
 from coopconsume.cli.offset_text import (
     gap_lines,
     lag_lines,
@@ -277,7 +277,17 @@ def import_(
     """
     with click.open_file(file, encoding="utf-8") as source:
         named, kept = read_document(source.read(), file)
-    with OffsetAdmin(options, group or named, create=execute) as admin:
+    try:
+        admin = OffsetAdmin(options, group or named, create=execute)
+    except CommitTableNotFound as error:
+        if as_json:
+            raise
+        click.echo(
+            f"there is no commit table at {error.target}: --execute makes it, with group "
+            f"{group or named} and the {len(kept)} partitions of {file}"
+        )
+        return
+    with admin:
         moves = admin.restore(kept)
         _carry_out(
             admin, moves, execute=execute, count=count, end_claims=end_claims, as_json=as_json

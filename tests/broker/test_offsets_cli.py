@@ -192,8 +192,12 @@ def test_a_group_moves_to_another_table_exactly(desk: Desk, tmp_path: Path) -> N
     """Exported and imported under another name: ranges, attempts and due times are the same."""
     document, table = tmp_path / "shop.json", tmp_path / "other"
     assert desk.call("offsets", "export", desk.ground.group, str(document)).exit_code == 0
-    CommitStore.open(table)
     words = ("offsets", "import", str(document), "--group", "new")
+    told = desk.call(*words, table=table)
+    assert told.exit_code == 0
+    assert f"no commit table at {table}: --execute makes it, with group new" in told.stdout
+    assert not table.exists()
+    CommitStore.open(table)
     dry = desk.told(*words, table=table)
     assert (dry["group"], dry["executed"], dry["partitions"][0]["skipped"]) == ("new", False, 6)
     desk.told(*words, "--execute", table=table)
