@@ -8,7 +8,15 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from commits import CommitTableNotFound, OffsetRanges
+from commits import CommitTableNotFound
+from coopconsume.cli.offset_options import (
+    counting,
+    ending_claims,
+    executing,
+    ranges,
+    some_topics,
+    target_of,
+)
 from coopconsume.cli.offset_text import (
     gap_lines,
     lag_lines,
@@ -23,55 +31,11 @@ from coopconsume.offsets import OffsetAdmin, read_document, write_document
 from coopconsume.overview.data import plain
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Mapping
 
     from coopconsume.offsets import Move, Standing
 
 _PLACE = "--bootstrap-servers localhost:9092 --commit-table /data/commits"
-
-
-def _topics(
-    _ctx: click.Context, _param: click.Parameter, values: tuple[str, ...]
-) -> dict[str, list[int]] | None:
-    found: dict[str, list[int]] = {}
-    for value in values:
-        topic, _, partitions = value.partition(":")
-        try:
-            numbers = [int(number) for number in partitions.split(",") if number]
-        except ValueError:
-            raise click.BadParameter(f"{value!r}: write it as topic or topic:0,1") from None
-        found.setdefault(topic, []).extend(numbers)
-    return found or None
-
-
-def _ranges(
-    _ctx: click.Context, _param: click.Parameter, values: tuple[str, ...]
-) -> OffsetRanges | None:
-    pairs = []
-    for word in (word for value in values for word in value.split(",")):
-        first, dash, last = word.partition("-")
-        try:
-            pairs.append((int(first), int(last) if dash else int(first)))
-            OffsetRanges(pairs[-1:])
-        except ValueError:
-            raise click.BadParameter(f"{word!r}: write it as 17 or 20-29") from None
-    return OffsetRanges(pairs) if pairs else None
-
-
-some_topics = click.option(
-    "--topic", "topics", multiple=True, callback=_topics, metavar="TOPIC[:0,1]",
-    help="Only these partitions; may be repeated.",
-)  # fmt: skip
-executing = click.option(
-    "--execute", is_flag=True, help="Do it; without this it is only told what would be done."
-)
-counting = click.option(
-    "--count/--no-count", default=True, show_default=True,
-    help="Whether records are read to be counted, or offsets are counted instead.",
-)  # fmt: skip
-ending_claims = click.option(
-    "--end-claims", is_flag=True, help="End claims by hand whose processes are gone."
-)
 
 
 @click.group(epilog=EXIT_CODES)
@@ -194,11 +158,11 @@ offsets.add_command(lag)
     "--to-log", is_flag=True, help="The group's offset in Kafka to that of the commit table."
 )
 @click.option(
-    "--undone", multiple=True, callback=_ranges, metavar="OFFSETS",
+    "--undone", multiple=True, callback=ranges, metavar="OFFSETS",
     help="Have some offsets done again, such as 17,20-29; all else stays as it is.",
 )  # fmt: skip
 @click.option(
-    "--done", multiple=True, callback=_ranges, metavar="OFFSETS",
+    "--done", multiple=True, callback=ranges, metavar="OFFSETS",
     help="Count some offsets as done: no handler sees them any more.",
 )  # fmt: skip
 @executing
@@ -225,7 +189,7 @@ def reset(
     """
     if (topics is None) != all_topics:
         raise click.UsageError("give --topic, or --all-topics")
-    plan = _target(target)
+    plan = target_of(target)
     with OffsetAdmin(options, group) as admin:
         moves = plan(admin, admin.standings(topics, times=False))
         _carry_out(
@@ -292,42 +256,6 @@ def import_(
         _carry_out(
             admin, moves, execute=execute, count=count, end_claims=end_claims, as_json=as_json
         )
-
-
-def _target(
-    given: Mapping[str, Any],
-) -> Callable[[OffsetAdmin, list[Standing]], list[Move]]:
-    """What is to be done, of the options of which one must be given."""
-    words = {
-        name: value for name, value in given.items() if value is not None and value is not False
-    }
-    kinds = {"marks" if name in ("undone", "done") else name for name in words}
-    if len(kinds) != 1:
-        raise click.UsageError(
-            "give one of --to-earliest, --to-latest, --to-offset, --to-datetime, --to-primary, "
-            "--to-log, or --undone and --done"
-        )
-    kind = kinds.pop()
-    if kind == "marks":
-        nothing = OffsetRanges()
-        undone, done = words.get("undone", nothing), words.get("done", nothing)
-        return lambda admin, found: admin.mark(found, undone=undone, done=done)
-    if kind == "to_log":
-        return lambda admin, found: admin.to_log(found)
-    where = words[kind] if kind == "to_offset" else kind.removeprefix("to_")
-    if kind == "to_datetime":
-        where = _time(words[kind])
-    return lambda admin, found: admin.to_offsets(found, where)
-
-
-def _time(text: str) -> datetime:
-    try:
-        found = datetime.fromisoformat(text)
-    except ValueError:
-        raise click.UsageError(
-            f"--to-datetime {text!r}: write it as 2026-11-21T09:00:00+01:00"
-        ) from None
-    return found if found.tzinfo else found.astimezone()
 
 
 def _carry_out(

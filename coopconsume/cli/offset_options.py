@@ -1,0 +1,96 @@
+"""What the commands of ``coopconsume offsets`` are told: partitions, offsets, and where to."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from commits import OffsetRanges
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from coopconsume.offsets import Move, OffsetAdmin, Standing
+
+
+def _topics(
+    _ctx: click.Context, _param: click.Parameter, values: tuple[str, ...]
+) -> dict[str, list[int]] | None:
+    found: dict[str, list[int]] = {}
+    for value in values:
+        topic, _, partitions = value.partition(":")
+        try:
+            numbers = [int(number) for number in partitions.split(",") if number]
+        except ValueError:
+            raise click.BadParameter(f"{value!r}: write it as topic or topic:0,1") from None
+        found.setdefault(topic, []).extend(numbers)
+    return found or None
+
+
+def ranges(
+    _ctx: click.Context, _param: click.Parameter, values: tuple[str, ...]
+) -> OffsetRanges | None:
+    """What was given as single offsets and ranges of them; None: nothing was."""
+    pairs = []
+    for word in (word for value in values for word in value.split(",")):
+        first, dash, last = word.partition("-")
+        try:
+            pairs.append((int(first), int(last) if dash else int(first)))
+            OffsetRanges(pairs[-1:])
+        except ValueError:
+            raise click.BadParameter(f"{word!r}: write it as 17 or 20-29") from None
+    return OffsetRanges(pairs) if pairs else None
+
+
+some_topics = click.option(
+    "--topic", "topics", multiple=True, callback=_topics, metavar="TOPIC[:0,1]",
+    help="Only these partitions; may be repeated.",
+)  # fmt: skip
+executing = click.option(
+    "--execute", is_flag=True, help="Do it; without this it is only told what would be done."
+)
+counting = click.option(
+    "--count/--no-count", default=True, show_default=True,
+    help="Whether records are read to be counted, or offsets are counted instead.",
+)  # fmt: skip
+ending_claims = click.option(
+    "--end-claims", is_flag=True, help="End claims by hand whose processes are gone."
+)
+
+
+def target_of(
+    given: Mapping[str, Any],
+) -> Callable[[OffsetAdmin, list[Standing]], list[Move]]:
+    """What is to be done, of the options of which one must be given."""
+    words = {
+        name: value for name, value in given.items() if value is not None and value is not False
+    }
+    kinds = {"marks" if name in ("undone", "done") else name for name in words}
+    if len(kinds) != 1:
+        raise click.UsageError(
+            "give one of --to-earliest, --to-latest, --to-offset, --to-datetime, --to-primary, "
+            "--to-log, or --undone and --done"
+        )
+    kind = kinds.pop()
+    if kind == "marks":
+        nothing = OffsetRanges()
+        undone, done = words.get("undone", nothing), words.get("done", nothing)
+        return lambda admin, found: admin.mark(found, undone=undone, done=done)
+    if kind == "to_log":
+        return lambda admin, found: admin.to_log(found)
+    where = words[kind] if kind == "to_offset" else kind.removeprefix("to_")
+    if kind == "to_datetime":
+        where = _time(words[kind])
+    return lambda admin, found: admin.to_offsets(found, where)
+
+
+def _time(text: str) -> datetime:
+    try:
+        found = datetime.fromisoformat(text)
+    except ValueError:
+        raise click.UsageError(
+            f"--to-datetime {text!r}: write it as 2026-11-21T09:00:00+01:00"
+        ) from None
+    return found if found.tzinfo else found.astimezone()
