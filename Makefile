@@ -4,7 +4,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint bench chaos clean
+.PHONY: help setup demo test lint bench chaos chaos-store clean
 
 help: ## show what there is to do
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 20
@@ -40,6 +40,9 @@ bench: $(VENV)/.ready ## print the benchmark tables, both sides in turn
 
 chaos: $(VENV)/.ready ## three applications under rounds of bad luck (ROUNDS=n SEED=s)
 	@$(BIN)/python -m tests.chaos --rounds $(or $(ROUNDS),5) $(if $(SEED),--seed $(SEED))
+
+chaos-store: $(VENV)/.ready ## writers of a commit table are killed and frozen (ROUNDS=n SEED=s)
+	@$(BIN)/python -m tests.chaos.store --rounds $(or $(ROUNDS),20) $(if $(SEED),--seed $(SEED))
 
 clean: ## remove the virtual environment and caches of this folder
 	@rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis

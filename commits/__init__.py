@@ -21,7 +21,14 @@ from commits.ids import CommitIds
 from commits.model import Assignment, Doubt, Epoch, OwnedShare, Pending
 from commits.offsets import OffsetRanges
 from commits.partition import CommitResult, PartitionCommits
-from commits.repair import StableOffset, TableCheck, TableRepair, check_table, repair_table
+from commits.repair import (
+    StableOffset,
+    TableCheck,
+    TableRepair,
+    check_table,
+    move_table,
+    repair_table,
+)
 from commits.store import (
     ACCEPT_INDIVIDUAL_COMMIT,
     ACCEPT_RANGE_FETCH,
@@ -66,5 +73,6 @@ __all__ = [
     "TableRepair",
     "UnsupportedTarget",
     "check_table",
+    "move_table",
     "repair_table",
 ]

@@ -11,13 +11,17 @@ from urllib.parse import unquote
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-__all__ = ["REPAIR", "SNAPSHOT_OF", "Entry", "words_of"]
+__all__ = ["APPEND", "REPAIR", "SNAPSHOT_OF", "Entry", "words_in", "words_of"]
 
 SNAPSHOT_OF = "coopconsume.folded"
 """What a version that brought a snapshot says in its entry: the version that was folded."""
 
 REPAIR = "coopconsume.repair"
 """What a version says that a repair wrote: all before it counts only as its snapshot has it."""
+
+
+APPEND = "coopconsume.append"
+"""What an append says that tells it from every other one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +34,7 @@ class Entry:
         disturbs: Whether somebody else took rows out of the table, or put them back in.
         repairs: Whether it is a repair.
         timestamp_ms: The writer's clock.
+        token: The word by which its writer knows it again; empty if it said none.
         files: The data files it added, by their paths within the table.
         digest: Tells it from every other entry.
     """
@@ -39,6 +44,7 @@ class Entry:
     disturbs: bool
     repairs: bool
     timestamp_ms: int
+    token: str
     files: tuple[str, ...]
     digest: bytes
 
@@ -69,23 +75,29 @@ class Entry:
             disturbs=snapshot_of < 0 and (bool(changes) or info.get("operation") == "RESTORE"),
             repairs=snapshot_of >= 0 and REPAIR in words,
             timestamp_ms=max(0, _whole_number(info.get("timestamp"))),
+            token=str(words.get(APPEND, "")),
             files=tuple(unquote(add["path"]) for add in adds),
             digest=hashlib.blake2b(data, digest_size=16).digest(),
         )
 
 
-def words_of(snapshot_of: int, *, repair: bool) -> dict[str, str]:
+def words_of(snapshot_of: int, *, repair: bool = False) -> dict[str, str]:
     """What the version of a snapshot is to say in its entry."""
     return {SNAPSHOT_OF: str(snapshot_of)} | ({REPAIR: "true"} if repair else {})
 
 
+def words_in(metadata: str | None) -> Mapping[str, Any]:
+    """What is said in the `userMetadata` of an entry; nothing if somebody wrote other words."""
+    try:
+        words = json.loads(metadata or "{}")
+    except (TypeError, ValueError):
+        return {}
+    return words if isinstance(words, dict) else {}
+
+
 def _words(info: Mapping[str, Any]) -> Mapping[str, Any]:
     # Spark puts the words of whoever wrote into a field of its own.
-    try:
-        words = json.loads(info.get("userMetadata") or "{}")
-    except (TypeError, ValueError):
-        words = {}
-    return {**info, **(words if isinstance(words, dict) else {})}
+    return {**info, **words_in(info.get("userMetadata"))}
 
 
 def _whole_number(value: Any) -> int:

@@ -355,8 +355,11 @@ def _commit_part(state: PartitionState, part: Part) -> CommitResult:
         result = commits.commit(part.offsets)
     except IndividualCommitTooOld:
         result = state.result("too_old", duplicates=len(part.offsets))
-    commits.amend(part.holes)
+    if part.holes:
+        commits.amend(part.holes)
     state.pending |= {pending.offset: pending for pending in part.pending}
     state.drop_done_pending()
+    if not part.holes:
+        return result
     stable_offset, range_count = commits.stable_offset, commits.ranges.range_count
     return replace(result, stable_offset=stable_offset, range_count=range_count)

@@ -108,7 +108,7 @@ class CommitLog:
         if self.state.version < self._not_before or not self._is_due(commits, size):
             return
         try:
-            before = self._closed(self._snapshot_at)
+            before = max(0, self._closed(self._snapshot_at))
             if self.compact(lambda: self._is_due(commits, size)) is None:
                 return
             closed = self._closed(self._snapshot_at)

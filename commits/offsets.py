@@ -110,8 +110,9 @@ class OffsetRanges:
 
     @classmethod
     def _of_bits(cls, bits: Any) -> OffsetRanges:
-        new = cls()
-        new._bits = bits
+        new = cls.__new__(cls)
+        new._bits = bits  # noqa: SLF001
+        new._range_count = None  # noqa: SLF001
         return new
 
     def to_bytes(self) -> bytes:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import logging
 import os
 import re
+import uuid
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
@@ -33,7 +34,7 @@ from deltalake.fs import DeltaStorageHandler
 from pyarrow.fs import FileSelector
 
 from commits.engine import AppendConflict, Tail, TailGone
-from commits.entries import Entry, words_of
+from commits.entries import APPEND, Entry, words_of
 from commits.errors import (
     CommitLogUnavailable,
     CommitTableFormat,
@@ -41,6 +42,7 @@ from commits.errors import (
     CorruptCommitLog,
     UnsupportedTarget,
 )
+from commits.places import refuse_unsafe_path
 from commits.rows import SCHEMA
 
 if TYPE_CHECKING:
@@ -94,6 +96,7 @@ class PathEngine:
         self._opened_at = self._table.version()
         self._files = DeltaStorageHandler(uri, self._options)
         self._read: tuple[int, bytes] | None = None  # the last version of a tail, and its digest
+        self._own: dict[str, pa.Table] = {}  # what was appended last from here
         self._in_doubt = False
 
     @classmethod
@@ -114,13 +117,14 @@ class PathEngine:
 
         Raises:
             CommitTableNotFound: If there is no table, and none is to be created.
-            UnsupportedTarget: If the target looks like the name of a table in a catalog.
+            UnsupportedTarget: If writers could overwrite each other there.
             CommitTableFormat: If there is something else than a Delta table.
             CorruptCommitLog: If there is one that cannot be opened.
             CommitLogUnavailable: If the place cannot be reached or written.
         """
         uri = _uri_of(target)
         options = dict(storage_options) if storage_options else None
+        refuse_unsafe_path(uri, options)
         try:
             _refuse_file(uri)
             if not DeltaTable.is_deltatable(uri, options):
@@ -199,13 +203,17 @@ class PathEngine:
             raise CommitLogUnavailable(self._uri, "append", "there is no table any more")
         if self._in_doubt or self.version - self._opened_at >= CHECKPOINT_VERSIONS:
             self.refresh(reopen=True)
+        token = uuid.uuid4().hex
         try:
             write_deltalake(
                 self._table,
                 rows,
                 mode="append",
                 writer_properties=_WRITER,
-                commit_properties=_saying(snapshot_of),
+                commit_properties=CommitProperties(
+                    custom_metadata={APPEND: token}
+                    | ({} if snapshot_of is None else words_of(snapshot_of))
+                ),
                 post_commithook_properties=_NO_HOOKS,
             )
         except CommitFailedError as error:
@@ -213,6 +221,7 @@ class PathEngine:
         except (DeltaError, OSError) as error:
             self._in_doubt = True
             raise CommitLogUnavailable(self._uri, "append", _told(error)) from error
+        self._own = {token: rows}
         version = self.version
         if version % CHECKPOINT_VERSIONS == 0:
             self._checkpoint()
@@ -227,13 +236,14 @@ class PathEngine:
             # Not from the table's history(): it numbers versions wrongly while others append. Nor
             # from its change data feed: that takes five times as long as to read a file.
             entries = self._entries(range(after + 1, upto + 1))
-            appends = [
-                (version, file)
-                for version, entry in entries.items()
-                if entry.is_append
-                for file in entry.files
-            ]
-            found = _side_by_side(self._rows, appends)
+            appends = {v: entry for v, entry in entries.items() if entry.is_append}
+            # What was appended from here last need not be read again.
+            own = {
+                v: rows for v, e in appends.items() if (rows := self._own.get(e.token)) is not None
+            }
+            files = [(v, f) for v, e in appends.items() if v not in own for f in e.files]
+            found = [_in_version(rows.select(_IN_FILES.names), v) for v, rows in own.items()]
+            found += _side_by_side(self._rows, files)
         except CorruptCommitLog:
             raise
         except Exception as error:  # pyarrow and deltalake raise many where a file is missing
@@ -287,7 +297,9 @@ class PathEngine:
                 mode="overwrite",
                 predicate=predicate,
                 writer_properties=_WRITER,
-                commit_properties=_saying(at, repair=closed is None),
+                commit_properties=CommitProperties(
+                    custom_metadata=words_of(at, repair=closed is None)
+                ),
                 post_commithook_properties=_NO_HOOKS,
             )
         except CommitFailedError as error:
@@ -346,7 +358,7 @@ class PathEngine:
         rows = pq.ParquetFile(data).read(columns=_IN_FILES.names).cast(_IN_FILES)
         if not rows.num_rows:
             raise ValueError(f"{file} should have brought rows and brought none")
-        return rows.append_column("_commit_version", pa.array([version] * len(rows), pa.int64()))
+        return _in_version(rows, version)
 
     def _entry(self, version: int) -> Entry:
         return Entry.parse(self._files.open_input_file(f"_delta_log/{version:020d}.json").read())
@@ -397,6 +409,10 @@ def _listed(files: DeltaStorageHandler) -> list[int]:
     return sorted((int(name[1]) for name in names if name), reverse=True)
 
 
+def _in_version(rows: pa.Table, version: int) -> pa.Table:
+    return rows.append_column("_commit_version", pa.array([version] * len(rows), pa.int64()))
+
+
 def _side_by_side(read: Callable[[T], R], things: Sequence[T]) -> list[R]:
     if len(things) <= _ONE_BY_ONE:
         return [read(thing) for thing in things]
@@ -408,23 +424,10 @@ def _columns_of(schema: Schema) -> Mapping[str, str]:
     return {field.name: str(field.type) for field in schema.fields}
 
 
-def _saying(snapshot_of: int | None, *, repair: bool = False) -> CommitProperties | None:
-    if snapshot_of is None:
-        return None
-    return CommitProperties(custom_metadata=words_of(snapshot_of, repair=repair))
-
-
 def _uri_of(target: str | os.PathLike[str]) -> str:
     uri = os.fspath(target)
-    if isinstance(target, str):
-        if not uri.strip():
-            raise UnsupportedTarget(uri, "it is empty; give the path of a Delta table")
-        if "/" not in uri and not Path(uri).exists():
-            raise UnsupportedTarget(
-                uri,
-                "it looks like the name of a table in a catalog, and only paths are supported so "
-                f"far; give a path, such as './{uri}', or a URI",
-            )
+    if not uri.strip():
+        raise UnsupportedTarget(uri, "it is empty; give the path of a Delta table")
     # The handle is opened again later, maybe from another working directory.
     return uri if "://" in uri else str(Path(uri).absolute())
 

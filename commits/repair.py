@@ -41,6 +41,7 @@ __all__ = [
     "TableCheck",
     "TableRepair",
     "check_table",
+    "move_table",
     "repair_table",
 ]
 
@@ -221,6 +222,39 @@ def repair_table(
         if engine.version > 0:
             raise RepairRefused(engine.target, "it is there already; give another new table")
     return _write(engine, source, state, patient)
+
+
+def move_table(
+    source: str | os.PathLike[str],
+    target: str | os.PathLike[str],
+    *,
+    spark: Any = None,
+    storage_options: Mapping[str, str] | None = None,
+    quiet_seconds: float = QUIET_SECONDS,
+) -> TableRepair:
+    """Writes all that a commit table says to a new one, such as from a path to a catalog.
+
+    Nothing of what is committed, pending, counted or set is lost. Epochs and claims end, as members
+    have to be stopped first. The old table is left as it is: do not use it any more.
+
+    Args:
+        source: The old table.
+        target: The new one.
+        spark: For the name of a table in a catalog.
+        storage_options: For an object store.
+        quiet_seconds: How long nothing must have been appended to the old table.
+
+    Raises:
+        RepairRefused: If members are active, or the new table is there already.
+        CorruptCommitLog: If the old one is damaged.
+    """
+    check = check_table(source, spark=spark, storage_options=storage_options)
+    if not check.is_sound:
+        raise CorruptCommitLog(check.target, check.problem)
+    return repair_table(
+        source, version=check.version, into=target, dry_run=False, spark=spark,
+        storage_options=storage_options, quiet_seconds=quiet_seconds,
+    )  # fmt: skip
 
 
 def _write(engine: LogEngine, source: str, state: LogState, patient: _Patient) -> TableRepair:

@@ -78,6 +78,8 @@ def with_topic_ids(event: Event, state: GroupState, topic_ids: Mapping[str, str]
     """An event with the topic ids of its epoch, or with those that are given, in its parts."""
     tenure = state.tenure(event.epoch)
     ids = {**(tenure.topic_ids if tenure else {}), **(topic_ids or {})}
+    if not ids and not any(part.topic_id for part in event.parts):
+        return event
     parts = tuple(replace(part, topic_id=ids.get(part.topic, "")) for part in event.parts)
     return replace(event, parts=parts)
 

@@ -100,7 +100,7 @@ class CommitStore(Ownership):
         cls,
         target: str | os.PathLike[str],
         *,
-        spark: Any = None,  # noqa: ARG003  (a path needs no session, a catalog will)
+        spark: Any = None,
         storage_options: Mapping[str, str] | None = None,
         cluster: str = "",
         max_ranges: int = DEFAULT_MAX_RANGES,
@@ -112,8 +112,9 @@ class CommitStore(Ownership):
         """Opens a commit table and creates it if there is none; several may do so at once.
 
         Args:
-            target: The path or URI of the Delta table.
-            spark: A Spark session; not needed for a path.
+            target: The path or URI of the Delta table, which `deltalake` then writes; or its name
+                in a catalog, of up to three parts, which Spark then writes.
+            spark: The Spark session, for a name.
             storage_options: For an object store; as `deltalake.DeltaTable` takes them.
             cluster: The id of the Kafka cluster: groups of other clusters are other groups.
             max_ranges: How many separate ranges above its stable offset a partition may have,
@@ -127,7 +128,8 @@ class CommitStore(Ownership):
 
         Raises:
             CommitTableNotFound: If there is none, and it may not be created.
-            UnsupportedTarget: If the target looks like the name of a table in a catalog.
+            UnsupportedTarget: If it is a name and there is no session, or if writers could
+                overwrite each other's commits there; it names the remedy.
             CommitTableFormat: If it is no commit table, or of another format.
             CorruptCommitLog: If it cannot be read.
             CommitLogUnavailable: If the place cannot be reached or written.
@@ -137,7 +139,7 @@ class CommitStore(Ownership):
                              ("snapshot_bytes", snapshot_bytes)):  # fmt: skip
             if number < 0:
                 raise ValueError(f"{name} must be from 0, not {number}")
-        engine = open_table(target, storage_options, segment_versions, create=create)
+        engine = open_table(target, storage_options, segment_versions, spark=spark, create=create)
         return cls(
             engine,
             cluster=cluster,

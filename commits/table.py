@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import uuid
+from collections import defaultdict
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from commits.errors import CommitTableFormat
 from commits.path_engine import CHECKPOINT_VERSIONS, PathEngine
 from commits.rows import FORMAT, SCHEMA
+from commits.spark_engine import SparkEngine, is_name
 
 if TYPE_CHECKING:
     import os
@@ -18,18 +21,30 @@ if TYPE_CHECKING:
 __all__ = ["open_table", "opened_at"]
 
 
+_WRITERS = defaultdict(
+    lambda: "an unknown engine", path="deltalake (a path)", spark="Spark alone (a name)"
+)
+
+# Spark removes old entries when it writes a checkpoint, and old files when it is told to.
+_KEPT_BY_SPARK = {
+    "delta.enableExpiredLogCleanup": "true",
+    "delta.logRetentionDuration": "interval 30 days",
+    "delta.deletedFileRetentionDuration": "interval 7 days",
+}
+
+
 def open_table(
     target: str | os.PathLike[str],
     storage_options: Mapping[str, str] | None,
     segment_versions: int,
     *,
-    spark: Any = None,  # noqa: ARG001  (a path needs no session)
+    spark: Any = None,
     create: bool = True,
 ) -> LogEngine:
     """Opens a commit table, creates it if there is none.
 
     Args:
-        target: The path or URI of the Delta table.
+        target: The path or URI of the Delta table, or its name in a catalog.
         storage_options: For an object store.
         segment_versions: How many versions share a segment, where the table is created.
         spark: A Spark session; not needed for a path.
@@ -37,7 +52,7 @@ def open_table(
 
     Raises:
         CommitTableNotFound: If there is none, and it may not be created.
-        UnsupportedTarget: If the target looks like the name of a table in a catalog.
+        UnsupportedTarget: If a name is given without a session, or a place is not safe.
         CommitTableFormat: If it is no commit table, or of another format.
         CorruptCommitLog: If it cannot be opened.
         ValueError: If `segment_versions` is not positive.
@@ -59,9 +74,14 @@ def open_table(
         "coopconsume.engine": "path",
         "coopconsume.segment.versions": str(segment_versions),
     }
-    engine = PathEngine.open_or_create(
-        target, SCHEMA, properties if create else None, storage_options
-    )
+    engine: PathEngine | SparkEngine
+    if _is_named(target):
+        properties |= {"coopconsume.engine": "spark", **_KEPT_BY_SPARK}
+        engine = SparkEngine.open_or_create(str(target), spark, properties if create else None)
+    else:
+        engine = PathEngine.open_or_create(
+            target, SCHEMA, properties if create else None, storage_options
+        )
     _check(engine)
     return engine
 
@@ -69,20 +89,35 @@ def open_table(
 def opened_at(
     target: str | os.PathLike[str],
     storage_options: Mapping[str, str] | None,
-    spark: Any,  # noqa: ARG001  (a path needs no session)
+    spark: Any,
     versions: int,
 ) -> LogEngine | None:
     """A table whose newest version cannot be opened, at the newest of so many that can be."""
+    if _is_named(target):
+        return None if spark is None else SparkEngine(str(target), spark)
     return PathEngine.opened_at(target, storage_options, versions)
 
 
-def _check(engine: PathEngine) -> None:
+def _is_named(target: str | os.PathLike[str]) -> bool:
+    return isinstance(target, str) and is_name(target) and not Path(target).exists()
+
+
+def _check(engine: PathEngine | SparkEngine) -> None:
     found: Mapping[str, Any] = engine.properties
     if "coopconsume.format" not in found:
         raise CommitTableFormat(engine.target, "another Delta table", "a commit table")
+    kind = "path" if isinstance(engine, PathEngine) else "spark"
+    if found.get("coopconsume.engine", kind) != kind:
+        # They make versions in different ways: on most places one would overwrite the other.
+        raise CommitTableFormat(
+            engine.target,
+            f"a table that is written by {_WRITERS[found['coopconsume.engine']]}",
+            f"one that is written by {_WRITERS[kind]}, as this target asks for; move it by "
+            "commits.move_table",
+        )
     for name, expected in [
         ("coopconsume.format", str(FORMAT)),
-        ("coopconsume.engine", "path"),
+        ("coopconsume.engine", kind),
         ("delta.enableChangeDataFeed", "true"),
     ]:
         if found.get(name) != expected:
@@ -90,7 +125,7 @@ def _check(engine: PathEngine) -> None:
                 engine.target, f"the property {name}={found.get(name)}", f"{name}={expected}"
             )
     columns = engine.columns
-    expected_columns = PathEngine.columns_of(SCHEMA)
+    expected_columns = engine.columns_of(SCHEMA)
     if columns != expected_columns:
         wrong, _ = min(set(columns.items()) ^ set(expected_columns.items()))
         raise CommitTableFormat(

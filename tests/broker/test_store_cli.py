@@ -15,6 +15,7 @@ from commits import CommitStore, Epoch, PartitionCommits
 from coopconsume import Options
 from coopconsume.cli import main
 from coopconsume.cluster import Cluster, primary_mark
+from coopconsume.coordinator import KafkaGroup, KafkaMember
 
 if TYPE_CHECKING:
     from coopconsume import LocalKafka
@@ -59,24 +60,24 @@ def test_a_lost_table_is_made_again_from_kafkas_offsets(
 
 
 def test_a_group_with_members_is_left_alone(
-    kafka: LocalKafka, topic: TopicFactory, tmp_path: Path
+    kafka: LocalKafka, topic: TopicFactory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Kafka knows a member of the group: nothing is read or written on its behalf."""
-    from kafka import KafkaConsumer
-
-    name = topic(1)
-    store = CommitStore.open(tmp_path / "commits", cluster="elsewhere")
-    store.open_epoch("busy", {"m": [(name, 0)]}, previous=None)
-    member = KafkaConsumer(
-        name, bootstrap_servers=kafka.bootstrap_servers, group_id="busy", auto_offset_reset="latest"
+    """Kafka knows members of the group: nothing is written."""
+    path = str(tmp_path / "commits")
+    options = {"kafka.bootstrap.servers": kafka.bootstrap_servers, "commitTable": path}
+    with closing(Cluster(Options.parse(options, group=False))) as cluster:
+        store = CommitStore.open(path, cluster=cluster.cluster_id)
+    store.open_epoch("busy", {"m": [(topic(1), 0)]}, previous=None)
+    member = KafkaMember("m", None, "client", "host", None)
+    monkeypatch.setattr(
+        Cluster,
+        "describe_groups",
+        lambda _, names: {name: KafkaGroup("Stable", members=(member,)) for name in names},
     )
-    with closing(member):
-        while not member.assignment():
-            member.poll(timeout_ms=200)
-        called = CliRunner().invoke(
-            main,
-            ["store", "repair", "--from", "snapshot", "--group", "busy", "--execute",
-             "--bootstrap-servers", kafka.bootstrap_servers,
-             "--commit-table", str(tmp_path / "commits")],
-        )  # fmt: skip
-        assert (called.exit_code, "stop them first" in called.output) == (1, True), called.output
+    called = CliRunner().invoke(
+        main,
+        ["store", "repair", "--from", "version=1", "--execute",
+         "--bootstrap-servers", kafka.bootstrap_servers, "--commit-table", path],
+    )  # fmt: skip
+    assert (called.exit_code, "stop them first" in called.output) == (1, True), called.output
+    assert len(store.history("busy")) == 1

@@ -133,7 +133,7 @@ def test_other_targets_are_refused(tmp_path: Path) -> None:
     ("properties", "schema", "says"),
     [
         ({"coopconsume.format": "2"}, SCHEMA, "format=2"),
-        ({"coopconsume.engine": "spark"}, SCHEMA, "engine=spark"),
+        ({"coopconsume.engine": "spark"}, SCHEMA, "by Spark alone"),
         ({"delta.enableChangeDataFeed": "false"}, SCHEMA, "enableChangeDataFeed"),
         ({}, SCHEMA.remove(SCHEMA.get_field_index("holes")), "'holes'"),
     ],

@@ -1,0 +1,356 @@
+"""The log as a Delta table of a catalog, written by Spark alone through delta-spark.
+
+Only the public DataFrame and SQL interface is used. Delta's Spark side has no handle that stays at
+a version, so rows that land in a closed segment while a snapshot is written are taken out of the
+table unread: the history still has them, and the next attempt, which follows at once, folds them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import uuid
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from commits.engine import AppendConflict, Tail, TailGone
+from commits.entries import APPEND, Entry, words_of
+from commits.errors import (
+    CommitLogUnavailable,
+    CommitTableFormat,
+    CommitTableNotFound,
+    CorruptCommitLog,
+    UnsupportedTarget,
+)
+from commits.places import refuse_unsafe_spark
+from commits.rows import SCHEMA
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+__all__ = ["SparkEngine", "is_name"]
+
+_NAME = re.compile(r"(`[^`]+`|\w+)(\.(`[^`]+`|\w+)){0,2}", re.ASCII)
+_CONFLICT = re.compile(r"Concurrent\w*Exception|DELTA_CONCURRENT|MetadataChanged|ProtocolChanged")
+_TYPES = {pa.int32(): "INT", pa.int64(): "BIGINT", pa.string(): "STRING", pa.binary(): "BINARY"}
+_PENDING = (
+    "ARRAY<STRUCT<offset: BIGINT, key_hash: BIGINT, attempts: INT, due_ms: BIGINT, error: STRING>>"
+)
+_NEWEST = 33  # versions
+_READ = pa.schema([*SCHEMA, pa.field("_commit_version", pa.int64())])
+
+
+def is_name(target: str) -> bool:
+    """Whether a target is the name of a table in a catalog, of up to three parts."""
+    return _NAME.fullmatch(target) is not None
+
+
+class SparkEngine:
+    """A Delta table of a catalog; see `commits.engine.LogEngine`.
+
+    Args:
+        name: The table.
+        spark: The session.
+
+    Raises:
+        UnsupportedTarget: If drivers that commit there at once could overwrite each other.
+        CorruptCommitLog: If it cannot be opened.
+    """
+
+    def __init__(self, name: str, spark: Any) -> None:
+        self._name = name
+        self._spark = spark
+        self._read: tuple[int, bytes] | None = None  # the last version of a tail, and its digest
+        try:
+            detail = spark.sql(f"DESCRIBE DETAIL {name}").collect()[0]
+        except Exception as error:
+            raise CorruptCommitLog(name, f"it cannot be opened ({_told(error)})") from error
+        if detail["format"] != "delta":
+            raise CommitTableFormat(name, f"a table of format {detail['format']}", "a Delta table")
+        self._properties: Mapping[str, str] = dict(detail["properties"])
+        refuse_unsafe_spark(name, detail["location"], spark)
+        self._columns = {column: kind for column, kind in spark.table(name).dtypes}  # noqa: C416
+        self._version = -1
+        self._known: dict[int, Entry] = {}  # entries of the newest versions
+        self._own: dict[str, pa.Table] = {}  # rows that were appended from here and not yet read
+        self.refresh()
+
+    @classmethod
+    def open_or_create(
+        cls, name: str, spark: Any, properties: Mapping[str, str] | None
+    ) -> SparkEngine:
+        """Opens the table, creates it if there is none; several may do so at once.
+
+        Args:
+            name: The table.
+            spark: The session.
+            properties: The properties of a new table; None if none is to be created.
+
+        Raises:
+            CommitTableNotFound: If there is no table, and none is to be created.
+            CommitLogUnavailable: If it cannot be created.
+            UnsupportedTarget, CorruptCommitLog, CommitTableFormat: As for the class.
+        """
+        if spark is None:
+            raise UnsupportedTarget(
+                name,
+                "it looks like the name of a table in a catalog, for which a Spark session is "
+                f"needed (spark=…); for a path write './{name}', or a URI",
+            )
+        try:
+            is_there = spark.catalog.tableExists(name)
+        except Exception as error:
+            raise CommitLogUnavailable(name, "create", _told(error)) from error
+        if not is_there and properties is None:
+            raise CommitTableNotFound(name)
+        try:
+            if properties is not None and not is_there:
+                columns = ", ".join(
+                    f"{field.name} {_sql_type(field.type)}{'' if field.nullable else ' NOT NULL'}"
+                    for field in SCHEMA
+                )
+                listed = ", ".join(f"'{key}' = '{value}'" for key, value in properties.items())
+                spark.sql(
+                    f"CREATE TABLE IF NOT EXISTS {name} ({columns}) USING DELTA "
+                    f"PARTITIONED BY (segment) TBLPROPERTIES ({listed})"
+                ).collect()
+        except Exception as error:
+            raise CommitLogUnavailable(name, "create", _told(error)) from error
+        return cls(name, spark)
+
+    @property
+    def target(self) -> str:
+        """The table, for messages."""
+        return self._name
+
+    @property
+    def properties(self) -> Mapping[str, str]:
+        """The properties of the table."""
+        return self._properties
+
+    @property
+    def columns(self) -> Mapping[str, str]:
+        """The names and types of the table's columns."""
+        return self._columns
+
+    @staticmethod
+    def columns_of(schema: pa.Schema) -> Mapping[str, str]:
+        """The names and types that the columns of an Arrow schema have in a table."""
+        return {f.name: _sql_type(f.type).lower().replace(": ", ":").replace(", ", ",")
+                for f in schema}  # fmt: skip
+
+    @property
+    def version(self) -> int:
+        """The newest version the engine knows of."""
+        return self._version
+
+    def refresh(self, *, reopen: bool = False) -> int:  # noqa: ARG002  (nothing is kept open)
+        """Looks for newer versions and returns the newest."""
+        try:
+            self._look(_NEWEST)
+        except Exception as error:
+            raise CorruptCommitLog(self._name, f"it cannot be read ({_told(error)})") from error
+        version = max(self._known)
+        if version < self._version:
+            raise CorruptCommitLog(
+                self._name, f"version {version} is its newest, and {self._version} was there before"
+            )
+        self._version = version
+        return version
+
+    def append(self, rows: pa.Table, *, snapshot_of: int | None = None) -> int:
+        """Appends rows and returns the version they became, or a later one."""
+        token = uuid.uuid4().hex
+        words = {APPEND: token} | ({} if snapshot_of is None else words_of(snapshot_of))
+        self._write(
+            self._frame(rows).write.format("delta").mode("append")
+            .option("userMetadata", json.dumps(words)),
+            "append",
+        )  # fmt: skip
+        self._own = {token: rows}
+        return self.refresh()
+
+    def tail(self, after: int, upto: int) -> Tail:
+        """What was appended after a version, up to and with another one."""
+        if upto <= after:
+            return Tail()
+        try:
+            entries = self._known_entries(after, upto)
+            appends = [v for v, entry in entries.items() if v > after and entry.is_append]
+            rows = self._inserted(appends) if appends else Tail().rows
+        except (CorruptCommitLog, TailGone):
+            raise
+        except Exception as error:
+            raise TailGone(f"versions {after + 1} to {upto}: {_told(error)}") from error
+        found = set(rows["_commit_version"].to_pylist()) if appends else set()
+        if set(appends) - found:
+            missed = min(set(appends) - found)
+            raise TailGone(f"version {missed} should have brought rows and brought none")
+        self._read = upto, entries[upto].digest
+        new = {version: entry for version, entry in entries.items() if version > after}
+        return Tail(
+            rows,
+            max(entry.snapshot_of for entry in new.values()),
+            max((version for version, entry in new.items() if entry.disturbs), default=-1),
+            max((entry.snapshot_of for entry in new.values() if entry.repairs), default=-1),
+        )
+
+    def snapshots(self, version: int | None = None) -> pa.Table:
+        """The rows of kind `snapshot` in a version, by default the newest."""
+        at = "" if version is None else f" VERSION AS OF {version}"
+        query = f"SELECT *, 0L AS _commit_version FROM {self._name}{at} WHERE kind = 'snapshot'"  # noqa: S608
+        try:
+            return self._fetched(query)
+        except Exception as error:
+            raise TailGone(f"snapshots in version {version}: {_told(error)}") from error
+
+    def compactions(self) -> list[int]:
+        """The versions that brought a snapshot, as far as they are known; the newest first."""
+        try:
+            entries = self._entries(-1, self._version)
+        except Exception as error:
+            raise TailGone(f"the history cannot be read: {_told(error)}") from error
+        found = [version for version, entry in entries.items() if entry.snapshot_of >= 0]
+        return sorted(found, reverse=True)
+
+    def last_append_ms(self) -> int | None:
+        """When something was last appended, by the writer's clock, in milliseconds since 1970."""
+        entries = self._entries(max(-1, self._version - 16), self._version)
+        appends = [version for version, entry in entries.items() if entry.is_append]
+        return entries[max(appends)].timestamp_ms if appends else None
+
+    def replace(self, rows: pa.Table, *, at: int, closed: int | None) -> int:
+        """Removes all rows of segments up to `closed` and adds `rows`, in one version."""
+        if self.refresh() > at and self._late_rows(at, closed):
+            raise AppendConflict(f"rows were appended after version {at}")
+        predicate = "segment >= 0" if closed is None else f"segment <= {closed}"
+        writer = (
+            self._frame(rows)
+            .write.format("delta")
+            .mode("overwrite")
+            .option("replaceWhere", predicate)
+            .option("userMetadata", json.dumps(words_of(at, repair=closed is None)))
+        )
+        self._write(writer, "compact")
+        version = self.refresh()
+        if self._late_rows(at, closed):  # the history has them: fold them, and try again
+            raise AppendConflict(f"rows were appended after version {at}")
+        return version
+
+    def tidy(self) -> None:
+        """Nothing: Spark removes old entries of the table's log by itself."""
+
+    def vacuum(self, retention_hours: int | None = None) -> int:
+        """Removes files that only old versions need, and returns how many, if Delta tells."""
+        hours = "" if retention_hours is None else f" RETAIN {retention_hours} HOURS"
+        try:
+            self._spark.sql(f"VACUUM {self._name}{hours}").collect()
+            newest = self._spark.sql(f"DESCRIBE HISTORY {self._name} LIMIT 1").collect()[0]
+        except Exception as error:
+            raise CommitLogUnavailable(self._name, "vacuum", _told(error)) from error
+        return int((newest["operationMetrics"] or {}).get("numDeletedFiles", 0))
+
+    def _frame(self, rows: pa.Table) -> Any:
+        return self._spark.createDataFrame(rows)
+
+    def _write(self, writer: Any, operation: str) -> None:
+        try:
+            writer.saveAsTable(self._name)
+        except Exception as error:
+            if _CONFLICT.search(f"{type(error).__name__} {error}"):
+                raise AppendConflict(_told(error)) from error
+            raise CommitLogUnavailable(self._name, operation, _told(error)) from error
+
+    def _late_rows(self, at: int, closed: int | None) -> bool:
+        entries = self._entries(at, self._version)
+        late = [v for v, entry in entries.items() if v > at and entry.is_append]
+        if not late or closed is None:
+            return bool(late)
+        segments = self._inserted(late)["segment"].to_pylist()
+        return any(segment <= closed for segment in segments)
+
+    def _entries(self, after: int, upto: int) -> dict[int, Entry]:
+        """What the versions from one to another did, both included."""
+        if min(self._known) > max(after, 0):
+            self._look(self._version - after + _NEWEST)
+        return {v: entry for v, entry in sorted(self._known.items()) if after <= v <= upto}
+
+    def _look(self, count: int) -> None:
+        """Reads the entries of the newest versions: they take about as long as one."""
+        rows = self._spark.sql(f"DESCRIBE HISTORY {self._name} LIMIT {count}").collect()
+        self._known = {int(row["version"]): _entry(row) for row in rows}
+
+    def _known_entries(self, after: int, upto: int) -> dict[int, Entry]:
+        """The same, if all that count are there, and the first is the one that was read."""
+        entries = self._entries(after, upto)
+        missing = set(range(after + 1, upto + 1)) - set(entries)
+        if missing:
+            raise TailGone(f"the history of version {min(missing)} is gone")
+        was_read = self._read is not None and self._read[0] == after and after in entries
+        if was_read and self._read != (after, entries[after].digest):
+            raise CorruptCommitLog(
+                self._name, f"version {after} is another one than it was: it was replaced"
+            )
+        return entries
+
+    def _inserted(self, versions: list[int]) -> pa.Table:
+        """The rows that appends brought; what was appended from here last is not read again."""
+        own = {
+            v: self._own[token] for v in versions if (token := self._known[v].token) in self._own
+        }
+        tables = [
+            rows.append_column("_commit_version", pa.array([v] * len(rows), pa.int64()))
+            for v, rows in own.items()
+        ]
+        others = sorted(set(versions) - set(own))
+        if others:
+            changes = f"table_changes('{self._name}', {others[0]}, {others[-1]})"
+            columns, wanted = ", ".join(_READ.names), ", ".join(map(str, others))
+            tables.append(
+                self._fetched(
+                    f"SELECT {columns} FROM {changes} WHERE _change_type = 'insert' "  # noqa: S608
+                    f"AND _commit_version IN ({wanted})"
+                )
+            )
+        return pa.concat_tables([table.cast(_READ) for table in tables])
+
+    def _fetched(self, query: str) -> pa.Table:
+        return self._spark.sql(query).toArrow().select(_READ.names).cast(_READ)
+
+
+def _entry(row: Any) -> Entry:
+    """A row of DESCRIBE HISTORY as an entry."""
+    metrics = row["operationMetrics"] or {}
+    parameters = row["operationParameters"] or {}
+    operation = row["operation"]
+    info = {
+        "operation": operation,
+        "operationParameters": parameters,
+        "userMetadata": row["userMetadata"],
+        "timestamp": int(1000 * row["timestamp"].timestamp()),
+    }
+    added = int(metrics.get("numFiles", metrics.get("num_added_files", 1)))
+    is_overwrite = parameters.get("mode") == "Overwrite"
+    removes = is_overwrite or operation in {"DELETE", "UPDATE", "MERGE", "TRUNCATE", "REPLACE"}
+    actions: list[dict[str, Any]] = [{"commitInfo": info}]
+    actions += [{"add": {"path": ""}}] if added else []
+    actions += [{"remove": {"dataChange": True}}] if removes else []
+    told = [row["version"], str(row["timestamp"]), operation, row["userMetadata"], sorted(metrics)]
+    entry = Entry.parse(b"\n".join(json.dumps(action).encode() for action in actions))
+    digest = hashlib.blake2b(json.dumps(told).encode(), digest_size=16).digest()
+    return Entry(entry.is_append, entry.snapshot_of, entry.disturbs, entry.repairs,
+                 entry.timestamp_ms, entry.token, (), digest)  # fmt: skip
+
+
+def _sql_type(kind: pa.DataType) -> str:
+    if pa.types.is_timestamp(kind):
+        return "TIMESTAMP"
+    return _PENDING if pa.types.is_list(kind) else _TYPES[kind]
+
+
+def _told(error: Exception) -> str:
+    """What Spark said, in one line and without the Java stack."""
+    first = next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)
+    return " ".join(first.split())[:500]

@@ -1,0 +1,116 @@
+"""The commit store on S3, as moto plays it: conditional puts decide who makes a version."""
+
+from __future__ import annotations
+
+import socket
+import subprocess
+import sys
+import threading
+import time
+import urllib.request
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING
+
+import pytest
+
+from commits import CommitStore, PartitionCommits, Pending, UnsupportedTarget, check_table
+from commits.places import mount_kind
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+P0, P1 = ("t", 0), ("t", 1)
+
+
+@pytest.fixture(scope="module")
+def options() -> Iterator[dict[str, str]]:
+    """Storage options of a server of its own, with a bucket.
+
+    It is a process, as `deltalake` lets no other thread run while it asks for a table.
+    """
+    pytest.importorskip("moto.server")
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        port = taken.getsockname()[1]
+    command = [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)]
+    server = subprocess.Popen(command, stderr=subprocess.DEVNULL)
+    endpoint = f"http://127.0.0.1:{port}"
+    try:
+        deadline = time.monotonic() + 90
+        while True:
+            try:
+                bucket = urllib.request.Request(f"{endpoint}/books", method="PUT")
+                urllib.request.urlopen(bucket, timeout=30).close()
+                break
+            except OSError:
+                assert server.poll() is None
+                assert time.monotonic() < deadline
+                time.sleep(0.1)
+        yield {
+            "AWS_ENDPOINT_URL": endpoint,
+            "AWS_REGION": "us-east-1",
+            "AWS_ACCESS_KEY_ID": "a",
+            "AWS_SECRET_ACCESS_KEY": "b",
+            "AWS_ALLOW_HTTP": "true",
+        }
+    finally:
+        server.terminate()
+        server.wait(30)
+
+
+def test_a_bucket_keeps_commits_as_a_disk_does(options: dict[str, str]) -> None:
+    """Commits, snapshots, recovery and vacuum; a table that is there is opened again."""
+    target = "s3://books/commits"
+    store = CommitStore.open(target, storage_options=options, segment_versions=5,
+                             snapshot_commits=5)  # fmt: skip
+    epoch = store.open_epoch("g", {"m": [P0, P1]}, previous=None)
+    for n in range(12):
+        store.commit("g", epoch, "m", {P0: [(2 * n, 2 * n)]}, pending={P1: [Pending(n)]})
+    assert len(store._engine.compactions()) >= 2
+    again = CommitStore.open(target, storage_options=options, create=False)
+    assert again.id == store.id
+    assert again.state("g") == store.state("g")
+    assert again.state("g")[P0].ranges.range_count == 11
+    assert again.pending("g") == store.pending("g")
+    assert store.vacuum(retention_hours=1) == 0
+    assert check_table(target, storage_options=options).is_sound
+
+
+def test_writers_of_a_bucket_lose_nothing(options: dict[str, str]) -> None:
+    """Four at once: of two that make the same version one has to take the next."""
+    target = "s3://books/four"
+    epoch = CommitStore.open(target, storage_options=options).open_epoch(
+        "g", {member: [P0] for member in "abcd"}, previous=None
+    )
+    barrier = threading.Barrier(4)
+
+    def write(lane: int) -> None:
+        store = CommitStore.open(target, storage_options=options)
+        barrier.wait()
+        for offset in range(lane, 24, 4):
+            store.commit("g", epoch, "abcd"[lane], {P0: [(offset, offset)]})
+
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(write, range(4)))
+    found = CommitStore.open(target, storage_options=options)
+    assert found.state("g") == {P0: PartitionCommits(24)}
+    assert found._engine.version == 25
+
+
+def test_places_that_are_not_safe_are_refused(
+    options: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """S3 by unsafe renames, and file systems without a rename that fails: each with a remedy."""
+    unsafe = {**options, "AWS_S3_ALLOW_UNSAFE_RENAME": "true"}
+    with pytest.raises(UnsupportedTarget, match="conditional puts"):
+        CommitStore.open("s3://books/unsafe", storage_options=unsafe)
+    for path in ("/dbfs/commits", "/Volumes/a/b/commits"):
+        with pytest.raises(UnsupportedTarget, match="object store behind it"):
+            CommitStore.open(path)
+    mounts = ["/dev/a / ext4 rw 0 0", "x /mnt/two\\040words fuse.s3fs rw 0 0", "nonsense"]
+    assert mount_kind("/mnt/two words/commits", mounts) == "fuse.s3fs"
+    assert mount_kind("/mnt/two", mounts) == "ext4"
+    assert mount_kind("/mnt/two", []) == ""
+    monkeypatch.setattr("commits.places._mounts", lambda: mounts)
+    with pytest.raises(UnsupportedTarget, match=r"fuse\.s3fs"):
+        CommitStore.open("/mnt/two words/commits")
