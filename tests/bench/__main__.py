@@ -16,6 +16,7 @@ from tests.bench.figures import WARM_UPS
 from tests.bench.ground import prepared, surroundings
 from tests.bench.group import group
 from tests.bench.sleep import sleep
+from tests.bench.store import store
 from tests.bench.throughput import throughput
 
 if TYPE_CHECKING:
@@ -30,6 +31,7 @@ _BENCHMARKS: dict[str, Callable[[Ground, Callable[[str], None]], list[Report]]] 
     "cycle": cycle,
     "commit": commit,
     "group": group,
+    "store": store,
 }
 _PLACE = re.compile(r"(<!-- bench:begin -->\n).*?(<!-- bench:end -->)", re.DOTALL)
 
