@@ -240,7 +240,7 @@ class SparkEngine:
         return version
 
     def tidy(self) -> None:
-        """Nothing: Spark removes old entries of the table's log by itself."""
+        """Nothing: Spark has no word for it."""
 
     def vacuum(self, retention_hours: int | None = None) -> int:
         """Removes files that only old versions need, and returns how many, if Delta tells."""

@@ -25,10 +25,9 @@ _WRITERS = defaultdict(
     lambda: "an unknown engine", path="deltalake (a path)", spark="Spark alone (a name)"
 )
 
-# Spark removes old entries when it writes a checkpoint, and old files when it is told to.
+# Removals are rarer and slower there. Entries of the log stay, as Spark has no word to remove those
+# that a snapshot has made needless, and by itself would remove others, too.
 _KEPT_BY_SPARK = {
-    "delta.enableExpiredLogCleanup": "true",
-    "delta.logRetentionDuration": "interval 30 days",
     "delta.deletedFileRetentionDuration": "interval 7 days",
 }
 

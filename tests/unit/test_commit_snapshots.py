@@ -30,6 +30,7 @@ from commits.engine import AppendConflict
 from commits.entries import Entry
 from commits.log import VACUUM_SEGMENTS
 from commits.rows import SCHEMA
+from tests.bench.year import Sizes, simulated
 
 P0, P1 = ("t", 0), ("t", 1)
 
@@ -296,6 +297,15 @@ def test_automatic_snapshots_also_remove_old_files(path: str) -> None:
     versions = DeltaTable(path).version()
     assert len([*Path(path).glob("segment=*/*.parquet")]) < versions - 2 * VACUUM_SEGMENTS + 10
     assert seen(CommitStore.open(path)) == seen(store)
+
+
+def test_a_table_does_not_grow_for_ever() -> None:
+    """At one commit a second a year later it takes what it took after a week."""
+    sizes = Sizes(row=5600, entry=800, snapshot=8000, compaction=225, checkpoint=105)
+    week, year = (simulated(days * 24 * 3600, sizes) for days in (7, 365))
+    assert year.live <= 2 * 1000
+    assert year.files < 1.2 * week.files
+    assert year.size < 1.1 * week.size
 
 
 def test_what_others_take_out_still_counts_and_is_saved(path: str) -> None:

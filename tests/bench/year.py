@@ -1,0 +1,142 @@
+"""``python -m tests.bench.year``: a commit table after a year at one commit a second, simulated.
+
+The sizes are measured on a real table of a few segments; the year is a simulation in steps of one
+snapshot, with the table's own rules of what is kept for how long.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+import click
+
+from commits import CommitStore
+from commits.log import VACUUM_SEGMENTS
+from commits.path_engine import CHECKPOINT_VERSIONS
+from commits.store import DEFAULT_SNAPSHOT_COMMITS
+
+_YEAR = 365 * 24 * 3600
+_SEGMENT = 1000
+_FILES_KEPT, _ENTRIES_KEPT = 6 * 3600, 24 * 3600  # seconds: the table's retention
+_BLOCK = 4096  # what a small file takes on most disks, at least
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """Bytes of each kind of file, measured.
+
+    Attributes:
+        row: The data file of one commit.
+        entry: The entry of one commit in the table's log.
+        snapshot: The data file of a snapshot.
+        compaction: The entry of a snapshot, for each file that it removes.
+        checkpoint: A checkpoint, for each file that it knows, removed ones too.
+    """
+
+    row: float
+    entry: float
+    snapshot: float
+    compaction: float
+    checkpoint: float
+
+
+@dataclass(frozen=True)
+class Disk:
+    """What lies on the disk.
+
+    Attributes:
+        live: Data files of the newest version.
+        files: All files.
+        size: Their bytes.
+        blocks: Their bytes in blocks of 4 KiB.
+    """
+
+    live: int
+    files: int
+    size: float
+    blocks: float
+
+
+def measured(commits: int) -> Sizes:
+    """The sizes of a real table of so many commits of one scattered offset each."""
+    with tempfile.TemporaryDirectory(prefix="coopconsume-year-") as folder:
+        store = CommitStore.open(folder + "/t", segment_versions=commits // 4, snapshot_commits=0)
+        epoch = store.open_epoch("g", {"m": [("t", 0)]}, previous=None)
+        for number in range(commits):
+            store.commit("g", epoch, "m", {("t", 0): [(2 * number + 1, 2 * number + 1)]})
+        root = Path(folder, "t")
+        data, log = {*root.glob("segment=*/*.parquet")}, root / "_delta_log"
+        entries = [*log.glob("*.json")]
+        row = sum(file.stat().st_size for file in data) / len(data)
+        entry = sum(file.stat().st_size for file in entries) / len(entries)
+        at = store.compact()
+        assert at is not None
+        (snapshot,) = {*root.glob("segment=*/*.parquet")} - data
+        removed = len(data) + 1 - len(store._engine._table.file_uris())
+        checkpoint = max(log.glob("*.checkpoint.parquet"))
+        return Sizes(
+            row,
+            entry,
+            snapshot.stat().st_size,
+            (log / f"{at:020d}.json").stat().st_size / removed,
+            checkpoint.stat().st_size / (len(data) + 1),
+        )
+
+
+def simulated(seconds: int, sizes: Sizes) -> Disk:
+    """The table after so many seconds at one commit a second, right before its next vacuum."""
+    step = DEFAULT_SNAPSHOT_COMMITS
+    live = stale = 0  # data files of the newest version, and those that wait for a vacuum
+    removed: list[tuple[int, int]] = []  # when, and how many: as long as checkpoints know them
+    checkpoints: list[tuple[int, float]] = []
+    vacuumed = -1
+    for now in range(step, seconds + 1, step):
+        live += step
+        segment = (now - _SEGMENT // 2) // _SEGMENT - 1
+        if segment >= 0:
+            gone = max(0, live - (now - (segment + 1) * _SEGMENT))
+            live += 1 - gone
+            removed.append((now, gone))
+            stale += gone
+        removed = [(at, count) for at, count in removed if at > now - _FILES_KEPT]
+        if segment // VACUUM_SEGMENTS > vacuumed // VACUUM_SEGMENTS:
+            stale, vacuumed = sum(count for _, count in removed), segment
+        known = live + sum(count for _, count in removed)
+        each = step // CHECKPOINT_VERSIONS
+        checkpoints += [(now, each * sizes.checkpoint * known)]
+        checkpoints = [one for one in checkpoints if one[0] > now - _ENTRIES_KEPT]
+    entries = min(seconds, _ENTRIES_KEPT)
+    folded = entries / step
+    written = sum(size for _, size in checkpoints)
+    parts = [
+        (live + stale, (live + stale) * sizes.row),
+        (entries, entries * sizes.entry),
+        (folded, folded * (sizes.snapshot + sizes.compaction * step)),
+        (entries / CHECKPOINT_VERSIONS, written),
+    ]
+    blocks = sum(
+        max(size, count * _BLOCK * -(-(size / count) // _BLOCK)) for count, size in parts if count
+    )
+    return Disk(
+        live, round(sum(count for count, _ in parts)), sum(size for _, size in parts), blocks
+    )
+
+
+@click.command()
+@click.option("--commits", default=2000, show_default=True, help="Of the table that is measured.")
+def main(commits: int) -> None:
+    """Print what a commit table takes after a day, a week and a year."""
+    sizes = measured(commits)
+    click.echo(f"measured: {sizes}")
+    for name, seconds in (("a day", 24 * 3600), ("a week", 7 * 24 * 3600), ("a year", _YEAR)):
+        disk = simulated(seconds, sizes)
+        click.echo(
+            f"after {name}: {seconds:,} commits, {disk.live:,} live files, {disk.files:,} in all, "
+            f"{disk.size / 2**20:,.0f} MiB ({disk.blocks / 2**20:,.0f} MiB in blocks of 4 KiB)"
+        )
+
+
+if __name__ == "__main__":
+    main()
