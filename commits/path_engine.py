@@ -416,8 +416,9 @@ def _in_version(rows: pa.Table, version: int) -> pa.Table:
 def _side_by_side(read: Callable[[T], R], things: Sequence[T]) -> list[R]:
     if len(things) <= _ONE_BY_ONE:
         return [read(thing) for thing in things]
+    first = read(things[0])  # old entries go first: where they are gone, the rest is not asked for
     with ThreadPoolExecutor(_READERS) as pool:
-        return [*pool.map(read, things)]
+        return [first, *pool.map(read, things[1:])]
 
 
 def _columns_of(schema: Schema) -> Mapping[str, str]:

@@ -1,0 +1,198 @@
+"""The commit store on a table of a catalog: the same behaviour by Spark alone."""
+
+from __future__ import annotations
+
+import itertools
+from typing import TYPE_CHECKING
+
+import pytest
+
+from commits import (
+    CommitRefused,
+    CommitResult,
+    CommitStore,
+    CommitTableFormat,
+    CommitTableNotFound,
+    Epoch,
+    EpochConflict,
+    FencedMember,
+    IndividualCommitTooOld,
+    OffsetRanges,
+    PartitionCommits,
+    Pending,
+    UnsupportedTarget,
+    check_table,
+    move_table,
+    repair_table,
+)
+from commits.rows import Event, Part, encode
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from pyspark.sql import SparkSession
+
+pytestmark = pytest.mark.spark
+
+P0, P1 = ("t", 0), ("t", 1)
+_names = itertools.count(1)
+
+
+@pytest.fixture
+def name(spark: SparkSession) -> Iterator[str]:
+    """A name that no table has, in a schema of the session's catalog."""
+    spark.sql("CREATE SCHEMA IF NOT EXISTS books")
+    name = f"spark_catalog.books.commits_{next(_names)}"
+    yield name
+    spark.sql(f"DROP TABLE IF EXISTS {name}")
+
+
+def opened(store: CommitStore, *members: str, previous: Epoch | None = None) -> Epoch:
+    """An epoch in which every member has both partitions."""
+    shares = {member: [P0, P1] for member in members or ("m",)}
+    return store.open_epoch("g", shares, previous=previous, topic_ids={"t": "id"})
+
+
+def seen(store: CommitStore) -> list[object]:
+    """All a user can see of the state of the group."""
+    return [
+        store.state("g"), store.pending("g"), store.assignment("g"),
+        sorted(store.counted_commits("g")), store.settings(),
+    ]  # fmt: skip
+
+
+def test_a_table_of_a_catalog_behaves_as_a_path_does(spark: SparkSession, name: str) -> None:
+    """Answers, statuses, repeats, fencing, pending records, ends of logs: by two stores in turn."""
+    with pytest.raises(CommitTableNotFound):
+        CommitStore.open(name, spark=spark, create=False)
+    store = CommitStore.open(name, spark=spark)
+    old = opened(store, "m")
+    far = 2**53 + 1
+    store.start("g", old, "m", {P0: 43, P1: far})
+    assert store.commit("g", old, "m", {P0: [(50, 50)], P1: [(far + 2, far + 2)]}) == {
+        P0: CommitResult(43, 1, 0, 1),
+        P1: CommitResult(far, 1, 0, 1),
+    }
+    first = store.commit("g", old, "m", {P0: [(45, 49)]}, commit_id="run-1",
+                         pending={P0: [Pending(44, 2**63 - 1, 2, 5, "why")]})  # fmt: skip
+    other = CommitStore.open(name, spark=spark)
+    assert other.id == store.id
+    assert other.commit("g", old, "m", {P0: [(45, 49)]}, commit_id="run-1") == first
+    assert seen(other) == seen(store)
+    assert other.pending("g") == {P0: {44: Pending(44, 2**63 - 1, 2, 5, "why")}}
+    new = opened(other, "n", previous=old)
+    with pytest.raises(FencedMember) as caught:  # it appends before it knows
+        store.commit("g", old, "m", {P0: [(43, 44)]}, commit_id="late-1")
+    assert caught.value.in_force == new
+    with pytest.raises(EpochConflict):
+        opened(store, "m", previous=old)
+    with pytest.raises(CommitRefused, match="no share"):
+        store.commit("g", new, "n", {("u", 0): [(0, 0)]})
+    assert store.commit("g", new, "n", {P0: [(43, 43)]}, holes={P0: [(44, 44)]})[P0] == (
+        CommitResult(51, 1, 0, 0)
+    )
+    with pytest.raises(IndividualCommitTooOld):
+        other.commit("g", new, "n", {P0: [(43, 44)]})
+    assert other.truncate("g", new, "n", {P0: 48})[P0].stable_offset == 48
+    store.set_setting("x", {"y": [1]})
+    counted = [e["counted"] for e in other.history("g") if e["id"] == "late-1"]
+    assert counted == [False]
+    assert seen(CommitStore.open(name, spark=spark)) == seen(other)
+
+
+def test_snapshots_of_a_table_of_a_catalog(spark: SparkSession, name: str) -> None:
+    """By themselves, past a store that slept and past others who restore the table."""
+    store = CommitStore.open(name, spark=spark, segment_versions=2, snapshot_commits=4)
+    sleeper = CommitStore.open(name, spark=spark)
+    epoch = opened(store)
+    for n in range(4):
+        store.commit("g", epoch, "m", {P0: [(2 * n, 2 * n)]}, commit_id=f"run-{n}")
+    assert len(store._engine.compactions()) == 1
+    live = spark.table(name)
+    assert {row["kind"] for row in live.where("segment <= 0").collect()} == {"snapshot"}
+    assert seen(CommitStore.open(name, spark=spark)) == seen(sleeper) == seen(store)
+    expected = store.state("g")
+    spark.sql(f"RESTORE TABLE {name} TO VERSION AS OF 3").collect()
+    spark.sql(f"OPTIMIZE {name}").collect()
+    assert CommitStore.open(name, spark=spark).state("g") == expected
+    assert sleeper.commit("g", epoch, "m", {P0: [(1, 1)]})[P0].stable_offset == 3
+    assert len(sleeper._engine.compactions()) == 2  # what others took out is saved
+    # By default Delta lists files by ten thousand tasks, which takes minutes on one machine.
+    spark.conf.set("spark.sql.sources.parallelPartitionDiscovery.parallelism", "1")
+    try:
+        assert store.vacuum() >= 0
+    finally:
+        spark.conf.unset("spark.sql.sources.parallelPartitionDiscovery.parallelism")
+    assert CommitStore.open(name, spark=spark).state("g") == sleeper.state("g")
+
+
+def test_rows_of_a_closed_segment_are_folded_by_the_next_attempt(
+    spark: SparkSession, name: str
+) -> None:
+    """A row that lands there while a snapshot is written leaves the table, and not the state."""
+    store = CommitStore.open(name, spark=spark, segment_versions=2)
+    epoch = opened(store)
+    for n in range(4):
+        store.commit("g", epoch, "m", {P0: [(2 * n, 2 * n)]})
+    late = CommitStore.open(name, spark=spark)._engine
+    engine = store._engine
+    write, calls = engine._write, []
+
+    def overtaken(writer: object, operation: str) -> None:
+        if operation == "compact" and not calls:
+            parts = (Part("t", 1, "id", offsets=OffsetRanges([(0, 8)])),)
+            event = Event("commit", "late-1", "", "g", epoch, member="m", parts=parts)
+            late.append(encode([event], 0))
+        calls.append(operation)
+        write(writer, operation)
+
+    engine._write = overtaken  # type: ignore[attr-defined]
+    store.compact()
+    assert calls == ["compact", "compact"]
+    assert CommitStore.open(name, spark=spark).state("g")[P1] == PartitionCommits(9)
+    assert "late-1" in CommitStore.open(name, spark=spark).counted_commits("g")
+
+
+def test_a_table_moves_between_engines_and_loses_nothing(
+    spark: SparkSession, name: str, tmp_path: Path
+) -> None:
+    """From a path to a catalog and back; each target is refused by the other's engine."""
+    path, back = str(tmp_path / "commits"), str(tmp_path / "back")
+    store = CommitStore.open(path)
+    epoch = opened(store)
+    store.commit("g", epoch, "m", {P0: [(0, 3), (7, 7)], P1: [(2**53 + 1, 2**53 + 1)]},
+                 pending={P0: [Pending(5, 9, 1, 2, "x")]}, commit_id="run-1")  # fmt: skip
+    store.set_setting("maxNumRanges", 17)
+    expected = [store.state("g"), store.pending("g"), sorted(store.counted_commits("g")),
+                store.settings()]  # fmt: skip
+    move_table(path, name, spark=spark, quiet_seconds=0)
+    move_table(name, back, spark=spark, quiet_seconds=0)
+    for moved in (CommitStore.open(name, spark=spark), CommitStore.open(back)):
+        assert [moved.state("g"), moved.pending("g"), sorted(moved.counted_commits("g")),
+                moved.settings()] == expected  # fmt: skip
+        with pytest.raises(FencedMember):
+            moved.commit("g", epoch, "m", {P0: [(4, 4)]})
+        assert opened(moved).number > epoch.number
+    location = spark.sql(f"DESCRIBE DETAIL {name}").collect()[0]["location"]
+    with pytest.raises(CommitTableFormat, match="written by Spark alone"):
+        CommitStore.open(location.removeprefix("file:"))
+    spark.sql(f"CREATE TABLE {name}_path USING DELTA LOCATION 'file:{path}'")
+    with pytest.raises(CommitTableFormat, match="written by deltalake"):
+        CommitStore.open(f"{name}_path", spark=spark)
+    with pytest.raises(UnsupportedTarget, match="Spark session"):
+        CommitStore.open(name)
+
+
+def test_a_table_of_a_catalog_is_checked_and_repaired(spark: SparkSession, name: str) -> None:
+    """An older version takes the place of the newest; whoever worked before is fenced."""
+    store = CommitStore.open(name, spark=spark)
+    epoch = opened(store)
+    for n in range(3):
+        store.commit("g", epoch, "m", {P0: [(n, n)]})
+    assert check_table(name, spark=spark).is_sound
+    repair_table(name, version=2, dry_run=False, spark=spark, quiet_seconds=0)
+    for one in (store, CommitStore.open(name, spark=spark)):
+        assert one.state("g") == {P0: PartitionCommits(1)}
+        with pytest.raises(FencedMember):
+            one.commit("g", epoch, "m", {P0: [(1, 1)]})
