@@ -2,22 +2,52 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import sys
+import time
+from pathlib import Path
 
-from coopconsume import CooperativeConsumer, RetryPolicy, local_session
+from coopconsume import CooperativeConsumer, Reject, RetryPolicy, local_session
+from coopconsume.holding import Holding
+from coopconsume.sinks import MergeTable
 from tests.spark.support import Recorded, Sleep
+
+PHASES = ("before output", "between output and commit", "after commit")
+
+
+def stop_at(phase: str, number: int, marker: str) -> None:
+    """Have this process stand still at a phase of its n-th commit, for somebody to kill it."""
+    calls = itertools.count(1)
+    kind, name = (Holding, "commit") if phase == "after commit" else (MergeTable, "write")
+    original = getattr(kind, name)
+
+    def standing_still(*args, **kwargs):
+        due = next(calls) == number
+        answer = None if due and phase == "before output" else original(*args, **kwargs)
+        if due:
+            Path(marker).touch()
+            time.sleep(600)
+        return answer
+
+    setattr(kind, name, standing_still)
 
 
 class FailsSometimes:
-    """Sleeps by the offset; every 101st record fails on its first two attempts."""
+    """Sleeps by the offset; every 101st record fails on its first two attempts.
 
-    def __init__(self, most: float) -> None:
+    Another 101st may be rejected.
+    """
+
+    def __init__(self, most: float, *, rejects: bool = False) -> None:
         self.sleep = Sleep(most)
+        self.rejects = rejects
 
     def __call__(self, record):
         """Sleep, then fail or not; an output row for what is done."""
         self.sleep(record)
+        if self.rejects and record.offset % 101 == 9:
+            raise Reject("no")
         if record.offset % 101 == 5 and record.attempt < 3:
             raise RuntimeError("not yet")
         return {"partition": record.partition, "offset": record.offset}
@@ -28,13 +58,19 @@ def main(config: dict) -> None:
     spark = local_session("to-be-killed", cores=6)
     if not sys.stdin.readline():
         return
+    if "stop" in config:
+        stop_at(*config["stop"])
     with CooperativeConsumer(config["options"], spark) as consumer:
         query = consumer.foreach(
-            Recorded(config["history"], FailsSometimes(config["most"])),
+            Recorded(
+                config["history"], FailsSometimes(config["most"], rejects=bool(config.get("dead")))
+            ),
             concurrency=2,
             retry=RetryPolicy(backoff=0.2, max_backoff=0.2),
             output=config["output"],
             output_schema="partition int, offset bigint",
+            output_mode=config.get("mode", "append"),
+            dead_letter=config.get("dead"),
         )
         query.trigger(availableNow=True).start().awaitTermination()
     spark.stop()

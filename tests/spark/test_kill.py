@@ -11,11 +11,13 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
+from deltalake import DeltaTable
 
 from commits import CommitStore
 from coopconsume import counted
 from coopconsume.demo.processes import kill_tree
 from coopconsume.history import Kill, check, read_history
+from tests.spark.job_to_kill import PHASES
 from tests.spark.support import done_book, options, pending_book, until
 
 pytestmark = [pytest.mark.spark, pytest.mark.broker]
@@ -100,3 +102,64 @@ def test_killed_at_random_moments_nothing_is_lost(kafka, topic, produce, tmp_pat
     rows = counted(str(tmp_path / "out"), opts["commitTable"], group)
     assert rows.num_rows == 1_600
     assert len({(r["partition"], r["offset"]) for r in rows.to_pylist()}) == 1_600
+
+
+@pytest.mark.timeout(480)
+def test_killed_at_every_phase_of_a_commit_each_output_is_there_once(
+    kafka, topic, produce, tmp_path
+):
+    """Before and after outputs, and after the commit: a merged table is clean whenever read."""
+    name = topic(1)
+    records = [(b"k%d" % (i % 37), b"%d" % i) for i in range(600)]
+    produce(name, records)
+    produced = {(name, 0): {o: key for o, (key, _) in enumerate(records)}}
+    opts = options(
+        kafka, tmp_path, name, batchTime="1 second", handlerTimeout="5 seconds",
+        maxOffsetsPerTrigger=100,
+    )  # fmt: skip
+    group, history, out = opts["kafka.group.id"], tmp_path / "history", str(tmp_path / "out")
+    config = {
+        "options": opts, "history": str(history), "output": out, "mode": "merge", "most": 0.004,
+        "dead": str(tmp_path / "dead"),
+    }  # fmt: skip
+    kills = []
+    log_path = tmp_path / "job.log"
+
+    def lying() -> list[int]:
+        return sorted(DeltaTable(out).to_pyarrow_table(columns=["offset"]).column(0).to_pylist())
+
+    with log_path.open("w") as log, ExitStack() as stack:
+
+        def prepared(more: dict) -> subprocess.Popen:
+            job = start(config | more, log)
+            stack.callback(lambda: kill_tree(job) if job.poll() is None else None)
+            return job
+
+        markers = [tmp_path / f"stopped-{number}" for number in range(len(PHASES))]
+        plans = [
+            {"stop": (phase, 2, str(marker))} for phase, marker in zip(PHASES, markers, strict=True)
+        ]
+        following = prepared(plans[0])
+        for plan, marker in zip([*plans[1:], {}], markers, strict=True):
+            job, following = following, prepared(plan)
+            go(job)
+            until(lambda j=job, m=marker: m.exists() or j.poll() is not None, 120)
+            assert job.poll() is None, log_path.read_text()[-3000:]
+            kill_tree(job)
+            (cluster,) = CommitStore.open(opts["commitTable"]).clusters(group)
+            store = CommitStore.open(opts["commitTable"], cluster=cluster)
+            kills.append(Kill(time.monotonic_ns(), done_book(store, group)))
+            found = lying()
+            assert len(found) == len(set(found)), "each record once, whenever it is looked at"
+        go(following)
+        assert following.wait(120) == 0, log_path.read_text()[-3000:]
+    letters = counted(config["dead"], opts["commitTable"], group).to_pylist()
+    dead = [letter["_offset"] for letter in letters]
+    assert sorted(dead) == list(range(9, 600, 101))
+    verdict = check(
+        read_history(history), produced, done_book(store, group), pending_book(store, group),
+        {(name, 0): [(o, o) for o in dead]}, kills=kills,
+    )  # fmt: skip
+    assert verdict.ok, str(verdict)
+    assert lying() == [offset for offset in range(600) if offset not in dead]
+    assert counted(out, opts["commitTable"], group).num_rows == 600 - len(dead)
