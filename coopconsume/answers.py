@@ -175,8 +175,6 @@ def hashes_of(frame: DataFrame, told: Told) -> dict[TopicPartition, dict[int, in
 def take_decisions(handout: Handout, holding: Holding, commit_ids: Iterator[str]) -> None:
     """Take what an operator decided on parked records; the handout's lock is held."""
     parked = [(tp, r) for tp, place in handout.places.items() for r in place.held.parked]
-    if not parked:
-        return
     now = time.time()
     for decision in apply_decisions(holding, parked, commit_ids):
         place = handout.places[decision.topic, decision.partition]

@@ -245,7 +245,7 @@ class CooperativeConsumer:
                         tp for tp, owned in holding.owned.items()
                         if holding.waits(tp, owned.ranges) <= 0
                     ]  # fmt: skip
-                    if time.monotonic() - self._decisions_at > _DECIDE_EVERY:
+                    if self._is_time_to_decide():
                         self._decisions_at = time.monotonic()
                         try:
                             take_decisions(self._handout, holding, self._commit_ids)
@@ -269,6 +269,13 @@ class CooperativeConsumer:
             if time.monotonic() >= deadline:
                 return window_frame(self.spark, self.options, membership.owned, {}, self.slots())
             time.sleep(min(_POLL_EVERY, max(0.0, deadline - time.monotonic())))
+
+    def _is_time_to_decide(self) -> bool:
+        """Whether to look at what was decided; without parked records one look will do."""
+        if self._decisions_at == -math.inf:
+            return True
+        parked = any(place.held.parked for place in self._handout.places.values())
+        return parked and time.monotonic() - self._decisions_at > _DECIDE_EVERY
 
     def commit(
         self, done: DataFrame | Mapping[TopicPartition, OffsetRanges | Iterable[tuple[int, int]]]

@@ -171,9 +171,9 @@ class Saver:
 
     @property
     def has_all(self) -> bool:
-        """Whether all that came in is committed, and parked records were looked at once."""
+        """Whether all that came in is committed, and decisions were looked at once."""
         unsaved = any(p.unsaved or p.unsaved_holes for p in self._partitions.values())
-        unlooked = self._decisions_at == -math.inf and self._parked()
+        unlooked = self._decisions_at == -math.inf
         return not (self.is_busy or self._unsaved.since or unsaved or unlooked)
 
     @property
@@ -216,9 +216,13 @@ class Saver:
         """Commit what came in, or let it gather a moment if more is about to come."""
         if self.is_busy:
             return
-        if time.monotonic() - self._decisions_at > _DECIDE_EVERY and (parked := self._parked()):
-            self._run(self._decide, parked)
-            return
+        if time.monotonic() - self._decisions_at > _DECIDE_EVERY:
+            parked = self._parked()
+            # At the start, too: what an earlier process has taken must not be taken again.
+            if parked or (self._work.park and self._decisions_at == -math.inf):
+                self._run(self._decide, parked)
+                return
+            self._decisions_at = time.monotonic()
         for partition in self._partitions.values():
             found = partition.holes()
             if found:

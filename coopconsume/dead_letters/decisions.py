@@ -3,7 +3,8 @@
 A decision is a setting in the commit log: it needs no epoch, so it can be made while a job runs as
 well as while none does. Whoever has the record's key takes it: first the commit log is told that
 the record is to be tried again, or done; then the decision is taken away; then the key flows on. A
-crash in between repeats nothing, as decisions hold for parked records alone.
+crash in between repeats nothing: decisions hold for records alone that the log has as parked, and
+others are taken away by the next member that looks.
 """
 
 from __future__ import annotations
@@ -84,6 +85,8 @@ def apply_decisions(
 ) -> list[Decision]:
     """Take what was decided on parked records into the commit log, one commit in all.
 
+    Decisions on records that are not parked any more are taken away.
+
     Args:
         holding: What is owned.
         parked: The parked records of it.
@@ -98,14 +101,18 @@ def apply_decisions(
     """
     group = holding.options.group_id
     waiting = {(*tp, record.offset): record for tp, record in parked}
-    found = decided(holding.store, group, (topic for topic, _, _ in waiting))
+    found = decided(holding.store, group, (topic for topic, _ in holding.owned))
+    in_log = holding.store.pending(group) if found else {}
     taken = []
     offsets: dict[TopicPartition, OffsetRanges] = {}
     pending: dict[TopicPartition, list[Pending]] = {}
     for one in found:
         record = waiting.get((one.topic, one.partition, one.offset))
         if record is None:
-            continue  # Another member's, or not parked any more.
+            held = in_log.get((one.topic, one.partition), {}).get(one.offset)
+            if held is None or not held.is_parked:  # Else it is another member's.
+                holding.store.set_setting(one.setting(group), None, topic=one.topic)
+            continue
         if one.topic_id not in ("", holding.topic_ids.get(one.topic, "")):
             log.warning("a decision on %s-%d@%d is about a topic that was deleted since",
                         one.topic, one.partition, one.offset)  # fmt: skip

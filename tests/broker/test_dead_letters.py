@@ -12,8 +12,11 @@ from commits import CommitStore, Pending
 from commits.model import PARKED_MS
 from coopconsume.cli import main
 from coopconsume.cluster import Cluster
-from coopconsume.dead_letters.decisions import decided
+from coopconsume.dead_letters.decisions import Decision, apply_decisions, decide, decided
+from coopconsume.membership import Membership
 from coopconsume.options import Options
+from coopconsume.plan import Waiting
+from coopconsume.polling import Handout
 from coopconsume.report import DeadLetter
 from coopconsume.sinks import open_dead_letters
 from tests.broker.test_sinks import records_of
@@ -86,3 +89,45 @@ def test_letters_are_listed_shown_and_decided_on(kafka, topic, tmp_path, kind):
     ]  # fmt: skip
     store.commit("shop", epoch, "m", {at: [(3, 3)]})
     assert stands() == []
+
+
+def die(*_, **__):
+    """Stand for the end of the process."""
+    raise OSError("gone")
+
+
+def test_a_decision_is_taken_once_even_if_its_taker_dies(kafka, topic, tmp_path, monkeypatch):
+    """After a crash between the commit and its end, a record that is parked anew stays so."""
+    orders = topic(1)
+    options = Options.parse(
+        {
+            "kafka.bootstrap.servers": kafka.bootstrap_servers, "kafka.group.id": "shop-2",
+            "commitTable": str(tmp_path / "commits"),
+        }
+    )  # fmt: skip
+    at = (orders, 0)
+    membership = Membership(options, 1, Handout())
+    try:
+        membership.subscribe([orders], None, None)
+        holding = membership.wait_for_holding()
+        group, store = options.group_id, holding.store
+        parked = [(at, Waiting(o, 33, 2, float("inf"), "no")) for o in (3, 5)]
+        log = {at: [Pending(o, 33, 2, PARKED_MS, "no") for o in (3, 5)]}
+        holding.commit({}, pending=log, commit_id="run-0")
+        decide(store, group, [Decision(orders, 0, 3, "replay"), Decision(orders, 0, 5, "discard")])
+        ids = (f"again-{number}" for number in range(9))
+        with monkeypatch.context() as broken:
+            broken.setattr(store, "set_setting", die)
+            with pytest.raises(OSError, match="gone"):
+                apply_decisions(holding, parked, ids)
+        pending = store.pending(group)[at]
+        assert [(o, p.attempts, p.is_parked) for o, p in pending.items()] == [(3, 0, False)]
+        assert store.state(group)[at].ranges.pairs() == [(5, 5)]
+        assert len(decided(store, group, [orders])) == 2
+        assert apply_decisions(holding, [], ids) == [], "the next process starts with none parked"
+        assert decided(store, group, [orders]) == []
+        holding.commit({}, pending={at: log[at][:1]}, commit_id="run-1")
+        assert apply_decisions(holding, parked[:1], ids) == []
+        assert store.pending(group)[at][3].is_parked
+    finally:
+        membership.leave()

@@ -6,6 +6,7 @@ in this process exactly as the batch's DataFrame deals them.
 
 from __future__ import annotations
 
+import math
 from collections import Counter, defaultdict
 from unittest import mock
 
@@ -18,7 +19,7 @@ from assignors.ranges import offset_hash
 from commits import OffsetRanges, PartitionCommits
 from coopconsume.plan import Limits, Partition, plan_batch
 from coopconsume.record import Record, RetryPolicy
-from coopconsume.report import BatchSpec, PartitionReport
+from coopconsume.report import BatchSpec, Failure, PartitionReport, pack_offsets
 from coopconsume.slot import SlotRunner
 
 
@@ -287,6 +288,28 @@ def test_parked_keys_wait_for_a_decision_and_flow_on_in_order(world, data):
     assert not world.breaks
     for part in world.logs:
         assert world.committed[part].stable_offset >= world.ends[part]
+
+
+def test_a_discarded_record_below_the_stable_offset_is_not_tried_again():
+    """Its slot is at work when it is discarded, and others bring the stable offset past it."""
+    low, high = KeyRange().split(2)
+    p = Partition(
+        0, "t", 0, stable=0, committed=OffsetRanges(), shares=[(0, (low,)), (1, (high,))],
+        ordering="key", whole=True,
+    )  # fmt: skip
+    p.end = 4
+    limits = Limits(10, 100, 100)
+    p.plan([0, 1], 0.0, limits)
+    parked = Failure(1, low.first, b"k", 1, math.inf, "no")
+    p.reported(0, PartitionReport(pack_offsets(pa.array([3], pa.int64())), None, [parked]), 0.0)
+    p.reported(1, PartitionReport(pack_offsets(pa.array([0], pa.int64()))), 0.0)
+    p.end = 8
+    p.plan([0], 1.0, limits)  # The slot of the parked key is at work on 4 to 7.
+    p.discard(1, 2.0)
+    p.amend(OffsetRanges([(2, 2)]))
+    p.saved(p.unsaved, 4, p.unsaved_holes)
+    p.reported(0, PartitionReport(pack_offsets(pa.array([4, 5, 6, 7], pa.int64()))), 3.0)
+    assert not p.plan([0], 4.0, limits)
 
 
 def test_unread_offsets_are_never_holes():
