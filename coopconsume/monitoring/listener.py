@@ -14,7 +14,7 @@ class QueryStartedEvent:
     """A query begins.
 
     Attributes:
-        id: The same over restarts. ``runId``: of this run alone.
+        id: The same over restarts.
         runId: Of this run alone.
         name: As given by ``queryName``.
         groupId: ``kafka.group.id``.
