@@ -33,8 +33,13 @@ if TYPE_CHECKING:
 MERGE_GAP = 5_000
 #: Bytes of a key that people are shown.
 SHOWN_KEY_BYTES = 100
+#: The same where ranges are strewn: less than a separate read fetches, two of a producer's batches.
+NEAR = 30
+#: Offsets between ranges in all, and for each range, up to which they are not strewn.
+READ_THROUGH = 20_000
+READ_THROUGH_EACH = 300
 #: Separate reads of one partition in one batch.
-MAX_READS = 6
+MAX_READS = 12
 
 
 @dataclass
@@ -200,6 +205,7 @@ class Partition:
         #: The last failure of each record that has failed and is not done, in flight or not.
         self._failed: dict[int, Waiting] = {}
         self._stands = (-1, 0.0)
+        self.reach = MERGE_GAP
         top = committed.last
         position = stable if top is None else top + 1
         gaps = committed.complement(stable, position - 1) if committed else OffsetRanges()
@@ -526,7 +532,9 @@ class Partition:
             if share.todo:
                 share.todo = share.todo - self.done - share.held()
                 todo |= share.todo
-        reads, rest = cluster(todo, limits.window)
+        # Strewn gaps stay so until all of them are read, few as they become on the way.
+        self.reach = min(self.reach, reach_of(todo)) if todo else MERGE_GAP
+        reads, rest = cluster(todo, limits.window, self.reach)
         cut = reads[-1][1] if rest and reads else None
         room = limits.window - sum(last - first + 1 for first, last in reads)
         crowded = (
@@ -599,8 +607,32 @@ def shown_key(key: bytes) -> str:
     return key[:SHOWN_KEY_BYTES].decode("utf-8", "backslashreplace")
 
 
-def cluster(offsets: OffsetRanges, span: int) -> tuple[list[tuple[int, int]], bool]:
-    """Ascending reads that cover wanted offsets, and whether some are left for later.
+def reach_of(offsets: OffsetRanges) -> int:
+    """How far apart wanted ranges may lie to be read as one.
+
+    Where they are few and near each other, reading through costs less than another read. Where
+    they are strewn over a long stretch, it would fetch most of the log for a few records.
+    """
+    firsts, lasts = offsets.bounds()
+    between = firsts[1:] - lasts[:-1] - 1
+    through = int(between[between < MERGE_GAP].sum())
+    dense = through <= max(READ_THROUGH, READ_THROUGH_EACH * len(firsts))
+    return MERGE_GAP if dense else min(MERGE_GAP, NEAR)
+
+
+def covering(offsets: OffsetRanges, reach: int) -> list[tuple[int, int]]:
+    """Ascending reads that cover all wanted offsets."""
+    reads: list[tuple[int, int]] = []
+    for first, last in offsets:
+        if reads and first - reads[-1][1] <= reach:
+            reads[-1] = (reads[-1][0], last)
+        else:
+            reads.append((first, last))
+    return reads
+
+
+def cluster(offsets: OffsetRanges, span: int, reach: int) -> tuple[list[tuple[int, int]], bool]:
+    """Ascending reads of the first of some wanted offsets, and whether others are left for later.
 
     Ranges that lie near each other are read as one; at most `MAX_READS` reads and ``span``
     offsets, but always at least one offset if any is wanted.
@@ -608,7 +640,7 @@ def cluster(offsets: OffsetRanges, span: int) -> tuple[list[tuple[int, int]], bo
     reads: list[tuple[int, int]] = []
     used = 0
     for first, last in offsets:
-        near = bool(reads) and first - reads[-1][1] <= MERGE_GAP
+        near = bool(reads) and first - reads[-1][1] <= reach
         between = first - reads[-1][1] - 1 if near else 0
         room = span - used - between
         if reads and (room <= 0 or (not near and len(reads) == MAX_READS)):
@@ -650,7 +682,8 @@ def plan_batch(
             union |= offsets
         if union:
             wanted[part] = union
-            spans, _ = cluster(union, 2**62)
+            # Every wanted offset is read: one that were not would be taken for a hole.
+            spans = covering(union, partition.reach)
             reads += [Read(part, first, last) for first, last in spans]
     return BatchPlan(tuple(reads), work, wanted) if work else None
 

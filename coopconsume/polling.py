@@ -12,7 +12,7 @@ from commits import OffsetRanges
 from commits.offsets import MAX_OFFSET
 from coopconsume.hashing import in_ranges
 from coopconsume.held import Held
-from coopconsume.plan import cluster
+from coopconsume.plan import cluster, covering, reach_of
 from coopconsume.source import Span, Wanted, empty_poll_frame, poll_frame
 
 if TYPE_CHECKING:
@@ -66,7 +66,7 @@ class Place:
         """Hand out the next offsets, reads of at most ``room`` offsets and at least one."""
         self.position = max(self.position, owned.stable)
         todo = self.todo.clip(owned.stable, MAX_OFFSET) - owned.committed
-        reads, rest = cluster(todo, room)
+        reads, rest = cluster(todo, room, reach_of(todo))
         taken = todo.clip(0, reads[-1][1]) if rest else todo
         self.todo = todo - taken
         room -= sum(last - first + 1 for first, last in reads)
@@ -263,7 +263,7 @@ def window_frame(
     tasks = range(slots)
     spans, wanted = [], []
     for tp, offsets in found.items():
-        reads, _ = cluster(offsets, 2**62)
+        reads = covering(offsets, reach_of(offsets))
         spans += [Span(*tp, first, last) for first, last in reads]
         wanted.append(Wanted(*tp, offsets, _dealt(owned[tp].ranges, slots)))
     slices = options.min_partitions or slots

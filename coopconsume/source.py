@@ -24,6 +24,13 @@ if TYPE_CHECKING:
     from coopconsume.options import Options
 
 
+_FETCH = "kafka.max.partition.fetch.bytes"
+_GROUP = "kafka.group.id"
+#: Offsets of a short span, and reads in a batch from which on they are read in another way.
+_SHORT = 300
+_STREWN = 3
+
+
 @dataclass(frozen=True)
 class Span:
     """Offsets ``first`` to ``last``, both included, of one partition."""
@@ -66,9 +73,15 @@ def read_spans(
     total = max(1, sum(span.last - span.first + 1 for span in spans))
     for layer in _layers(spans):
         size = sum(span.last - span.first + 1 for span in layer)
+        fetching = options.source_options()
+        if is_short(layer[0]) and len(spans) >= _STREWN:
+            fetching[_FETCH] = "1"
+            # Spark keeps consumers by group and partition, and takes no two settings for one. As
+            # they only read what they are told, no right on a group is needed.
+            fetching[_GROUP] = f"{fetching[_GROUP]}-short-reads"
         reader = (
             spark.read.format("kafka")
-            .options(**options.source_options())
+            .options(**fetching)
             .option("assign", _json(layer, lambda _: None))
             .option("startingOffsets", _json(layer, lambda span: span.first))
             .option("endingOffsets", _json(layer, lambda span: span.last + 1))
@@ -83,7 +96,22 @@ def read_spans(
     return frame
 
 
+def is_short(span: Span) -> bool:
+    """Whether a span, where there are several, is better read a batch of records at a time.
+
+    A broker answers with whole batches of records, at least one, and the client asks for more
+    before it knows that it needs none. So a short read asks for little: it costs two batches, not
+    twice what suits a long read.
+    """
+    return span.last - span.first < _SHORT
+
+
 def _layers(spans: Sequence[Span]) -> list[list[Span]]:
+    short = [span for span in spans if is_short(span)]
+    return _in_layers([s for s in spans if not is_short(s)]) + _in_layers(short)
+
+
+def _in_layers(spans: Sequence[Span]) -> list[list[Span]]:
     # Spark's source takes one span a partition: the n-th ones go together.
     layers: list[list[Span]] = []
     seen: dict[tuple[str, int], int] = {}
