@@ -509,11 +509,11 @@ class CooperativeConsumer:
         """Call a handler with every record, in the order of its key.
 
         Args:
-            handler: A function of a `Record`, or its name as ``module:function``. It returns
-                nothing, an output row (a dictionary) or several; it raises, or answers `Retry` or
-                `Reject`, when a record is not done.
-            concurrency: Handlers at once in a slot, on threads, or on one event loop if the
-                handler is ``async``; in all ``slots`` times so many.
+            handler: A function of a `Record`, plain or ``async``, or its name as
+                ``module:function``. It returns nothing, an output row (a dictionary) or several;
+                it raises, or answers `Retry` or `Reject`, when a record is not done.
+            concurrency: Handlers at once in a slot, plain ones on threads, ``async`` ones on one
+                event loop; in all ``slots`` times so many.
             ordering: What is handled strictly one after another: ``key``, ``partition`` or
                 ``none``.
             retry: By default a failed record is tried again for ever, 1 s to 60 s apart.

@@ -10,10 +10,12 @@ import time
 import pyarrow as pa
 import pytest
 
+from coopconsume.blackbox import BlackBox
+from coopconsume.handling import Life
 from coopconsume.record import Record, Reject, Retry, RetryPolicy
 from coopconsume.report import PartitionWork, pack_offsets, unpack_offsets
 from coopconsume.slot import current_slot, resolve_handler
-from tests.unit.slot_ground import WAYS, done, run
+from tests.unit.slot_ground import WAYS, done, in_way, prepared, run
 
 
 @pytest.mark.parametrize("way", WAYS)
@@ -122,6 +124,34 @@ def test_past_the_time_box_nothing_starts(way):
     assert report.timed_out
     assert 0 < first < 10
     assert done(report) == list(range(first))
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_the_time_box_opens_with_the_first_record(way):
+    """Reading and shuffling may take their time; only what comes after counts."""
+    came = []
+    handler, concurrency = in_way(way, lambda record: None)
+    slot, batches = prepared(handler, [(0, o, b"k") for o in range(8)], None, concurrency)
+
+    def slowly():
+        time.sleep(0.05)
+        came.append(time.time())
+        yield from batches
+
+    report = slot.run(3, slowly())
+    assert report.started >= came[0]
+    assert done(report) == list(range(8))
+
+
+def test_a_time_box_is_opened_once():
+    """Later records do not move its end."""
+    slot, _ = prepared(None, [(0, 0, b"k")], batch_time=5.0)
+    life = Life(slot._spec, BlackBox(None, 1), end=lambda status: None)
+    before = time.monotonic()
+    end = life.begin()
+    assert before + 5 <= end <= time.monotonic() + 5
+    assert life.begin() == end
+    life.end()
 
 
 def test_one_record_may_always_start():
