@@ -12,7 +12,7 @@ from commits import OffsetRanges, Pending
 from coopconsume.dead_letters.decisions import apply_decisions
 from coopconsume.errors import InvalidOption, NotPolled
 from coopconsume.options import parse_seconds
-from coopconsume.plan import cluster
+from coopconsume.plan import covering, reach_of
 from coopconsume.report import DeadLetter
 from coopconsume.saving import due_ms
 from coopconsume.source import Span, read_spans
@@ -91,7 +91,8 @@ def originals(
     spans, wanted = [], {}
     for tp, offsets in told.items():
         wanted[tp] = set(offsets)
-        reads, _ = cluster(OffsetRanges.from_offsets(list(wanted[tp])), 2**62)
+        asked = OffsetRanges.from_offsets(list(wanted[tp]))
+        reads = covering(asked, reach_of(asked))
         spans += [Span(*tp, first, last) for first, last in reads]
     frame = read_spans(spark, options, spans, slices, headers=True)
     rows = frame.withColumn("millis", F.unix_millis("timestamp")).drop("timestamp")
