@@ -3,7 +3,7 @@
 Every error keeps its facts as attributes, survives pickling (all facts are in ``args``) and knows
 by ``retriable`` whether the same call may succeed later without anybody changing anything.
 
-The errors of `commits` and of `assignors` can be imported from here, too.
+The errors of `commits`, of `assignors` and of the fenced writer can be imported from here, too.
 """
 
 from __future__ import annotations
@@ -15,11 +15,14 @@ from typing import TYPE_CHECKING, ClassVar
 if TYPE_CHECKING:
     from assignors.errors import *  # noqa: F403
     from commits.errors import *  # noqa: F403
+    from coopconsume.fenced.errors import *  # noqa: F403
+
+_ROOMS = ("assignors.errors", "coopconsume.fenced.errors", "commits.errors")
 
 
 def __getattr__(name: str) -> object:
     # Looked up when asked for: `commits` loads Delta, which a mere broker has no use for.
-    for room in () if name.startswith("_") else ("assignors.errors", "commits.errors"):
+    for room in () if name.startswith("_") else _ROOMS:
         found = getattr(import_module(room), name, None)
         if isinstance(found, type) and issubclass(found, Exception):
             return found

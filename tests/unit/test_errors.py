@@ -1,4 +1,4 @@
-"""`coopconsume.errors`: every error of the three rooms is found there; those of its own travel."""
+"""`coopconsume.errors`: every error of all rooms is found there; those of its own travel."""
 
 from __future__ import annotations
 
@@ -15,9 +15,13 @@ from assignors.errors import AssignorError
 from commits import CommitStoreError
 from coopconsume import errors
 from coopconsume.errors import CoopConsumeError
+from coopconsume.fenced.errors import FencedLogError
 
 ROOT = Path(__file__).parents[2]
-BASES = {"assignors": AssignorError, "commits": CommitStoreError, "coopconsume": CoopConsumeError}
+BASES = {
+    "assignors": AssignorError, "commits": CommitStoreError, "coopconsume": CoopConsumeError,
+    "coopconsume.fenced": FencedLogError,
+}  # fmt: skip
 KINDS = [
     pytest.param(room, kind, id=f"{room}.{kind.__name__}")
     for room, base in BASES.items()
@@ -43,7 +47,7 @@ def test_every_error_is_gathered(room: str, kind: type[CoopConsumeError]) -> Non
     assert issubclass(kind, BASES[room])
 
 
-@pytest.mark.parametrize("kind", [p.values[1] for p in KINDS if p.values[0] == "coopconsume"])
+@pytest.mark.parametrize("kind", [p.values[1] for p in KINDS if "coopconsume" in p.values[0]])
 def test_errors_travel_between_processes(kind: type[CoopConsumeError]) -> None:
     """Every error of this room comes back from a pickle with its message and its data."""
     error = made(kind)
