@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from commits import CommitResult, CommitStore, OffsetRanges, PartitionCommits
     from coopconsume.consumer import CooperativeConsumer
     from coopconsume.errors import CoopConsumeError
+    from coopconsume.fenced import FencedWriter
     from coopconsume.local_kafka import LocalKafka
     from coopconsume.options import Options
     from coopconsume.query import CooperativeQuery
@@ -32,6 +33,7 @@ _HOME = {
     "CoopConsumeError": "coopconsume.errors",
     "CooperativeConsumer": "coopconsume.consumer",
     "CooperativeQuery": "coopconsume.query",
+    "FencedWriter": "coopconsume.fenced",
     "KeyRange": "assignors",
     "LocalKafka": "coopconsume.local_kafka",
     "MAX_KEY_HASH": "assignors",
@@ -59,6 +61,7 @@ __all__ = [
     "CoopConsumeError",
     "CooperativeConsumer",
     "CooperativeQuery",
+    "FencedWriter",
     "KeyRange",
     "LocalKafka",
     "OffsetRanges",

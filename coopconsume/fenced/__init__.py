@@ -1,4 +1,42 @@
 """The fenced writer: one owner at a time of a Kafka log, and appends that know what they follow.
 
-On unmodified Kafka (KIP-27, KAFKA-2260, Pulsar's PIP-68), and without Spark.
+On unmodified Kafka (KIP-27, KAFKA-2260, Pulsar's PIP-68), and without Spark. Names are imported
+when first used.
 """
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from coopconsume.fenced.epochs import EpochSource
+    from coopconsume.fenced.log import UNCHECKED, Appended, Entry, LogId, LogRecord
+    from coopconsume.fenced.writer import FencedWriter
+
+_HOME = {
+    "Appended": "log",
+    "Entry": "log",
+    "EpochSource": "epochs",
+    "FencedWriter": "writer",
+    "LogId": "log",
+    "LogRecord": "log",
+    "UNCHECKED": "log",
+}
+
+__all__ = [
+    "UNCHECKED",
+    "Appended",
+    "Entry",
+    "EpochSource",
+    "FencedWriter",
+    "LogId",
+    "LogRecord",
+]
+
+
+def __getattr__(name: str) -> object:
+    home = _HOME.get(name)
+    if home is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{home}"), name)

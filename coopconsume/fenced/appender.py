@@ -1,0 +1,233 @@
+"""An append from beginning to end: tried, judged, tried again, and its truth found out."""
+
+from __future__ import annotations
+
+import uuid
+from typing import TYPE_CHECKING, Final
+
+from coopconsume.fenced.core import Expectation
+from coopconsume.fenced.engine import EngineDoubt
+from coopconsume.fenced.errors import (
+    AppendOutcomeUnknown,
+    FencedLogError,
+    LogBlocked,
+    LogCorrupt,
+    LogUnavailable,
+    OffsetMismatch,
+    ProducerFenced,
+)
+from coopconsume.fenced.fold import RuleBroken
+from coopconsume.fenced.log import UNCHECKED, Appended, Entry
+from coopconsume.fenced.session import MARK_KEY, Deadline
+
+if TYPE_CHECKING:
+    from coopconsume.fenced.engine import Engine
+    from coopconsume.fenced.fold import Batch
+    from coopconsume.fenced.headers import Kind
+    from coopconsume.fenced.session import Session
+
+#: Of the time for an append; the rest is for finding out what came of it.
+_FIRST: Final = 0.6
+
+
+class Appender:
+    """Appends through a session, one batch after another.
+
+    Args:
+        session: The hold on the log.
+        engine: The Kafka client.
+    """
+
+    def __init__(self, session: Session, engine: Engine) -> None:
+        self._session = session
+        self._engine = engine
+        self._doubtful: dict[str, int] = {}  # ids and earliest offsets; decided by acquiring
+
+    def acquire(self, deadline: Deadline) -> None:
+        """Take the log, or take it again after a doubt; all earlier appends are decided then."""
+        self._session.acquire(deadline)
+        self._doubtful.clear()
+
+    def append(
+        self, rows: list[Entry], wanted: Expectation, batch_id: str | None, deadline: Deadline
+    ) -> Appended:
+        """Append a batch: see `FencedWriter.append`.
+
+        Args:
+            rows: The records.
+            wanted: What is expected.
+            batch_id: Its id, where the user gave one.
+            deadline: When to give up.
+        """
+        if batch_id is not None:
+            found = self._known(batch_id)
+            if found is not None:
+                return found
+        return self._append(rows, wanted, batch_id, deadline, "data")
+
+    def checkpoint(self, deadline: Deadline) -> int:
+        """Write a record without data; returns its offset."""
+        rows = [Entry(b"", MARK_KEY)]
+        return self._append(rows, Expectation(), None, deadline, "checkpoint").first_offset
+
+    def _append(
+        self,
+        rows: list[Entry],
+        wanted: Expectation,
+        given: str | None,
+        deadline: Deadline,
+        kind: Kind,
+    ) -> Appended:
+        session, attempt = self._session, 0
+        batch_id = given or uuid.uuid4().hex
+        while True:
+            if self._known(batch_id) is None and not session.is_open:
+                self._reopen(batch_id, deadline)
+            found = self._known(batch_id) or self._look(wanted, given, deadline)
+            if found is not None:
+                return found
+            at = session.offset
+            expected = at if self._is_stamped(wanted) or kind != "data" else UNCHECKED
+            try:
+                first = Deadline(_FIRST * deadline.left)
+                placed = session.attempt(rows, batch_id, expected, first, kind=kind)
+            except EngineDoubt as doubt:
+                self._strike(batch_id, at, doubt, deadline)
+                continue
+            except BaseException:
+                session.drop()
+                raise
+            if placed is not None:
+                return _appended(session.fold.batches[batch_id])
+            attempt += 1
+            self.refresh(deadline)
+            if deadline.is_over and wanted.missed(session.position) is None:
+                raise self._unavailable("append", "others kept writing to it")
+            deadline.pause(attempt)
+
+    def _is_stamped(self, wanted: Expectation) -> bool:
+        """Whether an append has to begin where the session thinks that the log goes on.
+
+        Of a filtered log also an unchecked one, so that a late one of an owner that was fenced
+        does not count. Those that share a log have to know what they follow, unless it is filtered.
+        """
+        if wanted.by is not None:
+            return True
+        return self._session.is_filtered != self._session.is_shared
+
+    def _look(self, wanted: Expectation, given: str | None, deadline: Deadline) -> Appended | None:
+        """Compare what is expected with the place where the log goes on, read anew if need be.
+
+        Returns:
+            The batch, if it is in the log already: that may be why the log goes on elsewhere.
+        """
+        session = self._session
+        if wanted.missed(session.position) is None:
+            return None
+        self.refresh(deadline)
+        missed = wanted.missed(session.position)
+        if missed is None:
+            return None
+        if given is not None:
+            # A sequence number is never above its offset.
+            found = self._search(given, wanted.value, deadline)
+            if found is not None:
+                return found
+        position = session.position
+        raise OffsetMismatch(
+            session.log.topic, session.log.partition, *missed, wanted.by or "offset",
+            position.next_offset, position.next_seq,
+        )  # fmt: skip
+
+    # -- after a doubt -------------------------------------------------------------------------
+
+    def _strike(self, batch_id: str, at: int, doubt: EngineDoubt, deadline: Deadline) -> None:
+        """Drop the producer, and find out what came of its last append.
+
+        Raises:
+            AppendOutcomeUnknown: It cannot be found out in time.
+            ProducerFenced: The log is lost, and the batch is not in it.
+        """
+        self._session.drop()
+        self._doubtful[batch_id] = at
+        self._reopen(batch_id, deadline, doubt)
+        if self._known(batch_id) is None and doubt.refusal is not None:
+            raise doubt.refusal
+
+    def _reopen(self, batch_id: str, deadline: Deadline, doubt: EngineDoubt | None = None) -> None:
+        """Take the log again as its owner; if that fails, tell what that means for a batch."""
+        session = self._session
+        try:
+            self.acquire(deadline)
+        except (ProducerFenced, LogUnavailable, LogBlocked) as error:
+            if self._known(batch_id) is not None:
+                return
+            at = self._doubtful.get(batch_id)
+            if at is None or session.fenced:
+                # By a record above all that this session may have written: it is decided.
+                raise
+            why = "" if doubt is None else f"{doubt.problem}; then: "
+            raise AppendOutcomeUnknown(
+                session.log.topic, session.log.partition, batch_id, at, f"{why}{error}"
+            ) from error
+
+    def _known(self, batch_id: str) -> Appended | None:
+        batch = self._session.fold.batches.get(batch_id)
+        return None if batch is None else _appended(batch)
+
+    def refresh(self, deadline: Deadline) -> None:
+        """Read what others have written: see `FencedWriter.refresh`."""
+        session = self._session
+        try:
+            session.refresh(deadline)
+        except EngineDoubt as doubt:
+            raise self._unavailable("reading", doubt.problem) from doubt
+
+    def resolve(self, batch_id: str, since: int | None, deadline: Deadline) -> Appended | None:
+        """Find out what came of an append: see `FencedWriter.resolve`."""
+        session = self._session
+        found = self._known(batch_id)
+        if found is not None:
+            return found
+        at = self._doubtful.get(batch_id, 0 if since is None else since)
+        try:
+            if not session.fenced and not session.is_open:
+                self.acquire(deadline)
+            return self._known(batch_id) or self._search(batch_id, at, deadline)
+        except FencedLogError as error:
+            if session.fenced:
+                return self._known(batch_id) or self._search(batch_id, at, deadline)
+            if isinstance(error, ProducerFenced | LogUnavailable | LogBlocked):
+                raise AppendOutcomeUnknown(
+                    session.log.topic, session.log.partition, batch_id, at, str(error)
+                ) from error
+            raise
+
+    def _search(self, batch_id: str, since: int, deadline: Deadline) -> Appended | None:
+        """Look for a batch in what the session has of the log."""
+        session = self._session
+        topic, partition = session.log.topic, session.log.partition
+        try:
+            first = max(since, self._engine.start(topic, partition))
+            fold = session.fold_from(first)
+            for rows in self._engine.read(
+                topic, partition, first, session.offset, max(1.0, deadline.left)
+            ):
+                for row in rows:
+                    fold.add(row)
+                if batch_id in fold.batches:
+                    return _appended(fold.batches[batch_id])
+        except EngineDoubt as doubt:
+            raise self._unavailable("reading", doubt.problem) from doubt
+        except RuleBroken as broken:
+            raise LogCorrupt(topic, partition, broken.offset, broken.problem) from None
+        return None
+
+    def _unavailable(self, operation: str, problem: str) -> LogUnavailable:
+        log = self._session.log
+        return LogUnavailable(log.topic, log.partition, operation, problem)
+
+
+def _appended(batch: Batch) -> Appended:
+    stamp = batch.stamp
+    return Appended(stamp.batch, batch.first_offset, batch.seq, stamp.n, stamp.epoch)

@@ -1,0 +1,136 @@
+"""The decisions of an append, without any effects: what it expects, and what came of it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+from coopconsume.fenced.errors import AppendRefused
+from coopconsume.fenced.headers import PREFIX
+from coopconsume.fenced.log import UNCHECKED, Entry
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+Expected = int | Sequence[int]
+By = Literal["offset", "sequence"]
+#: Of a record, all its eight stamps with the longest numbers.
+_OVERHEAD = 320
+
+
+@dataclass(frozen=True)
+class Position:
+    """Where a log goes on: the offset and the sequence number of the next record."""
+
+    next_offset: int
+    next_seq: int
+
+
+@dataclass(frozen=True)
+class Expectation:
+    """What an append expects of its first record.
+
+    Attributes:
+        by: What is compared; None: nothing, the append is unchecked.
+        value: The offset or the sequence number of the first record.
+    """
+
+    by: By | None = None
+    value: int = UNCHECKED
+
+    def missed(self, position: Position) -> tuple[int, int] | None:
+        """Expected and actual number, where the log goes on elsewhere; None if all is well."""
+        actual = position.next_seq if self.by == "sequence" else position.next_offset
+        return None if self.by is None or self.value == actual else (self.value, actual)
+
+
+def expectation(offset: Expected, seq: Expected, count: int, *, check: bool) -> Expectation:
+    """What an append expects, from what its caller gave.
+
+    Args:
+        offset: Expected offset of the first record, or of each; -1: unchecked.
+        seq: The same by sequence numbers; only one of both may be given.
+        count: How many records there are.
+        check: Whether checks are switched on; if not, what was expected is not looked at.
+
+    Raises:
+        AppendRefused: The numbers cannot all be true at once.
+    """
+    by_offset, by_seq = _first("expected_offset", offset, count), _first("expected_seq", seq, count)
+    if UNCHECKED not in (by_offset, by_seq):
+        raise AppendRefused("expected_offset and expected_seq: give one of both")
+    if not check or by_offset == by_seq == UNCHECKED:
+        return Expectation()
+    if by_seq != UNCHECKED:
+        return Expectation("sequence", by_seq)
+    return Expectation("offset", by_offset)
+
+
+def _first(name: str, given: Expected, count: int) -> int:
+    """What is expected of the first record, when something is expected of any."""
+    if isinstance(given, int):
+        numbers: Sequence[int] = [given]
+    elif len(given) == count:
+        numbers = given
+    else:
+        raise AppendRefused(f"{name} has {len(given)} numbers for {count} records: give one each")
+    if any(number < UNCHECKED for number in numbers):
+        raise AppendRefused(f"{name} {min(numbers)}: give a number from 0, or -1 for unchecked")
+    firsts = {number - i for i, number in enumerate(numbers) if number != UNCHECKED}
+    if len(firsts) > 1 or any(first < 0 for first in firsts):
+        raise AppendRefused(f"{name}: the numbers of one append follow each other, from 0 or above")
+    return firsts.pop() if firsts else UNCHECKED
+
+
+def entries(records: Iterable[Entry | tuple[bytes | None, bytes | None] | bytes]) -> list[Entry]:
+    """Records to be appended, from what a user may give: values, (key, value) or entries.
+
+    Raises:
+        AppendRefused: There is none, or one has neither key nor value, or a header of the writer's.
+    """
+    found = [_entry(record) for record in records]
+    if not found:
+        raise AppendRefused("records: give one at least")
+    for entry in found:
+        if entry.key is None and entry.value is None:
+            raise AppendRefused("a record needs a key or a value")
+        if any(name.startswith(PREFIX) for name, _ in entry.headers):
+            raise AppendRefused(f"headers that begin with {PREFIX} are the writer's: rename them")
+    return found
+
+
+def _entry(record: Entry | tuple[bytes | None, bytes | None] | bytes) -> Entry:
+    if isinstance(record, Entry):
+        return record
+    if isinstance(record, bytes):
+        return Entry(record)
+    if not isinstance(record, tuple) or len(record) != 2:  # noqa: PLR2004 - key and value
+        raise AppendRefused(f"records: {type(record).__name__} is no value, pair or Entry")
+    key, value = record
+    return Entry(value, key)
+
+
+def size_of(entry: Entry) -> int:
+    """Bytes that a record takes in a Kafka batch at most, its stamp included."""
+    headers = sum(10 + 4 * len(name) + len(value) for name, value in entry.headers)
+    return _OVERHEAD + len(entry.key or b"") + len(entry.value or b"") + headers
+
+
+Outcome = Literal["in place", "elsewhere", "torn"]
+
+
+def judge(offsets: Sequence[int], expected: int) -> Outcome:
+    """What the offsets say that the leader gave to the records of an append.
+
+    A record's offset never changes, so that what is true of it now is true when the batch is
+    committed, however long that takes.
+
+    Args:
+        offsets: Of its records, in their order.
+        expected: Offset that the first one was to get; -1: any.
+    """
+    base = offsets[0]
+    if any(offset != base + i for i, offset in enumerate(offsets)):
+        return "torn"
+    return "in place" if expected in (UNCHECKED, base) else "elsewhere"

@@ -1,0 +1,111 @@
+"""What the writer needs of a Kafka client; `kafka_engine` and `confluent_engine` give it.
+
+All that can fail fails by `EngineDoubt`: what was asked for may have happened or not, now or later.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+from coopconsume.fenced.errors import EngineNotUsable
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from coopconsume.errors import CoopConsumeError
+    from coopconsume.fenced.log import Ends, Entry, LogId, Raw
+    from coopconsume.fenced.settings import Settings
+
+ENGINES = ("kafka-python",)
+
+
+class EngineDoubt(Exception):
+    """A call of the client failed, or took too long.
+
+    Attributes:
+        problem: What went wrong, in words.
+        refusal: The error to raise where it turns out that nothing happened, as trying again
+            would not help; else None.
+    """
+
+    def __init__(self, problem: str, refusal: CoopConsumeError | None = None) -> None:
+        super().__init__(problem, refusal)
+        self.problem = problem
+        self.refusal = refusal
+
+
+class Channel(Protocol):
+    """A producer for one log, of one life: after any doubt it is dropped, never used again.
+
+    Without a transactional id it only appends. Times are seconds.
+    """
+
+    def init(self, timeout: float) -> None:
+        """Fence every earlier producer of the same transactional id, its transaction decided."""
+
+    def begin(self) -> None:
+        """Begin a transaction."""
+
+    def append(
+        self, entries: Sequence[Entry], headers: Sequence[list[tuple[str, bytes]]], timeout: float
+    ) -> list[int]:
+        """Append records, acknowledged by all; returns the offset of each."""
+
+    def commit(self, timeout: float) -> None:
+        """Commit the transaction."""
+
+    def abort(self, timeout: float) -> None:
+        """Abort the transaction."""
+
+    def drop(self) -> None:
+        """Let go of it at once; whatever it was doing may still happen."""
+
+
+class Engine(Protocol):
+    """One Kafka client, for one log at a time; not for several threads at once."""
+
+    def topic_id(self, topic: str) -> str | None:
+        """Kafka's id of a topic, as text; None if there is no such topic."""
+
+    def is_compacted(self, topic: str) -> bool:
+        """Whether the topic's cleanup policy compacts; False where that may not be asked."""
+
+    def start(self, topic: str, partition: int) -> int:
+        """The first offset that is kept."""
+
+    def ends(self, topic: str, partition: int) -> Ends:
+        """Where the log ends; the end is looked up before the last stable offset."""
+
+    def open_transactions(self, topic: str, partition: int) -> tuple[int, ...]:
+        """Ids of producers with an open transaction there; nothing where that cannot be asked."""
+
+    def read(
+        self, topic: str, partition: int, start: int, stop: int, timeout: float
+    ) -> Iterator[list[Raw]]:
+        """Committed records from one offset to below another one, that is stable, in order.
+
+        Fails when nothing has come for ``timeout`` seconds.
+        """
+
+    def channel(self, log: LogId, transactional_id: str | None, timeout: float) -> Channel:
+        """A new producer."""
+
+    def close(self) -> None:
+        """Close the connections; harmless when repeated."""
+
+
+def make_engine(name: str, settings: Settings) -> Engine:
+    """An engine by its name.
+
+    Args:
+        name: ``kafka-python``.
+        settings: How to reach Kafka.
+
+    Raises:
+        EngineNotUsable: There is no such engine, or it is not installed.
+    """
+    if name == "kafka-python":
+        from coopconsume.fenced.kafka_engine import KafkaPythonEngine
+
+        return KafkaPythonEngine(settings)
+    raise EngineNotUsable(name, f"there is no such engine; give one of {', '.join(ENGINES)}")

@@ -1,0 +1,162 @@
+"""Words of a fenced log: which one it is, what is appended to it, and what an append gives back."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, Literal, NamedTuple, Protocol
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+Visibility = Literal["read_committed", "filter"]
+VISIBILITIES: Final = ("read_committed", "filter")
+UNCHECKED: Final = -1
+"""An expected offset or sequence number that says: wherever the log goes on (KIP-27)."""
+
+Headers = tuple[tuple[str, bytes], ...]
+_PREFIX: Final = "coopconsume-log"
+
+
+@dataclass(frozen=True)
+class LogId:
+    """One log: a partition of a topic, and by the topic's id not of another one of that name.
+
+    Attributes:
+        topic: Name of the topic.
+        topic_id: Kafka's id of it (KIP-516), as text.
+        partition: The partition.
+    """
+
+    topic: str
+    topic_id: str
+    partition: int
+
+    def transactional_id(self, writer: str | None = None) -> str:
+        """Kafka's transactional id of the log's owner, or of one of several writers that share it.
+
+        Each part has its length before it, so that no two logs have the same.
+
+        Args:
+            writer: The writer, where several share the log.
+        """
+        parts = [self.topic_id, str(self.partition), *([] if writer is None else [writer])]
+        return ".".join([_PREFIX, *(f"{len(part)}:{part}" for part in parts)])
+
+    def __str__(self) -> str:
+        return f"{self.topic}-{self.partition}"
+
+
+class Entry(NamedTuple):
+    """A record to be appended.
+
+    Attributes:
+        value: Its value; None deletes its key from a compacted topic.
+        key: Its key.
+        headers: Names and values; names that begin with ``fw-`` are the writer's.
+        timestamp: Milliseconds since 1970; None for the client's clock.
+    """
+
+    value: bytes | None
+    key: bytes | None = None
+    headers: Sequence[tuple[str, bytes]] = ()
+    timestamp: int | None = None
+
+
+class Raw(Protocol):
+    """A record as a client reads it."""
+
+    @property
+    def offset(self) -> int:
+        """Kafka's offset."""
+
+    @property
+    def timestamp(self) -> int:
+        """Milliseconds since 1970."""
+
+    @property
+    def key(self) -> bytes | None:
+        """The key."""
+
+    @property
+    def value(self) -> bytes | None:
+        """The value."""
+
+    @property
+    def headers(self) -> Sequence[tuple[str, bytes]]:
+        """Names and values."""
+
+
+class PlainRaw(NamedTuple):
+    """A `Raw` of its own."""
+
+    offset: int
+    timestamp: int
+    key: bytes | None
+    value: bytes | None
+    headers: Sequence[tuple[str, bytes]]
+
+
+class LogRecord(NamedTuple):
+    """A record of a fenced log that counts.
+
+    Attributes:
+        seq: Its sequence number: how many records of data count before it.
+        offset: Kafka's offset.
+        epoch: Fence epoch of the owner that wrote it.
+        batch_id: Id of the batch that it was appended with.
+        key: Its key.
+        value: Its value.
+        headers: The user's headers.
+        timestamp: Milliseconds since 1970.
+    """
+
+    seq: int
+    offset: int
+    epoch: int
+    batch_id: str
+    key: bytes | None
+    value: bytes | None
+    headers: Headers
+    timestamp: int
+
+
+@dataclass(frozen=True)
+class Appended:
+    """A batch that is in the log, whole.
+
+    Attributes:
+        batch_id: Its id.
+        first_offset: Offset of its first record.
+        first_seq: Sequence number of its first record.
+        count: How many records it has; their offsets and numbers follow each other.
+        epoch: Fence epoch that it was written under.
+    """
+
+    batch_id: str
+    first_offset: int
+    first_seq: int
+    count: int
+    epoch: int
+
+    @property
+    def last_offset(self) -> int:
+        """Offset of its last record."""
+        return self.first_offset + self.count - 1
+
+    @property
+    def last_seq(self) -> int:
+        """Sequence number of its last record."""
+        return self.first_seq + self.count - 1
+
+
+@dataclass(frozen=True)
+class Ends:
+    """Where a log ends.
+
+    Attributes:
+        stable: The last stable offset: all below it is decided.
+        end: The high watermark, where the next record goes.
+    """
+
+    stable: int
+    end: int

@@ -1,0 +1,311 @@
+"""`FencedWriter`: appends to a log of Kafka by one owner, who has seen all that came before."""
+
+from __future__ import annotations
+
+import os
+import socket
+import threading
+import uuid
+from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
+
+from coopconsume.errors import InvalidOption
+from coopconsume.fenced.appender import Appender
+from coopconsume.fenced.core import entries, expectation, size_of
+from coopconsume.fenced.engine import make_engine
+from coopconsume.fenced.epochs import LogEpochs
+from coopconsume.fenced.errors import AppendRefused, ProducerFenced, WriterNotOpen
+from coopconsume.fenced.headers import is_batch_id
+from coopconsume.fenced.log import UNCHECKED, VISIBILITIES
+from coopconsume.fenced.session import Deadline, Session
+from coopconsume.fenced.settings import Settings
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+    from types import TracebackType
+
+    from coopconsume.fenced.core import Expected
+    from coopconsume.fenced.engine import Engine
+    from coopconsume.fenced.epochs import EpochSource
+    from coopconsume.fenced.log import Appended, Entry, LogId, Visibility
+
+T = TypeVar("T")
+_BATCH_BYTES: Final = 1 << 20
+
+
+class FencedWriter:
+    """Appends to one partition as its only owner, on unmodified Kafka (KIP-27, PIP-68).
+
+    Taking the log fences whoever had it, and returns when all that is in it is known to be
+    decided. From then on each append is all or nothing, comes where it was expected or not at all,
+    and is in the log once, however often it is tried.
+
+    Example:
+        >>> with FencedWriter({"kafka.bootstrap.servers": "localhost:9092"}, "ledger") as writer:
+        ...     first = writer.append([b"a", b"b"], expected_seq=writer.next_seq)
+        ...     writer.append([b"c"], expected_seq=first.last_seq + 1)
+
+    It may be used by several threads; appends go one after another.
+
+    Args:
+        options: Kafka's settings, and ``check.expected.offsets``: see `Settings.parse`.
+        topic: The topic; it must exist.
+        partition: The partition.
+        visibility: Who sees what counts. ``read_committed``: every consumer that reads committed
+            records, as each append is a transaction. ``filter``: readers that look at the
+            records' headers, such as this library's; an append is one send, and a late one of a
+            former owner certifies itself out.
+        owner: Name of the owner, for people; host and process by default.
+        epochs: Where the epoch comes from, as from a claim in a registry; by default whoever comes
+            last owns the log.
+        engine: ``kafka-python``, or an engine of your own.
+        shared: Write beside others that share the log, and fence nobody. Sequence numbers of
+            unchecked appends are then known when they are acknowledged.
+        compacted: Whether the topic is compacted; by default Kafka is asked.
+        timeout: Seconds that any call may take.
+
+    Raises:
+        OptionError: An option makes no sense.
+        EngineNotUsable: There is no such engine.
+    """
+
+    def __init__(
+        self,
+        options: Mapping[str, Any],
+        topic: str,
+        partition: int = 0,
+        *,
+        visibility: Visibility = "read_committed",
+        owner: str | None = None,
+        epochs: EpochSource | None = None,
+        engine: str | Engine = "kafka-python",
+        shared: bool = False,
+        compacted: bool | None = None,
+        timeout: float = 30.0,
+    ) -> None:
+        if visibility not in VISIBILITIES:
+            raise InvalidOption("visibility", repr(visibility), f"give one of {VISIBILITIES}")
+        if timeout <= 0:
+            raise InvalidOption("timeout", repr(timeout), "give seconds above 0")
+        settings = Settings.parse(options)
+        self._check = settings.checks(topic)
+        self._largest = int(settings.kafka.get("max.request.size", _BATCH_BYTES))
+        self._timeout = timeout
+        self._engine = make_engine(engine, settings) if isinstance(engine, str) else engine
+        self._session = Session(
+            self._engine, topic, partition, visibility=visibility,
+            owner=owner or f"{socket.gethostname()}:{os.getpid()}", epochs=epochs or LogEpochs(),
+            shared=uuid.uuid4().hex if shared else None, compacted=compacted,
+        )  # fmt: skip
+        self._appender = Appender(self._session, self._engine)
+        self._lock = threading.RLock()
+        self._state = "not open"
+
+    # -- what it knows -------------------------------------------------------------------------
+
+    @property
+    def log(self) -> LogId:
+        """The log; its topic id is known once it was acquired."""
+        return self._session.log
+
+    @property
+    def epoch(self) -> int:
+        """The fence epoch of this owner; 0 before `acquire`."""
+        return self._session.epoch
+
+    @property
+    def session(self) -> str:
+        """Id of this writer, as its ``open`` records name it."""
+        return self._session.id
+
+    @property
+    def next_offset(self) -> int:
+        """Offset that the next record will get, as far as this writer knows."""
+        return self._session.position.next_offset
+
+    @property
+    def next_seq(self) -> int:
+        """Sequence number that the next record will get, as far as this writer knows."""
+        return self._session.position.next_seq
+
+    @property
+    def opened_at(self) -> int:
+        """Offset of the record by which this writer took the log; all below it was there before."""
+        return self._session.opened_at
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the log was acquired, and nobody else is known to have taken it."""
+        return self._state == "open"
+
+    # -- to own --------------------------------------------------------------------------------
+
+    def acquire(self) -> Self:
+        """Take the log and learn where it goes on; nothing if this writer has it already.
+
+        Raises:
+            ProducerFenced: This writer, or its claim, has lost the log to another one.
+            LogBlocked: A transaction stays open in it, so that its end is not known.
+            LogReplaced: There is no such topic, or not any more the one of before.
+            LogCorrupt: Its last records are not what fenced writers write.
+            LogUnavailable: Kafka did not do it in time.
+            NotAuthorized, AuthenticationFailed: As they say.
+        """
+        with self._lock:
+            if self._state in ("fenced", "closed"):
+                self._refuse()
+            if self._state != "open":
+                self._lose(self._appender.acquire)
+                self._state = "open"
+            return self
+
+    def _lose(self, call: Callable[[Deadline], T]) -> T:
+        """Make a call that may find out that the log is lost."""
+        try:
+            return call(Deadline(self._timeout))
+        except ProducerFenced:
+            self._state = "fenced"
+            raise
+        finally:
+            if self._session.fenced:
+                self._state = "fenced"
+
+    def _refuse(self) -> None:
+        if self._state == "fenced":
+            raise self._session.fenced_error()
+        if self._state != "open":
+            raise WriterNotOpen(self.log.topic, self.log.partition, self._state)
+
+    def release(self) -> None:
+        """Give the log up; `acquire` takes it again, under a new epoch. Harmless when repeated."""
+        with self._lock:
+            self._session.release(self._timeout)
+            if self._state == "open":
+                self._state = "not open"
+
+    def close(self) -> None:
+        """Give the log up for good and close the connections; harmless when repeated."""
+        with self._lock:
+            self._session.release(self._timeout)
+            self._engine.close()
+            self._state = "closed"
+
+    def __enter__(self) -> Self:
+        try:
+            return self.acquire()
+        except BaseException:
+            self.close()
+            raise
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    # -- to append -----------------------------------------------------------------------------
+
+    def append(
+        self,
+        records: Iterable[Entry | tuple[bytes | None, bytes | None] | bytes],
+        *,
+        expected_offset: Expected = UNCHECKED,
+        expected_seq: Expected = UNCHECKED,
+        batch_id: str | None = None,
+    ) -> Appended:
+        """Append records, all or nothing, if the log goes on where it is expected to.
+
+        Args:
+            records: Values, pairs of key and value, or `Entry` objects.
+            expected_offset: Kafka's offset that the first record has to get, or a list with one
+                for each record (KIP-27); -1 is unchecked. It also counts records of others, and
+                what transactions take.
+            expected_seq: The same by sequence number, which counts this log's records alone; the
+                better one to repeat an append by.
+            batch_id: Id of the batch: 1 to 64 letters, digits or ``._:-``. Repeating an append
+                with its id returns the first answer: always where it expects something, else as
+                long as this writer remembers it (10,000 batches).
+
+        Raises:
+            OffsetMismatch: The log goes on elsewhere; nothing of it is in the log.
+            ProducerFenced: Another owner has the log; nothing of it is in the log.
+            AppendOutcomeUnknown: What came of it could not be found out in time.
+            AppendRefused: The records, numbers or id make no sense, or Kafka does not take them.
+            WriterNotOpen: The log was not acquired.
+            LogBlocked, LogReplaced, LogCorrupt, LogUnavailable: As for `acquire`; nothing of it
+                is in the log.
+        """
+        rows = entries(records)
+        wanted = expectation(expected_offset, expected_seq, len(rows), check=self._check)
+        if batch_id is not None and not is_batch_id(batch_id):
+            raise AppendRefused(f"batch_id {batch_id!r}: give 1 to 64 letters, digits or ._:-")
+        self._check_size(rows)
+        with self._lock:
+            self._refuse()
+            return self._lose(
+                lambda deadline: self._appender.append(rows, wanted, batch_id, deadline)
+            )
+
+    def _check_size(self, rows: list[Entry]) -> None:
+        """A record fits into a request; an append to a filtered log into one, to be all or none."""
+        sizes = [size_of(row) for row in rows]
+        if max(sizes) > self._largest:
+            raise AppendRefused(
+                f"a record takes up to {max(sizes)} bytes, but kafka.max.request.size is "
+                f"{self._largest}: raise that, and the topic's max.message.bytes"
+            )
+        if self._session.is_filtered and sum(sizes) > self._largest:
+            raise AppendRefused(
+                f"the records take up to {sum(sizes)} bytes, which is more than one request of "
+                f"{self._largest} (kafka.max.request.size): in a filtered log append them in parts"
+            )
+
+    def checkpoint(self) -> int:
+        """Write a record that holds nothing but the log's numbers, and return its offset.
+
+        Retention may remove all other records, if such a one is written at least as often, and the
+        numbers go on; and Kafka does not forget an idle owner's transactional id (7 days).
+
+        Raises:
+            ProducerFenced, WriterNotOpen, LogUnavailable, LogBlocked, LogReplaced, LogCorrupt: As
+                for `append`.
+        """
+        with self._lock:
+            self._refuse()
+            return self._lose(self._appender.checkpoint)
+
+    def refresh(self) -> int:
+        """Read what others have written, and return the offset at which the log goes on.
+
+        Raises:
+            ProducerFenced, WriterNotOpen, LogUnavailable, LogBlocked, LogReplaced, LogCorrupt: As
+                for `acquire`.
+        """
+        with self._lock:
+            self._refuse()
+            self._lose(self._appender.refresh)
+            return self.next_offset
+
+    def resolve(self, batch_id: str, *, since: int | None = None) -> Appended | None:
+        """Find out what came of an append, after `AppendOutcomeUnknown` or a crash.
+
+        Args:
+            batch_id: Id of the batch.
+            since: Offset from which to look for it, such as the error's ``offset``; by default
+                from the log's start.
+
+        Returns:
+            The answer that the append would have given; None if it is not in the log and never
+            will be.
+
+        Raises:
+            AppendOutcomeUnknown: It can still not be known.
+            WriterNotOpen: The log was not acquired, so that an append of a former owner may be
+                under way.
+            LogReplaced, LogCorrupt: As for `acquire`.
+        """
+        with self._lock:
+            if self._state not in ("open", "fenced"):
+                self._refuse()
+            return self._lose(lambda deadline: self._appender.resolve(batch_id, since, deadline))

@@ -1,0 +1,160 @@
+"""The fenced writer on a real broker: owners, expectations, repeats; in both visibilities."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from coopconsume import FencedWriter
+from coopconsume.errors import OffsetMismatch, ProducerFenced, WriterNotOpen
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from coopconsume.local_kafka import LocalKafka
+    from tests.conftest import Produce, TopicFactory
+
+pytestmark = pytest.mark.broker
+
+
+@pytest.fixture(params=["read_committed", "filter"])
+def visibility(request: pytest.FixtureRequest) -> str:
+    """Each test is about both."""
+    return str(request.param)
+
+
+@pytest.fixture
+def make(kafka: LocalKafka, visibility: str) -> Iterator[Callable[..., FencedWriter]]:
+    """Return what makes writers on the run's broker; they are closed after the test."""
+    made: list[FencedWriter] = []
+
+    def writer(topic: str, **more: Any) -> FencedWriter:
+        options = {"kafka.bootstrap.servers": kafka.bootstrap_servers, **more.pop("options", {})}
+        made.append(FencedWriter(options, topic, visibility=visibility, **more))  # type: ignore[arg-type]
+        return made[-1]
+
+    yield writer
+    for each in made:
+        each.close()
+
+
+def test_appends_follow_each_other(make: Any, topic: TopicFactory) -> None:
+    """Numbers count records, and what was expected is what comes."""
+    writer = make(topic()).acquire()
+    assert (writer.epoch, writer.next_seq) == (1, 0)
+    first = writer.append([b"a", b"b"], expected_seq=0)
+    assert (first.first_seq, first.last_seq, first.count) == (0, 1, 2)
+    second = writer.append([(b"k", b"c")], expected_offset=writer.next_offset)
+    assert second.first_seq == 2
+    third = writer.append([b"d", b"e"], expected_seq=[-1, 4])
+    assert (third.first_seq, writer.next_seq) == (3, 5)
+
+
+def test_a_wrong_expectation_changes_nothing(make: Any, topic: TopicFactory) -> None:
+    """Both numbers are told, and the right ones still work."""
+    writer = make(topic()).acquire()
+    writer.append([b"a"])
+    with pytest.raises(OffsetMismatch) as by_seq:
+        writer.append([b"b"], expected_seq=7)
+    assert (by_seq.value.expected, by_seq.value.actual, by_seq.value.by) == (7, 1, "sequence")
+    with pytest.raises(OffsetMismatch) as by_offset:
+        writer.append([b"b"], expected_offset=0)
+    assert (by_offset.value.expected, by_offset.value.actual) == (0, writer.next_offset)
+    assert by_offset.value.next_seq == 1
+    assert writer.append([b"b"], expected_offset=by_offset.value.actual).first_seq == 1
+
+
+def test_a_batch_is_there_once(make: Any, topic: TopicFactory) -> None:
+    """Repeating by its id gives the first answer, by this writer and by the next one."""
+    name = topic()
+    writer = make(name).acquire()
+    first = writer.append([b"a"], expected_seq=0, batch_id="one")
+    writer.append([b"b"])
+    assert writer.append([b"a"], expected_seq=0, batch_id="one") == first
+    other = make(name).acquire()
+    assert other.append([b"a"], expected_seq=0, batch_id="one") == first
+    assert other.resolve("one") == first
+    assert other.resolve("none") is None
+    assert other.next_seq == 2
+
+
+def test_the_last_to_come_owns_the_log(make: Any, topic: TopicFactory) -> None:
+    """The one before is fenced for good, and does not disturb its successor."""
+    name = topic()
+    one = make(name, owner="one").acquire()
+    one.append([b"a"])
+    two = make(name, owner="two").acquire()
+    assert (two.epoch, two.next_seq) == (2, 1)
+    with pytest.raises(ProducerFenced) as fenced:
+        one.append([b"b"])
+    assert (fenced.value.epoch, fenced.value.current, fenced.value.owner) == (1, 2, "two")
+    with pytest.raises(ProducerFenced):
+        one.acquire()
+    assert not one.is_open
+    assert two.append([b"c"], expected_seq=1).first_seq == 1
+    assert one.resolve("none") is None
+
+
+def test_foreign_records_are_seen_by_offset_alone(
+    make: Any, topic: TopicFactory, produce: Produce
+) -> None:
+    """An append by offset is refused after one; by sequence, or unchecked, it comes after it."""
+    name = topic()
+    writer = make(name).acquire()
+    at = writer.next_offset
+    produce(name, [(None, b"foreign")])
+    with pytest.raises(OffsetMismatch) as missed:
+        writer.append([b"a"], expected_offset=at)
+    assert missed.value.actual == writer.next_offset > at
+    produce(name, [(None, b"foreign")])
+    assert writer.append([b"a"], expected_seq=0).first_seq == 0
+    produce(name, [(None, b"foreign")])
+    assert writer.append([b"b", b"c"]).first_seq == 1
+    assert make(name).acquire().next_seq == 3
+
+
+def test_those_who_share_a_log_follow_each_other(make: Any, topic: TopicFactory) -> None:
+    """Several writers without an owner; one that takes the log ends it for all of them."""
+    name = topic()
+    one, two = make(name, shared=True).acquire(), make(name, shared=True).acquire()
+    first = one.append([b"a"])
+    assert two.append([b"b", b"c"]).first_seq == first.last_seq + 1
+    assert one.append([b"d"], expected_seq=3).first_seq == 3
+    with pytest.raises(OffsetMismatch):
+        two.append([b"e"], expected_seq=3)
+    owner = make(name).acquire()
+    assert (owner.epoch, owner.next_seq) == (1, 4)
+    for writer in (one, two):
+        with pytest.raises(ProducerFenced):
+            writer.append([b"late"])
+    assert owner.append([b"f"], expected_seq=4).first_seq == 4
+
+
+def test_checks_can_be_switched_off(make: Any, topic: TopicFactory) -> None:
+    """By writer or by topic, as KIP-27 has it: what is expected is then not looked at."""
+    name = topic()
+    off = {"check.expected.offsets": "false"}
+    assert make(name, options=off).acquire().append([b"a"], expected_offset=99).first_seq == 0
+    other = {"check.expected.offsets": "another,topic"}
+    assert make(name, options=other).acquire().append([b"a"], expected_seq=99).first_seq == 1
+    on = {"check.expected.offsets": f"another,{name}"}
+    with pytest.raises(OffsetMismatch):
+        make(name, options=on).acquire().append([b"a"], expected_seq=99)
+
+
+def test_a_released_log_can_be_taken_again(make: Any, topic: TopicFactory) -> None:
+    """A new epoch begins; a writer that is not open says so."""
+    writer = make(topic())
+    with pytest.raises(WriterNotOpen):
+        writer.append([b"a"])
+    writer.acquire().append([b"a"])
+    writer.release()
+    with pytest.raises(WriterNotOpen):
+        writer.append([b"a"])
+    with writer:
+        assert (writer.epoch, writer.next_seq) == (2, 1)
+        writer.checkpoint()
+        assert writer.append([b"b"], expected_seq=1).first_seq == 1
+    with pytest.raises(WriterNotOpen):
+        writer.acquire()
