@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from coopconsume.fenced.epochs import EpochSource
     from coopconsume.fenced.log import UNCHECKED, Appended, Entry, LogId, LogRecord
+    from coopconsume.fenced.reader import LogReader
     from coopconsume.fenced.writer import FencedWriter
 
 _HOME = {
@@ -20,6 +21,7 @@ _HOME = {
     "EpochSource": "epochs",
     "FencedWriter": "writer",
     "LogId": "log",
+    "LogReader": "reader",
     "LogRecord": "log",
     "UNCHECKED": "log",
 }
@@ -31,6 +33,7 @@ __all__ = [
     "EpochSource",
     "FencedWriter",
     "LogId",
+    "LogReader",
     "LogRecord",
 ]
 

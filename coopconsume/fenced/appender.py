@@ -6,6 +6,7 @@ import uuid
 from typing import TYPE_CHECKING, Final
 
 from coopconsume.fenced.core import Expectation
+from coopconsume.fenced.deadline import Deadline
 from coopconsume.fenced.engine import EngineDoubt
 from coopconsume.fenced.errors import (
     AppendOutcomeUnknown,
@@ -18,7 +19,7 @@ from coopconsume.fenced.errors import (
 )
 from coopconsume.fenced.fold import RuleBroken
 from coopconsume.fenced.log import UNCHECKED, Appended, Entry
-from coopconsume.fenced.session import MARK_KEY, Deadline
+from coopconsume.fenced.session import MARK_KEY
 
 if TYPE_CHECKING:
     from coopconsume.fenced.engine import Engine

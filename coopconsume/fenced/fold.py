@@ -25,7 +25,6 @@ from coopconsume.fenced.headers import COUNT, MalformedStamp, Stamp, decode
 if TYPE_CHECKING:
     from coopconsume.fenced.log import Raw
 
-_REMEMBERED: Final = 10_000
 _OWNER: Final = ("owner", "session", "topic_id")
 
 
@@ -105,22 +104,33 @@ class Fold:
         next_seq: Number of the next record there; None if not known.
         compacted: Whether records, or parts of batches, may be missing because newer ones have
             their keys.
+        remembered: How many ids of batches are remembered, to find one that is there twice.
 
     Attributes:
         epoch: Epoch in force; None while not known.
         next_seq: Number of the next record that counts; None while not known.
         owner: Who opened the epoch in force; None if that was before the fold began.
-        batches: The last batches that counted, by id; at most 10,000.
+        batches: The last batches that counted, by id; at most as many as are remembered.
+        stamp: Of the first record of the last batch that counted, as far as there was one.
+        seq: Sequence number of the last record that counted.
     """
 
     def __init__(
-        self, epoch: int | None = 0, next_seq: int | None = 0, *, compacted: bool = False
+        self,
+        epoch: int | None = 0,
+        next_seq: int | None = 0,
+        *,
+        compacted: bool = False,
+        remembered: int = 10_000,
     ) -> None:
         self.epoch = epoch
         self.next_seq = next_seq
         self.owner: Owner | None = None
         self.batches: OrderedDict[str, Batch] = OrderedDict()
+        self.stamp: Stamp | None = None
+        self.seq = -1
         self._compacted = compacted
+        self._remembered = remembered
         self._head: Stamp | None = None  # of the batch whose records are not all seen
         self._head_headers: list[tuple[str, bytes]] = []
         self._first = 0
@@ -189,6 +199,7 @@ class Fold:
         ):
             return False
         self._seen += 1
+        self.seq += 1
         if self._seen == head.n:
             self._head = None
         return True
@@ -220,6 +231,7 @@ class Fold:
             raise RuleBroken(offset, 1, f"sequence number {seq}, expected {self.next_seq}")
         self._check_epoch(raw, stamp)
         self._remember(Batch(offset, stamp, seq))
+        self.stamp, self.seq = stamp, seq
         if stamp.kind == "data":
             self.next_seq = seq + stamp.n
         if stamp.n > 1:
@@ -245,6 +257,7 @@ class Fold:
             self.owner = None
         if stamp.batch not in self.batches:
             self._remember(Batch(raw.offset - stamp.i, stamp, stamp.seq - stamp.i))
+        self.stamp, self.seq = stamp, stamp.seq
         self.epoch, self.next_seq = stamp.epoch, after
         return "counted"
 
@@ -271,5 +284,5 @@ class Fold:
         if batch.stamp.batch in self.batches:
             raise RuleBroken(batch.first_offset, 5, f"batch {batch.stamp.batch} for a second time")
         self.batches[batch.stamp.batch] = batch
-        if len(self.batches) > _REMEMBERED:
+        if len(self.batches) > self._remembered:
             self.batches.popitem(last=False)

@@ -8,27 +8,21 @@ is the moment at which the log changes hands.
 
 from __future__ import annotations
 
-import random
-import time
 import uuid
 from typing import TYPE_CHECKING, Final
 
-from coopconsume.fenced.core import Position, judge
+from coopconsume.fenced.core import judge
 from coopconsume.fenced.engine import EngineDoubt
-from coopconsume.fenced.errors import (
-    LogBlocked,
-    LogCorrupt,
-    LogReplaced,
-    LogUnavailable,
-    ProducerFenced,
-)
-from coopconsume.fenced.fold import Fold, Owner, RuleBroken
+from coopconsume.fenced.errors import LogUnavailable, ProducerFenced
+from coopconsume.fenced.fold import Owner
 from coopconsume.fenced.headers import Stamp, encode_batch
-from coopconsume.fenced.log import UNCHECKED, Entry, LogId
+from coopconsume.fenced.log import UNCHECKED, Entry
+from coopconsume.fenced.view import LogView
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
+    from coopconsume.fenced.deadline import Deadline
     from coopconsume.fenced.engine import Channel, Engine
     from coopconsume.fenced.epochs import EpochSource
     from coopconsume.fenced.headers import Kind
@@ -36,39 +30,9 @@ if TYPE_CHECKING:
 
 #: Key of records without data: a compacted topic takes no record without a key.
 MARK_KEY: Final = b"coopconsume-log"
-_TAIL: Final = 64
-_PAUSE: Final = 0.005
-_LONGEST_PAUSE: Final = 0.2
 
 
-class Deadline:
-    """Some seconds from now on.
-
-    Attributes:
-        seconds: How many.
-    """
-
-    def __init__(self, seconds: float) -> None:
-        self.seconds = seconds
-        self._until = time.monotonic() + seconds
-
-    @property
-    def left(self) -> float:
-        """Seconds that are left; never below 0."""
-        return max(0.0, self._until - time.monotonic())
-
-    @property
-    def is_over(self) -> bool:
-        """Whether none are left."""
-        return self.left == 0.0
-
-    def pause(self, attempt: int) -> None:
-        """Sleep a little, longer after more attempts, and not as long as others do."""
-        longest = min(_LONGEST_PAUSE, _PAUSE * 2 ** min(attempt, 10), self.left)
-        time.sleep(random.uniform(0, longest))  # noqa: S311 - only to get out of step
-
-
-class Session:
+class Session(LogView):
     """One writer's hold on a log.
 
     Args:
@@ -84,10 +48,7 @@ class Session:
 
     Attributes:
         id: Id of this session.
-        log: The log, once it was looked up.
         epoch: The session's epoch; 0 before it has one.
-        fold: State of the log as far as it was read or written.
-        offset: How far that is: the offset at which the log goes on, as far as known.
         opened_at: Offset of the session's first ``open`` record; -1 before.
         fenced: Whether somebody else has opened the log since.
     """
@@ -104,26 +65,17 @@ class Session:
         shared: str | None,
         compacted: bool | None,
     ) -> None:
+        super().__init__(engine, topic, partition, compacted=compacted)
         self.id = uuid.uuid4().hex
-        self.log = LogId(topic, "", partition)
         self.epoch = 0
-        self.fold = Fold()
-        self.offset = -1
         self.opened_at = -1
         self.fenced = False
         self._has_epoch = False
-        self._engine = engine
         self._visibility = visibility
         self._owner = owner
         self._epochs = epochs
         self._shared = shared
-        self._compacted = compacted
         self._channel: Channel | None = None
-
-    @property
-    def position(self) -> Position:
-        """Where the log goes on, as far as known."""
-        return Position(self.offset, self.fold.next_seq or 0)
 
     @property
     def is_open(self) -> bool:
@@ -187,7 +139,7 @@ class Session:
                 self._channel.init(deadline.left)
         end = self.decided_end(deadline)
         if self.offset < 0:
-            self._find_state(end, deadline)
+            self.find_state(end, deadline)
         self.catch_up(end, deadline)
         last = self.fold.epoch or 0
         if self._shared is not None and not self._has_epoch:
@@ -232,65 +184,6 @@ class Session:
         name = owner.name if owner is not None and owner.session != self.id else None
         return ProducerFenced(self.log.topic, self.log.partition, self.epoch, self.fold.epoch, name)
 
-    # -- to know the log -----------------------------------------------------------------------
-
-    def identify(self) -> None:
-        """Look up the topic; the first time, learn its id.
-
-        Raises:
-            LogReplaced: It is not the one of the first time, or there is none.
-        """
-        topic, partition = self.log.topic, self.log.partition
-        found = self._engine.topic_id(topic)
-        if self.log.topic_id and found != self.log.topic_id:
-            raise LogReplaced(topic, partition, self.log.topic_id, found)
-        if found is None:
-            raise LogReplaced(topic, partition, "any", None)
-        self.log = LogId(topic, found, partition)
-        if self._compacted is None:
-            self._compacted = self._engine.is_compacted(topic)
-
-    def decided_end(self, deadline: Deadline) -> int:
-        """The end of the log, once everything below it is decided.
-
-        Raises:
-            LogBlocked: A transaction stays open below it.
-        """
-        topic, partition = self.log.topic, self.log.partition
-        ends = self._engine.ends(topic, partition)
-        end, attempt = ends.end, 0
-        while ends.stable < end:
-            attempt += 1
-            if deadline.is_over:
-                producers = self._engine.open_transactions(topic, partition)
-                raise LogBlocked(topic, partition, ends.stable, end, producers)
-            deadline.pause(attempt)
-            ends = self._engine.ends(topic, partition)
-        return end
-
-    def _find_state(self, end: int, deadline: Deadline) -> None:
-        """Learn epoch and next sequence number from the end of the log, not from all of it."""
-        start = self._engine.start(self.log.topic, self.log.partition)
-        span = _TAIL
-        while True:
-            first = max(start, end - span)
-            self.fold = self.fold_from(first)
-            self.offset = first
-            self.catch_up(end, deadline)
-            if self.fold.next_seq is not None:
-                return
-            if first == start:
-                break
-            span *= 8
-        # Retention has left no record that counts: neither number can have passed the log's start.
-        self.fold = Fold(start, start, compacted=bool(self._compacted))
-        self.offset = end
-
-    def fold_from(self, first: int) -> Fold:
-        """A fold of the log that begins at an offset."""
-        known = 0 if first == 0 else None
-        return Fold(known, known, compacted=bool(self._compacted))
-
     def refresh(self, deadline: Deadline) -> None:
         """Read on to the end of the log.
 
@@ -302,30 +195,6 @@ class Session:
         self.identify()
         self.catch_up(self.decided_end(deadline), deadline)
         self._check_owner()
-
-    def catch_up(self, stop: int, deadline: Deadline) -> None:
-        """Read the log on to an offset below which everything is decided.
-
-        Raises:
-            LogCorrupt: Its records break the rules, or it ends below what it had.
-        """
-        topic, partition = self.log.topic, self.log.partition
-        if stop < self.offset and not self._ends_at_least(self.offset):
-            raise LogCorrupt(topic, partition, stop, f"it had records up to offset {self.offset}")
-        add: Callable[..., object] = self.fold.add
-        try:
-            for rows in self._engine.read(
-                topic, partition, self.offset, stop, max(1.0, deadline.left)
-            ):
-                for row in rows:
-                    add(row)
-        except RuleBroken as broken:
-            raise LogCorrupt(topic, partition, broken.offset, broken.problem) from None
-        self.offset = max(self.offset, stop)
-
-    def _ends_at_least(self, offset: int) -> bool:
-        # A marker is counted before it can be seen: the end is then told late.
-        return self._engine.ends(self.log.topic, self.log.partition).end >= offset - 1
 
     # -- to write ------------------------------------------------------------------------------
 

@@ -11,12 +11,13 @@ from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
 from coopconsume.errors import InvalidOption
 from coopconsume.fenced.appender import Appender
 from coopconsume.fenced.core import entries, expectation, size_of
+from coopconsume.fenced.deadline import Deadline
 from coopconsume.fenced.engine import make_engine
 from coopconsume.fenced.epochs import LogEpochs
 from coopconsume.fenced.errors import AppendRefused, ProducerFenced, WriterNotOpen
 from coopconsume.fenced.headers import is_batch_id
 from coopconsume.fenced.log import UNCHECKED, VISIBILITIES
-from coopconsume.fenced.session import Deadline, Session
+from coopconsume.fenced.session import Session
 from coopconsume.fenced.settings import Settings
 
 if TYPE_CHECKING:

@@ -8,6 +8,7 @@ import pytest
 
 from coopconsume import FencedWriter
 from coopconsume.errors import OffsetMismatch, ProducerFenced, WriterNotOpen
+from coopconsume.fenced import Entry, LogReader
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -158,3 +159,30 @@ def test_a_released_log_can_be_taken_again(make: Any, topic: TopicFactory) -> No
         assert writer.append([b"b"], expected_seq=1).first_seq == 1
     with pytest.raises(WriterNotOpen):
         writer.acquire()
+
+
+def test_a_reader_has_what_counts(
+    kafka: LocalKafka, make: Any, topic: TopicFactory, produce: Produce
+) -> None:
+    """In order, without foreign records; it goes on where it stopped, or begins in the middle."""
+    name = topic()
+    one = make(name).acquire()
+    appended = one.append([(b"k", b"0"), Entry(b"1", b"k", [("mine", b"x")], 17)])
+    produce(name, [(None, b"foreign")])
+    two = make(name).acquire()
+    two.append([b"2"])
+    options = {"kafka.bootstrap.servers": kafka.bootstrap_servers}
+    with LogReader(options, name) as reader:
+        first = list(reader.read(stop=two.opened_at))
+        assert [(r.seq, r.offset, r.epoch, r.value) for r in first] == [
+            (0, appended.first_offset, 1, b"0"),
+            (1, appended.last_offset, 1, b"1"),
+        ]
+        assert (first[1].headers, first[1].timestamp) == ((("mine", b"x"),), 17)
+        assert first[1].batch_id == appended.batch_id
+        assert [r.value for r in reader.read()] == [b"2"]
+        two.append([b"3"])
+        assert [(r.seq, r.value) for r in reader.read()] == [(3, b"3")]
+        assert (reader.next_seq, reader.epoch) == (4, 2)
+    with LogReader(options, name, start=appended.last_offset) as reader:
+        assert [r.seq for r in reader.read()] == [2, 3]

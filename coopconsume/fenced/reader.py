@@ -1,0 +1,141 @@
+"""Readers of fenced logs: the records that count, in their order, each rule looked at."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Self
+
+from coopconsume.fenced.deadline import Deadline
+from coopconsume.fenced.engine import EngineDoubt, make_engine
+from coopconsume.fenced.errors import LogUnavailable
+from coopconsume.fenced.headers import COUNT
+from coopconsume.fenced.log import LogRecord
+from coopconsume.fenced.settings import Settings
+from coopconsume.fenced.view import LogView
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+    from types import TracebackType
+
+    from coopconsume.fenced.engine import Engine
+
+
+class LogReader:
+    """Reads a log as its rules have it, whichever way its writers made it visible.
+
+    Records of transactions that were aborted are not seen, those of a filtered log that do not
+    count are passed over, and so is what was written by others. That the rules are kept is looked
+    at, not trusted. Reading again goes on where it stopped.
+
+    Example:
+        >>> with LogReader({"kafka.bootstrap.servers": "localhost:9092"}, "ledger") as reader:
+        ...     for record in reader.read():
+        ...         print(record.seq, record.value)
+
+    Args:
+        options: As for `FencedWriter`.
+        topic: The topic.
+        partition: The partition.
+        start: Offset to begin at; by default the first one that is kept. Where it is above 0, what
+            is below the first batch that tells the log's state is passed over.
+        engine: As for `FencedWriter`.
+        compacted: Whether the topic is compacted, so that records may be missing; by default Kafka
+            is asked.
+        timeout: Seconds to wait for an answer.
+
+    Raises:
+        OptionError, EngineNotUsable: As for `FencedWriter`.
+    """
+
+    def __init__(
+        self,
+        options: Mapping[str, Any],
+        topic: str,
+        partition: int = 0,
+        *,
+        start: int | None = None,
+        engine: str | Engine = "kafka-python",
+        compacted: bool | None = None,
+        timeout: float = 30.0,
+    ) -> None:
+        settings = Settings.parse(options)
+        self._engine = make_engine(engine, settings) if isinstance(engine, str) else engine
+        self._timeout = timeout
+        self._start = start
+        self._view = LogView(self._engine, topic, partition, compacted=compacted)
+
+    @property
+    def position(self) -> int:
+        """Offset to which the log was read; -1 before."""
+        return self._view.offset
+
+    @property
+    def next_seq(self) -> int | None:
+        """Sequence number of the record that comes next; None while not known."""
+        return self._view.fold.next_seq
+
+    @property
+    def epoch(self) -> int | None:
+        """The fence epoch in force at `position`; None while not known."""
+        return self._view.fold.epoch
+
+    def end(self) -> int:
+        """The end of the log now, once everything below it is decided.
+
+        Raises:
+            LogBlocked: A transaction stays open below it.
+            LogReplaced, LogUnavailable: As for `FencedWriter.acquire`.
+        """
+        try:
+            self._view.identify()
+            return self._view.decided_end(Deadline(self._timeout))
+        except EngineDoubt as doubt:
+            raise self._unavailable(doubt) from doubt
+
+    def read(self, stop: int | None = None) -> Iterator[LogRecord]:
+        """The records of data that count, from `position` on.
+
+        Args:
+            stop: Offset at which to stop, such as `FencedWriter.opened_at`; by default the end of
+                the log now.
+
+        Raises:
+            LogCorrupt: A record breaks the rules.
+            LogBlocked, LogReplaced, LogUnavailable: As for `FencedWriter.acquire`.
+        """
+        view = self._view
+        try:
+            end = self.end()
+            stop = end if stop is None else min(stop, end)
+            if view.offset < 0:
+                kept = self._engine.start(view.log.topic, view.log.partition)
+                view.begin_at(max(kept, self._start or 0))
+            fold = view.fold
+            for row in view.counted(stop, Deadline(self._timeout)):
+                stamp = fold.stamp
+                assert stamp is not None
+                if stamp.kind == "data":
+                    yield LogRecord(
+                        fold.seq, row.offset, stamp.epoch, stamp.batch, row.key, row.value,
+                        tuple(row.headers[COUNT:]), row.timestamp,
+                    )  # fmt: skip
+        except EngineDoubt as doubt:
+            raise self._unavailable(doubt) from doubt
+
+    def _unavailable(self, doubt: EngineDoubt) -> Exception:
+        log = self._view.log
+        return doubt.refusal or LogUnavailable(log.topic, log.partition, "reading", doubt.problem)
+
+    def close(self) -> None:
+        """Close the connections; harmless when repeated."""
+        self._engine.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()

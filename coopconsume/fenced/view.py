@@ -1,0 +1,144 @@
+"""What is known of a log: where it ends, what state its records leave it in."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from coopconsume.fenced.core import Position
+from coopconsume.fenced.errors import LogBlocked, LogCorrupt, LogReplaced
+from coopconsume.fenced.fold import Fold, RuleBroken
+from coopconsume.fenced.log import LogId
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from coopconsume.fenced.deadline import Deadline
+    from coopconsume.fenced.engine import Engine
+    from coopconsume.fenced.log import Raw
+
+_TAIL: Final = 64
+
+
+class LogView:
+    """A log as far as it was read. Any call may end in `EngineDoubt`.
+
+    Args:
+        engine: The Kafka client.
+        topic: The topic.
+        partition: The partition.
+        compacted: Whether the topic is compacted; None: Kafka is asked.
+
+    Attributes:
+        log: The log, once it was looked up.
+        fold: State of the log at `offset`.
+        offset: How far it was read; -1 before.
+    """
+
+    def __init__(
+        self, engine: Engine, topic: str, partition: int, *, compacted: bool | None = None
+    ) -> None:
+        self.log = LogId(topic, "", partition)
+        self.fold = Fold()
+        self.offset = -1
+        self._engine = engine
+        self._compacted = compacted
+
+    @property
+    def position(self) -> Position:
+        """Where the log goes on, as far as known."""
+        return Position(self.offset, self.fold.next_seq or 0)
+
+    def identify(self) -> None:
+        """Look up the topic; the first time, learn its id.
+
+        Raises:
+            LogReplaced: It is not the one of the first time, or there is none.
+        """
+        topic, partition = self.log.topic, self.log.partition
+        found = self._engine.topic_id(topic)
+        if self.log.topic_id and found != self.log.topic_id:
+            raise LogReplaced(topic, partition, self.log.topic_id, found)
+        if found is None:
+            raise LogReplaced(topic, partition, "any", None)
+        self.log = LogId(topic, found, partition)
+        if self._compacted is None:
+            self._compacted = self._engine.is_compacted(topic)
+
+    def decided_end(self, deadline: Deadline) -> int:
+        """The end of the log, once everything below it is decided.
+
+        Raises:
+            LogBlocked: A transaction stays open below it.
+        """
+        topic, partition = self.log.topic, self.log.partition
+        ends = self._engine.ends(topic, partition)
+        end, attempt = ends.end, 0
+        while ends.stable < end:
+            attempt += 1
+            if deadline.is_over:
+                producers = self._engine.open_transactions(topic, partition)
+                raise LogBlocked(topic, partition, ends.stable, end, producers)
+            deadline.pause(attempt)
+            ends = self._engine.ends(topic, partition)
+        return end
+
+    def find_state(self, end: int, deadline: Deadline) -> None:
+        """Learn epoch and next sequence number from the end of the log, not from all of it."""
+        start = self._engine.start(self.log.topic, self.log.partition)
+        span = _TAIL
+        while True:
+            first = max(start, end - span)
+            self.begin_at(first)
+            self.catch_up(end, deadline)
+            if self.fold.next_seq is not None:
+                return
+            if first == start:
+                break
+            span *= 8
+        # Retention has left no record that counts: neither number can have passed the log's start.
+        self.fold = Fold(start, start, compacted=bool(self._compacted))
+        self.offset = end
+
+    def fold_from(self, first: int) -> Fold:
+        """A fold of the log that begins at an offset."""
+        known = 0 if first == 0 else None
+        return Fold(known, known, compacted=bool(self._compacted))
+
+    def begin_at(self, offset: int) -> None:
+        """Forget what is known of the log, and begin to read at an offset."""
+        self.fold = self.fold_from(offset)
+        self.offset = offset
+
+    def catch_up(self, stop: int, deadline: Deadline) -> None:
+        """Read the log on to an offset below which everything is decided.
+
+        Raises:
+            LogCorrupt: Its records break the rules, or it ends below what it had.
+        """
+        if stop < self.offset and not self._ends_at_least(self.offset):
+            topic, partition = self.log.topic, self.log.partition
+            raise LogCorrupt(topic, partition, stop, f"it had records up to offset {self.offset}")
+        for _ in self.counted(stop, deadline):
+            pass
+
+    def counted(self, stop: int, deadline: Deadline) -> Iterator[Raw]:
+        """Read on to an offset, record by record: those that count.
+
+        Raises:
+            LogCorrupt: One breaks the rules.
+        """
+        topic, partition = self.log.topic, self.log.partition
+        add, patience = self.fold.add, max(1.0, deadline.left)
+        try:
+            for rows in self._engine.read(topic, partition, self.offset, stop, patience):
+                for row in rows:
+                    if add(row) == "counted":
+                        self.offset = row.offset + 1
+                        yield row
+        except RuleBroken as broken:
+            raise LogCorrupt(topic, partition, broken.offset, broken.problem) from None
+        self.offset = max(self.offset, stop)
+
+    def _ends_at_least(self, offset: int) -> bool:
+        # A marker is counted before it can be seen: the end is then told late.
+        return self._engine.ends(self.log.topic, self.log.partition).end >= offset - 1
