@@ -10,6 +10,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from coopconsume.fenced.auditing import Audit, Auditor, audit
     from coopconsume.fenced.epochs import EpochSource
     from coopconsume.fenced.log import UNCHECKED, Appended, Entry, LogId, LogRecord
     from coopconsume.fenced.reader import LogReader
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
 
 _HOME = {
     "Appended": "log",
+    "Audit": "auditing",
+    "Auditor": "auditing",
     "Entry": "log",
     "EpochSource": "epochs",
     "FencedWriter": "writer",
@@ -24,17 +27,21 @@ _HOME = {
     "LogReader": "reader",
     "LogRecord": "log",
     "UNCHECKED": "log",
+    "audit": "auditing",
 }
 
 __all__ = [
     "UNCHECKED",
     "Appended",
+    "Audit",
+    "Auditor",
     "Entry",
     "EpochSource",
     "FencedWriter",
     "LogId",
     "LogReader",
     "LogRecord",
+    "audit",
 ]
 
 

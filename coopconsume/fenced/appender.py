@@ -18,7 +18,7 @@ from coopconsume.fenced.errors import (
     ProducerFenced,
 )
 from coopconsume.fenced.fold import RuleBroken
-from coopconsume.fenced.log import UNCHECKED, Appended, Entry
+from coopconsume.fenced.log import Appended, Entry
 from coopconsume.fenced.session import MARK_KEY
 
 if TYPE_CHECKING:
@@ -88,10 +88,9 @@ class Appender:
             if found is not None:
                 return found
             at = session.offset
-            expected = at if self._is_stamped(wanted) or kind != "data" else UNCHECKED
             try:
                 first = Deadline(_FIRST * deadline.left)
-                placed = session.attempt(rows, batch_id, expected, first, kind=kind)
+                placed = session.attempt(rows, batch_id, first, kind=kind)
             except EngineDoubt as doubt:
                 self._strike(batch_id, at, doubt, deadline)
                 continue
@@ -105,16 +104,6 @@ class Appender:
             if deadline.is_over and wanted.missed(session.position) is None:
                 raise self._unavailable("append", "others kept writing to it")
             deadline.pause(attempt)
-
-    def _is_stamped(self, wanted: Expectation) -> bool:
-        """Whether an append has to begin where the session thinks that the log goes on.
-
-        Of a filtered log also an unchecked one, so that a late one of an owner that was fenced
-        does not count. Those that share a log have to know what they follow, unless it is filtered.
-        """
-        if wanted.by is not None:
-            return True
-        return self._session.is_filtered != self._session.is_shared
 
     def _look(self, wanted: Expectation, given: str | None, deadline: Deadline) -> Appended | None:
         """Compare what is expected with the place where the log goes on, read anew if need be.

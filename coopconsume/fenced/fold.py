@@ -3,14 +3,14 @@
 The rules that writers keep, and that are looked at here, not trusted:
 
 1. The numbers of the records that count follow each other (``fw-seq``).
-2. A batch begins at the offset it expected, or expected none.
+2. A batch begins at the offset it expected.
 3. Epochs only grow, each begun by an ``open`` record; one owner has an epoch.
 4. The records of a batch stand together, all of them.
 5. A batch is there once (as far as ids are remembered).
 
-Where the log is read by ``filter``, a batch at another place than it expected, or of an epoch that
-is over, does not count: that is how a late owner refuses itself. With ``read_committed`` such a
-batch was never committed, and seeing one is an error.
+Where the log is read by ``filter``, a batch at another place than it expected does not count: that
+is how a late one of a former owner refuses itself. With ``read_committed`` such a batch was never
+committed, and seeing one is an error.
 """
 
 from __future__ import annotations
@@ -163,7 +163,7 @@ class Fold:
             raise RuleBroken(raw.offset, 4, f"only {missing} before another record")
         if stamp is None:
             return "foreign"
-        if self._is_rejected(raw.offset, stamp):
+        if stamp.visibility == "filter" and raw.offset != stamp.expected + stamp.i:
             return "rejected"
         if stamp.i:
             return self._headless(raw.offset, stamp)
@@ -189,12 +189,11 @@ class Fold:
         head, i = self._head, self._seen
         assert head is not None
         h, first = raw.headers, self._head_headers
-        seq = head.seq + i if head.seq >= 0 else head.seq
         if (
             raw.offset != self._first + i
             or len(h) < COUNT
             or h[5] != ("fw-i", b"%d" % i)
-            or h[3] != ("fw-seq", b"%d" % seq)
+            or h[3] != ("fw-seq", b"%d" % (head.seq + i))
             or [*h[:3], h[4], *h[6:8]] != first
         ):
             return False
@@ -204,13 +203,6 @@ class Fold:
             self._head = None
         return True
 
-    def _is_rejected(self, offset: int, stamp: Stamp) -> bool:
-        if stamp.visibility != "filter":
-            return False
-        if stamp.expected >= 0:
-            return offset != stamp.expected + stamp.i
-        return self.epoch is not None and stamp.epoch < self.epoch
-
     def _headless(self, offset: int, stamp: Stamp) -> Verdict:
         if self.epoch is None or self.next_seq is None:
             return "unknown"
@@ -219,14 +211,12 @@ class Fold:
     def _begin(self, raw: Raw, stamp: Stamp) -> Verdict:
         offset = raw.offset
         if self.epoch is None or self.next_seq is None:
-            if stamp.seq < 0:
-                return "unknown"
             self.next_seq = stamp.seq
             # An open record tells the epoch by itself; any other one names that in force.
             self.epoch = 0 if stamp.kind == "open" else stamp.epoch
-        if stamp.expected not in (-1, offset):
+        if stamp.expected != offset:
             raise RuleBroken(offset, 2, f"batch {stamp.batch} expected offset {stamp.expected}")
-        seq = self.next_seq if stamp.seq < 0 else stamp.seq
+        seq = stamp.seq
         if seq != self.next_seq:
             raise RuleBroken(offset, 1, f"sequence number {seq}, expected {self.next_seq}")
         self._check_epoch(raw, stamp)
@@ -244,7 +234,7 @@ class Fold:
         """Where others may be missing, each record stands for itself, and the order must hold."""
         if stamp.visibility == "filter":
             raise RuleBroken(raw.offset, 1, "a filtered record in a compacted topic")
-        if stamp.expected not in (-1, raw.offset - stamp.i):
+        if stamp.expected != raw.offset - stamp.i:
             raise RuleBroken(raw.offset, 2, f"batch {stamp.batch} expected {stamp.expected}")
         after = stamp.seq - stamp.i + stamp.n if stamp.kind == "data" else stamp.seq
         if self.next_seq is not None and after < self.next_seq:

@@ -5,12 +5,11 @@ Numbers are decimal text, so that people and SQL can read them. A stamp is:
 ``fw-v``         format, and how readers see what counts: ``1c`` read_committed, ``1f`` filter
 ``fw-kind``      ``data``; ``open``: an owner begins; ``checkpoint``: nothing but the numbers
 ``fw-epoch``     fence epoch of the owner
-``fw-seq``       sequence number of this record (of an ``open`` or ``checkpoint``: the next one's);
-                 -1: it gets its number by its place, as from writers that share the log
+``fw-seq``       sequence number of this record (of an ``open`` or ``checkpoint``: the next one's)
 ``fw-n``         records of the batch
 ``fw-i``         which of them this is, from 0
 ``fw-batch``     id of the batch
-``fw-expected``  offset that the batch was to begin at; -1: unchecked
+``fw-expected``  offset that the batch has to begin at
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ NAMES: Final = (
 COUNT: Final = len(NAMES)
 _MODES: Final[dict[bytes, Visibility]] = {b"1c": "read_committed", b"1f": "filter"}
 _MODE_BYTES: Final = {name: code for code, name in _MODES.items()}
-_NUMBER: Final = re.compile(rb"-1|0|[1-9][0-9]{0,18}")
+_NUMBER: Final = re.compile(rb"0|[1-9][0-9]{0,18}")
 _BATCH: Final = re.compile(r"[A-Za-z0-9._:-]{1,64}")
 _MOST: Final = 2**63 - 1
 
@@ -61,17 +60,13 @@ class Stamp:
             raise MalformedStamp(problem)
 
     def _problem(self) -> str:
-        alone = self.kind == "data" or (self.n == 1 and self.seq >= 0)
-        checked, numbered = self.expected >= 0, self.seq >= 0
         largest = max(self.epoch, self.seq + self.n, self.expected + self.n)
         rules = (
             (0 <= self.i < self.n, f"record {self.i} of {self.n} in its batch"),
-            (alone, f"kind {self.kind} with fw-n {self.n} and fw-seq {self.seq}"),
+            (self.n == 1 or self.kind == "data", f"kind {self.kind} with fw-n {self.n}"),
             (self.epoch >= (self.kind == "open"), f"fw-epoch {self.epoch} of kind {self.kind}"),
-            (
-                checked == numbered if self.visibility == "filter" else numbered,
-                f"fw-seq {self.seq} with fw-expected {self.expected}, by {self.visibility}",
-            ),
+            (self.seq >= self.i * (self.kind == "data"), f"fw-seq {self.seq} of record {self.i}"),
+            (self.expected >= 0, f"fw-expected {self.expected}"),
             (is_batch_id(self.batch), f"fw-batch {self.batch!r}"),
             (largest <= _MOST, "a number beyond 64 bits"),
         )
@@ -98,7 +93,7 @@ def encode_batch(head: Stamp) -> Iterator[list[tuple[str, bytes]]]:
     before = encode(head)
     v, kind, epoch, _, n, _, batch, expected = before
     for i in range(head.n):
-        seq = ("fw-seq", b"%d" % (head.seq + i if head.seq >= 0 else head.seq))
+        seq = ("fw-seq", b"%d" % (head.seq + i))
         yield [v, kind, epoch, seq, n, ("fw-i", b"%d" % i), batch, expected]
 
 

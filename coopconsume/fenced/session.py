@@ -16,7 +16,7 @@ from coopconsume.fenced.engine import EngineDoubt
 from coopconsume.fenced.errors import LogUnavailable, ProducerFenced
 from coopconsume.fenced.fold import Owner
 from coopconsume.fenced.headers import Stamp, encode_batch
-from coopconsume.fenced.log import UNCHECKED, Entry
+from coopconsume.fenced.log import Entry
 from coopconsume.fenced.view import LogView
 
 if TYPE_CHECKING:
@@ -158,7 +158,7 @@ class Session(LogView):
     def _open(self, epoch: int, deadline: Deadline) -> bool:
         value = Owner(self._owner, self.id, self.log.topic_id).to_bytes()
         placed = self.attempt(
-            [Entry(value, MARK_KEY)], uuid.uuid4().hex, self.offset, deadline, kind="open",
+            [Entry(value, MARK_KEY)], uuid.uuid4().hex, deadline, kind="open",
             epoch=epoch,
         )  # fmt: skip
         if placed is None:
@@ -202,18 +202,19 @@ class Session(LogView):
         self,
         entries: Sequence[Entry],
         batch_id: str,
-        expected: int,
         deadline: Deadline,
         *,
         kind: Kind = "data",
         epoch: int | None = None,
     ) -> int | None:
-        """Append a batch once.
+        """Append a batch once, at the place where the log is thought to go on, or not at all.
+
+        So also an unchecked one: a late one of a former owner does not count then, its numbers
+        are right, and whoever reads the place knows what came of it.
 
         Args:
             entries: The records.
             batch_id: The id of the batch.
-            expected: Offset that it has to begin at; -1: any.
             deadline: When to give up.
             kind: Of the records.
             epoch: The epoch to write under; the session's own by default.
@@ -222,11 +223,11 @@ class Session(LogView):
             Offset of its first record; None if it is not in the log, and will never be.
 
         Raises:
+            ProducerFenced: Somebody else is known to have opened the log since.
             EngineDoubt: It may be in the log, or be there later; the producer is of no use now.
         """
-        seq = self.fold.next_seq or 0
-        if self.is_filtered and expected == UNCHECKED:
-            seq = UNCHECKED  # by its place
+        self._check_owner()
+        expected, seq = self.position.next_offset, self.position.next_seq
         stamp = Stamp(
             self._visibility, kind, self.epoch if epoch is None else epoch, seq, len(entries), 0,
             batch_id, expected,
@@ -240,34 +241,19 @@ class Session(LogView):
         else:
             channel.begin()
             offsets = channel.append(entries, headers, deadline.left)
-            placed = judge(offsets, expected) == "in place" and self._is_next(offsets[0])
+            placed = judge(offsets, expected) == "in place"
             if placed:
                 channel.commit(deadline.left)
             else:
                 channel.abort(deadline.left)
         if not placed:
             return None
-        if self._shared is not None and self.is_filtered:
-            return self._read_back(batch_id, offsets[-1], deadline)
         # What was just written need not be read.
         value = entries[0].value if kind == "open" else None
         self.fold.wrote(offsets[0], stamp, value)
         # A transaction ends with a marker, which takes an offset.
         self.offset = offsets[-1] + (1 if self.is_filtered else 2)
         return offsets[0]
-
-    def _read_back(self, batch_id: str, last: int, deadline: Deadline) -> int | None:
-        """Where others may have written before: whether a batch counts is known by reading."""
-        while self.offset <= last:
-            self.catch_up(self.decided_end(deadline), deadline)
-        batch = self.fold.batches.get(batch_id)
-        return None if batch is None else batch.first_offset
-
-    def _is_next(self, base: int) -> bool:
-        """Where several share the log: whether all below is decided, and what was read."""
-        if self._shared is None:
-            return True
-        return self._engine.ends(self.log.topic, self.log.partition).stable == base
 
     def release(self, timeout: float) -> None:
         """Give the log up: nobody is fenced by it, and another `acquire` has a new epoch."""

@@ -48,6 +48,11 @@ class LogView:
         """Where the log goes on, as far as known."""
         return Position(self.offset, self.fold.next_seq or 0)
 
+    @property
+    def is_compacted(self) -> bool:
+        """Whether the topic is compacted, as far as known."""
+        return bool(self._compacted)
+
     def identify(self) -> None:
         """Look up the topic; the first time, learn its id.
 

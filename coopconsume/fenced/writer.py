@@ -59,8 +59,8 @@ class FencedWriter:
         epochs: Where the epoch comes from, as from a claim in a registry; by default whoever comes
             last owns the log.
         engine: ``kafka-python``, or an engine of your own.
-        shared: Write beside others that share the log, and fence nobody. Sequence numbers of
-            unchecked appends are then known when they are acknowledged.
+        shared: Write beside others that share the log, and fence nobody; an owner that takes the
+            log fences all of them. An append is tried again where another one came first.
         compacted: Whether the topic is compacted; by default Kafka is asked.
         timeout: Seconds that any call may take.
 

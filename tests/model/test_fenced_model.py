@@ -1,0 +1,149 @@
+"""The fenced writer against a broker in memory that fails anywhere: I1 to I8, by the thousand."""
+
+from __future__ import annotations
+
+import itertools
+import random
+from types import SimpleNamespace
+
+import pytest
+from hypothesis import Phase, given, settings
+from hypothesis import strategies as st
+
+from coopconsume.errors import (
+    AppendOutcomeUnknown,
+    LogBlocked,
+    LogUnavailable,
+    OffsetMismatch,
+    ProducerFenced,
+    WriterNotOpen,
+)
+from coopconsume.fenced import FencedWriter, deadline
+from tests.fenced_checker import Told, problems
+from tests.model.fenced_broker import Broker, FakeEngine, Fate
+
+OPTIONS = {"kafka.bootstrap.servers": "nowhere:1"}
+FATES: tuple[Fate, ...] = ("lost", "unanswered", "late", "torn", "after a foreign one")
+TIMEOUT = 2.0
+
+
+class World:
+    """A broker, writers, a clock that goes with requests, and bad luck as it is drawn."""
+
+    def __init__(self, seed: int, visibility: str, shared: int) -> None:
+        self._random = random.Random(seed)
+        self._ids = itertools.count()
+        self._busy: list[FencedWriter] = []
+        self.now = 0.0
+        self.told = Told()
+        self.broker = Broker(self.fate, self.tick)
+        self.writers = [self.writer(visibility, shared=i < shared) for i in range(3)]
+        self._visibility = visibility
+
+    def writer(self, visibility: str, *, shared: bool) -> FencedWriter:
+        engine = FakeEngine(self.broker)
+        return FencedWriter(
+            OPTIONS, "t", visibility=visibility, engine=engine, shared=shared, timeout=TIMEOUT
+        )  # type: ignore[arg-type]
+
+    def tick(self) -> None:
+        self.now += 0.01
+
+    def fate(self, name: str) -> Fate:
+        """Mostly all goes well; else something is lost or late, or others act in between."""
+        luck = self._random.randrange(20)
+        if luck == 0:
+            self.act()
+        elif luck == 1:
+            self.broker.deliver()
+        elif luck == 2:
+            return self._random.choice(FATES)
+        return "done"
+
+    def act(self) -> None:
+        """One writer does something."""
+        writer = self._random.choice(self.writers)
+        if writer in self._busy:
+            return
+        self._busy.append(writer)
+        (self.append if writer.is_open else self.acquire)(writer)
+        self._busy.remove(writer)
+
+    def acquire(self, writer: FencedWriter) -> None:
+        try:
+            writer.acquire()
+        except (ProducerFenced, WriterNotOpen):
+            shared = writer._session.is_shared
+            self.writers[self.writers.index(writer)] = self.writer(self._visibility, shared=shared)
+        except (LogBlocked, LogUnavailable):
+            pass
+
+    def append(self, writer: FencedWriter) -> None:
+        count = self._random.randint(1, 3)
+        batch_id = f"b{next(self._ids)}"
+        how = self._random.choice(["unchecked", "offset", "seq", "stale"])
+        expected = {
+            "unchecked": {}, "offset": {"expected_offset": writer.next_offset},
+            "seq": {"expected_seq": writer.next_seq},
+            "stale": {"expected_seq": max(0, writer.next_seq - 1)},
+        }[how]  # fmt: skip
+        rows = [b"%d" % i for i in range(count)]
+        try:
+            done = writer.append(rows, batch_id=batch_id, **expected)  # type: ignore[arg-type]
+            self.told.acked[batch_id] = (done.first_offset, done.first_seq, done.count)
+        except AppendOutcomeUnknown:
+            self.told.unknown.add(batch_id)
+            self.resolve(writer, batch_id)
+        except (OffsetMismatch, ProducerFenced, LogUnavailable, LogBlocked):
+            self.told.refused.add(batch_id)
+
+    def resolve(self, writer: FencedWriter, batch_id: str) -> None:
+        try:
+            done = writer.resolve(batch_id)
+        except (AppendOutcomeUnknown, WriterNotOpen):
+            return
+        except (LogUnavailable, LogBlocked):
+            return
+        self.told.unknown.discard(batch_id)
+        if done is None:
+            self.told.refused.add(batch_id)
+        else:
+            self.told.acked[batch_id] = (done.first_offset, done.first_seq, done.count)
+
+    def verdict(self) -> list[str]:
+        """What is wrong, after everything that was under way has arrived."""
+        self.broker.deliver()
+        for identity in self.broker.ids.values():
+            self.broker.end(identity, commit=False)
+        return problems(self.broker.visible(), self.told)
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> list[World]:
+    """The time of the writers is the world's."""
+    worlds: list[World] = []
+
+    def sleep(seconds: float) -> None:
+        worlds[-1].now += max(seconds, 0.001)
+
+    fake = SimpleNamespace(monotonic=lambda: worlds[-1].now, sleep=sleep)
+    monkeypatch.setattr(deadline, "time", fake)
+    return worlds
+
+
+@pytest.mark.parametrize("shared", [0, 2, 3])
+@pytest.mark.parametrize("visibility", ["read_committed", "filter"])
+def test_whatever_fails_the_log_is_right(clock: list[World], visibility: str, shared: int) -> None:
+    """Three writers, some of which share the log, interleaved at any request, which may fail."""
+
+    @settings(max_examples=300, deadline=None, phases=[Phase.explicit, Phase.generate])
+    @given(st.integers(0, 2**32), st.integers(1, 15))
+    def run(seed: int, acts: int) -> None:
+        world = World(seed, visibility, shared)
+        clock[:] = [world]
+        for _ in range(acts):
+            world.act()
+        found = world.verdict()
+        assert not found, (found, world.told)
+
+    run()
