@@ -10,6 +10,7 @@ from coopconsume.cli.broker import broker
 from coopconsume.cli.dead_letters import dead_letters
 from coopconsume.cli.demo import demo
 from coopconsume.cli.groups import groups
+from coopconsume.cli.log import log
 from coopconsume.cli.offsets import lag, offsets
 from coopconsume.cli.outcome import EXIT_CODES
 from coopconsume.cli.run import run
@@ -42,3 +43,4 @@ main.add_command(offsets)
 main.add_command(lag)
 main.add_command(dead_letters)
 main.add_command(store)
+main.add_command(log)

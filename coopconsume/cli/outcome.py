@@ -14,6 +14,7 @@ import click
 from assignors.errors import AssignorError
 from commits import CommitStoreError, CorruptCommitLog, FencedMember
 from coopconsume.errors import CoopConsumeError, DataLoss, HandlerNotUsable, OptionError
+from coopconsume.fenced.errors import ProducerFenced
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -47,6 +48,7 @@ _BY_KIND: tuple[tuple[type[Exception], int], ...] = (
     (OptionError, USAGE),
     (HandlerNotUsable, USAGE),
     (FencedMember, FENCED),
+    (ProducerFenced, FENCED),
     (DataLoss, DATA_LOSS),
     (CorruptCommitLog, DATA_LOSS),
     (CoopConsumeError, FAILED),

@@ -57,6 +57,28 @@ def at_a_place(command: Callable[..., Any]) -> Callable[..., Any]:
     return with_place
 
 
+def at_a_cluster(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Give a command ``options`` of a Kafka cluster, with a short way to name it."""
+
+    @click.option(
+        "-o", "--option", "options", multiple=True, callback=pairs, metavar="KEY=VALUE",
+        help="A setting of the client, such as kafka.security.protocol=SSL; may be repeated.",
+    )  # fmt: skip
+    @click.option("--bootstrap-servers", help="Short for -o kafka.bootstrap.servers=…")
+    @functools.wraps(command)
+    def with_cluster(*args: Any, options: dict[str, str], **kwargs: Any) -> Any:
+        servers = kwargs.pop("bootstrap_servers")
+        if servers is not None:
+            if "kafka.bootstrap.servers" in {name.lower() for name in options}:
+                raise click.UsageError(
+                    "--bootstrap-servers and -o kafka.bootstrap.servers: give one of both"
+                )
+            options["kafka.bootstrap.servers"] = servers
+        return command(*args, options=options, **kwargs)
+
+    return with_cluster
+
+
 def echo_json(document: Any) -> None:
     """Write one JSON document to standard output."""
     click.echo(json.dumps(document, indent=2))

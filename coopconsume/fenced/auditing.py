@@ -184,7 +184,7 @@ def audit(
         OptionError, EngineNotUsable: As for `FencedWriter`.
     """
     settings = Settings.parse(options)
-    client = make_engine(engine, settings) if isinstance(engine, str) else engine
+    client = make_engine(engine, settings, timeout) if isinstance(engine, str) else engine
     try:
         view = LogView(client, topic, partition)
         view.identify()

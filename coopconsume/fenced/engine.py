@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from coopconsume.fenced.log import Ends, Entry, LogId, Raw
     from coopconsume.fenced.settings import Settings
 
-ENGINES = ("kafka-python",)
+ENGINES = ("kafka-python", "confluent-kafka")
 
 
 class EngineDoubt(Exception):
@@ -94,12 +94,13 @@ class Engine(Protocol):
         """Close the connections; harmless when repeated."""
 
 
-def make_engine(name: str, settings: Settings) -> Engine:
+def make_engine(name: str, settings: Settings, timeout: float) -> Engine:
     """An engine by its name.
 
     Args:
-        name: ``kafka-python``.
+        name: ``kafka-python`` or ``confluent-kafka``.
         settings: How to reach Kafka.
+        timeout: Seconds that a question may take.
 
     Raises:
         EngineNotUsable: There is no such engine, or it is not installed.
@@ -107,5 +108,9 @@ def make_engine(name: str, settings: Settings) -> Engine:
     if name == "kafka-python":
         from coopconsume.fenced.kafka_engine import KafkaPythonEngine
 
-        return KafkaPythonEngine(settings)
+        return KafkaPythonEngine(settings, timeout)
+    if name == "confluent-kafka":
+        from coopconsume.fenced.confluent_engine import ConfluentEngine
+
+        return ConfluentEngine(settings, timeout)
     raise EngineNotUsable(name, f"there is no such engine; give one of {', '.join(ENGINES)}")

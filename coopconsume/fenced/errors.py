@@ -198,6 +198,8 @@ class LogReplaced(_LogError):
         self.found = found
 
     def __str__(self) -> str:
+        if self.found is None:
+            return f"{self._log}: there is no topic {self.topic!r}. Check its name, or create it"
         return (
             f"{self._log} is another log than before: topic id {_known(self.found)}, expected "
             f"{self.expected}. If it was meant to be made anew, use a new writer"

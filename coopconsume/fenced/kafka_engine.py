@@ -32,16 +32,19 @@ class KafkaPythonEngine:
 
     Args:
         settings: How to reach Kafka.
+        timeout: Seconds that a connection or an answer may take; never above 10, where the user
+            does not say.
     """
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: Settings, timeout: float = CONNECT) -> None:
         self._settings = settings
+        self._connect_ms = int(1000 * min(timeout, CONNECT))
         self._admin: Any = None
         self._consumer: Any = None
 
     def topic_id(self, topic: str) -> str | None:
         """Kafka's id of a topic, as text; None if there is no such topic."""
-        with self._asking(topic) as admin:
+        with self.asking(topic) as admin:
             (found,) = admin.describe_topics([topic])
         if found["error_code"]:
             from kafka import errors
@@ -57,7 +60,7 @@ class KafkaPythonEngine:
 
         wanted = ConfigResource(ConfigResourceType.TOPIC, topic, ["cleanup.policy"])
         try:
-            with self._asking(topic) as admin:
+            with self.asking(topic) as admin:
                 found = admin.describe_configs([wanted], config_filter="all")
         except EngineDoubt as doubt:
             if isinstance(doubt.refusal, NotAuthorized):
@@ -80,7 +83,7 @@ class KafkaPythonEngine:
 
         level = IsolationLevel.READ_COMMITTED if stable else IsolationLevel.READ_UNCOMMITTED
         at = TopicPartition(topic, partition)
-        with self._asking(topic) as admin:
+        with self.asking(topic) as admin:
             return int(admin.list_partition_offsets({at: spec}, level, REQUEST_MS)[at].offset)
 
     def open_transactions(self, topic: str, partition: int) -> tuple[int, ...]:
@@ -89,7 +92,7 @@ class KafkaPythonEngine:
 
         at = TopicPartition(topic, partition)
         try:
-            with self._asking(topic) as admin:
+            with self.asking(topic) as admin:
                 found = admin.describe_producers([at])[at].active_producers
         except EngineDoubt:
             return ()
@@ -131,7 +134,7 @@ class KafkaPythonEngine:
             self._consumer = KafkaConsumer(
                 **config, group_id=None, enable_auto_commit=False, auto_offset_reset="none",
                 isolation_level="read_committed", allow_auto_create_topics=False,
-                bootstrap_timeout_ms=int(1000 * CONNECT), metrics_enabled=False,
+                bootstrap_timeout_ms=self._connect_ms, metrics_enabled=False,
             )  # fmt: skip
         if at not in self._consumer.assignment():
             self._consumer.assign([at])
@@ -150,17 +153,20 @@ class KafkaPythonEngine:
         self._admin = self._consumer = None
 
     def _config(self) -> dict[str, Any]:
-        return {"request_timeout_ms": REQUEST_MS} | self._settings.client_config()
+        return {
+            "request_timeout_ms": min(REQUEST_MS, self._connect_ms)
+        } | self._settings.client_config()
 
     @contextmanager
-    def _asking(self, topic: str) -> Iterator[Any]:
+    def asking(self, topic: str) -> Iterator[Any]:
+        """The admin client of kafka-python, for a call about a topic; what fails is a doubt."""
         with self._telling(topic):
             if self._admin is None:
                 from kafka.admin import KafkaAdminClient
 
                 config = self._config()
                 access.look(config, self._settings.kafka)
-                self._admin = KafkaAdminClient(**config, bootstrap_timeout_ms=int(1000 * CONNECT))
+                self._admin = KafkaAdminClient(**config, bootstrap_timeout_ms=self._connect_ms)
             yield self._admin
 
     @contextmanager

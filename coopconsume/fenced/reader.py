@@ -58,7 +58,7 @@ class LogReader:
         timeout: float = 30.0,
     ) -> None:
         settings = Settings.parse(options)
-        self._engine = make_engine(engine, settings) if isinstance(engine, str) else engine
+        self._engine = make_engine(engine, settings, timeout) if isinstance(engine, str) else engine
         self._timeout = timeout
         self._start = start
         self._view = LogView(self._engine, topic, partition, compacted=compacted)

@@ -58,7 +58,7 @@ class FencedWriter:
         owner: Name of the owner, for people; host and process by default.
         epochs: Where the epoch comes from, as from a claim in a registry; by default whoever comes
             last owns the log.
-        engine: ``kafka-python``, or an engine of your own.
+        engine: ``kafka-python``; ``confluent-kafka``, if installed; or an engine of your own.
         shared: Write beside others that share the log, and fence nobody; an owner that takes the
             log fences all of them. An append is tried again where another one came first.
         compacted: Whether the topic is compacted; by default Kafka is asked.
@@ -91,7 +91,7 @@ class FencedWriter:
         self._check = settings.checks(topic)
         self._largest = int(settings.kafka.get("max.request.size", _BATCH_BYTES))
         self._timeout = timeout
-        self._engine = make_engine(engine, settings) if isinstance(engine, str) else engine
+        self._engine = make_engine(engine, settings, timeout) if isinstance(engine, str) else engine
         self._session = Session(
             self._engine, topic, partition, visibility=visibility,
             owner=owner or f"{socket.gethostname()}:{os.getpid()}", epochs=epochs or LogEpochs(),

@@ -87,6 +87,7 @@ def test_help_names_commands_and_exit_codes() -> None:
     subcommands = [["topics"], ["topics", "alter"], ["groups"], ["groups", "describe"], ["lag"]]
     subcommands += [["offsets", verb] for verb in ("show", "gaps", "lag", "reset", "export")]
     subcommands += [["offsets"], ["offsets", "import"]]
+    subcommands += [["log"], ["log", "head"], ["log", "audit"], ["log", "blocked"]]
     for command in ([], ["demo"], ["broker"], ["run"], *subcommands):
         text = CliRunner().invoke(main, [*command, "--help"]).stdout
         assert "fenced: another member holds the group" in text

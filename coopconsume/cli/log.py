@@ -1,0 +1,143 @@
+"""``coopconsume log``."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from coopconsume.cli.outcome import EXIT_CODES, FAILED, OK, example, reported
+from coopconsume.cli.place import as_json, at_a_cluster, echo_json
+from coopconsume.cli.text import table
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from coopconsume.fenced.auditing import Audit
+    from coopconsume.fenced.inspection import Blockage
+
+_OWNERS = ("EPOCH", "OWNER", "FROM OFFSET", "RECORDS", "BATCHES")
+_OPEN = ("PRODUCER", "EPOCH", "FROM OFFSET", "LAST WRITE", "TRANSACTIONAL ID", "STATE", "TIMEOUT")
+
+
+@click.group(epilog=EXIT_CODES)
+def log() -> None:
+    """Look at the logs that fenced writers write."""
+
+
+def _of_a_log(command: Callable[..., Any]) -> Callable[..., Any]:
+    partition = click.option("--partition", type=click.IntRange(0), default=0, show_default=True)
+    return click.argument("topic")(partition(at_a_cluster(as_json(command))))
+
+
+@log.command(epilog=example("coopconsume log head ledger --bootstrap-servers localhost:9092"))
+@_of_a_log
+@reported
+def head(*, topic: str, partition: int, as_json: bool, options: dict[str, str]) -> None:
+    """Tell where a log goes on, and who owns it."""
+    from coopconsume.fenced.inspection import head as look
+
+    found = look(options, topic, partition)
+    if as_json:
+        echo_json(asdict(found))
+        return
+    undecided = found.end - found.stable
+    click.echo(f"{topic}-{partition}  {found.visibility or 'nothing written yet'}")
+    click.echo(f"topic id  {found.topic_id}")
+    click.echo(f"offsets   {found.start:,} to {found.end:,}, {undecided:,} not decided")
+    click.echo(f"next      sequence {_known(found.next_seq)}")
+    click.echo(f"epoch     {_known(found.epoch)}, by {found.owner or 'nobody known'}")
+
+
+@log.command(
+    epilog=example("coopconsume log audit ledger --partition 3 --bootstrap-servers localhost:9092")
+)
+@_of_a_log
+@reported
+def audit(*, topic: str, partition: int, as_json: bool, options: dict[str, str]) -> int:
+    """Recompute a log from its records, and say the first thing that is wrong, by exit code 1.
+
+    Sequence numbers, epochs and offsets are those of the records' headers; nothing else is trusted.
+    """
+    from coopconsume.fenced.auditing import audit as look
+
+    log_id, found = look(options, topic, partition)
+    if as_json:
+        echo_json({"log": asdict(log_id), "ok": found.ok, **asdict(found)})
+    else:
+        _tell(f"{topic}-{partition}", found)
+    return OK if found.ok else FAILED
+
+
+def _tell(name: str, found: Audit) -> None:
+    from coopconsume.fenced.auditing import RULES
+
+    rows = [(t.epoch, t.owner, t.first_offset, t.records, t.batches) for t in found.terms]
+    for line in table(_OWNERS, rows):
+        click.echo(line)
+    click.echo()
+    click.echo(
+        f"{name}, offsets {found.first_offset:,} to {found.next_offset:,}: "
+        f"{found.records:,} records count, {found.rejected:,} do not, {found.foreign:,} are "
+        f"foreign, {found.unknown:,} stand before all that can be told"
+    )
+    if found.finding is None:
+        click.echo("nothing is wrong")
+        return
+    rule = RULES[found.finding.rule]
+    click.echo(f"WRONG at offset {found.finding.offset:,}: {found.finding.problem} (rule: {rule})")
+
+
+@log.command(epilog=example("coopconsume log blocked ledger --bootstrap-servers localhost:9092"))
+@_of_a_log
+@reported
+def blocked(*, topic: str, partition: int, as_json: bool, options: dict[str, str]) -> None:
+    """Tell which open transactions keep a log from being read to its end, and how to end them."""
+    from coopconsume.fenced.inspection import blocked as look
+
+    found = look(options, topic, partition)
+    if as_json:
+        told = asdict(found) | {"blocked": found.stable < found.end}
+        for row in told["transactions"]:
+            row["last_write"] = row["last_write"].isoformat()
+        echo_json(told)
+        return
+    if found.stable == found.end:
+        click.echo(f"{topic}-{partition} is not blocked: everything below {found.end:,} is decided")
+        return
+    _tell_blockage(found, options.get("kafka.bootstrap.servers", "…"))
+
+
+def _tell_blockage(found: Blockage, servers: str) -> None:
+    click.echo(
+        f"{found.topic}-{found.partition} is blocked from offset {found.stable:,} on; its end is "
+        f"{found.end:,}"
+    )
+    rows = [
+        (
+            t.producer_id, t.producer_epoch, t.first_offset, f"{t.last_write:%F %T} UTC",
+            t.transactional_id, t.state, None if t.timeout_ms is None else f"{t.timeout_ms:,} ms",
+        )
+        for t in found.transactions
+    ]  # fmt: skip
+    for line in table(_OPEN, rows):
+        click.echo(line)
+    for t in found.transactions:
+        click.echo()
+        if t.transactional_id is not None:
+            click.echo(
+                f"{t.transactional_id}: its coordinator ends it after its timeout. To end it now, "
+                "stop its producer, or start another one with that id"
+            )
+        else:
+            click.echo(f"producer {t.producer_id} hangs: no coordinator will end it")
+        click.echo("or end it by hand, with Kafka's own tool:")
+        click.echo(
+            f"  kafka-transactions.sh --bootstrap-server {servers} abort --topic {found.topic} "
+            f"--partition {found.partition} --start-offset {t.first_offset}"
+        )
+
+
+def _known(value: int | None) -> str:
+    return "not known" if value is None else f"{value:,}"

@@ -1,0 +1,196 @@
+"""Logs as an operator sees them: where they end, who owns them, what blocks them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+from coopconsume.fenced.engine import EngineDoubt
+from coopconsume.fenced.errors import LogCorrupt, LogUnavailable
+from coopconsume.fenced.fold import Fold, Owner, RuleBroken
+from coopconsume.fenced.kafka_engine import KafkaPythonEngine
+from coopconsume.fenced.settings import Settings
+from coopconsume.fenced.view import LogView
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from coopconsume.fenced.log import Ends
+
+_TAIL = 1_000
+
+
+@dataclass(frozen=True)
+class Head:
+    """Where a log goes on, and who owns it.
+
+    Attributes:
+        topic: The topic.
+        topic_id: Kafka's id of it.
+        partition: The partition.
+        start: The first offset that is kept.
+        stable: The last stable offset; what lies from there to the end is not decided.
+        end: The end of the log.
+        next_seq: Sequence number of the next record; None if no record tells it.
+        epoch: The epoch in force; None if no record tells it.
+        owner: Name of its owner; None if the last records do not tell it.
+        session: Id of its writer; None likewise.
+        visibility: How readers see what counts; None if no record tells it.
+    """
+
+    topic: str
+    topic_id: str
+    partition: int
+    start: int
+    stable: int
+    end: int
+    next_seq: int | None
+    epoch: int | None
+    owner: str | None
+    session: str | None
+    visibility: str | None
+
+
+@dataclass(frozen=True)
+class OpenTransaction:
+    """A transaction that blocks a log.
+
+    Attributes:
+        producer_id: Of its producer.
+        producer_epoch: Kafka's epoch of that.
+        first_offset: Where it begins in the log.
+        last_write: When its producer last wrote there, in UTC.
+        transactional_id: Of its producer; None if no coordinator knows it: then it hangs.
+        state: As its coordinator has it; None if no coordinator knows it.
+        timeout_ms: After which the coordinator aborts it; None likewise.
+    """
+
+    producer_id: int
+    producer_epoch: int
+    first_offset: int
+    last_write: datetime
+    transactional_id: str | None
+    state: str | None
+    timeout_ms: int | None
+
+
+@dataclass(frozen=True)
+class Blockage:
+    """What keeps a log from being read to its end; nothing if ``stable`` is ``end``.
+
+    Attributes:
+        topic: The topic.
+        partition: The partition.
+        stable: The last stable offset.
+        end: The end of the log.
+        transactions: Those that are open, the oldest first.
+    """
+
+    topic: str
+    partition: int
+    stable: int
+    end: int
+    transactions: tuple[OpenTransaction, ...]
+
+
+def head(options: Mapping[str, Any], topic: str, partition: int = 0) -> Head:
+    """Where a log goes on, by its last records.
+
+    Args:
+        options: As for `FencedWriter`.
+        topic: The topic.
+        partition: The partition.
+
+    Raises:
+        LogReplaced: There is no such topic.
+        LogCorrupt: Its last records are not what fenced writers write.
+        LogUnavailable: Kafka does not answer.
+        OptionError: An option makes no sense.
+    """
+    engine = KafkaPythonEngine(Settings.parse(options))
+    try:
+        view = LogView(engine, topic, partition)
+        view.identify()
+        start, ends = engine.start(topic, partition), engine.ends(topic, partition)
+        fold, visibility = _last(engine, view, start, ends)
+    except EngineDoubt as doubt:
+        raise doubt.refusal or LogUnavailable(topic, partition, "reading", doubt.problem) from doubt
+    finally:
+        engine.close()
+    owner = fold.owner or Owner("", "", "")
+    return Head(
+        topic, view.log.topic_id, partition, start, ends.stable, ends.end, fold.next_seq,
+        fold.epoch, owner.name or None, owner.session or None, visibility,
+    )  # fmt: skip
+
+
+def _last(
+    engine: KafkaPythonEngine, view: LogView, start: int, ends: Ends
+) -> tuple[Fold, str | None]:
+    """The state that the last records leave a log in; farther back until they tell the owner."""
+    topic, partition = view.log.topic, view.log.partition
+    span = _TAIL
+    while True:
+        first = max(start, ends.stable - span)
+        fold = view.fold_from(first)
+        try:
+            for rows in engine.read(topic, partition, first, ends.stable, 30.0):
+                for row in rows:
+                    fold.add(row)
+        except RuleBroken as broken:
+            raise LogCorrupt(topic, partition, broken.offset, broken.problem) from None
+        if fold.owner is not None or first == start:
+            return fold, None if fold.stamp is None else fold.stamp.visibility
+        span *= 10
+
+
+def blocked(options: Mapping[str, Any], topic: str, partition: int = 0) -> Blockage:
+    """Which open transactions keep a log from being read to its end.
+
+    Args:
+        options: As for `FencedWriter`.
+        topic: The topic.
+        partition: The partition.
+
+    Raises:
+        LogUnavailable: Kafka does not answer.
+        NotAuthorized: It may not be asked.
+        OptionError: An option makes no sense.
+    """
+    engine = KafkaPythonEngine(Settings.parse(options))
+    try:
+        LogView(engine, topic, partition, compacted=False).identify()
+        ends = engine.ends(topic, partition)
+        found = () if ends.stable == ends.end else _open(engine, topic, partition)
+    except EngineDoubt as doubt:
+        raise doubt.refusal or LogUnavailable(topic, partition, "reading", doubt.problem) from doubt
+    finally:
+        engine.close()
+    return Blockage(topic, partition, ends.stable, ends.end, found)
+
+
+def _open(engine: KafkaPythonEngine, topic: str, partition: int) -> tuple[OpenTransaction, ...]:
+    from kafka import TopicPartition
+
+    at = TopicPartition(topic, partition)
+    with engine.asking(topic) as admin:
+        producers = admin.describe_producers([at])[at].active_producers
+        opened = [p for p in producers if p.current_transaction_start_offset >= 0]
+        ids = [p.producer_id for p in opened]
+        listed = admin.list_transactions(producer_id_filters=ids) if ids else {}
+        names = {t.producer_id: t.transactional_id for ts in listed.values() for t in ts}
+        told = admin.describe_transactions(list(names.values())) if names else {}
+    found = []
+    for p in opened:
+        name = names.get(p.producer_id)
+        about = told.get(name)
+        found.append(
+            OpenTransaction(
+                p.producer_id, p.producer_epoch, p.current_transaction_start_offset,
+                datetime.fromtimestamp(p.last_timestamp / 1000, UTC), name,
+                None if about is None else str(about.state.value),
+                None if about is None else about.transaction_timeout_ms,
+            )
+        )  # fmt: skip
+    return tuple(sorted(found, key=lambda t: t.first_offset))

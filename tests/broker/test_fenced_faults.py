@@ -1,0 +1,287 @@
+"""The faults of kafka-python that the writer's engine keeps away: each shown, and not there."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from kafka import KafkaProducer, TopicPartition
+from kafka.errors import KafkaError
+from kafka.producer import transaction_manager as kafka_transactions
+
+from coopconsume import FencedWriter, LocalKafka
+from coopconsume.errors import AppendOutcomeUnknown, EngineNotUsable
+from coopconsume.fenced import Entry, LogId, audit
+from coopconsume.fenced.engine import EngineDoubt
+from coopconsume.fenced.kafka_channel import KafkaChannel
+from coopconsume.fenced.kafka_engine import KafkaPythonEngine
+from coopconsume.fenced.settings import Settings
+
+if TYPE_CHECKING:
+    from tests.conftest import TopicFactory
+
+pytestmark = pytest.mark.broker
+ROW = [Entry(b"v")]
+NO_HEADERS: list[list[tuple[str, bytes]]] = [[]]
+
+
+class Place:
+    """One log, and what makes raw producers and the engine's channels for it."""
+
+    def __init__(self, kafka: LocalKafka, topic: str) -> None:
+        self.options = {"kafka.bootstrap.servers": kafka.bootstrap_servers}
+        self.settings = Settings.parse(self.options)
+        self.engine = KafkaPythonEngine(self.settings)
+        self.topic = topic
+        self.log = LogId(topic, str(self.engine.topic_id(topic)), 0)
+        self._servers = kafka.bootstrap_servers
+        self._made: list[Callable[[], object]] = [self.engine.close]
+
+    def raw(self, **more: Any) -> KafkaProducer:
+        """A producer as kafka-python makes it, with the log's transactional id."""
+        producer = KafkaProducer(
+            bootstrap_servers=self._servers, transactional_id=self.log.transactional_id(),
+            retry_backoff_ms=5, **more,
+        )  # fmt: skip
+        self._made.append(lambda: producer.close(timeout=1))
+        producer.init_transactions()
+        return producer
+
+    def send(self, producer: KafkaProducer) -> Any:
+        """A record; its future."""
+        return producer.send(self.topic, b"v", partition=0)
+
+    def channel(self) -> KafkaChannel:
+        """The engine's producer, with that id."""
+        channel = KafkaChannel(self.settings, self.log, self.log.transactional_id(), 10)
+        self._made.append(channel.drop)
+        channel.init(10)
+        return channel
+
+    def committed(self) -> list[int]:
+        """The offsets of what was committed."""
+        end = self.engine.ends(self.topic, 0).stable
+        return [row.offset for rows in self.engine.read(self.topic, 0, 0, end, 10) for row in rows]
+
+    def close(self) -> None:
+        """Close all."""
+        for end in self._made:
+            with suppress(Exception):
+                end()
+
+
+@pytest.fixture
+def place(kafka: LocalKafka, topic: TopicFactory) -> Iterator[Place]:
+    """A log on the run's broker."""
+    found = Place(kafka, topic())
+    yield found
+    found.close()
+
+
+def lose_the_sequence(producer: KafkaProducer, topic: str) -> None:
+    """Let a producer number its next batch wrongly, as after a batch that was lost."""
+    producer._transaction_manager._sequence_numbers[TopicPartition(topic, 0)] += 7
+
+
+def test_k1_a_commit_that_was_an_abort(place: Place) -> None:
+    """The raw client says that it committed, and nothing is there; the engine tells a doubt."""
+    raw = place.raw()
+    raw.begin_transaction()
+    assert place.send(raw).get(10).offset == 0
+    lose_the_sequence(raw, place.topic)
+    place.send(raw)
+    raw.commit_transaction()
+    assert place.committed() == []
+
+    channel = place.channel()
+    channel.begin()
+    channel.append(ROW, NO_HEADERS, 10)
+    lose_the_sequence(channel._producer, place.topic)
+    with pytest.raises(EngineDoubt):
+        channel.append(ROW, NO_HEADERS, 10)
+    with pytest.raises(EngineDoubt):
+        channel.commit(10)
+    assert place.committed() == []
+
+
+def test_k1_the_writer_goes_on(place: Place) -> None:
+    """A batch that fails so is written by a new producer, once."""
+    with FencedWriter(place.options, place.topic) as writer:
+        writer.append([b"a"])
+        lose_the_sequence(writer._session._channel._producer, place.topic)  # type: ignore[union-attr]
+        assert writer.append([b"b"], expected_seq=1).first_seq == 1
+        assert (writer.epoch, writer.next_seq) == (1, 2)
+    assert audit(place.options, place.topic)[1].ok
+
+
+@pytest.mark.parametrize("version", [4, 3])
+def test_k2_k3_a_zombie_and_its_successor(
+    place: Place, version: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The raw zombie aborts its successor's transaction, by an old protocol it takes the log back.
+
+    The engine's zombie fails, and its successor commits.
+    """
+    init = kafka_transactions.InitProducerIdRequest
+    monkeypatch.setattr(
+        kafka_transactions, "InitProducerIdRequest",
+        lambda **fields: init(**fields | {"max_version": version}),
+    )  # fmt: skip
+    zombie = place.raw()
+    zombie.begin_transaction()
+    place.send(zombie).get(10)
+    owner = place.raw()
+    owner.begin_transaction()
+    place.send(owner).get(10)
+    with pytest.raises(KafkaError):
+        place.send(zombie).get(10)
+    wait_until_idle(zombie)
+    assert (zombie._transaction_manager._current_state.name == "READY") == (version == 3)
+    with pytest.raises(KafkaError):
+        owner.commit_transaction()
+    assert place.committed() == []
+
+    late = place.channel()
+    late.begin()
+    late.append(ROW, NO_HEADERS, 10)
+    successor = place.channel()
+    successor.begin()
+    (offset,) = successor.append(ROW, NO_HEADERS, 10)
+    with pytest.raises(EngineDoubt):
+        late.append(ROW, NO_HEADERS, 10)
+    wait_until_idle(late._producer)
+    successor.commit(10)
+    assert wait_for(lambda: place.committed() == [offset])
+
+
+def wait_until_idle(producer: KafkaProducer) -> None:
+    """Until a producer has nothing under way with its coordinator."""
+    manager = producer._transaction_manager
+    assert wait_for(
+        lambda: (
+            not manager._pending_requests
+            and not manager.has_in_flight_transactional_request()
+            and not manager.is_bumping_epoch()
+        )
+    )
+
+
+def wait_for(condition: Callable[[], bool], seconds: float = 20.0) -> bool:
+    """Whether something comes true."""
+    tick = threading.Event()
+    for _ in range(int(seconds / 0.02)):
+        if condition():
+            return True
+        tick.wait(0.02)
+    return False
+
+
+def test_k7_k9_settings_of_the_producer(place: Place) -> None:
+    """Retried requests wait for 5 ms, records for the flush, and the epoch is never bumped."""
+    config = place.channel()._producer.config
+    assert config["retry_backoff_ms"] == 5
+    assert config["linger_ms"] > 1000
+    assert config["acks"] == -1
+    assert not place.channel()._producer._transaction_manager._supports_epoch_bump()
+
+
+def test_k8_an_offset_that_is_none(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A duplicate is acknowledged as success with offset -1: a doubt, not an offset."""
+
+    class Future:
+        offset = -1
+
+        def get(self, _timeout: float) -> Future:
+            return self
+
+    channel = place.channel()
+    channel.begin()
+    monkeypatch.setattr(channel._producer, "send", lambda *_: Future())
+    with pytest.raises(EngineDoubt, match="without its offset"):
+        channel.append(ROW, NO_HEADERS, 10)
+
+
+def test_a_kafka_python_without_the_hook_is_refused(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The private method that switches the bump off is looked for, not hoped for."""
+    monkeypatch.delattr(kafka_transactions.TransactionManager, "_supports_epoch_bump")
+    with pytest.raises(EngineNotUsable, match="_supports_epoch_bump"):
+        KafkaChannel(place.settings, place.log, None, 10)
+
+
+def test_k4_k5_k6_a_broker_that_is_frozen(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """In the middle of a commit, and after it was killed: the truth is found out, or asked later.
+
+    The raw client says that its commit failed, and the record is there.
+    """
+    log = tmp_path_factory.mktemp("frozen") / "broker.log"
+    with LocalKafka(log_file=log) as kafka:
+        kafka.create_topic("t")
+        place = Place(kafka, "t")
+        raw = place.raw(request_timeout_ms=1000, max_block_ms=20_000)
+        raw.begin_transaction()
+        place.send(raw).get(10)
+        kafka.freeze()
+        with pytest.raises(KafkaError):
+            raw.commit_transaction()
+        kafka.thaw()
+        assert wait_for(lambda: place.committed() == [0])
+
+        slow = place.options | {"kafka.request.timeout.ms": "1000"}
+        writer = FencedWriter(slow, "t", timeout=30).acquire()
+        writer.append([b"a"])
+        freeze_at_commit(writer, kafka, thaw_after=2.5)
+        assert writer.append([b"b"], expected_seq=1).first_seq == 1
+        assert (writer.epoch, writer.next_seq) == (1, 2)
+
+        hasty = FencedWriter(slow, "t", timeout=2).acquire()
+        freeze_at_commit(hasty, kafka, thaw_after=None)
+        with pytest.raises(AppendOutcomeUnknown) as unknown:
+            hasty.append([b"c"], batch_id="c")
+        with pytest.raises(AppendOutcomeUnknown):
+            hasty.resolve("c")
+        kafka.thaw()
+        found = resolved(hasty, unknown.value.batch_id)
+        again = hasty.append([b"c"], batch_id="c")
+        assert found is None or found == again
+        assert again.first_seq == 2
+
+        kafka.kill()
+        with pytest.raises(Exception, match="t-0") as gone:
+            hasty.append([b"d"], batch_id="d")
+        kafka.start()
+        assert isinstance(gone.value, AppendOutcomeUnknown)
+        resolved(hasty, "d")
+        assert hasty.append([b"d"], batch_id="d").first_seq == 3
+        assert hasty.epoch == 2
+        assert audit(place.options, "t")[1].ok
+        hasty.close()
+        writer.close()
+        place.close()
+
+
+def freeze_at_commit(writer: FencedWriter, kafka: LocalKafka, thaw_after: float | None) -> None:
+    """Freeze the broker as the writer is about to commit; let it go on after a while, if at all."""
+    channel = writer._session._channel
+    assert channel is not None
+    commit = channel.commit
+
+    def frozen(timeout: float) -> None:
+        kafka.freeze()
+        if thaw_after is not None:
+            threading.Timer(thaw_after, kafka.thaw).start()
+        commit(timeout)
+
+    channel.commit = frozen  # type: ignore[method-assign]
+
+
+def resolved(writer: FencedWriter, batch_id: str) -> Any:
+    """What came of a batch, once that can be known."""
+    for _ in range(20):
+        with suppress(AppendOutcomeUnknown):
+            return writer.resolve(batch_id)
+    raise AssertionError(f"{batch_id} stays unknown")
