@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from coopconsume.fenced.auditing import Audit, Auditor, audit
     from coopconsume.fenced.epochs import EpochSource
+    from coopconsume.fenced.frames import accepted, read_log
     from coopconsume.fenced.log import UNCHECKED, Appended, Entry, LogId, LogRecord
     from coopconsume.fenced.reader import LogReader
     from coopconsume.fenced.writer import FencedWriter
@@ -27,7 +28,9 @@ _HOME = {
     "LogReader": "reader",
     "LogRecord": "log",
     "UNCHECKED": "log",
+    "accepted": "frames",
     "audit": "auditing",
+    "read_log": "frames",
 }
 
 __all__ = [
@@ -41,7 +44,9 @@ __all__ = [
     "LogId",
     "LogReader",
     "LogRecord",
+    "accepted",
     "audit",
+    "read_log",
 ]
 
 

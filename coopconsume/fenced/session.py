@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 from coopconsume.fenced.core import judge
 from coopconsume.fenced.engine import EngineDoubt
-from coopconsume.fenced.errors import LogUnavailable, ProducerFenced
+from coopconsume.fenced.errors import AppendRefused, LogUnavailable, ProducerFenced
 from coopconsume.fenced.fold import Owner
 from coopconsume.fenced.headers import Stamp, encode_batch
 from coopconsume.fenced.log import Entry
@@ -102,6 +102,7 @@ class Session(LogView):
                 it after this session had.
             LogBlocked: A transaction stays open in it.
             LogReplaced, LogCorrupt, LogUnavailable: As they say.
+            AppendRefused: The topic is compacted, and the log filtered.
         """
         attempt, problem = 0, "no answer in time"
         while True:
@@ -126,6 +127,7 @@ class Session(LogView):
 
     def _try_to_acquire(self, deadline: Deadline) -> bool:
         self.identify()
+        self._check_topic()
         if self._has_epoch:
             # The log may say it all, and then the one who has it now is left alone.
             self.catch_up(self._engine.ends(self.log.topic, self.log.partition).stable, deadline)
@@ -154,6 +156,13 @@ class Session(LogView):
         if epoch <= last:
             raise self.fenced_error()
         return self._open(epoch, deadline)
+
+    def _check_topic(self) -> None:
+        if self.is_filtered and self.is_compacted:
+            raise AppendRefused(
+                f"{self.log.topic} is compacted: of a filtered log a record that does not count "
+                "could stand for one that does. Use visibility=read_committed"
+            )
 
     def _open(self, epoch: int, deadline: Deadline) -> bool:
         value = Owner(self._owner, self.id, self.log.topic_id).to_bytes()

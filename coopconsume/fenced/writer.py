@@ -149,6 +149,7 @@ class FencedWriter:
             LogReplaced: There is no such topic, or not any more the one of before.
             LogCorrupt: Its last records are not what fenced writers write.
             LogUnavailable: Kafka did not do it in time.
+            AppendRefused: The topic is compacted, and the visibility ``filter``.
             NotAuthorized, AuthenticationFailed: As they say.
         """
         with self._lock:

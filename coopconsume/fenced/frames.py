@@ -1,0 +1,104 @@
+"""Fenced logs as Spark DataFrames: the records that count, row by row, by their stamps."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from coopconsume.errors import InvalidOption
+from coopconsume.fenced.headers import COUNT
+from coopconsume.fenced.log import VISIBILITIES
+from coopconsume.fenced.settings import Settings
+from coopconsume.security.secrets import keep_out_of_logs
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from pyspark.sql import Column, DataFrame, SparkSession
+
+_TUNED = {
+    "kafka.max.poll.records": "10000",
+    "kafka.max.partition.fetch.bytes": str(8 << 20),
+    "kafka.fetch.max.bytes": str(64 << 20),
+}
+
+
+def read_log(
+    spark: SparkSession,
+    options: Mapping[str, Any],
+    topic: str,
+    *,
+    starting_offsets: str = "earliest",
+    ending_offsets: str = "latest",
+) -> DataFrame:
+    """The records of data that count, of all partitions of a topic.
+
+    Args:
+        spark: The session.
+        options: As for `FencedWriter`.
+        topic: The topic.
+        starting_offsets: As ``startingOffsets`` of Spark's Kafka source.
+        ending_offsets: As its ``endingOffsets``; by default the end of what is decided now.
+
+    Returns:
+        See `accepted`.
+
+    Raises:
+        OptionError: An option makes no sense.
+    """
+    keep_out_of_logs()
+    settings = Settings.parse(options)
+    frame = (
+        spark.read.format("kafka")
+        .options(**_TUNED | {f"kafka.{name}": str(v) for name, v in settings.kafka.items()})
+        .option("kafka.isolation.level", "read_committed")
+        .option("subscribe", topic)
+        .option("startingOffsets", starting_offsets)
+        .option("endingOffsets", ending_offsets)
+        .option("includeHeaders", "true")
+        .load()
+    )
+    return accepted(frame)
+
+
+def accepted(frame: DataFrame, *, visibility: str | None = None) -> DataFrame:
+    """Keep the records of a fenced log that count, by the rule that needs nothing but the row.
+
+    It works on streams, too: a record counts if its offset is the one that its stamp expects.
+    Whether numbers and epochs follow each other is told by `LogReader` and by `audit`.
+
+    Args:
+        frame: Rows of Spark's Kafka source, with ``includeHeaders`` and committed records alone
+            (``kafka.isolation.level=read_committed``).
+        visibility: Keep only records of writers with this one; by default of both.
+
+    Returns:
+        The columns ``topic``, ``partition``, ``offset``, ``epoch``, ``seq``, ``batch_id``, ``key``,
+        ``value``, ``timestamp`` and ``headers`` (the user's).
+
+    Raises:
+        InvalidOption: The frame has no headers, or there is no such visibility.
+    """
+    from pyspark.sql import functions as F  # noqa: N812
+
+    if "headers" not in frame.columns:
+        raise InvalidOption("includeHeaders", "not set", "the stamps are in the headers: set it")
+    if visibility not in (None, *VISIBILITIES):
+        raise InvalidOption("visibility", repr(visibility), f"give one of {VISIBILITIES}")
+
+    def stamp(place: int) -> Column:
+        return F.col("headers")[place]["value"].cast("string")
+
+    versions = {None: ["1c", "1f"], "read_committed": ["1c"], "filter": ["1f"]}[visibility]
+    names = F.transform(F.slice("headers", 1, COUNT), lambda header: header["key"])
+    is_ours = F.size("headers") >= COUNT
+    in_place = F.col("offset") == stamp(7).cast("long") + stamp(5).cast("long")
+    rest = F.expr(f"slice(headers, {COUNT + 1}, greatest(0, size(headers) - {COUNT}))")
+    return (
+        frame.where(is_ours & (names[0] == "fw-v") & (names[7] == "fw-expected"))
+        .where(stamp(0).isin(versions) & (stamp(1) == "data") & in_place)
+        .select(
+            "topic", "partition", "offset", stamp(2).cast("long").alias("epoch"),
+            stamp(3).cast("long").alias("seq"), stamp(6).alias("batch_id"), "key", "value",
+            "timestamp", rest.alias("headers"),
+        )
+    )  # fmt: skip
