@@ -12,6 +12,7 @@ import click
 
 from tests.bench.commit import commit
 from tests.bench.cycle import cycle
+from tests.bench.fenced import fenced
 from tests.bench.figures import WARM_UPS
 from tests.bench.ground import prepared, surroundings
 from tests.bench.group import group
@@ -32,6 +33,7 @@ _BENCHMARKS: dict[str, Callable[[Ground, Callable[[str], None]], list[Report]]] 
     "commit": commit,
     "group": group,
     "store": store,
+    "fenced": fenced,
 }
 _PLACE = re.compile(r"(<!-- bench:begin -->\n).*?(<!-- bench:end -->)", re.DOTALL)
 

@@ -1,0 +1,279 @@
+"""The fenced writer against the raw clients doing the bare steps: own a log, append, replay."""
+
+from __future__ import annotations
+
+import importlib.util
+import itertools
+import time
+from statistics import median
+from typing import TYPE_CHECKING, Any
+
+from kafka import KafkaConsumer, KafkaProducer, TopicPartition
+
+from coopconsume import FencedWriter
+from coopconsume.fenced import LogReader
+from tests.bench.figures import Ratio, Report, seconds_of, take_turns
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tests.bench.ground import Ground
+
+_VALUE = b"x" * 100
+_LARGE = 1_000
+_BATCH = 1 << 20
+_numbers = itertools.count(1)
+
+
+def fenced(ground: Ground, say: Callable[[str], None]) -> list[Report]:
+    """Milliseconds to own a log and to append; records a second of a replay."""
+    engines = [_Python(ground.broker.bootstrap_servers)]
+    if importlib.util.find_spec("confluent_kafka") is not None:
+        engines.append(_Confluent(ground.broker.bootstrap_servers))
+    reports = [_own(ground, say)]
+    for engine in engines:
+        reports += [_append(ground, engine, say), _replay(ground, engine, say)]
+    return reports
+
+
+class _Python:
+    """The raw client kafka-python, tuned as the engine is."""
+
+    name = "kafka-python"
+
+    def __init__(self, servers: str) -> None:
+        self.options = {"kafka.bootstrap.servers": servers}
+        self._servers = servers
+
+    def producer(self, transactional_id: str | None) -> Any:
+        """A producer; not yet initialised."""
+        more = {} if transactional_id is None else {"transactional_id": transactional_id}
+        return KafkaProducer(
+            bootstrap_servers=self._servers, retry_backoff_ms=5, linger_ms=10_000,
+            batch_size=_BATCH, acks="all", **more,
+        )  # fmt: skip
+
+    def send(self, producer: Any, topic: str, count: int) -> None:
+        """Send records and wait until all are acknowledged."""
+        futures = [producer.send(topic, _VALUE, partition=0) for _ in range(count)]
+        producer.flush()
+        for future in futures:
+            future.get(30)
+
+    def close(self, producer: Any) -> None:
+        """Close a producer."""
+        producer.close()
+
+    def read(self, topic: str, count: int) -> None:
+        """Read so many committed records."""
+        consumer = KafkaConsumer(
+            bootstrap_servers=self._servers, isolation_level="read_committed",
+            max_poll_records=10_000, max_partition_fetch_bytes=8 << 20, fetch_max_bytes=64 << 20,
+        )  # fmt: skip
+        at = TopicPartition(topic, 0)
+        consumer.assign([at])
+        consumer.seek_to_beginning(at)
+        while count > 0:
+            count -= sum(map(len, consumer.poll(200).values()))
+        consumer.close()
+
+
+class _Confluent(_Python):
+    """The raw client confluent-kafka, tuned as the engine is."""
+
+    name = "confluent-kafka"
+
+    def producer(self, transactional_id: str | None) -> Any:
+        from confluent_kafka import Producer
+
+        more = {} if transactional_id is None else {"transactional.id": transactional_id}
+        return Producer(
+            {
+                "bootstrap.servers": self._servers, "retry.backoff.ms": 5, "linger.ms": 10_000,
+                "batch.size": _BATCH, "batch.num.messages": 1_000_000, "acks": "all",
+                "enable.idempotence": True, **more,
+            }
+        )  # fmt: skip
+
+    def send(self, producer: Any, topic: str, count: int) -> None:
+        offsets: list[int] = []
+        for _ in range(count):
+            producer.produce(
+                topic, _VALUE, partition=0, on_delivery=lambda _, m: offsets.append(m.offset())
+            )
+        producer.flush()
+        assert len(offsets) == count
+
+    def close(self, producer: Any) -> None:
+        producer.flush()
+
+    def read(self, topic: str, count: int) -> None:
+        from confluent_kafka import Consumer
+        from confluent_kafka import TopicPartition as At
+
+        consumer = Consumer(
+            {
+                "bootstrap.servers": self._servers, "group.id": "none",
+                "isolation.level": "read_committed", "fetch.message.max.bytes": 8 << 20,
+            }
+        )  # fmt: skip
+        consumer.assign([At(topic, 0, 0)])
+        while count > 0:
+            count -= len(consumer.consume(10_000, 0.2))
+        consumer.close()
+
+
+def _topic(ground: Ground) -> str:
+    name = f"fenced-{next(_numbers)}"
+    ground.broker.create_topic(name, 1)
+    return name
+
+
+def _own(ground: Ground, say: Callable[[str], None]) -> Report:
+    rounds = ground.size(10, 2)
+    client = _Python(ground.broker.bootstrap_servers)
+    idle, busy = _topic(ground), _topic(ground)
+    ours, bare = "acquire an idle log", "bare init_transactions"
+    take, bare_take = "take a log over in the middle of a transaction", "bare take-over"
+
+    def acquire(topic: str, *, in_transaction: bool) -> float:
+        before = FencedWriter(client.options, topic).acquire()
+        if in_transaction:
+            channel = before._session._channel
+            assert channel is not None
+            channel.begin()
+            channel.append([_entry()], [[]], 30)
+        after = FencedWriter(client.options, topic)
+        seconds = seconds_of(after.acquire)
+        before.close()
+        after.close()
+        return seconds
+
+    def init(name: str, topic: str, *, in_transaction: bool) -> float:
+        before = client.producer(name)
+        before.init_transactions()
+        if in_transaction:
+            before.begin_transaction()
+            client.send(before, topic, 1)
+        began = time.perf_counter()
+        after = client.producer(name)
+        after.init_transactions()
+        seconds = time.perf_counter() - began
+        before.close(timeout=1)
+        after.close()
+        return seconds
+
+    sides: dict[str, Callable[[int], float]] = {
+        ours: lambda _: _median(rounds, lambda: acquire(idle, in_transaction=False)),
+        bare: lambda _: _median(rounds, lambda: init("idle", idle, in_transaction=False)),
+        take: lambda _: _median(rounds, lambda: acquire(busy, in_transaction=True)),
+        bare_take: lambda _: _median(rounds, lambda: init("busy", busy, in_transaction=True)),
+    }
+    report = Report(
+        "To own a log",
+        "From making the writer to its open record being committed. The bare side makes a producer "
+        "of kafka-python with a backoff of 5 ms, too, and calls `init_transactions`. Each value is "
+        f"the median of {rounds}.",
+    )
+    for name, values in take_turns(sides, ground.turns, say=say).items():
+        report.add(name, values, "ms")
+    report.ratios = [
+        Ratio("acquire / bare", ours, bare, 3.0),
+        Ratio("take over / bare", take, bare_take, 3.0),
+    ]
+    return report
+
+
+def _append(ground: Ground, engine: _Python, say: Callable[[str], None]) -> Report:
+    rounds = ground.size(20, 3)
+    writers = {
+        visibility: FencedWriter(
+            engine.options, _topic(ground), visibility=visibility, engine=engine.name
+        ).acquire()  # type: ignore[arg-type]
+        for visibility in ("read_committed", "filter")
+    }
+    transactional, plain = engine.producer(f"bench-{engine.name}"), engine.producer(None)
+    transactional.init_transactions()
+    topic = _topic(ground)
+
+    def bare(count: int) -> None:
+        transactional.begin_transaction()
+        engine.send(transactional, topic, count)
+        transactional.commit_transaction()
+
+    def ours(visibility: str, count: int) -> None:
+        writer = writers[visibility]
+        writer.append([_VALUE] * count, expected_seq=writer.next_seq)
+
+    calls: dict[str, Callable[[], None]] = {}
+    ratios = []
+    for count in (1, _LARGE):
+        what = f"{count:,} record{'' if count == 1 else 's'}"
+        names = [f"{kind}, {what}" for kind in (
+            "append", "bare transaction", "append, filter", "bare idempotent send",
+        )]  # fmt: skip
+        calls |= {
+            names[0]: lambda count=count: ours("read_committed", count),
+            names[1]: lambda count=count: bare(count),
+            names[2]: lambda count=count: ours("filter", count),
+            names[3]: lambda count=count: engine.send(plain, topic, count),
+        }  # type: ignore[misc]
+        ratios += [
+            Ratio(f"append / bare, {what}", names[0], names[1], 1.3),
+            Ratio(f"filter / bare, {what}", names[2], names[3], 1.3),
+        ]
+    sides = {
+        name: lambda _, call=call: _median(rounds, lambda: seconds_of(call))
+        for name, call in calls.items()
+    }
+    report = Report(
+        f"Appending by {engine.name}",
+        "Records of 100 bytes to one partition, each append on the condition of its sequence "
+        "number, from the call to its return. The bare sides send without headers, wait for every "
+        f"offset, and commit; same settings. Each value is the median of {rounds}.",
+    )
+    for name, values in take_turns(sides, ground.turns, say=say).items():
+        report.add(name, values, "ms")
+    report.ratios = ratios
+    for writer in writers.values():
+        writer.close()
+    for producer in (transactional, plain):
+        engine.close(producer)
+    return report
+
+
+def _replay(ground: Ground, engine: _Python, say: Callable[[str], None]) -> Report:
+    count = ground.size(100_000, 2_000)
+    topic = _topic(ground)
+    with FencedWriter(engine.options, topic, engine=engine.name) as writer:
+        for _ in range(0, count, _LARGE):
+            writer.append([_VALUE] * _LARGE)
+
+    def ours() -> None:
+        with LogReader(engine.options, topic, engine=engine.name) as reader:
+            assert sum(1 for _ in reader.read()) == count
+
+    sides: dict[str, Callable[[int], float]] = {
+        "LogReader": lambda _: count / seconds_of(ours),
+        "bare consumer": lambda _: count / seconds_of(lambda: engine.read(topic, count)),
+    }
+    report = Report(
+        f"Replay by {engine.name}",
+        f"{count:,} records of 100 bytes in batches of {_LARGE:,}, every stamp looked at; from "
+        "making the reader on. The bare side reads the same log and looks at nothing.",
+    )
+    for name, values in take_turns(sides, ground.turns, say=say).items():
+        report.add(name, values, "records/s")
+    report.ratios = [Ratio("ours / bare", "LogReader", "bare consumer", 0.6, "at least")]
+    return report
+
+
+def _median(rounds: int, seconds: Callable[[], float]) -> float:
+    """Milliseconds."""
+    return 1000 * median(seconds() for _ in range(rounds))
+
+
+def _entry() -> Any:
+    from coopconsume.fenced import Entry
+
+    return Entry(_VALUE)
