@@ -82,6 +82,7 @@ class KafkaChannel:
             self._producer = KafkaProducer(**config)
         except (KafkaError, OSError) as error:
             raise doubt_of(error, settings, log.topic) from error
+        hurry(getattr(self._producer, "_metadata", None))
         problem = _tame(self._producer)
         if problem:
             self.drop()
@@ -177,6 +178,17 @@ def _tame(producer: Any) -> str:
     if found < _OLDEST:
         return f"the brokers are of version {_dotted(found)}; {_dotted(_OLDEST)} is needed"
     return ""
+
+
+def hurry(cluster: object) -> None:
+    """Let a client look up at once a topic that it hears of for the first time.
+
+    It would wait for 100 ms, whatever its ``retry_backoff_ms`` is. Without effect on a version of
+    kafka-python that keeps this elsewhere.
+    """
+    config = getattr(cluster, "config", None)
+    if isinstance(config, dict):
+        config["retry_backoff_ms"] = _BACKOFF_MS
 
 
 def _dotted(version: tuple[int, ...]) -> str:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from coopconsume.errors import NotAuthorized
 from coopconsume.fenced.engine import EngineDoubt
-from coopconsume.fenced.kafka_channel import CONNECT, REQUEST_MS, KafkaChannel, doubt_of
+from coopconsume.fenced.kafka_channel import CONNECT, REQUEST_MS, KafkaChannel, doubt_of, hurry
 from coopconsume.fenced.log import Ends
 from coopconsume.security import access
 
@@ -24,6 +24,8 @@ _FETCH: Final = {
     "max_partition_fetch_bytes": 8 << 20,
     "fetch_max_bytes": 64 << 20,
     "max_poll_records": 10_000,
+    # So long it also sleeps until it knows the partition's leader.
+    "retry_backoff_ms": 5,
 }
 
 
@@ -136,6 +138,7 @@ class KafkaPythonEngine:
                 isolation_level="read_committed", allow_auto_create_topics=False,
                 bootstrap_timeout_ms=self._connect_ms, metrics_enabled=False,
             )  # fmt: skip
+            hurry(getattr(self._consumer, "_cluster", None))
         if at not in self._consumer.assignment():
             self._consumer.assign([at])
         return self._consumer

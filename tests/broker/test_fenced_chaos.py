@@ -1,0 +1,27 @@
+"""Three writers that fight for a log, with pauses, kills and foreign records: I1 to I8 hold."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.chaos.log_rounds import Rounds
+
+if TYPE_CHECKING:
+    from coopconsume.local_kafka import LocalKafka
+    from tests.conftest import TopicFactory
+
+pytestmark = pytest.mark.broker
+
+
+@pytest.mark.parametrize("visibility", ["read_committed", "filter"])
+def test_a_log_that_is_fought_for(kafka: LocalKafka, topic: TopicFactory, visibility: str) -> None:
+    """Each acknowledged batch is there once, whole and in its place; what was refused is not."""
+    seed = 1 if os.environ.get("CI") else int.from_bytes(os.urandom(4))
+    rounds = Rounds(kafka, topic(), visibility, seed, whole_broker=False)
+    rounds.play(5)
+    assert rounds.verdict() == [], f"seed {seed}"
+    assert rounds.count("fenced") > 0
+    assert rounds.count("acked") >= 13

@@ -1,0 +1,79 @@
+"""A fenced writer as a program: it takes the log, appends, loses it, and takes it again.
+
+Started with a JSON of its options. Each line it prints is an event as JSON: what it is about to
+append, and what came of it. It ends when its standard input does.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import sys
+import threading
+import uuid
+from typing import Any
+
+from coopconsume import FencedWriter
+from coopconsume.errors import (
+    AppendOutcomeUnknown,
+    FencedLogError,
+    LogCorrupt,
+    OffsetMismatch,
+    ProducerFenced,
+)
+
+
+def tell(event: str, **facts: Any) -> None:
+    """Print an event."""
+    sys.stdout.write(f"{json.dumps({'event': event, **facts})}\n")
+    sys.stdout.flush()
+
+
+def append(writer: FencedWriter, luck: random.Random) -> None:
+    """Append a batch, with one of the ways to expect its place, and tell what came of it."""
+    batch = uuid.uuid4().hex
+    rows = [b"%d" % i for i in range(luck.randint(1, 20))]
+    expected = luck.choice(
+        [{}, {"expected_seq": writer.next_seq}, {"expected_offset": writer.next_offset}]
+    )
+    tell("trying", batch=batch)
+    try:
+        done = writer.append(rows, batch_id=batch, **expected)
+    except AppendOutcomeUnknown as unknown:
+        tell("unknown", batch=batch, problem=unknown.problem)
+        raise
+    except (LogCorrupt, FencedLogError) as error:
+        tell("refused", batch=batch, error=type(error).__name__, text=str(error))
+        if not isinstance(error, OffsetMismatch):
+            raise
+        return
+    tell("acked", batch=batch, told=[done.first_offset, done.first_seq, done.count])
+
+
+def main(config: dict[str, Any]) -> None:
+    """Append until told to end."""
+    ended = threading.Event()
+    threading.Thread(target=lambda: (sys.stdin.read(), ended.set()), daemon=True).start()
+    luck = random.Random(config["seed"])
+    options = {
+        "kafka.bootstrap.servers": config["servers"], "kafka.transaction.timeout.ms": "5000",
+    }  # fmt: skip
+    while not ended.is_set():
+        writer = FencedWriter(
+            options, config["topic"], visibility=config["visibility"], owner=config["owner"],
+            timeout=5.0,
+        )  # fmt: skip
+        try:
+            with writer:
+                tell("owner", epoch=writer.epoch)
+                while not ended.is_set():
+                    append(writer, luck)
+        except ProducerFenced:
+            tell("fenced")
+        except FencedLogError as error:
+            tell("failed", error=type(error).__name__, text=str(error))
+        ended.wait(luck.uniform(0, 0.4))
+
+
+if __name__ == "__main__":
+    main(json.loads(sys.argv[1]))
