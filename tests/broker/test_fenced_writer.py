@@ -186,3 +186,32 @@ def test_a_reader_has_what_counts(
         assert (reader.next_seq, reader.epoch) == (4, 2)
     with LogReader(options, name, start=appended.last_offset) as reader:
         assert [r.seq for r in reader.read()] == [2, 3]
+
+
+def test_the_other_engine(make: Any, topic: TopicFactory, produce: Produce) -> None:
+    """confluent-kafka does the same, and both engines take a log from each other."""
+    pytest.importorskip("confluent_kafka")
+    name = topic()
+    one = make(name, engine="confluent-kafka").acquire()
+    first = one.append([(b"k", b"a"), Entry(b"b", None, [("mine", b"x")], 17)], expected_seq=0)
+    produce(name, [(None, b"foreign")])
+    with pytest.raises(OffsetMismatch):
+        one.append([b"c"], expected_offset=first.last_offset + 1)
+    assert one.append([b"c"], expected_seq=2, batch_id="c").first_seq == 2
+    two = make(name).acquire()
+    assert (two.epoch, two.next_seq) == (2, 3)
+    with pytest.raises(ProducerFenced):
+        one.append([b"late"])
+    assert one.resolve("c") is not None
+    three = make(name, engine="confluent-kafka").acquire()
+    assert three.append([b"d"], expected_seq=3).first_seq == 3
+    with pytest.raises(ProducerFenced):
+        two.append([b"late"])
+    assert three.log == two.log
+    options = {"kafka.bootstrap.servers": three._appender._engine._config["bootstrap.servers"]}
+    found = {}
+    for engine in ("kafka-python", "confluent-kafka"):
+        with LogReader(options, name, engine=engine) as reader:
+            found[engine] = list(reader.read())
+    assert found["kafka-python"] == found["confluent-kafka"]
+    assert [r.value for r in found["kafka-python"]] == [b"a", b"b", b"c", b"d"]

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import itertools
 import random
+import subprocess
+import sys
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -325,3 +328,18 @@ def test_a_compacted_log_may_have_holes() -> None:
     assert fold.epoch in (last.epoch, last.epoch - 1, last.epoch - 2, last.epoch - 3)
     again = Fold(None, None, compacted=True)
     assert broken([*log.rows, log.rows[0]._replace(offset=log.end)], again) is not None
+
+
+def test_the_writer_needs_no_spark() -> None:
+    """Importing any module of it loads neither Spark nor a Kafka client."""
+    root = Path(__file__).parents[2]
+    files = (root / "coopconsume" / "fenced").glob("[a-z]*.py")
+    modules = [f"coopconsume.fenced.{path.stem}" for path in files]
+    code = (
+        f"import importlib, sys\nfor name in {modules!r}: importlib.import_module(name)\n"
+        "print(*{name.split('.')[0] for name in sys.modules})"
+    )
+    run = subprocess.run(
+        [sys.executable, "-c", code], cwd=root, capture_output=True, text=True, check=True
+    )
+    assert not {"pyspark", "kafka", "confluent_kafka", "deltalake"} & set(run.stdout.split())
