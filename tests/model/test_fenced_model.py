@@ -34,6 +34,7 @@ class World:
         self._random = random.Random(seed)
         self._ids = itertools.count()
         self._busy: list[FencedWriter] = []
+        self._away = 0
         self.now = 0.0
         self.told = Told()
         self.broker = Broker(self.fate, self.tick)
@@ -51,11 +52,16 @@ class World:
 
     def fate(self, name: str) -> Fate:
         """Mostly all goes well; else something is lost or late, or others act in between."""
+        if self._away > 0:
+            self._away -= 1
+            return "lost"
         luck = self._random.randrange(20)
         if luck == 0:
             self.act()
         elif luck == 1:
             self.broker.deliver()
+        elif luck == 2 and self._random.random() < 0.1:
+            self._away = self._random.randint(1, 80)  # long enough to run out of time
         elif luck == 2:
             return self._random.choice(FATES)
         return "done"
