@@ -60,10 +60,11 @@ class World:
             self.act()
         elif luck == 1:
             self.broker.deliver()
-        elif luck == 2 and self._random.random() < 0.1:
-            self._away = self._random.randint(1, 80)  # long enough to run out of time
         elif luck == 2:
-            return self._random.choice(FATES)
+            fate = self._random.choice(FATES)
+            if self._random.random() < 0.2:
+                self._away = self._random.randint(1, 80)  # long enough to run out of time
+            return fate
         return "done"
 
     def act(self) -> None:
