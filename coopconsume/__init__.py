@@ -16,6 +16,10 @@ if TYPE_CHECKING:
     from coopconsume.consumer import CooperativeConsumer
     from coopconsume.errors import CoopConsumeError
     from coopconsume.fenced import FencedWriter
+    from coopconsume.fenced.access import AccessMode
+    from coopconsume.fenced.election import LeaderElection
+    from coopconsume.fenced.exclusive import ExclusiveProducer
+    from coopconsume.fenced.ownership import OwnershipRegistry
     from coopconsume.local_kafka import LocalKafka
     from coopconsume.options import Options
     from coopconsume.query import CooperativeQuery
@@ -28,17 +32,21 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _HOME = {
+    "AccessMode": "coopconsume.fenced.access",
     "CommitResult": "commits",
     "CommitStore": "commits",
     "CoopConsumeError": "coopconsume.errors",
     "CooperativeConsumer": "coopconsume.consumer",
     "CooperativeQuery": "coopconsume.query",
+    "ExclusiveProducer": "coopconsume.fenced.exclusive",
     "FencedWriter": "coopconsume.fenced",
     "KeyRange": "assignors",
+    "LeaderElection": "coopconsume.fenced.election",
     "LocalKafka": "coopconsume.local_kafka",
     "MAX_KEY_HASH": "assignors",
     "OffsetRanges": "commits",
     "Options": "coopconsume.options",
+    "OwnershipRegistry": "coopconsume.fenced.ownership",
     "PartitionCommits": "commits",
     "Record": "coopconsume.record",
     "Reject": "coopconsume.record",
@@ -56,16 +64,20 @@ _HOME = {
 
 __all__ = [
     "MAX_KEY_HASH",
+    "AccessMode",
     "CommitResult",
     "CommitStore",
     "CoopConsumeError",
     "CooperativeConsumer",
     "CooperativeQuery",
+    "ExclusiveProducer",
     "FencedWriter",
     "KeyRange",
+    "LeaderElection",
     "LocalKafka",
     "OffsetRanges",
     "Options",
+    "OwnershipRegistry",
     "PartitionCommits",
     "Record",
     "Reject",

@@ -10,9 +10,11 @@ from coopconsume.cli.broker import broker
 from coopconsume.cli.dead_letters import dead_letters
 from coopconsume.cli.demo import demo
 from coopconsume.cli.groups import groups
+from coopconsume.cli.kv import kv
 from coopconsume.cli.log import log
 from coopconsume.cli.offsets import lag, offsets
 from coopconsume.cli.outcome import EXIT_CODES
+from coopconsume.cli.owners import owners
 from coopconsume.cli.run import run
 from coopconsume.cli.store import store
 from coopconsume.cli.topics import topics
@@ -44,3 +46,5 @@ main.add_command(lag)
 main.add_command(dead_letters)
 main.add_command(store)
 main.add_command(log)
+main.add_command(owners)
+main.add_command(kv)

@@ -14,7 +14,7 @@ import click
 from assignors.errors import AssignorError
 from commits import CommitStoreError, CorruptCommitLog, FencedMember
 from coopconsume.errors import CoopConsumeError, DataLoss, HandlerNotUsable, OptionError
-from coopconsume.fenced.errors import ProducerFenced
+from coopconsume.fenced.errors import ProducerFenced, StaleGeneration
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -32,7 +32,7 @@ Exit codes:
   0    everything was done, or the job was stopped (Ctrl-C, SIGTERM) and left well
   1    it failed
   2    wrong usage: an unknown or wrong option, or a handler that cannot be used
-  3    fenced: another member holds the group, nothing of this one counts any more
+  3    fenced: another member holds the group or log, nothing of this one counts any more
   4    data loss: records, or part of the commit log, are gone
   130  interrupted (a second Ctrl-C): left at once, work in flight will be done again
 """
@@ -49,6 +49,7 @@ _BY_KIND: tuple[tuple[type[Exception], int], ...] = (
     (HandlerNotUsable, USAGE),
     (FencedMember, FENCED),
     (ProducerFenced, FENCED),
+    (StaleGeneration, FENCED),
     (DataLoss, DATA_LOSS),
     (CorruptCommitLog, DATA_LOSS),
     (CoopConsumeError, FAILED),

@@ -135,20 +135,30 @@ class StaleGeneration(FencedLogError):
         resource: The resource.
         claimed: The generation that was claimed.
         current: The generation in force.
+        refused: Where several resources were claimed, both generations of each that was refused.
     """
 
-    def __init__(self, group: str, resource: str, claimed: int, current: int) -> None:
-        super().__init__(group, resource, claimed, current)
+    def __init__(
+        self,
+        group: str,
+        resource: str,
+        claimed: int,
+        current: int,
+        refused: dict[str, tuple[int, int]] | None = None,
+    ) -> None:
+        super().__init__(group, resource, claimed, current, refused)
+        self.refused = refused or {resource: (claimed, current)}
         self.group = group
         self.resource = resource
         self.claimed = claimed
         self.current = current
 
     def __str__(self) -> str:
+        more = f" (and {len(self.refused) - 1} more)" if len(self.refused) > 1 else ""
         return (
             f"{self.resource!r} of group {self.group!r} is at generation {self.current}, claimed "
-            f"was {self.claimed}; nothing was changed. Claim {self.current} or above, or 0 to "
-            "start over"
+            f"was {self.claimed}{more}; nothing was changed. Claim {self.current} or above, or 0 "
+            "to start over"
         )
 
 
@@ -324,6 +334,102 @@ class EngineNotUsable(FencedLogError):
 
     def __str__(self) -> str:
         return f"engine {self.engine!r} cannot be used: {self.reason}"
+
+
+class OwnershipUnavailable(FencedLogError):
+    """The place that keeps who owns what cannot be reached; whether it was changed is not known.
+
+    Attributes:
+        place: The Delta table or the Kafka log.
+        operation: What was tried.
+        problem: What went wrong.
+    """
+
+    retriable = True
+
+    def __init__(self, place: str, operation: str, problem: str) -> None:
+        super().__init__(place, operation, problem)
+        self.place = place
+        self.operation = operation
+        self.problem = problem
+
+    def __str__(self) -> str:
+        return (
+            f"{self.operation} of the ownership store {self.place} failed: {self.problem}. "
+            "Try again later; what was asked for may have been granted"
+        )
+
+
+class OwnershipFormat(FencedLogError):
+    """The place that should keep who owns what holds something else.
+
+    Attributes:
+        place: The Delta table or the Kafka log.
+        found: What is there.
+        expected: What should be there.
+    """
+
+    def __init__(self, place: str, found: str, expected: str) -> None:
+        super().__init__(place, found, expected)
+        self.place = place
+        self.found = found
+        self.expected = expected
+
+    def __str__(self) -> str:
+        return (
+            f"{self.place} is no ownership store of this version: found {self.found}, expected "
+            f"{self.expected}. Name another place, or use a version that knows it"
+        )
+
+
+class BatchRefused(FencedLogError):
+    """A micro-batch of a job's run that another run has replaced; this run may not write any more.
+
+    Attributes:
+        path: The Delta table.
+        job: The job.
+        epoch: The epoch of this run.
+        current: The epoch in force.
+        batch_id: Spark's number of the batch.
+    """
+
+    def __init__(self, path: str, job: str, epoch: int, current: int, batch_id: int) -> None:
+        super().__init__(path, job, epoch, current, batch_id)
+        self.path = path
+        self.job = job
+        self.epoch = epoch
+        self.current = current
+        self.batch_id = batch_id
+
+    def __str__(self) -> str:
+        return (
+            f"batch {self.batch_id} of job {self.job!r} is refused by {self.path}: its run has "
+            f"epoch {self.epoch}, in force is {self.current}. Stop this run: another one goes on"
+        )
+
+
+class SinkUnavailable(FencedLogError):
+    """A micro-batch could not be written to a Delta table, or what is in it not be read.
+
+    Attributes:
+        path: The Delta table.
+        job: The job.
+        problem: What went wrong.
+    """
+
+    retriable = True
+
+    def __init__(self, path: str, job: str, problem: str) -> None:
+        super().__init__(path, job, problem)
+        self.path = path
+        self.job = job
+        self.problem = problem
+
+    def __str__(self) -> str:
+        return (
+            f"job {self.job!r} cannot write to {self.path}: {self.problem}. The same batch may be "
+            "written again: it will be there once"
+        )
 
 
 def _known(value: object) -> str:

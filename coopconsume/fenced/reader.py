@@ -91,12 +91,18 @@ class LogReader:
         except EngineDoubt as doubt:
             raise self._unavailable(doubt) from doubt
 
-    def read(self, stop: int | None = None) -> Iterator[LogRecord]:
+    def _stable(self) -> int:
+        self._view.identify()
+        log = self._view.log
+        return self._engine.ends(log.topic, log.partition).stable
+
+    def read(self, stop: int | None = None, *, stable: bool = False) -> Iterator[LogRecord]:
         """The records of data that count, from `position` on.
 
         Args:
             stop: Offset at which to stop, such as `FencedWriter.opened_at`; by default the end of
                 the log now.
+            stable: Do not wait for transactions that are open: read what is decided now.
 
         Raises:
             LogCorrupt: A record breaks the rules.
@@ -104,7 +110,7 @@ class LogReader:
         """
         view = self._view
         try:
-            end = self.end()
+            end = self._stable() if stable else self.end()
             stop = end if stop is None else min(stop, end)
             if view.offset < 0:
                 kept = self._engine.start(view.log.topic, view.log.partition)

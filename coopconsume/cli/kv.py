@@ -1,0 +1,148 @@
+"""``coopconsume kv``."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import sys
+import threading
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from coopconsume.cli.outcome import example, reported
+from coopconsume.cli.place import at_a_cluster
+from coopconsume.fenced.errors import FencedLogError
+from coopconsume.fenced.kv import KeyValueStore
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+_WORDS = {
+    "get": ("KEY",),
+    "put": ("KEY", "VALUE"),
+    "delete": ("KEY",),
+    "cas": ("KEY", "EXPECTED", "VALUE"),
+    "all": (),
+    "resign": (),
+    "quit": (),
+}
+_USAGE = "; ".join(" ".join((word, *args)) for word, args in _WORDS.items())
+
+
+@click.command(
+    epilog=example("coopconsume kv seats --create --owner one --bootstrap-servers localhost:9092")
+)
+@click.argument("topic")
+@click.option("--partition", type=click.IntRange(0), default=0, show_default=True)
+@click.option("--create", is_flag=True, help="Make the topic, compacted, if there is none.")
+@click.option("--owner", help="Name of this replica [host and process].")
+@click.option(
+    "--lease", type=click.FloatRange(0.5), default=10.0, show_default=True,
+    help="Seconds without a sign of life after which another replica leads.",
+)  # fmt: skip
+@at_a_cluster
+@click.option("--json", "as_json", is_flag=True, help="Answer with one JSON document a line.")
+@reported
+def kv(
+    *,
+    topic: str,
+    partition: int,
+    create: bool,
+    owner: str | None,
+    lease: float,
+    options: dict[str, str],
+    as_json: bool,
+) -> None:
+    """Be a replica of a key-value store whose commit log is a partition of a topic.
+
+    Start it several times: one of them leads and answers, the others follow, and one of them goes
+    on when the leader ends, is killed or resigns. Each reads commands, one a line, from standard
+    input: get KEY; put KEY VALUE; delete KEY; cas KEY EXPECTED VALUE (compare and set, "-" is: no
+    value); all (what this replica has); resign; quit.
+    """
+    say = _Voice(as_json=as_json)
+    if create:
+        _make_topic(options, topic)
+    store = KeyValueStore(
+        options, topic, partition, owner=owner, lease=lease,
+        on_elected=lambda epoch: say.event("leads", epoch=epoch),
+        on_lost=lambda: say.event("follows"),
+    )  # fmt: skip
+    with store:
+        say.event("started")
+        for line in sys.stdin:
+            try:
+                words = shlex.split(line)
+            except ValueError as error:
+                words = [f"({error})"]
+            if words == ["quit"]:
+                return
+            if words:
+                say.answer(_answer(store, words))
+
+
+def _answer(store: KeyValueStore, words: list[str]) -> dict[str, Any]:
+    word, *given = words
+    if word not in _WORDS or len(given) != len(_WORDS[word]):
+        return {"error": "Usage", "text": f"commands: {_USAGE}"}
+    commands: dict[str, Callable[..., Any]] = {
+        "get": store.get,
+        "put": store.put,
+        "delete": store.delete,
+        "cas": lambda key, expected, value: store.compare_and_set(
+            key, None if expected == "-" else expected, value
+        ),
+        "all": store.local,
+        "resign": store.resign,
+    }
+    try:
+        return {"answer": commands[word](*given)}
+    except FencedLogError as error:
+        return {"error": type(error).__name__, "text": str(error)}
+
+
+class _Voice:
+    """Writes lines from several threads."""
+
+    def __init__(self, *, as_json: bool) -> None:
+        self._as_json = as_json
+        self._lock = threading.Lock()
+
+    def event(self, what: str, **facts: Any) -> None:
+        """What happened to this replica."""
+        more = "".join(f", {name} {value}" for name, value in facts.items())
+        self._write({"event": what} | facts, f"# {what}{more}")
+
+    def answer(self, found: dict[str, Any]) -> None:
+        """What came of a command."""
+        if "error" in found:
+            self._write(found, found["text"])
+            return
+        value = found["answer"]
+        if isinstance(value, dict):
+            shown = "\n".join(f"{key} = {value[key]}" for key in sorted(value)) or "(nothing)"
+        else:
+            words = {None: "-", True: "set", False: "not set"}
+            shown = value if isinstance(value, str) else words[value]
+        self._write(found, shown)
+
+    def _write(self, document: dict[str, Any], text: str) -> None:
+        with self._lock:
+            click.echo(json.dumps(document) if self._as_json else text)
+
+
+def _make_topic(options: dict[str, str], topic: str) -> None:
+    from kafka.admin import KafkaAdminClient, NewTopic
+    from kafka.errors import TopicAlreadyExistsError
+
+    from coopconsume.fenced.settings import Settings
+
+    admin = KafkaAdminClient(**Settings.parse(options).client_config())
+    try:
+        config = {"cleanup.policy": "compact"}
+        admin.create_topics([NewTopic(topic, 1, -1, topic_configs=config)])
+    except TopicAlreadyExistsError:
+        pass  # as another replica was faster
+    finally:
+        admin.close()

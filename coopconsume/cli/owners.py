@@ -1,0 +1,219 @@
+"""``coopconsume owners``."""
+
+from __future__ import annotations
+
+import functools
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from coopconsume.cli.outcome import EXIT_CODES, example, reported
+from coopconsume.cli.place import as_json, at_a_cluster, echo_json
+from coopconsume.cli.text import table
+from coopconsume.fenced.ownership import OwnershipRegistry
+from coopconsume.fenced.ownership.wire import plain_entry, plain_row
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from coopconsume.fenced.ownership import Entry, OwnershipStore, Row
+
+_COLUMNS = ("GROUP", "RESOURCE", "OWNER", "ACCESS", "GENERATION", "EPOCH", "SHARED BY", "WAITING")
+_HOLDERS = ("", "OWNER", "SESSION", "ACCESS", "TICKET", "HEARTBEATS", "LEASE")
+_EVENTS = ("EPOCH", "GENERATION", "WHEN", "WHAT", "WHO", "SESSION")
+_SHOWN = 8
+
+
+def at_a_store(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Give a command ``place``: what opens the registry where it is kept."""
+
+    @click.option("--table", metavar="PATH", help="The Delta table that keeps it, if one does.")
+    @click.option("--topic", metavar="NAME", help="The topic that keeps it [__fw_ownership].")
+    @at_a_cluster
+    @functools.wraps(command)
+    def with_store(
+        *args: Any,
+        table: str | None,
+        topic: str | None,
+        options: dict[str, str],
+        **kwargs: Any,
+    ) -> Any:
+        if (table is None) == (not options):
+            raise click.UsageError("give --bootstrap-servers or --table, one of both")
+        if table is not None and topic is not None:
+            raise click.UsageError("--topic goes with --bootstrap-servers, not with --table")
+        return command(*args, place=lambda: _store(options, topic, table), **kwargs)
+
+    return with_store
+
+
+def _store(options: dict[str, str], topic: str | None, table: str | None) -> OwnershipStore:
+    if table is not None:
+        from coopconsume.fenced.ownership import DeltaStore
+
+        return DeltaStore(table, create=False)
+    from coopconsume.fenced.ownership.kafka_store import TOPIC, KafkaStore
+
+    return KafkaStore(options, topic or TOPIC, create=False)
+
+
+@contextmanager
+def _registry(place: Callable[[], OwnershipStore], owner: str | None) -> Iterator[Any]:
+    """A registry for a moment: what it was granted stays granted."""
+    store = place()
+    try:
+        yield OwnershipRegistry(store, owner=owner, lease=0)
+    finally:
+        store.close()
+
+
+@click.group(epilog=EXIT_CODES)
+def owners() -> None:
+    """Look at who owns which log or other resource, take it, or give it free."""
+
+
+@owners.command("list", epilog=EXIT_CODES)
+@click.option("--group", help="Of this group alone.")
+@at_a_store
+@as_json
+@reported
+def list_(*, group: str | None, as_json: bool, place: Callable[[], OwnershipStore]) -> None:
+    """List all that was ever claimed, and who has it now."""
+    with _registry(place, None) as registry:
+        rows = registry.list(group)
+    if as_json:
+        echo_json([plain_row(row) for row in rows])
+        return
+    for line in table(_COLUMNS, [_line(row) for row in rows]):
+        click.echo(line)
+
+
+@owners.command(epilog=example("coopconsume owners show log orders-0 --bootstrap-servers …"))
+@click.argument("group")
+@click.argument("resource")
+@click.option(
+    "--history", type=click.IntRange(0), default=10, show_default=True,
+    help="How many of the last events are told; JSON has all.",
+)  # fmt: skip
+@at_a_store
+@as_json
+@reported
+def show(
+    *, group: str, resource: str, history: int, as_json: bool, place: Callable[[], OwnershipStore]
+) -> None:
+    """Tell all of one resource: who has it, who waits for it, and what befell it."""
+    with _registry(place, None) as registry:
+        row, events = registry.show(group, resource), registry.history(group, resource)
+    if as_json:
+        echo_json(plain_row(row) | {"history": [plain_entry(entry) for entry in events]})
+        return
+    for line in _told(row, events[-history:] if history else []):
+        click.echo(line)
+
+
+@owners.command(epilog=example("coopconsume owners take log orders-0 --bootstrap-servers …"))
+@click.argument("group")
+@click.argument("resources", nargs=-1, required=True)
+@click.option(
+    "--generation", type=click.IntRange(0),
+    help="The generation to claim; 0 always claims and starts again at 1 [each one's own].",
+)  # fmt: skip
+@click.option("--owner", default="operator", show_default=True, help="The name to own it under.")
+@at_a_store
+@as_json
+@reported
+def take(
+    *,
+    group: str,
+    resources: tuple[str, ...],
+    generation: int | None,
+    owner: str,
+    as_json: bool,
+    place: Callable[[], OwnershipStore],
+) -> None:
+    """Own resources, all or none, whoever has them now; until `owners release`.
+
+    Whoever had a log learns it at its next publish that finds the log opened by another, or
+    its place taken. Nobody is granted it before it is released.
+    """
+    with _registry(place, owner) as registry:
+        wanted = {
+            resource: registry.show(group, resource).generation
+            if generation is None
+            else generation
+            for resource in resources
+        }
+        grants = registry.own(group, wanted)
+    if as_json:
+        echo_json(
+            [
+                {"resource": g.resource, "generation": g.generation, "fence_epoch": g.fence_epoch}
+                for g in grants.values()
+            ]
+        )
+        return
+    for grant in grants.values():
+        told = f"generation {grant.generation}, epoch {grant.fence_epoch}"
+        click.echo(f"{grant.resource}: owned by {owner}, {told}")
+
+
+@owners.command(epilog=EXIT_CODES)
+@click.argument("group")
+@click.argument("resources", nargs=-1, required=True)
+@at_a_store
+@reported
+def release(*, group: str, resources: tuple[str, ...], place: Callable[[], OwnershipStore]) -> None:
+    """Take resources from whoever has them; whoever waits longest comes next."""
+    with _registry(place, None) as registry:
+        for resource in resources:
+            row = registry.evict(group, resource)
+            now = "free" if row.owner is None else f"owned by {row.owner.session.owner}"
+            click.echo(f"{resource}: {now}")
+
+
+def _line(row: Row) -> tuple[object, ...]:
+    owner = row.owner
+    return (
+        row.group, row.resource, None if owner is None else owner.session.owner,
+        None if owner is None else owner.mode or "by generation", row.generation or None,
+        row.fence_epoch, len(row.shared) or None, len(row.waiters) or None,
+    )  # fmt: skip
+
+
+def _told(row: Row, events: list[Entry]) -> Iterator[str]:
+    who = "free"
+    if row.owner is not None:
+        who = f"owned by {row.owner.session.owner}, generation {row.generation}"
+    elif row.shared:
+        who = f"shared by {len(row.shared)}"
+    yield f"{row.resource} of group {row.group}: {who}, epoch {row.fence_epoch}"
+    if row.topic_id:
+        yield f"topic id {row.topic_id}"
+    if row.holders:
+        yield ""
+        yield from table(
+            _HOLDERS,
+            [
+                (
+                    "waits" if held in row.waiters else "has it", held.session.owner,
+                    held.session.id[:_SHOWN], held.mode or "by generation", held.ticket or None,
+                    held.heartbeat, f"{held.lease_ms / 1000:g} s" if held.lease_ms else "none",
+                )
+                for held in row.holders
+            ],
+        )  # fmt: skip
+    if events:
+        yield ""
+        yield from table(
+            _EVENTS,
+            [
+                (
+                    entry.fence_epoch, entry.generation or None,
+                    f"{datetime.fromtimestamp(entry.at_ms / 1000, UTC):%Y-%m-%d %H:%M:%S %Z}",
+                    entry.event, entry.owner, entry.session[:_SHOWN],
+                )
+                for entry in reversed(events)
+            ],
+        )  # fmt: skip

@@ -1,0 +1,240 @@
+"""`LeaderElection`: one of several processes leads, with all of the log seen before it writes."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from typing import TYPE_CHECKING, Any, Self
+
+from coopconsume.fenced.access import AccessMode
+from coopconsume.fenced.errors import FencedLogError, ProducerFenced, WriterNotOpen
+from coopconsume.fenced.exclusive import ExclusiveProducer
+from coopconsume.fenced.leader import Leader, Replica
+from coopconsume.fenced.reader import LogReader
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from coopconsume.fenced.log import LogRecord, Visibility
+    from coopconsume.fenced.ownership import OwnershipStore
+
+__all__ = ["Leader", "LeaderElection"]
+
+log = logging.getLogger(__name__)
+
+_WATCH = 0.1  # seconds between two looks whether a leader still leads
+_AGAIN = 1.0  # seconds before the next try where Kafka or the registry was away
+_KEEP_UP = 1.0  # seconds between two looks of one that waits at what the leader writes
+
+
+class LeaderElection:
+    """Elects one leader among all that stand for the same log, and shows each the log.
+
+    Whoever waits reads the log as it grows. Whoever is elected has every record that counts applied
+    before it is told, and may then use the log as a write-ahead log of its state: what it appends
+    is applied when it is in the log. All callbacks but those of a leader's own appends come from
+    one thread, one after another.
+
+    Example:
+        >>> state = {}
+        >>> def apply(record):
+        ...     state[record.key] = record.value
+        >>> with LeaderElection({"kafka.bootstrap.servers": "…"}, "state", apply=apply) as election:
+        ...     leader = election.lead()  # waits until this process leads
+        ...     leader.append([(b"key", b"value")])
+
+    Args:
+        options: As for `FencedWriter`.
+        topic: The topic; it may be compacted, if all records have keys.
+        partition: The partition.
+        apply: Gets each record of the log once, in order, in whichever process: from the log, or
+            when this process wrote it.
+        on_candidate: Called when it begins to wait.
+        on_elected: Called with the leader, when everything before it is applied.
+        on_lost: Called when it does not lead any more: another one does, or it resigned.
+        store: Makes what the registry is kept in, for each candidacy; by default the topic
+            ``__fw_ownership`` of the same cluster.
+        owner: A name for people; host and process by default.
+        lease: Seconds without a sign of life after which a leader is taken for dead.
+        visibility: As for `FencedWriter`.
+        engine: Name of an engine, as for `FencedWriter`.
+        timeout: Seconds that a call may take.
+
+    Raises:
+        OptionError, EngineNotUsable: As they say.
+    """
+
+    def __init__(
+        self,
+        options: Mapping[str, Any],
+        topic: str,
+        partition: int = 0,
+        *,
+        apply: Callable[[LogRecord], None] | None = None,
+        on_candidate: Callable[[], None] | None = None,
+        on_elected: Callable[[Leader], None] | None = None,
+        on_lost: Callable[[], None] | None = None,
+        store: Callable[[], OwnershipStore] | None = None,
+        owner: str | None = None,
+        lease: float = 10.0,
+        visibility: Visibility = "read_committed",
+        engine: str = "kafka-python",
+        timeout: float = 30.0,
+    ) -> None:
+        self._reader = LogReader(options, topic, partition, engine=engine, timeout=timeout)
+        self._make: Callable[[], ExclusiveProducer] = lambda: ExclusiveProducer(
+            options, topic, partition, mode=AccessMode.WAIT_FOR_EXCLUSIVE,
+            store=None if store is None else store(), owner=owner, lease=lease,
+            visibility=visibility, engine=engine, timeout=timeout, meanwhile=self._keep_up,
+        )  # fmt: skip
+        self._replica = Replica(self._reader, apply or (lambda _: None))
+        self._on_candidate = on_candidate or (lambda: None)
+        self._on_elected = on_elected or (lambda _: None)
+        self._on_lost = on_lost or (lambda: None)
+        self._log = topic, partition
+        self._read_at = 0.0
+        self._changed = threading.Condition()
+        self._leader: Leader | None = None
+        self._is_told = False
+        self._producer: ExclusiveProducer | None = None
+        self._stopped = False
+        self._failure: BaseException | None = None
+        self._thread: threading.Thread | None = None
+
+    @property
+    def leader(self) -> Leader | None:
+        """The leader, if this process is it as far as known."""
+        return self._leader
+
+    @property
+    def leader_name(self) -> str | None:
+        """Who has the log, by the registry; None if nobody does, or before `start`."""
+        producer = self._producer
+        return None if producer is None else producer.held_by()
+
+    def start(self) -> Self:
+        """Begins to stand for election, in a thread; harmless when repeated."""
+        if self._thread is None:
+            name = "coopconsume-election"
+            self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+            self._thread.start()
+        return self
+
+    def lead(self, timeout: float | None = None) -> Leader:
+        """Waits until this process leads, and `on_elected` has returned.
+
+        Args:
+            timeout: Seconds; None: without end.
+
+        Raises:
+            TimeoutError: It does not lead by then; it stands on.
+            WriterNotOpen: It was closed.
+            FencedLogError: Why it does not stand any more.
+        """
+        self.start()
+        with self._changed:
+            done = self._changed.wait_for(lambda: self._is_told or self._is_over, timeout)
+            if self._failure is not None:
+                raise self._failure
+            if not done:
+                raise TimeoutError(f"not elected within {timeout} s")
+            if self._leader is None:
+                raise WriterNotOpen(*self._log, "closed")
+            return self._leader
+
+    def resign(self) -> None:
+        """Gives the lead to whoever waits longest, and stands again behind all others."""
+        leader = self._leader
+        if leader is not None:
+            leader.resign()
+
+    def close(self) -> None:
+        """Stops standing or leading; whoever waits longest leads. Harmless when repeated."""
+        with self._changed:
+            self._stopped = True
+            self._changed.notify_all()
+            producer = self._producer
+        if producer is not None:
+            producer.close()
+        if self._thread is not None and self._thread is not threading.current_thread():
+            self._thread.join()
+        self._reader.close()
+
+    def __enter__(self) -> Self:
+        """Begins to stand."""
+        return self.start()
+
+    def __exit__(self, *_: object) -> None:
+        """Stops."""
+        self.close()
+
+    @property
+    def _is_over(self) -> bool:
+        return self._stopped or self._failure is not None
+
+    def _run(self) -> None:
+        try:
+            while not self._stopped:
+                try:
+                    self._stand()
+                except FencedLogError as error:
+                    if not (error.retriable or isinstance(error, ProducerFenced)):
+                        raise
+                    log.info("standing again: %s", error)
+                    self._pause(_AGAIN if error.retriable else 0)
+        except BaseException as error:  # `lead` raises it
+            if not self._stopped:
+                log.exception("no candidate any more")
+                with self._changed:
+                    self._failure = error
+                    self._changed.notify_all()
+
+    def _stand(self) -> None:
+        """One candidacy: waits, leads, and is over."""
+        producer = self._make()
+        with self._changed:
+            self._producer = producer
+        try:
+            if self._stopped:
+                return
+            self._on_candidate()
+            producer.acquire()
+            self._replica.replay(producer.writer.opened_at)
+            self._replica.next_seq = producer.writer.next_seq
+            self._lead(Leader(producer, self._replica))
+        finally:
+            producer.close()
+
+    def _lead(self, leader: Leader) -> None:
+        with self._changed:
+            self._leader = leader
+        try:
+            self._on_elected(leader)
+            with self._changed:
+                self._is_told = True
+                self._changed.notify_all()
+            while not self._stopped and leader.leads():
+                self._pause(_WATCH)
+        finally:
+            leader.resign()  # waits for what it is doing
+            with self._changed:
+                self._leader, self._is_told = None, False
+                self._changed.notify_all()
+            self._on_lost()
+
+    def _pause(self, seconds: float) -> None:
+        with self._changed:
+            self._changed.wait_for(lambda: self._stopped, seconds)
+
+    def _keep_up(self) -> None:
+        now = time.monotonic()
+        if now - self._read_at < _KEEP_UP:
+            return
+        self._read_at = now
+        try:
+            self._replica.keep_up()
+        except FencedLogError as error:  # a place in the queue is not lost for that
+            if not error.retriable:
+                raise
+            log.info("keeping up with the leader: %s", error)

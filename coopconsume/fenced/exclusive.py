@@ -1,0 +1,324 @@
+"""`ExclusiveProducer`: PIP-68's access modes for a Kafka log."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from typing import TYPE_CHECKING, Any, Self
+
+from coopconsume.fenced.access import AccessMode
+from coopconsume.fenced.engine import EngineDoubt, make_engine
+from coopconsume.fenced.errors import (
+    LogUnavailable,
+    OwnershipUnavailable,
+    ProducerBusy,
+    ProducerFenced,
+    WriterNotOpen,
+)
+from coopconsume.fenced.log import UNCHECKED
+from coopconsume.fenced.ownership import (
+    Fenced,
+    Grant,
+    KafkaStore,
+    OwnershipRegistry,
+    Queued,
+)
+from coopconsume.fenced.ownership.claims import ClaimedEpochs, granted
+from coopconsume.fenced.settings import Settings
+from coopconsume.fenced.writer import FencedWriter
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+
+    from coopconsume.fenced.core import Expected
+    from coopconsume.fenced.engine import Engine
+    from coopconsume.fenced.log import Appended, Entry, Visibility
+    from coopconsume.fenced.ownership import Outcome, OwnershipStore
+
+__all__ = ["GROUP", "ExclusiveProducer", "resource_of"]
+
+log = logging.getLogger(__name__)
+
+GROUP = "log"
+"""The registry's group of all logs: a log has one owner, whoever reads it."""
+_LOOK = 0.25  # seconds; a store says earlier when something changed
+
+
+def resource_of(topic: str, partition: int) -> str:
+    """A log's name in the registry; the last dash is before the partition."""
+    return f"{topic}-{partition}"
+
+
+class ExclusiveProducer:
+    """A producer of one partition that shares it, has it alone, or waits to have it alone.
+
+    The registry says whose turn it is, and the log itself fences whoever's turn is over: the loss
+    is not told, the next publish fails by `ProducerFenced`, for good. A producer that only lost its
+    place in the registry, and finds that nobody was there in between, goes on under its epoch.
+
+    Example:
+        >>> wait = AccessMode.WAIT_FOR_EXCLUSIVE
+        >>> with ExclusiveProducer({"kafka.bootstrap.servers": "…"}, "ledger", mode=wait) as mine:
+        ...     mine.append([b"nobody else writes until the end of this block"])
+
+    Args:
+        options: As for `FencedWriter`.
+        topic: The topic; it must exist.
+        partition: The partition.
+        mode: How to have it.
+        store: Where the registry is, for this producer alone, which closes it; by default the topic
+            ``__fw_ownership`` of the same cluster.
+        owner: A name for people; host and process by default.
+        lease: Seconds without a sign of life after which those who wait take this one for dead; 0:
+            never.
+        visibility: As for `FencedWriter`; the same for all producers of a log.
+        engine: As for `FencedWriter`.
+        timeout: Seconds that a call may take; waiting for one's turn has no limit but its own.
+        meanwhile: Called again and again while it waits for its turn.
+
+    Raises:
+        OptionError, EngineNotUsable, OwnershipUnavailable, OwnershipFormat: As they say.
+    """
+
+    def __init__(
+        self,
+        options: Mapping[str, Any],
+        topic: str,
+        partition: int = 0,
+        *,
+        mode: AccessMode = AccessMode.EXCLUSIVE,
+        store: OwnershipStore | None = None,
+        owner: str | None = None,
+        lease: float = 10.0,
+        visibility: Visibility = "read_committed",
+        engine: str | Engine = "kafka-python",
+        timeout: float = 30.0,
+        meanwhile: Callable[[], None] | None = None,
+    ) -> None:
+        self.topic, self.partition, self.mode = topic, partition, AccessMode(mode)
+        settings = Settings.parse(options)
+        self._engine = make_engine(engine, settings, timeout) if isinstance(engine, str) else engine
+        kafka = {name: value for name, value in options.items() if name.startswith("kafka.")}
+        self._registry = OwnershipRegistry(
+            KafkaStore(kafka) if store is None else store, owner=owner, lease=lease
+        )
+        self._writer = FencedWriter(
+            options, topic, partition, visibility=visibility, owner=self._registry.session.owner,
+            epochs=ClaimedEpochs(self._epoch_for, self._look_after), engine=self._engine,
+            shared=self.mode is AccessMode.SHARED, timeout=timeout,
+        )  # fmt: skip
+        self._resource = resource_of(topic, partition)
+        self._grant: Grant | None = None
+        self._topic_id = ""
+        self._meanwhile = meanwhile
+        self._lost: ProducerFenced | None = None
+        self._given_up = threading.Event()
+        self._turn = threading.RLock()  # whoever closes waits for whoever acquires
+
+    @property
+    def owner(self) -> str:
+        """The name of this producer."""
+        return self._registry.session.owner
+
+    @property
+    def registry(self) -> OwnershipRegistry:
+        """The registry, to look at."""
+        return self._registry
+
+    @property
+    def writer(self) -> FencedWriter:
+        """The writer, once the log is acquired."""
+        return self._writer
+
+    @property
+    def epoch(self) -> int:
+        """The topic epoch: grows with every owner, and stays when the same one comes back."""
+        return self._writer.epoch
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it was acquired, and is not known to be lost."""
+        return self._writer.is_open
+
+    def acquire(self, timeout: float | None = None) -> Self:
+        """Takes the log, as the access mode says; nothing if this producer has it.
+
+        Args:
+            timeout: Seconds to wait for one's turn, with `WAIT_FOR_EXCLUSIVE`; None: for ever. A
+                wait that is over, or was ended by `close` in another thread, leaves nothing behind.
+
+        Raises:
+            ProducerBusy: Shared: somebody has the log alone, or waits to have it so. Waiting: it
+                took too long.
+            ProducerFenced: Exclusive: somebody else is there; or this producer was fenced.
+            WriterNotOpen: It was closed.
+            LogReplaced: The topic was made anew, and owners of the old one are still there.
+            OwnershipUnavailable, LogUnavailable, LogBlocked: As they say.
+        """
+        with self._turn:
+            if self._lost is not None:
+                raise self._lost
+            if self._given_up.is_set():
+                raise WriterNotOpen(self.topic, self.partition, "closed")
+            if not self._writer.is_open:
+                self._acquire(timeout)
+        return self
+
+    def _acquire(self, timeout: float | None) -> None:
+        try:
+            self._topic_id = self._engine.topic_id(self.topic) or ""
+        except EngineDoubt as doubt:
+            raise doubt.refusal or self._unavailable(doubt.problem) from doubt
+        try:
+            self._grant = self._take_turn(timeout)
+            self._writer.acquire()
+        except BaseException:
+            self._grant = None
+            try:
+                self._registry.release(GROUP, [self._resource])
+            except OwnershipUnavailable as error:  # the lease will tell the others
+                log.warning("the place of %s was not given back: %s", self._resource, error)
+            raise
+
+    def append(
+        self,
+        records: Iterable[Entry | tuple[bytes | None, bytes | None] | bytes],
+        *,
+        expected_offset: Expected = UNCHECKED,
+        expected_seq: Expected = UNCHECKED,
+        batch_id: str | None = None,
+    ) -> Appended:
+        """Publishes records, all or nothing: see `FencedWriter.append`.
+
+        Raises:
+            ProducerFenced: Another one has, or had, its turn; nothing of it is in the log.
+            OffsetMismatch, AppendOutcomeUnknown, AppendRefused, WriterNotOpen: As there.
+        """
+        self.check()
+        return self._writer.append(
+            records, expected_offset=expected_offset, expected_seq=expected_seq, batch_id=batch_id
+        )
+
+    def confirm(self) -> int:
+        """Makes sure that at some moment of this call nobody else had opened the log.
+
+        So what was read of the log up to the offset returned was then all there was: what a reader
+        needs who must not answer from the past.
+
+        Raises:
+            ProducerFenced: Somebody else had.
+        """
+        self.check()
+        return self._writer.refresh()
+
+    def check(self) -> None:
+        """Looks whether this producer has its place, as far as it knows; if not, asks for it again.
+
+        Raises:
+            ProducerFenced: Somebody else had a turn meanwhile.
+            OwnershipUnavailable: The place is lost, and the registry cannot be asked.
+        """
+        if self._lost is not None:
+            raise self._lost
+        if self._writer.is_open and not self._registry.keeps(GROUP, self._resource):
+            self._come_back()
+
+    def held_by(self) -> str | None:
+        """The name of whoever has the log, or is the first to have it beside others."""
+        holders = self._registry.show(GROUP, self._resource).holders
+        return holders[0].session.owner if holders else None
+
+    def close(self) -> None:
+        """Gives the log back, or stops waiting for it; whoever waits longest comes next."""
+        self._given_up.set()
+        with self._turn:
+            self._writer.release()
+            try:
+                self._registry.release(GROUP, [self._resource])
+            except OwnershipUnavailable as error:  # the lease will tell the others
+                log.warning("the place of %s was not given back: %s", self._resource, error)
+            # Whoever comes next need not wait for connections to be closed.
+            self._writer.close()
+            self._registry.close()
+
+    def __enter__(self) -> Self:
+        """Takes the log."""
+        try:
+            return self.acquire()
+        except BaseException:
+            self.close()
+            raise
+
+    def __exit__(self, *_: object) -> None:
+        """Gives it back."""
+        self.close()
+
+    def _take_turn(self, timeout: float | None) -> Grant:
+        until = None if timeout is None else time.monotonic() + timeout
+        outcome = self._registry.acquire(GROUP, self._resource, self.mode, topic_id=self._topic_id)
+        while isinstance(outcome, Queued):
+            if self._given_up.is_set():
+                raise WriterNotOpen(self.topic, self.partition, "closed")
+            left = _LOOK if until is None else min(_LOOK, until - time.monotonic())
+            if left <= 0:
+                reason = f"{outcome.before + 1} before this one after {timeout:g} s"
+                raise ProducerBusy(self.topic, self.partition, self.held_by(), reason)
+            if self._meanwhile is not None:
+                self._meanwhile()
+            self._registry.wait(left)
+            outcome = self._registry.poll(GROUP, self._resource)
+        return self._given(outcome)
+
+    def _given(self, outcome: Outcome) -> Grant:
+        mine = 0 if self._grant is None else self._grant.fence_epoch
+        return granted(outcome, self.topic, self.partition, mine)
+
+    def _come_back(self) -> None:
+        """Claims one's own place again, which works if nobody was there in between.
+
+        Raises:
+            ProducerFenced: Somebody was.
+        """
+        grant = self._grant
+        if grant is None:
+            raise WriterNotOpen(self.topic, self.partition, "not open")
+        shared = self.mode is AccessMode.SHARED
+        mode = AccessMode.SHARED if shared else AccessMode.EXCLUSIVE
+        try:
+            back = self._given(
+                self._registry.acquire(
+                    GROUP, self._resource, mode, epoch=grant.fence_epoch, topic_id=self._topic_id
+                )
+            )
+            if back.fence_epoch != grant.fence_epoch:
+                # An operator had evicted it.
+                self._registry.release(GROUP, [self._resource])
+                self._given(Fenced("", back.fence_epoch))
+        except ProducerFenced as error:
+            self._lost = error
+            self._writer.close()
+            raise
+
+    def _unavailable(self, problem: str) -> LogUnavailable:
+        return LogUnavailable(self.topic, self.partition, "looking up", problem)
+
+    def _epoch_for(self, last: int) -> int:
+        """The epoch to open the log under: the claim's, if it is still the last one."""
+        grant = self._grant
+        if grant is None:
+            raise WriterNotOpen(self.topic, self.partition, "not open")
+        if not self._registry.holds(GROUP, self._resource, grant.fence_epoch):
+            self._come_back()
+        # The registry may be younger than the log.
+        return max(grant.fence_epoch, last + 1)
+
+    def _look_after(self) -> None:
+        """Before the log is taken again after a doubt: whether it is still this one's turn."""
+        grant = self._grant
+        try:
+            if grant is None or self._registry.holds(GROUP, self._resource, grant.fence_epoch):
+                return
+            self._come_back()
+        except OwnershipUnavailable as error:  # what fences is the log
+            log.warning("whose turn %s is could not be looked up: %s", self._resource, error)

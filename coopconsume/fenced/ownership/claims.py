@@ -1,0 +1,65 @@
+"""A claim on a log: what the registry's answers mean for a producer, and its epochs."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from coopconsume.fenced.errors import LogReplaced, ProducerBusy, ProducerFenced
+from coopconsume.fenced.ownership.model import Grant
+from coopconsume.fenced.ownership.rules import Busy, Fenced, Outcome, Replaced
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from coopconsume.fenced.log import LogId
+
+__all__ = ["ClaimedEpochs", "granted"]
+
+
+def granted(outcome: Outcome, topic: str, partition: int, epoch: int = 0) -> Grant:
+    """The grant, or why there is none.
+
+    Args:
+        outcome: The registry's answer to a claim by access mode.
+        topic: The topic.
+        partition: The partition.
+        epoch: The fence epoch that the claimant had before; 0 if none.
+
+    Raises:
+        ProducerBusy: Refused for now.
+        ProducerFenced: Refused for good.
+        LogReplaced: The topic was made anew.
+    """
+    if isinstance(outcome, Grant):
+        return outcome
+    if isinstance(outcome, Busy):
+        reason = "it is held alone, or waited for,"
+        raise ProducerBusy(topic, partition, outcome.owner, reason)
+    if isinstance(outcome, Replaced):
+        raise LogReplaced(topic, partition, outcome.known_id, outcome.found_id)
+    if isinstance(outcome, Fenced):
+        raise ProducerFenced(topic, partition, epoch, outcome.fence_epoch, outcome.owner or None)
+    raise TypeError(f"no answer to a claim by access mode: {outcome}")
+
+
+class ClaimedEpochs:
+    """A claim in a registry as a writer's source of epochs: see `EpochSource`.
+
+    Args:
+        next_epoch: Gives an epoch above the log's last one, if the claim holds.
+        check: Looks whether the claim holds, or can be made again under its epoch.
+    """
+
+    def __init__(self, next_epoch: Callable[[int], int], check: Callable[[], None]) -> None:
+        self._next = next_epoch
+        self._check = check
+
+    def next_epoch(self, log: LogId, last: int) -> int:
+        """The epoch to open a log under."""
+        del log
+        return self._next(last)
+
+    def check(self, log: LogId, epoch: int) -> None:
+        """Looks whether the log still belongs to this owner."""
+        del log, epoch
+        self._check()

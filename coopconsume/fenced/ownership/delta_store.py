@@ -1,0 +1,233 @@
+"""The registry's rows in a Delta table, for SQL eyes.
+
+One commit is one conditional update: a MERGE through a handle at the version that was read, without
+retries, so that any commit in between is a conflict. Appending blindly would let two claimants both
+write generation 1, as appends do not conflict with appends.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from datetime import UTC, datetime
+from operator import itemgetter
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+from deltalake import CommitProperties, DeltaTable, QueryBuilder
+from deltalake.exceptions import CommitFailedError, DeltaError
+
+from coopconsume.fenced.errors import OwnershipFormat, OwnershipUnavailable
+from coopconsume.fenced.ownership import wire
+
+if TYPE_CHECKING:
+    import os
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from coopconsume.fenced.ownership.model import Entry, Key, Row
+
+__all__ = ["SCHEMA", "DeltaStore"]
+
+SCHEMA = pa.schema(
+    [
+        ("kind", pa.string()),  # row: what holds now; entry: a line of history
+        ("group_id", pa.string()),
+        ("resource", pa.string()),
+        ("revision", pa.int64()),
+        ("generation", pa.int64()),
+        ("fence_epoch", pa.int64()),
+        ("owner", pa.string()),
+        ("session", pa.string()),
+        ("mode", pa.string()),
+        ("waiting", pa.int64()),
+        ("event", pa.string()),
+        ("written_at", pa.timestamp("us", "UTC")),
+        ("detail", pa.string()),  # all of it, as JSON
+    ]
+)
+_PROPERTY = "coopconsume.ownership.format"
+_LOOK = 0.1  # seconds between two looks for a newer version
+# Without retries, the loser of a race is told; with them, it would be merged into a newer version.
+_ONCE = CommitProperties(max_commit_retries=0)
+
+
+class DeltaStore:
+    """An `OwnershipStore` in a Delta table.
+
+    Heartbeats are commits, too: leases of a minute or more keep the table small.
+
+    Args:
+        target: The path or URI of the table.
+        storage_options: For an object store. The place must commit by put-if-absent, as local disks
+            and object stores with conditional puts do.
+        create: Whether to make the table if there is none.
+
+    Raises:
+        OwnershipFormat: If there is another table, or none and it is not to be made.
+        OwnershipUnavailable: If the place cannot be reached or written.
+    """
+
+    def __init__(
+        self,
+        target: str | os.PathLike[str],
+        storage_options: Mapping[str, str] | None = None,
+        *,
+        create: bool = True,
+    ) -> None:
+        self._uri = str(target)
+        self._options = dict(storage_options) if storage_options else None
+        self._known: dict[Key, Row] = {}
+        try:
+            if not DeltaTable.is_deltatable(self._uri, self._options):
+                if not create:
+                    raise OwnershipFormat(self._uri, "no Delta table", "an ownership store")
+                self._create()
+            self._table = DeltaTable(self._uri, storage_options=self._options)
+        except (DeltaError, OSError) as error:
+            raise OwnershipUnavailable(self._uri, "opening", _told(error)) from error
+        found = self._table.metadata().configuration.get(_PROPERTY)
+        if found != str(wire.FORMAT):
+            expected = f"{_PROPERTY}={wire.FORMAT}"
+            raise OwnershipFormat(self._uri, f"a table with {_PROPERTY}={found}", expected)
+        self._read_at = -1
+
+    @property
+    def place(self) -> str:
+        """The path or URI of the table."""
+        return self._uri
+
+    def rows(self) -> Mapping[Key, Row]:
+        """All rows of the newest version."""
+        try:
+            self._table.update_incremental()
+            if self._table.version() != self._read_at:
+                self._known = self._read_rows()
+                self._read_at = self._table.version()
+        except (DeltaError, OSError) as error:
+            raise OwnershipUnavailable(self._uri, "reading", _told(error)) from error
+        return self._known
+
+    def swap(self, rows: Sequence[Row], entries: Sequence[Entry]) -> bool:
+        """Puts rows by one MERGE if nothing was committed since they were read."""
+        if self._read_at < 0:
+            self.rows()
+        for row in rows:
+            known = self._known.get(row.key)
+            if row.revision != (0 if known is None else known.revision) + 1:
+                return False
+        lines = [*map(_of_row, rows), *(_of_entry(n, entry) for n, entry in enumerate(entries))]
+        source = pa.Table.from_pylist(lines, schema=SCHEMA)
+        try:
+            self._table.merge(
+                source,
+                "t.kind = 'row' AND s.kind = 'row' AND t.group_id = s.group_id "
+                "AND t.resource = s.resource",
+                source_alias="s",
+                target_alias="t",
+                commit_properties=_ONCE,
+            ).when_matched_update_all().when_not_matched_insert_all().execute()
+        except CommitFailedError:
+            return False
+        except (DeltaError, OSError) as error:
+            raise OwnershipUnavailable(self._uri, "changing", _told(error)) from error
+        return True
+
+    def history(self, keys: Iterable[Key] | None = None) -> Sequence[Entry]:
+        """Lines of history in the newest version."""
+        wanted = None if keys is None else set(keys)
+        try:
+            self._table.update_incremental()
+            found = self._query("SELECT detail FROM t WHERE kind = 'entry'")
+        except (DeltaError, OSError) as error:
+            raise OwnershipUnavailable(self._uri, "reading", _told(error)) from error
+        lines = []
+        for text in found:
+            line = wire.loads(self._uri, text)
+            entry = wire.entry_of(self._uri, line["entry"])
+            if wanted is None or (entry.group, entry.resource) in wanted:
+                lines.append(((entry.group, entry.resource, entry.revision, line["place"]), entry))
+        return [entry for _, entry in sorted(lines, key=itemgetter(0))]
+
+    def wait(self, seconds: float) -> None:
+        """Returns when there is a newer version, or after some seconds."""
+        until = time.monotonic() + seconds
+        while (left := until - time.monotonic()) > 0:
+            time.sleep(min(_LOOK, left))
+            try:
+                self._table.update_incremental()
+            except (DeltaError, OSError) as error:
+                raise OwnershipUnavailable(self._uri, "reading", _told(error)) from error
+            if self._table.version() != self._read_at:
+                return
+
+    def close(self) -> None:
+        """Nothing is held open."""
+
+    def _create(self) -> None:
+        try:
+            DeltaTable.create(
+                self._uri,
+                SCHEMA,
+                mode="error",
+                partition_by=["kind"],
+                description="Who owns which log: the ownership registry of coopconsume.",
+                configuration={_PROPERTY: str(wire.FORMAT)},
+                storage_options=self._options,
+                commit_properties=_ONCE,
+                raise_if_key_not_exists=False,
+            )
+        except (DeltaError, OSError):
+            if not DeltaTable.is_deltatable(self._uri, self._options):
+                raise  # nobody else was faster: this is why it cannot be made
+
+    def _read_rows(self) -> dict[Key, Row]:
+        texts = self._query("SELECT detail FROM t WHERE kind = 'row'")
+        rows = [wire.row_of(self._uri, wire.loads(self._uri, text)["row"]) for text in texts]
+        if len({row.key for row in rows}) != len(rows):
+            raise OwnershipFormat(self._uri, "two rows of one resource", "one row a resource")
+        return {row.key: row for row in rows}
+
+    def _query(self, sql: str) -> list[str]:
+        found = pa.table(QueryBuilder().register("t", self._table).execute(sql).read_all())
+        texts: list[str] = found["detail"].to_pylist()
+        return texts
+
+
+def _of_row(row: Row) -> dict[str, Any]:
+    holder = row.owner
+    return {
+        "kind": "row",
+        "group_id": row.group,
+        "resource": row.resource,
+        "revision": row.revision,
+        "generation": row.generation,
+        "fence_epoch": row.fence_epoch,
+        "owner": None if holder is None else holder.session.owner,
+        "session": None if holder is None else holder.session.id,
+        "mode": None if holder is None or holder.mode is None else str(holder.mode),
+        "waiting": len(row.waiters),
+        "written_at": datetime.now(UTC),
+        "detail": wire.dumps({"format": wire.FORMAT, "row": wire.plain_row(row)}).decode(),
+    }
+
+
+def _of_entry(place: int, entry: Entry) -> dict[str, Any]:
+    detail = {"format": wire.FORMAT, "place": place, "entry": wire.plain_entry(entry)}
+    return {
+        "kind": "entry",
+        "group_id": entry.group,
+        "resource": entry.resource,
+        "revision": entry.revision,
+        "generation": entry.generation,
+        "fence_epoch": entry.fence_epoch,
+        "owner": entry.owner,
+        "session": entry.session,
+        "event": entry.event,
+        "written_at": datetime.fromtimestamp(entry.at_ms / 1000, UTC),
+        "detail": wire.dumps(detail).decode(),
+    }
+
+
+def _told(error: Exception) -> str:
+    """What deltalake said, in one line and without colours."""
+    return " ".join(re.sub(r"\x1b\[[0-9;]*m|↳", " ", str(error)).split())

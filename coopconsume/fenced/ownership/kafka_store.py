@@ -1,0 +1,243 @@
+"""The registry's rows in a Kafka log: one partition, of which only the order counts.
+
+See `log_fold` for what makes a change count. The topic is kept for ever by its own settings; when
+it has grown, whoever writes puts a snapshot into it and lets Kafka drop what that stands for.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+import uuid
+from typing import TYPE_CHECKING, Any
+
+from coopconsume.fenced.errors import OwnershipFormat, OwnershipUnavailable
+from coopconsume.fenced.ownership.log_fold import OwnershipFold, change
+from coopconsume.kafka_settings import client_config
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from coopconsume.fenced.ownership.model import Entry, Key, Row
+
+__all__ = ["TOPIC", "KafkaStore"]
+
+log = logging.getLogger(__name__)
+
+TOPIC = "__fw_ownership"
+"""The topic that is used if no other is named."""
+_PATIENCE = 30.0
+_TOPIC_CONFIG = {"cleanup.policy": "delete", "retention.ms": "-1", "retention.bytes": "-1"}
+
+
+class KafkaStore:
+    """An `OwnershipStore` in a topic of one partition.
+
+    It needs the rights to read and write the topic; to make it, `CREATE`; to shorten it, `DELETE`.
+
+    Args:
+        options: How to reach Kafka: `kafka.bootstrap.servers` and other `kafka.*` settings.
+        topic: The topic.
+        create: Whether to make the topic if there is none.
+        replication_factor: Of a topic that is made; None for the brokers' default.
+        snapshot_every: Changes after which the log is shortened.
+
+    Raises:
+        OwnershipUnavailable: If Kafka cannot be reached.
+        OwnershipFormat: If the topic has several partitions, or there is none and it is not to be
+            made.
+    """
+
+    def __init__(
+        self,
+        options: Mapping[str, Any],
+        topic: str = TOPIC,
+        *,
+        create: bool = True,
+        replication_factor: int | None = None,
+        snapshot_every: int = 10_000,
+    ) -> None:
+        from kafka import KafkaConsumer, KafkaProducer, TopicPartition
+        from kafka.errors import KafkaError
+
+        self._topic = topic
+        self._config = client_config(
+            {name.removeprefix("kafka."): str(value) for name, value in options.items()}
+        )
+        self._every = snapshot_every
+        self._fold = OwnershipFold(self.place)
+        self._at = TopicPartition(topic, 0)
+        self._taken = 0
+        try:
+            self._make_topic(replication_factor, create=create)
+            self._consumer = KafkaConsumer(
+                **self._config,
+                group_id=None,
+                enable_auto_commit=False,
+                auto_offset_reset="none",
+                fetch_max_wait_ms=100,
+            )
+            # One at a time and without sequence numbers: a change written twice counts once.
+            self._producer = KafkaProducer(
+                **self._config,
+                acks="all",
+                enable_idempotence=False,
+                max_in_flight_requests_per_connection=1,
+                retry_backoff_ms=10,
+                linger_ms=0,
+            )
+            self._consumer.assign([self._at])
+            self._rewind()
+        except KafkaError as error:
+            raise OwnershipUnavailable(self.place, "opening", _told(error)) from error
+
+    @property
+    def place(self) -> str:
+        """The topic."""
+        return f"topic {self._topic}"
+
+    def rows(self) -> Mapping[Key, Row]:
+        """All rows, read up to the end of the log."""
+        self._read_to(self._end())
+        if not self._fold.is_whole:
+            raise OwnershipFormat(self.place, "a log whose beginning is gone", "a snapshot of it")
+        return self._fold.rows
+
+    def swap(self, rows: Sequence[Row], entries: Sequence[Entry]) -> bool:
+        """Appends a change, reads up to it, and says whether it counts."""
+        from kafka.errors import KafkaError
+
+        change_id = uuid.uuid4().hex
+        try:
+            sent = self._producer.send(
+                self._topic, value=change(change_id, rows, entries), partition=0
+            )
+            offset = sent.get(timeout=_PATIENCE).offset
+        except KafkaError as error:
+            raise OwnershipUnavailable(self.place, "changing", _told(error)) from error
+        counted = change_id in self._read_to(offset + 1)
+        if self._taken >= self._every:
+            self._shorten()
+        return counted
+
+    def history(self, keys: Iterable[Key] | None = None) -> Sequence[Entry]:
+        """Lines of history; of long ones the last hundred."""
+        self.rows()
+        wanted = None if keys is None else set(keys)
+        return [
+            entry
+            for entry in self._fold.entries()
+            if wanted is None or (entry.group, entry.resource) in wanted
+        ]
+
+    def wait(self, seconds: float) -> None:
+        """Returns when something was appended, or after some seconds."""
+        until = time.monotonic() + seconds
+        while (left := until - time.monotonic()) > 0:
+            if self._take(min(left, 1.0)) is not None:
+                return
+
+    def close(self) -> None:
+        """Gives the connections back."""
+        self._producer.close(timeout=5)
+        self._consumer.close()
+
+    def _make_topic(self, replication_factor: int | None, *, create: bool) -> None:
+        from kafka.admin import KafkaAdminClient, NewTopic
+        from kafka.errors import TopicAlreadyExistsError
+
+        admin = KafkaAdminClient(**self._config, bootstrap_timeout_ms=10_000)
+        try:
+            if self._topic not in admin.list_topics():
+                if not create:
+                    raise OwnershipFormat(self.place, "no such topic", "an ownership store")
+                new = NewTopic(
+                    self._topic, 1, replication_factor or -1, topic_configs=_TOPIC_CONFIG
+                )
+                try:
+                    admin.create_topics([new])
+                except TopicAlreadyExistsError:
+                    log.debug("somebody else made %s", self._topic)
+            self._await_topic(admin)
+        finally:
+            admin.close()
+
+    def _await_topic(self, admin: Any) -> None:
+        until = time.monotonic() + _PATIENCE
+        while True:
+            (found,) = admin.describe_topics([self._topic])
+            partitions = found["partitions"]
+            if not found["error_code"] and partitions and not partitions[0]["error_code"]:
+                break
+            if time.monotonic() > until:
+                raise OwnershipUnavailable(self.place, "making", "it has no leader")
+            time.sleep(0.05)
+        if len(partitions) != 1:
+            raise OwnershipFormat(self.place, f"{len(partitions)} partitions", "one partition")
+
+    def _rewind(self) -> None:
+        """Begins anew where the log begins now."""
+        start = self._consumer.beginning_offsets([self._at])[self._at]
+        self._fold = OwnershipFold(self.place)
+        self._fold.begin(start)
+        self._taken = 0
+        self._consumer.seek(self._at, start)
+
+    def _end(self) -> int:
+        from kafka.errors import KafkaError
+
+        try:
+            end: int = self._consumer.end_offsets([self._at])[self._at]
+        except KafkaError as error:
+            raise OwnershipUnavailable(self.place, "reading", _told(error)) from error
+        return end
+
+    def _read_to(self, end: int) -> set[str]:
+        """Takes in all below an offset, and returns the ids of changes that count."""
+        counted: set[str] = set()
+        until = time.monotonic() + _PATIENCE
+        while self._fold.next_offset < end:
+            found = self._take(1.0)
+            counted |= found or set()
+            if found is not None:
+                until = time.monotonic() + _PATIENCE
+            elif time.monotonic() > until:
+                raise OwnershipUnavailable(self.place, "reading", f"no record for {_PATIENCE:g} s")
+        return counted
+
+    def _take(self, seconds: float) -> set[str] | None:
+        """Takes in what there is; None if nothing came."""
+        from kafka.errors import KafkaError, OffsetOutOfRangeError
+
+        try:
+            polled = self._consumer.poll(timeout_ms=max(1, int(1000 * seconds)))
+        except OffsetOutOfRangeError:
+            self._rewind()  # shortened by another while this one was away
+            return set()
+        except KafkaError as error:
+            raise OwnershipUnavailable(self.place, "reading", _told(error)) from error
+        records = polled.get(self._at, [])
+        counted = {self._fold.take(record.offset, record.value) for record in records}
+        self._taken += len(records)
+        return {change_id for change_id in counted if change_id} if records else None
+
+    def _shorten(self) -> None:
+        """Puts a snapshot into the log, and lets Kafka drop what it stands for."""
+        from kafka.admin import KafkaAdminClient
+        from kafka.errors import KafkaError
+
+        self._taken = 0
+        upto, snapshot = self._fold.next_offset, self._fold.snapshot()
+        try:
+            self._producer.send(self._topic, value=snapshot, partition=0).get(timeout=_PATIENCE)
+            admin = KafkaAdminClient(**self._config)
+            try:
+                admin.delete_records({self._at: upto})
+            finally:
+                admin.close()
+        except KafkaError as error:  # a longer log is slower to open, and nothing else
+            log.warning("the log of %s was not shortened: %s", self.place, error)
+
+
+def _told(error: Exception) -> str:
+    return str(error) or type(error).__name__

@@ -1,0 +1,299 @@
+"""The registry of owners: claims, kept alive by heartbeats, on any store."""
+
+from __future__ import annotations
+
+import logging
+import socket
+import threading
+import time
+import uuid
+from typing import TYPE_CHECKING, Self
+
+from coopconsume.fenced.errors import OwnershipUnavailable, StaleGeneration
+from coopconsume.fenced.ownership import rules
+from coopconsume.fenced.ownership.decider import Decider
+from coopconsume.fenced.ownership.model import Grant, Holder, Row, Session
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from coopconsume.fenced.access import AccessMode
+    from coopconsume.fenced.ownership.model import Entry, Key
+    from coopconsume.fenced.ownership.store import OwnershipStore
+
+__all__ = ["OwnershipRegistry"]
+
+log = logging.getLogger(__name__)
+
+_BEATS_A_LEASE = 4
+
+
+class OwnershipRegistry:
+    """Who owns which resource, of which group: the Kafka wiki's `own`, and PIP-68's access modes.
+
+    One registry stands for one live claimant. While it is open, a thread gives signs of life for
+    all that it holds or waits for; when its process dies, others see the counter stand still for
+    the lease, on their own clocks, and pass over it. That another has taken a resource is never
+    told: one learns it at the next publish, or by `holds`.
+
+    The registry arbitrates; what fences a log are the epochs in the log itself. May be used by
+    several threads.
+
+    Args:
+        store: Where the rows are, such as `KafkaStore(options)` or `DeltaStore(path)`; closed with
+            the registry.
+        owner: A name for people; by default the host and the process.
+        lease: Seconds without a sign of life after which others take this one for dead; 0: never,
+            and no signs are given.
+    """
+
+    def __init__(
+        self, store: OwnershipStore, *, owner: str | None = None, lease: float = 10.0
+    ) -> None:
+        if lease < 0:
+            raise ValueError(f"lease must be 0 or more seconds, not {lease}")
+        name = f"{socket.gethostname()}-{uuid.uuid4().hex[:8]}" if owner is None else owner
+        self._session = Session(name, uuid.uuid4().hex)
+        self._store = store
+        self._lease = lease
+        self._decider = Decider(store, self._session)
+        self._lock = self._decider.lock
+        self._mine: set[Key] = set()
+        self._closed = threading.Event()
+        self._heart: threading.Thread | None = None
+        self._beat_every = lease / _BEATS_A_LEASE
+        self._beaten = time.monotonic()
+
+    @property
+    def session(self) -> Session:
+        """The name and the id under which this registry claims."""
+        return self._session
+
+    @property
+    def store(self) -> OwnershipStore:
+        """The store."""
+        return self._store
+
+    def own(self, group: str, resources: Mapping[str, int]) -> dict[str, Grant]:
+        """Claims resources by generation, all or none (the wiki's ``own_request``).
+
+        Of each: nobody owns it: granted, generation 1. The owner's generation is higher: refused.
+        It is equal: the owner is severed, granted the next generation. It is lower: severed,
+        granted the generation that was named. Generation 0 always claims, and starts again at 1.
+        This registry's own resource under its generation: kept as it is. The fence epoch grows with
+        every change of hands, also where the generation starts again.
+
+        Args:
+            group: The group.
+            resources: The generation that is claimed of each resource.
+
+        Returns:
+            The grant of each.
+
+        Raises:
+            StaleGeneration: One or more are owned under a higher generation; nothing was changed.
+            ValueError: If a generation is negative, or there is no resource.
+            OwnershipUnavailable: If the store cannot be reached; it is not known what was granted.
+        """
+        if not resources:
+            raise ValueError("resources must name one at least")
+        for resource, generation in resources.items():
+            if generation < 0:
+                raise ValueError(f"generation of {resource!r} must be at least 0: {generation}")
+        claim = self._claim(None)
+        steps = self._decider.change(
+            {
+                (group, resource): lambda row, g=generation: rules.own(row, claim, g)  # type: ignore[misc]
+                for resource, generation in resources.items()
+            }
+        )
+        stale = {
+            step.row.resource: (step.outcome.claimed, step.outcome.current)
+            for step in steps
+            if isinstance(step.outcome, rules.Stale)
+        }
+        if stale:
+            first = next(iter(stale))
+            raise StaleGeneration(group, first, *stale[first], stale)
+        self._keep(step.row.key for step in steps)
+        return {s.row.resource: s.outcome for s in steps if isinstance(s.outcome, Grant)}
+
+    def acquire(
+        self,
+        group: str,
+        resource: str,
+        mode: AccessMode,
+        *,
+        epoch: int | None = None,
+        topic_id: str = "",
+    ) -> rules.Outcome:
+        """Asks for a resource in an access mode; never waits.
+
+        Args:
+            group: The group.
+            resource: The resource.
+            mode: The access mode.
+            epoch: The fence epoch that this claimant had before, if it comes back.
+            topic_id: Kafka's id of the topic, for a log.
+
+        Returns:
+            A grant; `Queued`, after which `poll` tells more; or why not: `Busy`, `Fenced`,
+            `Replaced`.
+
+        Raises:
+            OwnershipUnavailable: As for `own`.
+        """
+        claim = self._claim(mode, epoch)
+        (step,) = self._decider.change(
+            {(group, resource): lambda row: rules.acquire(row, claim, topic_id)}
+        )
+        outcome = step.outcome
+        if outcome is None:
+            raise AssertionError("a claim has an outcome")
+        if isinstance(outcome, Grant | rules.Queued):
+            self._keep([(group, resource)])
+        return outcome
+
+    def poll(self, group: str, resource: str) -> rules.Outcome:
+        """Tells one that waits how it stands, and passes over those that are dead.
+
+        Returns:
+            A grant, once it was promoted; `Queued`; or `Fenced`, if it has lost its place.
+        """
+        (row,) = self._look([(group, resource)])
+        held = row.holder(self._session)
+        if held is None:
+            self._forget((group, resource))
+            owner = "" if row.owner is None else row.owner.session.owner
+            return rules.Fenced(owner, row.fence_epoch)
+        if held in row.waiters:
+            return rules.Queued(held.ticket, row.waiters.index(held))
+        return Grant(resource, row.generation, row.fence_epoch)
+
+    def wait(self, seconds: float) -> None:
+        """Returns when something may have changed in the store, or after some seconds."""
+        with self._lock:
+            # Whoever waits in a loop would keep the thread of the heartbeats from the store.
+            self._beat_if_due()
+            self._store.wait(min(seconds, self._beat_every or seconds))
+
+    def keeps(self, group: str, resource: str) -> bool:
+        """Whether this registry has or waits for a resource, as far as it knows without asking."""
+        with self._lock:
+            return (group, resource) in self._mine
+
+    def holds(self, group: str, resource: str, fence_epoch: int | None = None) -> bool:
+        """Whether this registry has a resource, alone or beside others; asked of the store.
+
+        Args:
+            group: The group.
+            resource: The resource.
+            fence_epoch: Under this epoch; None: under any.
+        """
+        row = self.show(group, resource)
+        held = row.holder(self._session)
+        is_there = held is not None and held not in row.waiters
+        return is_there and fence_epoch in (None, row.fence_epoch)
+
+    def release(self, group: str, resources: Iterable[str]) -> None:
+        """Gives resources back, or stops waiting for them; whoever waits longest comes next.
+
+        What this registry neither has nor waits for stays as it is.
+        """
+        keys = [(group, resource) for resource in resources]
+        if self._closed.is_set():
+            return
+        for key in keys:
+            self._forget(key)
+        self._decider.change(dict.fromkeys(keys, lambda row: rules.leave(row, self._session)))
+
+    def evict(self, group: str, resource: str) -> Row:
+        """Takes a resource from whoever has it, as an operator; whoever waits longest comes next.
+
+        Returns:
+            The row after it.
+        """
+        (step,) = self._decider.change({(group, resource): rules.evict})
+        return step.row
+
+    def show(self, group: str, resource: str) -> Row:
+        """A resource; one that nobody ever claimed has revision 0."""
+        with self._lock:
+            return self._store.rows().get((group, resource), Row(group, resource))
+
+    def list(self, group: str | None = None) -> Sequence[Row]:
+        """All resources, or those of a group, in order."""
+        with self._lock:
+            rows = self._store.rows()
+            return [rows[key] for key in sorted(rows) if group in (None, key[0])]
+
+    def history(self, group: str, resource: str) -> Sequence[Entry]:
+        """What befell a resource, oldest first."""
+        with self._lock:
+            return self._store.history([(group, resource)])
+
+    def close(self) -> None:
+        """Gives everything back that this registry has, and closes the store; may be repeated."""
+        if self._closed.is_set():
+            return
+        self._closed.set()
+        if self._heart is not None:
+            self._heart.join()
+        try:
+            keys = list(self._mine)
+            if keys:
+                self._decider.change(
+                    dict.fromkeys(keys, lambda row: rules.leave(row, self._session))
+                )
+        except OwnershipUnavailable as error:  # the lease will tell the others
+            log.warning("owned resources were not given back: %s", error)
+        finally:
+            self._store.close()
+
+    def __enter__(self) -> Self:
+        """Returns the registry."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Closes it."""
+        self.close()
+
+    def _claim(self, mode: AccessMode | None, epoch: int | None = None) -> Holder:
+        return Holder(self._session, mode, lease_ms=int(1000 * self._lease), epoch=epoch)
+
+    def _look(self, keys: Iterable[Key]) -> Sequence[Row]:
+        with self._lock:
+            return self._decider.current(list(keys))
+
+    def _keep(self, keys: Iterable[Key]) -> None:
+        with self._lock:
+            self._mine.update(keys)
+            if self._lease and self._heart is None and not self._closed.is_set():
+                self._heart = threading.Thread(
+                    target=self._beat, name="coopconsume-owner", daemon=True
+                )
+                self._heart.start()
+
+    def _forget(self, key: Key) -> None:
+        with self._lock:
+            self._mine.discard(key)
+
+    def _beat(self) -> None:
+        while not self._closed.wait(self._beat_every):
+            with self._lock:
+                self._beat_if_due()
+
+    def _beat_if_due(self) -> None:
+        now = time.monotonic()
+        if not self._beat_every or not self._mine or now - self._beaten < self._beat_every / 2:
+            return
+        self._beaten = now
+        alive = dict.fromkeys(self._mine, lambda row: rules.beat(row, self._session))
+        try:
+            steps = self._decider.change(alive)
+        except OwnershipUnavailable as error:  # the next beat may get through
+            log.warning("no sign of life: %s", error)
+            return
+        for step in steps:
+            if isinstance(step.outcome, rules.Fenced):
+                self._forget(step.row.key)

@@ -1,0 +1,278 @@
+"""The registry on both of its stores: a Kafka log and a Delta table."""
+
+from __future__ import annotations
+
+import threading
+import uuid
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from deltalake import DeltaTable
+
+from coopconsume.errors import OwnershipFormat, OwnershipUnavailable, StaleGeneration
+from coopconsume.fenced.access import AccessMode
+from coopconsume.fenced.ownership import (
+    Busy,
+    DeltaStore,
+    Fenced,
+    Grant,
+    KafkaStore,
+    OwnershipRegistry,
+    Queued,
+    Row,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    from coopconsume.fenced.ownership import OwnershipStore
+    from coopconsume.local_kafka import LocalKafka
+    from tests.conftest import TopicFactory
+
+pytestmark = pytest.mark.broker
+SHARED, ALONE, FENCING, WAIT = AccessMode
+
+
+@pytest.fixture(params=["kafka", "delta"])
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Callable[[], OwnershipStore]]:
+    """Return what opens the same store once more."""
+    opened: list[OwnershipStore] = []
+    name = f"ownership-{uuid.uuid4().hex[:8]}"
+
+    def open_store() -> OwnershipStore:
+        if request.param == "delta":
+            found: Any = DeltaStore(tmp_path / "owners")
+        else:
+            kafka: LocalKafka = request.getfixturevalue("kafka")
+            found = KafkaStore({"kafka.bootstrap.servers": kafka.bootstrap_servers}, name)
+        opened.append(found)
+        return found
+
+    yield open_store
+    while _CLAIMANTS:
+        _CLAIMANTS.pop().close()
+    for found in opened:
+        found.close()
+
+
+Opens = "Callable[[], OwnershipStore]"
+_CLAIMANTS: list[OwnershipRegistry] = []
+
+
+def registry(store: Opens, owner: str, lease: float = 0) -> OwnershipRegistry:
+    """A claimant of its own."""
+    _CLAIMANTS.append(OwnershipRegistry(store(), owner=owner, lease=lease))
+    return _CLAIMANTS[-1]
+
+
+def until_granted(waiter: OwnershipRegistry, timeout: float = 60) -> Grant:
+    """Wait as a waiter does, until it is promoted."""
+    done = threading.Event()
+    timer = threading.Timer(timeout, done.set)
+    timer.start()
+    try:
+        while not done.is_set():
+            found = waiter.poll("g", "log")
+            if not isinstance(found, Queued):
+                assert isinstance(found, Grant)
+                return found
+            waiter.wait(0.2)
+    finally:
+        timer.cancel()
+    raise AssertionError("was not promoted")
+
+
+def test_own_by_generation(store: Opens) -> None:
+    """The wiki's table over two claimants; all or nothing; the history tells it."""
+    anna, ben = registry(store, "anna"), registry(store, "ben")
+    assert anna.own("g", {"a": 3, "b": 1}) == {"a": Grant("a", 1, 1), "b": Grant("b", 1, 1)}
+    assert anna.own("g", {"a": 1}) == {"a": Grant("a", 1, 1)}
+    assert ben.own("g", {"b": 5}) == {"b": Grant("b", 5, 2)}
+    with pytest.raises(StaleGeneration) as caught:
+        anna.own("g", {"a": 1, "b": 4, "c": 1})
+    assert (caught.value.resource, caught.value.refused) == ("b", {"b": (4, 5)})
+    assert ben.show("g", "c") == Row("g", "c")
+    assert ben.own("g", {"a": 1, "b": 0}) == {"a": Grant("a", 2, 2), "b": Grant("b", 1, 3)}
+    assert (anna.holds("g", "a"), ben.holds("g", "a"), ben.holds("g", "a", 1)) == (
+        False,
+        True,
+        False,
+    )
+    ben.release("g", ["a", "b", "never claimed"])
+    assert anna.own("g", {"b": 9}) == {"b": Grant("b", 1, 4)}
+    assert anna.own("other", {"b": 9}) == {"b": Grant("b", 1, 1)}
+    told = [(entry.event, entry.owner, entry.fence_epoch) for entry in anna.history("g", "a")]
+    assert told == [
+        ("owned", "anna", 1), ("severed", "anna", 2), ("owned", "ben", 2), ("released", "ben", 2),
+    ]  # fmt: skip
+    assert [row.key for row in anna.list()] == [("g", "a"), ("g", "b"), ("other", "b")]
+    assert [row.key for row in ben.list("g")] == [("g", "a"), ("g", "b")]
+
+
+def test_what_is_asked_badly_is_refused(store: Opens) -> None:
+    """Before anything is written."""
+    anna = registry(store, "anna")
+    for wrong in ({}, {"a": -1}):
+        with pytest.raises(ValueError, match=r"resource|generation"):
+            anna.own("g", wrong)
+    with pytest.raises(ValueError, match="lease"):
+        OwnershipRegistry(anna.store, lease=-1)
+    assert anna.list() == []
+
+
+def test_the_access_modes(store: Opens) -> None:
+    """Shared beside shared, alone by turns, and everybody fenced at once."""
+    anna, ben, carl = (registry(store, name) for name in ("anna", "ben", "carl"))
+    assert anna.acquire("g", "log", SHARED) == Grant("log", 0, 0)
+    assert ben.acquire("g", "log", SHARED) == Grant("log", 0, 0)
+    assert carl.acquire("g", "log", ALONE) == Fenced("anna", 0)
+    assert carl.acquire("g", "log", WAIT) == Queued(1, 0)
+    assert anna.acquire("g", "log", SHARED) == Grant("log", 0, 0)
+    anna.release("g", ["log"])
+    assert anna.acquire("g", "log", SHARED) == Busy("carl")
+    assert carl.poll("g", "log") == Queued(1, 0)
+    ben.release("g", ["log"])
+    assert carl.poll("g", "log") == Grant("log", 1, 1)
+    assert ben.acquire("g", "log", WAIT) == Queued(2, 0)
+    assert anna.acquire("g", "log", FENCING) == Grant("log", 2, 2)
+    assert ben.poll("g", "log") == Fenced("anna", 2)
+    assert not carl.holds("g", "log")
+
+
+def test_waiting_that_is_given_up_leaves_nothing_behind(store: Opens) -> None:
+    """Neither a ticket nor an owner, whoever closes first."""
+    anna, ben, carl = (registry(store, name) for name in ("anna", "ben", "carl"))
+    anna.acquire("g", "log", ALONE)
+    ben.acquire("g", "log", WAIT)
+    carl.acquire("g", "log", WAIT)
+    ben.release("g", ["log"])
+    anna.close()
+    assert carl.poll("g", "log") == Grant("log", 1, 2)
+    carl.close()
+    row = ben.show("g", "log")
+    assert (row.is_free, row.holders) == (True, ())
+
+
+def test_the_dead_are_passed_over(store: Opens) -> None:
+    """An owner and the head of the queue, both without a sign of life; who lives keeps its turn."""
+    anna, ben = registry(store, "anna", 0.6), registry(store, "ben", 0.6)
+    carl = registry(store, "carl", 20)
+    anna.acquire("g", "log", ALONE)
+    ben.acquire("g", "log", WAIT)
+    carl.acquire("g", "log", WAIT)
+    for dead in (anna, ben):  # as if their processes had been killed
+        dead._closed.set()
+    assert until_granted(carl).fence_epoch in (2, 3)  # ben may have died as the owner, or before
+    told = [(e.event, e.owner) for e in carl.history("g", "log")][3:]
+    assert ("expired", "anna") in told
+    assert ("expired", "ben") in told
+    assert told[-1] == ("promoted", "carl")
+
+
+def test_who_lives_is_left_alone(store: Opens) -> None:
+    """An owner whose counter moves keeps its log, however long others look at it."""
+    anna, ben = registry(store, "anna", 2), registry(store, "ben", 2)
+    anna.acquire("g", "log", ALONE)
+    ben.acquire("g", "log", WAIT)
+    first = anna.show("g", "log").owner
+    assert first is not None
+    beats = first.heartbeat
+    while beats < first.heartbeat + 6:  # more than a lease's worth of them
+        assert isinstance(ben.poll("g", "log"), Queued)
+        ben.wait(0.3)
+        owner = ben.show("g", "log").owner
+        assert owner is not None
+        assert owner.session == anna.session
+        beats = owner.heartbeat
+    anna.close()
+    assert until_granted(ben) == Grant("log", 1, 2)
+
+
+def test_claimants_at_once_never_share_an_epoch(store: Opens) -> None:
+    """Several claim in a hurry: each fence epoch and each generation is one claimant's."""
+    grants: list[tuple[str, Grant]] = []
+
+    def claim(name: str) -> None:
+        with registry(store, name) as mine:
+            for _ in range(5):
+                current = mine.show("g", "log").generation
+                try:
+                    grant = mine.own("g", {"log": current or 1})["log"]
+                except StaleGeneration:
+                    continue
+                if not grants or grants[-1][1] != grant:
+                    grants.append((name, grant))
+
+    threads = [threading.Thread(target=claim, args=(name,)) for name in ("anna", "ben", "carl")]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(120)
+    owners: dict[int, str] = {}
+    for name, grant in grants:
+        assert owners.setdefault(grant.fence_epoch, name) == name
+    with registry(store, "last") as last:
+        history = last.history("g", "log")
+    owned = [entry.fence_epoch for entry in history if entry.event == "owned"]
+    assert owned == list(range(1, len(owned) + 1))
+    assert set(owners) <= set(owned)
+
+
+def test_an_operator_takes_a_resource_from_whoever_has_it(store: Opens) -> None:
+    """Who waited comes next."""
+    anna, ben, boss = (registry(store, name) for name in ("anna", "ben", "boss"))
+    anna.acquire("g", "log", ALONE)
+    ben.acquire("g", "log", WAIT)
+    after = boss.evict("g", "log")
+    assert after.is_owned_by(ben.session)
+    assert ben.poll("g", "log") == Grant("log", 1, 2)
+    assert boss.evict("g", "log").is_free
+    assert boss.evict("g", "log").revision == after.revision + 1
+    assert anna.acquire("g", "log", ALONE, epoch=1) == Fenced("", 2)
+    assert ben.acquire("g", "log", ALONE, epoch=2) == Grant("log", 1, 3)
+
+
+def test_another_table_is_no_store(tmp_path: Path) -> None:
+    """A Delta table of somebody else is left alone, and so is a place that cannot be written."""
+    import pyarrow as pa
+
+    DeltaTable.create(str(tmp_path / "other"), pa.schema([("a", pa.int64())]))
+    with pytest.raises(OwnershipFormat, match="another place"):
+        DeltaStore(tmp_path / "other")
+    (tmp_path / "file").write_text("")
+    with pytest.raises(OwnershipUnavailable):
+        DeltaStore(tmp_path / "file" / "table")
+
+
+def test_another_topic_is_no_store(kafka: LocalKafka, topic: TopicFactory, produce: Any) -> None:
+    """Several partitions, records of somebody else."""
+    at = {"kafka.bootstrap.servers": kafka.bootstrap_servers}
+    with pytest.raises(OwnershipFormat, match="2 partitions"):
+        KafkaStore(at, topic(2))
+    name = topic(1)
+    produce(name, [(None, b"hello")])
+    store = KafkaStore(at, name)
+    with pytest.raises(OwnershipFormat, match="no JSON"):
+        store.rows()
+    store.close()
+
+
+def test_a_log_that_is_shortened_says_the_same(kafka: LocalKafka) -> None:
+    """Snapshots stand for what is dropped: for readers that stay, were away, or are new."""
+    at = {"kafka.bootstrap.servers": kafka.bootstrap_servers}
+    name = f"ownership-{uuid.uuid4().hex[:8]}"
+    anna = OwnershipRegistry(KafkaStore(at, name, snapshot_every=5), owner="anna", lease=0)
+    ben = OwnershipRegistry(KafkaStore(at, name), owner="ben", lease=0)
+    ben.own("g", {"kept": 1})
+    for generation in range(1, 18):
+        anna.own("g", {"log": 0})
+        assert anna.own("g", {"log": generation + 1})["log"].generation == generation + 1
+    new = OwnershipRegistry(KafkaStore(at, name), owner="new", lease=0)
+    start = new.store._consumer.beginning_offsets([new.store._at])[new.store._at]  # type: ignore[attr-defined]
+    assert start > 20
+    assert new.list() == anna.list() == ben.list()
+    assert new.history("g", "log") == anna.history("g", "log")
+    assert new.own("g", {"log": 18})["log"] == Grant("log", 19, 35)
+    for claimant in (anna, ben, new):
+        claimant.close()

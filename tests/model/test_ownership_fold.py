@@ -1,0 +1,182 @@
+"""The registry's log: which change counts, whatever order they come in, and from any snapshot."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from coopconsume.errors import OwnershipFormat
+from coopconsume.fenced.access import AccessMode
+from coopconsume.fenced.ownership import rules, wire
+from coopconsume.fenced.ownership.log_fold import OwnershipFold, change
+from coopconsume.fenced.ownership.model import Entry, Holder, Row, Session
+
+NAMES = ("anna", "ben", "carl")
+RESOURCES = ("a", "b")
+
+# Each writer decides on what it saw after some record, which may be long ago.
+intents = st.lists(
+    st.tuples(
+        st.sampled_from(NAMES),
+        st.sets(st.sampled_from(RESOURCES), min_size=1),
+        st.sampled_from([*AccessMode, "own", "leave", "beat", "again", "snapshot"]),
+        st.integers(0, 3),
+    ),
+    max_size=25,
+)
+
+
+def decided(row: Row, name: str, what: object) -> rules.Step:
+    """What a claimant makes of a row."""
+    session = Session(name, name)
+    if what == "own":
+        return rules.own(row, Holder(session, lease_ms=5), row.generation)
+    if what == "leave":
+        return rules.leave(row, session)
+    if what == "beat":
+        return rules.beat(row, session)
+    assert isinstance(what, AccessMode)
+    return rules.acquire(row, Holder(session, what, epoch=row.fence_epoch), "an id")
+
+
+class Log:
+    """A log as its writers make it, with a naive account of what counts."""
+
+    def __init__(self) -> None:
+        self.records: list[bytes] = []
+        self.states: list[dict[str, Row]] = [{}]  # after each record
+        self.lines: list[Entry] = []
+
+    def write(self, name: str, resources: set[str], what: object, behind: int) -> None:
+        now = self.states[-1]
+        if what == "again" and self.records:
+            self.records.append(self.records[-1])  # written twice: the first one counts
+            self.states.append(now)
+            return
+        if what in ("again", "snapshot"):
+            return
+        seen = self.states[max(0, len(self.states) - 1 - behind)]
+        steps = []
+        for resource in sorted(resources):
+            row = seen.get(resource, Row("g", resource))
+            step = decided(row, name, what)
+            if step.row is not row:
+                steps.append(step)
+        if not steps:
+            return
+        lines = [
+            Entry("g", s.row.resource, s.row.revision, event, who.owner, who.id, 1, 1)
+            for s in steps
+            for event, who in s.happened
+        ]
+        rows = [step.row for step in steps]
+        self.records.append(change(f"change-{len(self.records)}", rows, lines))
+        untouched = all(now.get(s.row.resource) == seen.get(s.row.resource) for s in steps)
+        if untouched:
+            now = now | {row.resource: row for row in rows}
+            self.lines += lines
+        self.states.append(now)
+
+
+def folded(records: list[tuple[int, bytes]], start: int = 0) -> OwnershipFold:
+    """A fold of records, from where the log begins."""
+    fold = OwnershipFold("here")
+    fold.begin(start)
+    for offset, value in records:
+        fold.take(offset, value)
+    return fold
+
+
+def state_of(fold: OwnershipFold) -> tuple[dict[str, Row], list[Entry]]:
+    """Rows and history."""
+    return {row.resource: row for row in fold.rows.values()}, fold.entries()
+
+
+@settings(max_examples=300)
+@given(intents)
+def test_a_change_counts_if_nothing_came_in_between(steps: list) -> None:
+    """All rows of it or none, once; and the history is that of what counted."""
+    log = Log()
+    for step in steps:
+        log.write(*step)
+    rows, lines = state_of(folded(list(enumerate(log.records))))
+    assert rows == log.states[-1]
+    assert lines == sorted(log.lines, key=lambda line: line.resource)
+
+
+@settings(max_examples=300)
+@given(intents, st.data())
+def test_a_log_cut_anywhere_below_a_snapshot_says_the_same(
+    steps: list, data: st.DataObject
+) -> None:
+    """Also where changes were written between what a snapshot tells and its own place."""
+    log = Log()
+    for step in steps:
+        log.write(*step)
+    whole = list(enumerate(log.records))
+    taken = data.draw(st.integers(0, len(whole)), label="taken in by the one who writes it")
+    late = data.draw(st.integers(0, len(whole) - taken), label="written before it lands")
+    place = taken + late
+    snapshot = folded(whole[:taken]).snapshot()
+    written = [
+        *whole[:place],
+        (place, snapshot),
+        *((offset + 1, value) for offset, value in whole[place:]),
+    ]
+    start = data.draw(st.integers(0, taken), label="where the log begins now")
+    fold = folded(written[start:], start)
+    assert fold.is_whole
+    assert state_of(fold) == state_of(folded(whole))
+    assert fold.next_offset == len(written)
+
+
+def test_a_snapshot_that_is_too_old_is_not_used() -> None:
+    """A log was cut above what it tells: the next one is needed."""
+    log = Log()
+    for number in range(4):
+        log.write(NAMES[number % 2], {"a"}, "own", 0)
+    old, new = folded(list(enumerate(log.records))[:1]), folded(list(enumerate(log.records)))
+    records = [*enumerate(log.records), (4, old.snapshot())]
+    fold = folded(records[3:], 3)
+    assert not fold.is_whole
+    fold.take(5, new.snapshot())
+    assert fold.is_whole
+    assert state_of(fold) == state_of(new)
+
+
+@given(st.sampled_from(NAMES), st.sampled_from(AccessMode), st.none() | st.integers(0, 9))
+def test_rows_and_lines_come_back_as_they_were(
+    name: str, mode: AccessMode, epoch: int | None
+) -> None:
+    """Through the JSON of every store."""
+    holder = Holder(Session(name, "1"), mode, 3, 4, 5, epoch)
+    row = Row("g", "r", 1, 2, 3, holder, (holder,), (holder, replace(holder, mode=None)), 6)
+    again = wire.loads("here", wire.dumps({"format": wire.FORMAT, "row": wire.plain_row(row)}))
+    assert wire.row_of("here", again["row"]) == row
+    entry = Entry("g", "r", 1, "owned", name, "1", 2, 3, 4)
+    assert wire.entry_of("here", wire.plain_entry(entry)) == entry
+
+
+@pytest.mark.parametrize(
+    ("value", "problem"),
+    [
+        (None, "no JSON"),
+        (b"\xff", "no JSON"),
+        (b"[]", "other JSON"),
+        (b'{"format": 99}', "format 99"),
+        (b'{"format": 1, "kind": "change", "id": "x", "entries": []}', "without rows"),
+        (b'{"format": 1, "kind": "change", "id": "x", "rows": [{"group": "g"}]}', "a row with"),
+        (
+            b'{"format": 1, "kind": "change", "id": "x", "rows": [], "entries": [{"x": 1}]}',
+            "an entry",
+        ),
+    ],
+)
+def test_what_is_none_of_ours_is_told(value: bytes | None, problem: str) -> None:
+    """And where it stands."""
+    with pytest.raises(OwnershipFormat, match=problem) as caught:
+        folded([(0, value)])  # type: ignore[list-item]
+    assert caught.value.place == "here"
