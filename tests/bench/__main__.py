@@ -16,6 +16,7 @@ from tests.bench.fenced import fenced
 from tests.bench.figures import WARM_UPS
 from tests.bench.ground import prepared, surroundings
 from tests.bench.group import group
+from tests.bench.owners import owners
 from tests.bench.sleep import sleep
 from tests.bench.store import store
 from tests.bench.throughput import throughput
@@ -34,6 +35,7 @@ _BENCHMARKS: dict[str, Callable[[Ground, Callable[[str], None]], list[Report]]] 
     "group": group,
     "store": store,
     "fenced": fenced,
+    "owners": owners,
 }
 _PLACE = re.compile(r"(<!-- bench:begin -->\n).*?(<!-- bench:end -->)", re.DOTALL)
 

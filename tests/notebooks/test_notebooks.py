@@ -60,5 +60,6 @@ def test_a_notebook_runs_from_top_to_bottom(stem: str, tmp_path: Path) -> None:
         if cell.cell_type == "code" and "offset_map(" in cell.source and "import" not in cell.source
         for output in cell.outputs
     ]
-    assert shown
+    draws = any("offset_map" in cell.source for cell in notebook.cells)
+    assert bool(shown) == draws
     assert all("image/png" in output.data for output in shown)
