@@ -1,0 +1,177 @@
+"""Micro-batches into a Delta table, as long as the job's epoch is in force, each one once.
+
+Delta keeps one number for each application that writes to a table (`txnAppId`, `txnVersion`), skips
+silently what comes with an equal or lower one, and lets only one of two writers go on that change
+the same application's number at once. Here that number is the epoch before the batch, so a job of
+an earlier epoch is refused whatever it does; and as skipping is silent, the number is read back.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from coopconsume.fenced.errors import BatchRefused, SinkUnavailable
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from pyspark.sql import DataFrame
+
+__all__ = ["FencedDeltaSink", "Mark", "Todo", "decide"]
+
+_BATCHES: Final = 1 << 40
+_EPOCHS: Final = 1 << 23  # both together are what a Delta version may be
+_TRIES: Final = 20
+
+
+@dataclass(frozen=True, order=True)
+class Mark:
+    """What a table knows of a job.
+
+    Attributes:
+        epoch: The epoch in force; 0 if none ever was.
+        batches: The batches below this number are in the table.
+    """
+
+    epoch: int = 0
+    batches: int = 0
+
+    @classmethod
+    def of(cls, version: int | None) -> Mark:
+        """The mark that a `txnVersion` stands for."""
+        return cls(*divmod(version or 0, _BATCHES))
+
+    @property
+    def version(self) -> int:
+        """As a `txnVersion`: of two marks the later one has the greater."""
+        return self.epoch * _BATCHES + self.batches
+
+
+@dataclass(frozen=True)
+class Todo:
+    """What to do with a batch: nothing, or write under a mark; without rows to open an epoch."""
+
+    mark: Mark | None
+    with_rows: bool = False
+
+
+def decide(found: Mark, epoch: int, batch: int) -> Todo | None:
+    """What a job has to do, by what the table knows of it.
+
+    Returns:
+        None if its epoch is over.
+    """
+    if found.epoch > epoch:
+        return None
+    if found.epoch < epoch:
+        # What is in the table may only be asked when earlier epochs cannot add to it any more.
+        return Todo(Mark(epoch, found.batches))
+    return Todo(None) if batch < found.batches else Todo(Mark(epoch, batch + 1), with_rows=True)
+
+
+class FencedDeltaSink:
+    """A function for `foreachBatch`: appends each micro-batch once, if the job's epoch is in force.
+
+    Of several runs of a job the one with the highest epoch writes; a zombie's batch is refused
+    before it is in the table, also when both write at once. The first batch under a new epoch
+    opens it, by a commit without rows. Spark must write to the table by a path.
+
+    Example:
+        >>> epoch = registry.own("jobs", {"orders": 1})["orders"].fence_epoch
+        >>> sink = FencedDeltaSink("/data/orders", "orders", epoch)
+        >>> stream.writeStream.foreachBatch(sink).start()
+
+    Args:
+        path: Path or URI of the table; made by the first batch.
+        job: Name of the job: the same for all of its runs, and of nobody else who writes there.
+        epoch: The run's epoch, such as a `Grant.fence_epoch`: from 1 to 8,388,607.
+        storage_options: For reading the table's marks from an object store.
+
+    Raises:
+        ValueError: If the epoch is out of range, or the name is empty.
+    """
+
+    def __init__(
+        self,
+        path: str,
+        job: str,
+        epoch: int,
+        storage_options: Mapping[str, str] | None = None,
+    ) -> None:
+        if not 1 <= epoch < _EPOCHS:
+            raise ValueError(f"epoch must be from 1 to {_EPOCHS - 1}, not {epoch}")
+        if not job:
+            raise ValueError("job must have a name")
+        self.path, self.job, self.epoch = str(path), job, epoch
+        self._options = dict(storage_options) if storage_options else None
+
+    def __call__(self, batch: DataFrame, batch_id: int) -> None:
+        """Writes a micro-batch.
+
+        Args:
+            batch: The rows.
+            batch_id: Spark's number of it.
+
+        Raises:
+            BatchRefused: The job's epoch is over: this run writes nothing any more.
+            SinkUnavailable: It could not be written; call again.
+        """
+        problem = "others kept writing to it"
+        conflicts = _conflicts()  # before anything is raised, as it decides on the type
+        for _ in range(_TRIES):
+            todo = decide(self.mark(), self.epoch, batch_id)
+            if todo is None:
+                raise BatchRefused(self.path, self.job, self.epoch, self.mark().epoch, batch_id)
+            if todo.mark is None:
+                return
+            rows = batch if todo.with_rows else batch.limit(0)
+            try:
+                self._append(rows, todo.mark)
+            except conflicts as error:
+                problem = _told(error)
+        raise SinkUnavailable(self.path, self.job, problem)
+
+    def mark(self) -> Mark:
+        """What the table knows of the job now.
+
+        Raises:
+            SinkUnavailable: The table cannot be read.
+        """
+        from deltalake import DeltaTable
+        from deltalake.exceptions import DeltaError, TableNotFoundError
+
+        try:
+            table = DeltaTable(self.path, storage_options=self._options)
+            return Mark.of(table.transaction_version(self._app))
+        except TableNotFoundError:
+            return Mark()
+        except (DeltaError, OSError) as error:
+            raise SinkUnavailable(self.path, self.job, _told(error)) from error
+
+    @property
+    def _app(self) -> str:
+        return f"coopconsume.fenced.{self.job}"
+
+    def _append(self, rows: DataFrame, mark: Mark) -> None:
+        writer = rows.write.format("delta").mode("append").option("txnAppId", self._app)
+        writer.option("txnVersion", mark.version).save(self.path)
+
+
+def _conflicts() -> tuple[type[Exception], ...]:
+    """What Delta raises where somebody else wrote at the same time: of no common base."""
+    from delta import exceptions
+
+    with suppress(ImportError):  # which makes them of what a JVM in this process raises
+        import delta.exceptions.captured  # noqa: F401
+    return (
+        exceptions.ConcurrentAppendException, exceptions.ConcurrentDeleteDeleteException,
+        exceptions.ConcurrentDeleteReadException, exceptions.ConcurrentTransactionException,
+        exceptions.ConcurrentWriteException, exceptions.MetadataChangedException,
+        exceptions.ProtocolChangedException,
+    )  # fmt: skip
+
+
+def _told(error: Exception) -> str:
+    return " ".join(str(error).split())[:500]

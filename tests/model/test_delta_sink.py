@@ -1,0 +1,80 @@
+"""The decisions of the fenced Delta sink: runs of a job at once, stopped and woken anywhere."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from coopconsume.fenced.delta_sink import FencedDeltaSink, Mark, decide
+
+
+class Table:
+    """Delta's promise: one number a job; equal or lower ones are skipped, silently."""
+
+    def __init__(self) -> None:
+        self.version = 0
+        self.batches: list[tuple[int, int]] = []  # epoch and batch of each that was written
+
+    def append(self, mark: Mark, read: int, *, batch: tuple[int, int] | None) -> bool:
+        if self.version != read:
+            return False  # a concurrent change of the same number
+        if mark.version > self.version:
+            self.version = mark.version
+            if batch is not None:
+                self.batches.append(batch)
+        return True
+
+
+def run(epoch: int, first: int, table: Table):
+    """A run of a job as a generator that stops before each look and each write."""
+    batch = first
+    while True:
+        yield
+        read = table.version
+        todo = decide(Mark.of(read), epoch, batch)
+        if todo is None:
+            return
+        if todo.mark is None:
+            batch += 1
+            continue
+        yield
+        table.append(todo.mark, read, batch=(epoch, batch) if todo.with_rows else None)
+
+
+@settings(max_examples=500)
+@given(
+    st.lists(st.integers(0, 3), max_size=80), st.lists(st.integers(0, 2), min_size=3, max_size=3)
+)
+def test_each_batch_is_there_once_and_epochs_do_not_mix(turns: list, behind: list) -> None:
+    """Each run starts at a batch that may have been written before, whoever is woken when."""
+    table = Table()
+    runs = {}
+    for turn in turns:
+        if turn not in runs:
+            done = len(table.batches)
+            first = max(0, done - behind[turn]) if turn < 3 else done
+            runs[turn] = run(len(runs) + 1, first, table)
+        next(runs[turn], None)
+    written = [batch for _, batch in table.batches]
+    assert written == list(range(len(written)))
+    epochs = [epoch for epoch, _ in table.batches]
+    assert epochs == sorted(epochs)
+
+
+@given(st.integers(0, 2**23 - 1), st.integers(0, 2**40 - 1))
+def test_a_mark_is_one_number(epoch: int, batches: int) -> None:
+    """In the order of epochs, then batches; and it fits into Delta's."""
+    mark = Mark(epoch, batches)
+    assert Mark.of(mark.version) == mark
+    assert mark.version < 2**63
+    assert (Mark(epoch, 2**40 - 1).version < Mark(epoch + 1, 0).version) is True
+
+
+def test_a_sink_needs_an_epoch_and_a_name() -> None:
+    """Before anything is written."""
+    for epoch in (0, 2**23):
+        with pytest.raises(ValueError, match="epoch"):
+            FencedDeltaSink("table", "job", epoch)
+    with pytest.raises(ValueError, match="name"):
+        FencedDeltaSink("table", "", 1)
