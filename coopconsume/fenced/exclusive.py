@@ -99,9 +99,8 @@ class ExclusiveProducer:
         self.topic, self.partition, self.mode = topic, partition, AccessMode(mode)
         settings = Settings.parse(options)
         self._engine = make_engine(engine, settings, timeout) if isinstance(engine, str) else engine
-        kafka = {name: value for name, value in options.items() if name.startswith("kafka.")}
         self._registry = OwnershipRegistry(
-            KafkaStore(kafka) if store is None else store, owner=owner, lease=lease
+            KafkaStore(options) if store is None else store, owner=owner, lease=lease
         )
         self._writer = FencedWriter(
             options, topic, partition, visibility=visibility, owner=self._registry.session.owner,

@@ -62,6 +62,14 @@ def test_each_batch_is_there_once_and_epochs_do_not_mix(turns: list, behind: lis
     assert epochs == sorted(epochs)
 
 
+@given(st.integers(0, 5), st.integers(0, 5), st.integers(1, 5), st.integers(0, 5))
+def test_a_run_is_refused_if_and_only_if_its_epoch_is_over(
+    in_force: int, batches: int, epoch: int, batch: int
+) -> None:
+    """Also for a batch that is in the table: it must stop, not go on."""
+    assert (decide(Mark(in_force, batches), epoch, batch) is None) == (epoch < in_force)
+
+
 @given(st.integers(0, 2**23 - 1), st.integers(0, 2**40 - 1))
 def test_a_mark_is_one_number(epoch: int, batches: int) -> None:
     """In the order of epochs, then batches; and it fits into Delta's."""

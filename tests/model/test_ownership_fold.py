@@ -147,6 +147,14 @@ def test_a_snapshot_that_is_too_old_is_not_used() -> None:
     assert state_of(fold) == state_of(new)
 
 
+def test_a_change_that_follows_on_nothing_does_not_count() -> None:
+    """A revision beyond the next one: what it follows on is not in the log."""
+    first, third = Row("g", "a", revision=1), Row("g", "a", revision=3)
+    fold = folded([(0, change("one", [first], []))])
+    assert fold.take(1, change("three", [third], [])) is None
+    assert state_of(fold) == ({"a": first}, [])
+
+
 @given(st.sampled_from(NAMES), st.sampled_from(AccessMode), st.none() | st.integers(0, 9))
 def test_rows_and_lines_come_back_as_they_were(
     name: str, mode: AccessMode, epoch: int | None

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from coopconsume.fenced.errors import OwnershipFormat, OwnershipUnavailable
 from coopconsume.fenced.ownership.log_fold import OwnershipFold, change
-from coopconsume.kafka_settings import client_config
+from coopconsume.fenced.settings import Settings
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -36,13 +36,14 @@ class KafkaStore:
     It needs the rights to read and write the topic; to make it, `CREATE`; to shorten it, `DELETE`.
 
     Args:
-        options: How to reach Kafka: `kafka.bootstrap.servers` and other `kafka.*` settings.
+        options: How to reach Kafka: as for `FencedWriter`.
         topic: The topic.
         create: Whether to make the topic if there is none.
         replication_factor: Of a topic that is made; None for the brokers' default.
         snapshot_every: Changes after which the log is shortened.
 
     Raises:
+        OptionError: If an option makes no sense.
         OwnershipUnavailable: If Kafka cannot be reached.
         OwnershipFormat: If the topic has several partitions, or there is none and it is not to be
             made.
@@ -61,9 +62,7 @@ class KafkaStore:
         from kafka.errors import KafkaError
 
         self._topic = topic
-        self._config = client_config(
-            {name.removeprefix("kafka."): str(value) for name, value in options.items()}
-        )
+        self._config = Settings.parse(options).client_config()
         self._every = snapshot_every
         self._fold = OwnershipFold(self.place)
         self._at = TopicPartition(topic, 0)
