@@ -19,6 +19,8 @@ from tests.bench.group import group
 from tests.bench.owners import owners
 from tests.bench.sleep import sleep
 from tests.bench.store import store
+from tests.bench.processing import processing
+from tests.bench.slots import slots
 from tests.bench.throughput import throughput
 
 if TYPE_CHECKING:
@@ -36,6 +38,8 @@ _BENCHMARKS: dict[str, Callable[[Ground, Callable[[str], None]], list[Report]]] 
     "store": store,
     "fenced": fenced,
     "owners": owners,
+    "slots": slots,
+    "processing": processing,
 }
 _PLACE = re.compile(r"(<!-- bench:begin -->\n).*?(<!-- bench:end -->)", re.DOTALL)
 

@@ -68,16 +68,23 @@ class Ground:
         """A new path in the run's folder."""
         return self.folder / f"{name}-{next(self._numbers)}"
 
-    def load(self, topic: str, records: int, keys: int, value_bytes: int) -> None:
-        """Create a topic of one partition and fill it through Spark's Kafka sink, in order."""
+    def load(
+        self, topic: str, records: int, keys: int, value_bytes: int, *, zipf: bool = False
+    ) -> None:
+        """Create a topic of one partition and fill it through Spark's Kafka sink, in order.
+
+        Keys come in turn, or by Zipf's law of exponent 1, the same in every run.
+        """
         from pyspark.sql import functions as F
 
         self.broker.create_topic(topic, 1)
         number = F.col("id").cast("string")
+        # The inverse of Zipf's distribution, with the sum of 1/k taken for a logarithm.
+        rank = F.floor(F.pow(F.lit(float(keys)), F.rand(7))) if zipf else F.col("id") % keys
         (
             self.spark.range(0, records, 1, 1)
             .select(
-                F.concat(F.lit("key-"), F.col("id") % keys).cast("binary").alias("key"),
+                F.concat(F.lit("key-"), rank).cast("binary").alias("key"),
                 F.rpad(number, value_bytes, ".").cast("binary").alias("value"),
             )
             .write.format("kafka")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import time
 import zlib
@@ -37,16 +38,82 @@ class Sleeper:
         self.folder = folder
         self.noted_by = 0
 
-    def __call__(self, record: Record) -> None:
-        """Handle one record."""
+    def note(self) -> None:
+        """Note that this process handles records, once."""
         if self.noted_by != os.getpid():
             self.noted_by = os.getpid()
             Path(self.folder, f"{time.time_ns()}-{os.getpid()}").touch()
+
+    def __call__(self, record: Record) -> None:
+        """Handle one record."""
+        self.note()
         time.sleep(zlib.crc32(b"%d" % record.offset) % 5_001 / 1_000_000)
 
     def first_start(self) -> float:
         """Seconds since the epoch at which the first handler began."""
         return min(int(path.name.partition("-")[0]) for path in Path(self.folder).iterdir()) / 1e9
+
+
+class Wait:
+    """Waits for so many seconds, as for a service; notes when each process began.
+
+    Args:
+        seconds: How long.
+    """
+
+    def __init__(self, seconds: float, notes: Sleeper | None = None) -> None:
+        self.seconds = seconds
+        self.notes = notes
+
+    def noting(self, notes: Sleeper) -> Wait:
+        """The same, with a place for its notes."""
+        return type(self)(self.seconds, notes)
+
+    def __call__(self, record: Record) -> Any:
+        """Handle one record."""
+        assert self.notes is not None
+        self.notes.note()
+        time.sleep(self.seconds)
+
+    def first_start(self) -> float:
+        """Seconds since the epoch at which the first handler began."""
+        assert self.notes is not None
+        return self.notes.first_start()
+
+
+class AsyncWait(Wait):
+    """The same as a coroutine."""
+
+    async def __call__(self, record: Record) -> None:
+        """Handle one record."""
+        assert self.notes is not None
+        self.notes.note()
+        await asyncio.sleep(self.seconds)
+
+
+class Stuck:
+    """Takes 5 ms; the first record of one key takes longer.
+
+    Args:
+        folder: Where notes go.
+        key: The key that is stuck.
+        seconds: For how long.
+    """
+
+    def __init__(self, folder: str, key: bytes, seconds: float) -> None:
+        self.notes = Sleeper(folder)
+        self.key = key
+        self.seconds = seconds
+
+    def __call__(self, record: Record) -> None:
+        """Handle one record."""
+        self.notes.note()
+        is_first = record.key == self.key and record.offset < 1_000
+        time.sleep(self.seconds if is_first else 0.005)
+
+    def first_start(self) -> float:
+        """Seconds since the epoch at which the first handler began."""
+        return self.notes.first_start()
 
 
 class PlainLoop:

@@ -1,0 +1,131 @@
+"""The slots' code alone, in one process without Spark: what it costs a record."""
+
+from __future__ import annotations
+
+import gc
+import time
+import tracemalloc
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from coopconsume import RetryPolicy
+from coopconsume.desk import Desk
+from coopconsume.ledger import Ledger, Row
+from coopconsume.report import BatchSpec, PartitionWork
+from coopconsume.slot import SlotRunner
+from tests.bench.figures import Ratio, Report, take_turns
+from tests.bench.handlers import handler
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from coopconsume import Record
+    from tests.bench.ground import Ground
+
+_ROWS_AT_ONCE = 10_000
+_KEYS = 10_000
+_PENDING = 100_000
+_PLAIN, _COROUTINES = "plain handler", "async handler, 100 at once"
+_PLAIN_LIMIT, _ASYNC_LIMIT = "limit of a plain one", "limit of an async one"
+
+
+async def coroutine(record: Record) -> None:
+    """Do nothing, asynchronously."""
+
+
+def slots(ground: Ground, say: Callable[[str], None]) -> list[Report]:
+    """Processor time a record of empty handlers, and the memory of many pending records."""
+    records = ground.size(200_000, 20_000)
+    batches = _batches(records)
+
+    def side(function: Any, concurrency: int) -> Callable[[int], float]:
+        return lambda _: _cost(function, concurrency, batches, records)
+
+    report = Report(
+        "Own cost of a slot",
+        f"{records:,} records of 100 bytes, {_KEYS:,} keys, empty handlers, in one process without "
+        "Spark: processor time from Arrow batches to the report.",
+    )
+    sides: dict[str, Callable[[int], float]] = {
+        _PLAIN: side(handler, 1),
+        "plain handler, 100 threads": side(handler, 100),
+        _COROUTINES: side(coroutine, 100),
+        "async handler, 1,000 at once": side(coroutine, 1_000),
+    }
+    for name, values in take_turns(sides, ground.turns, say=say).items():
+        report.add(name, values, "µs/record")
+    report.add(_PLAIN_LIMIT, [4.0], "µs/record")
+    report.add(_ASYNC_LIMIT, [20.0], "µs/record")
+    report.ratios = [
+        Ratio("plain / its limit", _PLAIN, _PLAIN_LIMIT, 1.0),
+        Ratio("async / its limit", _COROUTINES, _ASYNC_LIMIT, 1.0),
+    ]
+    return [report, _memory()]
+
+
+def _memory() -> Report:
+    """What the rows take that wait behind one that does not end."""
+    report = Report(
+        "Memory of pending records",
+        f"{_PENDING:,} records of 100 bytes that wait in a slot behind one of their key, rows, "
+        "lanes and report, as tracemalloc counts.",
+    )
+    report.add("pending records", [_pending_megabytes()], "MB")
+    report.add("limit", [200.0], "MB")
+    report.ratios = [Ratio("pending / limit", "pending records", "limit", 1.0)]
+    return report
+
+
+def _pending_megabytes() -> float:
+    gc.collect()
+    tracemalloc.start()
+    ledger = Ledger(_spec(_PENDING, 100), 0, RetryPolicy(), None, dead_letters=False)
+    desk = Desk(ledger)
+    desk.admit(Row(0, 0, 0, b"hot", b"", 0, ()))
+    started = desk.take(0.0)
+    assert started is not None
+    for offset in range(1, _PENDING + 1):
+        desk.admit(Row(0, offset, 0, b"key-%d" % offset, b"%0100d" % offset, 0, ()))
+    lane, row, record = started
+    desk.settle(lane, row, record, RuntimeError("not yet"))
+    held = tracemalloc.get_traced_memory()[1] / 1e6
+    tracemalloc.stop()
+    assert len(ledger.parts[0].blocked) == _PENDING
+    return held
+
+
+def _spec(records: int, concurrency: int) -> BatchSpec:
+    return BatchSpec(
+        batch=0, partitions=(("t", 0),), slots=(0,),
+        work={0: {0: PartitionWork(((0, records),))}}, ordering="key", concurrency=concurrency,
+        batch_time=600.0, handler_timeout=600.0, headers=False,
+    )  # fmt: skip
+
+
+def _batches(records: int) -> list[pa.RecordBatch]:
+    batches = []
+    for first in range(0, records, _ROWS_AT_ONCE):
+        offsets = range(first, min(records, first + _ROWS_AT_ONCE))
+        columns = {
+            "part": pa.array([0] * len(offsets), pa.int32()),
+            "offset": pa.array(offsets, pa.int64()),
+            "key_hash": pa.array([o % _KEYS * 7919 for o in offsets], pa.int64()),
+            "key": pa.array([b"key-%d" % (o % _KEYS) for o in offsets], pa.binary()),
+            "value": pa.array([b"%0100d" % o for o in offsets], pa.binary()),
+            "timestamp": pa.array(offsets, pa.int64()),
+        }
+        batches.append(pa.RecordBatch.from_pydict(columns))
+    return batches
+
+
+def _cost(function: Any, concurrency: int, batches: list[pa.RecordBatch], records: int) -> float:
+    runner = SlotRunner(
+        _spec(records, concurrency), function, RetryPolicy(), None, dead_letters=False, send=None
+    )
+    began = time.process_time()
+    report = runner.run(0, batches)
+    took = time.process_time() - began
+    if report.handled != records:
+        raise AssertionError(f"{records} records were to be handled, not {report.handled}")
+    return took * 1e6 / records

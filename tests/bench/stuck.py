@@ -1,0 +1,67 @@
+"""A job of many slots with a key that is stuck, in a process with a Spark of its own."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from typing import TYPE_CHECKING, Any
+
+from coopconsume import CooperativeConsumer, KeyRange, key_hash, local_session
+from coopconsume.session import stop_session
+from tests.bench.handlers import Stuck
+
+if TYPE_CHECKING:
+    from tests.bench.ground import Ground
+
+SLOTS = 32
+CONCURRENCY = 4
+_KEY = b"key-7"
+_TIMEOUT = 600
+
+
+def stuck_rate(ground: Ground, topic: str, records: int, seconds: int) -> float:
+    """Records a second of the other slots while one key is stuck for some seconds."""
+    folder = ground.path("first-starts")
+    folder.mkdir()
+    options = ground.options(
+        topic, slots=SLOTS, batchTime=seconds + 20, handlerTimeout=60
+    )  # fmt: skip
+    told = json.dumps([options, str(folder), records, seconds])
+    ran = subprocess.run(
+        [sys.executable, "-m", "tests.bench.stuck", told],
+        capture_output=True, text=True, timeout=_TIMEOUT, check=False,
+    )  # fmt: skip
+    lines = [line for line in ran.stdout.splitlines() if line.startswith("rate ")]
+    if not lines:
+        raise AssertionError(f"the job did not end: {ran.stderr[-2_000:]}")
+    return float(lines[-1].split()[1])
+
+
+def _run(options: dict[str, Any], folder: str, records: int, seconds: int) -> float:
+    (its,) = [r for r in KeyRange().split(SLOTS) if r.contains(key_hash(_KEY) or 0)]
+    keys = [b"key-%d" % (n % 1_000) for n in range(records)]
+    beside = sum(not its.contains(key_hash(key) or 0) for key in keys)
+    spark = local_session("coopconsume-bench-stuck", cores=SLOTS + 2)
+    seen: list[tuple[float, int]] = []
+    handler = Stuck(folder, _KEY, float(seconds))
+    try:
+        with CooperativeConsumer(options, spark) as consumer:
+            query = consumer.foreach(handler, concurrency=CONCURRENCY).onProgress(
+                lambda event: seen.append((time.time(), event["totals"]["done"]))
+            ).trigger(availableNow=True).start()  # fmt: skip
+            query.awaitTermination()
+    finally:
+        stop_session(spark)
+    reached = next(at for at, done in seen if done >= beside)
+    return beside / (reached - handler.first_start())
+
+
+if __name__ == "__main__":
+    from pyspark import cloudpickle
+
+    from tests.bench import handlers
+
+    cloudpickle.register_pickle_by_value(handlers)
+    print(f"rate {_run(*json.loads(sys.argv[1]))}")  # noqa: T201
