@@ -4,8 +4,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint bench chaos chaos-store clean
-.PHONY: help setup demo test lint bench chaos chaos-log clean
+.PHONY: help setup demo test lint bench chaos chaos-store chaos-log clean
 
 help: ## show what there is to do
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 20
@@ -44,6 +43,7 @@ chaos: $(VENV)/.ready ## three applications under rounds of bad luck (ROUNDS=n S
 
 chaos-store: $(VENV)/.ready ## writers of a commit table are killed and frozen (ROUNDS=n SEED=s)
 	@$(BIN)/python -m tests.chaos.store --rounds $(or $(ROUNDS),20) $(if $(SEED),--seed $(SEED))
+
 chaos-log: $(VENV)/.ready ## three fenced writers fight for a log under bad luck (ROUNDS=n SEED=s)
 	@$(BIN)/python -m tests.chaos.log --rounds $(or $(ROUNDS),20) $(if $(SEED),--seed $(SEED))
 

@@ -17,10 +17,10 @@ from tests.bench.figures import WARM_UPS
 from tests.bench.ground import prepared, surroundings
 from tests.bench.group import group
 from tests.bench.owners import owners
-from tests.bench.sleep import sleep
-from tests.bench.store import store
 from tests.bench.processing import processing
+from tests.bench.sleep import sleep
 from tests.bench.slots import slots
+from tests.bench.store import store
 from tests.bench.throughput import throughput
 
 if TYPE_CHECKING:
