@@ -204,6 +204,7 @@ class CommitStore(Ownership):
         commit_id: str | None = None,
         topic_ids: Mapping[str, str] | None = None,
         too_old: Literal["raise", "report"] = "raise",
+        limited: bool = True,
     ) -> Results:
         """Commits offsets of several partitions, in one row each and one append in all.
 
@@ -222,6 +223,8 @@ class CommitStore(Ownership):
                 those of the epoch: such partitions are refused.
             too_old: Whether partitions of which all lies below the stable offset raise, or are
                 only told by their status.
+            limited: Whether the limit on ranges is looked at. False is for who has looked, and has
+                written elsewhere since what stands or falls with this commit.
 
         Returns:
             The answer of each partition.
@@ -248,7 +251,7 @@ class CommitStore(Ownership):
                     member=member, parts=parts,
                 ),
                 topic_ids,
-                report_too_old=too_old == "report",
+                report_too_old=too_old == "report", limited=limited,
             )  # fmt: skip
 
     # -- the ends of the logs, and an operator's word
@@ -427,7 +430,12 @@ class CommitStore(Ownership):
     # -- how
 
     def _commit(
-        self, event: Event, topic_ids: Mapping[str, str] | None, *, report_too_old: bool
+        self,
+        event: Event,
+        topic_ids: Mapping[str, str] | None,
+        *,
+        report_too_old: bool,
+        limited: bool = True,
     ) -> Results:
         state = self._state_for(event)
         event = with_topic_ids(event, state, topic_ids)
@@ -441,7 +449,7 @@ class CommitStore(Ownership):
             elif not self._settings("").get(ACCEPT_INDIVIDUAL_COMMIT, True):
                 raise IndividualCommitNotAllowed(event.group)
             else:
-                over = self._over_limit(state, event.parts)
+                over = self._over_limit(state, event.parts) if limited else {}
                 written = tuple(
                     part
                     for part in event.parts

@@ -372,8 +372,16 @@ class Holding:
         pending: Mapping[TopicPartition, list[Pending]] | None = None,
         holes: Mapping[TopicPartition, OffsetRanges] | None = None,
         commit_id: str | None = None,
+        limited: bool = True,
     ) -> dict[TopicPartition, CommitResult]:
         """Write offsets to the commit log; all or nothing, and safe to repeat by its id.
+
+        Args:
+            offsets: What is done.
+            pending: What failed.
+            holes: What is proven never to be delivered.
+            commit_id: Tells it from every other commit of the group.
+            limited: Whether the limit on ranges is looked at once more (see `affordable`).
 
         Raises:
             commits.FencedMember: Another member holds the group: nothing of this counts.
@@ -390,6 +398,7 @@ class Holding:
                 holes=dict(holes),
                 commit_id=commit_id,
                 too_old="report",
+                limited=limited,
             )
         except MaxIndividualCommitsReached as error:
             # What other partitions committed stands.

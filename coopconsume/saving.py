@@ -19,7 +19,7 @@ from commits import (
 from commits.model import PARKED_MS
 from coopconsume.dead_letters.decisions import apply_decisions
 from coopconsume.errors import CoopConsumeError
-from coopconsume.sinks.base import Outputs
+from coopconsume.sinks.base import Outputs, divided_rows
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -59,10 +59,26 @@ class Unsaved:
     dead: list[DeadLetter] = field(default_factory=list)
     outputs: list[tuple[tuple[tuple[str, int], ...], bytes]] = field(default_factory=list)
 
-    def put_back(self, refused: Mapping[TopicPartition, list[Pending]]) -> None:
-        """Take back failed records that could not be written; newer words of them count."""
-        for tp, pending in refused.items():
+    def put_back(self, kept: Unsaved) -> None:
+        """Take back what could not be written; newer words of failed records count."""
+        for tp, pending in kept.pending.items():
             self.pending.setdefault(tp, [])[:0] = pending
+        self.dead[:0] = kept.dead
+        self.outputs[:0] = kept.outputs
+
+    def divided(self, left: Mapping[TopicPartition, OffsetRanges]) -> tuple[Unsaved, Unsaved]:
+        """What goes with a commit that leaves out some offsets, and what waits with them."""
+        if not any(left.values()):
+            return self, Unsaved()
+        now, later = Unsaved(self.since, self.pending), Unsaved()
+        for letter in self.dead:
+            waits = letter.offset in left.get((letter.topic, letter.partition), OffsetRanges())
+            (later if waits else now).dead.append(letter)
+        for partitions, rows in self.outputs:
+            for one, some in zip((now, later), divided_rows(partitions, rows, left), strict=True):
+                if some is not None:
+                    one.outputs.append((partitions, some))
+        return now, later
 
 
 @dataclass(frozen=True)
@@ -72,7 +88,8 @@ class Saved:
     Attributes:
         offsets: What was committed, with the stable offset after it, of each partition.
         held: Partitions of which something done was not, as they have too many ranges.
-        pending: Failed records of partitions that were refused altogether.
+        later: Failed records of partitions that were refused altogether, rows and letters of
+            what is held.
         holes: What was proven never to be delivered.
         took: Seconds for dead letters and outputs, and for the commit log.
     """
@@ -81,7 +98,7 @@ class Saved:
     holes: Mapping[TopicPartition, OffsetRanges]
     took: tuple[float, float]
     held: frozenset[TopicPartition] = frozenset()
-    pending: Mapping[TopicPartition, list[Pending]] = field(default_factory=dict)
+    later: Unsaved = field(default_factory=Unsaved)
 
 
 def save(
@@ -100,16 +117,24 @@ def save(
         commits.FencedMember: Another member holds the group.
     """
     started = time.time()
-    if unsaved.dead and work.dead_letters:
-        work.dead_letters.append(unsaved.dead, holding.topic_ids, commit_id)
-    sink = work.outputs
-    if sink is not None and (unsaved.outputs or (sink.hears_all and offsets)):
-        sink.write(Outputs(unsaved.outputs, offsets, holding.topic_ids, commit_id))
-    written = time.time()
     fit = holding.affordable(offsets, holes)
+    left = {tp: done - fit[tp] for tp, done in offsets.items()}
+    now, later = unsaved.divided(left)
+    # What is written stands or falls with the commit, so that must not be refused any more.
+    is_written = False
+    if now.dead and work.dead_letters:
+        work.dead_letters.append(now.dead, holding.topic_ids, commit_id)
+        is_written = True
+    sink = work.outputs
+    if sink is not None and (now.outputs or (sink.hears_all and any(fit.values()))):
+        sink.write(Outputs(now.outputs, fit, holding.topic_ids, commit_id))
+        is_written = True
+    written = time.time()
     results: Mapping[TopicPartition, CommitResult]
     try:
-        results = holding.commit(fit, pending=unsaved.pending, holes=holes, commit_id=commit_id)
+        results = holding.commit(
+            fit, pending=now.pending, holes=holes, commit_id=commit_id, limited=not is_written
+        )
     except MaxIndividualCommitsReached as error:
         # Other members were quicker.
         results = error.results or {}
@@ -120,9 +145,9 @@ def save(
         for tp, result in results.items()
         if tp not in refused
     }
-    held = frozenset(refused | {tp for tp, done in offsets.items() if done != fit[tp]})
-    back = {tp: pending for tp, pending in unsaved.pending.items() if tp in refused}
-    return Saved(answered, holes, (written - started, logged - written), held, back)
+    held = frozenset(refused | {tp for tp, some in left.items() if some})
+    later.pending = {tp: pending for tp, pending in now.pending.items() if tp in refused}
+    return Saved(answered, holes, (written - started, logged - written), held, later)
 
 
 def due_ms(due: float) -> int:
@@ -180,6 +205,11 @@ class Saver:
     def has_all_it_can(self) -> bool:
         """Whether all that came in is committed, or cannot be as there are too many ranges."""
         return self.has_all or bool(self.held and not self.is_busy and not self._unsaved.since)
+
+    @property
+    def has_more_than_offsets(self) -> bool:
+        """Whether rows or letters wait with offsets that did not fit."""
+        return bool(self._unsaved.outputs or self._unsaved.dead)
 
     @property
     def due(self) -> float | None:
@@ -324,7 +354,7 @@ class Saver:
         if saved.held:
             # Kept until gaps below are done and it fits.
             self._again_at = time.time() + _REFUSED_WAIT
-            self._unsaved.put_back(saved.pending)
+            self._unsaved.put_back(saved.later)
         count = sum(len(offsets) for offsets, _ in saved.offsets.values())
         self._meter.saved(count, saved.took, list(self._partitions.values()))
 

@@ -126,7 +126,9 @@ class Shift:
         self.saver.close(well=well)
 
     def held(self) -> list[Held]:
-        """What is done and did not fit into the commit log."""
+        """What is done and did not fit into the commit log; not where rows or letters wait, too."""
+        if self.saver.has_more_than_offsets:
+            return []
         return [
             Held((p.topic, p.partition), self.holding.owned[p.topic, p.partition].ranges, p.unsaved)
             for p in self.partitions

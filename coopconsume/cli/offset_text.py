@@ -6,7 +6,7 @@ import itertools
 from typing import TYPE_CHECKING, Any
 
 from coopconsume.cli.text import table
-from coopconsume.offsets.standing import FAILED
+from coopconsume.offsets.standing import NOT_DONE
 from coopconsume.overview.data import plain
 
 if TYPE_CHECKING:
@@ -74,7 +74,7 @@ def lag_lines(standings: Iterable[Standing], now: datetime) -> list[str]:
             (
                 one.name, one.lag, holder.offset, holder.state,
                 None if holder.key_hash is None else str(holder.key_hash),
-                holder.attempts if holder.state == FAILED else None, age(holder.since, now),
+                None if holder.state == NOT_DONE else holder.attempts, age(holder.since, now),
                 None if due is None else _span(max(0.0, (due - now).total_seconds())),
                 holder.done_behind, holder.open_behind, _short(holder.error),
             )

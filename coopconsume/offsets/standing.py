@@ -23,6 +23,8 @@ TopicPartition = tuple[str, int]
 
 #: A handler has tried the record, and it failed.
 FAILED = "failed"
+#: Given up, and waiting for `coopconsume dead-letters`.
+PARKED = "parked"
 #: No handler has failed on it: it is in flight, waits behind a failed one of its key, or was not
 #: tried yet.
 NOT_DONE = "not done"
@@ -189,11 +191,13 @@ class Standing:
         stands = self.times.stable_offset == offset
         return Holder(
             offset,
-            FAILED if failed else NOT_DONE,
+            (PARKED if failed.is_parked else FAILED) if failed else NOT_DONE,
             failed.key_hash if failed else None,
             failed.attempts if failed else 0,
             self.times.stable_since if stands else None,
-            datetime.fromtimestamp(failed.due_ms / 1000, UTC) if failed else None,
+            datetime.fromtimestamp(failed.due_ms / 1000, UTC)
+            if failed and not failed.is_parked
+            else None,
             failed.error if failed else "",
             len(self.done),
             max(0, len(self.open_ranges) - 1),

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, ClassVar, Protocol
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -82,6 +83,32 @@ def _places(part: pa.ChunkedArray, offset: pa.ChunkedArray) -> pa.Array:
         before = at
         places.append(place)
     return pa.array(places, pa.int32())
+
+
+def divided_rows(
+    partitions: Sequence[tuple[str, int]],
+    rows: bytes,
+    left: Mapping[tuple[str, int], OffsetRanges],
+) -> tuple[bytes | None, bytes | None]:
+    """The rows of a slot that are not of some offsets, and those that are; None: there are none."""
+    table = pa.ipc.open_stream(rows).read_all()
+    origins = zip(
+        table.column("_part").to_pylist(), table.column("_offset").to_pylist(), strict=True
+    )
+    waits = pa.array(
+        [(tp := partitions[part]) in left and offset in left[tp] for part, offset in origins],
+        pa.bool_(),
+    )
+    return _packed(table.filter(pc.invert(waits))), _packed(table.filter(waits))
+
+
+def _packed(table: pa.Table) -> bytes | None:
+    if not table.num_rows:
+        return None
+    out = pa.BufferOutputStream()
+    with pa.ipc.new_stream(out, table.schema) as writer:
+        writer.write_table(table)
+    return bytes(out.getvalue())
 
 
 class OutputSink(Protocol):

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import logging
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
 import pytest
 
 from assignors import KeyRange
@@ -21,10 +23,14 @@ if TYPE_CHECKING:
 
     from coopconsume.holding import Holding
     from coopconsume.saving import Saved
+    from coopconsume.sinks.base import Outputs
     from tests.broker.group_ground import Ground
 
 pytestmark = pytest.mark.broker
-WORK = Work(None, 1, "key", RetryPolicy(), None, None, 0.0, available_now=False)
+WORK = Work(
+    None, 1, "key", RetryPolicy(), None, park=False, outputs=None, interval=0.0,
+    available_now=False,
+)  # fmt: skip
 
 
 @pytest.fixture
@@ -70,6 +76,58 @@ def test_what_fits_is_committed_and_the_rest_is_held(two: tuple[Holding, Holding
     )
 
 
+class Sink:
+    """Remembers the offsets of the rows that it was given, by commit."""
+
+    schema = pa.schema([("n", pa.int64())])
+    topic = None
+    hears_all = False
+
+    def __init__(self) -> None:
+        self.written: dict[str, list[int]] = {}
+
+    def write(self, outputs: Outputs) -> None:
+        self.written[outputs.commit_id] = outputs.table(self.schema)["_offset"].to_pylist()
+
+    def close(self) -> None:
+        pass
+
+
+def rows(tp: tuple[str, int], *offsets: int) -> Any:
+    """A row for each offset, as a slot reports them."""
+    columns = {"n": offsets, "_part": [0] * len(offsets), "_offset": offsets}
+    schema = pa.schema([("n", pa.int64()), ("_part", pa.int32()), ("_offset", pa.int64())])
+    out = pa.BufferOutputStream()
+    with pa.ipc.new_stream(out, schema) as writer:
+        writer.write_table(pa.table(columns, schema))
+    return (tp,), out.getvalue().to_pybytes()
+
+
+def test_rows_wait_with_the_offsets_they_belong_to(two: tuple[Holding, Holding]) -> None:
+    """A row stands under the commit that counts its offset, also where others were quicker."""
+    first, second = two
+    (tp,) = first.owned
+    sink = Sink()
+    work = replace(WORK, outputs=sink)
+
+    def save_rows(offsets: list[int], unsaved: Unsaved, commit_id: str) -> Saved:
+        done = {tp: OffsetRanges.from_offsets(offsets)}
+        return save(first, work, done, {}, unsaved, commit_id)
+
+    answer = save_rows([1, 3, 5], Unsaved(1.0, outputs=[rows(tp, 1, 3, 5)]), "a-1")
+    assert sink.written == {"a-1": [1, 3]}
+    assert answer.offsets == {tp: (OffsetRanges([(1, 1), (3, 3)]), 0)}
+    unsaved = Unsaved(1.0, outputs=[rows(tp, 0, 2)])
+    unsaved.put_back(answer.later)
+    assert not save_rows([0, 2, 5], unsaved, "a-2").held
+    assert sorted(sink.written["a-2"]) == [0, 2, 5]
+    saved(second, (8, 8), commit_id="b-1")
+    assert first.owned[tp].range_count == 1, "the member has not heard of that"
+    answer = save_rows([10], Unsaved(1.0, outputs=[rows(tp, 10)]), "a-3")
+    assert sink.written["a-3"] == [10]
+    assert not answer.held, "its row is written: it is one range over the limit"
+
+
 def test_a_refusal_because_others_were_quicker_keeps_everything(
     two: tuple[Holding, Holding],
 ) -> None:
@@ -83,10 +141,10 @@ def test_a_refusal_because_others_were_quicker_keeps_everything(
     answer = saved(first, (8, 8), commit_id="a-1", pending={tp: [failed]})
     assert answer.held == {tp}
     assert not answer.offsets
-    assert answer.pending == {tp: [failed]}
+    assert answer.later.pending == {tp: [failed]}
     assert first.owned[tp].range_count == 2, "now it has"
     unsaved = Unsaved()
-    unsaved.put_back(answer.pending)
+    unsaved.put_back(answer.later)
     answer = saved(first, (0, 1), (8, 8), commit_id="a-2", pending=unsaved.pending)
     assert answer.offsets == {tp: (OffsetRanges([(0, 1), (8, 8)]), 3)}
     assert first.store.pending(first.options.group_id) == {tp: {6: failed}}
