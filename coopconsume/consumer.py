@@ -171,7 +171,7 @@ class CooperativeConsumer:
             raise AlreadyClosed("the consumer")
         if self._membership is not None:
             raise InvalidOption("subscribe", "called twice", "make a new consumer for other topics")
-        membership = Membership(self.options, self.slots(), self._handout)
+        membership = Membership(self.options, self.slots(), self._handout, self.spark)
         try:
             join(membership)
         except BaseException:

@@ -27,6 +27,8 @@ from coopconsume.holding import LEASE, Holding, Owned, Tenure, TopicPartition
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
+    from pyspark.sql import SparkSession
+
     from coopconsume.options import Options
 
 log = logging.getLogger(__name__)
@@ -77,13 +79,16 @@ class Membership:
         options: Of the consumer.
         slots: Tasks side by side that it offers its group.
         worker: Who works on what is held, until another one is attached.
+        spark: The session, for a commit table that is in a catalog.
 
     Raises:
         BrokerUnreachable: No broker answers.
         commits.CommitStoreError: The commit table cannot be used.
     """
 
-    def __init__(self, options: Options, slots: int, worker: Worker) -> None:
+    def __init__(
+        self, options: Options, slots: int, worker: Worker, spark: SparkSession | None = None
+    ) -> None:
         self.options = options
         self.cluster = Cluster(options)
         self._slots = slots
@@ -97,6 +102,7 @@ class Membership:
         try:
             self.store = CommitStore.open(
                 options.commit_table,
+                spark=spark,
                 cluster=self.cluster.cluster_id,
                 max_ranges=options.max_num_ranges,
             )

@@ -32,7 +32,7 @@ def counted(
 
     Args:
         path: The table.
-        commit_table: Of the job that wrote it.
+        commit_table: Of the job that wrote it; one in a catalog needs the session, too.
         group: Its ``kafka.group.id``.
         spark: Give a session with Delta to get a DataFrame, which reads nothing but commit ids
             before it is asked; otherwise it is an Arrow table.
@@ -40,7 +40,7 @@ def counted(
     from deltalake import DeltaTable
 
     table = DeltaTable(path)
-    alive = _alive(table, commit_table, group)
+    alive = _alive(table, commit_table, group, spark)
     if spark is None:
         rows = table.to_pyarrow_table()
         return rows.filter(pc.is_in(rows.column("_commit"), alive))
@@ -72,10 +72,12 @@ def create_counted_view(
     return frame
 
 
-def _alive(table: DeltaTable, commit_table: str, group: str) -> pa.Array:
+def _alive(
+    table: DeltaTable, commit_table: str, group: str, spark: SparkSession | None
+) -> pa.Array:
     """The ids of commits that wrote to a table, and count."""
-    clusters = CommitStore.open(commit_table).clusters(group)
-    stores = [CommitStore.open(commit_table, cluster=cluster) for cluster in clusters]
+    clusters = CommitStore.open(commit_table, spark=spark).clusters(group)
+    stores = [CommitStore.open(commit_table, spark=spark, cluster=cluster) for cluster in clusters]
     logged = [store.counted_commits(group) for store in stores]
     written = table.to_pyarrow_table(columns=["_commit"]).column("_commit").unique().to_pylist()
     return pa.array([w for w in written if any(w in ids for ids in logged)], pa.string())

@@ -26,12 +26,16 @@ from commits import (
     repair_table,
 )
 from commits.rows import Event, Part, encode
+from coopconsume import CooperativeConsumer, counted
+from tests.spark.support import options
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
     from pyspark.sql import SparkSession
+
+    from coopconsume import Record
 
 pytestmark = pytest.mark.spark
 
@@ -196,3 +200,28 @@ def test_a_table_of_a_catalog_is_checked_and_repaired(spark: SparkSession, name:
         assert one.state("g") == {P0: PartitionCommits(1)}
         with pytest.raises(FencedMember):
             one.commit("g", epoch, "m", {P0: [(1, 1)]})
+
+
+@pytest.mark.broker
+def test_a_job_commits_to_a_table_of_a_catalog(
+    spark: SparkSession, name: str, kafka, topic, produce, tmp_path: Path
+) -> None:
+    """Its member joins, works and leaves; the next one goes on, and rows that count are told."""
+    place = topic(1)
+    produce(place, [(b"k%d" % (i % 7), b"") for i in range(30)])
+    opts = options(kafka, tmp_path, place, commitTable=name, **{"kafka.session.timeout.ms": 15_000})
+    out = str(tmp_path / "out")
+    for done in (30, 50):
+        with CooperativeConsumer(opts, spark) as consumer:
+            job = consumer.foreach(row_of, output=out, output_schema="at long")
+            query = job.trigger(availableNow=True).start()
+            query.awaitTermination()
+            (row,) = consumer.committed().collect()
+        assert (row["stable_offset"], row["committed_above"]) == (done, 0)
+        assert counted(out, name, opts["kafka.group.id"], spark=spark).count() == done
+        produce(place, [(b"k%d" % (i % 7), b"") for i in range(20)])
+
+
+def row_of(record: Record) -> dict[str, int]:
+    """A row of its offset."""
+    return {"at": record.offset}
