@@ -41,7 +41,7 @@ _BENCHMARKS: dict[str, Callable[[Ground, Callable[[str], None]], list[Report]]] 
     "slots": slots,
     "processing": processing,
 }
-_PLACE = re.compile(r"(<!-- bench:begin -->\n).*?(<!-- bench:end -->)", re.DOTALL)
+_PLACE = r"(<!-- bench:{0} -->\n).*?(<!-- end of bench:{0} -->)"
 
 
 @click.command()
@@ -52,31 +52,40 @@ _PLACE = re.compile(r"(<!-- bench:begin -->\n).*?(<!-- bench:end -->)", re.DOTAL
 @click.option(
     "--update",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    help="Also put the Markdown between the bench marks of this file.",
+    help="Also put the Markdown of each between its marks in this file.",
 )
 def main(
     names: tuple[str, ...], turns: int | None, update: Path | None, *, quick: bool, markdown: bool
 ) -> None:
     """Measure against plain Spark, both sides in turn in one run; all benchmarks by default."""
-    if update is not None and not _PLACE.search(update.read_text()):
-        raise click.UsageError(f"{update} has no line <!-- bench:begin --> with an end after it")
+    chosen = list(dict.fromkeys(names or _BENCHMARKS))
+    text = "" if update is None else update.read_text()
+    for name in chosen if update is not None else ():
+        if not re.search(_PLACE.format(name), text, re.DOTALL):
+            raise click.UsageError(f"{update} has no line <!-- bench:{name} --> with an end to it")
     turns = turns or (2 if quick else 5)
-    reports: list[Report] = []
     with prepared(turns, quick=quick) as ground:
-        for name in dict.fromkeys(names or _BENCHMARKS):
+        for name in chosen:
             click.echo(f"{name} …", err=True)
-            reports += _BENCHMARKS[name](ground, _say)
-    command = " ".join(["python -m tests.bench", *names, *(["--quick"] if quick else [])])
-    head = (
-        f"`{command}`, {dt.datetime.now(dt.UTC):%Y-%m-%d}: medians of {turns} turns after "
-        f"{WARM_UPS} for warmth, all sides in turn. {surroundings()}."
-    )
-    click.echo("\n\n".join([head, *(report.render(markdown=markdown) for report in reports)]))
-    if update is not None:
-        body = "\n\n".join([head, *(report.render(markdown=True) for report in reports)])
-        update.write_text(
-            _PLACE.sub(lambda found: f"{found[1]}{body}\n{found[2]}", update.read_text())
-        )
+            reports = _BENCHMARKS[name](ground, _say)
+            command = f"python -m tests.bench {name}{' --quick' if quick else ''}"
+            head = (
+                f"`{command}`, {dt.datetime.now(dt.UTC):%Y-%m-%d}: medians of {turns} turns after "
+                f"{WARM_UPS} for warmth, all sides in turn. {surroundings()}."
+            )
+            click.echo(_text(head, reports, markdown=markdown))
+            if update is not None:
+                body = _text(head, reports, markdown=True)
+                _put(update, name, body)
+
+
+def _text(head: str, reports: list[Report], *, markdown: bool) -> str:
+    return "\n\n".join([head, *(report.render(markdown=markdown) for report in reports)]) + "\n"
+
+
+def _put(file: Path, name: str, body: str) -> None:
+    place = re.compile(_PLACE.format(name), re.DOTALL)
+    file.write_text(place.sub(lambda found: f"{found[1]}{body}\n{found[2]}", file.read_text()))
 
 
 def _say(line: str) -> None:
