@@ -124,8 +124,12 @@ class LogEngine(Protocol):
         None if nothing was in the last versions, or if their entries cannot be read.
         """
 
-    def tidy(self) -> None:
-        """Removes entries of the table's own log that are older than its log retention."""
+    def tidy(self, upto: int) -> None:
+        """Removes entries of the table's own log that are older than its log retention.
+
+        Args:
+            upto: The version that a snapshot holds: later entries stay, however old they are.
+        """
 
     def vacuum(self, retention_hours: int | None = None) -> int:
         """Removes files that only old versions need; see `CommitStore.vacuum`.

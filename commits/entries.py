@@ -31,7 +31,7 @@ class Entry:
     Attributes:
         is_append: Whether it only added rows.
         snapshot_of: The version that its snapshot tells of; -1 if it brought none.
-        disturbs: Whether somebody else took rows out of the table, or put them back in.
+        disturbs: Whether somebody else took files out of the table, or put them back in.
         repairs: Whether it is a repair.
         timestamp_ms: The writer's clock.
         token: The word by which its writer knows it again; empty if it said none.
@@ -65,14 +65,13 @@ class Entry:
         removes = [action["remove"] for action in actions if "remove" in action]
         words = _words(info)
         snapshot_of = _whole_number(words.get(SNAPSHOT_OF))
-        # Others may optimise and clean the table: that changes no data.
-        changes = [action for action in removes if action.get("dataChange", True)]
         parameters = info.get("operationParameters") or {}
         is_append = info.get("operation") == "WRITE" and parameters.get("mode") == "Append"
         return cls(
             is_append=is_append and bool(adds) and not removes,
             snapshot_of=snapshot_of,
-            disturbs=snapshot_of < 0 and (bool(changes) or info.get("operation") == "RESTORE"),
+            # OPTIMIZE changes no data, but lets a vacuum take the files that tails are read from.
+            disturbs=snapshot_of < 0 and (bool(removes) or info.get("operation") == "RESTORE"),
             repairs=snapshot_of >= 0 and REPAIR in words,
             timestamp_ms=max(0, _whole_number(info.get("timestamp"))),
             token=str(words.get(APPEND, "")),

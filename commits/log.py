@@ -9,7 +9,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, NamedTuple
 
 from commits.engine import AppendConflict, TailGone
-from commits.errors import CommitStoreBusy, CommitStoreError, CorruptCommitLog
+from commits.errors import CommitStoreBusy, CorruptCommitLog
 from commits.fold import LogState
 from commits.rows import decode, encode
 from commits.snapshot import newest_snapshot, snapshot_events
@@ -114,9 +114,18 @@ class CommitLog:
             closed = self._closed(self._snapshot_at)
             if closed // VACUUM_SEGMENTS > before // VACUUM_SEGMENTS:
                 self._engine.vacuum()
-        except CommitStoreError as error:
+        except Exception as error:  # noqa: BLE001 - the commit before it stands, and is answered
             self._not_before = self.state.version + _PAUSE
             log.warning("no snapshot of %s for now: %s", self._engine.target, error)
+
+    def compact_if_disturbed(self) -> None:
+        """Writes a snapshot if others took files away since the last one.
+
+        Raises:
+            CommitStoreError: It could not be written.
+        """
+        if self._disturbed_at > self._snapshot_at:
+            self.compact()
 
     def _is_due(self, commits: int, size: int) -> bool:
         since = self.since
@@ -165,7 +174,7 @@ class CommitLog:
                 continue
             self._catch_up(version)
             self._snapshot_at = at
-            self._engine.tidy()
+            self._engine.tidy(at)
             return version
         raise CommitStoreBusy(self._engine.target, "compact", _TRIES)
 
@@ -259,14 +268,17 @@ class CommitLog:
         events = list(decode(tail.rows, self._engine.target))
         try:
             folded = list(state.fold(event for _, event in events))
-        except Exception as error:
+            state.version = upto
+        except BaseException as error:
             # What was folded halfway must not be used: the next call starts from the beginning.
+            # That is so for an interrupt, too, as a signal may come between any two steps.
             self.state = LogState()
+            if not isinstance(error, Exception):
+                raise
             last = max(version for version, _ in events)
             raise CorruptCommitLog(
                 self._engine.target, f"a row up to version {last} makes no sense: {error!r}"
             ) from error
-        state.version = upto
         self._count(tail, sorted({v for v, event in events if event.kind != "snapshot"}))
         return folded
 

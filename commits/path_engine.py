@@ -11,6 +11,7 @@ from __future__ import annotations
 import logging
 import os
 import re
+import time
 import uuid
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -65,6 +66,7 @@ _WRITER = WriterProperties(
 _NO_HOOKS = PostCommitHookProperties(create_checkpoint=False, cleanup_expired_logs=False)
 _ONE_BY_ONE = 16  # files up to which one thread reads them
 _READERS = 16
+_STALE_SECONDS = 3600.0
 _IN_FILES = SCHEMA.remove(SCHEMA.get_field_index("segment"))  # a partition column
 
 T = TypeVar("T")
@@ -98,6 +100,7 @@ class PathEngine:
         self._read: tuple[int, bytes] | None = None  # the last version of a tail, and its digest
         self._own: dict[str, pa.Table] = {}  # what was appended last from here
         self._in_doubt = False
+        self._looked_at = time.time()
 
     @classmethod
     def open_or_create(
@@ -181,6 +184,7 @@ class PathEngine:
         """Looks for newer versions and returns the newest."""
         if self._pinned is not None:
             return self._pinned
+        self._looked_at = time.time()
         if not reopen:
             try:
                 self._table.update_incremental()
@@ -203,6 +207,8 @@ class PathEngine:
             raise CommitLogUnavailable(self._uri, "append", "there is no table any more")
         if self._in_doubt or self.version - self._opened_at >= CHECKPOINT_VERSIONS:
             self.refresh(reopen=True)
+        elif time.time() - self._looked_at > _STALE_SECONDS:
+            self.refresh()
         token = uuid.uuid4().hex
         try:
             write_deltalake(
@@ -312,10 +318,11 @@ class PathEngine:
         self._checkpoint()
         return version
 
-    def tidy(self) -> None:
-        """Removes log entries that are older than the table's log retention."""
+    def tidy(self, upto: int) -> None:
+        """Removes log entries up to a version that are older than the table's log retention."""
         try:
-            self._table.cleanup_metadata()
+            pinned = DeltaTable(self._uri, version=upto, storage_options=self._options)
+            pinned.cleanup_metadata()
         except (DeltaError, OSError) as error:
             log.warning("old log entries of %s were not removed: %s", self._uri, error)
 
@@ -370,6 +377,8 @@ class PathEngine:
             raise CorruptCommitLog(
                 self._uri, f"there is no table any more ({_told(error)})"
             ) from error
+        except OSError as error:
+            raise CommitLogUnavailable(self._uri, "read", _told(error)) from error
         except DeltaError as error:
             raise CorruptCommitLog(self._uri, f"it cannot be opened ({_told(error)})") from error
 
@@ -429,6 +438,8 @@ def _uri_of(target: str | os.PathLike[str]) -> str:
     uri = os.fspath(target)
     if not uri.strip():
         raise UnsupportedTarget(uri, "it is empty; give the path of a Delta table")
+    if re.match(r"[A-Za-z][A-Za-z0-9+.-]+:/(?!/)", uri):
+        raise UnsupportedTarget(uri, "write two slashes after the colon: s3://…, or file:///…")
     # The handle is opened again later, maybe from another working directory.
     return uri if "://" in uri else str(Path(uri).absolute())
 

@@ -39,6 +39,8 @@ _PENDING = (
     "ARRAY<STRUCT<offset: BIGINT, key_hash: BIGINT, attempts: INT, due_ms: BIGINT, error: STRING>>"
 )
 _NEWEST = 33  # versions
+#: Operations of others that take files out of the table.
+_REMOVING = {"DELETE", "UPDATE", "MERGE", "TRUNCATE", "REPLACE", "OPTIMIZE"}
 _READ = pa.schema([*SCHEMA, pa.field("_commit_version", pa.int64())])
 
 
@@ -239,7 +241,7 @@ class SparkEngine:
             raise AppendConflict(f"rows were appended after version {at}")
         return version
 
-    def tidy(self) -> None:
+    def tidy(self, upto: int) -> None:
         """Nothing: Spark has no word for it."""
 
     def vacuum(self, retention_hours: int | None = None) -> int:
@@ -333,7 +335,7 @@ def _entry(row: Any) -> Entry:
     }
     added = int(metrics.get("numFiles", metrics.get("num_added_files", 1)))
     is_overwrite = parameters.get("mode") == "Overwrite"
-    removes = is_overwrite or operation in {"DELETE", "UPDATE", "MERGE", "TRUNCATE", "REPLACE"}
+    removes = is_overwrite or operation in _REMOVING
     actions: list[dict[str, Any]] = [{"commitInfo": info}]
     actions += [{"add": {"path": ""}}] if added else []
     actions += [{"remove": {"dataChange": True}}] if removes else []

@@ -345,7 +345,9 @@ class CommitStore(Ownership):
 
         Raises:
             TypeError: If JSON cannot hold the value; nothing was written.
+            ValueError: If it is none that a setting of this store may have.
         """
+        _check_setting(name, value)
         detail = {"name": name, "topic": topic, "value": value}
         with self._lock:
             self._append(Event("setting", self._new_id(), self._cluster, detail=detail))
@@ -407,6 +409,9 @@ class CommitStore(Ownership):
                 "younger files may be part of a commit that is under way"
             )
         with self._lock:
+            self._log.refresh()
+            # What others took out of the table must not be needed any more.
+            self._log.compact_if_disturbed()
             return self._engine.vacuum(retention_hours)
 
     def history(self, group: str) -> list[dict[str, Any]]:
@@ -438,6 +443,9 @@ class CommitStore(Ownership):
         limited: bool = True,
     ) -> Results:
         state = self._state_for(event)
+        if self._refuses(state, event, limited=limited):
+            # Not by what was so a while ago: others may have made room.
+            state = self._refreshed(event.group)
         event = with_topic_ids(event, state, topic_ids)
         over: dict[TopicPartition, MaxIndividualCommitsReached] = {}
         if state.knows(event.id):
@@ -470,6 +478,15 @@ class CommitStore(Ownership):
             )
         raise_once(event, results, list(over.values()), report_too_old=report_too_old)
         return results
+
+    def _refuses(self, state: GroupState, event: Event, *, limited: bool) -> bool:
+        if state.knows(event.id) or state.fenced(event.epoch, event.member):
+            return False
+        return (
+            not self._settings("").get(ACCEPT_INDIVIDUAL_COMMIT, True)
+            or (limited and bool(self._over_limit(state, event.parts)))
+            or all(part.is_empty for part in event.parts)
+        )
 
     def _move(
         self,
@@ -544,3 +561,13 @@ class CommitStore(Ownership):
             except IndividualCommitTooOld:
                 continue
         return over
+
+
+def _check_setting(name: str, value: Any) -> None:
+    if value is None:
+        return
+    if name in {MAX_NUM_RANGES, SNAPSHOT_COMMITS, SNAPSHOT_BYTES}:
+        if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+            raise ValueError(f"{name} must be a whole number from 0, not {value!r}")
+    elif name in {ACCEPT_INDIVIDUAL_COMMIT, ACCEPT_RANGE_FETCH} and not isinstance(value, bool):
+        raise ValueError(f"{name} must be true or false, not {value!r}")

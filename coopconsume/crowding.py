@@ -132,6 +132,7 @@ def held_by(partition: Partition) -> str:
         return "nothing"
     states = {
         "failed": "which waits to be tried again",
+        "parked": "which is parked until somebody decides about it",
         "in flight": f"which slot {holder['slot']} is at work on",
         "to do": "which was not handled yet",
         "elsewhere": "which is another member's, or not in the log",

@@ -106,6 +106,7 @@ class Job:
         self._numbers = itertools.count()
         self._commit_ids = (f"{self._run_id}-{number}" for number in itertools.count())
         self._shift: Shift | None = None
+        self._unbegun: Holding | None = None
         self._held: list[Held] = []
         self._ends: dict[TopicPartition, int] = {}
         self._hand_over: _HandOver | None = None
@@ -220,6 +221,9 @@ class Job:
             self._close()
 
     def _turn(self) -> None:
+        if self._unbegun is not None:
+            holding, self._unbegun = self._unbegun, None
+            self._begin(holding)
         shift = self._shift
         if shift is not None:
             shift.refresh_ends()
@@ -250,7 +254,7 @@ class Job:
         return [r for r in self._running.values() if r.shift is self._shift]
 
     def _begin(self, holding: Holding) -> None:
-        self._end_shift()
+        self._end_shift(take_along=True)
         if self._membership.holding is not holding:
             return  # Given back before it was begun.
         try:
@@ -260,7 +264,7 @@ class Job:
             )  # fmt: skip
         except BrokerUnreachable as error:
             log.warning("%s; trying again", error)
-            self._post(self._begin, holding)
+            self._unbegun = holding
             return
         self._take_along(self._shift)
         self._meter.joined(holding.epoch.number)
@@ -304,8 +308,8 @@ class Job:
         if shift is not None:
             shift.end(well=well)
             self._held += shift.held()
-            if not take_along:
-                self._forget_held()
+        if not take_along:
+            self._forget_held()
 
     def _take_along(self, shift: Shift) -> None:
         """What is done and did not fit into the log stays done where its keys stay ours."""
@@ -449,7 +453,7 @@ class Job:
         for slot, some in allowed.items():
             if some is not None and (plan is None or slot not in plan.work):
                 # Done, deleted or waiting by now: not among the suspects any more.
-                self._suspects[slot].passed(some)
+                self._passed(shift, slot, some)
         return plan
 
     def _is_ours(self, shift: Shift) -> bool:
@@ -499,15 +503,20 @@ class Job:
             self._meter.lost(report.slot)
         else:
             self._window.reported(report)
-            if report.slot in self._suspects:
-                self._suspects[report.slot].passed(_given(running, report.slot))
         self._take_in(running, report, now)
+        if not report.crashed and report.slot in self._suspects:
+            self._passed(running.shift, report.slot, _given(running, report.slot))
         self._look_for_a_pause(running, report, now)
         self._meter.reported(report)
         if not running.waiting:
             self._window.completed(running)
         if report.fatal:
             raise HandlerFailed(report.fatal)
+
+    def _passed(self, shift: Shift, slot: int, given: Mapping[int, OffsetRanges]) -> None:
+        """What a slot is through with is not suspected any more; what is left to do stays so."""
+        shares = {part: shift.partitions[part].shares[slot] for part in given}
+        self._suspects[slot].passed({part: o - shares[part].todo for part, o in given.items()})
 
     def _look_for_a_pause(self, running: Running, report: SlotReport, now: float) -> None:
         breaker = self._breaker

@@ -181,7 +181,11 @@ class Ledger:
                 row.headers, self.attempt(row.part, row.offset),
             )  # fmt: skip
             what = "did not end in time" if overdue else "died with it"
-            if self._failed(row, record, WorkerEnded(f"its worker was ended: the handler {what}")):
+            if self.is_blocked(row):
+                self.block(row)  # Of several of a lane that were at work at once, the first.
+            elif self._failed(
+                row, record, WorkerEnded(f"its worker was ended: the handler {what}")
+            ):
                 self.done[row.part].append(pa.array([row.offset], pa.int64()))
 
     def unlooked(self, part: int, offset: int) -> None:

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from assignors import KeyRange
-    from coopconsume.report import Ordering, PartitionReport
+    from coopconsume.report import Failure, Ordering, PartitionReport
 
 #: Offsets between two wanted ranges that are cheaper to read through than to open a second read.
 MERGE_GAP = 5_000
@@ -69,7 +69,9 @@ class Waiting:
     @property
     def is_far(self) -> bool:
         """Whether what waits behind it is not read in passing."""
-        return bool(self.behind) and max(self.behind) - self.offset > MERGE_GAP
+        behind = self.behind
+        # A lower one behind it was done by a worker that ended: it goes first again.
+        return bool(behind) and min(behind) > self.offset and max(behind) - self.offset > MERGE_GAP
 
     @property
     def held(self) -> list[int]:
@@ -206,6 +208,8 @@ class Partition:
         self._failed: dict[int, Waiting] = {}
         self._stands = (-1, 0.0)
         self.reach = MERGE_GAP
+        #: Whether nothing could be planned the last time as too much waits.
+        self._is_full = False
         top = committed.last
         position = stable if top is None else top + 1
         gaps = committed.complement(stable, position - 1) if committed else OffsetRanges()
@@ -257,10 +261,11 @@ class Partition:
 
         What is parked, and what waits behind it, is nothing that a job could do.
         """
-        if self.whole and self._first_free() < self.end:
+        is_full = self._is_full and bool(self.parked)
+        if self.whole and not is_full and self._first_free() < self.end:
             return False
         return all(
-            share.position >= self.end
+            (share.position >= self.end or (is_full and not share.barred_until))
             and not share.todo
             and all(waiting.is_parked for waiting in share.waiting.values())
             and share.flying is None
@@ -271,7 +276,20 @@ class Partition:
         """Whether all below an offset is done and committed, or held back by parked records."""
         if self.stable >= end:
             return True
-        return bool(self.parked) and not self.unsaved and self.is_drained
+        if not self.parked or self.unsaved.clip(0, end - 1):
+            return False
+        if self.is_drained:
+            return True
+        # What came since is not asked for.
+        if self.whole and self._first_free() < end:
+            return False
+        return all(
+            share.position >= end
+            and not share.todo.clip(0, end - 1)
+            and not (share.flying or OffsetRanges()).clip(0, end - 1)
+            and all(w.is_parked for w in share.waiting.values() if w.offset < end)
+            for share in self.shares.values()
+        )
 
     def blocker(self) -> Waiting | None:
         """The waiting record that holds the stable offset, if one does."""
@@ -391,7 +409,13 @@ class Partition:
         )
         share.todo = ((share.todo - wanted) | left) - settled
         share.position = max(share.position, share.next_position)
-        failed = {self.lane(f.key_hash, f.offset): f for f in report.failed}
+        failed: dict[int, Failure] = {}
+        others: list[tuple[int, int]] = []
+        for failure in sorted(report.failed, key=lambda one: one.offset):
+            lane = self.lane(failure.key_hash, failure.offset)
+            if failed.setdefault(lane, failure) is not failure:
+                # Of several of a lane the lowest goes first; none of them may be forgotten.
+                others.append((failure.offset, failure.key_hash))
         named_failed = OffsetRanges.from_offsets([f.offset for f in report.failed])
         share.settle_tries(done, left | named_failed)
         share.flying = None
@@ -410,7 +434,7 @@ class Partition:
             )
             share.waiting[lane] = waiting
         flowing: list[int] = []
-        for offset, key_hash in report.blocked:
+        for offset, key_hash in [*others, *report.blocked]:
             ahead = share.waiting.get(self.lane(key_hash, offset))
             (ahead.behind if ahead else flowing).append(offset)
         share.todo |= OffsetRanges.from_offsets(flowing)
@@ -554,7 +578,8 @@ class Partition:
             wanted = share.todo if cut is None else share.todo.clip(0, cut)
             share.next_position = share.position
             if share.only is not None:
-                wanted = wanted & share.only
+                last = share.only.last
+                wanted = OffsetRanges() if last is None else wanted.clip(0, last)
             elif fresh and share.position < goal:
                 # A share that fell behind goes on from where it stands, at most to the others.
                 stop = min(share.position + room, goal)
@@ -570,6 +595,7 @@ class Partition:
             else:
                 # Nothing of it needs a read: all done, or waiting.
                 share.position = max(share.position, share.next_position)
+        self._is_full = crowded and not planned
         return planned
 
     def work(self, slot: int) -> PartitionWork:

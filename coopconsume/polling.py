@@ -97,8 +97,7 @@ class Place:
         """These offsets are committed."""
         self.polled -= offsets
         self.todo -= offsets
-        if len(self.held):
-            self.held.settle(offsets, 0.0)
+        self.held.settle(offsets, 0.0)
 
     def seek(self, offset: int) -> None:
         """Go on from an offset; what was handed out may still be committed."""

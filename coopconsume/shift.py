@@ -41,11 +41,13 @@ class Held:
 
     Attributes:
         partition: Which.
+        topic_id: Kafka's id of its topic.
         ranges: The key ranges that were ours.
         offsets: What is done of them.
     """
 
     partition: TopicPartition
+    topic_id: str
     ranges: tuple[KeyRange, ...]
     offsets: OffsetRanges
 
@@ -127,22 +129,30 @@ class Shift:
 
     def held(self) -> list[Held]:
         """What is done and did not fit into the commit log; not where rows or letters wait, too."""
-        if self.saver.has_more_than_offsets:
+        # What a commit that is under way leaves out is not known.
+        if self.saver.is_busy or self.saver.has_more_than_offsets:
             return []
         return [
-            Held((p.topic, p.partition), self.holding.owned[p.topic, p.partition].ranges, p.unsaved)
+            Held(
+                (p.topic, p.partition), self.holding.topic_ids.get(p.topic, ""),
+                self.holding.owned[p.topic, p.partition].ranges, p.unsaved,
+            )
             for p in self.partitions
             if p.unsaved and (p.topic, p.partition) in self.saver.held
-        ]
+        ]  # fmt: skip
 
     def take_along(self, held: Held) -> bool:
         """Take over what an earlier shift held, if its keys are still ours; whether they are."""
+        topic, _ = held.partition
+        if self.holding.topic_ids.get(topic, "") != held.topic_id:
+            return False
         for partition in self.partitions:
             if (partition.topic, partition.partition) == held.partition:
                 ours = self.holding.owned[held.partition].ranges
                 if all(any(r.first <= h.first and h.last <= r.last for r in ours)
                        for h in held.ranges):  # fmt: skip
-                    partition.take_along(held.offsets)
+                    # A log that was cut meanwhile holds other records from its end on.
+                    partition.take_along(held.offsets.clip(0, max(0, partition.end - 1)))
                     return True
         return False
 

@@ -98,7 +98,9 @@ def _microseconds(ground: Ground, topic: str, records: int, say: Callable[[str],
     def dealt() -> DataFrame:
         slots = tuple(zip(ranges, range(SLOTS), strict=True))
         wanted = Wanted(topic, 0, OffsetRanges([(0, records - 1)]), slots)
-        return batch_frame(ground.spark, options, [span], [wanted], range(SLOTS), SLOTS)
+        return batch_frame(
+            ground.spark, options, [span], [wanted], range(SLOTS), SLOTS, headers=False
+        )
 
     pieces: dict[str, Callable[[], object]] = {
         "read in the JVM": lambda: _sink(read().select("offset", "key", "value", "timestamp")),

@@ -32,7 +32,7 @@ def test_what_is_affordable_is_never_refused_and_no_more_would_fit(stable, known
     fit = affordable(commits, wanted, limit)
     assert not fit - wanted
     before, after = commits.ranges.range_count, commits.copy(max_ranges=limit)
-    if fit and fit.last >= stable:
+    if fit and fit.last >= commits.stable_offset:
         after.commit(fit)
     assert after.ranges.range_count <= max(before, limit)
     for offset in (wanted - fit).offsets().tolist():

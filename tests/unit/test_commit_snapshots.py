@@ -387,7 +387,8 @@ def test_what_an_entry_of_the_tables_log_says() -> None:
         assert Entry.parse(f"{append % words}\n{add}".encode()).snapshot_of == -1
     assert Entry.parse(f"{add}\n{remove}".encode()).disturbs
     optimised = remove.replace("true", "false")
-    assert not Entry.parse(f"{add}\n{optimised}".encode()).disturbs
+    # Tails are read from files that OPTIMIZE leaves for a vacuum to take.
+    assert Entry.parse(f"{add}\n{optimised}".encode()).disturbs
     assert Entry.parse(b'{"commitInfo":{"operation":"RESTORE"}}').disturbs
     assert Entry.parse(b'{"add":{"path":"a%20b"}}').files == ("a b",)
     for nonsense in (b"{", b"[]", b"7", b'{"add":{}}'):
