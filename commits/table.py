@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from commits.engine import LogEngine
 
-__all__ = ["open_table", "opened_at"]
+__all__ = ["is_named", "open_table", "opened_at"]
 
 
 _WRITERS = defaultdict(
@@ -74,7 +74,7 @@ def open_table(
         "coopconsume.segment.versions": str(segment_versions),
     }
     engine: PathEngine | SparkEngine
-    if _is_named(target):
+    if is_named(target):
         properties |= {"coopconsume.engine": "spark", **_KEPT_BY_SPARK}
         engine = SparkEngine.open_or_create(str(target), spark, properties if create else None)
     else:
@@ -92,12 +92,13 @@ def opened_at(
     versions: int,
 ) -> LogEngine | None:
     """A table whose newest version cannot be opened, at the newest of so many that can be."""
-    if _is_named(target):
+    if is_named(target):
         return None if spark is None else SparkEngine(str(target), spark)
     return PathEngine.opened_at(target, storage_options, versions)
 
 
-def _is_named(target: str | os.PathLike[str]) -> bool:
+def is_named(target: str | os.PathLike[str]) -> bool:
+    """Whether a target is the name of a table in a catalog, which only Spark can open."""
     return isinstance(target, str) and is_name(target) and not Path(target).exists()
 
 

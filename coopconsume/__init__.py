@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from coopconsume.fenced.exclusive import ExclusiveProducer
     from coopconsume.fenced.ownership import OwnershipRegistry
     from coopconsume.local_kafka import LocalKafka
+    from coopconsume.membership import RebalanceListener
     from coopconsume.options import Options
     from coopconsume.query import CooperativeQuery
     from coopconsume.record import Record, Reject, Retry, RetryPolicy
@@ -48,6 +49,7 @@ _HOME = {
     "Options": "coopconsume.options",
     "OwnershipRegistry": "coopconsume.fenced.ownership",
     "PartitionCommits": "commits",
+    "RebalanceListener": "coopconsume.membership",
     "Record": "coopconsume.record",
     "Reject": "coopconsume.record",
     "Retry": "coopconsume.record",
@@ -79,6 +81,7 @@ __all__ = [
     "Options",
     "OwnershipRegistry",
     "PartitionCommits",
+    "RebalanceListener",
     "Record",
     "Reject",
     "Retry",

@@ -36,8 +36,11 @@ class Retry(Exception):
     """Raised or returned by a handler: not done, try this record again.
 
     Args:
-        after: Seconds to wait at least; None leaves it to the retry policy's backoff.
+        after: Seconds to wait at least, 0 or more; None leaves it to the retry policy's backoff.
         reason: Kept with the pending record and shown to operators.
+
+    Raises:
+        ValueError: ``after`` is negative.
     """
 
     def __init__(self, after: float | None = None, reason: str = "") -> None:
@@ -70,23 +73,24 @@ class Reject(Exception):
 class RetryPolicy:
     """When a failed record is tried again, and when it is given up.
 
-    `Retry` is always tried again, `Reject` never; ``max_attempts`` holds for both and for all other
-    exceptions.
+    A record that was answered by `Reject` is never tried again; by `Retry`, or by any other
+    exception that is not given up, as long as it has attempts left.
 
     Attributes:
-        max_attempts: Handler calls a record gets before it becomes a dead letter; None: no limit.
-        backoff: Seconds before the second attempt; doubles with each further one.
-        max_backoff: Upper bound of the wait in seconds.
+        max_attempts: Handler calls a record gets before it becomes a dead letter, 1 or more; None:
+            no limit.
+        backoff: Seconds before the second attempt, 0 or more; doubles with each further one.
+        max_backoff: Upper bound of the wait in seconds, not below ``backoff``.
         jitter: Part of the wait that is drawn at random, 0 to 1.
         retry_on: Exceptions that are tried again, with what derives from them; others are given up
             at once. None: all are tried again.
         give_up_on: Exceptions that are given up at once, with what derives from them; stronger
             than ``retry_on``.
-        timeout: Seconds a handler call may take; None: until the batch is over. A coroutine is
-            then cancelled and awaited, and fails with TimeoutError. A thread cannot be stopped: its
-            key waits until it returns, and what it returns counts. After twice the time its worker
-            is ended, the call counts as failed, and what else the worker had of the batch is done
-            again.
+        timeout: Seconds a handler call may take, above 0; None: until the batch is over. A
+            coroutine is then cancelled and awaited, and fails with TimeoutError. A thread cannot be
+            stopped: its key waits until it returns, and what it returns counts. After twice the
+            time its worker is ended, the call counts as failed, and what else the worker had of the
+            batch is done again.
 
     Raises:
         TypeError: ``retry_on`` or ``give_up_on`` holds something else than exception classes.

@@ -14,6 +14,8 @@ from coopconsume.options import Options
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
+    from pyspark.sql import SparkSession
+
     from coopconsume.cluster import Topic
 
 
@@ -35,7 +37,11 @@ class TopicOverview:
 
 
 def accept_range_fetch(
-    options: Mapping[str, Any], topics: Iterable[str], *, accept: bool = True
+    options: Mapping[str, Any],
+    topics: Iterable[str],
+    *,
+    accept: bool = True,
+    spark: SparkSession | None = None,
 ) -> None:
     """Open topics to be shared by key range between members of a group, or close them again.
 
@@ -47,6 +53,7 @@ def accept_range_fetch(
             and in which group.
         topics: Names of topics.
         accept: Whether to open them.
+        spark: The session, for a commit table that is in a catalog.
 
     Raises:
         TopicNotFound: One does not exist; nothing was changed.
@@ -55,7 +62,7 @@ def accept_range_fetch(
     parsed = Options.parse(options, group=False)
     with closing(Cluster(parsed)) as cluster:
         names = [topic.name for topic in _existing(cluster, parsed, topics)]
-        store = CommitStore.open(parsed.commit_table, cluster=cluster.cluster_id)
+        store = CommitStore.open(parsed.commit_table, spark=spark, cluster=cluster.cluster_id)
         for name in names:
             store.set_setting(ACCEPT_RANGE_FETCH, value=True if accept else None, topic=name)
 

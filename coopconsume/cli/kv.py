@@ -34,7 +34,10 @@ _USAGE = "; ".join(" ".join((word, *args)) for word, args in _WORDS.items())
     epilog=example("coopconsume kv seats --create --owner one --bootstrap-servers localhost:9092")
 )
 @click.argument("topic")
-@click.option("--partition", type=click.IntRange(0), default=0, show_default=True)
+@click.option(
+    "--partition", type=click.IntRange(0), default=0, show_default=True,
+    help="The partition that is the commit log.",
+)  # fmt: skip
 @click.option("--create", is_flag=True, help="Make the topic, compacted, if there is none.")
 @click.option("--owner", help="Name of this replica [host and process].")
 @click.option(

@@ -27,7 +27,10 @@ def log() -> None:
 
 
 def _of_a_log(command: Callable[..., Any]) -> Callable[..., Any]:
-    partition = click.option("--partition", type=click.IntRange(0), default=0, show_default=True)
+    partition = click.option(
+        "--partition", type=click.IntRange(0), default=0, show_default=True,
+        help="The partition that is the log.",
+    )  # fmt: skip
     return click.argument("topic")(partition(at_a_cluster(as_json(command))))
 
 

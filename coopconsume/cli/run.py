@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Self
 import click
 
 from commits import CommitStore
+from commits.table import is_named
 from coopconsume.cli.logs import LogScreen
 from coopconsume.cli.outcome import INTERRUPTED, OK, example, reported
 from coopconsume.cli.place import consumer_options, pairs
@@ -132,7 +133,7 @@ def run(
     _find_handlers_here()
     check_handler(handler)
     session = _given_session()
-    _look_before_starting(parsed, needs_java=session is None)
+    _look_before_starting(parsed, session)
     with ExitStack() as stack:
         if session is None:
             session = _local_session(master, spark_conf, parsed.slots)
@@ -274,19 +275,21 @@ def _given_session() -> SparkSession | None:
     return SparkSession.builder.getOrCreate() if submitted else SparkSession.getActiveSession()
 
 
-def _look_before_starting(options: Options, *, needs_java: bool) -> None:
+def _look_before_starting(options: Options, session: SparkSession | None) -> None:
     """Find out in a moment what would otherwise be found out once Spark has started.
 
     Raises:
         CoopConsumeError: There is no Java, no broker, or no such topic.
         CommitStoreError: The commit table cannot be used.
     """
-    if needs_java:
+    if session is None:
         find_java(needed_by="Spark 4", newest=NEWEST_JAVA)
     cluster = Cluster(options)
     try:
         cluster.topics(options.subscribe, options.subscribe_pattern)
-        CommitStore.open(options.commit_table, cluster=cluster.cluster_id)
+        # What is in a catalog only Spark can open, so it is looked at when there is a session.
+        if session is not None or not is_named(options.commit_table):
+            CommitStore.open(options.commit_table, spark=session, cluster=cluster.cluster_id)
     finally:
         cluster.close()
 

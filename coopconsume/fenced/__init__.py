@@ -10,20 +10,30 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from coopconsume.fenced.access import AccessMode
     from coopconsume.fenced.auditing import Audit, Auditor, audit
+    from coopconsume.fenced.delta_sink import FencedDeltaSink
+    from coopconsume.fenced.election import LeaderElection
     from coopconsume.fenced.epochs import EpochSource
+    from coopconsume.fenced.exclusive import ExclusiveProducer
     from coopconsume.fenced.frames import accepted, read_log
+    from coopconsume.fenced.leader import Leader
     from coopconsume.fenced.log import UNCHECKED, Appended, Entry, LogId, LogRecord
     from coopconsume.fenced.reader import LogReader
     from coopconsume.fenced.writer import FencedWriter
 
 _HOME = {
+    "AccessMode": "access",
     "Appended": "log",
     "Audit": "auditing",
     "Auditor": "auditing",
     "Entry": "log",
     "EpochSource": "epochs",
+    "ExclusiveProducer": "exclusive",
+    "FencedDeltaSink": "delta_sink",
     "FencedWriter": "writer",
+    "Leader": "leader",
+    "LeaderElection": "election",
     "LogId": "log",
     "LogReader": "reader",
     "LogRecord": "log",
@@ -35,12 +45,17 @@ _HOME = {
 
 __all__ = [
     "UNCHECKED",
+    "AccessMode",
     "Appended",
     "Audit",
     "Auditor",
     "Entry",
     "EpochSource",
+    "ExclusiveProducer",
+    "FencedDeltaSink",
     "FencedWriter",
+    "Leader",
+    "LeaderElection",
     "LogId",
     "LogReader",
     "LogRecord",

@@ -11,6 +11,7 @@ from coopconsume.fenced.access import AccessMode
 from coopconsume.fenced.errors import FencedLogError, ProducerFenced, WriterNotOpen
 from coopconsume.fenced.exclusive import ExclusiveProducer
 from coopconsume.fenced.leader import Leader, Replica
+from coopconsume.fenced.ownership.lease import check_lease
 from coopconsume.fenced.reader import LogReader
 
 if TYPE_CHECKING:
@@ -56,13 +57,14 @@ class LeaderElection:
         store: Makes what the registry is kept in, for each candidacy; by default the topic
             ``__fw_ownership`` of the same cluster.
         owner: A name for people; host and process by default.
-        lease: Seconds without a sign of life after which a leader is taken for dead.
+        lease: Seconds without a sign of life after which a leader is taken for dead; 0: never.
         visibility: As for `FencedWriter`.
         engine: Name of an engine, as for `FencedWriter`.
-        timeout: Seconds that a call may take.
+        timeout: Seconds that a call may take, above 0.
 
     Raises:
         OptionError, EngineNotUsable: As they say.
+        ValueError: The lease is negative.
     """
 
     def __init__(
@@ -82,6 +84,7 @@ class LeaderElection:
         engine: str = "kafka-python",
         timeout: float = 30.0,
     ) -> None:
+        check_lease(lease)
         self._reader = LogReader(options, topic, partition, engine=engine, timeout=timeout)
         self._make: Callable[[], ExclusiveProducer] = lambda: ExclusiveProducer(
             options, topic, partition, mode=AccessMode.WAIT_FOR_EXCLUSIVE,

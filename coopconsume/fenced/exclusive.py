@@ -25,6 +25,7 @@ from coopconsume.fenced.ownership import (
     Queued,
 )
 from coopconsume.fenced.ownership.claims import ClaimedEpochs, granted
+from coopconsume.fenced.ownership.lease import check_lease
 from coopconsume.fenced.settings import Settings
 from coopconsume.fenced.writer import FencedWriter
 
@@ -74,11 +75,13 @@ class ExclusiveProducer:
             never.
         visibility: As for `FencedWriter`; the same for all producers of a log.
         engine: As for `FencedWriter`.
-        timeout: Seconds that a call may take; waiting for one's turn has no limit but its own.
+        timeout: Seconds that a call may take, above 0; waiting for one's turn has no limit but its
+            own.
         meanwhile: Called again and again while it waits for its turn.
 
     Raises:
         OptionError, EngineNotUsable, OwnershipUnavailable, OwnershipFormat: As they say.
+        ValueError: The mode is none, or the lease is negative.
     """
 
     def __init__(
@@ -96,6 +99,7 @@ class ExclusiveProducer:
         timeout: float = 30.0,
         meanwhile: Callable[[], None] | None = None,
     ) -> None:
+        check_lease(lease)
         self.topic, self.partition, self.mode = topic, partition, AccessMode(mode)
         settings = Settings.parse(options)
         self._engine = make_engine(engine, settings, timeout) if isinstance(engine, str) else engine
@@ -192,7 +196,9 @@ class ExclusiveProducer:
 
         Raises:
             ProducerFenced: Another one has, or had, its turn; nothing of it is in the log.
-            OffsetMismatch, AppendOutcomeUnknown, AppendRefused, WriterNotOpen: As there.
+            OwnershipUnavailable: As for `check`.
+            OffsetMismatch, AppendOutcomeUnknown, AppendRefused, WriterNotOpen, LogBlocked,
+                LogReplaced, LogCorrupt, LogUnavailable: As there.
         """
         self.check()
         return self._writer.append(
@@ -207,6 +213,9 @@ class ExclusiveProducer:
 
         Raises:
             ProducerFenced: Somebody else had.
+            OwnershipUnavailable: As for `check`.
+            WriterNotOpen, LogBlocked, LogReplaced, LogCorrupt, LogUnavailable: As for
+                `FencedWriter.refresh`.
         """
         self.check()
         return self._writer.refresh()
@@ -224,12 +233,19 @@ class ExclusiveProducer:
             self._come_back()
 
     def held_by(self) -> str | None:
-        """The name of whoever has the log, or is the first to have it beside others."""
+        """The name of whoever has the log, or is the first to have it beside others.
+
+        Raises:
+            OwnershipUnavailable: The registry cannot be asked.
+        """
         holders = self._registry.show(GROUP, self._resource).holders
         return holders[0].session.owner if holders else None
 
     def close(self) -> None:
-        """Gives the log back, or stops waiting for it; whoever waits longest comes next."""
+        """Gives the log back, or stops waiting for it; whoever waits longest comes next.
+
+        For good; harmless when repeated.
+        """
         self._given_up.set()
         with self._turn:
             self._writer.release()

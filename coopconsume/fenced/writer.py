@@ -62,7 +62,7 @@ class FencedWriter:
         shared: Write beside others that share the log, and fence nobody; an owner that takes the
             log fences all of them. An append is tried again where another one came first.
         compacted: Whether the topic is compacted; by default Kafka is asked.
-        timeout: Seconds that any call may take.
+        timeout: Seconds that any call may take, above 0.
 
     Raises:
         OptionError: An option makes no sense.

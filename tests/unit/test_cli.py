@@ -22,6 +22,8 @@ from coopconsume.errors import BrokerUnreachable, DataLoss, HandlerNotUsable, Un
 from coopconsume.screen import Rate, Screen, bar
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from click.testing import Result
 
 HANDLER = "tests_cli_handlers:work"
@@ -78,20 +80,33 @@ def one_sentence(result: Result) -> str:
 # -- usage -------------------------------------------------------------------------------------
 
 
-def test_help_names_commands_and_exit_codes() -> None:
-    """Each command has a help text, and the exit codes stand under it."""
-    shown = CliRunner().invoke(main, ["--help"])
+def commands(
+    command: click.Command = main, path: tuple[str, ...] = ()
+) -> Iterator[tuple[tuple[str, ...], click.Command]]:
+    """A command and all below it, each with the words that call it."""
+    yield path, command
+    for name, below in getattr(command, "commands", {}).items():
+        yield from commands(below, (*path, name))
+
+
+@pytest.mark.parametrize(
+    ("path", "command"), [pytest.param(*c, id="-".join(c[0])) for c in commands()]
+)
+def test_help_tells_all_of_a_command(path: tuple[str, ...], command: click.Command) -> None:
+    """Each command has a help text, its options have one, and the exit codes stand under it."""
+    shown = CliRunner().invoke(main, [*path, "--help"])
     assert shown.exit_code == 0
-    known = {"demo", "broker", "run", "topics", "groups", "offsets", "lag"}
-    assert known <= set(shown.stdout.split())
-    subcommands = [["topics"], ["topics", "alter"], ["groups"], ["groups", "describe"], ["lag"]]
-    subcommands += [["offsets", verb] for verb in ("show", "gaps", "lag", "reset", "export")]
-    subcommands += [["offsets"], ["offsets", "import"]]
-    subcommands += [["log"], ["log", "head"], ["log", "audit"], ["log", "blocked"]]
-    for command in ([], ["demo"], ["broker"], ["run"], *subcommands):
-        text = CliRunner().invoke(main, [*command, "--help"]).stdout
-        assert "fenced: another member holds the group" in text
-        assert "130  interrupted" in text
+    assert command.help
+    without = [p.name for p in command.params if isinstance(p, click.Option) and not p.help]
+    assert not without
+    assert "fenced: another member holds the group" in shown.stdout
+    assert "130  interrupted" in shown.stdout
+
+
+def test_all_commands_are_there() -> None:
+    """No group of commands got lost."""
+    known = {"broker", "dead-letters", "demo", "groups", "kv", "lag", "log", "offsets", "owners"}
+    assert set(main.commands) == known | {"run", "store", "topics"}
 
 
 def test_version_is_told_without_loading_spark() -> None:
@@ -150,6 +165,29 @@ def test_a_misspelt_option_names_the_closest(folder: Path) -> None:
     assert result.exit_code == 2
     assert "'commitTable'" in one_sentence(result)
     assert not (folder / "commits").exists()
+
+
+def test_a_table_of_a_catalog_is_left_to_spark(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without a session yet, a name in a catalog is no error: Spark is started to open it."""
+
+    class Known:
+        cluster_id = "c"
+
+        def __init__(self, *_: object) -> None:
+            pass
+
+        topics = close = __init__
+
+    def start(*_: object) -> None:
+        raise RuntimeError("Spark starts")
+
+    module = import_module("coopconsume.cli.run")
+    monkeypatch.setattr(module, "Cluster", Known)
+    monkeypatch.setattr(module, "find_java", lambda **_: None)
+    monkeypatch.setattr(module, "_local_session", start)
+    assert "Spark starts" in one_sentence(run(folder, commitTable="main.ops.commits"))
 
 
 def test_a_missing_option_is_named(folder: Path) -> None:

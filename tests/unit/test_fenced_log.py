@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from coopconsume.errors import AppendRefused, InvalidOption, UnknownOption
-from coopconsume.fenced import Auditor, Entry, LogId
+from coopconsume.fenced import Auditor, Entry, ExclusiveProducer, LeaderElection, LogId
 from coopconsume.fenced.core import Position, entries, expectation, judge
 from coopconsume.fenced.fold import Fold, Owner, RuleBroken
 from coopconsume.fenced.headers import MalformedStamp, Stamp, decode, encode, encode_batch
@@ -343,3 +343,13 @@ def test_the_writer_needs_no_spark() -> None:
         [sys.executable, "-c", code], cwd=root, capture_output=True, text=True, check=True
     )
     assert not {"pyspark", "kafka", "confluent_kafka", "deltalake"} & set(run.stdout.split())
+
+
+@pytest.mark.parametrize("make", [ExclusiveProducer, LeaderElection])
+@pytest.mark.parametrize("lease", [-1.0, float("nan")])
+def test_a_lease_that_is_none_is_refused_before_anything_is_opened(
+    make: type[ExclusiveProducer | LeaderElection], lease: float
+) -> None:
+    """Nobody is asked for it, as there is nobody at this address."""
+    with pytest.raises(ValueError, match="lease must be 0 or more seconds"):
+        make({"kafka.bootstrap.servers": "127.0.0.1:1"}, "ledger", lease=lease)

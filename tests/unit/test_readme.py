@@ -99,3 +99,25 @@ def test_columns_of_lag_and_of_the_views_are_named() -> None:
 def test_nothing_of_a_private_machine_is_told() -> None:
     """No home folder stands in the README, not even after a benchmark was pasted into it."""
     assert not re.search(r"/(home|root|Users|tmp|work)/", _README)
+
+
+def test_links_lead_to_headings() -> None:
+    """Each link within the README names one heading, by the anchor that GitHub makes of it."""
+    text = re.sub(r"```.*?```", "", _README, flags=re.DOTALL)
+    headings = re.findall(r"^#+ (.+)$", text, re.MULTILINE)
+    anchors = [re.sub(r"[^\w\- ]", "", each.lower()).replace(" ", "-") for each in headings]
+    links = re.findall(r"\]\(#([^)]*)\)", text)
+    assert links
+    assert [link for link in links if anchors.count(link) != 1] == []
+
+
+def test_tables_are_whole() -> None:
+    """All rows of a table have as many cells as its head, and there is an empty line before it."""
+    rows = re.compile(r"(?:(?<=\n\n)|(?<=-->\n))(?:\|.*\|\n)+")
+    text = re.sub(r"```.*?```", "", _README, flags=re.DOTALL)
+    tables = rows.findall(text)
+    assert sum(len(table.splitlines()) for table in tables) == len(re.findall(r"\n\|", text))
+    for table in tables:
+        head, *others = (len(re.findall(r"(?<!\\)\|", row)) for row in table.splitlines())
+        assert others
+        assert set(others) == {head}, table

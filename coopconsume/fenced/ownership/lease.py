@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from coopconsume.fenced.ownership.model import Key, Row, Session
 
-__all__ = ["Observer"]
+__all__ = ["Observer", "check_lease"]
 
 
 class Observer:
@@ -44,3 +44,13 @@ class Observer:
             seen[held.session] = held.heartbeat, since
             if held.lease_ms and 1000 * (now - since) >= held.lease_ms:
                 yield row.key, held.session, held.heartbeat
+
+
+def check_lease(lease: float) -> None:
+    """Makes sure that a lease is one, before connections are opened for it.
+
+    Raises:
+        ValueError: If it is negative.
+    """
+    if not lease >= 0:
+        raise ValueError(f"lease must be 0 or more seconds, not {lease}")

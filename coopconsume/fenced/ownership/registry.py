@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Self
 from coopconsume.fenced.errors import OwnershipUnavailable, StaleGeneration
 from coopconsume.fenced.ownership import rules
 from coopconsume.fenced.ownership.decider import Decider
+from coopconsume.fenced.ownership.lease import check_lease
 from coopconsume.fenced.ownership.model import Grant, Holder, Row, Session
 
 if TYPE_CHECKING:
@@ -37,7 +38,8 @@ class OwnershipRegistry:
     told: one learns it at the next publish, or by `holds`.
 
     The registry arbitrates; what fences a log are the epochs in the log itself. May be used by
-    several threads.
+    several threads. All calls but `keeps` and `close` raise OwnershipUnavailable where the store
+    cannot be reached.
 
     Args:
         store: Where the rows are, such as `KafkaStore(options)` or `DeltaStore(path)`; closed with
@@ -45,13 +47,15 @@ class OwnershipRegistry:
         owner: A name for people; by default the host and the process.
         lease: Seconds without a sign of life after which others take this one for dead; 0: never,
             and no signs are given.
+
+    Raises:
+        ValueError: If the lease is negative.
     """
 
     def __init__(
         self, store: OwnershipStore, *, owner: str | None = None, lease: float = 10.0
     ) -> None:
-        if lease < 0:
-            raise ValueError(f"lease must be 0 or more seconds, not {lease}")
+        check_lease(lease)
         name = f"{socket.gethostname()}-{uuid.uuid4().hex[:8]}" if owner is None else owner
         self._session = Session(name, uuid.uuid4().hex)
         self._store = store
@@ -198,7 +202,11 @@ class OwnershipRegistry:
     def release(self, group: str, resources: Iterable[str]) -> None:
         """Gives resources back, or stops waiting for them; whoever waits longest comes next.
 
-        What this registry neither has nor waits for stays as it is.
+        What this registry neither has nor waits for stays as it is. Harmless when repeated, and
+        once the registry was closed.
+
+        Raises:
+            OwnershipUnavailable: If the store cannot be reached; the lease will tell the others.
         """
         keys = [(group, resource) for resource in resources]
         if self._closed.is_set():
@@ -212,6 +220,9 @@ class OwnershipRegistry:
 
         Returns:
             The row after it.
+
+        Raises:
+            OwnershipUnavailable: If the store cannot be reached; it is not known what was done.
         """
         (step,) = self._decider.change({(group, resource): rules.evict})
         return step.row
@@ -228,7 +239,7 @@ class OwnershipRegistry:
             return [rows[key] for key in sorted(rows) if group in (None, key[0])]
 
     def history(self, group: str, resource: str) -> Sequence[Entry]:
-        """What befell a resource, oldest first."""
+        """What befell a resource, oldest first; a `KafkaStore` keeps the last hundred lines."""
         with self._lock:
             return self._store.history([(group, resource)])
 
