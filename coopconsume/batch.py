@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from coopconsume.pace import Rates
@@ -11,7 +11,7 @@ from coopconsume.slot import REPORT_SCHEMA, SlotRunner
 from coopconsume.source import Span, Wanted, batch_frame
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from pyspark.sql import SparkSession
 
@@ -73,10 +73,18 @@ class Running:
     shift: Shift
     run: str = ""
     trial: bool = False
+    streaks: Mapping[int, int] = field(default_factory=dict)
+    gates: Mapping[int, Mapping[int | None, float]] = field(default_factory=dict)
     first_report: float | None = None
     handled: int = 0
     rate: float = 0.0
     timed_out: bool = False
+
+    @property
+    def names(self) -> list[tuple[str, int]]:
+        """(topic, partition) by the index that reports name partitions by."""
+        chosen = (self.shift.partitions[part] for part in sorted(self.plan.wanted))
+        return [(p.topic, p.partition) for p in chosen]
 
     @property
     def is_partly_back(self) -> bool:
@@ -126,6 +134,8 @@ def run_batch(
         park=work.park,
         rates=rates_of(options, slots),
         break_after=1 if running.trial else options.circuit_breaker or 0,
+        streaks=running.streaks,
+        gates=running.gates,
         run=running.run,
     )
     spans = []

@@ -63,7 +63,7 @@ class Shift:
         self._timeout = ledger.policy.timeout
         self._life = life
         self._reader = reader
-        self._desk = Desk(ledger)
+        self._desk = Desk(ledger, time.monotonic())
         self._workers: list[asyncio.Task[None]] = []
         self._idle: list[asyncio.Future[None]] = []
         self._alarm: asyncio.TimerHandle | None = None
@@ -85,7 +85,7 @@ class Shift:
             self._wake(len(self._idle))
             for worker in self._workers:
                 await worker
-            self._desk.close()
+            self._desk.close(time.monotonic())
         finally:
             if self._alarm is not None:
                 self._alarm.cancel()

@@ -58,7 +58,7 @@ class Crew:
         self._most = ledger.spec.concurrency
         self._timeout = ledger.policy.timeout
         self._life = life
-        self._desk = Desk(ledger)
+        self._desk = Desk(ledger, time.monotonic())
         self._lock = threading.Lock()
         self._work = threading.Condition(self._lock)
         self._space = threading.Condition(self._lock)
@@ -98,7 +98,7 @@ class Crew:
         for thread in self._threads:
             thread.join()
         self._over.set()
-        self._desk.close()
+        self._desk.close(time.monotonic())
 
     def _call_up(self) -> None:
         """Have somebody at hand for what is ready."""

@@ -28,12 +28,15 @@ class Desk:
 
     Args:
         ledger: Of the slot.
+        now: The time, in seconds.
     """
 
-    def __init__(self, ledger: Ledger) -> None:
+    def __init__(self, ledger: Ledger, now: float) -> None:
         self._ledger = ledger
-        rates = ledger.spec.rates
-        self._lanes = Lanes(Pace(rates) if rates else None)
+        rates, gates = ledger.spec.rates, ledger.spec.gates.get(ledger.report.slot)
+        self._pace = Pace(rates, gates, now) if rates else None
+        self._lanes = Lanes(self._pace)
+        self._gave_up = False
         self._done: dict[int, list[int]] = {part: [] for part in ledger.work}
         self._names = ledger.spec.partitions
         self._deadline = float("inf")
@@ -67,8 +70,14 @@ class Desk:
             self._deadline = instant
 
     def is_late(self, now: float) -> bool:
-        """Whether the time box has closed; a slot may start one record in any case."""
-        return now >= self._deadline and self._ledger.report.handled > 0
+        """Whether the time box has closed; a slot may start one record, unless its pace forbids."""
+        return now >= self._deadline and (self._ledger.report.handled > 0 or self._gives_up(now))
+
+    def _gives_up(self, now: float) -> bool:
+        """Whether a rate keeps even the first record for a later batch; once so, it stays so."""
+        at = self._lanes.next_start(now)
+        self._gave_up = self._gave_up or (at is not None and at > now)
+        return self._gave_up
 
     def is_through(self, now: float) -> bool:
         """Whether nothing will start any more."""
@@ -127,9 +136,12 @@ class Desk:
         until = self.deadline if at is None else min(at, self.deadline)
         return max(0.001, min(1.0, until - now))
 
-    def close(self) -> None:
+    def close(self, now: float) -> None:
         """Nothing more comes and nothing runs: what is left is for a later batch."""
         ledger = self._ledger
+        ledger.number = self._settled
+        if self._pace is not None:
+            ledger.report.gates = self._pace.gates(now)
         for _, row in self._lanes.held():
             ledger.report.timed_out = True
             ledger.unlooked(row.part, row.offset)

@@ -82,6 +82,7 @@ class Frames:
         for gathered in self._gathered.values():
             while gathered:
                 self._handle(_taken(gathered, most))
+        self._ledger.number = self._settled
 
     def _handle(self, batch: pa.RecordBatch) -> None:
         ledger = self._ledger
@@ -161,13 +162,15 @@ class Frames:
 
     def _settle(self, part: int, batch: pa.RecordBatch, outcomes: Sequence[Any]) -> None:
         """Row by row; one behind a failed row of its key waits, whatever was answered for it."""
-        ledger, done = self._ledger, []
+        ledger, done, before = self._ledger, [], None
         for row, outcome in zip(rows_of(batch), outcomes, strict=True):
             if ledger.is_blocked(row):
                 ledger.block(row)
                 continue
             record = self._record(row, ledger.attempt(part, row.offset))
-            self._settled += 1
+            if outcome is None or outcome is not before:
+                self._settled += 1  # One error for many rows is one failure.
+            before = outcome
             ledger.number = self._settled
             try:
                 answer = as_answer(outcome)

@@ -134,7 +134,7 @@ def run_serial(  # noqa: C901, PLR0915 - one loop, for the sake of each record
                         deadline = 0.0
         cells[code] = 0
         done_rows(ledger, batch, skipped)
-        report.handled = handled
+        report.handled = ledger.number = handled
 
 
 def done_rows(ledger: Ledger, batch: pa.RecordBatch, skipped: list[int]) -> None:

@@ -30,6 +30,7 @@ from typing import TYPE_CHECKING, Any
 from commits import CommitLogUnavailable, FencedMember, OffsetRanges
 from coopconsume.batch import Running, Work, run_batch
 from coopconsume.breaker import Breaker
+from coopconsume.carried import Carried
 from coopconsume.classic import open_mailbox
 from coopconsume.crowding import LimitWatch
 from coopconsume.errors import (
@@ -119,6 +120,7 @@ class Job:
         self._failures = FailuresInARow()
         self._suspects: dict[int, Suspects] = {}
         self._breaker = Breaker(self._options.circuit_breaker, self._options.circuit_breaker_pause)
+        self._carried = Carried()
         self._stopping = False
         self._waiters: list[tuple[dict[TopicPartition, int], threading.Event]] = []
         # Every slot may be a straggler in a batch of its own.
@@ -426,7 +428,11 @@ class Job:
         trial = self._breaker.state == "trial"
         number = next(self._numbers)
         tag = f"coopconsume-{self._run_id}-{number}"
-        running = Running(number, plan, set(plan.slots), now, tag, shift, self._run_id, trial)
+        running = Running(
+            number, plan, set(plan.slots), now, tag, shift, self._run_id, trial,
+            dict(self._carried.streaks),
+        )  # fmt: skip
+        running.gates = self._carried.gates(plan.slots, running.names, time.monotonic())
         self._running[number] = running
         self._busy |= dict.fromkeys(plan.slots, number)
         self._batch_at = now
@@ -484,6 +490,7 @@ class Job:
         if running is None or report.slot not in running.waiting:
             return  # A second run of a task, or a batch that was given up.
         running.waiting.discard(report.slot)
+        self._carried.closed(report.slot, report.gates, running.names, time.monotonic())
         if not self._counts(running):
             self._busy.pop(report.slot, None)
             return
@@ -526,6 +533,8 @@ class Job:
             )
             log.warning("%s", words)
             self._meter.message = words
+        anew = running.trial or breaker.state != "closed"
+        self._carried.failed(report.slot, report.streak, starts_anew=anew)
         self._meter.breaker = breaker
 
     def _counts(self, running: Running) -> bool:

@@ -76,9 +76,10 @@ class Ledger:
         self.blocked: dict[int, set[int]] = {p: set(w.blocked) for p, w in self.work.items()}
         self.done: dict[int, list[pa.Array]] = {p: [] for p in self.work}
         self.retried = any(w.attempts for w in self.work.values())
-        #: Which answer it is that comes next; kept up only where answers are failures.
+        #: Which answer it is that comes next; kept up where answers are failures, and at the end.
         self.number = 0
-        self._failed_at = self._streak = 0
+        self._failed_at = 0
+        self._streak = spec.streaks.get(slot, 0)
         self.rows: list[dict[str, Any]] = []
         self.row_origins: list[tuple[int, int]] = []
 
@@ -113,7 +114,8 @@ class Ledger:
     def give_up_spent(self, row: Row, record: Record) -> bool:
         """Settle a record that has had all its attempts, without another call; as `answer`."""
         spent = record._replace(attempt=record.attempt - 1)
-        return self.answer(row, spent, WorkerEnded("its worker ended with its last attempt"))
+        error = WorkerEnded("its worker ended with its last attempt")
+        return self._failed(row, spent, error, called=False)
 
     def block(self, row: Row) -> None:
         """The row waits behind an earlier one of its lane."""
@@ -129,14 +131,16 @@ class Ledger:
             self.row_origins += [(row.part, row.offset)] * len(rows)
         return True
 
-    def _failed(self, row: Row, record: Record, error: BaseException) -> bool:
+    def _failed(
+        self, row: Row, record: Record, error: BaseException, *, called: bool = True
+    ) -> bool:
         self.report.failures += 1
         attempt = record.attempt
         text = (
             str(error) if isinstance(error, Retry | Reject) else f"{type(error).__name__}: {error}"
         )
         text = text[:_ERROR_CHARS]
-        if not isinstance(error, Retry | Reject):
+        if called and not isinstance(error, Retry | Reject):
             self._count_in_a_row(text)
         if isinstance(error, Reject) and not self.dead_letters:
             where = f"{record.topic}-{record.partition}@{record.offset}"
@@ -161,6 +165,8 @@ class Ledger:
         return False
 
     def _count_in_a_row(self, text: str) -> None:
+        if self.number == self._failed_at:
+            return  # Of the same call.
         self._streak = self._streak + 1 if self.number == self._failed_at + 1 else 1
         self._failed_at = self.number
         if 0 < self.spec.break_after <= self._streak:
@@ -170,6 +176,7 @@ class Ledger:
         self, batch: pa.RecordBatch, culprits: set[tuple[int, int]], *, overdue: bool
     ) -> None:
         """Count a failed attempt against those rows of a batch that ended their worker."""
+        self.number = 1  # A worker ends once, however many rows it had at work.
         parts, offsets = batch.column(0).to_pylist(), batch.column(1).to_pylist()
         for i, at in enumerate(zip(parts, offsets, strict=True)):
             if at not in culprits:
@@ -202,6 +209,7 @@ class Ledger:
                 ascending = offsets.take(pc.sort_indices(offsets)) if len(chunks) > 1 else offsets
                 report.done = pack_offsets(ascending)
         self.report.partitions = self.parts
+        self.report.streak = self._streak if self.number == self._failed_at else 0
         if self.rows:
             self.report.outputs = self._encode_rows()
         return self.report

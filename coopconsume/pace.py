@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from coopconsume.lanes import Lane
 
 #: Seconds that a slot may lag behind its rate and make good again.
@@ -55,13 +57,19 @@ class Pace:
 
     Args:
         rates: How many records a second.
+        gates: What `gates` told at the end of the slot's batch before, less the time since.
+        now: The time, in seconds.
     """
 
-    def __init__(self, rates: Rates) -> None:
+    def __init__(
+        self, rates: Rates, gates: Mapping[int | None, float] | None = None, now: float = 0.0
+    ) -> None:
         self._rates = rates
         self._shares: dict[int, Gate] = {}
         self._keys: dict[Lane, Gate] = {}
         self.slot = Gate(rates.per_slot)
+        for part, left in (gates or {}).items():
+            (self.slot if part is None else self.of_share(part)).opens_at = now + left
 
     def of_share(self, part: int) -> Gate:
         """The gate of a partition's share."""
@@ -77,6 +85,15 @@ class Pace:
         if self._rates.per_key:
             # Without slack: what a key missed is not made good in a burst.
             self._keys.setdefault(lane, Gate(self._rates.per_key, 0.0)).passed(now)
+
+    def gates(self, now: float) -> dict[int | None, float]:
+        """Seconds until gates open, by partition; None: the slot's. Those long open are left out.
+
+        A negative number is what a gate may still make good.
+        """
+        gates: list[tuple[int | None, Gate]] = [(None, self.slot), *self._shares.items()]
+        left = ((part, gate.opens_at - now) for part, gate in gates)
+        return {part: seconds for part, seconds in left if seconds > -_SLACK}
 
     def lane_opens_at(self, lane: Lane) -> float:
         """When the next row of a lane may start; 0: as far as it goes, now."""

@@ -56,6 +56,8 @@ class BatchSpec:
         park: Whether a record that is given up holds its key back until somebody decides.
         rates: Records a second that may start.
         break_after: Failures in a row after which nothing more starts; 0: it goes on.
+        streaks: Failures in a row with which slots ended their batch before; none: 0.
+        gates: For slots, `SlotReport.gates` of their batch before, less the time since.
         run: Tells this run of a job from all others; empty: what was at work is not kept for a
             second attempt of the task.
     """
@@ -72,6 +74,8 @@ class BatchSpec:
     park: bool = False
     rates: Rates = field(default_factory=Rates)
     break_after: int = 0
+    streaks: Mapping[int, int] = field(default_factory=dict)
+    gates: Mapping[int, Mapping[int | None, float]] = field(default_factory=dict)
     run: str = ""
 
 
@@ -141,6 +145,8 @@ class SlotReport:
         busy: Seconds spent between both.
         timed_out: The time box closed before the rows were through.
         tripped: The last of so many failures in a row that nothing more was started; else empty.
+        streak: Failures in a row with which it ended, those of batches before included.
+        gates: Seconds until more may start of a partition, by its index; None: in the slot.
         fatal: Why the job cannot go on, for the person who runs it; empty: it can.
     """
 
@@ -161,6 +167,8 @@ class SlotReport:
     busy: float = 0.0
     timed_out: bool = False
     tripped: str = ""
+    streak: int = 0
+    gates: dict[int | None, float] = field(default_factory=dict)
     fatal: str = ""
     pid: int = 0
 

@@ -81,7 +81,7 @@ def _pending_megabytes() -> float:
     gc.collect()
     tracemalloc.start()
     ledger = Ledger(_spec(_PENDING, 100), 0, RetryPolicy(), None, dead_letters=False)
-    desk = Desk(ledger)
+    desk = Desk(ledger, 0.0)
     desk.admit(Row(0, 0, 0, b"hot", b"", 0, ()))
     started = desk.take(0.0)
     assert started is not None

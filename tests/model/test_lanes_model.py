@@ -17,7 +17,7 @@ from coopconsume.record import RetryPolicy
 from coopconsume.report import BatchSpec, PartitionWork, unpack_offsets
 
 
-def a_desk(rows, *, ordering, rates, blocked, attempts):
+def a_desk(rows, *, ordering, rates, blocked, attempts, gates):
     """A desk for rows of partitions 0 and 1, and its ledger."""
     parts = {0, 1}
     work = {
@@ -27,9 +27,10 @@ def a_desk(rows, *, ordering, rates, blocked, attempts):
     spec = BatchSpec(
         batch=0, partitions=(("t", 0), ("t", 1)), slots=(0,), work={0: work}, ordering=ordering,
         concurrency=1, batch_time=1.0, handler_timeout=1.0, headers=False, rates=rates,
+        gates={0: gates},
     )  # fmt: skip
     ledger = Ledger(spec, 0, RetryPolicy(jitter=0), None, dead_letters=True)
-    return Desk(ledger), ledger
+    return Desk(ledger, 0.0), ledger
 
 
 class Seats:
@@ -95,11 +96,14 @@ rows_drawn = st.lists(
     seats=st.integers(1, 6),
     box=st.sampled_from([0.0, 0.5, 5.0, 1e6]),
     rates=st.sampled_from([Rates(), Rates(), Rates(per_slot=20), Rates(per_share=9, per_key=4)]),
+    gates=st.dictionaries(
+        st.sampled_from([None, 0, 1]), st.sampled_from([-0.04, 0.2, 0.7, 3.0, 40.0])
+    ),
     room=st.integers(1, 30),
 )
 @settings(max_examples=1_500, deadline=None)
 def test_any_slot_keeps_the_order_and_settles_every_row(
-    drawn, failing, blocked, ordering, seats, box, rates, room
+    drawn, failing, blocked, ordering, seats, box, rates, gates, room
 ):
     """Order within lanes, nothing twice, nothing lost, bounded memory, rates kept, box kept."""
     if ordering != "key":
@@ -108,7 +112,9 @@ def test_any_slot_keeps_the_order_and_settles_every_row(
     lasts = {(r.part, r.offset): drawn[r.offset][2] for r in rows}
     fails = {(r.part, r.offset) for r in rows if r.offset in failing}
     blocked = {0: frozenset(blocked) if ordering == "key" else frozenset(), 1: frozenset()}
-    desk, ledger = a_desk(rows, ordering=ordering, rates=rates, blocked=blocked, attempts=[])
+    desk, ledger = a_desk(
+        rows, ordering=ordering, rates=rates, blocked=blocked, attempts=[], gates=gates
+    )
     crew = Seats(desk, ledger, seats, lasts, fails)
     desk.deadline = box
     before, desks.LOOKAHEAD_ROWS = desks.LOOKAHEAD_ROWS, room
@@ -122,11 +128,14 @@ def test_any_slot_keeps_the_order_and_settles_every_row(
             raise AssertionError("it did not come to rest")
     finally:
         desks.LOOKAHEAD_ROWS = before
-    desk.close()
+    desk.close(crew.now)
     report = ledger.close()
     assert crew.most_held <= room
     check_order(crew, rows, ordering)
     check_rates(crew, rates)
+    if rates:
+        for at, _, row in crew.starts:
+            assert at >= max(gates.get(None, 0.0), gates.get(row.part, 0.0)), "a gate was closed"
     late = [at for at, _, _ in crew.starts[1:] if at >= box]
     assert not late
     settled = check_books(crew, report, rows)

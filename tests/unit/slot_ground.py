@@ -47,7 +47,8 @@ def prepared(handler, rows, work=None, concurrency=1, ordering="key", **more):
         concurrency=concurrency, batch_time=more.pop("batch_time", 30.0),
         handler_timeout=more.pop("handler_timeout", 30.0),
         headers=False, rates=more.pop("rates", Rates()), run=more.pop("run_id", ""),
-        break_after=more.pop("break_after", 0),
+        break_after=more.pop("break_after", 0), streaks=more.pop("streaks", {}),
+        gates=more.pop("gates", {}),
     )  # fmt: skip
     columns = [
         [r[0] for r in rows], [r[1] for r in rows],

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from coopconsume.breaker import Breaker
+from coopconsume.carried import Carried
 from coopconsume.frames import BatchHandler
-from coopconsume.record import Reject, Retry, RetryPolicy
+from coopconsume.record import Record, Reject, Retry, RetryPolicy
+from coopconsume.report import PartitionWork
 from tests.unit.slot_ground import WAYS, done, run
 
 
@@ -91,11 +95,100 @@ def test_failures_that_are_not_in_a_row_do_not_trip(way):
 
 
 def test_a_batch_handler_trips_too():
-    """By the rows that failed."""
+    """By the frames that failed, each as one; where it answers for each row, by the rows."""
 
     def handler(frame):
         raise OSError
 
     report = run(BatchHandler(handler, 4), keyed(40), break_after=6)
+    assert report.handled == 24
+    assert report.partitions[0].resume == 24
+    report = run(BatchHandler(lambda f: [OSError() for _ in f["key"]], 4), keyed(40), break_after=6)
     assert report.handled == 8
-    assert report.partitions[0].resume == 8
+
+
+@pytest.mark.parametrize("way", [*WAYS, "frames"])
+def test_failures_of_several_batches_are_in_a_row(way):
+    """Three in one batch and two in the next make five; anything else at the end starts anew."""
+
+    def failing(record):
+        raise OSError("refused")
+
+    def batch(handler, **more):
+        if way == "frames":
+            frames = BatchHandler(lambda f: [_outcome(handler, o) for o in f["offset"]], 1)
+            return run(frames, keyed(more.pop("count")), break_after=5, **more)
+        return run(handler, keyed(more.pop("count")), way=way, break_after=5, **more)
+
+    first = batch(failing, count=3)
+    assert (first.streak, first.tripped) == (3, "")
+    second = batch(failing, count=2, streaks={3: first.streak})
+    assert second.streak == 5
+    assert second.tripped == "OSError: refused"
+    assert batch(failing, count=2, streaks={4: 3}).streak == 2, "of another slot"
+    assert batch(lambda record: None, count=1, streaks={3: 4}).streak == 0
+    assert batch(failing, count=0, streaks={3: 4}).streak == 4, "no record, no answer"
+
+
+def _outcome(handler, offset):
+    try:
+        handler(Record("t", 10, offset.as_py(), None, None, 0, (), 1))
+    except OSError as error:
+        return error
+    return None
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_record_that_is_given_up_without_a_call_is_no_failure_in_a_row(way):
+    """Its last attempt was counted as it ended."""
+    work = {0: PartitionWork(((0, 10),), attempts={0: 2})}
+    policy = RetryPolicy(max_attempts=2, jitter=0)
+    report = run(
+        lambda record: None, keyed(1), way=way, work=work, policy=policy, break_after=1,
+        streaks={3: 2},
+    )  # fmt: skip
+    assert (report.failures, report.streak, report.tripped) == (1, 2, "")
+
+    def handler(record):
+        raise Retry
+
+    work = {0: PartitionWork(((0, 10),), attempts={1: 2})}
+    report = run(handler, keyed(2), work=work, policy=policy, break_after=1)
+    assert (report.failures, report.streak, report.tripped) == (2, 0, "")
+
+
+@given(st.lists(st.lists(st.booleans(), max_size=4), max_size=12), st.integers(1, 8))
+@settings(deadline=None, max_examples=100)
+def test_however_small_the_batches_it_opens_at_the_same_failure(batches, most):
+    """A slot stops where so many in a row have failed, wherever its batches end and begin."""
+    carried, outcomes = Carried(), [fails for batch in batches for fails in batch]
+    row, expected = 0, None
+    for number, fails in enumerate(outcomes):
+        row = row + 1 if fails else 0
+        if row == most:
+            expected = number
+            break
+    seen, tripped = -1, None
+    for batch in batches:
+
+        def handler(record, batch=batch):
+            if batch[record.offset]:
+                raise OSError
+
+        report = run(handler, keyed(len(batch)), break_after=most, streaks=dict(carried.streaks))
+        seen += report.handled
+        if report.tripped:
+            tripped = seen
+            break
+        carried.failed(3, report.streak, starts_anew=False)
+    assert tripped == expected
+
+
+def test_around_a_pause_all_slots_start_anew():
+    """What failed before a trial went well says nothing of what comes after."""
+    carried = Carried()
+    carried.failed(1, 19, starts_anew=False)
+    carried.failed(2, 7, starts_anew=False)
+    assert carried.streaks == {1: 19, 2: 7}
+    carried.failed(2, 20, starts_anew=True)
+    assert not carried.streaks

@@ -9,6 +9,7 @@ import time
 
 import pytest
 
+from coopconsume.carried import Carried
 from coopconsume.coroutines import event_loop
 from coopconsume.pace import Rates
 from coopconsume.record import Reject, Retry, RetryPolicy
@@ -224,6 +225,46 @@ def test_a_slow_rate_is_reached_not_undercut(way):
     # 20 at 50 a second are 0.4 s; a waiting worker that slept on would take a second for each.
     assert starts[-1] - starts[0] >= 0.3
     assert time.monotonic() - began < 10
+
+
+@pytest.mark.parametrize("way", ["threads", "coroutines"])
+@pytest.mark.parametrize("rates", [Rates(per_slot=20.0), Rates(per_share=20.0)])
+def test_a_rate_holds_over_batches(way, rates):
+    """Many small batches start no more than one large one would."""
+    starts, carried, names = [], Carried(), [("t", 10)]
+    began = time.monotonic()
+    for o in range(10):
+        gates = carried.gates([3], names, time.monotonic())
+        report = run(
+            lambda record: starts.append(time.monotonic()), [(0, o, b"k")], way=way, rates=rates,
+            gates=gates,
+        )  # fmt: skip
+        carried.closed(3, report.gates, names, time.monotonic())
+    assert len(starts) == 10
+    # Ten at twenty a second, less the moment that may be made good.
+    assert starts[-1] - began >= 9 / 20 - 0.051
+
+
+@pytest.mark.parametrize("way", ["threads", "coroutines"])
+def test_a_rate_slower_than_the_time_box_leaves_records_to_a_later_batch(way):
+    """A batch ends in its time with nothing started, and tells how long the slot is to wait."""
+    starts = []
+    report = run(
+        starts.append, keyed(6, 6), way=way, rates=Rates(per_slot=0.001),
+        gates={3: {None: 900.0}}, batch_time=0.05,
+    )  # fmt: skip
+    assert not starts
+    assert (report.handled, report.timed_out, report.partitions[0].resume) == (0, True, 0)
+    assert 0 < report.gates[None] < 900.0
+
+
+def test_gates_are_carried_by_slot_and_partition():
+    """Time passes between batches; what a batch is not about waits for one that is."""
+    carried, a, b = Carried(), ("t", 0), ("t", 1)
+    carried.closed(1, {None: 2.0, 0: 5.0, 1: 7.0}, [a, b], now=100.0)
+    assert carried.gates([1, 2], [b], now=101.0) == {1: {None: 1.0, 0: 6.0}}
+    carried.closed(1, {0: 9.0}, [b], now=103.0)
+    assert carried.gates([1], [a, b], now=104.0) == {1: {None: -2.0, 0: 1.0, 1: 8.0}}
 
 
 def test_async_handlers_are_known():
