@@ -158,9 +158,9 @@ def _lose(store: CommitStore, loss: str) -> None:
     append = engine.append
 
     def fail(rows: pa.Table, **more: Any) -> int:
-        engine.append = append
         if loss == "answer":
-            append(rows, **more)
+            append(rows, **more)  # Tried again after a conflict: then nothing was written.
+        engine.append = append
         raise CommitLogUnavailable(store.target, "append", "the answer was lost")
 
     engine.append = fail
