@@ -207,7 +207,8 @@ class Job:
                     self._turn()
                 except FencedMember as error:
                     # Others have our shares. A member of a group joins again as a new one.
-                    if self._hand_over is None and not self._membership.fenced(str(error)):
+                    handing_over = self._hand_over is not None
+                    if not self._membership.fenced(str(error), handing_over=handing_over):
                         raise
                     self._drop()
                 except (TopicNotFound, TopicReplaced, DataLoss) as error:

@@ -97,6 +97,7 @@ class Membership:
         self._group: GroupMember | None = None
         self._holding: Holding | None = None
         self._latest: Holding | None = None
+        self._refused: Holding | None = None
         self._error: BaseException | None = None
         self._changed = threading.Condition(threading.RLock())
         try:
@@ -256,16 +257,23 @@ class Membership:
             if self._holding is not None:
                 self._worker.begin(self._holding)
 
-    def fenced(self, why: str) -> bool:
+    def fenced(self, why: str, *, handing_over: bool = False) -> bool:
         """The log does not count what we do, or speaks of topics that are gone.
+
+        Args:
+            why: In words.
+            handing_over: Whether the member is about to join again anyway.
 
         Returns:
             Whether the member joins again; if not, it is the end.
         """
         if self._group is None:
             return False
-        self._let_go()
-        self._group.rejoin(why)
+        with self._changed:
+            # The listener is told by the group's thread.
+            self._refused, self._holding = self._holding or self._refused, None
+        if not handing_over:
+            self._group.rejoin(why)
         return True
 
     def rebalance(self, why: str) -> None:
@@ -281,6 +289,8 @@ class Membership:
         if holding is None:
             return
         running = self._worker.drain(self.options.drain_timeout)
+        if self._was_refused("the commit log refused what was to be handed over"):
+            return
         self._tell("on_revoked", holding)
         if self._let_go() is None:
             return
@@ -293,15 +303,15 @@ class Membership:
 
     def lost(self, why: str) -> None:
         """The shares are gone: others may have them already."""
-        holding = self._holding
         # What is done may still count: the log decides.
-        running = self._worker.drain(0.0) if holding is not None else ()
+        running = self._worker.drain(0.0) if self._holding is not None else ()
         self._worker.drop()
-        if self._let_go() is None or holding is None:
+        if self._was_refused(why):
             return
-        log.warning("group %s: all shares are lost: %s", self.options.group_id, why)
-        self._tell("on_lost", holding)
-        self._give_back(holding, running)
+        holding = self._let_go()
+        if holding is not None:
+            self._tell_lost(holding, why)
+            self._give_back(holding, running)
 
     def failed(self, error: BaseException) -> None:
         """The member is out of the group for good."""
@@ -333,6 +343,18 @@ class Membership:
             holding.release(running)
         except Exception as error:  # noqa: BLE001 - then those who get them wait a little longer
             log.warning("the shares could not be given back in the commit log: %s", error)
+
+    def _was_refused(self, why: str) -> bool:
+        """Whether the log has refused what we had; the listener is told of it."""
+        with self._changed:
+            refused, self._refused = self._refused, None
+        if refused is not None:
+            self._tell_lost(refused, why)
+        return refused is not None
+
+    def _tell_lost(self, holding: Holding, why: str) -> None:
+        log.warning("group %s: all shares are lost: %s", self.options.group_id, why)
+        self._tell("on_lost", holding)
 
     def _let_go(self) -> Holding | None:
         with self._changed:

@@ -64,6 +64,22 @@ class Teller:
         tell("fail", error=type(error).__name__, text=str(error))
 
 
+class Listener:
+    """A rebalance listener that tells what it is told."""
+
+    def on_assigned(self, ranges: Any) -> None:
+        """Tell it."""
+        tell("on_assigned", partitions=len(ranges))
+
+    def on_revoked(self, ranges: Any) -> None:
+        """Tell it."""
+        tell("on_revoked", partitions=len(ranges))
+
+    def on_lost(self, ranges: Any) -> None:
+        """Tell it."""
+        tell("on_lost", partitions=len(ranges))
+
+
 def freeze_as_leader(membership: Membership) -> None:
     """Stop this process the first time it is about to open an epoch."""
     open_epoch = membership.store.open_epoch
@@ -85,7 +101,7 @@ def main(config: dict[str, Any]) -> None:
     if config.get("freezes_as_leader"):
         freeze_as_leader(membership)
     try:
-        membership.subscribe(options.subscribe, options.subscribe_pattern)
+        membership.subscribe(options.subscribe, options.subscribe_pattern, Listener())
     except Exception as error:  # noqa: BLE001 - the test looks at it
         tell("refused", error=type(error).__name__, text=str(error))
         membership.leave()

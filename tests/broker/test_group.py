@@ -144,6 +144,22 @@ def test_a_member_that_was_frozen_is_fenced_and_may_come_back(ground: Ground) ->
     assert commits.ranges.pairs() == [(6, 6)]
 
 
+def test_a_member_that_the_log_refuses_has_lost_its_shares_and_joins_again(ground: Ground) -> None:
+    """Its session with Kafka goes on; the log alone knows, and its listener is told once."""
+    a = ground.start()
+    epoch = ground.settled(a)
+    ground.store.open_epoch(ground.group, {}, previous=ground.store.current_epoch(ground.group))
+    a.say("commit 5")
+    assert a.wait_for("refused")["error"] == "FencedMember"
+    assert a.wait_for("on_lost")["partitions"] == 1
+    assert ground.settled(a) > epoch + 1
+    a.say("commit 6")
+    a.wait_for("committed", offset=6)
+    a.say("leave")
+    a.wait_for("left")
+    assert [a.count(what) for what in ("on_assigned", "on_lost", "on_revoked")] == [2, 1, 0]
+
+
 def test_a_leader_that_slept_fences_nobody(ground: Ground) -> None:
     """It wakes with an old decision: its epoch does not count, the live group goes on."""
     sleeper = ground.start(freezes_as_leader=True)

@@ -24,6 +24,7 @@ from coopconsume import Options, accept_range_fetch
 from coopconsume.cluster import Cluster
 from coopconsume.demo.processes import kill_tree, process_tree
 from coopconsume.history import Kill, check, read_history
+from coopconsume.holding import LEASE
 from tests.spark.support import done_book, pending_book
 
 if TYPE_CHECKING:
@@ -35,11 +36,19 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).parents[2]
 SESSION = 3.0
 BATCH_TIME, HANDLER_TIMEOUT = 1.0, 2.0
-#: Seconds after a disturbance within which what was in flight at it may be done again: the session,
-#: the lease and the life of a batch, and what a loaded machine adds.
-REACH = SESSION + 2.0 + BATCH_TIME + HANDLER_TIMEOUT + 10.0
+#: Seconds that a member may go on for after its group has given it up: the session, the lease and
+#: the life of a batch.
+_UNAWARE = SESSION + LEASE + BATCH_TIME + HANDLER_TIMEOUT
+#: Seconds after a disturbance within which what was in flight at it may be done again: that, and
+#: what a loaded machine adds.
+REACH = _UNAWARE + 10.0
 _SAMPLE_EVERY = 0.25
-_SIGNS = ("were not through within drainTimeout", "all shares are lost")
+#: What applications log when work of theirs does not count; a member may learn of it late.
+_SIGNS = (
+    "were not through within drainTimeout",
+    "all shares are lost",
+    "failed, its slots are planned again",
+)
 
 
 @dataclass
@@ -66,10 +75,17 @@ class App:
 
 @dataclass(frozen=True)
 class Disturbance:
-    """Something that may have left work of an application uncommitted."""
+    """Something that may have left work of an application uncommitted.
+
+    Attributes:
+        at: When, in seconds of `time.monotonic`.
+        app: Whose.
+        since: From when on it may have been so.
+    """
 
     at: float
     app: App
+    since: float
 
 
 class Ground:
@@ -203,7 +219,8 @@ class Ground:
 
     def _note(self, app: App) -> None:
         app.pids |= set(process_tree(app.popen.pid))
-        self.disturbances.append(Disturbance(time.monotonic(), app))
+        now = time.monotonic()
+        self.disturbances.append(Disturbance(now, app, now))
 
     # -- what is seen
 
@@ -228,11 +245,11 @@ class Ground:
             return 0
         return sum(bool(shares) and m not in row.fenced for m, shares in row.members.items())
 
-    def wait_for_members(self, count: int, timeout: float = 90.0) -> float:
+    def wait_for_members(self, count: int, timeout: float = 180.0) -> float:
         """Wait until so many members share the topic; returns the seconds it took."""
         return self._wait(lambda: self.members() == count, f"{count} members", timeout)
 
-    def wait_for_done(self, count: int, timeout: float = 120.0) -> float:
+    def wait_for_done(self, count: int, timeout: float = 300.0) -> float:
         """Wait until so many records are done; returns the seconds it took."""
         return self._wait(lambda: self.done >= count, f"{count} records done", timeout)
 
@@ -259,9 +276,18 @@ class Ground:
         for app in self.apps:
             for line in (self.folder / f"{app.name}.log").read_text().splitlines():
                 if any(sign in line for sign in _SIGNS):
-                    stamp = line.split(" ")[0]
-                    found.append(Disturbance(float(stamp) - clock, app))
+                    at = float(line.split(" ")[0]) - clock
+                    found.append(Disturbance(at, app, at - _UNAWARE))
         return found
+
+    def told(self) -> str:
+        """What the applications' own loggers said, for people."""
+        return "\n".join(
+            f"{app.name} {line}"
+            for app in self.apps
+            for line in (self.folder / f"{app.name}.log").read_text().splitlines()
+            if " coopconsume." in line
+        )
 
     def verdict(self) -> Verdict:
         """The checker's word over the histories of all applications.
@@ -273,7 +299,7 @@ class Ground:
         for disturbance in [*self.disturbances, *self.logged()]:
             pids = frozenset(disturbance.app.pids)
             for at, book in self._samples:
-                if disturbance.at <= at <= disturbance.at + REACH:
+                if disturbance.since <= at <= disturbance.at + REACH:
                     kills.append(Kill(int(at * 1e9), book, pids))
         tp = (self.topic, 0)
         return check(

@@ -44,5 +44,5 @@ def test_three_applications_share_one_partition_on_a_bad_day(tmp_path):
             play(ground, 2, seed, told.append)
             finish(ground)
             verdict = ground.verdict()
-    assert verdict.ok, f"seed {seed}\n{told}\n{verdict}"
+    assert verdict.ok, f"seed {seed}\n{told}\n{verdict}\n{ground.told()}"
     assert verdict.done == len(ground.produced)
