@@ -127,6 +127,11 @@ def is_harmless(setting: str) -> bool:
     return setting in KNOWN_KAFKA_SETTINGS and not is_secret(setting)
 
 
+#: Kafka's own default (KIP-144). kafka-python's, 30 s, outlasts the session of a member whose
+#: broker was away for a moment.
+_RECONNECT_MS = 1_000
+
+
 def complete(kafka: Mapping[str, str]) -> dict[str, str]:
     """Settings with all that both clients need for security, checked; opens no files.
 
@@ -164,6 +169,9 @@ def client_config(kafka: Mapping[str, str]) -> dict[str, Any]:
         for name, kind in _WORDS.items()
         if name in kafka
     }
+    config.setdefault(
+        "reconnect_backoff_max_ms", max(_RECONNECT_MS, config.get("reconnect_backoff_ms", 0))
+    )
     for name in ("receive_buffer_bytes", "send_buffer_bytes"):
         if config.get(name) == -1:  # Kafka's word for the system's own size
             del config[name]

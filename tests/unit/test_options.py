@@ -129,6 +129,7 @@ def test_the_same_settings_serve_both_clients():
         "security_protocol": "PLAINTEXT",
         "client_id": "me",
         "request_timeout_ms": 4000,
+        "reconnect_backoff_max_ms": 1000,
     }
     source = options.source_options()
     assert source["kafka.client.id"] == "me"

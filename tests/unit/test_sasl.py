@@ -169,6 +169,7 @@ def test_without_sasl_a_login_does_not_matter():
     assert options.client_config() == {
         "bootstrap_servers": ["a:1", "b:2"],
         "security_protocol": "PLAINTEXT",
+        "reconnect_backoff_max_ms": 1000,
     }
 
 
