@@ -45,8 +45,8 @@ class Suspects:
             self._clear()
             return
         seen = given if at_work is None else at_work
-        narrowed = {p: seen[p] & self._suspects[p] for p in seen if p in self._suspects}
-        self._suspects = {p: o for p, o in (narrowed if _count(narrowed) else seen).items() if o}
+        # No more of what was suspected before: what it died of now need not be what it died of then.
+        self._suspects = {part: offsets for part, offsets in seen.items() if offsets}
         self.crashes += 1
 
     def passed(self, given: Parts) -> None:
