@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from coopconsume.classic import tagged
 from coopconsume.pace import Rates
 from coopconsume.report import BatchSpec
 from coopconsume.slot import REPORT_SCHEMA, SlotRunner
@@ -79,6 +80,8 @@ class Running:
     handled: int = 0
     rate: float = 0.0
     timed_out: bool = False
+    #: When Spark is to be told next to end it, on the monotonic clock; None: it may go on.
+    interrupt_at: float | None = None
 
     @property
     def names(self) -> list[tuple[str, int]]:
@@ -151,12 +154,9 @@ def run_batch(
         dead_letters=work.dead_letters is not None,
         send=send,
     )
-    spark.addTag(running.tag)
-    try:
+    with tagged(spark, running.tag):
         frame = batch_frame(spark, options, spans, wanted, plan.slots, slices, headers=spec.headers)
         rows = frame.mapInArrow(runner, REPORT_SCHEMA).collect()  # type: ignore[arg-type]
-    finally:
-        spark.removeTag(running.tag)
     return {row.slot: None if row.report is None else bytes(row.report) for row in rows}
 
 

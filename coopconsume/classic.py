@@ -6,12 +6,13 @@ On Spark Connect there is none; reports then come with the job's result.
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from coopconsume.errors import SessionUnusable
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from pyspark.sql import SparkSession
 
@@ -77,6 +78,32 @@ def refuse_second_runs(setting: Callable[[str, str], str | None], *, classic: bo
             "run the rest of a batch, and so handlers, again by itself; set it to 1 as the session "
             "starts"
         )
+
+
+@contextmanager
+def tagged(session: SparkSession, tag: str) -> Iterator[None]:
+    """Have the jobs that this thread starts carry a tag, by which `interrupt` finds them."""
+    owner = session.sparkContext if is_classic(session) else None
+    if owner is not None:
+        owner.addJobTag(tag)
+    else:
+        session.addTag(tag)
+    try:
+        yield
+    finally:
+        if owner is not None:
+            owner.removeJobTag(tag)
+        else:
+            session.removeTag(tag)
+
+
+def interrupt(session: SparkSession, tag: str) -> None:
+    """End the jobs that carry a tag, whichever thread has started them; harmless where none do."""
+    if is_classic(session):
+        # A classic session finds only tags of the thread that asks.
+        session.sparkContext.cancelJobsWithTag(tag)
+    else:
+        session.interruptTag(tag)
 
 
 class _Mailbox:

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import itertools
 import logging
+import math
 import pickle
 import queue
 import threading
@@ -31,7 +32,7 @@ from commits import CommitLogUnavailable, FencedMember, OffsetRanges
 from coopconsume.batch import Running, Work, run_batch
 from coopconsume.breaker import Breaker
 from coopconsume.carried import Carried
-from coopconsume.classic import open_mailbox
+from coopconsume.classic import interrupt, open_mailbox
 from coopconsume.crowding import LimitWatch
 from coopconsume.errors import (
     BrokerUnreachable,
@@ -41,6 +42,7 @@ from coopconsume.errors import (
     TopicReplaced,
 )
 from coopconsume.failures import FailuresInARow, reason
+from coopconsume.holding import LEASE
 from coopconsume.plan import Limits, plan_batch
 from coopconsume.report import PartitionReport, SlotReport
 from coopconsume.security.access import refused_by_spark
@@ -69,6 +71,11 @@ _FAILED_BATCHES = 3
 _LAST_COMMIT = 10.0
 #: Offsets of the one batch that finds out whether a pause may end.
 _TRIAL_OFFSETS = 200
+#: Seconds in which Spark ends the Python worker of a task that it was told to interrupt: it looks
+#: for that every 2 s (spark.python.task.killTimeout), and then gives 2 s more.
+_KILL_TIME = 5.0
+_INTERRUPT_EVERY = 1.0
+_WARN_EVERY = 10.0
 
 
 @dataclass
@@ -117,6 +124,7 @@ class Job:
         self._window = Window(self._options, slots)
         self._limits = LimitWatch(self._options.batch_time)
         self._batch_at = 0.0
+        self._warned_at = -math.inf
         self._failures = FailuresInARow()
         self._suspects: dict[int, Suspects] = {}
         self._breaker = Breaker(self._options.circuit_breaker, self._options.circuit_breaker_pause)
@@ -227,6 +235,7 @@ class Job:
         if self._unbegun is not None:
             holding, self._unbegun = self._unbegun, None
             self._begin(holding)
+        self._interrupt_overdue()
         shift = self._shift
         if shift is not None:
             shift.refresh_ends()
@@ -238,7 +247,8 @@ class Job:
             self._meter.idle(shift.partitions)
             if self._hand_over is not None:
                 self._hand_back(shift, self._hand_over)
-            else:
+            elif not self._current() or self._is_ours(shift):
+                # Looked at also while slots are long at work: what is lost must not go on.
                 self._launch(shift)
         self._take_events(self._patience())
 
@@ -288,6 +298,11 @@ class Job:
         if not hand_over.is_late:
             hand_over.is_late = True  # From here on reports are not taken any more.
             hand_over.running = shift.parts_of(out | set(self._barred))
+            # A task may not even have begun. Those who come wait for the life of a batch: then it
+            # must be over, whatever it waited for.
+            rest = max(0.0, self._options.batch_life + LEASE - _KILL_TIME)
+            for running in self._current():
+                running.interrupt_at = time.monotonic() + rest
             if out:
                 log.warning(
                     "slots %s were not through within drainTimeout: their new owners wait for a "
@@ -376,10 +391,22 @@ class Job:
 
     def _interrupt(self) -> None:
         for running in self._running.values():
-            try:
-                self._spark.interruptTag(running.tag)
-            except Exception:
-                log.debug("could not interrupt batch %d", running.number, exc_info=True)
+            running.interrupt_at = -math.inf
+        self._interrupt_overdue()
+
+    def _interrupt_overdue(self) -> None:
+        """Have Spark end what must not go on.
+
+        Again and again: a batch that Spark still plans has no job yet that could be interrupted.
+        """
+        now = time.monotonic()
+        for running in self._running.values():
+            if running.interrupt_at is not None and now >= running.interrupt_at:
+                running.interrupt_at = now + _INTERRUPT_EVERY
+                try:
+                    interrupt(self._spark, running.tag)
+                except Exception:
+                    log.debug("could not interrupt batch %d", running.number, exc_info=True)
 
     def _close(self) -> None:
         self._interrupt()
@@ -468,7 +495,9 @@ class Job:
         try:
             shift.holding.check()
         except CommitLogUnavailable as error:
-            log.warning("no new batch for now: %s", error)
+            if time.monotonic() - self._warned_at > _WARN_EVERY:
+                log.warning("no new batch for now: %s", error)
+                self._warned_at = time.monotonic()
             return False
         return True
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+from pyspark import TaskContext
 
 from coopconsume import (
     CooperativeConsumer,
@@ -411,6 +413,59 @@ def test_what_was_polled_before_a_rebalance_comes_again(spark, kafka, topic, pro
         assert not rows[first] & rows[second]
         (row,) = second.lag().collect()
         assert row["lag"] == 0
+
+
+class Blocker:
+    """Holds a Spark task until a file is there."""
+
+    def __init__(self, folder) -> None:
+        self.folder = folder
+
+    def __call__(self, batches):
+        """Tell that the task has begun, and wait."""
+        (self.folder / f"begun-{TaskContext.get().partitionId()}").touch()
+        until((self.folder / "go").exists, 300)
+        yield from batches
+
+
+def test_a_batch_that_had_not_begun_when_its_shares_moved_never_begins(
+    spark, kafka, topic, produce, tmp_path
+):
+    """All of Spark's slots are taken; what was planned before a rebalance must not run after it."""
+    name = topic(1)
+    produce(name, [(b"k%d" % i, b"") for i in range(40)])
+    produced = {(name, 0): {i: b"k%d" % i for i in range(40)}}
+    opts = options(
+        kafka, tmp_path, name, batchTime=1, handlerTimeout=1, drainTimeout="500ms"
+    )  # fmt: skip
+    accept_range_fetch(opts, [name])
+    tracker = spark.sparkContext.statusTracker()
+    cores = spark.sparkContext.defaultParallelism
+    with (
+        ThreadPoolExecutor(1) as pool,
+        CooperativeConsumer(opts, spark) as first,
+        CooperativeConsumer(opts, spark) as second,
+    ):
+        every = spark.range(0, cores, 1, cores)
+        blocked = pool.submit(every.mapInArrow(Blocker(tmp_path), every.schema).collect)
+        try:
+            until(lambda: len(list(tmp_path.glob("begun-*"))) == cores, 180)
+            before = set(tracker.getActiveJobsIds())
+            queries = [first.foreach(Recorded(tmp_path / "history")).start()]
+            planned = until(lambda: set(tracker.getActiveJobsIds()) - before, 180)
+            second.subscribe()
+            until(lambda: not planned & set(tracker.getActiveJobsIds()))
+        finally:
+            (tmp_path / "go").touch()
+        assert len(blocked.result(300)) == cores
+        queries.append(second.foreach(Recorded(tmp_path / "history")).start())
+        for query in queries:
+            query.processAllAvailable()
+        for query in queries:
+            query.stop()
+        verdict = verdict_of(second, tmp_path, produced)
+    assert verdict.ok, str(verdict)
+    assert (verdict.done, verdict.repeated.count) == (40, 0)
 
 
 def test_a_query_that_fails_ends_alone(spark, kafka, topic, produce, tmp_path):
