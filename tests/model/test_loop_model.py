@@ -200,7 +200,7 @@ def worlds(draw):
 @settings(max_examples=300, deadline=None)
 def test_any_run_keeps_the_order_and_settles_every_record(world, merge_gap, data):
     """Whatever is slow, fails, is lost or restarts: key order, nothing lost, holes are holes."""
-    with mock.patch("coopconsume.plan.MERGE_GAP", merge_gap):
+    with mock.patch("coopconsume.plan.reads.MERGE_GAP", merge_gap):
         any_run(world, data)
 
 

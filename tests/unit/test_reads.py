@@ -43,10 +43,10 @@ def test_every_wanted_offset_is_read(gaps, news, window, slots, merge_gap, throu
         400 + news, OffsetRanges.from_offsets(sorted(gaps)), slots=slots, top=400
     )
     with (
-        mock.patch("coopconsume.plan.MERGE_GAP", merge_gap),
-        mock.patch("coopconsume.plan.READ_THROUGH", through),
-        mock.patch("coopconsume.plan.NEAR", 2),
-        mock.patch("coopconsume.plan.READ_THROUGH_EACH", 0),
+        mock.patch("coopconsume.plan.reads.MERGE_GAP", merge_gap),
+        mock.patch("coopconsume.plan.reads.READ_THROUGH", through),
+        mock.patch("coopconsume.plan.reads.NEAR", 2),
+        mock.patch("coopconsume.plan.reads.READ_THROUGH_EACH", 0),
     ):
         for slot in range(slots):
             plan = plan_batch([partition], [slot], 0.0, Limits(window, 10**6, 10**6))

@@ -1,165 +1,25 @@
-"""What to read next, and what became of it: the pure core of a job's loop.
-
-A member works on *shares*: of each partition, every slot has one piece of the key range. A share
-knows its ``position`` (offsets below it were looked at), its ``todo`` (offsets below the position
-that must be looked at again: gaps found at the start, what a time box left over, retries that are
-due) and its ``waiting`` records (failed, not due yet, with those of their key behind them).
-
-The order rule is kept by three facts. A share's rows are planned in ascending offsets, all of
-``todo`` before anything new. A key with a waiting record is named in the batch as blocked. A slot
-is in one batch at a time.
-
-No clock, no socket, no Spark: times come in as seconds since the epoch.
-"""
+"""What a job knows of one partition: what is done, what its shares still have, what holds it up."""
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from commits import OffsetRanges
 from commits.offsets import MAX_OFFSET
 from coopconsume.crowding import crowded_at
+from coopconsume.plan.holder import told, waiting_for
+from coopconsume.plan.reads import cluster, reach_of
+from coopconsume.plan.share import Scope, Share
+from coopconsume.plan.waiting import Waiting
 from coopconsume.report import PartitionWork, unpack_offsets
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable
 
     from assignors import KeyRange
+    from coopconsume.plan.batch import Limits
     from coopconsume.report import Failure, Ordering, PartitionReport
-
-#: Offsets between two wanted ranges that are cheaper to read through than to open a second read.
-MERGE_GAP = 5_000
-#: Bytes of a key that people are shown.
-SHOWN_KEY_BYTES = 100
-#: The same where ranges are strewn: less than a separate read fetches, two of a producer's batches.
-NEAR = 30
-#: Offsets between ranges in all, and for each range, up to which they are not strewn.
-READ_THROUGH = 20_000
-READ_THROUGH_EACH = 300
-#: Separate reads of one partition in one batch.
-MAX_READS = 12
-
-
-@dataclass
-class Waiting:
-    """A failed record that is not due yet, and what waits behind it.
-
-    Attributes:
-        offset, key_hash: Which record.
-        attempts: Failures so far.
-        due: Seconds since the epoch at which it is tried again; infinity: it is parked until
-            somebody decides about it.
-        error: What the handler said.
-        key: Its key for people, where this process has seen it.
-        behind: Offsets of the same lane that must wait for it.
-        is_trying: Whether it is due and to be tried again, alone, while they wait on.
-    """
-
-    offset: int
-    key_hash: int
-    attempts: int
-    due: float
-    error: str
-    key: bytes | None = None
-    behind: list[int] = field(default_factory=list)
-    is_trying: bool = False
-
-    @property
-    def is_far(self) -> bool:
-        """Whether what waits behind it is not read in passing."""
-        behind = self.behind
-        # A lower one behind it was done by a worker that ended: it goes first again.
-        return bool(behind) and min(behind) > self.offset and max(behind) - self.offset > MERGE_GAP
-
-    @property
-    def held(self) -> list[int]:
-        """The offsets that are not to be started now."""
-        return self.behind if self.is_trying else [self.offset, *self.behind]
-
-    @property
-    def is_parked(self) -> bool:
-        """Whether it waits until somebody decides about it."""
-        return self.due == math.inf
-
-
-@dataclass
-class Share:
-    """One slot's piece of one partition."""
-
-    slot: int
-    ranges: tuple[KeyRange, ...]
-    position: int
-    todo: OffsetRanges = field(default_factory=OffsetRanges)
-    waiting: dict[int, Waiting] = field(default_factory=dict)
-    #: What the batch now running may start; None between batches.
-    flying: OffsetRanges | None = None
-    next_position: int = 0
-    #: Until then, in seconds since the epoch, an earlier owner may still be at work on it.
-    barred_until: float = 0.0
-    #: The only offsets that may be planned while its slot is under suspicion; None: any.
-    only: OffsetRanges | None = None
-
-    def is_barred(self, now: float) -> bool:
-        """Whether an earlier owner may still be at work on it."""
-        if self.barred_until > now:
-            return True
-        self.barred_until = 0.0
-        return False
-
-    def held(self) -> OffsetRanges:
-        """Offsets that wait: failed ones and those behind them."""
-        return OffsetRanges.from_offsets([o for w in self.waiting.values() for o in w.held])
-
-    def settle_tries(self, done: OffsetRanges, left: OffsetRanges) -> None:
-        """Where a record that was tried again is done, or is not there any more, its lane flows."""
-        wanted = self.flying or OffsetRanges()
-        for lane, waiting in list(self.waiting.items()):
-            tried = waiting.is_trying and waiting.offset in wanted
-            if tried and (waiting.offset in done or waiting.offset not in left):
-                del self.waiting[lane]
-                self.todo |= OffsetRanges.from_offsets(waiting.behind)
-
-
-@dataclass(frozen=True)
-class Read:
-    """Offsets ``first`` to ``last``, both included, of the partition with this index."""
-
-    part: int
-    first: int
-    last: int
-
-
-@dataclass(frozen=True)
-class BatchPlan:
-    """One batch: what is read, and what each slot may start of it."""
-
-    reads: tuple[Read, ...]
-    work: Mapping[int, Mapping[int, PartitionWork]]
-    wanted: Mapping[int, OffsetRanges]
-
-    @property
-    def slots(self) -> tuple[int, ...]:
-        """The slots that have work, ascending."""
-        return tuple(sorted(self.work))
-
-    @property
-    def span(self) -> int:
-        """Offsets that are read."""
-        return sum(read.last - read.first + 1 for read in self.reads)
-
-
-@dataclass(frozen=True)
-class Limits:
-    """Bounds of a plan: offsets in a batch, pending records and ranges of a partition.
-
-    A partition's own limit on ranges counts beside them.
-    """
-
-    window: int
-    max_pending: int
-    max_ranges: int = MAX_OFFSET
 
 
 class Partition:
@@ -207,7 +67,7 @@ class Partition:
         #: The last failure of each record that has failed and is not done, in flight or not.
         self._failed: dict[int, Waiting] = {}
         self._stands = (-1, 0.0)
-        self.reach = MERGE_GAP
+        self.reach = reach_of(OffsetRanges())
         #: Whether nothing could be planned the last time as too much waits.
         self._is_full = False
         top = committed.last
@@ -264,13 +124,7 @@ class Partition:
         is_full = self._is_full and bool(self.parked)
         if self.whole and not is_full and self._first_free() < self.end:
             return False
-        return all(
-            (share.position >= self.end or (is_full and not share.barred_until))
-            and not share.todo
-            and all(waiting.is_parked for waiting in share.waiting.values())
-            and share.flying is None
-            for share in self.shares.values()
-        )
+        return all(share.is_drained(self.end, is_full=is_full) for share in self.shares.values())
 
     def is_settled(self, end: int) -> bool:
         """Whether all below an offset is done and committed, or held back by parked records."""
@@ -283,22 +137,11 @@ class Partition:
         # What came since is not asked for.
         if self.whole and self._first_free() < end:
             return False
-        return all(
-            share.position >= end
-            and not share.todo.clip(0, end - 1)
-            and not (share.flying or OffsetRanges()).clip(0, end - 1)
-            and all(w.is_parked for w in share.waiting.values() if w.offset < end)
-            for share in self.shares.values()
-        )
+        return all(share.is_settled(end) for share in self.shares.values())
 
     def blocker(self) -> Waiting | None:
         """The waiting record that holds the stable offset, if one does."""
-        first = self.first_open()
-        for share in self.shares.values():
-            for waiting in share.waiting.values():
-                if waiting.offset == first or first in waiting.behind:
-                    return waiting
-        return None
+        return waiting_for(self.first_open(), self.shares.values())
 
     def stand(self, now: float) -> float:
         """For how many seconds the first open offset has been the same, as far as was looked."""
@@ -316,28 +159,7 @@ class Partition:
         first = self.first_open()
         if first >= self.end and first >= self.position:
             return None
-        failed = self._failed.get(first)
-        slot = next(
-            (s.slot for s in self.shares.values() if s.flying is not None and first in s.flying),
-            None,
-        )
-        state = "elsewhere"
-        if slot is not None:
-            state = "in flight"
-        elif (blocker := self.blocker()) is not None:
-            state = "parked" if blocker.is_parked else "failed"
-        elif any(first in s.todo or first >= s.position for s in self.shares.values()):
-            state = "to do"
-        return {
-            "offset": first,
-            "state": state,
-            "slot": slot,
-            "key": None if failed is None or failed.key is None else shown_key(failed.key),
-            "keyHash": failed.key_hash if failed else None,
-            "attempts": failed.attempts if failed else 0,
-            "error": failed.error if failed else "",
-            "behind": len(failed.behind) if failed else 0,
-        }
+        return told(first, self.shares.values(), self._failed.get(first))
 
     def first_open(self) -> int:
         """The stable offset as it will be once all that is done is committed."""
@@ -355,13 +177,8 @@ class Partition:
 
     def next_due(self) -> float | None:
         """When the next waiting record is due; None without any."""
-        idle = [share for share in self.shares.values() if share.flying is None]
-        dues = [
-            max(w.due, s.barred_until)
-            for s in idle for w in s.waiting.values() if not w.is_trying
-        ]  # fmt: skip
-        dues += [share.barred_until for share in idle if share.barred_until]
-        return min(dues, default=None)
+        dues = (share.next_due() for share in self.shares.values() if share.flying is None)
+        return min((due for due in dues if due is not None), default=None)
 
     def lane(self, key_hash: int, offset: int) -> int:
         """What a record of this key hash and offset must wait for."""
@@ -466,11 +283,7 @@ class Partition:
 
     def unknown(self, slot: int) -> None:
         """Nobody knows what a slot did of its part: all of it is to be done again."""
-        share = self.shares[slot]
-        if share.flying is not None:
-            share.todo |= share.flying
-            share.position = max(share.position, share.next_position)
-            share.flying = None
+        self.shares[slot].give_up()
 
     def saved(self, offsets: OffsetRanges, stable: int, holes: OffsetRanges) -> None:
         """The commit log has taken these, and its stable offset is now ``stable``."""
@@ -514,13 +327,7 @@ class Partition:
         self.unsaved = self.unsaved.clip(offset, MAX_OFFSET)
         self.unsaved_holes = self.unsaved_holes.clip(offset, MAX_OFFSET)
         for share in self.shares.values():
-            share.todo = share.todo.clip(offset, MAX_OFFSET)
-            share.position = max(share.position, offset)
-            for lane, waiting in list(share.waiting.items()):
-                if waiting.offset < offset:
-                    del share.waiting[lane]
-                    behind = [o for o in waiting.behind if o >= offset]
-                    share.todo |= OffsetRanges.from_offsets(behind)
+            share.log_start(offset)
 
     def charge(self, offset: int) -> None:
         """An attempt of this record ended without a word, with its worker."""
@@ -542,8 +349,7 @@ class Partition:
             share = self.shares.get(slot)
             if share is None or share.flying is not None or share.is_barred(now):
                 continue
-            due = sum(len(w.held) for w in share.waiting.values() if w.due <= now)
-            most = max(most, len(share.todo) + due + max(0, self.end - share.position))
+            most = max(most, share.backlog(self.end, now))
         return most
 
     def plan(self, slots: Iterable[int], now: float, limits: Limits) -> dict[int, OffsetRanges]:
@@ -552,51 +358,37 @@ class Partition:
         shares = [share for share in mine if share.flying is None and not share.is_barred(now)]
         todo = OffsetRanges()
         for share in shares:
-            self._release_due(share, now)
+            share.release_due(now, self.stable, self.done)
             if share.todo:
                 share.todo = share.todo - self.done - share.held()
                 todo |= share.todo
         # Strewn gaps stay so until all of them are read, few as they become on the way.
-        self.reach = min(self.reach, reach_of(todo)) if todo else MERGE_GAP
+        reach = reach_of(todo)
+        self.reach = min(self.reach, reach) if todo else reach
         reads, rest = cluster(todo, limits.window, self.reach)
         cut = reads[-1][1] if rest and reads else None
-        room = limits.window - sum(last - first + 1 for first, last in reads)
+        used = sum(last - first + 1 for first, last in reads)
+        front = max((share.position for share in shares), default=0)
+        room = limits.window - used if cut is None else 0
         crowded = (
             self.pending >= limits.max_pending
             or self.ranges >= limits.max_ranges
             or self.is_crowded
         )
-        fresh = cut is None and room > 0
-        front = max((share.position for share in shares), default=0)
-        goal = min(self.end, front + room)
-        if crowded:
-            # Below what is done there are gaps, no news: a share that stands lower goes on.
-            done = -1 if self.done.last is None else self.done.last
-            goal = min(goal, max(done + 1, *(share.position for share in self.shares.values())))
-        planned: dict[int, OffsetRanges] = {}
-        for share in shares:
-            wanted = share.todo if cut is None else share.todo.clip(0, cut)
-            share.next_position = share.position
-            if share.only is not None:
-                last = share.only.last
-                wanted = OffsetRanges() if last is None else wanted.clip(0, last)
-            elif fresh and share.position < goal:
-                # A share that fell behind goes on from where it stands, at most to the others.
-                stop = min(share.position + room, goal)
-                stop = goal if stop >= front else stop
-                share.next_position = stop
-                wanted |= OffsetRanges([(share.position, stop - 1)])
-            if share.waiting:
-                wanted -= share.held()
-            wanted -= self.done
-            if wanted:
-                share.flying = wanted
-                planned[share.slot] = wanted
-            else:
-                # Nothing of it needs a read: all done, or waiting.
-                share.position = max(share.position, share.next_position)
+        scope = Scope(cut, front, self._goal(front + room, crowded=crowded), room)
+        started = {share.slot: share.start(scope, self.done) for share in shares}
+        planned = {slot: wanted for slot, wanted in started.items() if wanted}
         self._is_full = crowded and not planned
         return planned
+
+    def _goal(self, most: int, *, crowded: bool) -> int:
+        """Up to where new offsets may be read."""
+        if not crowded:
+            return min(self.end, most)
+        # Below what is done there are gaps, no news: a share that stands lower goes on.
+        done = -1 if self.done.last is None else self.done.last
+        top = max(done + 1, *(share.position for share in self.shares.values()))
+        return min(self.end, most, top)
 
     def work(self, slot: int) -> PartitionWork:
         """The flying offsets of a slot as its task gets them."""
@@ -608,121 +400,3 @@ class Partition:
             w.offset for w in share.waiting.values() if w.is_trying and w.offset in share.flying
         )
         return PartitionWork(tuple(share.flying.pairs()), attempts, blocked, tries)
-
-    def _release_due(self, share: Share, now: float) -> None:
-        for lane, waiting in list(share.waiting.items()):
-            if waiting.due > now:
-                continue
-            if waiting.offset < self.stable or waiting.offset in self.done:
-                # Discarded, or settled by somebody else: its key flows on.
-                del share.waiting[lane]
-                share.todo |= OffsetRanges.from_offsets(waiting.behind)
-            elif waiting.is_trying:
-                continue
-            elif waiting.is_far:
-                # What waits behind it is not read again and again while it keeps failing.
-                waiting.is_trying = True
-                share.todo |= OffsetRanges.from_offsets([waiting.offset])
-            else:
-                del share.waiting[lane]
-                share.todo |= OffsetRanges.from_offsets([waiting.offset, *waiting.behind])
-
-
-def shown_key(key: bytes) -> str:
-    """A key for people."""
-    return key[:SHOWN_KEY_BYTES].decode("utf-8", "backslashreplace")
-
-
-def reach_of(offsets: OffsetRanges) -> int:
-    """How far apart wanted ranges may lie to be read as one.
-
-    Where they are few and near each other, reading through costs less than another read. Where
-    they are strewn over a long stretch, it would fetch most of the log for a few records.
-    """
-    firsts, lasts = offsets.bounds()
-    between = firsts[1:] - lasts[:-1] - 1
-    through = int(between[between < MERGE_GAP].sum())
-    dense = through <= max(READ_THROUGH, READ_THROUGH_EACH * len(firsts))
-    return MERGE_GAP if dense else min(MERGE_GAP, NEAR)
-
-
-def covering(offsets: OffsetRanges, reach: int) -> list[tuple[int, int]]:
-    """Ascending reads that cover all wanted offsets."""
-    reads: list[tuple[int, int]] = []
-    for first, last in offsets:
-        if reads and first - reads[-1][1] <= reach:
-            reads[-1] = (reads[-1][0], last)
-        else:
-            reads.append((first, last))
-    return reads
-
-
-def cluster(offsets: OffsetRanges, span: int, reach: int) -> tuple[list[tuple[int, int]], bool]:
-    """Ascending reads of the first of some wanted offsets, and whether others are left for later.
-
-    Ranges that lie near each other are read as one; at most `MAX_READS` reads and ``span``
-    offsets, but always at least one offset if any is wanted.
-    """
-    reads: list[tuple[int, int]] = []
-    used = 0
-    for first, last in offsets:
-        near = bool(reads) and first - reads[-1][1] <= reach
-        between = first - reads[-1][1] - 1 if near else 0
-        room = span - used - between
-        if reads and (room <= 0 or (not near and len(reads) == MAX_READS)):
-            return reads, True
-        stop = min(last, first + max(1, room) - 1)
-        if near:
-            reads[-1] = (reads[-1][0], stop)
-        else:
-            reads.append((first, stop))
-        used += between + stop - first + 1
-        if stop < last:
-            return reads, True
-    return reads, False
-
-
-def plan_batch(
-    partitions: Sequence[Partition], slots: Sequence[int], now: float, limits: Limits
-) -> BatchPlan | None:
-    """The next batch for these free slots; None if there is nothing to do for them.
-
-    The window is dealt over the partitions by what they have left.
-    """
-    backlogs = {p.part: p.backlog(slots, now) for p in partitions}
-    total = sum(backlogs.values())
-    if not total:
-        return None
-    work: dict[int, dict[int, PartitionWork]] = {}
-    wanted: dict[int, OffsetRanges] = {}
-    reads: list[Read] = []
-    for partition in partitions:
-        part = partition.part
-        if not backlogs[part]:
-            continue
-        window = max(1, limits.window * backlogs[part] // total)
-        planned = partition.plan(slots, now, Limits(window, limits.max_pending, limits.max_ranges))
-        union = OffsetRanges()
-        for slot, offsets in planned.items():
-            work.setdefault(slot, {})[part] = partition.work(slot)
-            union |= offsets
-        if union:
-            wanted[part] = union
-            # Every wanted offset is read: one that were not would be taken for a hole.
-            spans = covering(union, partition.reach)
-            reads += [Read(part, first, last) for first, last in spans]
-    return BatchPlan(tuple(reads), work, wanted) if work else None
-
-
-def deal(
-    ranges: tuple[KeyRange, ...], slots: int, part: int, ordering: Ordering
-) -> list[tuple[int, tuple[KeyRange, ...]]]:
-    """The key ranges of a partition that each slot gets."""
-    if ordering == "partition":
-        return [(part % slots, ranges)]
-    dealt: dict[int, list[KeyRange]] = {}
-    for key_range in ranges:
-        # A range may be narrower than there are slots.
-        for slot, piece in enumerate(key_range.split(min(slots, key_range.size))):
-            dealt.setdefault(slot, []).append(piece)
-    return [(slot, tuple(pieces)) for slot, pieces in dealt.items()]
