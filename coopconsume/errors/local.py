@@ -1,0 +1,170 @@
+"""What a local broker or Spark session needs and does not find: Java, PySpark, jars."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from coopconsume.errors.base import CoopConsumeError
+
+
+class JavaNotFound(CoopConsumeError):
+    """No Java could be started.
+
+    Attributes:
+        searched: Where it was looked for, in words.
+        needs: The Java releases that will do, in words.
+    """
+
+    def __init__(self, searched: str, needs: str) -> None:
+        super().__init__(searched, needs)
+        self.searched = searched
+        self.needs = needs
+
+    def __str__(self) -> str:
+        return (
+            f"no Java found ({self.searched}): install Java {self.needs}, or point JAVA_HOME at one"
+        )
+
+
+class JavaVersionUnsupported(CoopConsumeError):
+    """A Java was found, but of a release that does not do.
+
+    Attributes:
+        path: The program that was asked.
+        found: The version it told.
+        needs: The Java releases that will do, in words.
+        needed_by: What it was to run, in words.
+    """
+
+    def __init__(self, path: str, found: str, needs: str, needed_by: str) -> None:
+        super().__init__(path, found, needs, needed_by)
+        self.path = path
+        self.found = found
+        self.needs = needs
+        self.needed_by = needed_by
+
+    def __str__(self) -> str:
+        return (
+            f"{self.path} is Java {self.found}, but {self.needed_by} needs Java {self.needs}: "
+            "install one, or point JAVA_HOME at one"
+        )
+
+
+class SparkNotFound(CoopConsumeError):
+    """PySpark, or a Python package that must accompany it, is not installed.
+
+    Attributes:
+        package: The distribution that is missing.
+    """
+
+    def __init__(self, package: str) -> None:
+        super().__init__(package)
+        self.package = package
+
+    def __str__(self) -> str:
+        return (
+            f"the Python package {self.package} is not installed: pip install 'coopconsume[spark]'"
+        )
+
+
+class SparkVersionUnsupported(CoopConsumeError):
+    """The installed PySpark has no set of jars that is known to work.
+
+    Attributes:
+        found: The version of PySpark that is installed.
+        supported: The minor versions that are supported, such as ``("4.0",)``.
+    """
+
+    def __init__(self, found: str, supported: tuple[str, ...]) -> None:
+        super().__init__(found, supported)
+        self.found = found
+        self.supported = supported
+
+    def __str__(self) -> str:
+        return (
+            f"PySpark {self.found} is installed, but local sessions are supported with "
+            f"{', '.join(f'{minor}.x' for minor in self.supported)} only: "
+            "pip install 'coopconsume[spark]'"
+        )
+
+
+class SparkSessionConflict(CoopConsumeError):
+    """A Spark that lacks the jars of a local session already runs in this process.
+
+    Attributes:
+        missing: File names of jars that its class path lacks.
+    """
+
+    def __init__(self, missing: tuple[str, ...]) -> None:
+        super().__init__(missing)
+        self.missing = missing
+
+    def __str__(self) -> str:
+        return (
+            f"a Spark without {', '.join(self.missing)} already runs in this process, and a JVM's "
+            "class path cannot grow: call local_session() before any other session is made, or in "
+            "a new process"
+        )
+
+
+class JarsUnavailable(CoopConsumeError):
+    """A set of jars could not be fetched, or not be kept.
+
+    Attributes:
+        coordinates: The Maven coordinates that were asked for.
+        reason: What went wrong; for a failed fetch the last lines that Ivy said.
+    """
+
+    retriable: ClassVar[bool] = True
+
+    def __init__(self, coordinates: tuple[str, ...], reason: str) -> None:
+        super().__init__(coordinates, reason)
+        self.coordinates = coordinates
+        self.reason = reason
+
+    def __str__(self) -> str:
+        return (
+            f"cannot get the jars of {', '.join(self.coordinates)}: {self.reason}\n"
+            "Check the network; behind a mirror name an Ivy settings file in "
+            "COOPCONSUME_IVY_SETTINGS, behind a proxy set JAVA_TOOL_OPTIONS='-Dhttps.proxyHost=… "
+            "-Dhttps.proxyPort=…'; COOPCONSUME_CACHE names the folder they are kept in"
+        )
+
+
+class BrokerStartFailed(CoopConsumeError):
+    """The embedded broker did not become ready.
+
+    Attributes:
+        reason: What happened, in a few words.
+        log_path: The broker's log file, or None where it does not exist (any more).
+        log_tail: The last lines of that log.
+    """
+
+    retriable: ClassVar[bool] = True
+
+    def __init__(self, reason: str, log_path: str | None = None, log_tail: str = "") -> None:
+        super().__init__(reason, log_path, log_tail)
+        self.reason = reason
+        self.log_path = log_path
+        self.log_tail = log_tail
+
+    def __str__(self) -> str:
+        head = f"the embedded Kafka broker did not start: {self.reason}"
+        if not self.log_tail:
+            return head
+        return f"{head}\nLast lines of {self.log_path or 'its log'}:\n{self.log_tail}"
+
+
+class BrokerStopped(CoopConsumeError):
+    """Something was asked of an embedded broker that is not running.
+
+    Attributes:
+        action: What was asked.
+    """
+
+    def __init__(self, action: str) -> None:
+        super().__init__(action)
+        self.action = action
+
+    def __str__(self) -> str:
+        return f"{self.action} needs a running broker, but this one is stopped: call start() first"

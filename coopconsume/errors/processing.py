@@ -1,0 +1,116 @@
+"""Handlers, the session they run in, what was polled, and where their outputs go."""
+
+from __future__ import annotations
+
+from coopconsume.errors.base import CoopConsumeError, OffsetsError, ReasonError
+
+
+class HandlerNotUsable(CoopConsumeError, ValueError):
+    """A handler cannot be found, called or sent to Spark's workers.
+
+    Attributes:
+        handler: The handler, in words.
+        cause: Why not.
+    """
+
+    def __init__(self, handler: str, cause: str) -> None:
+        super().__init__(handler, cause)
+        self.handler = handler
+        self.cause = cause
+
+    def __str__(self) -> str:
+        return (
+            f"handler {self.handler} cannot be used: {self.cause}; give a function or callable "
+            "object that pickles (open files and connections inside it), or module:function"
+        )
+
+
+class HandlerFailed(ReasonError):
+    """A handler answered in a way that the job cannot go on from.
+
+    Attributes:
+        reason: What happened, with the record and the remedy.
+    """
+
+
+class SessionUnusable(ReasonError):
+    """The Spark session cannot run cooperative batches.
+
+    Attributes:
+        reason: What is wrong, and what to do.
+    """
+
+
+class NotPolled(OffsetsError, ValueError):
+    """A commit names offsets that this consumer has not handed out.
+
+    Attributes:
+        topic: The topic.
+        partition: The partition.
+        first: First such offset.
+        last: Last such offset.
+    """
+
+    def __str__(self) -> str:
+        return (
+            f"{self._offsets} were not polled by this consumer: commit only what poll() returned "
+            "since the last assignment"
+        )
+
+
+class TableUnusable(CoopConsumeError, ValueError):
+    """A Delta table for outputs or dead letters cannot be written.
+
+    Args:
+        what: Which kind of table.
+        path: Where.
+        cause: Why not.
+    """
+
+    def __init__(self, what: str, path: str, cause: str) -> None:
+        super().__init__(what, path, cause)
+        self.what = what
+        self.path = path
+        self.cause = cause
+
+    def __str__(self) -> str:
+        return f"{self.what} at {self.path}: {self.cause}; give another path, or move the old table"
+
+
+class OutputNotWritten(CoopConsumeError):
+    """Outputs or dead letters could not be written, so their records are not committed.
+
+    Attributes:
+        what: What was to be written.
+        where: The table or topic.
+        cause: Why it could not.
+    """
+
+    retriable = True
+
+    def __init__(self, what: str, where: str, cause: str) -> None:
+        super().__init__(what, where, cause)
+        self.what = what
+        self.where = where
+        self.cause = cause
+
+    def __str__(self) -> str:
+        return (
+            f"{self.what} could not be written to {self.where} ({self.cause}): their records are "
+            "not committed and will be done again; see to it and start the job anew"
+        )
+
+
+class AlreadyClosed(CoopConsumeError):
+    """The consumer or query has been closed.
+
+    Attributes:
+        what: Which.
+    """
+
+    def __init__(self, what: str) -> None:
+        super().__init__(what)
+        self.what = what
+
+    def __str__(self) -> str:
+        return f"{self.what} is closed: make a new one"
