@@ -2,40 +2,22 @@
 
 from __future__ import annotations
 
-import itertools
-import math
-import time
-import uuid
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Self
 
-from commits import FencedMember, MaxIndividualCommitsReached
-from coopconsume.answers import (
-    check_polled,
-    delay_of,
-    hashes_of,
-    hold,
-    letters_of,
-    originals,
-    reject,
-    take_decisions,
-    told_of,
-)
-from coopconsume.audit import Audit
 from coopconsume.classic import cores, usable_session
 from coopconsume.drawing import assignment_html, group_html, in_time
-from coopconsume.errors import AlreadyClosed, InvalidOption, MissingOption, NotPolled
+from coopconsume.errors import AlreadyClosed, InvalidOption, MissingOption
 from coopconsume.frames import BatchHandler
 from coopconsume.membership import Membership
 from coopconsume.options import Options
 from coopconsume.overview import overview_of
-from coopconsume.polling import POLL_WINDOW, Handout, Place, next_rows, offsets_of, window_frame
+from coopconsume.poller import Poller
+from coopconsume.polling import offsets_of
 from coopconsume.query import CooperativeForeach, CooperativeQuery
-from coopconsume.sinks import open_dead_letters
 from coopconsume.standing import committed_frame, gaps_frame, lag_frame
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Mapping
     from types import TracebackType
 
     from kafka import TopicPartition
@@ -44,17 +26,14 @@ if TYPE_CHECKING:
     from assignors import KeyRange
     from commits import CommitResult, OffsetRanges, PartitionCommits
     from coopconsume.frames import Format
-    from coopconsume.holding import Holding
     from coopconsume.holding import TopicPartition as Name
     from coopconsume.membership import RebalanceListener
     from coopconsume.overview import GroupOverview
+    from coopconsume.polling import Place
     from coopconsume.query import OnDead, OutputMode
     from coopconsume.record import RetryPolicy
     from coopconsume.report import Ordering
-    from coopconsume.sinks import DeadLetterSink
 
-_POLL_EVERY = 0.1
-_DECIDE_EVERY = 2.0
 _DRAW_TIMEOUT = 3.0
 _MOST_IN_A_FRAME = 100_000
 
@@ -83,13 +62,8 @@ class CooperativeConsumer:
     def __init__(self, options: Mapping[str, Any], spark: SparkSession | None = None) -> None:
         self.options = Options.parse(options)
         self.spark = usable_session(spark)
-        self._handout = Handout()
-        self._dead_letters: DeadLetterSink | None = None
-        self._run_id = uuid.uuid4().hex[:12]
-        self._commit_ids = (f"{self._run_id}-{number}" for number in itertools.count())
-        self._decisions_at = -math.inf
+        self._poller = Poller(self.spark, self.options, self.slots)
         self._membership: Membership | None = None
-        self._audit = Audit(self.spark, self.options)
         self._query: CooperativeQuery | None = None
         self._closed = False
 
@@ -171,7 +145,7 @@ class CooperativeConsumer:
             raise AlreadyClosed("the consumer")
         if self._membership is not None:
             raise InvalidOption("subscribe", "called twice", "make a new consumer for other topics")
-        membership = Membership(self.options, self.slots(), self._handout, self.spark)
+        membership = Membership(self.options, self.slots(), self._poller.handout, self.spark)
         try:
             join(membership)
         except BaseException:
@@ -228,54 +202,7 @@ class CooperativeConsumer:
                 ``failOnDataLoss`` is true.
             TopicNotFound, TopicReplaced: A topic was deleted, and perhaps made again.
         """
-        membership = self.membership()
-        self._refuse_beside_query("poll")
-        deadline = time.monotonic() + timeout
-        window = min(POLL_WINDOW, self.options.max_offsets_per_trigger or POLL_WINDOW)
-        self._handout.polled()
-        last = None
-        while True:
-            with self._handout.lock:
-                holding = self._handout.holding
-                if holding is not None and holding.owned:
-                    if holding is not last:
-                        holding.check_log_starts()
-                        last = holding
-                    free = [
-                        tp for tp, owned in holding.owned.items()
-                        if holding.waits(tp, owned.ranges) <= 0
-                    ]  # fmt: skip
-                    if self._is_time_to_decide():
-                        self._decisions_at = time.monotonic()
-                        try:
-                            take_decisions(self._handout, holding, self._commit_ids)
-                        except FencedMember as error:
-                            membership.fenced(str(error))
-                            continue
-                    ends = holding.cluster.ends(free)
-                    if holding.is_cut(ends):
-                        holding.check_topics()
-                        loss = holding.follow_cut()
-                        if self.options.fail_on_data_loss:
-                            raise loss
-                        self._handout.begin(holding)
-                        continue
-                    places, owned = self._handout.places, holding.owned
-                    found, choose = next_rows(places, owned, ends, window, time.time())
-                    if found:
-                        return window_frame(
-                            self.spark, self.options, owned, found, self.slots(), choose
-                        )
-            if time.monotonic() >= deadline:
-                return window_frame(self.spark, self.options, membership.owned, {}, self.slots())
-            time.sleep(min(_POLL_EVERY, max(0.0, deadline - time.monotonic())))
-
-    def _is_time_to_decide(self) -> bool:
-        """Whether to look at what was decided; without parked records one look will do."""
-        if self._decisions_at == -math.inf:
-            return True
-        parked = any(place.held.parked for place in self._handout.places.values())
-        return parked and time.monotonic() - self._decisions_at > _DECIDE_EVERY
+        return self._poller.poll(self._alone("poll"), timeout)
 
     def commit(
         self, done: DataFrame | Mapping[TopicPartition, OffsetRanges | Iterable[tuple[int, int]]]
@@ -297,33 +224,8 @@ class CooperativeConsumer:
         """
         from kafka import TopicPartition
 
-        membership = self.membership()
-        self._refuse_beside_query("commit")
-        offsets = {tp: ranges for tp, ranges in offsets_of(done).items() if ranges}
-        holding = membership.holding
-        with self._handout.lock:
-            for tp, ranges in offsets.items():
-                place = self._handout.places.get(tp) if holding else None
-                strange = place.strange(holding.owned[tp], ranges) if place and holding else ranges
-                if strange:
-                    first, last = next(iter(strange))
-                    raise NotPolled(*tp, first, last)
-        if holding is None:
-            return {}
-        try:
-            results = holding.commit(offsets)
-            for tp, ranges in offsets.items():
-                self._handout.settle(tp, ranges)
-            self._commit_holes(holding)
-        except MaxIndividualCommitsReached as error:
-            for tp, result in (error.results or {}).items():
-                if result.status != "refused":
-                    self._handout.settle(tp, offsets[tp])
-            raise
-        except FencedMember as error:
-            membership.fenced(str(error))
-            raise
-        holding.mirror_quietly()
+        membership = self._alone("commit")
+        results = self._poller.commit(membership, offsets_of(done))
         return {TopicPartition(*tp): result for tp, result in results.items()}
 
     def retry(
@@ -346,16 +248,7 @@ class CooperativeConsumer:
             ValueError: The frame lacks a column.
             commits.FencedMember: Another member holds the group; nothing counts.
         """
-        membership = self.membership()
-        self._refuse_beside_query("retry")
-        seconds = delay_of(delay)
-        told = told_of(frame, reason)
-        hashes = hashes_of(frame, told)
-        holding = membership.holding
-        with self._handout.lock, self._fencing(membership):
-            check_polled(self._handout, holding, told)
-            if holding is not None and told:
-                hold(self._handout, holding, told, hashes, seconds, next(self._commit_ids))
+        self._poller.retry(self._alone("retry"), frame, delay, reason)
 
     def reject(
         self, frame: DataFrame, *, reason: str | Column, on_dead: OnDead = "continue"
@@ -378,48 +271,7 @@ class CooperativeConsumer:
             ValueError: The frame lacks a column.
             commits.FencedMember: Another member holds the group; nothing counts.
         """
-        membership = self.membership()
-        self._refuse_beside_query("reject")
-        if on_dead not in ("continue", "park"):
-            raise InvalidOption("on_dead", repr(on_dead), "give continue or park")
-        if self.options.dead_letter is None:
-            raise MissingOption("deadLetter")
-        told = told_of(frame, reason)
-        hashes = hashes_of(frame, told) if on_dead == "park" else None
-        if self._dead_letters is None:
-            self._dead_letters = open_dead_letters(self.options.dead_letter, self.options)
-        holding = membership.holding
-        with self._handout.lock, self._fencing(membership):
-            check_polled(self._handout, holding, told)
-            if holding is None or not told:
-                return
-            rows = originals(self.spark, self.options, told, self.slots())
-            letters = letters_of(rows, self._handout, told)
-            reject(
-                self._handout, holding, self._dead_letters, letters, hashes, next(self._commit_ids)
-            )
-        holding.mirror_quietly()
-
-    @contextmanager
-    def _fencing(self, membership: Membership) -> Iterator[None]:
-        try:
-            yield
-        except FencedMember as error:
-            membership.fenced(str(error))
-            raise
-
-    def _commit_holes(self, holding: Holding) -> None:
-        holes = {}
-        for tp, place in list(self._handout.places.items()):
-            owned = holding.owned[tp]
-            span = self._audit.due(owned, owned.stable, place.position)
-            absent = self._audit.look(span) if span else None
-            if absent:
-                holes[tp] = absent
-        if holes:
-            holding.commit({}, holes=holes)
-            for tp, absent in holes.items():
-                self._handout.settle(tp, absent)
+        self._poller.reject(self._alone("reject"), frame, reason, on_dead)
 
     def seek(self, partition: TopicPartition, offset: int) -> None:
         """Poll from an offset on next; what is committed stays committed and is left out.
@@ -427,12 +279,8 @@ class CooperativeConsumer:
         Raises:
             ValueError: The partition is not ours, or the offset is negative.
         """
-        place = self._place(partition)
-        if offset < 0:
-            raise ValueError(f"seek to offset {offset}: give 0 or more")
-        with self._handout.lock:
-            place.seek(offset)
-            self._audit.forget((partition[0], partition[1]))
+        self.membership()
+        self._poller.seek((partition[0], partition[1]), offset)
 
     def pause(self, *partitions: TopicPartition) -> None:
         """Leave partitions out of `poll` until `resume`; without any, all."""
@@ -446,10 +294,7 @@ class CooperativeConsumer:
 
     def _place(self, partition: TopicPartition) -> Place:
         self.membership()
-        place = self._handout.places.get((partition[0], partition[1]))
-        if place is None:
-            raise ValueError(f"partition {partition[0]}-{partition[1]} is not assigned to us")
-        return place
+        return self._poller.place((partition[0], partition[1]))
 
     # -- what is known
 
@@ -600,9 +445,12 @@ class CooperativeConsumer:
             raise InvalidOption("foreach", "a query is running", "stop it, or use another consumer")
         self._query = query
 
-    def _refuse_beside_query(self, what: str) -> None:
+    def _alone(self, what: str) -> Membership:
+        """The membership, for what cannot be done beside a query."""
+        membership = self.membership()
         if self._query is not None and self._query.isActive:
             raise InvalidOption(what, "a query is running", "stop it, or use another consumer")
+        return membership
 
     def close(self) -> None:
         """Stop a running query, give back what is owned and disconnect; harmless when repeated."""
@@ -611,8 +459,7 @@ class CooperativeConsumer:
         self._closed = True
         if self._query is not None:
             self._query.stop()
-        if self._dead_letters is not None:
-            self._dead_letters.close()
+        self._poller.close()
         if self._membership is not None:
             self._membership.leave()
 
