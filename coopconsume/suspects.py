@@ -45,7 +45,7 @@ class Suspects:
             self._clear()
             return
         seen = given if at_work is None else at_work
-        # No more of what was suspected before: what it died of now may be something else.
+        # Not narrowed by earlier suspects: what it died of now need not be what it died of then.
         self._suspects = {part: offsets for part, offsets in seen.items() if offsets}
         self.crashes += 1
 
