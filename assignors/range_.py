@@ -15,13 +15,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from assignors import classic
-from assignors.contract import KeyRangeAssignor, Share
-from assignors.sharing import deal_shares, shared_topics
+from assignors.contract import KeyRangeAssignor
+from assignors.sharing import deal_or_divide
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from assignors.contract import Group, Member
+    from assignors.contract import Group, Member, Share
     from assignors.sharing import Deal
 
 
@@ -36,11 +36,7 @@ class RangeKeyRangeAssignor(KeyRangeAssignor):
     name = "key-range-range"
 
     def _shares(self, group: Group) -> Iterator[tuple[str, Share]]:
-        shared = dict.fromkeys(shared_topics(group))
-        yield from deal_shares(group, shared, _deal)
-        whole = [topic for topic in group.topics if topic not in shared]
-        for member_id, topic, partition in classic.ranges(group, whole):
-            yield member_id, Share(topic, partition)
+        return deal_or_divide(group, _deal, classic.ranges)
 
 
 def _deal(count: int, members: Sequence[Member]) -> Deal:

@@ -14,13 +14,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from assignors import classic
-from assignors.contract import KeyRangeAssignor, Share
-from assignors.sharing import deal_shares, shared_topics
+from assignors.contract import KeyRangeAssignor
+from assignors.sharing import deal_or_divide
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from assignors.contract import Group, Member
+    from assignors.contract import Group, Member, Share
     from assignors.sharing import Deal
 
 
@@ -34,11 +34,7 @@ class RoundRobinKeyRangeAssignor(KeyRangeAssignor):
     name = "key-range-roundrobin"
 
     def _shares(self, group: Group) -> Iterator[tuple[str, Share]]:
-        shared = dict.fromkeys(shared_topics(group))
-        yield from deal_shares(group, shared, _deal)
-        whole = [topic for topic in group.topics if topic not in shared]
-        for member_id, topic, partition in classic.round_robin(group, whole):
-            yield member_id, Share(topic, partition)
+        return deal_or_divide(group, _deal, classic.round_robin)
 
 
 def _deal(count: int, members: Sequence[Member]) -> Deal:

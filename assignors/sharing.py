@@ -36,6 +36,28 @@ def shared_topics(group: Group) -> list[str]:
     ]
 
 
+def deal_or_divide(
+    group: Group,
+    deal: Callable[[int, Sequence[Member]], Deal],
+    divide: Callable[[Group, Iterable[str]], Iterator[tuple[str, str, int]]],
+) -> Iterator[tuple[str, Share]]:
+    """Deal members to the partitions of shared topics, and divide those of all others.
+
+    Args:
+        group: The members.
+        deal: The rule for shared topics, as for `deal_shares`.
+        divide: Kafka's rule for the others: which member gets which partition.
+
+    Yields:
+        Every share with the id of its owner.
+    """
+    shared = dict.fromkeys(shared_topics(group))
+    yield from deal_shares(group, shared, deal)
+    whole = [topic for topic in group.topics if topic not in shared]
+    for member_id, topic, partition in divide(group, whole):
+        yield member_id, Share(topic, partition)
+
+
 def deal_shares(
     group: Group, topics: Iterable[str], deal: Callable[[int, Sequence[Member]], Deal]
 ) -> Iterator[tuple[str, Share]]:
