@@ -9,22 +9,19 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import random
 import signal
 import subprocess
 import sys
-import tempfile
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import click
-
 from commits import CommitStore
 from commits.fold import LogState
 from commits.rows import decode
+from tests.chaos.frame import Tell, run
 from tests.chaos.store_writer import MEMBERS
 
 _ROOT = Path(__file__).parents[2]
@@ -155,16 +152,11 @@ def check(writers: Writers) -> str:
     )
 
 
-@click.command()
-@click.option("--rounds", type=click.IntRange(1), default=20, show_default=True)
-@click.option("--seed", type=int, help="By default another one each time.")
-def main(rounds: int, seed: int | None) -> None:
-    """Kill and freeze writers of a commit table, and check that the log keeps its promises."""
-    seed = int.from_bytes(os.urandom(4)) if seed is None else seed
-    click.echo(f"{rounds} rounds, seed {seed}")
-    with tempfile.TemporaryDirectory(prefix="coopconsume-store-") as folder:
-        click.echo(play(Path(folder), rounds, seed))
+def play_and_tell(folder: Path, rounds: int, seed: int, tell: Tell) -> bool:
+    """Play the rounds and say what was checked; a promise that is broken is raised."""
+    tell(play(folder, rounds, seed))
+    return True
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(run("chaos.store", __doc__, 20, play_and_tell))

@@ -1,0 +1,50 @@
+"""The frame of a chaos program: its arguments, a clock beside what it tells, and the evidence."""
+
+from __future__ import annotations
+
+import argparse
+import random
+import shutil
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+Tell = Callable[[str], None]
+
+
+def run(name: str, about: str, rounds: int, play: Callable[[Path, int, int, Tell], bool]) -> int:
+    """Play rounds as the command line says; the folder is kept if a promise was broken.
+
+    Args:
+        name: The module, without ``tests.``.
+        about: What it does.
+        rounds: How many, if the command line does not say.
+        play: Plays so many rounds in a folder, drawn from a seed, and tells whether all was well.
+
+    Returns:
+        The exit code: 1 if a promise was broken.
+    """
+    parser = argparse.ArgumentParser(prog=f"tests.{name}", description=about)
+    parser.add_argument("--rounds", type=int, default=rounds, help=f"how many ({rounds})")
+    parser.add_argument("--seed", type=int, help="of the draws; by default a new one")
+    given = parser.parse_args()
+    seed = random.randrange(2**32) if given.seed is None else given.seed
+    began = time.monotonic()
+
+    def tell(text: str) -> None:
+        sys.stdout.write(f"{time.monotonic() - began:7.1f} s  {text}\n")
+        sys.stdout.flush()
+
+    tell(f"{given.rounds} rounds with --seed {seed}")
+    folder = Path(tempfile.mkdtemp(prefix=f"coopconsume-{name.replace('.', '-')}-"))
+    well = False
+    try:
+        well = play(folder, given.rounds, seed, tell)
+    finally:
+        if well:
+            shutil.rmtree(folder)
+        else:
+            tell(f"--seed {seed} repeats it; what it left behind is in {folder}")
+    return int(not well)
