@@ -115,30 +115,7 @@ def crowded_worlds(draw):
 @settings(max_examples=150, deadline=None)
 def test_a_crowded_partition_comes_to_its_end(world, data):
     """However few ranges there may be: nothing is lost, and all is done in the end."""
-    troubled = data.draw(st.integers(0, 25))
-    crashes = 0
-    for step in range(500):
-        rough = step < troubled
-        what = data.draw(st.sampled_from("lldddcrw")) if rough else "ldcw"[step % 4]
-        if what == "l":
-            world.launch(data.draw(st.integers(1, 30)) if rough else 50, batch_time=9.0)
-        elif what == "d" and world.busy:
-            slots = sorted(world.busy)
-            for slot in [data.draw(st.sampled_from(slots))] if rough else slots:
-                world.deliver(slot, lost=rough and data.draw(st.integers(0, 5)) == 0)
-        elif what == "c":
-            world.commit()
-        elif what == "r" and crashes < 3:
-            crashes += 1
-            world.start()
-        elif what == "w":
-            world.now += 30
-        if not rough and all(
-            p.is_drained and not p.unsaved and not p.unsaved_holes for p in world.partitions
-        ):
-            break
-    else:
-        raise AssertionError("the world did not come to rest")
+    world.run(data, 500, most=30)
     assert not world.breaks
     for part, log in world.logs.items():
         assert world.committed[part].stable_offset >= world.ends[part]

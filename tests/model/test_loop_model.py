@@ -42,6 +42,7 @@ class World:
         self.pending = {p: {} for p in logs}
         self.now = 1_000.0
         self.batch = 0
+        self.crashes = 0
         self.start()
 
     def start(self):
@@ -173,6 +174,38 @@ class World:
                 for offset in offsets.offsets().tolist():
                     self.pending[p.part].pop(offset, None)
 
+    def step(self, what, data, *, rough, most=12, hasty=False):
+        """Launch, deliver, commit, restart or wait: as drawn where it is rough, else smoothly."""
+        if what == "l":
+            quick = hasty and rough and data.draw(st.booleans())
+            self.launch(
+                data.draw(st.integers(1, most)) if rough else 50, batch_time=0.0 if quick else 9.0
+            )
+        elif what == "d" and self.busy:
+            slots = sorted(self.busy)
+            for slot in [data.draw(st.sampled_from(slots))] if rough else slots:
+                self.deliver(slot, lost=rough and data.draw(st.integers(0, 5)) == 0)
+        elif what == "c":
+            self.commit()
+        elif what == "r" and self.crashes < 3:
+            self.crashes += 1
+            self.start()
+        elif what == "w":
+            self.now += 30
+
+    def run(self, data, steps, *, most=12, hasty=False):
+        """Some rough steps, as drawn, then smooth ones until it rests; how many were rough."""
+        troubled = data.draw(st.integers(0, 25))
+        for step in range(steps):
+            rough = step < troubled
+            what = data.draw(st.sampled_from("lldddcrw")) if rough else "ldcw"[step % 4]
+            self.step(what, data, rough=rough, most=most, hasty=hasty)
+            if not rough and all(
+                p.is_drained and not p.unsaved and not p.unsaved_holes for p in self.partitions
+            ):
+                return troubled
+        raise AssertionError("the world did not come to rest")
+
 
 keys = st.sampled_from([None, b"a", b"b", b"c", b"d"])
 
@@ -205,41 +238,15 @@ def test_any_run_keeps_the_order_and_settles_every_record(world, merge_gap, data
 
 
 def any_run(world, data):
-    """Some rough steps, as drawn, then smooth ones until all is settled."""
-    troubled = data.draw(st.integers(0, 25))
-    crashes = 0
-    for step in range(600):
-        rough = step < troubled
-        what = data.draw(st.sampled_from("lldddcrw")) if rough else "ldcw"[step % 4]
-        if what == "l":
-            quick = rough and data.draw(st.booleans())
-            world.launch(
-                data.draw(st.integers(1, 12)) if rough else 50, batch_time=0.0 if quick else 9.0
-            )
-        elif what == "d" and world.busy:
-            slots = sorted(world.busy)
-            for slot in [data.draw(st.sampled_from(slots))] if rough else slots:
-                world.deliver(slot, lost=rough and data.draw(st.integers(0, 5)) == 0)
-        elif what == "c":
-            world.commit()
-        elif what == "r" and crashes < 3:
-            crashes += 1
-            world.start()
-        elif what == "w":
-            world.now += 30
-        if not rough and all(
-            p.is_drained and not p.unsaved and not p.unsaved_holes for p in world.partitions
-        ):
-            break
-    else:
-        raise AssertionError("the world did not come to rest")
+    """Have a world come to rest, and check what became of its records."""
+    troubled = world.run(data, 600, hasty=True)
     assert not world.breaks
     for part, log in world.logs.items():
         assert world.committed[part].stable_offset >= world.ends[part]
         for offset in log:
             at = (part, offset)
             assert world.succeeded[at] or at in world.dead, f"{at} is lost"
-    lossless = crashes == 0 and not troubled
+    lossless = world.crashes == 0 and not troubled
     if lossless:
         assert max(world.succeeded.values(), default=0) <= 1
         for at, numbers in world.attempts.items():
@@ -251,24 +258,11 @@ def any_run(world, data):
 def test_parked_keys_wait_for_a_decision_and_flow_on_in_order(world, data):
     """A job comes to rest with parked keys; decided on, at any time, they go on in order."""
     world.park, world.policy = True, RetryPolicy(max_attempts=2, backoff=1.0, jitter=0)
-    crashes = 0
     for step in range(900):
         rough = step < 40
         what = data.draw(st.sampled_from("lldddcrwp")) if rough else "ldcw"[step % 4]
-        if what == "l":
-            world.launch(data.draw(st.integers(1, 12)) if rough else 50, batch_time=9.0)
-        elif what == "d" and world.busy:
-            slots = sorted(world.busy)
-            for slot in [data.draw(st.sampled_from(slots))] if rough else slots:
-                world.deliver(slot, lost=rough and data.draw(st.integers(0, 5)) == 0)
-        elif what == "c":
-            world.commit()
-        elif what == "r" and crashes < 3:
-            crashes += 1
-            world.start()
-        elif what == "w":
-            world.now += 30
-        elif what == "p" and not any(p.unsaved for p in world.partitions):
+        world.step(what, data, rough=rough)
+        if what == "p" and not any(p.unsaved for p in world.partitions):
             world.decide(lambda *_: data.draw(st.booleans()))
         if rough or not all(p.is_drained and not p.unsaved for p in world.partitions):
             continue
