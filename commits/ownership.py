@@ -153,6 +153,7 @@ class Ownership:
         takeover: bool = False,
         topic_ids: Mapping[str, str] | None = None,
         life_ms: int = 0,
+        nonce: str | None = None,
     ) -> Epoch:
         """Claims shares by hand, without a group's rebalance, under an epoch of its own.
 
@@ -166,11 +167,17 @@ class Ownership:
                 claim ends, a member of the epoch in force may not commit any more.
             topic_ids: As for `open_epoch`.
             life_ms: As for `open_epoch`.
+            nonce: A word of the caller's that no other epoch or claim uses. Claiming the same again
+                with the same word, because the answer was lost, gives the same claim while it
+                lives.
 
         Raises:
             ClaimConflict: If a share overlaps one of a live claim, or of a member of the epoch in
                 force that has not released it; nothing changed.
-            ValueError: If a share makes no sense, there is none, or two of them overlap.
+            CommitLogUnavailable: If it is not known whether it was written; repeat it with its
+                nonce.
+            ValueError: If a share makes no sense, there is none, two of them overlap, or the nonce
+                was used for another claim.
         """
         wanted = as_shares(shares)
         _check_disjoint(wanted)
@@ -181,7 +188,13 @@ class Ownership:
         )
         with self._lock:
             for _ in range(_NUMBER_TRIES):
-                epoch = Epoch(self._refreshed(group).highest + 1, uuid.uuid4().hex)
+                state = self._refreshed(group)
+                own = state.claims.get(nonce) if nonce else None
+                if own is not None:
+                    if own.members.get(member) != wanted:
+                        raise ValueError(f"nonce {nonce!r} was used for another claim of {group!r}")
+                    return own.epoch
+                epoch = Epoch(state.highest + 1, nonce or uuid.uuid4().hex)
                 answer = self._append(
                     Event(
                         "claim", self._new_id(), self._cluster, group, epoch, member=member,
@@ -225,7 +238,8 @@ class Ownership:
         """Gives a member's shares to another id; from now on the old id's commits do not count.
 
         For static membership, where Kafka hands the old assignment to a new process. A member that
-        released its shares and is given the same ones again takes over from itself.
+        released its shares and is given the same ones again takes over from itself. Harmless when
+        repeated, as after a lost answer: what has become the new id's is not taken once more.
 
         Args:
             group: The group.
@@ -235,17 +249,21 @@ class Ownership:
 
         Raises:
             FencedMember: If the epoch is not in force, or the old id was fenced.
+            CommitLogUnavailable: If it is not known whether it was written; repeat it.
         """
         with self._lock:
+            if _has_taken_over(self._refreshed(group), epoch, member, replaces):
+                return
             answer = self._append(
                 Event(
                     "takeover", self._new_id(), self._cluster, group, epoch, member=member,
                     detail={"replaces": replaces},
                 )
             )  # fmt: skip
-            if not answer.counted:
-                now = in_force(self._log.state.group(self._cluster, group))
-                raise FencedMember(group, member, epoch, now, answer.reason)
+            state = self._log.state.group(self._cluster, group)
+            # Not counted it may be as the row of a lost answer came just before it.
+            if not answer.counted and not _has_taken_over(state, epoch, member, replaces):
+                raise FencedMember(group, member, epoch, in_force(state), answer.reason)
 
     def _refreshed(self, group: str) -> GroupState:
         return self._log.refresh().group(self._cluster, group)
@@ -262,6 +280,13 @@ class Ownership:
 def in_force(state: GroupState) -> Epoch | None:
     """The epoch of a group that is in force; None if there is none."""
     return state.in_force.epoch if state.in_force else None
+
+
+def _has_taken_over(state: GroupState, epoch: Epoch, member: str, replaces: str) -> bool:
+    tenure = state.tenure(epoch)
+    if tenure is None or tenure.fence_of(member):
+        return False
+    return member == replaces or tenure.heirs.get(replaces) == member
 
 
 def _check_disjoint(shares: tuple[OwnedShare, ...]) -> None:

@@ -15,7 +15,7 @@ import uuid
 from typing import TYPE_CHECKING, Protocol
 
 from assignors import KeyRange, Share, coverage
-from commits import CommitStore
+from commits import CommitLogUnavailable, CommitStore
 from coopconsume.cluster import Cluster
 from coopconsume.errors import (
     ConsumerRangeFetchNotAccepted,
@@ -29,11 +29,14 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
+    from commits import Epoch
     from coopconsume.options import Options
 
 log = logging.getLogger(__name__)
 
 _PATIENCE = 10.0
+#: Seconds to wait before a claim is asked for again whose answer was lost.
+_CLAIM_AGAIN = (0.2, 1.0)
 
 
 class Worker(Protocol):
@@ -170,10 +173,15 @@ class Membership:
         topic_ids = {name: topic.id for name, topic in found.items()}
         member = new_member_id()
         group = self.options.group_id
-        epoch = self.store.claim(
-            group, member, shares, takeover=takeover, topic_ids=topic_ids,
-            life_ms=int(1000 * (self.options.batch_life + LEASE)),
-        )  # fmt: skip
+        life_ms = int(1000 * (self.options.batch_life + LEASE))
+
+        def claim() -> Epoch:
+            return self.store.claim(
+                group, member, shares, takeover=takeover, topic_ids=topic_ids, life_ms=life_ms,
+                nonce=member,
+            )  # fmt: skip
+
+        epoch = _insisted(claim)
         row = self.store.assignment(group, epoch)
         waits = tuple(
             (Share(d.share.topic, d.share.partition, KeyRange(*d.share[2:])), d.life_ms / 1000)
@@ -371,6 +379,17 @@ class Membership:
     def _raise_error(self) -> None:
         if self._error is not None:
             raise self._error
+
+
+def _insisted(claim: Callable[[], Epoch]) -> Epoch:
+    """A claim, made again where its answer was lost: if it counts, nobody else can give it back."""
+    for wait in _CLAIM_AGAIN:
+        try:
+            return claim()
+        except CommitLogUnavailable as error:
+            log.warning("asking for the claim again: %s", error)
+            time.sleep(wait)
+    return claim()
 
 
 def new_member_id() -> str:

@@ -17,6 +17,7 @@ from coopconsume.options import Options
 from coopconsume.record import RetryPolicy
 from coopconsume.saving import Unsaved, save
 from tests.broker.test_log_ends import Idle
+from tests.lost_answers import lose
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -42,11 +43,13 @@ def two(ground: Ground) -> Iterator[tuple[Holding, Holding]]:
     for half in KeyRange().split(2):
         options = {name: value for name, value in ground.options.items() if name != "subscribe"}
         member = Membership(Options.parse(options), 1, Idle())
+        lose(member.store, "answer")  # of the claim: it is made once, and asked for again
         member.assign({(ground.topic, 0): [half]}, takeover=False)
         members.append(member)
     first, second = (member.holding for member in members)
     assert first is not None
     assert second is not None
+    assert len(ground.store.claims(ground.group)) == 2
     yield first, second
     for member in members:
         member.leave()

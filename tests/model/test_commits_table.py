@@ -1,7 +1,8 @@
 """The commit store on real Delta tables against a naive model: what may come in any order.
 
 Several stores commit, open epochs, write snapshots, crash in the middle of an append or of a
-snapshot, and lose answers; others optimise, restore and clean the table in between.
+snapshot, and lose answers; others optimise, restore and clean the table in between. Shares are
+claimed by hand and given back, and processes take over from each other.
 """
 
 from __future__ import annotations
@@ -11,17 +12,27 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-from commits import CommitLogUnavailable, CommitStore, Epoch, EpochConflict, FencedMember, Pending
+from commits import (
+    ClaimConflict,
+    CommitLogUnavailable,
+    CommitStore,
+    Epoch,
+    EpochConflict,
+    FencedMember,
+    Pending,
+)
 from tests.chaos.store import play
+from tests.lost_answers import lose
 
 WRITERS = 3
 AT = ("t", 0)
+
+HALVES = [("t", 0, 0, 2**62), ("t", 0, 2**62 + 1, 2**63 - 1)]
 
 WHO = st.integers(0, WRITERS - 1)
 OFFSETS = st.sets(st.integers(0, 30), min_size=1, max_size=4)
@@ -31,6 +42,11 @@ STEP = st.one_of(
     st.tuples(st.just("commit"), WHO, OFFSETS, LOSS),
     st.tuples(st.just("commit"), WHO, OFFSETS, LOSS),
     st.tuples(st.just("epoch"), WHO),
+    st.tuples(st.just("claim"), WHO, st.integers(0, 1), st.booleans(), LOSS),
+    st.tuples(st.just("claim"), WHO, st.integers(0, 1), st.booleans(), LOSS),
+    st.tuples(st.just("release"), WHO, st.integers(0, 1)),
+    st.tuples(st.just("take over"), WHO, st.booleans(), LOSS),
+    st.tuples(st.just("take over"), WHO, st.booleans(), LOSS),
     st.tuples(st.just("idle"), WHO, OFFSETS),
     st.tuples(st.just("compact"), WHO, st.sampled_from(["", "", "before", "after", "checkpoint"])),
     st.tuples(st.just("restart"), WHO),
@@ -46,6 +62,8 @@ class Model:
     in_force: Epoch | None = None
     counted: set[str] = field(default_factory=set)
     restored: bool = False
+    claims: dict[int, tuple[Epoch, str]] = field(default_factory=dict)  # by half
+    places: list[str] = field(default_factory=lambda: ["s0"])  # each took over from the last
 
 
 class Stores:
@@ -56,6 +74,7 @@ class Stores:
         self.stores = [self.opened() for _ in range(WRITERS)]
         self.epochs: list[Epoch | None] = [None] * WRITERS
         self.idle = self.stores[0].open_epoch("idle", {"i": [AT]}, previous=None)
+        self.static = self.stores[0].open_epoch("static", {"s0": [AT]}, previous=None)
 
     def opened(self) -> CommitStore:
         return CommitStore.open(self.path, segment_versions=4, snapshot_commits=11)
@@ -73,7 +92,7 @@ class Stores:
                                 pending=pending, commit_id=commit_id, too_old="report")  # fmt: skip
 
         if loss != "none" and epoch == model.in_force:
-            _lose(store, loss)
+            lose(store, loss)
             try:
                 call()
             except CommitLogUnavailable:
@@ -105,6 +124,56 @@ class Stores:
         else:
             model.in_force = store.open_epoch("g", members, previous=previous)
         self.epochs[who] = model.in_force
+
+    def claim(self, who: int, half: int, takeover: bool, loss: str) -> None:
+        """A claim; where its answer is lost, another process asks with its nonce."""
+        claims = self.model.claims
+        self.number += 1
+        member = f"h{self.number}"
+
+        def call(who: int) -> Epoch:
+            return self.stores[who].claim("hand", member, [HALVES[half]], takeover=takeover,
+                                          nonce=f"n{member}")  # fmt: skip
+
+        if loss != "none":
+            lose(self.stores[who], loss)
+            with pytest.raises(CommitLogUnavailable):
+                call(who)
+        if half in claims and not takeover:
+            with pytest.raises(ClaimConflict) as caught:
+                call((who + 1) % WRITERS)
+            assert (caught.value.holder_epoch, caught.value.holder) == claims[half]
+            return
+        epoch = call((who + 1) % WRITERS)
+        assert all(epoch.number > other.number for other, _ in claims.values())
+        claims[half] = epoch, member
+        assert call(who) == epoch
+
+    def release(self, who: int, half: int) -> None:
+        if half in self.model.claims:
+            assert self.stores[who].release("hand", *self.model.claims.pop(half))
+
+    def take_over(self, who: int, is_late: bool, loss: str) -> None:
+        """A new process of a static member, or one from whom the place was taken already."""
+        places = self.model.places
+        if is_late and len(places) > 2:
+            with pytest.raises(FencedMember):
+                self.stores[who].take_over("static", self.static, places[1], replaces=places[0])
+            return
+        member, replaces = f"s{len(places)}", places[-1]
+
+        def call(who: int) -> None:
+            self.stores[who].take_over("static", self.static, member, replaces=replaces)
+
+        if loss != "none":
+            lose(self.stores[who], loss)
+            with pytest.raises(CommitLogUnavailable):
+                call(who)
+        call((who + 1) % WRITERS)
+        rows = len(self.stores[who].history("static"))
+        call(who)
+        assert len(self.stores[who].history("static")) == rows
+        places.append(member)
 
     def commit_idle(self, who: int, offsets: set[int]) -> None:
         """A group that commits once in a while."""
@@ -150,20 +219,11 @@ class Stores:
                 assert found == done
             assert store.current_epoch("g") == self.model.in_force
             assert set(store.counted_commits("g")) == self.model.counted
-
-
-def _lose(store: CommitStore, loss: str) -> None:
-    """The next append fails: after the row was written, or before."""
-    engine: Any = store._engine
-    append = engine.append
-
-    def fail(rows: pa.Table, **more: Any) -> int:
-        if loss == "answer":
-            append(rows, **more)  # Tried again after a conflict: then nothing was written.
-        engine.append = append
-        raise CommitLogUnavailable(store.target, "append", "the answer was lost")
-
-    engine.append = fail
+            claims = {(claim.epoch, *claim.members) for claim in store.claims("hand")}
+            assert claims == set(self.model.claims.values())
+            row = store.assignment("static", self.static)
+            assert row is not None
+            assert set(row.members) - set(row.fenced) == {self.model.places[-1]}
 
 
 def _unplugged(*_: object, **__: object) -> int:
@@ -172,7 +232,7 @@ def _unplugged(*_: object, **__: object) -> int:
 
 @settings(max_examples=12, deadline=None, suppress_health_check=list(HealthCheck),
           phases=[Phase.explicit, Phase.reuse, Phase.generate])  # fmt: skip
-@given(st.lists(STEP, min_size=15, max_size=30))
+@given(st.lists(STEP, min_size=18, max_size=34))
 def test_a_table_agrees_with_a_naive_model(steps: list[tuple[Any, ...]]) -> None:
     """After every step all stores say the same, and so does a new one at the end."""
     with tempfile.TemporaryDirectory() as folder:
@@ -183,6 +243,12 @@ def test_a_table_agrees_with_a_naive_model(steps: list[tuple[Any, ...]]) -> None
                 stores.commit(*rest)
             elif kind == "epoch":
                 stores.epoch(*rest)
+            elif kind == "claim":
+                stores.claim(*rest)
+            elif kind == "release":
+                stores.release(*rest)
+            elif kind == "take over":
+                stores.take_over(*rest)
             elif kind == "idle":
                 stores.commit_idle(*rest)
             elif kind == "compact":

@@ -15,6 +15,7 @@ from commits import (
     ACCEPT_INDIVIDUAL_COMMIT,
     MAX_NUM_RANGES,
     ClaimConflict,
+    CommitLogUnavailable,
     CommitRefused,
     CommitResult,
     CommitStore,
@@ -30,6 +31,7 @@ from commits import (
     PartitionCommits,
     Pending,
 )
+from tests.lost_answers import lose
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -316,6 +318,42 @@ def test_a_claim_can_be_released_or_taken_over(store: CommitStore) -> None:
         store.claim("g", "e", [])
 
 
+@pytest.mark.parametrize("loss", ["answer", "row"])
+def test_a_claim_whose_answer_was_lost_is_made_once(
+    path: str, store: CommitStore, loss: str
+) -> None:
+    """The same nonce gives the same claim and one row; others, and other shares, are refused."""
+    lose(store, loss)
+    with pytest.raises(CommitLogUnavailable):
+        store.claim("g", "a", [P0], nonce="mine")
+    epoch = store.claim("g", "a", [P0], nonce="mine")
+    assert epoch.nonce == "mine"
+    other = CommitStore.open(path)
+    assert other.claim("g", "a", [P0], nonce="mine", takeover=True) == epoch
+    assert [(e["kind"], e["counted"]) for e in store.history("g")] == [("claim", True)]
+    assert store.commit("g", epoch, "a", {P0: [(0, 0)]})[P0].committed == 1
+    for member, shares in (("a", [P1]), ("a", [P0, P1]), ("b", [P0])):
+        with pytest.raises(ValueError, match="mine"):
+            store.claim("g", member, shares, nonce="mine")
+    with pytest.raises(ClaimConflict):
+        store.claim("g", "a", [P0])  # without it, it is another claim
+    later = other.claim("g", "b", [P0], takeover=True)
+    with pytest.raises(ClaimConflict) as caught:
+        store.claim("g", "a", [P0], nonce="mine")
+    assert caught.value.holder_epoch == later
+
+
+def test_of_one_claim_by_two_calls_at_once_both_get_the_answer(
+    path: str, store: CommitStore
+) -> None:
+    """As when a call is repeated while its first row is still on its way."""
+    calls = [lambda s=s: s.claim("g", "a", [P0], nonce="mine")
+             for s in (store, CommitStore.open(path), CommitStore.open(path))]  # fmt: skip
+    answers = at_once(*calls)
+    assert answers == [store.claims("g")[0].epoch] * 3
+    assert len(store.claims("g")) == 1
+
+
 def test_a_member_that_released_may_not_commit(store: CommitStore) -> None:
     """A release ends a member's part in an epoch, and frees its shares for claims."""
     epoch = opened(store, "m", "n")
@@ -374,6 +412,36 @@ def test_a_static_member_is_taken_over_by_its_new_process(store: CommitStore) ->
         store.commit("g", epoch, "old", {P0: [(1, 1)]})
     with pytest.raises(FencedMember):
         store.take_over("g", epoch, "newer", replaces="old")
+
+
+@pytest.mark.parametrize("loss", ["answer", "row"])
+def test_a_take_over_whose_answer_was_lost_is_done_once(
+    path: str, store: CommitStore, loss: str
+) -> None:
+    """Repeated it is harmless, here or elsewhere, until somebody else takes over."""
+    epoch, other = opened(store, "old"), CommitStore.open(path)
+    lose(store, loss)
+    with pytest.raises(CommitLogUnavailable):
+        store.take_over("g", epoch, "new", replaces="old")
+    for one in (store, other):
+        one.take_over("g", epoch, "new", replaces="old")
+    assert [e["kind"] for e in store.history("g")] == ["epoch", "takeover"]
+    assert store.release("g", epoch, "new")
+    lose(store, loss)
+    with pytest.raises(CommitLogUnavailable):
+        store.take_over("g", epoch, "new", replaces="new")
+    for one in (store, other):
+        one.take_over("g", epoch, "new", replaces="new")
+    row = store.assignment("g")
+    assert row is not None
+    assert len(row.doubts) == 2  # of the old one alone: from itself it had nothing to wait for
+    assert [e["kind"] for e in store.history("g")].count("takeover") == 2
+    other.take_over("g", epoch, "newer", replaces="new")
+    with pytest.raises(FencedMember, match="taken over by 'new'"):
+        store.take_over("g", epoch, "new", replaces="old")
+    results = at_once(*(lambda s=s: s.take_over("g", epoch, "last", replaces="newer")
+                        for s in (store, other)))  # fmt: skip
+    assert results == [None, None]
 
 
 def test_a_topic_made_anew_starts_anew(store: CommitStore) -> None:
