@@ -1,16 +1,17 @@
 """The rows of the commit log: their kinds, their columns, and how events become rows and back.
 
 Every change of state is an *event*: one append of one or more rows that share a row id. An event
-has one row for each partition it is about, and one row if it is about none.
+has one row for each partition it is about, and one row if it is about none. A commit of very many
+ranges has several rows of a partition, one after the other, which are read as one (see `divided`).
 """
 
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
-from itertools import groupby
-from operator import itemgetter
+from itertools import groupby, zip_longest
+from operator import attrgetter, itemgetter
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 
     from commits.model import TopicPartition
 
-__all__ = ["FORMAT", "KINDS", "SCHEMA", "Event", "Part", "decode", "encode"]
+__all__ = ["FORMAT", "KINDS", "SCHEMA", "Event", "Part", "decode", "divided", "encode"]
 
 FORMAT = 1
 """The version of the rows; a reader that meets another one stops."""
@@ -172,6 +173,30 @@ def encode(events: Iterable[Event], segment: int) -> pa.Table:
     )
 
 
+def divided(part: Part, most: int) -> list[Part]:
+    """A partition's part of a commit as parts of at most so many ranges, each for a row of its own.
+
+    Args:
+        part: What is committed.
+        most: How many ranges of offsets, and how many of holes, a row may have; from 1.
+    """
+    if part.offsets.range_count <= most and part.holes.range_count <= most:
+        return [part]
+    pieces = zip_longest(
+        _pieces(part.offsets, most), _pieces(part.holes, most), fillvalue=OffsetRanges()
+    )
+    first, *rest = (replace(part, offsets=offsets, holes=holes) for offsets, holes in pieces)
+    return [first, *(replace(one, pending=()) for one in rest)]
+
+
+def _pieces(offsets: OffsetRanges, most: int) -> list[OffsetRanges]:
+    firsts, lasts = offsets.bounds()
+    return [
+        OffsetRanges.from_bounds(firsts[at : at + most], lasts[at : at + most])
+        for at in range(0, len(firsts), most)
+    ]
+
+
 _EVENT_COLUMNS = ("cluster_id", "group_id", "epoch", "nonce", "previous", "previous_nonce")
 _PART_COLUMNS = ("topic", "topic_id", "partition", "first_offset", "last_offset", "offset_count")
 _WRITTEN = (
@@ -259,9 +284,27 @@ def _event(row_id: str, rows: Sequence[Mapping[str, Any]], target: str) -> Event
         generation=head["generation"],
         member=head["member"],
         detail=json.loads(head["detail"]) if head["detail"] else {},
-        parts=tuple(_part(row) for row in rows if row["topic"] is not None),
+        parts=_parts(head["kind"], rows),
         written_at=head["written_at"],
     )
+
+
+def _parts(kind: str, rows: Sequence[Mapping[str, Any]]) -> tuple[Part, ...]:
+    parts = [_part(row) for row in rows if row["topic"] is not None]
+    if kind != "commit":  # a claim has several key ranges of a partition
+        return tuple(parts)
+    same = groupby(parts, key=attrgetter("topic_partition"))
+    return tuple(_united(list(pieces)) for _, pieces in same)
+
+
+def _united(parts: list[Part]) -> Part:
+    first, *rest = parts
+    if not rest:
+        return first
+    offsets, holes, pending = first.offsets, first.holes, first.pending
+    for part in rest:
+        offsets, holes, pending = offsets | part.offsets, holes | part.holes, pending + part.pending
+    return replace(first, last=offsets.last, offsets=offsets, holes=holes, pending=pending)
 
 
 def _part(row: Mapping[str, Any]) -> Part:

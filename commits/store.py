@@ -25,7 +25,7 @@ from commits.requests import (
     unwritten,
     with_topic_ids,
 )
-from commits.rows import Event, Part
+from commits.rows import Event, Part, divided
 from commits.table import open_table
 
 if TYPE_CHECKING:
@@ -67,6 +67,7 @@ SNAPSHOT_BYTES = "snapshotBytes"
 
 DEFAULT_SNAPSHOT_COMMITS = 500
 DEFAULT_SNAPSHOT_BYTES = 64 << 20
+DEFAULT_RANGES_TO_COMMIT = 10_000
 
 
 class CommitStore(Ownership):
@@ -89,11 +90,13 @@ class CommitStore(Ownership):
         max_ranges: int,
         snapshot_commits: int = DEFAULT_SNAPSHOT_COMMITS,
         snapshot_bytes: int = DEFAULT_SNAPSHOT_BYTES,
+        max_ranges_to_commit: int = DEFAULT_RANGES_TO_COMMIT,
     ) -> None:
         super().__init__(engine, cluster)
         self._max_ranges = max_ranges
         self._snapshot_commits = snapshot_commits
         self._snapshot_bytes = snapshot_bytes
+        self._max_ranges_to_commit = max_ranges_to_commit
 
     @classmethod
     def open(
@@ -107,6 +110,7 @@ class CommitStore(Ownership):
         segment_versions: int = 1000,
         snapshot_commits: int = DEFAULT_SNAPSHOT_COMMITS,
         snapshot_bytes: int = DEFAULT_SNAPSHOT_BYTES,
+        max_ranges_to_commit: int = DEFAULT_RANGES_TO_COMMIT,
         create: bool = True,
     ) -> Self:
         """Opens a commit table and creates it if there is none; several may do so at once.
@@ -124,6 +128,9 @@ class CommitStore(Ownership):
                 unless the setting `snapshotCommits` says otherwise; 0 for never.
             snapshot_bytes: After how many bytes of rows (uncompressed) it does, unless the setting
                 `snapshotBytes` says otherwise; 0 for never.
+            max_ranges_to_commit: How many ranges of a partition a row of a commit takes (KIP-X's
+                `max.num.ranges.to.commit`). A commit of more has several rows of that partition,
+                in the same append and under the same id: all of them count, or none.
             create: Whether it may be created; a mere look at a group should not.
 
         Raises:
@@ -133,8 +140,11 @@ class CommitStore(Ownership):
             CommitTableFormat: If it is no commit table, or of another format.
             CorruptCommitLog: If it cannot be read.
             CommitLogUnavailable: If the place cannot be reached or written.
-            ValueError: If a number is negative, or `segment_versions` is 0.
+            ValueError: If a number is negative, or `segment_versions` or `max_ranges_to_commit`
+                is 0.
         """
+        if max_ranges_to_commit < 1:
+            raise ValueError(f"max_ranges_to_commit must be from 1, not {max_ranges_to_commit}")
         for name, number in (("snapshot_commits", snapshot_commits),
                              ("snapshot_bytes", snapshot_bytes)):  # fmt: skip
             if number < 0:
@@ -146,6 +156,7 @@ class CommitStore(Ownership):
             max_ranges=max_ranges,
             snapshot_commits=snapshot_commits,
             snapshot_bytes=snapshot_bytes,
+            max_ranges_to_commit=max_ranges_to_commit,
         )
 
     @property
@@ -206,7 +217,7 @@ class CommitStore(Ownership):
         too_old: Literal["raise", "report"] = "raise",
         limited: bool = True,
     ) -> Results:
-        """Commits offsets of several partitions, in one row each and one append in all.
+        """Commits offsets of several partitions, all in one append.
 
         Args:
             group: The group.
@@ -459,9 +470,10 @@ class CommitStore(Ownership):
             else:
                 over = self._over_limit(state, event.parts) if limited else {}
                 written = tuple(
-                    part
+                    piece
                     for part in event.parts
                     if not part.is_empty and part.topic_partition not in over
+                    for piece in divided(part, self._max_ranges_to_commit)
                 )
                 answer = Answer(counted=True)
                 if written:

@@ -109,6 +109,7 @@ class Membership:
                 spark=spark,
                 cluster=self.cluster.cluster_id,
                 max_ranges=options.max_num_ranges,
+                max_ranges_to_commit=options.max_num_ranges_to_commit,
             )
         except BaseException:
             self.cluster.close()

@@ -178,7 +178,8 @@ TABLE: tuple[Option, ...] = (
     Option("allow.individual.commit", True, _flag,
            "Whether this member commits record by record (KIP-X)."),
     Option("max.num.ranges.to.commit", 10_000, _whole(1),
-           "Commit early when so many offset ranges have gathered (KIP-X)."),
+           "Commit early when so many offset ranges have gathered (KIP-X); a commit of more has "
+           "several rows."),
     Option("maxNumRanges", 1_000_000, _whole(1),
            "Committed ranges above the stable offset a partition may have; at 80 % nothing new."),
     Option("batchTime", 10.0, _seconds(0.05),

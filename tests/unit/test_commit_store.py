@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import pytest
+from deltalake import DeltaTable
 
 import commits
 from commits import (
@@ -489,6 +490,45 @@ def test_the_limit_is_checked_before_anything_is_written(path: str) -> None:
     store.set_setting(MAX_NUM_RANGES, 3, topic="t")
     assert store.commit("g", epoch, "m", {P0: [(6, 6), (8, 8)]})[P0].range_count == 3
     assert store.state("g")[P0].max_ranges == 3
+
+
+@pytest.mark.parametrize("loss", ["none", "answer", "row"])
+def test_a_large_commit_has_several_rows_and_is_one(path: str, loss: str) -> None:
+    """All of them count, or none; its answer and its id are those of a commit in one row."""
+    store = CommitStore.open(path, max_ranges_to_commit=3)
+    whole = CommitStore.open(path + "-whole", max_ranges_to_commit=1000)
+    ranges = OffsetRanges.from_offsets([*range(0, 20, 2), 40, 41])
+    holes = OffsetRanges.from_offsets(range(1, 10, 2))
+    answers = []
+    for one in (store, whole):
+        epoch = opened(one)
+
+        def call(one: CommitStore = one, epoch: Epoch = epoch) -> object:
+            return one.commit(
+                "g", epoch, "m", {P0: ranges, P1: [(0, 3)]}, holes={P0: holes, P1: holes},
+                pending={P0: [Pending(30, attempts=2)]}, commit_id="run-1",
+            )  # fmt: skip
+
+        if loss != "none" and one is store:
+            lose(one, loss)
+            with pytest.raises(CommitLogUnavailable):
+                call()
+        answers.append(call())
+        assert call() == answers[-1]
+        assert set(one.counted_commits("g")) == {"run-1"}
+    assert answers[0] == answers[1]
+    assert store.state("g") == whole.state("g") == CommitStore.open(path).state("g")
+    assert store.pending("g") == whole.pending("g") == {P0: {30: Pending(30, attempts=2)}}
+    (rows, in_one) = (
+        [row for row in DeltaTable(at).to_pyarrow_table().to_pylist() if row["kind"] == "commit"]
+        for at in (path, path + "-whole")
+    )
+    times = 2 if loss == "answer" else 1  # then it is written once more, and counts once
+    assert (len(rows), len(in_one)) == (times * (4 + 2), 2)
+    assert sum(row["offset_count"] or 0 for row in rows) == times * (len(ranges) + 4)
+    assert store.history("g")[1]["partitions"] == whole.history("g")[1]["partitions"]
+    with pytest.raises(ValueError, match="max_ranges_to_commit"):
+        CommitStore.open(path, max_ranges_to_commit=0)
 
 
 def test_pending_records_live_in_the_log(path: str, store: CommitStore) -> None:
