@@ -43,7 +43,7 @@ from commits.errors import (
     CorruptCommitLog,
     UnsupportedTarget,
 )
-from commits.places import refuse_unsafe_path
+from commits.places import local_path, refuse_unsafe_path
 from commits.rows import SCHEMA
 
 if TYPE_CHECKING:
@@ -457,7 +457,7 @@ def _refuse_foreign_files(uri: str) -> None:
 
 
 def _local(uri: str) -> Path:
-    return Path(uri.removeprefix("file://"))
+    return Path(local_path(uri))
 
 
 def _told(error: Exception) -> str:

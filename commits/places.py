@@ -8,15 +8,17 @@ lost.
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote
 
 from commits.errors import UnsupportedTarget
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-__all__ = ["mount_kind", "refuse_unsafe_path", "refuse_unsafe_spark"]
+__all__ = ["local_path", "mount_kind", "refuse_unsafe_path", "refuse_unsafe_spark"]
 
 _UNSAFE_RENAME = "aws_s3_allow_unsafe_rename"
 _S3 = ("s3:", "s3a:", "s3n:")
@@ -25,6 +27,11 @@ _DATABRICKS = "spark.databricks.clusterUsageTags.sparkVersion"
 _COORDINATED = ("delta.coordinatedCommits.commitCoordinator-preview",
                 "delta.feature.catalogManaged", "delta.feature.catalogOwned-preview")  # fmt: skip
 _MOUNTS = Path("/proc/self/mounts")
+_ESCAPED = re.compile(r"\\([0-7]{3})")  # blanks and the like, in lines of mounts
+_FUSE_OF_DATABRICKS = ("/dbfs/", "/Volumes/")
+_FILE = "file://"
+# deltalake takes the first for an escape and looks elsewhere, and stumbles over the others.
+_UNUSABLE = re.compile(r"%[0-9A-Fa-f]{2}|[\[\]^|]" + ("" if os.sep == "\\" else r"|\\"))
 
 
 def refuse_unsafe_path(uri: str, options: Mapping[str, str] | None) -> None:
@@ -42,11 +49,17 @@ def refuse_unsafe_path(uri: str, options: Mapping[str, str] | None) -> None:
                 "S3 and its kin know conditional puts",
             )
         return
-    if "://" in uri and not uri.startswith("file://"):
+    if "://" in uri and not uri.startswith(_FILE):
         return
-    path = uri.removeprefix("file://")
-    kind = mount_kind(path, _mounts())
-    if kind.startswith("fuse") or path.startswith(("/dbfs/", "/Volumes/")):
+    path = local_path(uri)
+    real = os.path.realpath(path)
+    found = _UNUSABLE.search(real)
+    if found:
+        raise UnsupportedTarget(
+            uri, f"deltalake does not take {found[0]!r} in a local path; give another folder"
+        )
+    kind = mount_kind(real, _mounts())
+    if kind.startswith("fuse") or any(p.startswith(_FUSE_OF_DATABRICKS) for p in (path, real)):
         raise UnsupportedTarget(
             uri,
             f"it lies on a file system ({kind or 'FUSE'}) without a rename that fails if the name "
@@ -80,13 +93,21 @@ def refuse_unsafe_spark(name: str, location: str, spark: Any) -> None:
     )
 
 
+def local_path(uri: str) -> str:
+    """The path that a path or a URI ``file://…`` names."""
+    return unquote(uri.removeprefix(_FILE)) if uri.startswith(_FILE) else uri
+
+
 def mount_kind(path: str, mounts: Iterable[str]) -> str:
-    """The kind of file system that a path lies on, from lines as of /proc/mounts; else empty."""
-    wanted = Path(path).absolute()
+    """The kind of file system that a path lies on, from lines as of /proc/mounts; else empty.
+
+    Symbolic links are followed: what lies behind them counts.
+    """
+    wanted = Path(os.path.realpath(path))
     best, kind = -1, ""
     for line in mounts:
         _, point, found, *_ = [*line.split(" "), "", "", ""]
-        folder = Path(point.replace("\\040", " "))
+        folder = Path(_ESCAPED.sub(lambda match: chr(int(match[1], 8)), point))
         if point and len(folder.parts) > best and wanted.is_relative_to(folder):
             best, kind = len(folder.parts), found
     return kind

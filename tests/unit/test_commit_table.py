@@ -23,6 +23,7 @@ from commits import (
     Pending,
     UnsupportedTarget,
 )
+from commits.places import mount_kind
 from commits.rows import SCHEMA, Event, Part, encode
 
 P0, P1 = ("t", 0), ("t", 1)
@@ -127,6 +128,51 @@ def test_other_targets_are_refused(tmp_path: Path) -> None:
     with pytest.raises(CommitTableFormat, match="another Delta table"):
         CommitStore.open(other)
     assert DeltaTable(other).version() == 0
+
+
+@pytest.mark.parametrize("name", ["a%20b", "a%2Fb", "x[1]", "a^b", "a|b", "a\\b"])
+def test_names_that_deltalake_reads_as_others_are_refused(tmp_path: Path, name: str) -> None:
+    """Before anything is written, also behind a link; it names what is wrong with the path."""
+    link = tmp_path / "link"
+    link.symlink_to(tmp_path / name)
+    for target in (tmp_path / name, str(link / "commits"), (tmp_path / name).as_uri()):
+        with pytest.raises(UnsupportedTarget, match="give another folder"):
+            CommitStore.open(target)
+    assert [path.name for path in tmp_path.iterdir()] == ["link"]
+
+
+def test_other_odd_names_are_taken(tmp_path: Path) -> None:
+    """A path and its URI are one table, whatever else is in its name."""
+    path = tmp_path / "50% of ü#x?y=1 (a+b)"
+    store = CommitStore.open(path, segment_versions=2)
+    epoch = opened(store)
+    for n in range(4):
+        store.commit("g", epoch, "m", {P0: [(2 * n, 2 * n)]})
+    store.compact()
+    for target in (str(path), path.as_uri()):
+        assert CommitStore.open(target).state("g") == store.state("g")
+    other = tmp_path / "a b"
+    other.mkdir()
+    (other / "file").write_text("x")
+    with pytest.raises(CommitTableFormat, match="other files"):
+        CommitStore.open(other.as_uri())
+
+
+def test_a_link_into_a_place_that_is_not_safe_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What lies behind it counts, as a path and as a URI, and not where the link lies."""
+    mounts = ["/dev/a / ext4 rw 0 0", f"x {tmp_path}/two\\040words fuse.s3fs rw 0 0"]
+    (tmp_path / "two words").mkdir()
+    (tmp_path / "link").symlink_to("two words")
+    (tmp_path / "two words" / "out").symlink_to(tmp_path)
+    assert mount_kind(str(tmp_path / "link" / "deep" / "commits"), mounts) == "fuse.s3fs"
+    assert mount_kind(str(tmp_path / "two words" / "out" / "commits"), mounts) == "ext4"
+    monkeypatch.setattr("commits.places._mounts", lambda: mounts)
+    for place in (tmp_path / "link" / "commits", (tmp_path / "two words" / "commits").as_uri()):
+        with pytest.raises(UnsupportedTarget, match=r"fuse\.s3fs"):
+            CommitStore.open(place)
+    assert not (tmp_path / "two words" / "commits").exists()
 
 
 @pytest.mark.parametrize(
