@@ -5,7 +5,9 @@
         view 'gaps', group 'shop', commitTable '/data/commits',
         `kafka.bootstrap.servers` 'localhost:9092')
 
-Kafka and the commit log are asked where Spark plans the query, beside the driver.
+Kafka and the commit log are asked where Spark plans the query, beside the driver. There is no
+session there, so a commit table in a catalog is not for it: `coopconsume.views` makes frames and
+temporary views of such a one.
 """
 
 from __future__ import annotations
@@ -68,10 +70,20 @@ class _Reader(DataSourceReader):
         self._options = options
 
     def partitions(self) -> Sequence[InputPartition]:
+        from commits.table import is_named
+        from coopconsume.errors import InvalidOption
         from coopconsume.views import view_table
 
         options: dict[str, Any] = dict(self._options)
         view, group = options.pop("view", "partitions"), options.pop("group", None)
+        table = next((v for name, v in options.items() if name.lower() == "committable"), "")
+        if is_named(table):
+            raise InvalidOption(
+                "commitTable",
+                f"{table!r} is a name in a catalog, which only a session can open, and the data "
+                "source has none",
+                "make frames or views of it by coopconsume.views, as create_views(spark, options)",
+            )
         return [_Rows(view_table(view, options, group).to_batches())]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:

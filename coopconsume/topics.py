@@ -68,13 +68,17 @@ def accept_range_fetch(
 
 
 def describe_topics(
-    options: Mapping[str, Any], topics: Iterable[str] | None = None
+    options: Mapping[str, Any],
+    topics: Iterable[str] | None = None,
+    *,
+    spark: SparkSession | None = None,
 ) -> list[TopicOverview]:
     """How many partitions topics have, and whether they are open to sharing.
 
     Args:
         options: As for `accept_range_fetch`.
         topics: Their names; by default all but Kafka's internal ones.
+        spark: The session, for a commit table that is in a catalog.
 
     Raises:
         TopicNotFound: One does not exist.
@@ -84,7 +88,9 @@ def describe_topics(
     parsed = Options.parse(options, group=False)
     with closing(Cluster(parsed)) as cluster:
         found = _existing(cluster, parsed, topics)
-        store = CommitStore.open(parsed.commit_table, cluster=cluster.cluster_id, create=False)
+        store = CommitStore.open(
+            parsed.commit_table, spark=spark, cluster=cluster.cluster_id, create=False
+        )
         is_open = store.open_to_sharing(topic.name for topic in found)
     return [TopicOverview(t.name, t.id, t.partitions, t.name in is_open) for t in found]
 

@@ -107,7 +107,7 @@ def partitions_frame(
         GroupNotFound: Nobody knows the group.
         OptionError, BrokerUnreachable, NotAuthorized, commits.CommitStoreError: As for a consumer.
     """
-    return spark.createDataFrame(view_table("partitions", options, group))
+    return spark.createDataFrame(view_table("partitions", options, group, spark=spark))
 
 
 def gaps_frame(
@@ -117,7 +117,7 @@ def gaps_frame(
 
     Arguments and errors are those of `partitions_frame`.
     """
-    return spark.createDataFrame(view_table("gaps", options, group))
+    return spark.createDataFrame(view_table("gaps", options, group, spark=spark))
 
 
 def create_views(
@@ -140,12 +140,20 @@ def create_views(
     Raises: As for `partitions_frame`.
     """
     for view in SCHEMAS:
-        frame = spark.createDataFrame(view_table(view, options, group))
+        frame = spark.createDataFrame(view_table(view, options, group, spark=spark))
         frame.createOrReplaceTempView(f"{prefix}{view}")
 
 
-def view_table(view: View, options: Mapping[str, Any], group: str | None = None) -> pa.Table:
+def view_table(
+    view: View,
+    options: Mapping[str, Any],
+    group: str | None = None,
+    *,
+    spark: SparkSession | None = None,
+) -> pa.Table:
     """A view as an Arrow table; arguments and errors are those of `partitions_frame`.
+
+    The session is needed for a commit table that is in a catalog.
 
     Raises:
         InvalidOption: There is no such view.
@@ -154,8 +162,8 @@ def view_table(view: View, options: Mapping[str, Any], group: str | None = None)
         raise InvalidOption("view", repr(view), f"give {' or '.join(SCHEMAS)}")
     now = datetime.now(UTC)
     rows: list[dict[str, Any]] = []
-    for name in [group] if group else _groups(options):
-        with OffsetAdmin(options, name) as admin:
+    for name in [group] if group else _groups(options, spark):
+        with OffsetAdmin(options, name, spark=spark) as admin:
             for standing in admin.standings():
                 place = {"group": name, "topic": standing.topic, "partition": standing.partition}
                 told = _partition(standing) if view == "partitions" else _gaps(standing, now)
@@ -163,10 +171,12 @@ def view_table(view: View, options: Mapping[str, Any], group: str | None = None)
     return pa.Table.from_pylist(rows, schema=SCHEMAS[view])
 
 
-def _groups(options: Mapping[str, Any]) -> list[str]:
+def _groups(options: Mapping[str, Any], spark: SparkSession | None) -> list[str]:
     parsed = Options.parse(options, group=False)
     with closing(Cluster(parsed)) as cluster:
-        store = CommitStore.open(parsed.commit_table, cluster=cluster.cluster_id, create=False)
+        store = CommitStore.open(
+            parsed.commit_table, spark=spark, cluster=cluster.cluster_id, create=False
+        )
         return store.groups()
 
 

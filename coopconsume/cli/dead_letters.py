@@ -18,6 +18,8 @@ from coopconsume.dead_letters.desk import Desk
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from pyspark.sql import SparkSession
+
     from coopconsume.dead_letters.choice import Letter, Steps
     from coopconsume.dead_letters.decisions import Action
 
@@ -75,6 +77,7 @@ def _chosen(command: Callable[..., Any]) -> Callable[..., Any]:
     def with_choice(
         group: str,
         options: dict[str, str],
+        spark: SparkSession | None,
         dead_letter: str | None,
         offset: tuple[int | None, int | None],
         key: str | None,
@@ -89,7 +92,7 @@ def _chosen(command: Callable[..., Any]) -> Callable[..., Any]:
         choice = Choice(
             **words, first=offset[0], last=offset[1], key=None if key is None else key.encode()
         )
-        return command(desk=Desk(options), choice=choice, **kwargs)
+        return command(desk=Desk(options, spark=spark), choice=choice, **kwargs)
 
     return with_choice  # fmt: skip
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
+from typing import TYPE_CHECKING
 
 import click
 
@@ -11,6 +12,9 @@ from coopconsume.cli.place import as_json, at_a_place, echo_json
 from coopconsume.cli.text import group_lines, table
 from coopconsume.overview import describe_group, list_groups
 from coopconsume.overview.data import plain
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 _COLUMNS = ("GROUP", "STATE", "MEMBERS", "EPOCH", "CLAIMS", "PARTITIONS", "NOT DONE")
 
@@ -21,12 +25,12 @@ def groups() -> None:
 
 
 @groups.command("list", epilog=EXIT_CODES)
+@reported
 @at_a_place
 @as_json
-@reported
-def list_(*, as_json: bool, options: dict[str, str]) -> None:
+def list_(*, as_json: bool, options: dict[str, str], spark: SparkSession | None) -> None:
     """List the groups that a commit table knows."""
-    found = list_groups(options)
+    found = list_groups(options, spark=spark)
     if as_json:
         echo_json(plain(found))
         return
@@ -49,16 +53,23 @@ def list_(*, as_json: bool, options: dict[str, str]) -> None:
     show_default=True,
     help="How many of the last changes of who works on what are told; JSON has all.",
 )
+@reported
 @at_a_place
 @as_json
-@reported
-def describe(*, group: str, history: int, as_json: bool, options: dict[str, str]) -> None:
+def describe(
+    *,
+    group: str,
+    history: int,
+    as_json: bool,
+    options: dict[str, str],
+    spark: SparkSession | None,
+) -> None:
     """Tell all of a group: members, shares, epochs, and what of each partition is not done.
 
     Each partition has a map of its hash space from the first to the last key hash, with the letter
     of the member that most of each place belongs to; a dot is nobody's.
     """
-    found = describe_group(options, group)
+    found = describe_group(options, group, spark=spark)
     if as_json:
         echo_json(found.to_dict())
         return

@@ -33,6 +33,8 @@ from coopconsume.overview.data import plain
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from pyspark.sql import SparkSession
+
     from coopconsume.offsets import Move, Standing
 
 _PLACE = "--bootstrap-servers localhost:9092 --commit-table /data/commits"
@@ -51,9 +53,9 @@ def offsets() -> None:
     help="Draw what is done, open, pending and not read, as SVG, PNG or PDF; of several "
     "partitions each into a file of its own.",
 )  # fmt: skip
+@reported
 @at_a_place
 @as_json
-@reported
 def show(
     *,
     group: str,
@@ -61,9 +63,10 @@ def show(
     picture: Path | None,
     as_json: bool,
     options: dict[str, str],
+    spark: SparkSession | None,
 ) -> None:
     """Tell how far a group is in each partition: stable offset, done above it, gaps, pending."""
-    with OffsetAdmin(options, group) as admin:
+    with OffsetAdmin(options, group, spark=spark) as admin:
         found = admin.standings(topics, times=False)
     if as_json:
         echo_json({"group": group, "partitions": [standing_document(one) for one in found]})
@@ -80,9 +83,9 @@ def show(
     "--limit", type=click.IntRange(0), default=100, show_default=True,
     help="How many gaps of a partition are told; 0 for all, and JSON has all.",
 )  # fmt: skip
+@reported
 @at_a_place
 @as_json
-@reported
 def gaps(
     *,
     group: str,
@@ -90,9 +93,10 @@ def gaps(
     limit: int,
     as_json: bool,
     options: dict[str, str],
+    spark: SparkSession | None,
 ) -> None:
     """List offsets that are not done although one above them is, and since when."""
-    with OffsetAdmin(options, group) as admin:
+    with OffsetAdmin(options, group, spark=spark) as admin:
         found = admin.standings(topics)
     if as_json:
         echo_json(
@@ -110,18 +114,19 @@ def gaps(
 @click.command(epilog=example("coopconsume lag shop", _PLACE))
 @click.argument("group")
 @some_topics
+@reported
 @at_a_place
 @as_json
-@reported
 def lag(
     *,
     group: str,
     topics: Mapping[str, list[int]] | None,
     as_json: bool,
     options: dict[str, str],
+    spark: SparkSession | None,
 ) -> None:
     """Tell what is not done, and which record holds the stable offset of each partition."""
-    with OffsetAdmin(options, group) as admin:
+    with OffsetAdmin(options, group, spark=spark) as admin:
         found = admin.standings(topics)
     if as_json:
         echo_json(
@@ -168,9 +173,9 @@ offsets.add_command(lag)
 @executing
 @counting
 @ending_claims
+@reported
 @at_a_place
 @as_json
-@reported
 def reset(
     *,
     group: str,
@@ -181,6 +186,7 @@ def reset(
     end_claims: bool,
     as_json: bool,
     options: dict[str, str],
+    spark: SparkSession | None,
     **target: Any,
 ) -> None:
     """Move a group's offsets, in the commit table and in Kafka; a dry run without --execute.
@@ -190,7 +196,7 @@ def reset(
     if (topics is None) != all_topics:
         raise click.UsageError("give --topic, or --all-topics")
     plan = target_of(target)
-    with OffsetAdmin(options, group) as admin:
+    with OffsetAdmin(options, group, spark=spark) as admin:
         moves = plan(admin, admin.standings(topics, times=False))
         _carry_out(
             admin, moves, execute=execute, count=count, end_claims=end_claims, as_json=as_json
@@ -201,13 +207,18 @@ def reset(
 @click.argument("group")
 @click.argument("file", type=click.Path(dir_okay=False, allow_dash=True))
 @some_topics
-@at_a_place
 @reported
+@at_a_place
 def export(
-    *, group: str, file: str, topics: Mapping[str, list[int]] | None, options: dict[str, str]
+    *,
+    group: str,
+    file: str,
+    topics: Mapping[str, list[int]] | None,
+    options: dict[str, str],
+    spark: SparkSession | None,
 ) -> None:
     """Write what is done and pending to a FILE of JSON, exactly; ``-`` is standard output."""
-    with OffsetAdmin(options, group) as admin:
+    with OffsetAdmin(options, group, spark=spark) as admin:
         kept = admin.kept(admin.standings(topics, times=False))
         document = write_document(group, admin.cluster_id, kept)
     with click.open_file(file, "w", encoding="utf-8", atomic=file != "-") as out:
@@ -222,9 +233,9 @@ def export(
 @executing
 @counting
 @ending_claims
+@reported
 @at_a_place
 @as_json
-@reported
 def import_(
     *,
     file: str,
@@ -234,6 +245,7 @@ def import_(
     end_claims: bool,
     as_json: bool,
     options: dict[str, str],
+    spark: SparkSession | None,
 ) -> None:
     """Set a group to what a FILE of 'offsets export' keeps; a dry run without --execute.
 
@@ -242,7 +254,7 @@ def import_(
     with click.open_file(file, encoding="utf-8") as source:
         named, kept = read_document(source.read(), file)
     try:
-        admin = OffsetAdmin(options, group or named, create=execute)
+        admin = OffsetAdmin(options, group or named, create=execute, spark=spark)
     except CommitTableNotFound as error:
         if as_json:
             raise

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from coopconsume.cli.catalog import session_for
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -36,13 +38,24 @@ as_json = click.option("--json", "as_json", is_flag=True, help="Answer with one 
 
 
 def at_a_place(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Give a command ``options`` with short ways to name the Kafka cluster and the commit table."""
+    """Give a command ``options`` with short ways to name the Kafka cluster and the commit table.
+
+    It gets ``spark``, too: the session for a commit table that is in a catalog, else None. So it
+    stands behind what reports errors.
+    """
 
     @consumer_options
     @click.option("--bootstrap-servers", help="Short for -o kafka.bootstrap.servers=…")
-    @click.option("--commit-table", metavar="PATH", help="Short for -o commitTable=…")
+    @click.option("--commit-table", metavar="PATH|NAME", help="Short for -o commitTable=…")
+    @click.option(
+        "--spark-conf", multiple=True, callback=pairs, metavar="KEY=VALUE",
+        help="For a commit table in a catalog: a setting of the Spark that opens it, such as where "
+        "the catalog is; may be repeated.",
+    )  # fmt: skip
     @functools.wraps(command)
-    def with_place(*args: Any, options: dict[str, str], **kwargs: Any) -> Any:
+    def with_place(
+        *args: Any, options: dict[str, str], spark_conf: dict[str, str], **kwargs: Any
+    ) -> Any:
         given = {name.lower() for name in options}
         for word, name in _SHORT.items():
             value = kwargs.pop(word)
@@ -52,7 +65,8 @@ def at_a_place(command: Callable[..., Any]) -> Callable[..., Any]:
                 )
             if value is not None:
                 options[name] = value
-        return command(*args, options=options, **kwargs)
+        with session_for(options, spark_conf) as spark:
+            return command(*args, options=options, spark=spark, **kwargs)
 
     return with_place
 

@@ -13,12 +13,12 @@ import click
 
 from commits import CommitStore
 from commits.table import is_named
+from coopconsume.cli.catalog import given_session
 from coopconsume.cli.logs import LogScreen
 from coopconsume.cli.outcome import INTERRUPTED, OK, example, reported
 from coopconsume.cli.place import consumer_options, pairs
 from coopconsume.cluster import Cluster
 from coopconsume.consumer import CooperativeConsumer
-from coopconsume.jars import pyspark_home
 from coopconsume.java import find_java
 from coopconsume.monitoring import LoggingListener
 from coopconsume.options import Options
@@ -132,7 +132,7 @@ def run(
     policy = _policy(max_attempts, backoff)
     _find_handlers_here()
     check_handler(handler)
-    session = _given_session()
+    session = given_session()
     _look_before_starting(parsed, session)
     with ExitStack() as stack:
         if session is None:
@@ -262,17 +262,6 @@ def _find_handlers_here() -> None:
     paths = os.environ.get("PYTHONPATH", "").split(os.pathsep)
     if here not in paths:
         os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [here, *paths]))
-
-
-def _given_session() -> SparkSession | None:
-    """The session that runs already, or that spark-submit has set up; None: there is none."""
-    # spark-submit brings a PySpark of its own kind, which has no jars beside it.
-    submitted = "PYSPARK_GATEWAY_PORT" in os.environ
-    if not submitted:
-        pyspark_home()
-    from pyspark.sql import SparkSession
-
-    return SparkSession.builder.getOrCreate() if submitted else SparkSession.getActiveSession()
 
 
 def _look_before_starting(options: Options, session: SparkSession | None) -> None:

@@ -19,6 +19,8 @@ from coopconsume.options import Options
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
+    from pyspark.sql import SparkSession
+
     from commits import TableCheck, TableRepair
 
 _COLUMNS = ("CLUSTER", "GROUP", "PARTITION", "STABLE", "DONE ABOVE", "PENDING")
@@ -30,12 +32,12 @@ def store() -> None:
 
 
 @store.command(epilog=example("coopconsume store check", "--commit-table /data/commits"))
+@reported
 @at_a_place
 @as_json
-@reported
-def check(*, as_json: bool, options: dict[str, str]) -> int:
+def check(*, as_json: bool, options: dict[str, str], spark: SparkSession | None) -> int:
     """Read a commit table as a new member would; exit code 4 if it is damaged."""
-    found = check_table(_table(options))
+    found = check_table(_table(options), spark=spark)
     if as_json:
         echo_json({**asdict(found), "is_sound": found.is_sound})
     else:
@@ -70,9 +72,9 @@ def _source(ctx: click.Context, param: click.Parameter, value: str) -> int | str
 )  # fmt: skip
 @click.option("--into", metavar="PATH", help="Write a new table, and leave this one as it is.")
 @click.option("--execute", is_flag=True, help="Do it; else it is only told what would be done.")
+@reported
 @at_a_place
 @as_json
-@reported
 def repair(
     *,
     source: int | str,
@@ -81,6 +83,7 @@ def repair(
     execute: bool,
     as_json: bool,
     options: dict[str, str],
+    spark: SparkSession | None,
 ) -> None:
     """Put a state that can be read in the place of a commit table that cannot.
 
@@ -90,7 +93,7 @@ def repair(
     """
     target = _table(options)
     offsets = None
-    found = check_table(target)
+    found = check_table(target, spark=spark)
     parsed = Options.parse(options, group=False)
     with closing(Cluster(parsed)) as cluster:
         known = [group for of, group in found.groups if of == cluster.cluster_id]
@@ -106,6 +109,7 @@ def repair(
         offsets=offsets,
         into=into,
         dry_run=not execute,
+        spark=spark,
     )
     if as_json:
         echo_json(_repair_json(done))

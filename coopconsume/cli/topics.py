@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import click
 
 from coopconsume.cli.outcome import EXIT_CODES, example, reported
@@ -9,6 +11,9 @@ from coopconsume.cli.place import as_json, at_a_place, echo_json
 from coopconsume.cli.text import table
 from coopconsume.overview.data import plain
 from coopconsume.topics import accept_range_fetch, describe_topics
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 
 def _given(ctx: click.Context, param: click.Parameter, value: bool | None) -> bool:
@@ -34,15 +39,21 @@ def topics() -> None:
     "--accept-range-fetch/--no-accept-range-fetch", "accept", default=None, callback=_given,
     help="Whether members of a group may share its partitions by key range; needed.",
 )  # fmt: skip
-@at_a_place
 @reported
-def alter(*, names: tuple[str, ...], accept: bool, options: dict[str, str]) -> None:
+@at_a_place
+def alter(
+    *,
+    names: tuple[str, ...],
+    accept: bool,
+    options: dict[str, str],
+    spark: SparkSession | None,
+) -> None:
     """Open topics to be shared by key range between members of a group, or close them again.
 
     The switch is kept in the commit table, which is made if there is none. It holds for all groups
     that use the table, from their next rebalance on.
     """
-    accept_range_fetch(options, names, accept=accept)
+    accept_range_fetch(options, names, accept=accept, spark=spark)
     for name in dict.fromkeys(names):
         switched = "open to sharing" if accept else "not shared"
         click.echo(f"{name}: {switched}, from each group's next rebalance on")
@@ -50,12 +61,14 @@ def alter(*, names: tuple[str, ...], accept: bool, options: dict[str, str]) -> N
 
 @topics.command(epilog=EXIT_CODES)
 @click.argument("names", metavar="[NAME...]", nargs=-1)
+@reported
 @at_a_place
 @as_json
-@reported
-def describe(*, names: tuple[str, ...], as_json: bool, options: dict[str, str]) -> None:
+def describe(
+    *, names: tuple[str, ...], as_json: bool, options: dict[str, str], spark: SparkSession | None
+) -> None:
     """Tell of topics how many partitions they have, and whether they are open to sharing."""
-    found = describe_topics(options, names or None)
+    found = describe_topics(options, names or None, spark=spark)
     if as_json:
         echo_json(plain(found))
         return

@@ -17,6 +17,8 @@ from coopconsume.sinks.producer import Message, Producer
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from pyspark.sql import SparkSession
+
     from coopconsume.dead_letters.decisions import Action
 
 #: A header of a record that was written anew: the dead letter's topic, partition and offset.
@@ -32,19 +34,22 @@ class Desk:
 
     Args:
         options: As for `CooperativeConsumer`, with ``deadLetter``.
+        spark: The session, for a commit table that is in a catalog.
 
     Raises:
         MissingOption: ``deadLetter`` or another option that is needed.
         OptionError, BrokerUnreachable, commits.CommitStoreError: As for a consumer.
     """
 
-    def __init__(self, options: Mapping[str, Any]) -> None:
+    def __init__(self, options: Mapping[str, Any], *, spark: SparkSession | None = None) -> None:
         self._options = Options.parse(options)
         if self._options.dead_letter is None:
             raise MissingOption("deadLetter")
         with closing(Cluster(self._options)) as cluster:
             cluster_id = cluster.cluster_id
-        self._store = CommitStore.open(self._options.commit_table, cluster=cluster_id, create=False)
+        self._store = CommitStore.open(
+            self._options.commit_table, spark=spark, cluster=cluster_id, create=False
+        )
         self._letters = open_letters(self._options.dead_letter, self._options)
 
     def letters(self, choice: Choice | None = None, *, whole: bool = True) -> list[Letter]:

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from datetime import datetime
     from types import TracebackType
 
+    from pyspark.sql import SparkSession
+
     from coopconsume.offsets.standing import TopicPartition
 
 
@@ -32,20 +34,29 @@ class OffsetAdmin:
         options: As for `CooperativeConsumer`; what says what to read need not be given.
         group: Id of the group.
         create: Whether the commit table is made if there is none, as for an import.
+        spark: The session, for a commit table that is in a catalog.
 
     Raises:
         commits.CommitTableNotFound: There is no commit table.
         OptionError, BrokerUnreachable, NotAuthorized, commits.CommitStoreError: As for a consumer.
     """
 
-    def __init__(self, options: Mapping[str, Any], group: str, *, create: bool = False) -> None:
+    def __init__(
+        self,
+        options: Mapping[str, Any],
+        group: str,
+        *,
+        create: bool = False,
+        spark: SparkSession | None = None,
+    ) -> None:
         self.options = Options.parse({**options, "kafka.group.id": group})
         self.group = group
         self._cluster = Cluster(self.options)
         try:
             self._store = CommitStore.open(
-                self.options.commit_table, cluster=self._cluster.cluster_id, create=create
-            )
+                self.options.commit_table, spark=spark, cluster=self._cluster.cluster_id,
+                create=create,
+            )  # fmt: skip
         except BaseException:
             self._cluster.close()
             raise

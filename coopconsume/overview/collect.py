@@ -17,17 +17,22 @@ from coopconsume.overview.data import GroupSummary
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
+    from pyspark.sql import SparkSession
+
     from coopconsume.overview.build import TopicPartition
     from coopconsume.overview.data import GroupOverview
 
 _SHOWN_GROUPS = 5
 
 
-def list_groups(options: Mapping[str, Any]) -> list[GroupSummary]:
+def list_groups(
+    options: Mapping[str, Any], *, spark: SparkSession | None = None
+) -> list[GroupSummary]:
     """The groups that a commit table knows, each in one line.
 
     Args:
         options: As for `CooperativeConsumer`; a group need not be given.
+        spark: The session, for a commit table that is in a catalog.
 
     Raises:
         commits.CommitTableNotFound: There is no commit table.
@@ -35,7 +40,9 @@ def list_groups(options: Mapping[str, Any]) -> list[GroupSummary]:
     """
     parsed = Options.parse(options, group=False)
     with closing(Cluster(parsed)) as cluster:
-        store = CommitStore.open(parsed.commit_table, cluster=cluster.cluster_id, create=False)
+        store = CommitStore.open(
+            parsed.commit_table, spark=spark, cluster=cluster.cluster_id, create=False
+        )
         states = {group: store.state(group) for group in store.groups()}
         ends = _ends(cluster, {tp for state in states.values() for tp in state})
         described = cluster.describe_groups(states)
@@ -53,12 +60,15 @@ def list_groups(options: Mapping[str, Any]) -> list[GroupSummary]:
         ]
 
 
-def describe_group(options: Mapping[str, Any], group: str) -> GroupOverview:
+def describe_group(
+    options: Mapping[str, Any], group: str, *, spark: SparkSession | None = None
+) -> GroupOverview:
     """All that Kafka and the commit table know of a group.
 
     Args:
         options: As for `CooperativeConsumer`; the group need not be in them.
         group: Its id.
+        spark: The session, for a commit table that is in a catalog.
 
     Raises:
         GroupNotFound: Neither knows it.
@@ -67,7 +77,9 @@ def describe_group(options: Mapping[str, Any], group: str) -> GroupOverview:
     """
     parsed = Options.parse({**options, "kafka.group.id": group})
     with closing(Cluster(parsed)) as cluster:
-        store = CommitStore.open(parsed.commit_table, cluster=cluster.cluster_id, create=False)
+        store = CommitStore.open(
+            parsed.commit_table, spark=spark, cluster=cluster.cluster_id, create=False
+        )
         return overview_of(parsed, cluster, store)
 
 

@@ -10,16 +10,30 @@ import sys
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
+from unittest.mock import MagicMock
 
 import click
 import pytest
 from click.testing import CliRunner
+from pyspark.sql.types import StructType
 
 from commits import CommitTableFormat, CorruptCommitLog, FencedMember
 from coopconsume.cli import main
 from coopconsume.cli.outcome import exit_code, reported
-from coopconsume.errors import BrokerUnreachable, DataLoss, HandlerNotUsable, UnknownOption
+from coopconsume.dead_letters.desk import Desk
+from coopconsume.errors import (
+    BrokerUnreachable,
+    DataLoss,
+    HandlerNotUsable,
+    InvalidOption,
+    UnknownOption,
+)
+from coopconsume.offsets import OffsetAdmin
+from coopconsume.overview import describe_group, list_groups
 from coopconsume.screen import Rate, Screen, bar
+from coopconsume.sql_source import CommitsSource
+from coopconsume.topics import accept_range_fetch, describe_topics
+from coopconsume.views import gaps_frame, partitions_frame
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -50,8 +64,9 @@ def closed_port() -> int:
 @pytest.fixture(autouse=True)
 def _no_session(monkeypatch: pytest.MonkeyPatch) -> None:
     """Hide the session of the test run, which ``run`` would take, and so look for no Java."""
-    module = import_module("coopconsume.cli.run")  # its package shows the command by that name
-    monkeypatch.setattr(module, "_given_session", lambda: None)
+    # Of the first, its package shows the command by that name.
+    for name in ("coopconsume.cli.run", "coopconsume.cli.catalog"):
+        monkeypatch.setattr(import_module(name), "given_session", lambda: None)
 
 
 def run(folder: Path, handler: str = HANDLER, *more: str, **changed: str | None) -> Result:
@@ -337,3 +352,100 @@ def test_the_bar_and_the_rate() -> None:
     rate = Rate()
     assert rate.at(0) == 0
     assert rate.at(1_000) > 1_000
+
+
+OPERATORS = [
+    "offsets show g", "offsets gaps g", "lag g", "offsets reset g --all-topics --to-latest",
+    "offsets export g -", "store check", "store repair --from snapshot", "groups list",
+    "groups describe g", "topics describe", "topics alter t --accept-range-fetch",
+    "dead-letters list g", "dead-letters show g",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("command", OPERATORS)
+def test_a_table_in_a_catalog_needs_a_session(command: str) -> None:
+    """Without one, and without a catalog to start one for, both ways to it are named at once."""
+    result = CliRunner().invoke(main, [*command.split(), "--commit-table", "shop.books.commits"])
+    assert result.exit_code == 2
+    said = " ".join(result.output.replace("│", " ").split())
+    for part in ("'shop.books.commits' is a name in a catalog", "--spark-conf KEY=VALUE",
+                 "spark-submit", "'./shop.books.commits'"):  # fmt: skip
+        assert part in said
+
+
+def test_a_session_for_a_catalog_ends_with_the_command(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It gets the settings that were given; a path, or a session that is there, needs none."""
+    from coopconsume.cli import catalog
+
+    events: list[object] = []
+    session = object()
+    monkeypatch.setattr(catalog, "local_session", lambda conf: events.append(conf) or session)
+    monkeypatch.setattr(catalog, "stop_session", events.append)
+    conf = {"spark.sql.catalog.shop": "x.Catalog"}
+
+    def fail() -> None:
+        with catalog.session_for({"commitTABLE": "a.b"}, conf) as own:
+            assert own is session
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        fail()
+    assert events == [conf, session]
+    for path in ("./a.b", "/data/commits", "s3://bucket/commits", str(folder)):
+        with catalog.session_for({"commitTable": path}, conf) as none:
+            assert none is None
+    with catalog.session_for({}, conf) as none:
+        assert none is None
+    there = object()
+    monkeypatch.setattr(catalog, "given_session", lambda: there)
+    with catalog.session_for({"commitTable": "a.b"}, conf) as given:
+        assert given is there
+    assert events == [conf, session]
+
+
+class _Opened(Exception):
+    """A commit store was about to be opened, with this session."""
+
+
+OPENING = {
+    "coopconsume.offsets.admin": lambda options, spark: OffsetAdmin(options, "g", spark=spark),
+    "coopconsume.overview.collect list": lambda options, spark: list_groups(options, spark=spark),
+    "coopconsume.overview.collect": lambda options, spark: describe_group(
+        options, "g", spark=spark
+    ),
+    "coopconsume.topics describe": lambda options, spark: describe_topics(options, spark=spark),
+    "coopconsume.topics": lambda options, spark: accept_range_fetch(options, [], spark=spark),
+    "coopconsume.dead_letters.desk": lambda options, spark: Desk(
+        options | {"deadLetter": "/dead", "kafka.group.id": "g"}, spark=spark
+    ),
+    "coopconsume.views": lambda options, spark: partitions_frame(spark, options),
+    "coopconsume.offsets.admin gaps": lambda options, spark: gaps_frame(spark, options, "g"),
+}
+
+
+@pytest.mark.parametrize("place", OPENING)
+def test_what_operators_call_takes_a_session(monkeypatch: pytest.MonkeyPatch, place: str) -> None:
+    """For a commit table in a catalog it is what opens the store."""
+    module = import_module(
+        place.split(maxsplit=1)[0]
+    )  # a second word tells two of one module apart
+
+    def opened(*_: object, spark: object, **__: object) -> None:
+        raise _Opened(spark)
+
+    monkeypatch.setattr(module, "Cluster", MagicMock())
+    monkeypatch.setattr(module.CommitStore, "open", opened)
+    session = MagicMock()
+    options = {"kafka.bootstrap.servers": "broker:9092", "commitTable": "shop.books.commits"}
+    with pytest.raises(_Opened) as caught:
+        OPENING[place](options, session)
+    assert caught.value.args == (session,)
+
+
+def test_the_data_source_names_the_way_to_a_table_in_a_catalog() -> None:
+    """It has no session; what has one is named."""
+    reader = CommitsSource({"commitTable": "shop.books.commits", "group": "g"}).reader(StructType())
+    with pytest.raises(InvalidOption, match=r"create_views\(spark, options\)"):
+        reader.partitions()
