@@ -171,9 +171,9 @@ class Dispatcher:
             return
         now = time.time()
         self.barred = {slot: at for slot, at in self.barred.items() if at > now}
-        if stopping or now - self._batch_at < self._work.interval:
-            return
-        if not self.breaker.may_start(now) or any(r.trial for r in self.running.values()):
+        too_soon = stopping or now - self._batch_at < self._work.interval
+        on_trial = any(r.trial for r in self.running.values())
+        if too_soon or on_trial or not self.breaker.may_start(now):
             return
         young = 0
         for running in self.of(shift):
