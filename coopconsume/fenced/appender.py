@@ -173,6 +173,14 @@ class Appender:
         except EngineDoubt as doubt:
             raise self._unavailable("reading", doubt.problem) from doubt
 
+    def last_batch(self, prefix: str, since: int, deadline: Deadline) -> Appended | None:
+        """The last batch of some: see `FencedWriter.last_batch`."""
+        try:
+            found = self._session.last_batch(prefix, since, deadline)
+        except EngineDoubt as doubt:
+            raise self._unavailable("reading", doubt.problem) from doubt
+        return None if found is None else _appended(found)
+
     def resolve(self, batch_id: str, since: int | None, deadline: Deadline) -> Appended | None:
         """Find out what came of an append: see `FencedWriter.resolve`."""
         session = self._session

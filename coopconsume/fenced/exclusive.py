@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import logging
+import socket
 import threading
 import time
+import uuid
+from functools import partial
 from typing import TYPE_CHECKING, Any, Self
 
 from coopconsume.fenced.access import AccessMode
@@ -26,7 +29,7 @@ from coopconsume.fenced.ownership import (
 )
 from coopconsume.fenced.ownership.claims import ClaimedEpochs, granted
 from coopconsume.fenced.ownership.lease import check_lease
-from coopconsume.fenced.settings import Settings
+from coopconsume.fenced.settings import Settings, check_session
 from coopconsume.fenced.writer import FencedWriter
 
 if TYPE_CHECKING:
@@ -70,7 +73,7 @@ class ExclusiveProducer:
         mode: How to have it.
         store: Where the registry is, for this producer alone, which closes it; by default the topic
             ``__fw_ownership`` of the same cluster.
-        owner: A name for people; host and process by default.
+        owner: A name for people; the session that was given, or host and process by default.
         lease: Seconds without a sign of life after which those who wait take this one for dead; 0:
             never.
         visibility: As for `FencedWriter`; the same for all producers of a log.
@@ -78,6 +81,11 @@ class ExclusiveProducer:
         timeout: Seconds that a call may take, above 0; waiting for one's turn has no limit but its
             own.
         meanwhile: Called again and again while it waits for its turn.
+        session: Id of a session to go on with, under the same owner: a `session` of before, or a
+            name of your own, of which one process at a time may make use. Its place and its epoch
+            are still its own, if nobody had a turn meanwhile; else it asks for a new turn.
+        epoch: The topic epoch that the session had: if somebody had a turn meanwhile, this producer
+            is fenced for good.
 
     Raises:
         OptionError, EngineNotUsable, OwnershipUnavailable, OwnershipFormat: As they say.
@@ -98,21 +106,29 @@ class ExclusiveProducer:
         engine: str | Engine = "kafka-python",
         timeout: float = 30.0,
         meanwhile: Callable[[], None] | None = None,
+        session: str | None = None,
+        epoch: int | None = None,
     ) -> None:
         check_lease(lease)
+        check_session(session, epoch, shared=False)
         self.topic, self.partition, self.mode = topic, partition, AccessMode(mode)
         settings = Settings.parse(options)
         self._engine = make_engine(engine, settings, timeout) if isinstance(engine, str) else engine
-        self._registry = OwnershipRegistry(
-            KafkaStore(options) if store is None else store, owner=owner, lease=lease
-        )
+        name = owner or session or f"{socket.gethostname()}-{uuid.uuid4().hex[:8]}"
+        shared = self.mode is AccessMode.SHARED
         self._writer = FencedWriter(
-            options, topic, partition, visibility=visibility, owner=self._registry.session.owner,
+            options, topic, partition, visibility=visibility, owner=name,
             epochs=ClaimedEpochs(self._epoch_for, self._look_after), engine=self._engine,
-            shared=self.mode is AccessMode.SHARED, timeout=timeout,
+            shared=shared, timeout=timeout, session=None if shared else session,
+            epoch=None if shared else epoch,
+        )  # fmt: skip
+        self._registry = OwnershipRegistry(
+            KafkaStore(options) if store is None else store, owner=name, lease=lease,
+            session=session or self._writer.session,
         )  # fmt: skip
         self._resource = resource_of(topic, partition)
         self._grant: Grant | None = None
+        self._resumes, self._resumed = session is not None, epoch
         self._topic_id = ""
         self._meanwhile = meanwhile
         self._lost: ProducerFenced | None = None
@@ -123,6 +139,11 @@ class ExclusiveProducer:
     def owner(self) -> str:
         """The name of this producer."""
         return self._registry.session.owner
+
+    @property
+    def session(self) -> str:
+        """Id of this producer's session, by which another one may go on with it."""
+        return self._registry.session.id
 
     @property
     def registry(self) -> OwnershipRegistry:
@@ -271,7 +292,7 @@ class ExclusiveProducer:
 
     def _take_turn(self, timeout: float | None) -> Grant:
         until = None if timeout is None else time.monotonic() + timeout
-        outcome = self._registry.acquire(GROUP, self._resource, self.mode, topic_id=self._topic_id)
+        outcome = self._ask()
         while isinstance(outcome, Queued):
             if self._given_up.is_set():
                 raise WriterNotOpen(self.topic, self.partition, "closed")
@@ -285,8 +306,26 @@ class ExclusiveProducer:
             outcome = self._registry.poll(GROUP, self._resource)
         return self._given(outcome)
 
+    def _ask(self) -> Outcome:
+        """Asks for the log; a session that goes on, for its old place first."""
+        epoch = self._kept() if self._resumed is None else self._resumed
+        ask = partial(self._registry.acquire, GROUP, self._resource, self.mode)
+        outcome = ask(epoch=epoch, topic_id=self._topic_id)
+        if isinstance(outcome, Fenced) and epoch != self._resumed:
+            return ask(topic_id=self._topic_id)  # somebody was faster
+        return outcome
+
+    def _kept(self) -> int | None:
+        """The epoch of a session that goes on, if nobody had a turn since."""
+        if not self._resumes:
+            return None
+        row, mine = self._registry.show(GROUP, self._resource), self._registry.session
+        is_last = row.is_owned_by(mine) or (row.is_free and row.last == mine)
+        is_same = row.topic_id in {"", self._topic_id}
+        return row.fence_epoch if is_last and is_same else None
+
     def _given(self, outcome: Outcome) -> Grant:
-        mine = 0 if self._grant is None else self._grant.fence_epoch
+        mine = (self._resumed or 0) if self._grant is None else self._grant.fence_epoch
         return granted(outcome, self.topic, self.partition, mine)
 
     def _come_back(self) -> None:

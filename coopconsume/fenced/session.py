@@ -44,6 +44,9 @@ class Session(LogView):
         epochs: Where its epoch comes from.
         shared: Id of the writer where several share the log, so that it fences nobody and opens
             no epoch; None for the one owner.
+        resumes: Id of the session that it goes on with; None: a new one.
+        epoch: The epoch that this session has had, or was given by a registry; None: the log's
+            next one, unless the log is still the session's.
         compacted: Whether the topic is compacted; None: Kafka is asked.
 
     Attributes:
@@ -63,14 +66,17 @@ class Session(LogView):
         owner: str,
         epochs: EpochSource,
         shared: str | None,
+        resumes: str | None = None,
+        epoch: int | None = None,
         compacted: bool | None,
     ) -> None:
         super().__init__(engine, topic, partition, compacted=compacted)
-        self.id = uuid.uuid4().hex
-        self.epoch = 0
+        self.id = resumes or uuid.uuid4().hex
+        self.epoch = epoch or 0
         self.opened_at = -1
         self.fenced = False
-        self._has_epoch = False
+        self._has_epoch = epoch is not None
+        self._resumes = resumes
         self._visibility = visibility
         self._owner = owner
         self._epochs = epochs
@@ -129,11 +135,7 @@ class Session(LogView):
         self.identify()
         self._check_topic()
         if self._has_epoch:
-            # The log may say it all, and then the one who has it now is left alone.
-            self.catch_up(self._engine.ends(self.log.topic, self.log.partition).stable, deadline)
-            self._check_owner()
-            if self._shared is None:
-                self._epochs.check(self.log, self.epoch)
+            self._look_first(deadline)
         if self._channel is None:
             name = None if self.is_filtered else self.log.transactional_id(self._shared)
             self._channel = self._engine.channel(self.log, name, deadline.seconds)
@@ -143,6 +145,7 @@ class Session(LogView):
         if self.offset < 0:
             self.find_state(end, deadline)
         self.catch_up(end, deadline)
+        self._find_owner(deadline)
         last = self.fold.epoch or 0
         if self._shared is not None and not self._has_epoch:
             self.epoch = last
@@ -151,11 +154,22 @@ class Session(LogView):
             return True
         if self.fold.owner is not None and self.fold.owner.session == self.id:
             # Also an ``open`` record of an earlier attempt, that is in the log after all.
-            return self._open(last, deadline)
-        epoch = self._epochs.next_epoch(self.log, last)
+            return self._open(max(last, self.epoch), deadline)
+        epoch = max(self.epoch, self._epochs.next_epoch(self.log, last))
         if epoch <= last:
             raise self.fenced_error()
         return self._open(epoch, deadline)
+
+    def _look_first(self, deadline: Deadline) -> None:
+        """The log may say it all, and then the one who has it now is left alone."""
+        stable = self._engine.ends(self.log.topic, self.log.partition).stable
+        if self.offset < 0:
+            self.find_state(stable, deadline)
+        self.catch_up(stable, deadline)
+        self._find_owner(deadline)
+        self._check_owner()
+        if self._shared is None:
+            self._epochs.check(self.log, self.epoch)
 
     def _check_topic(self) -> None:
         if self.is_filtered and self.is_compacted:
@@ -177,12 +191,19 @@ class Session(LogView):
             self.opened_at = placed
         return True
 
+    def _find_owner(self, deadline: Deadline) -> None:
+        """Where a session goes on: read back to who opened the epoch in force, if it may be it."""
+        if self._resumes is None or self._shared is not None or self.fold.owner is not None:
+            return
+        if not self._has_epoch or self.fold.epoch == self.epoch:
+            self.fold.owner = self.owner_before(deadline)
+
     def _check_owner(self) -> None:
         """Whether somebody else has opened the log since this session had it."""
         if self._has_epoch:
-            owner = self.fold.owner
+            owner, epoch = self.fold.owner, self.fold.epoch or 0
             other = self._shared is None and owner is not None and owner.session != self.id
-            if other or (self.fold.epoch or 0) > self.epoch:
+            if epoch > self.epoch or (other and epoch == self.epoch):
                 self.fenced = True
         if self.fenced:
             raise self.fenced_error()
@@ -269,7 +290,7 @@ class Session(LogView):
         del timeout
         self.drop()
         self.epoch, self._has_epoch, self.opened_at = 0, False, -1
-        self.id = uuid.uuid4().hex
+        self.id = self._resumes or uuid.uuid4().hex
 
     def drop(self) -> None:
         """Let go of the producer; what it was doing is decided by the next `acquire`."""

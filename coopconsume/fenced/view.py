@@ -14,9 +14,20 @@ if TYPE_CHECKING:
 
     from coopconsume.fenced.deadline import Deadline
     from coopconsume.fenced.engine import Engine
+    from coopconsume.fenced.fold import Batch, Owner
     from coopconsume.fenced.log import Raw
 
 _TAIL: Final = 64
+_WIDEST: Final = 1 << 20
+
+
+def windows_back(start: int, end: int) -> Iterator[tuple[int, int]]:
+    """Windows from an end back to a start, each next one wider: first offset and end of each."""
+    span = _TAIL
+    while end > start:
+        first = max(start, end - span)
+        yield first, end
+        end, span = first, min(_WIDEST, span * 8)
 
 
 class LogView:
@@ -143,6 +154,63 @@ class LogView:
         except RuleBroken as broken:
             raise LogCorrupt(topic, partition, broken.offset, broken.problem) from None
         self.offset = max(self.offset, stop)
+
+    def owner_before(self, deadline: Deadline) -> Owner | None:
+        """Who opened the epoch in force, read from the log; None if it does not tell any more.
+
+        Raises:
+            LogCorrupt: A record breaks the rules.
+        """
+        for fold, batches in self._folds_back(0, deadline):
+            for _ in batches:
+                pass
+            if fold.owner is not None:
+                return fold.owner if fold.epoch == self.fold.epoch else None
+        return None
+
+    def last_batch(self, prefix: str, since: int, deadline: Deadline) -> Batch | None:
+        """The last batch up to here whose id begins so; None if there is none.
+
+        Args:
+            prefix: Of its id.
+            since: Offset below which it is not looked for.
+            deadline: When to give up.
+
+        Raises:
+            LogCorrupt: A record breaks the rules.
+        """
+        known = (
+            b for b in reversed(self.fold.batches.values()) if b.stamp.batch.startswith(prefix)
+        )
+        found = next(known, None)
+        if found is not None:
+            return found
+        for _, batches in self._folds_back(since, deadline):
+            for batch in batches:
+                if batch.stamp.batch.startswith(prefix):
+                    found = batch
+            if found is not None:
+                return found
+        return None
+
+    def _folds_back(self, since: int, deadline: Deadline) -> Iterator[tuple[Fold, Iterator[Batch]]]:
+        """Parts of the log, the last one first: a fold, and each batch that begins in the part."""
+        start = max(since, self._engine.start(self.log.topic, self.log.partition))
+        for first, end in windows_back(start, self.offset):
+            fold = self.fold_from(first)
+            yield fold, self._batches(fold, first, end, deadline)
+
+    def _batches(self, fold: Fold, first: int, end: int, deadline: Deadline) -> Iterator[Batch]:
+        topic, partition = self.log.topic, self.log.partition
+        stamp = None
+        try:
+            for rows in self._engine.read(topic, partition, first, end, max(1.0, deadline.left)):
+                for row in rows:
+                    if fold.add(row) == "counted" and fold.stamp is not stamp:
+                        stamp = fold.stamp
+                        yield next(reversed(fold.batches.values()))
+        except RuleBroken as broken:
+            raise LogCorrupt(topic, partition, broken.offset, broken.problem) from None
 
     def _ends_at_least(self, offset: int) -> bool:
         # A marker is counted before it can be seen: the end is then told late.

@@ -18,7 +18,7 @@ from coopconsume.fenced.errors import AppendRefused, ProducerFenced, WriterNotOp
 from coopconsume.fenced.headers import is_batch_id
 from coopconsume.fenced.log import UNCHECKED, VISIBILITIES
 from coopconsume.fenced.session import Session
-from coopconsume.fenced.settings import Settings
+from coopconsume.fenced.settings import Settings, check_session
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -61,6 +61,11 @@ class FencedWriter:
         engine: ``kafka-python``; ``confluent-kafka``, if installed; or an engine of your own.
         shared: Write beside others that share the log, and fence nobody; an owner that takes the
             log fences all of them. An append is tried again where another one came first.
+        session: Id of a session to go on with, of one to 200 characters: a `session` of before, or
+            a name of your own. While the log is still the session's, it is taken again under its
+            epoch, by one writer at a time; else under the next one. By default a new session.
+        epoch: The epoch that the session had, or that a registry granted to it, above 0: whoever
+            has opened the log since then, or under a higher one, fences this writer.
         compacted: Whether the topic is compacted; by default Kafka is asked.
         timeout: Seconds that any call may take, above 0.
 
@@ -80,6 +85,8 @@ class FencedWriter:
         epochs: EpochSource | None = None,
         engine: str | Engine = "kafka-python",
         shared: bool = False,
+        session: str | None = None,
+        epoch: int | None = None,
         compacted: bool | None = None,
         timeout: float = 30.0,
     ) -> None:
@@ -87,6 +94,7 @@ class FencedWriter:
             raise InvalidOption("visibility", repr(visibility), f"give one of {VISIBILITIES}")
         if timeout <= 0:
             raise InvalidOption("timeout", repr(timeout), "give seconds above 0")
+        check_session(session, epoch, shared=shared)
         settings = Settings.parse(options)
         self._check = settings.checks(topic)
         self._largest = int(settings.kafka.get("max.request.size", _BATCH_BYTES))
@@ -95,7 +103,8 @@ class FencedWriter:
         self._session = Session(
             self._engine, topic, partition, visibility=visibility,
             owner=owner or f"{socket.gethostname()}:{os.getpid()}", epochs=epochs or LogEpochs(),
-            shared=uuid.uuid4().hex if shared else None, compacted=compacted,
+            shared=uuid.uuid4().hex if shared else None, resumes=session, epoch=epoch,
+            compacted=compacted,
         )  # fmt: skip
         self._appender = Appender(self._session, self._engine)
         self._lock = threading.RLock()
@@ -110,7 +119,7 @@ class FencedWriter:
 
     @property
     def epoch(self) -> int:
-        """The fence epoch of this owner; 0 before `acquire`."""
+        """The fence epoch of this owner; before `acquire` the one that was given, or 0."""
         return self._session.epoch
 
     @property
@@ -178,7 +187,10 @@ class FencedWriter:
             raise WriterNotOpen(self.log.topic, self.log.partition, self._state)
 
     def release(self) -> None:
-        """Give the log up; `acquire` takes it again, under a new epoch. Harmless when repeated."""
+        """Give the log up; harmless when repeated.
+
+        `acquire` takes it again, under a new epoch, unless this writer was given a session.
+        """
         with self._lock:
             self._session.release(self._timeout)
             if self._state == "open":
@@ -288,6 +300,24 @@ class FencedWriter:
             self._refuse()
             self._lose(self._appender.refresh)
             return self.next_offset
+
+    def last_batch(self, prefix: str, *, since: int = 0) -> Appended | None:
+        """The last batch in the log whose id begins with something: where a job goes on.
+
+        It is the last one of what this writer has read, which is all that its owner need know;
+        `refresh` reads on. The log is read from its end back.
+
+        Args:
+            prefix: Of the batch's id.
+            since: Offset below which it is not looked for.
+
+        Raises:
+            WriterNotOpen, ProducerFenced: The log was not acquired, or is lost.
+            LogCorrupt, LogUnavailable: As for `acquire`.
+        """
+        with self._lock:
+            self._refuse()
+            return self._lose(lambda deadline: self._appender.last_batch(prefix, since, deadline))
 
     def resolve(self, batch_id: str, *, since: int | None = None) -> Appended | None:
         """Find out what came of an append, after `AppendOutcomeUnknown` or a crash.

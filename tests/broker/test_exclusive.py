@@ -232,6 +232,31 @@ def test_one_that_stood_still_keeps_its_epoch_unless_somebody_came(ground: Groun
     assert ground.values() == [b"1", b"2"]
 
 
+def test_a_session_goes_on_in_a_new_producer(ground: Ground) -> None:
+    """After a crash at once, after a close, too; another's turn bumps the epoch (PIP-68)."""
+    anna = ground.producer("anna").acquire()
+    anna.append([b"1"])
+    session, epoch = anna.session, anna.epoch
+    kill(anna)
+    back = ground.producer("anna", session=session, epoch=epoch).acquire()
+    back.append([b"2"], expected_seq=1)
+    assert (back.epoch, back.session) == (epoch, session)
+    back.close()
+    again = ground.producer("anna", session=session).acquire()
+    assert again.epoch == epoch
+    again.append([b"3"])
+    again.close()
+    with ground.producer("ben") as ben:
+        assert ben.epoch == epoch + 1
+        ben.append([b"4"])
+    with pytest.raises(ProducerFenced):
+        ground.producer("anna", session=session, epoch=epoch).acquire()
+    late = ground.producer("anna", session=session).acquire()
+    late.append([b"5"])
+    assert late.epoch == epoch + 2
+    assert ground.values() == [b"1", b"2", b"3", b"4", b"5"]
+
+
 def test_an_operator_evicts_an_owner(ground: Ground) -> None:
     """It is fenced for good, although nobody else has the log; and one waits no longer."""
     anna = ground.producer("anna", lease=1.0).acquire()

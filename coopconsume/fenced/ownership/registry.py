@@ -47,17 +47,24 @@ class OwnershipRegistry:
         owner: A name for people; by default the host and the process.
         lease: Seconds without a sign of life after which others take this one for dead; 0: never,
             and no signs are given.
+        session: Id of the session to go on with, which has what it had, if nobody took it since;
+            one process at a time may have it, under the same name. By default a new session.
 
     Raises:
         ValueError: If the lease is negative.
     """
 
     def __init__(
-        self, store: OwnershipStore, *, owner: str | None = None, lease: float = 10.0
+        self,
+        store: OwnershipStore,
+        *,
+        owner: str | None = None,
+        lease: float = 10.0,
+        session: str | None = None,
     ) -> None:
         check_lease(lease)
         name = f"{socket.gethostname()}-{uuid.uuid4().hex[:8]}" if owner is None else owner
-        self._session = Session(name, uuid.uuid4().hex)
+        self._session = Session(name, session or uuid.uuid4().hex)
         self._store = store
         self._lease = lease
         self._decider = Decider(store, self._session)

@@ -1,0 +1,86 @@
+"""Sessions that go on in another writer, and the last batch of a job: against what was done."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from coopconsume.errors import InvalidOption, ProducerFenced
+from coopconsume.fenced import FencedWriter
+from coopconsume.fenced.log import Appended
+from coopconsume.fenced.view import windows_back
+from tests.fenced_checker import Told, problems
+from tests.model.fenced_broker import Broker, FakeEngine
+
+OPTIONS = {"kafka.bootstrap.servers": "nowhere:1"}
+
+#: The session, by how much its epoch is beside the one in force (None: not given), how many
+#: batches it writes, whose they are.
+TURNS = st.tuples(
+    st.sampled_from(["anna", "ben", None]), st.sampled_from([None, -1, 0, 0, 1, 3]),
+    st.integers(0, 90), st.sampled_from(["job", "other"]),
+)  # fmt: skip
+
+
+def expected(session: str | None, given: int | None, owner: str | None, epoch: int) -> int | None:
+    """The epoch that a writer has to get; None: it is fenced."""
+    if given is None:
+        return epoch if session is not None and session == owner else epoch + 1
+    if given < epoch or (given == epoch and session != owner):
+        return None
+    return given
+
+
+@pytest.mark.parametrize("visibility", ["read_committed", "filter"])
+@settings(max_examples=30, deadline=None)
+@given(st.lists(TURNS, max_size=6))
+def test_a_session_keeps_its_epoch_unless_another_had_a_turn(visibility: str, turns: list) -> None:
+    """However far back its open record lies; and a job finds its last batch."""
+    broker = Broker(lambda _: "done", lambda: None)
+    owner, epoch, told = None, 0, Told()
+    last: dict[str, Appended] = {}
+    for turn, (session, beside, batches, job) in enumerate(turns):
+        known = None if session is None or beside is None else max(1, epoch + beside)
+        writer = FencedWriter(
+            OPTIONS, "t", visibility=visibility, engine=FakeEngine(broker), session=session,
+            epoch=known, timeout=600,
+        )  # type: ignore[arg-type]  # fmt: skip
+        wanted = expected(session, known, owner, epoch)
+        if wanted is None:
+            written, producers = len(broker.slots), dict(broker.ids)
+            with pytest.raises(ProducerFenced):
+                writer.acquire()
+            assert (len(broker.slots), broker.ids) == (written, producers), "nobody is disturbed"
+            continue
+        writer.acquire()
+        assert writer.epoch == wanted
+        owner, epoch = writer.session, wanted
+        for name in ("job", "other", "none"):
+            assert writer.last_batch(f"{name}:") == last.get(name)
+        for i in range(batches):
+            last[job] = done = writer.append([b"a", b"b"], batch_id=f"{job}:{turn}.{i}")
+            told.acked[done.batch_id] = (done.first_offset, done.first_seq, done.count)
+        assert writer.last_batch(f"{job}:") == last.get(job)
+        writer.close()
+    assert not problems(broker.visible(), told)
+
+
+@given(st.integers(0, 10_000), st.integers(0, 5_000_000))
+def test_windows_cover_each_offset_once(start: int, length: int) -> None:
+    """From the end back to the start, without a hole."""
+    windows = list(windows_back(start, start + length))
+    edges = [start + length, *(first for first, _ in windows)]
+    assert edges[-1] == start
+    assert [end for _, end in windows] == edges[:-1]
+    assert all(first < end for first, end in windows)
+
+
+def test_what_no_session_can_be_is_refused() -> None:
+    """At once, with the argument's name."""
+    for name, arguments in (
+        ("session", {"session": ""}), ("session", {"session": "s", "shared": True}),
+        ("epoch", {"epoch": 1}), ("epoch", {"session": "s", "epoch": 0}),
+    ):  # fmt: skip
+        with pytest.raises(InvalidOption, match=name):
+            FencedWriter(OPTIONS, "t", **arguments)  # type: ignore[arg-type]
