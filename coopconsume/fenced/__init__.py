@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from coopconsume.fenced.epochs import EpochSource
     from coopconsume.fenced.exclusive import ExclusiveProducer
     from coopconsume.fenced.frames import accepted, read_log
+    from coopconsume.fenced.kafka_sink import FencedKafkaSink
     from coopconsume.fenced.leader import Leader
     from coopconsume.fenced.log import UNCHECKED, Appended, Entry, LogId, LogRecord
     from coopconsume.fenced.reader import LogReader
@@ -31,6 +32,7 @@ _HOME = {
     "EpochSource": "epochs",
     "ExclusiveProducer": "exclusive",
     "FencedDeltaSink": "delta_sink",
+    "FencedKafkaSink": "kafka_sink",
     "FencedWriter": "writer",
     "Leader": "leader",
     "LeaderElection": "election",
@@ -53,6 +55,7 @@ __all__ = [
     "EpochSource",
     "ExclusiveProducer",
     "FencedDeltaSink",
+    "FencedKafkaSink",
     "FencedWriter",
     "Leader",
     "LeaderElection",

@@ -386,14 +386,14 @@ class BatchRefused(FencedLogError):
     """A micro-batch of a job's run that another run has replaced; this run may not write any more.
 
     Attributes:
-        path: The Delta table.
+        path: The Delta table, or the log of Kafka.
         job: The job.
         epoch: The epoch of this run.
         current: The epoch in force.
-        batch_id: Spark's number of the batch.
+        batch_id: Spark's number of the batch, or the id of a commit.
     """
 
-    def __init__(self, path: str, job: str, epoch: int, current: int, batch_id: int) -> None:
+    def __init__(self, path: str, job: str, epoch: int, current: int, batch_id: int | str) -> None:
         super().__init__(path, job, epoch, current, batch_id)
         self.path = path
         self.job = job
@@ -409,10 +409,10 @@ class BatchRefused(FencedLogError):
 
 
 class SinkUnavailable(FencedLogError):
-    """A micro-batch could not be written to a Delta table, or what is in it not be read.
+    """A micro-batch could not be written to a Delta table or a log, or what is there not be read.
 
     Attributes:
-        path: The Delta table.
+        path: The Delta table, or the log of Kafka.
         job: The job.
         problem: What went wrong.
     """

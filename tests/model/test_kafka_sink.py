@@ -1,0 +1,169 @@
+"""The fenced Kafka sink on a broker in memory: runs of a job at once, woken in any order."""
+
+from __future__ import annotations
+
+import pickle
+from types import SimpleNamespace
+
+import pyarrow as pa
+import pytest
+from hypothesis import Phase, given, settings
+from hypothesis import strategies as st
+
+from coopconsume.errors import BatchRefused, InvalidOption, SinkUnavailable
+from coopconsume.fenced import FencedKafkaSink, deadline
+from coopconsume.fenced.headers import decode, is_batch_id
+from coopconsume.fenced.kafka_sink import batch_name, entries_of, number_of
+from tests.fenced_checker import Told, problems
+from tests.model.fenced_broker import Broker, FakeEngine, Fate
+
+OPTIONS = {"kafka.bootstrap.servers": "nowhere:1"}
+
+
+class Frame:
+    """As much of a DataFrame as the sink looks at."""
+
+    def __init__(self, rows: list[dict[str, object]]) -> None:
+        self.columns = list(rows[0]) if rows else ["value"]
+        self._rows = rows
+
+    def select(self, *names: str) -> Frame:
+        return Frame([{name: row[name] for name in names} for row in self._rows])
+
+    def toArrow(self) -> pa.Table:  # noqa: N802 - Spark's
+        return pa.Table.from_pylist(self._rows)
+
+
+def frame(batch: int) -> Frame:
+    """The rows of a batch; every fourth one has none."""
+    return Frame([{"value": f"{batch}.{i}"} for i in range(batch % 4)])
+
+
+def values(broker: Broker) -> list[str]:
+    """What a reader finds, in order."""
+    stamps = [(row, decode(row.headers)) for row in broker.visible()]
+    return [
+        (row.value or b"").decode()
+        for row, stamp in stamps
+        if stamp is not None and stamp.kind == "data" and row.offset == stamp.expected + stamp.i
+    ]
+
+
+@pytest.fixture
+def still(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No time goes by: a test must not depend on how fast the machine is."""
+    fake = SimpleNamespace(monotonic=lambda: 0.0, sleep=lambda _: None)
+    monkeypatch.setattr(deadline, "time", fake)
+
+
+@pytest.mark.usefixtures("still")
+@pytest.mark.parametrize("visibility", ["read_committed", "filter"])
+def test_each_batch_is_there_once_and_zombies_write_none(visibility: str) -> None:
+    """Runs begin at a batch that may be in the log, are woken in any order, and answers get lost.
+
+    The query of a run begins anew where an error ended it, with a sink of its own.
+    """
+
+    @settings(max_examples=60, deadline=None, phases=[Phase.explicit, Phase.generate])
+    @given(
+        st.lists(st.integers(0, 3), max_size=30),
+        st.lists(st.integers(0, 3), min_size=3, max_size=3),
+        st.lists(st.sampled_from([0] * 8 + [1, 2]), min_size=1, max_size=60),
+    )
+    def run(turns: list[int], behind: list[int], luck: list[int]) -> None:
+        play(visibility, turns, behind, luck)
+
+    run()
+
+
+def play(visibility: str, turns: list[int], behind: list[int], luck: list[int]) -> None:
+    """One story, and what has to be true all the time."""
+    fates: list[Fate] = ["done", "unanswered", "after a foreign one"]
+    asked = iter(luck * 4)
+    broker = Broker(lambda name: "done" if name == "init" else fates[next(asked, 0)], lambda: None)
+    runs: dict[int, list] = {}
+    highest = done = 0
+
+    def sink(epoch: int) -> FencedKafkaSink:
+        return FencedKafkaSink(
+            OPTIONS, "t", "job", epoch, visibility=visibility, engine=FakeEngine(broker)
+        )  # type: ignore[arg-type]  # fmt: skip
+
+    for turn in turns:
+        if turn not in runs:
+            first = max(0, done - behind[turn]) if turn < 3 else done
+            runs[turn] = [sink(len(runs) + 1), first]
+        made, batch = runs[turn]
+        before = values(broker)
+        try:
+            made(frame(batch), batch)
+        except BatchRefused:
+            assert made.epoch < highest
+            assert values(broker) == before
+            continue
+        except SinkUnavailable:
+            runs[turn][0] = sink(made.epoch)
+            highest = max(highest, made.epoch)  # it may have opened the log
+            continue
+        assert made.epoch >= highest
+        highest, done, runs[turn][1] = made.epoch, max(done, batch + 1), batch + 1
+        assert values(broker) == [f"{b}.{i}" for b in range(done) for i in range(b % 4)]
+    told = Told(unknown={f"job:{batch}" for batch in range(40)})
+    assert not problems(broker.visible(), told)
+
+
+def test_a_zombie_hears_of_it_with_a_batch_that_is_there() -> None:
+    """It must stop, not go on; and the log is as it was."""
+    broker = Broker(lambda _: "done", lambda: None)
+    old, new = (
+        FencedKafkaSink(OPTIONS, "t", "job", epoch, engine=FakeEngine(broker)) for epoch in (1, 2)
+    )
+    old(frame(1), 1)  # type: ignore[arg-type]
+    new(frame(1), 1)  # type: ignore[arg-type]
+    for batch in (0, 1, 2, 4):
+        with pytest.raises(BatchRefused, match="epoch 1, in force is 2"):
+            old(frame(batch), batch)  # type: ignore[arg-type]
+    late = FencedKafkaSink(OPTIONS, "t", "job", 1, engine=FakeEngine(broker))
+    with pytest.raises(BatchRefused):
+        late(frame(2), 2)  # type: ignore[arg-type]
+    new(frame(2), 2)  # type: ignore[arg-type]
+    assert values(broker) == ["1.0", "2.0", "2.1"]
+
+
+def test_commits_of_the_library_and_numbers_do_not_meet() -> None:
+    """Nor do two jobs; each id is one that a log takes."""
+    names = [batch_name(job, b) for job in ("a", "a.b") for b in (1, 12, "1", "0af3-12")]
+    assert len(set(names)) == len(names)
+    assert all(map(is_batch_id, names))
+    assert [number_of(name) for name in names] == [1, 12, -1, -1, 1, 12, -1, -1]
+    assert number_of(None) == -1
+    assert is_batch_id(batch_name("j" * 40, 2**63 - 1))
+    broker = Broker(lambda _: "done", lambda: None)
+    sink = FencedKafkaSink(OPTIONS, "t", "a", engine=FakeEngine(broker))
+    for batch in ("1", "1", 1, 1, 0):
+        sink(Frame([{"value": f"{batch!r}"}]), batch)  # type: ignore[arg-type]
+    assert values(broker) == ["'1'", "1"]
+
+
+def test_rows_become_records() -> None:
+    """Text or bytes; what a handler returned says where it comes from."""
+    headers = [{"key": "a", "value": b"1"}, {"key": "b", "value": None}]
+    row = {"x": 1, "key": "k", "value": b"v", "headers": headers}
+    (plain,) = entries_of(Frame([row]))  # type: ignore[arg-type]
+    assert (plain.value, plain.key, plain.headers) == (b"v", b"k", [("a", b"1"), ("b", b"")])
+    row |= {"_topic": "t", "_partition": 2, "_offset": 7}
+    (told,) = entries_of(Frame([row]))  # type: ignore[arg-type]
+    assert told.headers[2:] == [("coopconsume.origin", b"t-2@7")]
+    with pytest.raises(InvalidOption, match="value"):
+        entries_of(Frame([{"x": 1}]))  # type: ignore[arg-type]
+
+
+def test_a_sink_travels_and_refuses_nonsense() -> None:
+    """Without its connections; a name that no id can have is told at once."""
+    sink = FencedKafkaSink(OPTIONS, "t", "job", 7, 2, visibility="filter")
+    there = pickle.loads(pickle.dumps(sink))
+    assert (there.topic, there.job, there.epoch, there.partition) == ("t", "job", 7, 2)
+    there.close()
+    for arguments in ({"job": "a:b"}, {"job": ""}, {"job": "a", "epoch": 0}):
+        with pytest.raises(InvalidOption):
+            FencedKafkaSink(OPTIONS, "t", **arguments)  # type: ignore[arg-type]
