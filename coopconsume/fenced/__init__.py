@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from coopconsume.fenced.frames import accepted, read_log
     from coopconsume.fenced.kafka_sink import FencedKafkaSink
     from coopconsume.fenced.leader import Leader
+    from coopconsume.fenced.loading import Loaded, bulk_load
     from coopconsume.fenced.log import UNCHECKED, Appended, Entry, LogId, LogRecord
     from coopconsume.fenced.reader import LogReader
     from coopconsume.fenced.writer import FencedWriter
@@ -36,12 +37,14 @@ _HOME = {
     "FencedWriter": "writer",
     "Leader": "leader",
     "LeaderElection": "election",
+    "Loaded": "loading",
     "LogId": "log",
     "LogReader": "reader",
     "LogRecord": "log",
     "UNCHECKED": "log",
     "accepted": "frames",
     "audit": "auditing",
+    "bulk_load": "loading",
     "read_log": "frames",
 }
 
@@ -59,11 +62,13 @@ __all__ = [
     "FencedWriter",
     "Leader",
     "LeaderElection",
+    "Loaded",
     "LogId",
     "LogReader",
     "LogRecord",
     "accepted",
     "audit",
+    "bulk_load",
     "read_log",
 ]
 

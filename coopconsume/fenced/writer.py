@@ -147,6 +147,16 @@ class FencedWriter:
         """Whether the log was acquired, and nobody else is known to have taken it."""
         return self._state == "open"
 
+    @property
+    def checks(self) -> bool:
+        """Whether what an append expects is looked at (``check.expected.offsets``)."""
+        return self._check
+
+    @property
+    def max_request_size(self) -> int:
+        """Bytes that a request may have (``kafka.max.request.size``)."""
+        return self._largest
+
     # -- to own --------------------------------------------------------------------------------
 
     def acquire(self) -> Self:

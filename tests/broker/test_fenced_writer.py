@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from coopconsume import FencedWriter
 from coopconsume.errors import OffsetMismatch, ProducerFenced, WriterNotOpen
-from coopconsume.fenced import Entry, LogReader
+from coopconsume.fenced import Entry, Loaded, LogReader, audit, bulk_load
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -186,6 +187,32 @@ def test_a_reader_has_what_counts(
         assert (reader.next_seq, reader.epoch) == (4, 2)
     with LogReader(options, name, start=appended.last_offset) as reader:
         assert [r.seq for r in reader.read()] == [2, 3]
+
+
+def test_a_list_is_loaded_once(kafka: LocalKafka, make: Any, topic: TopicFactory) -> None:
+    """Begun anew after a failure, and by two publishers of the same list at once (KIP-27)."""
+    name = topic()
+    rows = [(b"k", b"%d" % i) for i in range(90)]
+
+    def interrupted() -> Iterator[tuple[bytes, bytes]]:
+        yield from rows[:50]
+        raise RuntimeError("the source is away")
+
+    with pytest.raises(RuntimeError):
+        bulk_load(make(name).acquire(), interrupted(), "one", batch_records=20)
+    owner = make(name).acquire()
+    assert bulk_load(owner, iter(rows), "one", batch_records=30) == Loaded(90, 40)
+    writers = [make(name, shared=True, timeout=300).acquire() for _ in range(2)]
+    with ThreadPoolExecutor(2) as pool:
+        loads = [
+            pool.submit(bulk_load, writer, iter(rows), "two", batch_records=size)
+            for writer, size in zip(writers, (20, 30), strict=True)
+        ]
+        assert [load.result(600).count for load in loads] == [90, 90]
+    options = {"kafka.bootstrap.servers": kafka.bootstrap_servers}
+    with LogReader(options, name) as reader:
+        assert [(r.key, r.value) for r in reader.read()] == rows * 2
+    assert audit(options, name)[1].ok
 
 
 def test_the_other_engine(make: Any, topic: TopicFactory, produce: Produce) -> None:
