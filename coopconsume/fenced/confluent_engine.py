@@ -12,7 +12,7 @@ from coopconsume.errors import InvalidOption, NotAuthorized
 from coopconsume.fenced.engine import EngineDoubt
 from coopconsume.fenced.errors import AppendRefused, EngineNotUsable
 from coopconsume.fenced.log import Ends, PlainRaw
-from coopconsume.security import sasl
+from coopconsume.security import access, sasl
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -123,7 +123,8 @@ class ConfluentEngine:
             if isinstance(doubt.refusal, NotAuthorized):
                 return False
             raise
-        return "compact" in str(found["cleanup.policy"].value)
+        policy = found.get("cleanup.policy")  # without the right to ask there is none
+        return policy is not None and "compact" in str(policy.value)
 
     def start(self, topic: str, partition: int) -> int:
         """The first offset that is kept."""
@@ -156,6 +157,8 @@ class ConfluentEngine:
 
         with _telling(self._settings, topic):
             if self._admin is None:
+                # librdkafka tries to log in until its time is up, and tells of nothing but that.
+                access.look(self._settings.client_config(), self._settings.kafka)
                 self._admin = AdminClient(self._config, logger=logger)
             futures = getattr(self._admin, call)(wanted, request_timeout=self._patience, **more)
             (future,) = futures.values()
@@ -221,6 +224,10 @@ def _rows(messages: Sequence[Any], stop: int) -> tuple[list[Raw], bool]:
             if error.code() == KafkaError._PARTITION_EOF:  # noqa: SLF001
                 # All that is stable was seen, and that is as far as was asked for.
                 return rows, True
+            if error.code() == KafkaError.GROUP_AUTHORIZATION_FAILED:
+                # librdkafka looks for the group's coordinator, which a reader without a group
+                # that counts has no use for.
+                continue
             raise KafkaException(error)
         if message.offset() >= stop:
             return rows, True
@@ -309,10 +316,24 @@ class ConfluentChannel:
                 )  # fmt: skip
             self._producer.flush(timeout)
             if errors:
-                raise KafkaException(errors[0])
+                raise KafkaException(self._reason(errors[0]))
         if len(offsets) != len(entries) or min(offsets) < 0:
             raise EngineDoubt("a record was not acknowledged in time, or without its offset")
         return offsets
+
+    def _reason(self, error: Any) -> Any:
+        """What a record really failed by: of one that was purged with its transaction, by that's.
+
+        Only a call that the transaction's state refuses tells it.
+        """
+        from confluent_kafka import KafkaError, KafkaException
+
+        if error.code() == KafkaError._PURGE_QUEUE:  # noqa: SLF001
+            try:
+                self._producer.begin_transaction()
+            except KafkaException as told:
+                return told.args[0]
+        return error
 
     def commit(self, timeout: float) -> None:
         """Commit the transaction."""

@@ -17,12 +17,13 @@ from kafka.admin import (
     ACLFilter,
     ACLOperation,
     ACLPermissionType,
+    ACLResourcePatternType,
     KafkaAdminClient,
     ResourcePattern,
     ResourceType,
 )
 
-from coopconsume import CooperativeConsumer
+from coopconsume import CooperativeConsumer, FencedWriter
 from coopconsume.cluster import Cluster
 from coopconsume.errors import (
     AuthenticationFailed,
@@ -30,6 +31,7 @@ from coopconsume.errors import (
     NotAuthorized,
     TopicNotFound,
 )
+from coopconsume.fenced import LogReader, audit
 from coopconsume.local_kafka import LocalKafka
 from coopconsume.options import Options
 from tests.certificates import Party, party
@@ -86,6 +88,20 @@ class Guarded:
         """Give alice a right."""
         with closing(self.admin()) as admin:
             assert not admin.create_acls([_right(ACL, operation, resource, name)])["failed"]
+
+    def allow_logs(self) -> None:
+        """Let alice take logs: transactional ids by their prefix, as the README says."""
+        prefix = ResourcePattern(
+            ResourceType.TRANSACTIONAL_ID, "coopconsume-log.", ACLResourcePatternType.PREFIXED
+        )
+        allowed = ACL("User:alice", "*", ACLOperation.WRITE, ACLPermissionType.ALLOW, prefix)
+        with closing(self.admin()) as admin:
+            assert not admin.create_acls([allowed])["failed"]
+
+    def log_options(self, **more: str) -> dict[str, Any]:
+        """Options of a fenced writer that logs in as alice."""
+        ours = ("kafka.group.id", "subscribe", "commitTable", "slots")
+        return {name: v for name, v in self.options("", **more).items() if name not in ours}
 
     def take(self, operation: str, resource: str, name: str) -> None:
         """Take a right of alice away."""
@@ -366,3 +382,43 @@ def test_passwords_of_the_broker_are_private(guarded: Guarded) -> None:
     assert settings.stat().st_mode & 0o077 == 0
     assert PASSWORD not in repr(guarded.broker)
     assert guarded.broker.admin_servers != guarded.broker.bootstrap_servers
+
+
+@pytest.mark.parametrize("engine", ["kafka-python", "confluent-kafka"])
+def test_a_fenced_writer_logs_in(
+    guarded: Guarded, engine: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """By SCRAM over TLS, in both visibilities, with the rights that the README names; no secret."""
+    if engine == "confluent-kafka":
+        pytest.importorskip("confluent_kafka")
+    _log_all(caplog)
+    topic = guarded.topic(f"log-{engine}", "READ", "WRITE", "DESCRIBE_CONFIGS")
+    guarded.allow_logs()
+    options = guarded.log_options()
+    for first, visibility in enumerate(("read_committed", "filter")):
+        with FencedWriter(options, topic, engine=engine, visibility=visibility) as writer:  # type: ignore[arg-type]
+            assert (writer.epoch, writer.next_seq) == (first + 1, first)
+            writer.append([visibility.encode()], expected_seq=first)
+            assert PASSWORD not in repr(writer) + repr(vars(writer))
+    with LogReader(options, topic, engine=engine) as reader:
+        assert [record.value for record in reader.read()] == [b"read_committed", b"filter"]
+    assert audit(options, topic)[1].ok
+    assert PASSWORD not in caplog.text
+
+
+@pytest.mark.parametrize("engine", ["kafka-python", "confluent-kafka"])
+def test_a_fenced_writer_without_login_or_right_is_told(guarded: Guarded, engine: str) -> None:
+    """A wrong password, no right to read, none to write; none of it is tried for ever."""
+    if engine == "confluent-kafka":
+        pytest.importorskip("confluent_kafka")
+    topic = guarded.topic(f"no-log-{engine}", "READ")
+    guarded.allow_logs()
+    wrong = guarded.log_options(sasl_mechanism="PLAIN")
+    del wrong["kafka.sasl.jaas.config"]
+    wrong |= {"kafka.sasl.plain.username": "alice", "kafka.sasl.plain.password": "wrong-secret"}
+    with pytest.raises(AuthenticationFailed) as login:
+        FencedWriter(wrong, topic, engine=engine, timeout=10).acquire()
+    assert "wrong-secret" not in _told(login.value).replace(repr(wrong), "")
+    with pytest.raises(NotAuthorized) as right:
+        FencedWriter(guarded.log_options(), topic, engine=engine, timeout=60).acquire()
+    assert (right.value.operation, right.value.resource) == ("WRITE", topic)
