@@ -6,12 +6,13 @@ import json
 import logging
 import time
 import traceback
-from contextlib import closing
+from contextlib import ExitStack, closing
 from dataclasses import dataclass
+from itertools import product
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from kafka import KafkaConsumer, KafkaProducer
+from kafka import KafkaConsumer, KafkaProducer, TopicPartition
 from kafka.admin import (
     ACL,
     ACLFilter,
@@ -29,12 +30,14 @@ from coopconsume.errors import (
     AuthenticationFailed,
     BrokerUnreachable,
     NotAuthorized,
+    ProducerFenced,
     TopicNotFound,
 )
 from coopconsume.fenced import LogReader, audit
 from coopconsume.local_kafka import LocalKafka
 from coopconsume.options import Options
 from tests.certificates import Party, party
+from tests.spark.support import until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -49,6 +52,13 @@ pytestmark = pytest.mark.broker
 PASSWORD = "a-well-known-secret"
 ODD = 'o, "b"=\\', 'p;"\\ü'
 OAUTH = "org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginModule"
+#: Of transactional ids and of producers, after three seconds in which they did nothing.
+FORGETFUL = {
+    "transactional.id.expiration.ms": 3000,
+    "transaction.remove.expired.transaction.cleanup.interval.ms": 500,
+    "producer.id.expiration.ms": 3000,
+    "producer.id.expiration.check.interval.ms": 500,
+}
 #: Seconds in which a refusal must be told: kafka-python by itself takes ten.
 AT_ONCE = 5.0
 
@@ -151,6 +161,7 @@ def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guarded]:
         "listener.name.clients.ssl.truststore.location": folder / "ca.pem",
         "sasl.enabled.mechanisms": "SCRAM-SHA-512,PLAIN,OAUTHBEARER",
         "listener.name.clients.oauthbearer.sasl.jaas.config": f"{OAUTH} required;",
+        **FORGETFUL,
     }
     users = {"alice": PASSWORD, ODD[0]: ODD[1]}
     with LocalKafka(users=users, certificate=certificate, config=config) as broker:
@@ -422,3 +433,45 @@ def test_a_fenced_writer_without_login_or_right_is_told(guarded: Guarded, engine
     with pytest.raises(NotAuthorized) as right:
         FencedWriter(guarded.log_options(), topic, engine=engine, timeout=60).acquire()
     assert (right.value.operation, right.value.resource) == ("WRITE", topic)
+
+
+def test_an_idle_owner_whom_the_broker_forgot_is_still_the_owner(guarded: Guarded) -> None:
+    """Transactional and producer ids expire (H11): it writes on under its epoch; a zombie does not.
+
+    Also one that was taken over before all of it was forgotten.
+    """
+    pytest.importorskip("confluent_kafka")
+    options = {"kafka.bootstrap.servers": guarded.broker.admin_servers}
+    kinds = list(product(("kafka-python", "confluent-kafka"), ("read_committed", "filter")))
+    with ExitStack() as opened, closing(guarded.admin()) as admin:
+        writers = []
+        for engine, visibility in kinds:
+            topic = guarded.topic(f"idle-{engine}-{visibility}")
+            zombie, owner = (
+                opened.enter_context(
+                    FencedWriter(options, topic, engine=engine, visibility=visibility, timeout=240)  # type: ignore[arg-type]
+                )
+                for _ in range(2)
+            )
+            owner.append([b"a"], expected_seq=0)
+            writers.append((zombie, owner, owner._session._channel))
+        logs = [owner.log for _, owner, _ in writers]
+        places = [TopicPartition(log.topic, log.partition) for log in logs]
+
+        def forgotten() -> bool:
+            told = admin.describe_producers(places)
+            listed = admin.list_transactions().values()
+            left = {each.transactional_id for of_broker in listed for each in of_broker}
+            ids = {log.transactional_id() for log in logs}
+            return not ids & left and not any(told[at].active_producers for at in places)
+
+        until(forgotten, 240)
+        for zombie, owner, channel in writers:
+            with pytest.raises(ProducerFenced):
+                zombie.append([b"late"])
+            assert owner.append([b"b"], expected_seq=1).first_seq == 1
+            assert owner.epoch == 2
+            if not owner._session.is_filtered:
+                assert owner._session._channel is not channel, "the broker took forgotten ids"
+            with LogReader(options, owner.log.topic) as reader:
+                assert [record.value for record in reader.read()] == [b"a", b"b"]
