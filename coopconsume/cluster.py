@@ -46,11 +46,20 @@ class Primary:
         offset: Kafka's committed offset, the next one to read.
         ours: Whether this library wrote it.
         topic_id: Of the topic it was written for; empty if not ours.
+        outputs: The topic whose transactions move it; empty: none does.
     """
 
     offset: int
     ours: bool
     topic_id: str
+    outputs: str = ""
+
+    @classmethod
+    def read(cls, offset: int, metadata: str | None) -> Primary:
+        """What an offset and its metadata say."""
+        mark = _read_mark(metadata)
+        told = mark or {}
+        return cls(offset, mark is not None, told.get("topic_id", ""), told.get("outputs", ""))
 
 
 class Cluster:
@@ -280,11 +289,14 @@ class Cluster:
         for tp, held in found.items():
             if held.offset < 0:
                 continue
-            mark = _read_mark(held.metadata)
-            primary[tp.topic, tp.partition] = Primary(
-                int(held.offset), mark is not None, (mark or {}).get("topic_id", "")
-            )
+            primary[tp.topic, tp.partition] = Primary.read(int(held.offset), held.metadata)
         return primary
+
+    def stable_primary(self, tp: Partition) -> Primary | None:
+        """What it holds for a partition, once no open transaction can change it."""
+        group = self._options.group_id
+        found = self._call(lambda: coordinator.stable_offset(self._admin, group, *tp), [tp[0]])
+        return None if found is None else Primary.read(*found)
 
     def commit_primary(self, offsets: Mapping[Partition, tuple[int, str]]) -> None:
         """Write offsets with their metadata to ``__consumer_offsets``, of a group without members.
@@ -347,15 +359,18 @@ class Cluster:
                     self._admin = self._connected()
 
 
-def primary_mark(topic_id: str, epoch: Epoch | None) -> str:
+def primary_mark(topic_id: str, epoch: Epoch | None, outputs: str = "") -> str:
     """Metadata of a primary offset that tells it from what other tools write.
 
     Args:
         topic_id: Of the topic.
         epoch: Under which it is written; None for an operator's word.
+        outputs: The topic whose transactions move it.
     """
     number, nonce = (epoch.number, epoch.nonce) if epoch else (0, "")
     mark = {"coopconsume": 1, "topic_id": topic_id, "epoch": number, "nonce": nonce}
+    if outputs:
+        mark["outputs"] = outputs
     return json.dumps(mark, separators=(",", ":"))
 
 

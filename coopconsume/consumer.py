@@ -372,8 +372,10 @@ class CooperativeConsumer:
                 perhaps ``key``, ``partition``, ``headers``; or a function of a DataFrame and the
                 commit's id, as for ``foreachBatch``.
             output_schema: Their columns, as DDL, Spark or Arrow schema.
-            output_mode: ``append``, to be read through `counted`, or ``merge``: slower, for a Delta
-                table that has each record's rows once as it lies.
+            output_mode: ``append``, to be read through `counted`; ``merge``: slower, for a Delta
+                table that has each record's rows once as it lies; ``transactional``, for a topic
+                in which readers of ``read_committed`` see them once, when the stable offset has
+                passed the record. It needs the option ``purgatory``.
 
         Raises:
             HandlerNotUsable: The handler cannot be found, called or pickled.

@@ -78,6 +78,47 @@ async def _ask(admin: Any, groups: Sequence[str]) -> list[Any]:
     return answers
 
 
+def stable_offset(
+    admin: Any, group: str, topic: str, partition: int
+) -> tuple[int, str | None] | None:
+    """A group's offset with its metadata, once no open transaction can change it (KIP-447).
+
+    Args:
+        admin: kafka-python's admin client.
+        group: Its id.
+        topic: The topic.
+        partition: The partition.
+
+    Raises:
+        kafka.errors.UnstableOffsetCommitError: A transaction is still open; to be asked again.
+        kafka.errors.KafkaError: The coordinator refused, or none answers.
+    """
+    found: tuple[int, str | None] = admin._manager.run(  # noqa: SLF001 - no public way
+        _ask_stable, admin, group, topic, partition
+    )
+    return found if found[0] >= 0 else None
+
+
+async def _ask_stable(admin: Any, group: str, topic: str, partition: int) -> tuple[int, str | None]:
+    from kafka.errors import for_code
+    from kafka.protocol.consumer import OffsetFetchRequest as Request
+
+    of_group = Request.OffsetFetchRequestGroup
+    topics = [of_group.OffsetFetchRequestTopics(name=topic, partition_indexes=[partition])]
+    request = Request(
+        groups=[of_group(group_id=group, topics=topics)], require_stable=True,
+        min_version=8, max_version=8,
+    )  # fmt: skip
+    places = await admin._find_coordinator_ids([group])  # noqa: SLF001
+    answer = await admin._manager.send(request, node_id=places[group])  # noqa: SLF001
+    (told,) = answer.groups
+    (found,) = told.topics[0].partitions if told.topics else (None,)
+    for code in (answer.error_code, told.error_code, found.error_code if found else 0):
+        if code:
+            raise for_code(code)(f"offset of group {group} in {topic}-{partition}")
+    return (found.committed_offset, found.metadata) if found else (-1, None)
+
+
 def _group(answer: Any) -> KafkaGroup:
     from kafka.errors import for_code
 

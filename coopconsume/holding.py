@@ -12,17 +12,23 @@ import threading
 import time
 from dataclasses import dataclass, field
 from itertools import islice
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from assignors import KeyRange, Share, coverage
 from commits import MaxIndividualCommitsReached, OffsetRanges
 from commits.offsets import MAX_OFFSET
 from coopconsume.cluster import primary_mark
 from coopconsume.crowding import affordable
-from coopconsume.errors import DataLoss, ExternalReset, TopicNotFound, TopicReplaced
+from coopconsume.errors import (
+    DataLoss,
+    ExternalReset,
+    OutputsNotPublished,
+    TopicNotFound,
+    TopicReplaced,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from commits import CommitResult, CommitStore, Epoch, Pending
     from coopconsume.cluster import Cluster
@@ -44,6 +50,18 @@ class WritePrimary(Protocol):
 
     def __call__(self, offsets: Mapping[TopicPartition, tuple[int, str]]) -> None:
         """Write them; any error means that they may not be there."""
+
+
+class Publishes(Protocol):
+    """Moves primary offsets in transactions, together with the outputs of what lies below them."""
+
+    topic: str
+
+    def publish(self, tp: TopicPartition, stable: int) -> bool:
+        """Publish up to a stable offset; whether it is done, or else another will do it."""
+
+    def stop(self) -> None:
+        """Publish nothing more."""
 
 
 @dataclass
@@ -108,6 +126,7 @@ class Holding:
         store: The commit store.
         tenure: Who we are and what is ours.
         write_primary: Writes the primary offsets.
+        place: Our place in the group, as kafka-python's producer takes it; by default its name.
 
     Raises:
         DataLoss: Records were deleted before they were done, and ``failOnDataLoss`` is true.
@@ -122,6 +141,7 @@ class Holding:
         store: CommitStore,
         tenure: Tenure,
         write_primary: WritePrimary,
+        place: Callable[[], Any] | None = None,
     ) -> None:
         self.options = options
         self.cluster = cluster
@@ -131,7 +151,11 @@ class Holding:
         self.topic_ids = dict(tenure.topic_ids)
         self.shares = tenure.shares
         self.owned: dict[TopicPartition, Owned] = {}
+        self.place: Callable[[], Any] = place or (lambda: options.group_id)
         self._write_primary = write_primary
+        self._publishing: Publishes | None = None
+        # Partitions whose primary offset moves in transactions alone, and the topic of those.
+        self._bound: dict[TopicPartition, str] = {}
         self._primary: dict[TopicPartition, tuple[int, float]] = {}
         self._ends: dict[TopicPartition, int] = {}
         # A job's loop and its committing thread both read and move what is owned.
@@ -148,6 +172,7 @@ class Holding:
             ranges.setdefault((share.topic, share.partition), []).append(share.key_range)
         state = self.store.state(group)
         primary = self.cluster.primary()
+        self._bound = {tp: p.outputs for tp, p in primary.items() if p.outputs and tp in ranges}
         fresh: dict[TopicPartition, int] = {}
         for tp in ranges:
             held = primary.get(tp)
@@ -471,16 +496,79 @@ class Holding:
         with self._lock:
             return {tp: owned.stable for tp, owned in self.owned.items()}
 
+    def publish_by(self, publishing: Publishes | None) -> None:
+        """Have primary offsets moved in transactions from now on, together with outputs.
+
+        Args:
+            publishing: What does so; None: nothing does, and those that outputs move stay.
+
+        Raises:
+            OutputsNotPublished: Outputs for another topic wait.
+        """
+        self._publishing = None
+        if publishing is None:
+            return
+        for tp, topic in self._bound.items():
+            if topic != publishing.topic:
+                raise OutputsNotPublished(
+                    f"topic {publishing.topic!r}",
+                    f"outputs of {tp[0]}-{tp[1]} go to {topic!r}: let that job come to its end, "
+                    "then set Kafka's offset by 'coopconsume offsets reset --to-log'",
+                )
+        self._publishing = publishing
+        self._bound = dict.fromkeys(self.owned, publishing.topic)
+
+    @property
+    def publishes(self) -> bool:
+        """Whether primary offsets move in transactions, together with outputs."""
+        return self._publishing is not None
+
+    @property
+    def has_unpublished(self) -> bool:
+        """Whether outputs below a stable offset of ours are still to be published."""
+        if self._publishing is None:
+            return False
+        with self._lock:
+            return any(
+                owned.owns_first and self._primary.get(tp, (-1, 0.0))[0] != owned.stable
+                for tp, owned in self.owned.items()
+            )
+
+    def stop_publishing(self) -> None:
+        """Leave what is not published to whoever comes next."""
+        if self._publishing is not None:
+            self._publishing.stop()
+
     def mirror(self, *, force: bool = False) -> None:
-        """Write stable offsets that changed, or that were not written for long, to Kafka."""
+        """Write stable offsets that changed, or that were not written for long, to Kafka.
+
+        Where outputs are published in transactions, they move in these.
+
+        Raises:
+            OutputsNotPublished: Kafka did not take them.
+        """
         now = time.monotonic()
         due = {}
         for tp, offset in self.refresh().items():
             if not self.owned[tp].owns_first:
                 continue
             written, at = self._primary.get(tp, (-1, 0.0))
-            if force or written != offset or now - at > PRIMARY_REFRESH:
+            if (force and not self.publishes) or written != offset or now - at > PRIMARY_REFRESH:
                 due[tp] = offset
+        if self._publishing is not None:
+            for tp, offset in due.items():
+                if self._publishing.publish(tp, offset):
+                    self._primary[tp] = (offset, now)
+            return
+        for tp in sorted(due.keys() & self._bound.keys()):
+            del due[tp]
+            if tp not in self._primary:
+                self._primary[tp] = (-1, now)
+                log.warning(
+                    "Kafka's offset of %s-%d stays: it moves with outputs to topic %s. Run the job "
+                    "that writes them, or give that up by 'coopconsume offsets reset --to-log'",
+                    *tp, self._bound[tp],
+                )  # fmt: skip
         if due:
             self._write_primary({tp: (offset, self._mark(tp)) for tp, offset in due.items()})
             self._primary |= {tp: (offset, now) for tp, offset in due.items()}
@@ -497,7 +585,9 @@ class Holding:
         behind = [
             tp
             for tp, owned in self.owned.items()
-            if owned.owns_first and self._primary.get(tp, (-1, 0.0))[0] != owned.stable
+            if owned.owns_first
+            and tp not in self._bound
+            and self._primary.get(tp, (-1, 0.0))[0] != owned.stable
         ]
         if not behind:
             return

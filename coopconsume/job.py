@@ -335,7 +335,9 @@ class Job:
         if shift is None or self._hand_over is not None:
             return self._stopping and self._hand_over is None
         for ends, event in list(self._waiters):
-            if all(p.is_settled(ends.get((p.topic, p.partition), 0)) for p in shift.partitions):
+            if not shift.holding.has_unpublished and all(
+                p.is_settled(ends.get((p.topic, p.partition), 0)) for p in shift.partitions
+            ):
                 event.set()
                 self._waiters.remove((ends, event))
         saved = shift.saver.has_all_it_can if self._stopping else shift.saver.has_all

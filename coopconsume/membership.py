@@ -335,7 +335,8 @@ class Membership:
             group.commit_primary if group is not None else self.cluster.commit_primary
         )
         try:
-            holding = Holding(self.options, self.cluster, self.store, tenure, write)
+            place = group.place if group is not None else None
+            holding = Holding(self.options, self.cluster, self.store, tenure, write, place)
         except BaseException:
             # Nothing was begun: whoever gets it next need not wait for us.
             running = [share for share, _ in tenure.waits]

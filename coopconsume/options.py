@@ -204,6 +204,8 @@ TABLE: tuple[Option, ...] = (
            "When somebody else moved the group's offset in Kafka."),
     Option("deadLetter", None, _text,
            "Where records go that are given up: path of a Delta table, or `kafka:` and a topic."),
+    Option("purgatory", None, _text,
+           "Folder of the Delta tables in which rows of transactional outputs wait."),
 )  # fmt: skip
 
 _BY_NAME = {option.name.lower(): option for option in TABLE}
@@ -248,6 +250,7 @@ class Options:
     circuit_breaker_pause: float
     on_external_reset: str
     dead_letter: str | None
+    purgatory: str | None
 
     @classmethod
     def parse(cls, options: Mapping[str, Any], *, group: bool = True) -> Options:

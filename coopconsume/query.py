@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 _MOST_HANDLERS = 1_000
 OnDead = Literal["continue", "park"]
-OutputMode = Literal["append", "merge"]
+OutputMode = Literal["append", "merge", "transactional"]
 
 
 class CooperativeQuery:

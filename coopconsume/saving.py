@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from commits import (
+    CommitLogUnavailable,
     CommitStoreError,
     FencedMember,
     MaxIndividualCommitsReached,
@@ -39,6 +40,8 @@ _MIRROR_EVERY = 5.0
 _LOOK_EVERY = 1.0
 _LINGER = 0.1
 _REFUSED_WAIT = 0.5
+#: Seconds between attempts to publish what the group's coordinator did not take.
+_PUBLISH_EVERY = 0.5
 #: Seconds between looks at what was decided on parked records.
 _DECIDE_EVERY = 2.0
 
@@ -186,7 +189,7 @@ class Saver:
         self._post = post
         self._unsaved = Unsaved()
         self._most_ranges = holding.options.max_num_ranges_to_commit
-        self._mirror_at = time.monotonic()
+        self._mirror_at = -math.inf if holding.has_unpublished else time.monotonic()
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="coopconsume-commit")
         self._again_at = 0.0
         self.is_busy = False
@@ -199,7 +202,8 @@ class Saver:
         """Whether all that came in is committed, and decisions were looked at once."""
         unsaved = any(p.unsaved or p.unsaved_holes for p in self._partitions.values())
         unlooked = self._decisions_at == -math.inf
-        return not (self.is_busy or self._unsaved.since or unsaved or unlooked)
+        waits = self._unsaved.since or unsaved or unlooked or self._holding.has_unpublished
+        return not (self.is_busy or waits)
 
     @property
     def has_all_it_can(self) -> bool:
@@ -257,9 +261,8 @@ class Saver:
             found = partition.holes()
             if found:
                 self.amend(partition, found)
-        if self.has_all:
-            every = _LOOK_EVERY if self._holding.is_shared else _MIRROR_EVERY
-            if time.monotonic() - self._mirror_at > every:
+        if not (self._unsaved.since or self._open()):
+            if time.monotonic() - self._mirror_at > self._mirror_every():
                 self._run(self._mirror)
             return
         if self.held and not self._unsaved.since and time.time() < self._again_at:
@@ -272,8 +275,15 @@ class Saver:
         unsaved, self._unsaved = self._unsaved, Unsaved()
         self._run(self._commit, offsets, holes, unsaved, next(self._ids))
 
+    def _mirror_every(self) -> float:
+        if self._holding.has_unpublished:
+            return _PUBLISH_EVERY
+        return _LOOK_EVERY if self._holding.is_shared else _MIRROR_EVERY
+
     def close(self, *, well: bool) -> None:
         """Let the running commit end; if the job ended well, Kafka's offsets follow the log."""
+        if not well:
+            self._holding.stop_publishing()
         self._thread.shutdown(wait=True)
         if well:
             self._holding.mirror_quietly(force=True)
@@ -303,16 +313,28 @@ class Saver:
             self._post(self._failed, error)
         else:
             self._post(self._saved, saved)
-            self._holding.mirror_quietly()
+            self._write_primary()
 
     def _mirror(self) -> None:
         stable: Mapping[TopicPartition, int] = {}
         try:
             stable = self._holding.refresh()
-            self._holding.mirror_quietly()
         except Exception as error:  # noqa: BLE001 - the next look may do
             log.warning("the commit log could not be read for now: %s", error)
+        else:
+            self._write_primary()
         self._post(self._mirrored, stable)
+
+    def _write_primary(self) -> None:
+        if not self._holding.publishes:
+            self._holding.mirror_quietly()
+            return
+        try:
+            self._holding.mirror()
+        except CommitLogUnavailable as error:
+            log.warning("outputs are published later: %s", error)
+        except BaseException as error:  # noqa: BLE001 - told to the loop
+            self._post(self._failed, error)
 
     def _decide(self, parked: Sequence[tuple[TopicPartition, Waiting]]) -> None:
         applied: list[Decision] = []

@@ -16,6 +16,7 @@ from coopconsume.audit import Audit
 from coopconsume.errors import BrokerUnreachable
 from coopconsume.plan import Partition, deal
 from coopconsume.saving import Saver
+from coopconsume.sinks.transactional import TransactionalTopic
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -90,6 +91,8 @@ class Shift:
         self._audit = Audit(spark, holding.options)
         self._auditing = False
         self._audits = ThreadPoolExecutor(1, thread_name_prefix="coopconsume-audit")
+        sink = work.outputs
+        holding.publish_by(sink.begin(holding) if isinstance(sink, TransactionalTopic) else None)
         self.partitions = self._make_partitions()
         self.saver = Saver(holding, work, self.partitions, meter, commit_ids, self._post)
         self.refresh_ends(force=True)

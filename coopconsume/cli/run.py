@@ -80,8 +80,9 @@ _MAX_BACKOFF = 60.0
     "--output-schema", metavar="DDL", help="Their columns, such as 'name string, count int'."
 )
 @click.option(
-    "--output-mode", type=click.Choice(["append", "merge"]), default="append", show_default=True,
-    help="merge: the table has each record's rows once as it lies.",
+    "--output-mode", type=click.Choice(["append", "merge", "transactional"]), default="append",
+    show_default=True,
+    help="merge: the table has each record's rows once as it lies; transactional: the topic has.",
 )  # fmt: skip
 @click.option("--available-now", is_flag=True, help="Handle what is there, then end.")
 @click.option(

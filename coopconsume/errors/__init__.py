@@ -50,6 +50,7 @@ from coopconsume.errors.processing import (
     HandlerNotUsable,
     NotPolled,
     OutputNotWritten,
+    OutputsNotPublished,
     SessionUnusable,
     TableUnusable,
 )
@@ -83,6 +84,7 @@ __all__ = [
     "NotPolled",
     "OptionError",
     "OutputNotWritten",
+    "OutputsNotPublished",
     "SessionUnusable",
     "SparkNotFound",
     "SparkSessionConflict",

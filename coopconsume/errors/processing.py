@@ -114,3 +114,26 @@ class AlreadyClosed(CoopConsumeError):
 
     def __str__(self) -> str:
         return f"{self.what} is closed: make a new one"
+
+
+class OutputsNotPublished(CoopConsumeError):
+    """Rows that wait for a transaction could not be written to their topic; none of them is lost.
+
+    Attributes:
+        where: The table in which they wait, or the topic that did not take them.
+        cause: Why it did not.
+    """
+
+    retriable = True
+
+    def __init__(self, where: str, cause: str) -> None:
+        super().__init__(where, cause)
+        self.where = where
+        self.cause = cause
+
+    def __str__(self) -> str:
+        return (
+            f"outputs that wait for the stable offset could not be published ({self.where}: "
+            f"{self.cause}): their records are committed, and they wait on; see to it and start "
+            "the job anew"
+        )

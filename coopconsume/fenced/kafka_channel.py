@@ -20,7 +20,7 @@ from coopconsume.fenced.errors import AppendRefused, EngineNotUsable
 from coopconsume.security import access, sasl
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from coopconsume.fenced.log import Entry, LogId
     from coopconsume.fenced.settings import Settings
@@ -48,6 +48,7 @@ class KafkaChannel:
         log: The log.
         transactional_id: Kafka's; None for a producer without transactions.
         timeout: Seconds that a record may wait to be sent and acknowledged.
+        more: Settings of kafka-python's that go before those of here.
 
     Raises:
         EngineNotUsable: kafka-python lacks a private hook that is needed, or the brokers are too
@@ -56,7 +57,12 @@ class KafkaChannel:
     """
 
     def __init__(
-        self, settings: Settings, log: LogId, transactional_id: str | None, timeout: float
+        self,
+        settings: Settings,
+        log: LogId,
+        transactional_id: str | None,
+        timeout: float,
+        more: Mapping[str, Any] | None = None,
     ) -> None:
         from kafka import KafkaProducer
         from kafka.errors import KafkaError
@@ -74,7 +80,7 @@ class KafkaChannel:
             "max_block_ms": int(1000 * timeout),
             "delivery_timeout_ms": max(int(1000 * timeout), request_ms + _LINGER_MS),
             "bootstrap_timeout_ms": int(1000 * min(timeout, CONNECT)),
-            "allow_auto_create_topics": False, "metrics_enabled": False,
+            "allow_auto_create_topics": False, "metrics_enabled": False, **(more or {}),
         }  # fmt: skip
         if transactional_id is not None:
             config["transactional_id"] = transactional_id

@@ -194,7 +194,7 @@ def entries_of(batch: DataFrame) -> list[Entry]:
     Raises:
         InvalidOption: It has no column ``value``.
     """
-    from coopconsume.sinks.others import ORIGIN_HEADER
+    from coopconsume.sinks.topic import ORIGIN_HEADER
 
     if "value" not in batch.columns:
         raise InvalidOption("batch", f"columns {batch.columns}", "give a column value")

@@ -147,6 +147,11 @@ class GroupMember:
             }
             consumer.commit(values, timeout_ms=_LEAVE_MS)
 
+    def place(self) -> Any:
+        """Our place in the group, as kafka-python's producer takes it (KIP-447)."""
+        consumer = self._consumer
+        return self._group if consumer is None else consumer.group_metadata()
+
     # -- the thread
 
     def _run(self) -> None:

@@ -1,4 +1,4 @@
-"""Sinks that are no tables: a Kafka topic, and any function of a DataFrame."""
+"""Outputs as a function of a DataFrame takes them, and sinks by what users call them."""
 
 from __future__ import annotations
 
@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from coopconsume.errors import InvalidOption, OutputNotWritten
 from coopconsume.sinks.base import TOPIC_PREFIX, arrow_schema
 from coopconsume.sinks.merge import MergeTable
-from coopconsume.sinks.producer import Message, Producer
 from coopconsume.sinks.table import OutputTable
+from coopconsume.sinks.topic import OutputTopic
+from coopconsume.sinks.transactional import TransactionalTopic
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
     import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
@@ -19,63 +20,6 @@ if TYPE_CHECKING:
 
     from coopconsume.options import Options
     from coopconsume.sinks.base import Outputs, OutputSink
-
-#: A header of a record that a handler returned: the record that it comes from.
-ORIGIN_HEADER = "coopconsume.origin"
-_COLUMNS = ("key", "value", "partition", "headers")
-
-
-class OutputTopic:
-    """The rows that handlers return, as records of a Kafka topic: at least once.
-
-    Columns as Spark's Kafka sink has them: ``value`` and, if wanted, ``key`` (text or bytes),
-    ``partition`` and ``headers``. Beside its headers each record has `ORIGIN_HEADER`, by which a
-    reader can tell what was written twice.
-
-    Args:
-        topic: Its name; in the cluster that is consumed.
-        schema: Of the rows, as DDL, a Spark or an Arrow schema.
-        options: Of the consumer.
-
-    Raises:
-        InvalidOption: A column is none of these, or there is no value.
-    """
-
-    hears_all: ClassVar[bool] = False
-
-    def __init__(self, topic: str, schema: str | StructType | pa.Schema, options: Options) -> None:
-        self.topic: str | None = topic
-        self._name = topic
-        self.schema = arrow_schema(schema)
-        odd = [name for name in self.schema.names if name not in _COLUMNS]
-        if odd or "value" not in self.schema.names:
-            raise InvalidOption(
-                "output_schema", f"columns {self.schema.names}",
-                "for a topic give value and, if wanted, key, partition and headers",
-            )  # fmt: skip
-        self._producer = Producer(options, "outputs")
-
-    def write(self, outputs: Outputs) -> None:
-        """Write records.
-
-        Raises:
-            NotAuthorized: This user may not write to the topic.
-            OutputNotWritten: Kafka did not acknowledge all of them.
-        """
-        self._producer.write(self._messages(outputs))
-
-    def _messages(self, outputs: Outputs) -> Iterator[Message]:
-        for row in outputs.table(self.schema).to_pylist():
-            origin = f"{row['_topic']}-{row['_partition']}@{row['_offset']}"
-            headers = [(h["key"], h["value"]) for h in row.get("headers") or ()]
-            yield Message(
-                self._name, _bytes(row.get("key")), _bytes(row["value"]),
-                [*headers, (ORIGIN_HEADER, origin.encode())], row.get("partition"),
-            )  # fmt: skip
-
-    def close(self) -> None:
-        """Disconnect; harmless when repeated."""
-        self._producer.close()
 
 
 class OutputFunction:
@@ -120,10 +64,6 @@ class OutputFunction:
         """Nothing is open."""
 
 
-def _bytes(value: Any) -> bytes | None:
-    return value.encode() if isinstance(value, str) else value
-
-
 def open_output(
     place: Any, mode: str, schema: Any, options: Options, spark: SparkSession
 ) -> OutputSink:
@@ -132,20 +72,24 @@ def open_output(
     Args:
         place: Path of a Delta table, ``kafka:`` and the name of a topic, or a function of a
             DataFrame and a commit's id.
-        mode: ``append`` or, for a table alone, ``merge``.
+        mode: ``append``; for a table alone, ``merge``; for a topic alone, ``transactional``.
         schema: Of the rows, as DDL, a Spark or an Arrow schema.
         options: Of the consumer.
         spark: The session.
 
     Raises:
-        InvalidOption: A topic or a function cannot be merged into, or the place is none of these.
+        InvalidOption: A topic or a function cannot be merged into, only a topic be written to in
+            transactions, or the place is none of these.
+        MissingOption: ``purgatory``, for a transactional topic.
         TableUnusable: There is a table of other columns, or something else at the path.
     """
-    if mode not in ("append", "merge"):
-        raise InvalidOption("output_mode", repr(mode), "give append or merge")
+    if mode not in ("append", "merge", "transactional"):
+        raise InvalidOption("output_mode", repr(mode), "give append, merge or transactional")
     is_path = isinstance(place, str) and not place.startswith(TOPIC_PREFIX)
     if mode == "merge" and not is_path:
         raise InvalidOption("output_mode", "merge", "only a Delta table can be merged into")
+    if mode == "transactional" and (is_path or callable(place)):
+        raise InvalidOption("output_mode", mode, "only a topic is written to in transactions")
     if is_path:
         return MergeTable(place, schema) if mode == "merge" else OutputTable(place, schema)
     if callable(place):
@@ -155,4 +99,5 @@ def open_output(
         raise InvalidOption(
             "output", repr(place), "give a path, kafka:TOPIC, or a function of (DataFrame, id)"
         )
-    return OutputTopic(topic, schema, options)
+    kind = TransactionalTopic if mode == "transactional" else OutputTopic
+    return kind(topic, schema, options)

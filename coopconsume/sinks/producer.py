@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from coopconsume.options import Options
 
 #: The broker and the topic say how large a record may be, not the client.
-_MOST_BYTES = 256 << 20
+MOST_BYTES = 256 << 20
 _DELIVERY = 120.0
 #: A header that names, by their places from 0, the headers whose empty value stands for none.
 NULL_HEADERS = "coopconsume.null_headers"
@@ -97,12 +97,12 @@ class Producer:
         config = self._options.client_config()
         return KafkaProducer(
             **config, acks="all", enable_idempotence=True, linger_ms=5,
-            delivery_timeout_ms=int(_DELIVERY * 1000), max_request_size=_MOST_BYTES,
-            allow_auto_create_topics=False, key_serializer=_serializer(),
+            delivery_timeout_ms=int(_DELIVERY * 1000), max_request_size=MOST_BYTES,
+            allow_auto_create_topics=False, key_serializer=apart(),
         )  # fmt: skip
 
 
-def _serializer() -> Any:
+def apart() -> Any:
     """Makes key and headers of a whole message.
 
     ``send()`` itself refuses a record with neither key nor value, which Kafka has. What it cannot

@@ -98,7 +98,8 @@ def test_two_writers_of_the_same_records_leave_their_rows_once(tmp_path):
         ("kafka:", "append", "kafka:TOPIC"),
         ("kafka:t", "merge", "only a Delta table"),
         (print, "merge", "only a Delta table"),
-        ("out", "update", "append or merge"),
+        ("out", "update", "append, merge or transactional"),
+        ("out", "transactional", "only a topic"),
         (7, "append", "a path, kafka:TOPIC"),
     ],
 )

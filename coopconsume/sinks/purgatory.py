@@ -1,0 +1,240 @@
+"""KIP-X's purgatory: rows of records that are done wait here until the stable offset passes them.
+
+A Delta table, so that they wait over crashes and for whichever member publishes them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import re
+import time
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from coopconsume.errors import OutputsNotPublished
+from coopconsume.sinks.base import ORIGIN, ROW
+from coopconsume.sinks.table import Table
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+
+    from coopconsume.sinks.base import Outputs
+
+log = logging.getLogger(__name__)
+
+#: What a record of a topic is made of; text that handlers return is bytes here.
+RECORD = pa.schema(
+    [
+        ("key", pa.binary()), ("value", pa.binary()), ("partition", pa.int32()),
+        ("headers", pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))),
+    ]
+)  # fmt: skip
+_WRITTEN = pa.field("_written_at", pa.timestamp("us", "UTC"))
+_AGE = ("_offset", "_written_at", "_commit")
+#: How long files stay whose rows are published: a reader may be at them.
+_RETENTION = {"delta.deletedFileRetentionDuration": "interval 1 hours"}
+
+
+class Origin(NamedTuple):
+    """The partition that rows come from, by Kafka's id of its topic."""
+
+    topic_id: str
+    partition: int
+
+
+class Chunk(NamedTuple):
+    """What one transaction publishes.
+
+    Attributes:
+        rows: In the order of their records.
+        next: The offset below which everything is published then.
+    """
+
+    rows: pa.Table
+    next: int
+
+
+class Purgatory(Table):
+    """Rows that wait to be written to a topic.
+
+    Args:
+        root: The folder or URI of all purgatories.
+        names: Of the group and of the topic, which tell this one from others.
+
+    Raises:
+        TableUnusable: There is a table of other columns, or something else at the path.
+    """
+
+    what = "purgatory"
+    beside = pa.schema([ROW, *ORIGIN, _WRITTEN])
+
+    def __init__(self, root: str, names: tuple[str, str]) -> None:
+        super().__init__(purgatory_path(root, names), RECORD)
+
+    def write(self, outputs: Outputs, schema: pa.Schema) -> None:
+        """Have rows of a commit wait; they count with it.
+
+        Args:
+            outputs: The rows.
+            schema: Of the rows.
+
+        Raises:
+            OutputNotWritten: Delta did not take them.
+        """
+        from deltalake import DeltaTable
+        from deltalake.exceptions import DeltaError
+
+        rows = outputs.table(schema)
+        now = pa.scalar(int(time.time() * 1_000_000), pa.int64()).cast(_WRITTEN.type)
+        columns = {name: _column(rows, name) for name in RECORD.names}
+        columns |= {name: rows.column(name) for name in (ROW.name, *ORIGIN.names)}
+        columns[_WRITTEN.name] = pa.repeat(now, rows.num_rows)
+        try:
+            DeltaTable.create(self.path, self._full, mode="ignore", configuration=_RETENTION)
+        except (DeltaError, OSError) as error:
+            # Perhaps another member was quicker.
+            log.debug("the purgatory at %s was not made: %s", self.path, error)
+        self._append(pa.table(columns))
+
+    def chunk(
+        self, origin: Origin, first: int, stop: int, most: int, counts: Callable[[str], bool]
+    ) -> Chunk:
+        """The next rows of a partition that count, of offsets from ``first`` to below ``stop``.
+
+        Where a record was done again, after an operator's word or in a log that was cut, its
+        newest rows are taken.
+
+        Args:
+            origin: The partition.
+            first: Everything below is published.
+            stop: The stable offset.
+            most: Rows at most; those of one record stay together.
+            counts: Whether the commit log counts a commit.
+
+        Raises:
+            OutputsNotPublished: The table cannot be read.
+        """
+        from deltalake import DeltaTable
+        from deltalake.exceptions import DeltaError, TableNotFoundError
+
+        nothing = self._full.empty_table()
+        try:
+            # Opened after the stable offset was read: rows below it are there by then.
+            table = DeltaTable(self.path)
+            index = _counted(self._read(table, origin, first, stop, ["_offset", "_commit"]), counts)
+            end = cut(_rows_of(index), most, stop)
+            rows = self._read(table, origin, first, end) if index.num_rows else nothing
+        except TableNotFoundError:
+            return Chunk(nothing, stop)
+        except (DeltaError, OSError) as error:
+            raise OutputsNotPublished(self.path, str(error)) from error
+        rows = _counted(rows, counts)
+        kept = newest(zip(*(rows.column(n).to_pylist() for n in _AGE), strict=True))
+        rows = rows.filter(pa.array(kept, pa.bool_()))
+        return Chunk(rows.sort_by([("_offset", "ascending"), (ROW.name, "ascending")]), end)
+
+    def forget(self, origin: Origin, below: int) -> None:
+        """Delete what is published; where that fails, it is left for the next time."""
+        from deltalake import DeltaTable
+        from deltalake.exceptions import DeltaError, TableNotFoundError
+
+        # Ids are Kafka's own, of letters, digits, "-" and "_".
+        where = (
+            f"_topic_id = '{origin.topic_id}' AND _partition = {origin.partition} "
+            f"AND _offset < {below}"
+        )
+        try:
+            table = DeltaTable(self.path)
+            table.delete(where)
+            table.vacuum(dry_run=False)
+        except TableNotFoundError:
+            return
+        except (DeltaError, OSError) as error:
+            log.info("published rows are left in %s for now: %s", self.path, error)
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+    def _read(
+        self, table: Any, origin: Origin, first: int, stop: int, columns: list[str] | None = None
+    ) -> pa.Table:
+        where = (
+            (pc.field("_topic_id") == origin.topic_id)
+            & (pc.field("_partition") == origin.partition)
+            & (pc.field("_offset") >= first)
+            & (pc.field("_offset") < stop)
+        )
+        names = columns or list(self._full.names)
+        found: pa.Table = table.to_pyarrow_table(columns=names, filters=where)
+        return found
+
+
+def purgatory_path(root: str, names: tuple[str, str]) -> str:
+    """Where rows wait: a folder whose name no other names have."""
+    digest = hashlib.sha256(json.dumps(names).encode()).hexdigest()[:12]
+    told = re.sub(r"[^A-Za-z0-9_-]", "_", "-".join(names))[:80]
+    return f"{root.rstrip('/')}/{told}-{digest}"
+
+
+def cut(rows: Iterable[tuple[int, int]], most: int, stop: int) -> int:
+    """Where a transaction ends that takes some rows at most, and one record at least.
+
+    Args:
+        rows: Offsets, ascending, with how many rows each has.
+        most: How many rows.
+        stop: Where it ends if all of them fit.
+    """
+    taken = 0
+    for offset, count in rows:
+        if taken and taken + count > most:
+            return offset
+        taken += count
+    return stop
+
+
+def newest(rows: Iterable[tuple[int, Any, str]]) -> list[bool]:
+    """For each row whether its commit is the newest that has rows of its record.
+
+    Args:
+        rows: Offset, time of writing and commit.
+    """
+    told = list(rows)
+    last: dict[int, tuple[Any, str]] = {}
+    for offset, *age in told:
+        last[offset] = max(last.get(offset, tuple(age)), tuple(age))
+    return [last[offset] == tuple(age) for offset, *age in told]
+
+
+def _counted(rows: pa.Table, counts: Callable[[str], bool]) -> pa.Table:
+    commits = rows.column("_commit")
+    alive = [commit for commit in commits.unique().to_pylist() if counts(commit)]
+    return rows.filter(pc.is_in(commits, pa.array(alive, pa.string())))
+
+
+def _rows_of(index: pa.Table) -> Iterator[tuple[int, int]]:
+    each = index.group_by("_offset").aggregate([("_commit", "count")]).sort_by("_offset")
+    offsets, counts = each.column("_offset"), each.column("_commit_count")
+    return zip(offsets.to_pylist(), counts.to_pylist(), strict=True)
+
+
+def _column(rows: pa.Table, name: str) -> pa.ChunkedArray | pa.Array:
+    """A column of a record; what the handlers' rows lack is null."""
+    kind = RECORD.field(name).type
+    if name not in rows.column_names:
+        return pa.nulls(rows.num_rows, kind)
+    column = rows.column(name)
+    if name != "headers":
+        return column.cast(kind)
+    headers = [
+        [{"key": h["key"], "value": _bytes(h["value"])} for h in of_row or ()]
+        for of_row in column.to_pylist()
+    ]
+    return pa.array(headers, kind)
+
+
+def _bytes(value: Any) -> Any:
+    return value.encode() if isinstance(value, str) else value

@@ -1,0 +1,88 @@
+"""A Kafka topic for the rows that handlers return: at least once."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from coopconsume.errors import InvalidOption
+from coopconsume.sinks.base import arrow_schema
+from coopconsume.sinks.producer import Message, Producer
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    import pyarrow as pa
+    from pyspark.sql.types import StructType
+
+    from coopconsume.options import Options
+    from coopconsume.sinks.base import Outputs
+
+#: A header of a record that a handler returned: the record that it comes from.
+ORIGIN_HEADER = "coopconsume.origin"
+_COLUMNS = ("key", "value", "partition", "headers")
+
+
+class OutputTopic:
+    """The rows that handlers return, as records of a Kafka topic: at least once.
+
+    Columns as Spark's Kafka sink has them: ``value`` and, if wanted, ``key`` (text or bytes),
+    ``partition`` and ``headers``. Beside its headers each record has `ORIGIN_HEADER`, by which a
+    reader can tell what was written twice.
+
+    Args:
+        topic: Its name; in the cluster that is consumed.
+        schema: Of the rows, as DDL, a Spark or an Arrow schema.
+        options: Of the consumer.
+
+    Raises:
+        InvalidOption: A column is none of these, or there is no value.
+    """
+
+    hears_all: ClassVar[bool] = False
+
+    def __init__(self, topic: str, schema: str | StructType | pa.Schema, options: Options) -> None:
+        self.topic: str | None = topic
+        self._name = topic
+        self.schema = arrow_schema(schema)
+        check_columns(self.schema)
+        self._producer = Producer(options, "outputs")
+
+    def write(self, outputs: Outputs) -> None:
+        """Write records.
+
+        Raises:
+            NotAuthorized: This user may not write to the topic.
+            OutputNotWritten: Kafka did not acknowledge all of them.
+        """
+        self._producer.write(self._messages(outputs))
+
+    def _messages(self, outputs: Outputs) -> Iterator[Message]:
+        for row in outputs.table(self.schema).to_pylist():
+            origin = f"{row['_topic']}-{row['_partition']}@{row['_offset']}"
+            headers = [(h["key"], h["value"]) for h in row.get("headers") or ()]
+            yield Message(
+                self._name, _bytes(row.get("key")), _bytes(row["value"]),
+                [*headers, (ORIGIN_HEADER, origin.encode())], row.get("partition"),
+            )  # fmt: skip
+
+    def close(self) -> None:
+        """Disconnect; harmless when repeated."""
+        self._producer.close()
+
+
+def check_columns(schema: pa.Schema) -> None:
+    """Make sure that rows can be records.
+
+    Raises:
+        InvalidOption: A column is none of a record's, or there is no value.
+    """
+    odd = [name for name in schema.names if name not in _COLUMNS]
+    if odd or "value" not in schema.names:
+        raise InvalidOption(
+            "output_schema", f"columns {schema.names}",
+            "for a topic give value and, if wanted, key, partition and headers",
+        )  # fmt: skip
+
+
+def _bytes(value: Any) -> bytes | None:
+    return value.encode() if isinstance(value, str) else value

@@ -1,0 +1,84 @@
+"""A Kafka topic in which readers of committed records see each record's rows once."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, ClassVar
+
+from coopconsume.errors import MissingOption
+from coopconsume.sinks.base import arrow_schema
+from coopconsume.sinks.producer import Message
+from coopconsume.sinks.publishing import Publishing
+from coopconsume.sinks.purgatory import Purgatory
+from coopconsume.sinks.topic import ORIGIN_HEADER, check_columns
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    import pyarrow as pa
+    from pyspark.sql.types import StructType
+
+    from coopconsume.holding import Holding
+    from coopconsume.options import Options
+    from coopconsume.sinks.base import Outputs
+    from coopconsume.sinks.purgatory import Chunk
+
+
+class TransactionalTopic:
+    """The rows that handlers return, as records of a topic: once for readers of ``read_committed``.
+
+    Rows wait in a Delta table, the purgatory, until the stable offset passes their record (KIP-X,
+    "Transactional Support"). Then the owner of the partition's first key hashes writes them, in the
+    order of the offsets, in a transaction that also moves the group's offset in Kafka: so that is
+    how far the topic has got. Columns are those of `OutputTopic`.
+
+    Args:
+        topic: Its name; in the cluster that is consumed.
+        schema: Of the rows, as DDL, a Spark or an Arrow schema.
+        options: Of the consumer.
+
+    Raises:
+        InvalidOption: A column is none of these, or there is no value.
+        MissingOption: ``purgatory``, the folder of the tables in which rows wait.
+        TableUnusable: There is something else in its place.
+    """
+
+    hears_all: ClassVar[bool] = False
+
+    def __init__(self, topic: str, schema: str | StructType | pa.Schema, options: Options) -> None:
+        self.topic: str | None = topic
+        self._name = topic
+        self.schema = arrow_schema(schema)
+        check_columns(self.schema)
+        if options.purgatory is None:
+            raise MissingOption("purgatory")
+        self._purgatory = Purgatory(options.purgatory, (options.group_id, topic))
+        self._publishing: Publishing | None = None
+
+    def write(self, outputs: Outputs) -> None:
+        """Have rows wait.
+
+        Raises:
+            OutputNotWritten: Delta did not take them.
+        """
+        self._purgatory.write(outputs, self.schema)
+
+    def begin(self, holding: Holding) -> Publishing:
+        """Publish under an epoch; what was published under an earlier one has ended."""
+        self.close()
+        self._publishing = Publishing(holding, self._name, self._purgatory, self._messages)
+        return self._publishing
+
+    def close(self) -> None:
+        """Let go of connections; harmless when repeated."""
+        publishing, self._publishing = self._publishing, None
+        if publishing is not None:
+            publishing.close()
+
+    def _messages(self, chunk: Chunk) -> Iterator[Message]:
+        for row in chunk.rows.to_pylist():
+            origin = f"{row['_topic']}-{row['_partition']}@{row['_offset']}"
+            headers = [(h["key"], h["value"]) for h in row["headers"] or ()]
+            yield Message(
+                self._name, row["key"], row["value"],
+                [*headers, (ORIGIN_HEADER, origin.encode())], row["partition"],
+            )  # fmt: skip

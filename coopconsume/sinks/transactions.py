@@ -1,0 +1,99 @@
+"""A producer that writes records and the group's offsets in one transaction (KIP-98, KIP-447)."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any, Final
+
+from coopconsume.fenced.engine import EngineDoubt
+from coopconsume.fenced.kafka_channel import KafkaChannel
+from coopconsume.fenced.log import LogId
+from coopconsume.fenced.settings import Settings
+from coopconsume.sinks.producer import MOST_BYTES, apart
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from coopconsume.options import Options
+    from coopconsume.sinks.producer import Message
+
+_PREFIX: Final = "coopconsume-out"
+# Kafka's default. A batch that is larger than the topic takes is split by kafka-python, and its
+# halves are never acknowledged within a transaction.
+_BATCH_BYTES: Final = 16 << 10
+_LINGER_MS: Final = 5
+
+
+class TransactionChannel(KafkaChannel):
+    """A transactional producer of one life: after any doubt it is dropped, never used again.
+
+    Args:
+        options: Of the consumer.
+        topic: The topic that is written to.
+        transactional_id: Kafka's.
+        timeout: Seconds that a record may wait to be sent and acknowledged.
+
+    Raises:
+        EngineNotUsable: kafka-python lacks a private hook, or the brokers are older than 3.6.
+        EngineDoubt: No broker answers.
+    """
+
+    def __init__(self, options: Options, topic: str, transactional_id: str, timeout: float) -> None:
+        more = {
+            "max_request_size": MOST_BYTES, "batch_size": _BATCH_BYTES, "linger_ms": _LINGER_MS,
+            "key_serializer": apart(),
+        }  # fmt: skip
+        log = LogId(topic, "", 0)
+        super().__init__(Settings(options.kafka), log, transactional_id, timeout, more)
+
+    def send(self, messages: Iterable[Message], timeout: float) -> None:
+        """Write records within the transaction; returns when all of them are acknowledged.
+
+        Raises:
+            EngineDoubt: One of them was not, or not in time.
+        """
+        until = time.monotonic() + timeout
+        with self._telling():
+            send = self._producer.send
+            futures = [send(m.topic, m.value, m, partition=m.partition) for m in messages]
+            self._producer.flush(timeout)
+            # Each one, as an error of one batch says nothing of another.
+            offsets = [f.get(max(0.0, until - time.monotonic())).offset for f in futures]
+        if min(offsets, default=0) < 0:
+            raise EngineDoubt("a record was acknowledged without its offset")
+
+    def add_offsets(
+        self, offsets: Mapping[tuple[str, int], tuple[int, str]], group: Any, timeout: float
+    ) -> None:
+        """Make offsets of a group part of the transaction.
+
+        Args:
+            offsets: With their metadata, by topic and partition.
+            group: Its name, or what kafka-python knows of our place in it: then a member of an
+                earlier generation is refused (KIP-447).
+            timeout: Seconds.
+
+        Raises:
+            EngineDoubt: They may not be.
+        """
+        from kafka import TopicPartition
+        from kafka.structs import OffsetAndMetadata
+
+        values = {
+            TopicPartition(*tp): OffsetAndMetadata(offset, mark, -1)
+            for tp, (offset, mark) in offsets.items()
+        }
+
+        def add_offsets() -> None:
+            self._producer.send_offsets_to_transaction(values, group)
+
+        self._within(timeout, add_offsets)
+
+
+def transactional_id(group: str, topic: str, partition: int) -> str:
+    """Of whoever publishes what comes from a partition: one at a time in a group.
+
+    Each part has its length before it, so that no two have the same.
+    """
+    parts = (group, topic, str(partition))
+    return ".".join([_PREFIX, *(f"{len(part)}:{part}" for part in parts)])

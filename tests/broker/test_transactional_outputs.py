@@ -1,0 +1,281 @@
+"""Outputs in transactions on a real broker: a reader of committed records sees each one once."""
+
+from __future__ import annotations
+
+import itertools
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pytest
+
+from commits import OffsetRanges
+from coopconsume.errors import FencedMember, OutputsNotPublished
+from coopconsume.fenced.engine import EngineDoubt
+from coopconsume.holding import Holding
+from coopconsume.membership import Membership
+from coopconsume.options import Options
+from coopconsume.sinks import Outputs, TransactionalTopic
+from coopconsume.sinks.producer import Message
+from coopconsume.sinks.publishing import Publishing
+from coopconsume.sinks.purgatory import Purgatory
+from coopconsume.sinks.topic import ORIGIN_HEADER
+from coopconsume.sinks.transactions import TransactionChannel
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+pytestmark = [pytest.mark.broker]
+
+SCHEMA = pa.schema([("value", pa.string()), ("key", pa.binary())])
+
+
+class Idle:
+    """Does nothing with what is held."""
+
+    def begin(self, holding: Holding) -> None:
+        """Nothing."""
+
+    def drain(self, timeout: float) -> tuple[()]:
+        """Nothing runs."""
+        return ()
+
+    def drop(self) -> None:
+        """Nothing runs."""
+
+    def fail(self, error: BaseException) -> None:
+        """Not here."""
+
+
+class Killed(BaseException):
+    """Stands for the end of a process: nobody catches it."""
+
+
+class Process:
+    """A process that has the topic's first partition, and publishes what comes of it."""
+
+    _runs = itertools.count()
+
+    def __init__(self, options: Options, topic: str, out: str, *, publishes: bool = True) -> None:
+        self.tp = (topic, 0)
+        self.member = Membership(options, 1, Idle())
+        self.member.assign({self.tp: []}, takeover=True)
+        found = self.member.holding
+        assert found is not None
+        self.holding = found
+        self.sink = TransactionalTopic(out, SCHEMA, options)
+        if publishes:
+            self.holding.publish_by(self.sink.begin(self.holding))
+        self._ids = (f"run{next(self._runs)}-{i}" for i in itertools.count())
+
+    def do(self, *offsets: int, rows: int = 2) -> None:
+        """Do records: their rows wait, then they are committed."""
+        commit_id = next(self._ids)
+        self.sink.write(self.outputs(offsets, rows, commit_id))
+        self.holding.commit({self.tp: OffsetRanges.from_offsets(offsets)}, commit_id=commit_id)
+
+    def outputs(self, offsets: tuple[int, ...], rows: int, commit_id: str) -> Outputs:
+        """So many rows of each record."""
+        flat = [(offset, row) for offset in offsets for row in range(rows)]
+        table = pa.table(
+            {
+                "value": pa.array([f"{o}.{r}" for o, r in flat], pa.string()),
+                "key": pa.array([b"%d" % (o % 3) for o, _ in flat], pa.binary()),
+                "_part": pa.array([0] * len(flat), pa.int32()),
+                "_offset": pa.array([o for o, _ in flat], pa.int64()),
+            }
+        )
+        out = pa.BufferOutputStream()
+        with pa.ipc.new_stream(out, table.schema) as writer:
+            writer.write_table(table)
+        parts = [((self.tp,), out.getvalue().to_pybytes())]
+        return Outputs(parts, {}, self.holding.topic_ids, commit_id)
+
+    @property
+    def undone(self) -> list[int]:
+        """Offsets below 12 that the log does not have."""
+        stable = self.holding.owned[self.tp]
+        return [o for o in range(12) if o >= stable.stable and o not in stable.committed]
+
+    def leave(self) -> None:
+        """Come to an end."""
+        self.sink.close()
+        self.member.leave()
+
+
+@pytest.fixture
+def places(kafka, topic, produce, tmp_path) -> Iterator[tuple[Options, str, str]]:
+    """Options of a group, a topic of twelve records, and one for what comes of them."""
+    name, out = topic(1), topic(2)
+    produce(name, [(b"%d" % i, b"") for i in range(12)])
+    options = Options.parse(
+        {
+            "kafka.bootstrap.servers": kafka.bootstrap_servers,
+            "kafka.group.id": f"{name}-group",
+            "commitTable": str(tmp_path / "commits"),
+            "purgatory": str(tmp_path / "waiting"),
+        }
+    )
+    return options, name, out
+
+
+def seen(options: Options, out: str) -> list[str]:
+    """What a reader of committed records finds, up to the ends of the topic's partitions."""
+    from kafka import KafkaConsumer, TopicPartition
+
+    consumer = KafkaConsumer(
+        bootstrap_servers=options.kafka["bootstrap.servers"], isolation_level="read_committed",
+        enable_auto_commit=False, auto_offset_reset="earliest",
+    )  # fmt: skip
+    parts = [TopicPartition(out, p) for p in (0, 1)]
+    consumer.assign(parts)
+    ends = consumer.end_offsets(parts)
+    found: list[Any] = []
+    while any(consumer.position(tp) < ends[tp] for tp in parts):
+        found += itertools.chain.from_iterable(consumer.poll(timeout_ms=200).values())
+    consumer.close()
+    assert all(
+        dict(r.headers)[ORIGIN_HEADER].endswith(b"@" + r.value.split(b".")[0]) for r in found
+    )
+    found.sort(key=lambda r: (r.partition, r.offset))
+    of_key: dict[bytes, list[str]] = {}
+    for record in found:
+        of_key.setdefault(record.key, []).append(record.value.decode())
+    for values in of_key.values():
+        assert values == sorted(values, key=lambda v: [int(n) for n in v.split(".")])
+    return sorted((v for values in of_key.values() for v in values), key=_place)
+
+
+def _place(value: str) -> list[int]:
+    return [int(number) for number in value.split(".")]
+
+
+def rows(*offsets: int) -> list[str]:
+    """What is to be found of some records."""
+    return [f"{offset}.{row}" for offset in offsets for row in range(2)]
+
+
+def test_rows_wait_until_the_stable_offset_passes_them(places):
+    """KIP-X's example: what is done above a gap is published once the gap is filled."""
+    options, name, out = places
+    process = Process(options, name, out)
+    process.do(5, 6)
+    process.holding.mirror()
+    assert seen(options, out) == []
+    process.do(0, 1, 2, 3)
+    assert process.holding.has_unpublished
+    process.holding.mirror()
+    assert not process.holding.has_unpublished
+    assert seen(options, out) == rows(0, 1, 2, 3)
+    process.do(4)
+    process.holding.mirror()
+    assert seen(options, out) == rows(*range(7))
+    primary = process.holding.cluster.stable_primary(process.tp)
+    assert primary is not None
+    assert (primary.offset, primary.outputs) == (7, out)
+    process.leave()
+
+
+def work(process: Process, offset: int) -> None:
+    """Do a record, and publish what can be."""
+    process.do(offset)
+    process.holding.mirror()
+
+
+STEPS = [
+    (Purgatory, "write"), (Holding, "commit"), (TransactionChannel, "init"),
+    (TransactionChannel, "begin"), (TransactionChannel, "send"),
+    (TransactionChannel, "add_offsets"), (TransactionChannel, "commit"),
+]  # fmt: skip
+
+
+def test_who_wakes_late_publishes_nothing(places):
+    """Neither what it had under way when another one came, nor anything later."""
+    options, name, out = places
+    late = Process(options, name, out)
+    late.do(0)
+    late.holding.mirror()
+    (lane,) = late.holding._publishing._lanes.values()  # type: ignore[union-attr]
+    late.do(1)
+    lane.channel.begin()
+    lane.channel.send([Message(out, b"1", b"1.0", [(ORIGIN_HEADER, b"@1")])], 30.0)
+    lane.channel.add_offsets({late.tp: (2, "")}, options.group_id, 30.0)
+    heir = Process(options, name, out)
+    heir.holding.mirror()
+    with pytest.raises(EngineDoubt):
+        lane.channel.commit(30.0)
+    with pytest.raises(FencedMember):
+        late.holding.mirror()
+    heir.do(2)
+    heir.holding.mirror()
+    assert seen(options, out) == rows(0, 1, 2)
+    plain = Process(options, name, out, publishes=False)
+    plain.do(3)
+    plain.holding.mirror()
+    plain.holding.mirror_last()
+    primary = plain.holding.cluster.stable_primary(plain.tp)
+    assert primary is not None
+    assert primary.offset == 3, "what waits is passed by no plain commit"
+    with pytest.raises(OutputsNotPublished, match="--to-log"):
+        plain.holding.publish_by(Publishing(plain.holding, "other", None, list))  # type: ignore[arg-type]
+    for process in (late, heir, plain):
+        process.leave()
+
+
+def test_a_record_that_the_topic_does_not_take_is_told(places, kafka):
+    """What is before it is there, what comes after it waits, until somebody has seen to it."""
+    options, name, out = places
+    process = Process(options, name, out)
+    process.do(0)
+    process.holding.mirror()
+    process.do(1, rows=1)
+    set_largest(options, out, 60)
+    with pytest.raises(OutputsNotPublished, match=out) as refused:
+        process.holding.mirror()
+    assert refused.value.retriable
+    assert process.holding.has_unpublished
+    set_largest(options, out, 1_000_000)
+    process.holding.mirror()
+    assert seen(options, out) == [*rows(0), "1.0"]
+    process.leave()
+
+
+def set_largest(options: Options, topic: str, size: int) -> None:
+    """How large a batch of records the topic takes."""
+    from kafka.admin import ConfigResource, ConfigResourceType, KafkaAdminClient
+
+    admin = KafkaAdminClient(**options.client_config())
+    admin.alter_configs(
+        [ConfigResource(ConfigResourceType.TOPIC, topic, {"max.message.bytes": str(size)})]
+    )
+    admin.close()
+
+
+def test_a_kill_between_any_two_steps_leaves_each_row_once(places, monkeypatch):
+    """Whoever comes next goes on: nothing is lost, nothing twice, whatever was under way."""
+    options, name, out = places
+    gone = []
+    for (kind, step), before in itertools.product(STEPS, (True, False)):
+        original = getattr(kind, step)
+
+        def killed(*args, original=original, before=before, **more):
+            if not before:
+                original(*args, **more)
+            raise Killed
+
+        process = Process(options, name, out)
+        process.holding.mirror()
+        offset = process.undone[0]
+        with monkeypatch.context() as patch:
+            patch.setattr(kind, step, killed)
+            if step == "init":
+                process.holding.publish_by(process.sink.begin(process.holding))
+            with pytest.raises(Killed):
+                work(process, offset)
+        gone.append(process)
+    last = Process(options, name, out)
+    assert len(last.undone) == 1
+    work(last, last.undone[0])
+    assert seen(options, out) == rows(*range(12))
+    for process in [*gone, last]:
+        process.leave()
+    assert seen(options, out) == rows(*range(12)), "those that were killed do nothing more"
