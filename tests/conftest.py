@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
 from coopconsume.local_kafka import LocalKafka
 from coopconsume.session import local_session, stop_session
@@ -28,13 +28,18 @@ os.environ["COOPCONSUME_TEST_RUN"] = _MARK
 # The many JVMs of a run live for seconds: one that optimises what it runs takes twice their time.
 os.environ.setdefault("JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1")
 
-# A run that decides over others looks at the same examples each time; by hand they are new ones.
-settings.register_profile("steady", derandomize=True, deadline=None)
-if os.environ.get("CI"):
-    settings.load_profile("steady")
+# A run decides over what somebody changed: it looks at the same examples each time, and how long
+# they take on a busy machine decides nothing. `--hypothesis-profile=fresh` looks for new ones.
+_PATIENT = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("fresh", _PATIENT, derandomize=False)
+settings.register_profile("steady", _PATIENT, derandomize=True, database=None)
+settings.load_profile("steady")
 
 _CORES = 6
-_PATIENCE = 15.0
+_PATIENCE = 60.0
+#: The run's broker is never killed nor frozen: one that stood still for want of a processor stays
+#: in its cluster.
+_UNDISTURBED = {"broker.session.timeout.ms": 60_000}
 _names = itertools.count(1)
 
 
@@ -59,7 +64,7 @@ class Produce(Protocol):
 def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalKafka]:
     """One broker for the whole run; tests that stop or freeze a broker start their own."""
     log = tmp_path_factory.mktemp("kafka") / "broker.log"
-    with LocalKafka(log_file=log) as broker:
+    with LocalKafka(log_file=log, config=_UNDISTURBED, start_timeout=180) as broker:
         yield broker
 
 
@@ -108,8 +113,8 @@ def produce(_producer: KafkaProducer) -> Produce:
             _producer.send(topic, key=key, value=value, partition=partition)
             for key, value in records
         ]
-        _producer.flush(timeout=60)
-        return [future.get(timeout=60).offset for future in sent]
+        _producer.flush(timeout=120)
+        return [future.get(timeout=120).offset for future in sent]
 
     return write
 

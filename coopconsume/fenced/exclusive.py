@@ -21,6 +21,7 @@ from coopconsume.fenced.errors import (
 )
 from coopconsume.fenced.log import UNCHECKED
 from coopconsume.fenced.ownership import (
+    Busy,
     Fenced,
     Grant,
     KafkaStore,
@@ -217,7 +218,7 @@ class ExclusiveProducer:
 
         Raises:
             ProducerFenced: Another one has, or had, its turn; nothing of it is in the log.
-            OwnershipUnavailable: As for `check`.
+            ProducerBusy, OwnershipUnavailable: As for `check`.
             OffsetMismatch, AppendOutcomeUnknown, AppendRefused, WriterNotOpen, LogBlocked,
                 LogReplaced, LogCorrupt, LogUnavailable: As there.
         """
@@ -234,7 +235,7 @@ class ExclusiveProducer:
 
         Raises:
             ProducerFenced: Somebody else had.
-            OwnershipUnavailable: As for `check`.
+            ProducerBusy, OwnershipUnavailable: As for `check`.
             WriterNotOpen, LogBlocked, LogReplaced, LogCorrupt, LogUnavailable: As for
                 `FencedWriter.refresh`.
         """
@@ -246,6 +247,7 @@ class ExclusiveProducer:
 
         Raises:
             ProducerFenced: Somebody else had a turn meanwhile.
+            ProducerBusy: The place beside others is lost, and somebody waits to have the log alone.
             OwnershipUnavailable: The place is lost, and the registry cannot be asked.
         """
         if self._lost is not None:
@@ -333,6 +335,7 @@ class ExclusiveProducer:
 
         Raises:
             ProducerFenced: Somebody was.
+            ProducerBusy: Nobody was; but it is shared, and somebody waits to have it alone.
         """
         grant = self._grant
         if grant is None:
@@ -340,11 +343,14 @@ class ExclusiveProducer:
         shared = self.mode is AccessMode.SHARED
         mode = AccessMode.SHARED if shared else AccessMode.EXCLUSIVE
         try:
-            back = self._given(
-                self._registry.acquire(
-                    GROUP, self._resource, mode, epoch=grant.fence_epoch, topic_id=self._topic_id
-                )
+            outcome = self._registry.acquire(
+                GROUP, self._resource, mode, epoch=grant.fence_epoch, topic_id=self._topic_id
             )
+            if isinstance(outcome, Busy):
+                epoch = self._registry.show(GROUP, self._resource).fence_epoch
+                if epoch != grant.fence_epoch:  # not only waited for: somebody had it alone
+                    outcome = Fenced(outcome.owner, epoch)
+            back = self._given(outcome)
             if back.fence_epoch != grant.fence_epoch:
                 # An operator had evicted it.
                 self._registry.release(GROUP, [self._resource])

@@ -82,6 +82,7 @@ class Session(LogView):
         self._epochs = epochs
         self._shared = shared
         self._channel: Channel | None = None
+        self._late_at: int | None = None  # where a batch without an answer would count
 
     @property
     def is_open(self) -> bool:
@@ -151,7 +152,7 @@ class Session(LogView):
             self.epoch = last
         self._check_owner()
         if self._shared is not None:
-            return True
+            return self._certain(deadline)
         if self.fold.owner is not None and self.fold.owner.session == self.id:
             # Also an ``open`` record of an earlier attempt, that is in the log after all.
             return self._open(max(last, self.epoch), deadline)
@@ -170,6 +171,16 @@ class Session(LogView):
         self._check_owner()
         if self._shared is None:
             self._epochs.check(self.log, self.epoch)
+
+    def _certain(self, deadline: Deadline) -> bool:
+        """Whether no append of this session may come late and count all the same.
+
+        Where others share a filtered log nobody opens it: a record takes the place of the late one.
+        """
+        if self._late_at is None or self.offset > self._late_at:
+            return True
+        mark = [Entry(b"", MARK_KEY)]
+        return self.attempt(mark, uuid.uuid4().hex, deadline, kind="checkpoint") is not None
 
     def _check_topic(self) -> None:
         if self.is_filtered and self.is_compacted:
@@ -266,7 +277,9 @@ class Session(LogView):
         channel = self._channel
         assert channel is not None
         if self.is_filtered:
+            self._late_at = expected
             offsets = channel.append(entries, headers, deadline.left)
+            self._late_at = None
             placed = judge(offsets, expected) == "in place"
         else:
             channel.begin()

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from coopconsume.errors import CoopConsumeError
 
-_TIMEOUT: Final = 3.0
+_TIMEOUT: Final = 6.0
 #: The right that is missing where a kind of resource is refused; READ brings DESCRIBE along.
 _RIGHTS: Final = {
     "Topic": "READ",

@@ -20,8 +20,13 @@ if TYPE_CHECKING:
     from coopconsume.local_kafka import LocalKafka
 
 ROOT = Path(__file__).parents[2]
-SESSION = 5.0
-LIFE = 2.0 + 2.0  # batchTime and handlerTimeout below, and the lease
+#: Seconds that a test waits for whatever it waits for.
+PATIENCE = 100.0
+#: Seconds of the session of members that live: none is missed for want of a processor.
+SESSION = 60.0
+#: Options of a member that a test kills or freezes: the others notice soon.
+MORTAL = {"kafka.session.timeout.ms": 6_000}
+LIFE = 31.0 + 2.0  # batchTime and handlerTimeout below, and the lease
 
 
 class Process:
@@ -41,7 +46,7 @@ class Process:
         for line in self.popen.stdout:
             self._queue.put(json.loads(line))
 
-    def wait_for(self, event: str, timeout: float = 30.0, **facts: Any) -> dict[str, Any]:
+    def wait_for(self, event: str, timeout: float = PATIENCE, **facts: Any) -> dict[str, Any]:
         """The next event of a kind; earlier ones of other kinds are passed over."""
         deadline = time.monotonic() + timeout
         while True:
@@ -52,6 +57,20 @@ class Process:
             self.events.append(found)
             if found["event"] == event and facts.items() <= found.items():
                 return found
+
+    def wait_for_all(self, *events: str) -> list[dict[str, Any]]:
+        """The next event of each kind, whichever comes first."""
+        found: dict[str, dict[str, Any]] = {}
+        deadline = time.monotonic() + PATIENCE
+        while found.keys() != set(events):
+            try:
+                told = self._queue.get(timeout=max(0.01, deadline - time.monotonic()))
+            except queue.Empty:
+                raise AssertionError(f"not all of {events}; there were {self.events}") from None
+            self.events.append(told)
+            if told["event"] in events:
+                found.setdefault(told["event"], told)
+        return [found[event] for event in events]
 
     def count(self, event: str) -> int:
         """How many events of a kind there were until now."""
@@ -68,12 +87,12 @@ class Process:
     def leave(self) -> None:
         """Let it leave, and wait for its end."""
         self.say("leave")
-        self.popen.wait(30)
+        self.popen.wait(PATIENCE)
 
     def end(self) -> None:
         """End it, whatever it is doing."""
         self.popen.kill()
-        self.popen.wait(10)
+        self.popen.wait(PATIENCE)
 
 
 class Ground:
@@ -90,7 +109,7 @@ class Ground:
             "subscribe": topic,
             "commitTable": str(folder / "commits"),
             "batchTime": 1,
-            "handlerTimeout": 1,
+            "handlerTimeout": 30,
             "drainTimeout": 2,
         }
         self.group = f"{topic}-group"
@@ -109,21 +128,22 @@ class Ground:
         return self.processes[-1]
 
     def settled(self, *members: Process) -> int:
-        """The epoch under which all of some members, and they alone, have begun."""
-        deadline = time.monotonic() + 30
+        """The epoch under which all of some members, and they alone, have begun.
+
+        Epochs under which others are still there, or not all of them yet, are passed over.
+        """
+        deadline = time.monotonic() + PATIENCE
         latest = {member: member.wait_for("begin") for member in members}
         while True:
-            now = self.store.current_epoch(self.group)
-            assert now is not None
+            row = self.store.assignment(self.group)
+            assert row is not None
+            now = row.epoch
             behind = [m for m in members if latest[m]["epoch"] < now.number]
-            if not behind:
+            live = set(row.members) - set(row.fenced)
+            if not behind and live == {begin["member"] for begin in latest.values()}:
                 break
-            for member in behind:
+            for member in behind or members:
                 latest[member] = member.wait_for("begin", max(1, deadline - time.monotonic()))
-        row = self.store.assignment(self.group)
-        assert row is not None
-        live = set(row.members) - set(row.fenced)
-        assert live == {begin["member"] for begin in latest.values()}
         ranges: dict[int, list[KeyRange]] = {}
         for begin in latest.values():
             for _, partition, first, last in begin["shares"]:

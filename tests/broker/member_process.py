@@ -1,8 +1,9 @@
 """A member of a group without Spark, as a program: it joins, commits, and tells what happens.
 
 Started with a JSON of its options; each line it prints is an event as JSON, each line it reads is
-a command: ``commit N`` (under what it holds), ``leave``. With ``freezes_as_leader`` it stops
-itself by SIGSTOP once, between Kafka's telling it to lead and its opening the epoch.
+a command: ``commit N`` (under what it holds), ``commit N EPOCH`` (under what it held then),
+``leave``. With ``freezes_as_leader`` it stops itself by SIGSTOP once, between Kafka's telling it to
+lead and its opening the epoch.
 """
 
 from __future__ import annotations
@@ -37,10 +38,11 @@ class Teller:
 
     def __init__(self) -> None:
         self.holding: Holding | None = None
+        self.held: dict[int, Holding] = {}
 
     def begin(self, holding: Holding) -> None:
         """Tell the shares, and how long to wait for an earlier owner."""
-        self.holding = holding
+        self.holding = self.held[holding.epoch.number] = holding
         shares = [
             [s.topic, s.partition, s.key_range.first, s.key_range.last] for s in holding.shares
         ]
@@ -110,9 +112,9 @@ def main(config: dict[str, Any]) -> None:
         command, *words = line.split()
         if command == "leave":
             break
-        holding = worker.holding
+        offset, *epoch = map(int, words)
+        holding = worker.held[epoch[0]] if epoch else worker.holding
         assert holding is not None
-        offset = int(words[0])
         share = holding.shares[0]
         tp = (share.topic, share.partition)
         try:

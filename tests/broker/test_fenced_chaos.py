@@ -1,8 +1,10 @@
-"""Three writers that fight for a log, with pauses, kills and foreign records: I1 to I8 hold."""
+"""Three writers that fight for a log, with pauses, kills and foreign records: I1 to I8 hold.
+
+`make chaos-log` draws other bad luck each time, and more of it.
+"""
 
 from __future__ import annotations
 
-import os
 from typing import TYPE_CHECKING
 
 import pytest
@@ -19,9 +21,8 @@ pytestmark = pytest.mark.broker
 @pytest.mark.parametrize("visibility", ["read_committed", "filter"])
 def test_a_log_that_is_fought_for(kafka: LocalKafka, topic: TopicFactory, visibility: str) -> None:
     """Each acknowledged batch is there once, whole and in its place; what was refused is not."""
-    seed = 1 if os.environ.get("CI") else int.from_bytes(os.urandom(4))
-    rounds = Rounds(kafka, topic(), visibility, seed, whole_broker=False)
+    rounds = Rounds(kafka, topic(), visibility, seed=1, whole_broker=False)
     rounds.play(5)
-    assert rounds.verdict() == [], f"seed {seed}"
+    assert rounds.verdict() == []
     assert rounds.count("fenced") > 0
     assert rounds.count("acked") >= 13

@@ -60,7 +60,7 @@ def test_a_log_is_told_and_audited(
     ]  # fmt: skip
     assert "nothing is wrong" in called(kafka, "audit", name).stdout
     forged = KafkaProducer(bootstrap_servers=kafka.bootstrap_servers)
-    at = forged.send(name, b"x", headers=[("fw-v", b"1c")], partition=0).get(20).offset
+    at = forged.send(name, b"x", headers=[("fw-v", b"1c")], partition=0).get(60).offset
     forged.close()
     wrong = called(kafka, "audit", name)
     assert wrong.exit_code == 1
@@ -81,7 +81,7 @@ def test_what_blocks_a_log_is_told(kafka: LocalKafka, topic: TopicFactory) -> No
     )
     other.init_transactions()
     other.begin_transaction()
-    at = other.send(name, b"x", partition=0).get(20).offset
+    at = other.send(name, b"x", partition=0).get(60).offset
     told = document(kafka, "blocked", name)
     assert (told["blocked"], told["stable"], told["end"]) == (True, at, at + 1)
     (transaction,) = told["transactions"]
@@ -90,12 +90,13 @@ def test_what_blocks_a_log_is_told(kafka: LocalKafka, topic: TopicFactory) -> No
     shown = called(kafka, "blocked", name).stdout
     assert f"--topic {name} --partition 0 --start-offset {at}" in shown
     options = {"kafka.bootstrap.servers": kafka.bootstrap_servers}
-    writer = FencedWriter(options, name, timeout=1.0)
+    hasty = FencedWriter(options, name, timeout=5.0)
     with pytest.raises(LogBlocked) as blocked:
-        writer.acquire()
+        hasty.acquire()
+    hasty.close()
     assert (blocked.value.stable, blocked.value.end) == (at, at + 1)
     assert blocked.value.producers == (transaction["producer_id"],)
     other.abort_transaction()
     other.close()
-    assert writer.acquire().append([b"a"]).first_seq == 0
-    writer.close()
+    with FencedWriter(options, name) as writer:
+        assert writer.append([b"a"]).first_seq == 0

@@ -81,24 +81,26 @@ def test_a_foreign_record_before_a_batch(
 
 
 def test_foreign_records_under_way(kafka: LocalKafka, make: Make, topic: TopicFactory) -> None:
-    """While another producer writes without end, batches stay whole (H2)."""
+    """While another producer writes, batches stay whole (H2)."""
     name = topic()
     writer = make(name).acquire()
-    done = threading.Event()
+    done, turns = threading.Event(), threading.Semaphore(0)
 
     def write() -> None:
         with closing(KafkaProducer(bootstrap_servers=kafka.bootstrap_servers)) as producer:
-            while not done.is_set():
-                producer.send(name, b"foreign", partition=0).get(20)
+            while turns.acquire() and not done.is_set():
+                producer.send(name, b"foreign", partition=0).get(60)
 
     other = threading.Thread(target=write)
     other.start()
     try:
         values = [[b"%d" % (50 * k + i) for i in range(50)] for k in range(4)]
         for rows in values:
+            turns.release(40)  # during each append; without an end no append need ever get through
             writer.append(rows, expected_seq=int(rows[0]))
     finally:
         done.set()
+        turns.release()
         other.join()
     assert right(kafka, name) == [value for rows in values for value in rows]
 
@@ -205,7 +207,7 @@ def test_a_topic_that_was_made_anew(kafka: LocalKafka, make: Make, topic: TopicF
     writer.append([b"a"])
     with closing(KafkaAdminClient(bootstrap_servers=kafka.bootstrap_servers)) as admin:
         admin.delete_topics([name])
-        for _ in range(200):
+        for _ in range(1_200):
             if name not in admin.list_topics():
                 break
             threading.Event().wait(0.05)

@@ -13,7 +13,7 @@ from click.testing import CliRunner
 from assignors import MAX_KEY_HASH, KeyRange
 from coopconsume.cli import main
 from coopconsume.overview import describe_group, list_groups
-from tests.broker.group_ground import LIFE
+from tests.broker.group_ground import LIFE, MORTAL
 
 if TYPE_CHECKING:
     from click.testing import Result
@@ -39,7 +39,7 @@ def document(kafka: LocalKafka, table: object, *words: str) -> Any:
     return json.loads(result.stdout)
 
 
-def shared_by(ground: Ground, **second: str) -> tuple[Process, Process]:
+def shared_by(ground: Ground, **second: object) -> tuple[Process, Process]:
     """Two members that share the partition: one of two slots, the other with some options.
 
     The first has handed over to both, and so written the group's offset to Kafka.
@@ -80,7 +80,8 @@ def test_topics_are_opened_closed_and_described(
 def test_a_live_group_is_described(ground: Ground) -> None:
     """Members as Kafka and the log have them, shares, lag in records, epochs; and what is gone."""
     kafka, table = ground.kafka, ground.store.target
-    a, b = shared_by(ground, **{"kafka.group.instance.id": "bee", "kafka.client.id": "second"})
+    named = {"kafka.group.instance.id": "bee", "kafka.client.id": "second"}
+    a, b = shared_by(ground, **named, **MORTAL)
     begun = [process.events[-1] for process in (a, b)]
     for offset in (0, 3, 4):
         a.say(f"commit {offset}")

@@ -49,7 +49,7 @@ def _write(broker: LocalKafka, topic: str, *values: bytes) -> None:
     with closing(KafkaProducer(bootstrap_servers=broker.bootstrap_servers)) as producer:
         for value in values:
             producer.send(topic, value)
-        producer.flush(timeout=30)
+        producer.flush(timeout=120)
 
 
 def _read(broker: LocalKafka, topic: str) -> list[bytes]:
@@ -58,7 +58,7 @@ def _read(broker: LocalKafka, topic: str) -> list[bytes]:
             topic,
             bootstrap_servers=broker.bootstrap_servers,
             auto_offset_reset="earliest",
-            consumer_timeout_ms=2000,
+            consumer_timeout_ms=60_000,
         )
     ) as consumer:
         records = []
@@ -77,7 +77,7 @@ def _exists(pid: int) -> bool:
     return state != "Z"
 
 
-def _eventually(condition: Callable[[], bool], seconds: float = 10) -> bool:
+def _eventually(condition: Callable[[], bool], seconds: float = 90) -> bool:
     deadline = time.monotonic() + seconds
     while not condition():
         if time.monotonic() > deadline:
@@ -166,7 +166,7 @@ def test_death_of_the_guard_is_death_of_the_broker(tmp_path: Path) -> None:
     guard = int(Path(f"/proc/{guarded.pid}/stat").read_text().rpartition(")")[2].split()[1])
     os.kill(guard, signal.SIGKILL)
     assert _eventually(lambda: not _exists(guarded.pid))
-    assert not guarded.is_running
+    assert _eventually(lambda: not guarded.is_running)
 
 
 def test_stopped_broker_refuses_work() -> None:
@@ -219,7 +219,7 @@ def test_program_that_forgets_to_close_leaves_nothing() -> None:
         "print(broker.pid, broker.log_path.parent, flush=True)\n"
     )
     pid, folder = _told(program)
-    assert program.wait(30) == 0
+    assert program.wait(120) == 0
     assert not _exists(int(pid))
     assert not Path(folder).exists()
 

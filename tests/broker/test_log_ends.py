@@ -41,7 +41,7 @@ def produce(broker: LocalKafka, count: int) -> list[int]:
     from kafka import KafkaProducer
 
     producer = KafkaProducer(bootstrap_servers=broker.bootstrap_servers)
-    offsets = [producer.send("t", value=b"v", partition=0).get(30).offset for _ in range(count)]
+    offsets = [producer.send("t", value=b"v", partition=0).get(60).offset for _ in range(count)]
     producer.close()
     return offsets
 

@@ -36,7 +36,7 @@ def records_of(kafka, topic: str, count: int):
 
     consumer = KafkaConsumer(
         topic, bootstrap_servers=kafka.bootstrap_servers, auto_offset_reset="earliest",
-        enable_auto_commit=False, consumer_timeout_ms=20_000,
+        enable_auto_commit=False, consumer_timeout_ms=90_000,
     )  # fmt: skip
     found = []
     for record in consumer:

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from coopconsume.local_kafka import LocalKafka
 
 ROOT = Path(__file__).parents[2]
-SESSION = 3.0
+SESSION = 5.0
 BATCH_TIME, HANDLER_TIMEOUT = 1.0, 2.0
 #: Seconds that a member may go on for after its group has given it up: the session, the lease and
 #: the life of a batch.
@@ -160,9 +160,9 @@ class Ground:
         for number in range(first, first + count):
             key = b"k%d" % (number * 7919 % keys)
             sent.append((key, producer.send(self.topic, key=key, value=b"", partition=0)))
-        producer.flush(timeout=60)
+        producer.flush(timeout=120)
         for key, future in sent:
-            self.produced[future.get(timeout=60).offset] = key
+            self.produced[future.get(timeout=120).offset] = key
         producer.close()
 
     # -- applications
@@ -192,7 +192,7 @@ class Ground:
         self._note(app)
         if driver_alone:
             app.popen.kill()
-            app.popen.wait(10)
+            app.popen.wait(60)
         else:
             kill_tree(app.popen)
 

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from coopconsume.local_kafka import LocalKafka
 
 ROOT = Path(__file__).parents[2]
+_PATIENCE = 120.0
 
 
 class Writer:
@@ -52,8 +53,8 @@ class Writer:
             self.popen.kill()
         assert self.popen.stdin is not None
         self.popen.stdin.close()
-        self.popen.wait(60)
-        self._reader.join(10)
+        self.popen.wait(_PATIENCE)
+        self._reader.join(_PATIENCE)
 
 
 class Rounds:
@@ -95,24 +96,33 @@ class Rounds:
 
     def wait_for(self, event: str, more: int) -> None:
         """Wait until something was told so many times more."""
-        until, target = time.monotonic() + 60, self.count(event) + more
+        until, target = time.monotonic() + _PATIENCE, self.count(event) + more
         while self.count(event) < target:
             if time.monotonic() > until:
-                raise AssertionError(f"no {event} in a minute")
+                raise AssertionError(f"no {event} in {_PATIENCE:g} s")
             time.sleep(0.02)
 
     def play(self, rounds: int, tell: Callable[[str], object] = lambda _: None) -> None:
         """Play some rounds, and end all writers."""
+        try:
+            self._play(rounds, tell)
+            for writer in self._alive:
+                writer.end(kill=False)
+        finally:
+            for writer in self._alive:
+                writer.popen.kill()
+        self._foreign.close(timeout=5)
+
+    def _play(self, rounds: int, tell: Callable[[str], object]) -> None:
         self.wait_for("acked", 3)
+        if not self.count("fenced"):  # one of them may have been alone until now
+            self.wait_for("fenced", 1)
         kinds = ["kill", "pause", "write"] + ["freeze", "restart"] * self._whole_broker
         for number in range(1, rounds + 1):
             kind = self._luck.choice(kinds)
             tell(f"round {number}: {kind}")
             getattr(self, f"_{kind}")()
             self.wait_for("acked", 2)
-        for writer in self._alive:
-            writer.end(kill=False)
-        self._foreign.close(timeout=5)
 
     def _kill(self) -> None:
         at = self._luck.randrange(3)
@@ -128,7 +138,7 @@ class Rounds:
     def _write(self) -> None:
         for _ in range(self._luck.randint(1, 50)):
             self._foreign.send(self._topic, b"foreign", partition=0)
-        self._foreign.flush(60)
+        self._foreign.flush(_PATIENCE)
 
     def _freeze(self) -> None:
         self._kafka.freeze()
@@ -157,7 +167,7 @@ class Rounds:
         options = {"kafka.bootstrap.servers": self._kafka.bootstrap_servers}
         engine = KafkaPythonEngine(Settings.parse(options))
         end = self._decided(engine)
-        rows = [row for part in engine.read(self._topic, 0, 0, end, 30) for row in part]
+        rows = [row for part in engine.read(self._topic, 0, 0, end, _PATIENCE) for row in part]
         engine.close()
         found = problems(rows, told)
         finding = audit(options, self._topic)[1].finding
@@ -165,7 +175,7 @@ class Rounds:
 
     def _decided(self, engine: KafkaPythonEngine) -> int:
         """The end of the log, after the transactions of writers that were killed timed out."""
-        until = time.monotonic() + 60
+        until = time.monotonic() + _PATIENCE
         while time.monotonic() < until:
             ends = engine.ends(self._topic, 0)
             if ends.stable == ends.end:

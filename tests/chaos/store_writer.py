@@ -29,7 +29,12 @@ def main(table: str, logbook: str, member: str, seed: int) -> None:
         epoch = store.current_epoch("g")
         for number in itertools.count():
             if epoch is None or source.random() < 0.05:
-                epoch = lead(store, member, tell)
+                try:
+                    epoch = lead(store, member, tell)
+                except CommitStoreError as error:
+                    if not error.retriable:
+                        raise
+                    tell("failed", error=str(error))
                 continue
             at = source.choice(PARTITIONS)
             first = source.randrange(10_000)
