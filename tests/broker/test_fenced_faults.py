@@ -231,7 +231,7 @@ def test_k4_k5_k6_a_broker_that_is_frozen(tmp_path_factory: pytest.TempPathFacto
     The raw client says that its commit failed, and the record is there.
     """
     log = tmp_path_factory.mktemp("frozen") / "broker.log"
-    with LocalKafka(log_file=log) as kafka:
+    with LocalKafka(log_file=log, start_timeout=180) as kafka:
         kafka.create_topic("t")
         place = Place(kafka, "t")
         raw = place.raw(request_timeout_ms=1000, max_block_ms=20_000)
@@ -244,7 +244,7 @@ def test_k4_k5_k6_a_broker_that_is_frozen(tmp_path_factory: pytest.TempPathFacto
         assert place.comes_to([0])
 
         slow = place.options | {"kafka.request.timeout.ms": "1000"}
-        writer = FencedWriter(slow, "t", timeout=30).acquire()
+        writer = FencedWriter(slow, "t", timeout=PATIENCE).acquire()
         writer.append([b"a"])
         freeze_at_commit(writer, kafka, thaw_after=2.5)
         assert writer.append([b"b"], expected_seq=1).first_seq == 1

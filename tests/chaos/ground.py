@@ -211,7 +211,7 @@ class Ground:
         """Let an application end in order."""
         assert app.popen.stdin is not None
         app.popen.stdin.close()
-        assert app.popen.wait(90) == 0, self.log_of(app)
+        assert app.popen.wait(180) == 0, self.log_of(app)
 
     def log_of(self, app: App) -> str:
         """The end of what an application has logged."""

@@ -154,3 +154,27 @@ def test_whatever_fails_the_log_is_right(clock: list[World], visibility: str, sh
         assert not found, (found, world.told)
 
     run()
+
+
+@pytest.mark.parametrize("shared", [0, 3])
+@pytest.mark.parametrize("visibility", ["read_committed", "filter"])
+def test_what_is_not_in_the_log_never_comes_late(
+    clock: list[World], visibility: str, shared: int
+) -> None:
+    """Its request is under way when it is told that the batch is not there; its place is taken."""
+    world = World(0, visibility, shared)
+    clock[:] = [world]
+    broker, writer = world.broker, world.writers[0]
+    broker.fate = lambda _: "done"
+    writer.acquire()
+    fates: dict[str, Fate] = {"append": "late", "metadata": "lost"}
+    broker.fate = lambda name: fates.get(name, "done")
+    with pytest.raises(AppendOutcomeUnknown):
+        writer.append([b"a"], batch_id="late")
+    broker.fate = lambda _: "done"
+    assert writer.resolve("late") is None
+    world.told.refused.add("late")
+    broker.deliver()
+    done = writer.append([b"b"], batch_id="next")
+    world.told.acked["next"] = (done.first_offset, done.first_seq, done.count)
+    assert not world.verdict()
