@@ -14,7 +14,6 @@ from coopconsume import accept_range_fetch
 from coopconsume.membership import Membership
 from coopconsume.options import Options
 from tests.bench.figures import Ratio, Report, take_turns
-from tests.broker.group_ground import LIFE, SESSION
 from tests.broker.group_ground import Ground as Members
 from tests.chaos.ground import Ground as Applications
 
@@ -28,6 +27,9 @@ if TYPE_CHECKING:
 _BARE = "two bare kafka-python consumers"
 _OURS = "two of our members, one partition by key range"
 _HANDLER_SECONDS = 0.005
+#: Seconds of the session of members, and of the life of a batch: its time, its handlers, the lease.
+_SESSION, _LIFE = 5.0, 1.0 + 1.0 + 2.0
+_HASTY = {"kafka.session.timeout.ms": int(1000 * _SESSION), "batchTime": 1, "handlerTimeout": 1}
 
 
 def group(ground: Ground, say: Callable[[str], None]) -> list[Report]:
@@ -132,8 +134,8 @@ def _bare_join(ground: Ground) -> float:
 def _kill(ground: Ground, say: Callable[[str], None]) -> Report:
     report = Report(
         "A member is killed",
-        f"Of two members one is killed by SIGKILL (session timeout {SESSION:g} s, life of a batch "
-        f"{LIFE:g} s): seconds from then until the other may start handlers of its keys.",
+        f"Of two members one is killed by SIGKILL (session timeout {_SESSION:g} s, life of a batch "
+        f"{_LIFE:g} s): seconds from then until the other may start handlers of its keys.",
     )
     values = []
     for turn in range(ground.turns):
@@ -141,9 +143,9 @@ def _kill(ground: Ground, say: Callable[[str], None]) -> Report:
         ground.broker.create_topic(topic, 1)
         members = Members(ground.broker, topic, ground.path("kill"))
         accept_range_fetch(members.options, [topic])
-        one = members.start()
+        one = members.start(**_HASTY)
         members.settled(one)
-        other = members.start()
+        other = members.start(**_HASTY)
         members.settled(one, other)
         other.popen.kill()
         killed = time.monotonic()
@@ -153,7 +155,7 @@ def _kill(ground: Ground, say: Callable[[str], None]) -> Report:
         for process in members.processes:
             process.end()
     report.add("survivor works on all keys", values, "s")
-    bound = SESSION + LIFE + 5
+    bound = _SESSION + _LIFE + 5
     report.notes.append(
         f"At most session timeout + life of a batch + 5 s, here {bound:g} s, are wanted; "
         f"the longest took {max(values):.1f} s."
