@@ -75,7 +75,7 @@ options = {
     "slots": 4,
 }
 consumer = CooperativeConsumer(options, spark)
-frame = consumer.poll(timeout=10)
+frame = consumer.poll(timeout=60)
 frame.select("offset", decode("key", "utf-8").alias("key"), "key_hash").show(5)
 
 # %% [markdown]
@@ -133,7 +133,7 @@ def state(query: CooperativeQuery) -> dict:
     return query.lastProgress["partitions"][0] if query.lastProgress else {"lag": 2_000}
 
 
-give_up = time.monotonic() + 60
+give_up = time.monotonic() + 300
 while state(query)["lag"] > 100 and time.monotonic() < give_up:
     time.sleep(0.1)
 
@@ -166,7 +166,7 @@ consumer.close()
 frozen.clear()
 with CooperativeConsumer(options, spark) as consumer:
     query = consumer.foreach(pay, concurrency=4).trigger(availableNow=True).start()
-    query.awaitTermination(60)
+    query.awaitTermination(300)
     handled = query.lastProgress["totals"]["handled"]
     lag = consumer.lag().first()
 

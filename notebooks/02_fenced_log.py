@@ -116,14 +116,14 @@ def apply(record: LogRecord) -> None:
 
 
 with LeaderElection(options, "settings", apply=apply, owner="one") as election:
-    leader = election.lead(timeout=60)
+    leader = election.lead(timeout=300)
     leader.append([(b"colour", b"green"), (b"size", b"large")])
     leader.append([(b"colour", b"blue")])
 
 before = dict(settings)
 settings.clear()
 with LeaderElection(options, "settings", apply=apply, owner="two") as election:
-    print(f"epoch {election.lead(timeout=60).epoch}: {settings}")
+    print(f"epoch {election.lead(timeout=300).epoch}: {settings}")
 assert settings == before == {b"colour": b"blue", b"size": b"large"}
 
 # %% [markdown]
@@ -173,7 +173,7 @@ class Replica:
                 self.process.stdin.flush()
             except OSError:
                 return None
-            self.answered.wait_for(lambda: self.answers, timeout=60)
+            self.answered.wait_for(lambda: self.answers, timeout=300)
             return self.answers.pop(0)
 
 
@@ -182,7 +182,7 @@ replicas = [Replica(name) for name in ("one", "two", "three")]
 
 
 def leading() -> Replica:
-    give_up = time.monotonic() + 60
+    give_up = time.monotonic() + 300
     while time.monotonic() < give_up:
         for replica in replicas:
             if replica.leads:
@@ -229,13 +229,13 @@ customers = [threading.Thread(target=book, args=(name,)) for name in ("anna", "b
 for customer in customers:
     customer.start()
 for _ in range(20):
-    booked.acquire(timeout=60)
+    booked.acquire(timeout=300)
 
 victim = leading()
 victim.process.kill()
 victim.process.wait()
 for customer in customers:
-    customer.join(timeout=120)
+    customer.join(timeout=300)
 print(f"{victim.name} was killed, {leading().name} went on")
 
 # %% [markdown]
@@ -266,5 +266,5 @@ for replica in replicas:
     if replica is not victim:
         replica.ask("resign")
         replica.process.stdin.close()
-        replica.process.wait(timeout=30)
+        replica.process.wait(timeout=300)
 broker.stop()

@@ -28,6 +28,9 @@ os.environ["COOPCONSUME_TEST_RUN"] = _MARK
 # The many JVMs of a run live for seconds: one that optimises what it runs takes twice their time.
 os.environ.setdefault("JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1")
 
+# By default Spark and its Python give each other up after 15 s.
+os.environ.setdefault("SPARK_AUTH_SOCKET_TIMEOUT", "300")
+
 # A run decides over what somebody changed: it looks at the same examples each time, and how long
 # they take on a busy machine decides nothing. `--hypothesis-profile=fresh` looks for new ones.
 _PATIENT = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -36,7 +39,7 @@ settings.register_profile("steady", _PATIENT, derandomize=True, database=None)
 settings.load_profile("steady")
 
 _CORES = 6
-_PATIENCE = 60.0
+_PATIENCE = 120.0
 #: The run's broker is never killed nor frozen: one that stood still for want of a processor stays
 #: in its cluster.
 _UNDISTURBED = {"broker.session.timeout.ms": 60_000}
@@ -64,14 +67,15 @@ class Produce(Protocol):
 def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalKafka]:
     """One broker for the whole run; tests that stop or freeze a broker start their own."""
     log = tmp_path_factory.mktemp("kafka") / "broker.log"
-    with LocalKafka(log_file=log, config=_UNDISTURBED, start_timeout=180) as broker:
+    with LocalKafka(log_file=log, config=_UNDISTURBED, start_timeout=300) as broker:
         yield broker
 
 
 @pytest.fixture(scope="session")
 def spark() -> Iterator[SparkSession]:
     """One Spark session of six task slots for the whole run."""
-    session = local_session("coopconsume-tests", cores=_CORES)
+    patient = {"spark.python.authenticate.socketTimeout": "300s"}
+    session = local_session("coopconsume-tests", cores=_CORES, conf=patient)
     yield session
     stop_session(session)
 
@@ -97,7 +101,7 @@ def _producer(kafka: LocalKafka) -> Iterator[KafkaProducer]:
         bootstrap_servers=kafka.bootstrap_servers, linger_ms=50, batch_size=512 * 1024
     )
     yield producer
-    producer.close(timeout=10)
+    producer.close(timeout=60)
 
 
 @pytest.fixture
@@ -113,8 +117,8 @@ def produce(_producer: KafkaProducer) -> Produce:
             _producer.send(topic, key=key, value=value, partition=partition)
             for key, value in records
         ]
-        _producer.flush(timeout=120)
-        return [future.get(timeout=120).offset for future in sent]
+        _producer.flush(timeout=300)
+        return [future.get(timeout=300).offset for future in sent]
 
     return write
 

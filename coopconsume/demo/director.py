@@ -50,7 +50,7 @@ _SMALL_WINDOW = 30_000  # a batch has a price of its own
 _SLOW_SECONDS = 0.5
 _KILL_AT = 0.7
 _MIDDLE = 0.7  # seconds after a commit, so that handlers are at work again
-_GROUP_PATIENCE = 10.0
+_GROUP_PATIENCE = 60.0
 _TOO_FAR = 0.95  # to wait longer for a sight
 
 
@@ -186,6 +186,9 @@ class Demo:
             poison_every=max(2, self._records // _POISON),
             fail_for_good_every=max(2, self._records // _HOPELESS),
             slow_seconds=_SLOW_SECONDS,
+            # It will be killed, and nobody is to wait long for what is gone.
+            handler_timeout=5.0,
+            session_timeout=8.0,
         )
         weather = stormy.handler()
         slow = slow_aircraft(
@@ -278,7 +281,10 @@ class Demo:
         standing = Standing.of(query, cluster.cluster_id, list(planned))
         self._screen.line(f"  {kill_line(processes, standing, self._records)}")
         started = time.monotonic()
-        again = self._start(stack, folder, "job-again", (query,), load=False)
+        patient = replace(
+            query, handler_timeout=Query.handler_timeout, session_timeout=Query.session_timeout
+        )
+        again = self._start(stack, folder, "job-again", (patient,), load=False)
         again.go(self._address)
         events = again.events()
         self._screen.status("starting Spark again", force=True)
@@ -364,7 +370,7 @@ class Demo:
 
 def _delete(servers: str, topic: str, groups: list[str]) -> None:
     """Take out of another cluster what the demo put in."""
-    from kafka import KafkaAdminClient
+    from kafka.admin import KafkaAdminClient, MemberToRemove
 
     admin = KafkaAdminClient(bootstrap_servers=servers)
     try:
@@ -372,7 +378,10 @@ def _delete(servers: str, topic: str, groups: list[str]) -> None:
             admin.delete_topics([topic])
         until = time.monotonic() + _GROUP_PATIENCE
         while groups and time.monotonic() < until:
-            # A member that was killed is in its group until its session ends.
+            for name, group in admin.describe_groups(groups).items():
+                # A member that was killed is in its group until its session ends.
+                left = [MemberToRemove(member["member_id"]) for member in group["members"]]
+                admin.remove_group_members(name, left)
             answers = admin.delete_groups(groups)
             groups = [group for group, answer in answers.items() if "NonEmpty" in str(answer)]
             time.sleep(0.5 if groups else 0.0)

@@ -55,6 +55,10 @@ class Query:
         fail_for_good_every: Likewise.
         slow_tail: Likewise.
         slow_seconds: Likewise.
+        handler_timeout: Seconds that a handler may take beyond that. Whoever goes on after a kill
+            has to wait for it.
+        session_timeout: Seconds after which Kafka takes a member that is not heard of for gone;
+            brokers allow no less than 6 by default.
     """
 
     group: str
@@ -66,6 +70,8 @@ class Query:
     fail_for_good_every: int = 0
     slow_tail: str | None = None
     slow_seconds: float = 0.0
+    handler_timeout: float = 60.0
+    session_timeout: float = 45.0
 
     def handler(self) -> DemoHandler:
         """What handles its records."""
@@ -167,9 +173,8 @@ def _run_query(
         "commitTable": query.commits,
         "slots": settings.slots,
         "batchTime": query.batch_time,
-        "handlerTimeout": "3 seconds",
-        # A killed driver is missed soon; brokers allow no shorter session by default.
-        "kafka.session.timeout.ms": "6000",
+        "handlerTimeout": query.handler_timeout,
+        "kafka.session.timeout.ms": int(1000 * query.session_timeout),
         "maxOffsetsPerTrigger": query.window,
     }
     with CooperativeConsumer(options, spark) as consumer:

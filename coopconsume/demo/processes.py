@@ -9,7 +9,7 @@ import subprocess
 import time
 from pathlib import Path
 
-_GONE_TIMEOUT = 10.0
+_GONE_TIMEOUT = 60.0
 _LOOK_EVERY = 0.01
 
 
@@ -28,7 +28,7 @@ def kill_tree(child: subprocess.Popen[str]) -> int:
     """End a child and all its descendants by SIGKILL; returns how many when none is left.
 
     Raises:
-        TimeoutError: One of them is still there after ten seconds.
+        TimeoutError: One of them is still there after a minute.
     """
     tree: list[int] = []
     # Stopped first, so that none of them can start another unseen; again until no new one shows.

@@ -53,7 +53,10 @@ def test_a_notebook_runs_from_top_to_bottom(stem: str, tmp_path: Path) -> None:
     """Every cell ends without an error, and the pictures are drawn."""
     notebook = _read(stem)
     where = {"metadata": {"path": str(tmp_path)}}
-    NotebookClient(notebook, timeout=180, kernel_name="python3", resources=where).execute()
+    client = NotebookClient(
+        notebook, timeout=600, startup_timeout=300, kernel_name="python3", resources=where
+    )
+    client.execute()
     shown = [
         output
         for cell in notebook.cells

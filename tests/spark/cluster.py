@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
 #: On few cores a short run's time goes to the compiler otherwise. Executors inherit them.
 JVM_OPTIONS = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
-_START_TIMEOUT = 60.0
-_END_TIMEOUT = 20.0
+_START_TIMEOUT = 300.0
+_END_TIMEOUT = 120.0
 _LOOK_EVERY = 0.02
 _EXECUTOR = "org.apache.spark.executor.CoarseGrainedExecutorBackend"
 
@@ -42,7 +42,7 @@ class StandaloneCluster:
 
     def status(self) -> dict[str, Any]:
         """What the master tells of its workers and applications."""
-        with urllib.request.urlopen(self._status, timeout=5) as answer:
+        with urllib.request.urlopen(self._status, timeout=60) as answer:
             found: dict[str, Any] = json.load(answer)
         return found
 

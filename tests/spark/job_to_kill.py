@@ -54,7 +54,10 @@ class FailsSometimes:
 
 
 def main(config: dict) -> None:
-    """Drain the topic, or be killed at it; wait for a line, so that Spark can be up before."""
+    """Drain the topic, or be killed at it; wait for a line, so that Spark can be up before.
+
+    One that is to be killed does not end by itself, however late the kill.
+    """
     spark = local_session("to-be-killed", cores=6)
     if not sys.stdin.readline():
         return
@@ -72,7 +75,9 @@ def main(config: dict) -> None:
             output_mode=config.get("mode", "append"),
             dead_letter=config.get("dead"),
         )
-        query.trigger(availableNow=True).start().awaitTermination()
+        if not config.get("endless"):
+            query.trigger(availableNow=True)
+        query.start().awaitTermination()
     spark.stop()
 
 

@@ -11,7 +11,15 @@ from coopconsume.cluster import Cluster
 from coopconsume.errors import DataLoss, ExternalReset, TopicNotFound, TopicReplaced
 from coopconsume.history import check, read_history
 from coopconsume.options import Options
-from tests.spark.support import Recorded, Sleep, done_book, options, pending_book, until
+from tests.spark.support import (
+    PATIENCE,
+    Recorded,
+    Sleep,
+    done_book,
+    options,
+    pending_book,
+    until,
+)
 
 pytestmark = [pytest.mark.spark, pytest.mark.broker]
 
@@ -20,7 +28,7 @@ def test_a_broker_that_is_killed_and_comes_back_loses_nothing(spark, tmp_path):
     """The job waits for its broker, whatever it was doing, and ends with every record done."""
     from kafka import KafkaProducer
 
-    with LocalKafka() as broker:
+    with LocalKafka(start_timeout=PATIENCE) as broker:
         broker.create_topic("t", 2)
         producer = KafkaProducer(bootstrap_servers=broker.bootstrap_servers, linger_ms=20)
         produced: dict = {("t", 0): {}, ("t", 1): {}}
@@ -28,16 +36,15 @@ def test_a_broker_that_is_killed_and_comes_back_loses_nothing(spark, tmp_path):
             sent = producer.send("t", key=b"k%d" % (i % 60), partition=i % 2)
             produced["t", i % 2][i // 2] = b"k%d" % (i % 60)
         producer.flush()
-        assert sent.get(10).offset == 599
+        assert sent.get(PATIENCE).offset == 599
         producer.close()
         opts = options(
-            broker, tmp_path, "t", batchTime=1, handlerTimeout=5, maxOffsetsPerTrigger=300
+            broker, tmp_path, "t", batchTime=1, handlerTimeout=10, maxOffsetsPerTrigger=300
         )
         group = opts["kafka.group.id"]
         with CooperativeConsumer(opts, spark) as consumer:
             query = consumer.foreach(Recorded(tmp_path / "history", Sleep(0.005))).start()
-            while query.lastProgress is None:
-                time.sleep(0.05)
+            until(lambda: query.lastProgress)
             broker.kill()
             time.sleep(2)
             broker.restart()
@@ -71,15 +78,15 @@ def test_a_topic_that_is_made_anew_is_told_by_its_id(spark, kafka, topic, produc
         query = consumer.foreach(Recorded(tmp_path / "history")).start()
         query.processAllAvailable()
         admin.delete_topics([name])
-        until(lambda: name not in admin.list_topics(), 20)
+        until(lambda: name not in admin.list_topics())
         kafka.create_topic(name, 1)
         admin.close()
         produce(name, [(b"new", b"") for _ in range(5)])
         if fail:
             with pytest.raises((TopicNotFound, TopicReplaced), match=name):
-                query.awaitTermination(60)
+                query.awaitTermination(PATIENCE)
             return
-        until(lambda: handled(tmp_path / "history").count(b"new") == 5, 60)
+        until(lambda: handled(tmp_path / "history").count(b"new") == 5)
         query.processAllAvailable()
         query.stop()
         (row,) = consumer.committed().collect()
@@ -100,7 +107,7 @@ def test_deleted_records_stop_the_job_or_are_reported(spark, kafka, topic, produ
     produce(name, [(b"k", b"") for _ in range(20)])
     opts = options(kafka, tmp_path, name)
     with CooperativeConsumer(opts, spark) as consumer:
-        frame = consumer.poll(10)
+        frame = consumer.poll(PATIENCE)
         consumer.commit(frame.where("offset in (0, 1, 5)"))
     admin = KafkaAdminClient(bootstrap_servers=kafka.bootstrap_servers)
     admin.delete_records({TopicPartition(name, 0): 8})
@@ -111,7 +118,7 @@ def test_deleted_records_stop_the_job_or_are_reported(spark, kafka, topic, produ
     opts["failOnDataLoss"] = "false"
     with CooperativeConsumer(opts, spark) as consumer:
         query = consumer.foreach(Recorded(tmp_path / "history")).trigger(availableNow=True).start()
-        assert query.awaitTermination(60)
+        assert query.awaitTermination(PATIENCE)
         (row,) = consumer.lag().collect()
         assert (row["stable_offset"], row["lag"]) == (20, 0)
     assert sorted(c.offset for c in read_history(tmp_path / "history")) == list(range(8, 20))
@@ -123,7 +130,7 @@ def test_an_offset_moved_by_kafkas_tools_is_noticed(spark, kafka, topic, produce
     produce(name, [(b"k", b"") for _ in range(10)])
     opts = options(kafka, tmp_path, name) | {"kafka.group.id": name}
     with CooperativeConsumer(opts, spark) as consumer:
-        consumer.commit(consumer.poll(10))
+        consumer.commit(consumer.poll(PATIENCE))
     tool = kafka.run_tool(
         "org.apache.kafka.tools.consumer.group.ConsumerGroupCommand",
         "--bootstrap-server", kafka.bootstrap_servers, "--group", name, "--topic", name,
@@ -134,7 +141,7 @@ def test_an_offset_moved_by_kafkas_tools_is_noticed(spark, kafka, topic, produce
         consumer.subscribe()
     assert (reset.value.primary, reset.value.stable) == (4, 10)
     with CooperativeConsumer(opts | {"onExternalReset": "honour"}, spark) as consumer:
-        assert sorted(r["offset"] for r in consumer.poll(10).collect()) == list(range(4, 10))
+        assert sorted(r["offset"] for r in consumer.poll(PATIENCE).collect()) == list(range(4, 10))
 
 
 def test_a_group_that_existed_before_starts_where_it_stood(spark, kafka, topic, produce, tmp_path):
@@ -151,7 +158,7 @@ def test_a_group_that_existed_before_starts_where_it_stood(spark, kafka, topic, 
     plain.close()
     opts = options(kafka, tmp_path, name) | {"kafka.group.id": name}
     with CooperativeConsumer(opts, spark) as consumer:
-        assert sorted(r["offset"] for r in consumer.poll(10).collect()) == [6, 7, 8, 9]
+        assert sorted(r["offset"] for r in consumer.poll(PATIENCE).collect()) == [6, 7, 8, 9]
 
 
 def test_compacted_and_aborted_records_hold_nothing_back(spark, kafka, topic, tmp_path):
@@ -177,7 +184,7 @@ def test_compacted_and_aborted_records_hold_nothing_back(spark, kafka, topic, tm
             producer.commit_transaction()
     producer.close()
     with KafkaProducer(bootstrap_servers=kafka.bootstrap_servers) as plain:
-        end = plain.send(name, key=b"last", value=b"").get(30).offset + 1  # rolls the segment
+        end = plain.send(name, key=b"last", value=b"").get(PATIENCE).offset + 1  # rolls the segment
     reader = KafkaConsumer(
         bootstrap_servers=kafka.bootstrap_servers, isolation_level="read_committed"
     )
@@ -191,10 +198,10 @@ def test_compacted_and_aborted_records_hold_nothing_back(spark, kafka, topic, tm
             found += reader.poll(500).get(tp, [])
         return [record.offset for record in found]
 
-    until(lambda: len(left()) < 21, 90)  # 20 were committed, and one was sent plainly
+    until(lambda: len(left()) < 21)  # 20 were committed, and one was sent plainly
     with CooperativeConsumer(options(kafka, tmp_path, name), spark) as consumer:
         query = consumer.foreach(Recorded(tmp_path / "history")).trigger(availableNow=True).start()
-        assert query.awaitTermination(90)
+        assert query.awaitTermination(PATIENCE)
         (row,) = consumer.committed().collect()
         assert (row["stable_offset"], row["committed_above"]) == (end, 0)
     calls = [call.offset for call in read_history(tmp_path / "history")]

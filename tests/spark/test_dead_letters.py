@@ -10,7 +10,7 @@ from coopconsume import CooperativeConsumer, Reject, RetryPolicy
 from coopconsume.dead_letters.choice import Choice
 from coopconsume.dead_letters.desk import Desk
 from coopconsume.history import check, read_history
-from tests.spark.support import Recorded, done_book, options, pending_book, until
+from tests.spark.support import PATIENCE, Recorded, done_book, options, pending_book, until
 
 pytestmark = [pytest.mark.spark, pytest.mark.broker]
 
@@ -58,7 +58,7 @@ def test_parked_keys_wait_until_somebody_decides(spark, kafka, topic, tmp_path):
 
     with CooperativeConsumer(opts, spark) as consumer:
         query = job(consumer).trigger(availableNow=True).start()
-        assert query.awaitTermination(60), "parked keys do not keep a job from its end"
+        assert query.awaitTermination(PATIENCE), "parked keys do not keep a job from its end"
         (partition,) = query.lastProgress["partitions"]
         assert (partition["stableOffset"], partition["parked"], partition["pending"]) == (3, 2, 12)
         assert partition["blocker"]["dueInSeconds"] is None

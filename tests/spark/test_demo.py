@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +15,8 @@ import pytest
 from coopconsume.demo.processes import kill_tree, process_tree
 from coopconsume.demo.story import slow_aircraft
 from coopconsume.demo.topic import planned_records
-from tests.spark.support import until
+from tests.spark.cluster import is_there
+from tests.spark.support import PATIENCE, until
 
 if TYPE_CHECKING:
     from kafka import KafkaAdminClient
@@ -37,11 +37,10 @@ def start(folder: Path, *arguments: str) -> subprocess.Popen[str]:
     )  # fmt: skip
 
 
-@pytest.mark.timeout(200)
 def test_the_books_balance_and_nothing_is_left(tmp_path: Path) -> None:
     """One line of JSON with all figures, four acts in words, an empty temporary folder."""
     demo = start(tmp_path, "--json")
-    out, said = demo.communicate(timeout=180)
+    out, said = demo.communicate(timeout=600)
     assert demo.returncode == 0, said
     (line,) = out.splitlines()
     figures: dict[str, Any] = json.loads(line)
@@ -61,25 +60,19 @@ def test_the_books_balance_and_nothing_is_left(tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.timeout(60)
 def test_ctrl_c_ends_the_demo_with_all_it_has_started(tmp_path: Path) -> None:
     """Broker, job, JVMs and files go with it, and the exit code is 130."""
     demo = start(tmp_path)
-    deadline = time.monotonic() + 40
-    while len(tree := process_tree(demo.pid)) < 4:
-        assert time.monotonic() < deadline
-        time.sleep(0.1)
+    tree = until(lambda: found if len(found := process_tree(demo.pid)) >= 4 else None)
     os.kill(demo.pid, signal.SIGINT)
-    assert demo.wait(30) == 130
+    assert demo.wait(PATIENCE) == 130
     for stream in (demo.stdout, demo.stderr):
         assert stream is not None
         stream.close()
-    alive = {int(path.name) for path in Path("/proc").glob("[0-9]*")} & set(tree)
-    assert not [pid for pid in alive if "Z" not in Path(f"/proc/{pid}/stat").read_text()]
+    until(lambda: not any(map(is_there, tree)))
     assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.timeout(120)
 def test_ctrl_c_on_another_cluster_leaves_nothing_there(kafka: LocalKafka, tmp_path: Path) -> None:
     """The topic of its own and its groups are deleted; what else the cluster has stays."""
     from kafka import KafkaAdminClient
@@ -96,12 +89,13 @@ def test_ctrl_c_on_another_cluster_leaves_nothing_there(kafka: LocalKafka, tmp_p
             break
     (topic,) = {name for name in admin.list_topics() if name.startswith("flights-")} - before
     assert topic in "".join(said), said
-    until(lambda: any(group.endswith(topic[-8:]) for group in groups(admin)), 40)
+    until(lambda: any(group.endswith(topic[-8:]) for group in groups(admin)))
     os.kill(demo.pid, signal.SIGINT)
-    assert demo.wait(40) == 130
+    assert demo.wait(PATIENCE) == 130
     for stream in (demo.stdout, demo.stderr):
         stream.close()
-    assert topic not in admin.list_topics()
+    # A broker answers for a deletion a moment before it has forgotten what was deleted.
+    until(lambda: topic not in admin.list_topics())
     assert not any(group.endswith(topic[-8:]) for group in groups(admin))
     admin.close()
     assert not list(tmp_path.iterdir())
@@ -114,12 +108,11 @@ def groups(admin: KafkaAdminClient) -> set[str]:
 
 def test_a_tree_is_killed_whole() -> None:
     """Also what has left its parent's process group, as PySpark's daemon does."""
-    script = "setsid sleep 60 & (sleep 60 & wait) & echo up; wait"
+    script = "setsid sleep 600 & (sleep 600 & wait) & echo up; wait"
     child = subprocess.Popen(["bash", "-c", script], stdout=subprocess.PIPE, text=True)
     assert child.stdout is not None
     child.stdout.readline()
-    while len(tree := process_tree(child.pid)) < 4:
-        time.sleep(0.01)
+    tree = until(lambda: found if len(found := process_tree(child.pid)) >= 4 else None)
     assert kill_tree(child) >= 4
     child.stdout.close()
     assert child.returncode == -signal.SIGKILL

@@ -12,13 +12,14 @@ from pathlib import Path
 
 import pytest
 from deltalake import DeltaTable
+from kafka.admin import KafkaAdminClient, MemberToRemove
 
 from commits import CommitStore
 from coopconsume import counted
 from coopconsume.demo.processes import kill_tree
 from coopconsume.history import Kill, check, read_history
 from tests.spark.job_to_kill import PHASES
-from tests.spark.support import done_book, options, pending_book, until
+from tests.spark.support import PATIENCE, done_book, options, pending_book, until
 
 pytestmark = [pytest.mark.spark, pytest.mark.broker]
 ROOT = Path(__file__).parents[2]
@@ -43,6 +44,17 @@ def go(job: subprocess.Popen) -> None:
     job.stdin.close()
 
 
+def forget_members(kafka, group: str) -> None:
+    """Have the broker take a killed job's member for gone, as it does when its session is over.
+
+    So that sessions can be long: a slow machine is not to cost a job its membership.
+    """
+    admin = KafkaAdminClient(bootstrap_servers=kafka.bootstrap_servers)
+    members = admin.describe_groups([group])[group]["members"]
+    admin.remove_group_members(group, [MemberToRemove(one["member_id"]) for one in members])
+    admin.close()
+
+
 def written(history: Path) -> int:
     """Bytes in a history."""
     return sum(file.stat().st_size for file in history.glob("*"))
@@ -54,12 +66,17 @@ def test_killed_at_random_moments_nothing_is_lost(kafka, topic, produce, tmp_pat
     dice = random.Random(seed)
     name = topic(2)
     produced: dict = {(name, 0): {}, (name, 1): {}}
-    for partition in (0, 1):
-        records = [(b"k%d" % dice.randrange(120), b"%d" % i) for i in range(800)]
-        offsets = produce(name, records, partition)
-        produced[name, partition] = {o: k for o, (k, _) in zip(offsets, records, strict=True)}
+
+    def more(count):
+        for partition in (0, 1):
+            records = [(b"k%d" % dice.randrange(120), b"%d" % i) for i in range(count)]
+            offsets = produce(name, records, partition)
+            keys = (key for key, _ in records)
+            produced[name, partition] |= dict(zip(offsets, keys, strict=True))
+
+    more(400)
     opts = options(
-        kafka, tmp_path, name, batchTime="1 second", handlerTimeout="3 seconds",
+        kafka, tmp_path, name, batchTime="1 second", handlerTimeout="6 seconds",
         maxOffsetsPerTrigger=300,
     )  # fmt: skip
     group = opts["kafka.group.id"]
@@ -72,25 +89,27 @@ def test_killed_at_random_moments_nothing_is_lost(kafka, topic, produce, tmp_pat
     cluster = ""
     with log_path.open("w") as log, ExitStack() as stack:
 
-        def prepared() -> subprocess.Popen:
-            job = start(config, log)
+        def prepared(*, endless: bool) -> subprocess.Popen:
+            job = start(config | {"endless": endless}, log)
             stack.callback(lambda: kill_tree(job) if job.poll() is None else None)
             return job
 
-        following = prepared()
-        for _ in range(2):
-            job, following = following, prepared()
+        following = prepared(endless=True)
+        for number in range(2):
+            job, following = following, prepared(endless=number == 0)
+            more(200)  # So that there is work, however long the kill before took.
             seen = written(history)
             go(job)
-            until(lambda j=job, n=seen: written(history) > n or j.poll() is not None, 90)
+            until(lambda j=job, n=seen: written(history) > n or j.poll() is not None)
             time.sleep(dice.uniform(0.1, 1.5))
             assert job.poll() is None, log_path.read_text()[-3000:]
             kill_tree(job)
+            forget_members(kafka, group)
             (cluster,) = CommitStore.open(opts["commitTable"]).clusters(group)
             store = CommitStore.open(opts["commitTable"], cluster=cluster)
             kills.append(Kill(time.monotonic_ns(), done_book(store, group)))
         go(following)
-        assert following.wait(120) == 0, log_path.read_text()[-3000:]
+        assert following.wait(PATIENCE) == 0, log_path.read_text()[-3000:]
     store = CommitStore.open(opts["commitTable"], cluster=cluster)
     verdict = check(
         read_history(history), produced, done_book(store, group), pending_book(store, group), {},
@@ -98,13 +117,13 @@ def test_killed_at_random_moments_nothing_is_lost(kafka, topic, produce, tmp_pat
     )  # fmt: skip
     assert verdict.ok, f"seed {seed}\n{verdict}"
     assert verdict.done == 1_600
-    assert all(flying <= 2 * 300 for flying in verdict.in_flight_at_kill)
+    # Two batches at work, beside one whose commit is under way.
+    assert all(flying <= 3 * 300 for flying in verdict.in_flight_at_kill)
     rows = counted(str(tmp_path / "out"), opts["commitTable"], group)
     assert rows.num_rows == 1_600
     assert len({(r["partition"], r["offset"]) for r in rows.to_pylist()}) == 1_600
 
 
-@pytest.mark.timeout(480)
 def test_killed_at_every_phase_of_a_commit_each_output_is_there_once(
     kafka, topic, produce, tmp_path
 ):
@@ -114,7 +133,7 @@ def test_killed_at_every_phase_of_a_commit_each_output_is_there_once(
     produce(name, records)
     produced = {(name, 0): {o: key for o, (key, _) in enumerate(records)}}
     opts = options(
-        kafka, tmp_path, name, batchTime="1 second", handlerTimeout="5 seconds",
+        kafka, tmp_path, name, batchTime="1 second", handlerTimeout="6 seconds",
         maxOffsetsPerTrigger=100,
     )  # fmt: skip
     group, history, out = opts["kafka.group.id"], tmp_path / "history", str(tmp_path / "out")
@@ -143,16 +162,17 @@ def test_killed_at_every_phase_of_a_commit_each_output_is_there_once(
         for plan, marker in zip([*plans[1:], {}], markers, strict=True):
             job, following = following, prepared(plan)
             go(job)
-            until(lambda j=job, m=marker: m.exists() or j.poll() is not None, 120)
+            until(lambda j=job, m=marker: m.exists() or j.poll() is not None)
             assert job.poll() is None, log_path.read_text()[-3000:]
             kill_tree(job)
+            forget_members(kafka, group)
             (cluster,) = CommitStore.open(opts["commitTable"]).clusters(group)
             store = CommitStore.open(opts["commitTable"], cluster=cluster)
             kills.append(Kill(time.monotonic_ns(), done_book(store, group)))
             found = lying()
             assert len(found) == len(set(found)), "each record once, whenever it is looked at"
         go(following)
-        assert following.wait(120) == 0, log_path.read_text()[-3000:]
+        assert following.wait(PATIENCE) == 0, log_path.read_text()[-3000:]
     letters = counted(config["dead"], opts["commitTable"], group).to_pylist()
     dead = [letter["_offset"] for letter in letters]
     assert sorted(dead) == list(range(9, 600, 101))

@@ -10,7 +10,7 @@ import pytest
 
 from coopconsume import CooperativeConsumer, RetryPolicy, key_hash
 from coopconsume.history import read_history
-from tests.spark.support import Recorded, options, until
+from tests.spark.support import PATIENCE, Recorded, options, until
 from tests.spark.test_query import verdict_of
 
 pytestmark = [pytest.mark.spark, pytest.mark.broker]
@@ -68,7 +68,7 @@ def test_a_job_at_its_limit_waits_says_why_and_loses_nothing(
     gate.touch()
     with CooperativeConsumer(opts, spark) as consumer:
         query = consumer.foreach(handler, retry=policy).trigger(availableNow=True).start()
-        assert query.awaitTermination(120)
+        assert query.awaitTermination(PATIENCE)
         verdict = verdict_of(consumer, tmp_path, produced)
         # What did not fit when the job was stopped is done again, as was said; nothing else is.
         assert verdict.repeated_outside_flight.count == int(left), str(verdict)

@@ -7,7 +7,7 @@ from chispa import assert_df_equality
 
 from coopconsume import CooperativeConsumer, counted, create_counted_view
 from coopconsume.errors import OutputNotWritten, TopicNotFound
-from tests.spark.support import options
+from tests.spark.support import PATIENCE, options
 
 pytestmark = [pytest.mark.spark, pytest.mark.broker]
 
@@ -43,11 +43,11 @@ def test_outputs_as_dataframes(spark, kafka, topic, produce, tmp_path):
         job = consumer.foreach(two_rows, output=refuse, output_schema=schema)
         query = job.trigger(availableNow=True).start()
         with pytest.raises(OutputNotWritten, match="no room left"):
-            query.awaitTermination(60)
+            query.awaitTermination(PATIENCE)
         assert consumer.lag().first()["lag"] == 100, "nothing is committed without its outputs"
     with CooperativeConsumer(opts, spark) as consumer:
         job = consumer.foreach(two_rows, output=keep, output_schema=schema)
-        assert job.trigger(availableNow=True).start().awaitTermination(60)
+        assert job.trigger(availableNow=True).start().awaitTermination(PATIENCE)
     rows = sorted(row for of_commit in seen.values() for row in of_commit)
     assert rows == [(n, i) for n in range(0, 100, 2) for i in range(2)]
 
@@ -55,7 +55,7 @@ def test_outputs_as_dataframes(spark, kafka, topic, produce, tmp_path):
     opts |= {"kafka.group.id": f"{name}-view"}
     with CooperativeConsumer(opts, spark) as consumer:
         job = consumer.foreach(two_rows, output=out, output_schema=schema)
-        assert job.trigger(availableNow=True).start().awaitTermination(60)
+        assert job.trigger(availableNow=True).start().awaitTermination(PATIENCE)
     lost = (
         spark.read.format("delta")
         .load(out)

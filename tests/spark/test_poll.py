@@ -10,7 +10,7 @@ from coopconsume import CooperativeConsumer, TopicPartition, counted, key_hash
 from coopconsume.dead_letters.choice import Choice
 from coopconsume.dead_letters.desk import Desk
 from coopconsume.errors import MissingOption, NotPolled
-from tests.spark.support import options
+from tests.spark.support import PATIENCE, options
 
 pytestmark = [pytest.mark.spark, pytest.mark.broker]
 
@@ -43,7 +43,7 @@ def test_every_third_record_is_committed_and_the_rest_comes_back(
         rows += [(name, partition, o, k, v, key_hash(k)) for o, (k, v) in enumerate(records)]
     opts = options(kafka, tmp_path, name)
     with CooperativeConsumer(opts, spark) as consumer:
-        frame = consumer.poll(10)
+        frame = consumer.poll(PATIENCE)
         everything = spark.createDataFrame(rows, COLUMNS)
         assert_df_equality(
             frame.select(everything.columns),
@@ -75,7 +75,7 @@ def test_every_third_record_is_committed_and_the_rest_comes_back(
 
     with CooperativeConsumer(opts, spark) as consumer:
         left = [(p, o) for p in (0, 1) for o in range(sizes[p]) if o % 3]
-        rest = consumer.poll(10)
+        rest = consumer.poll(PATIENCE)
         gaps = [(name, p, o, o + 1, 2) for p in (0, 1) for o in range(1, (87, 30)[p], 3)]
         columns = "topic string, partition int, first bigint, last bigint, offsets bigint"
         assert_df_equality(consumer.gaps(), spark.createDataFrame(gaps, columns))
@@ -114,14 +114,13 @@ def test_frames_are_given_back_and_given_up(spark, kafka, topic, produce, tmp_pa
     records = [(b"k%d" % (i % 10), b"v%d" % i) for i in range(60)]
     produce(name, records)
     opts = options(kafka, tmp_path, name, maxOffsetsPerTrigger=20)
-    opts |= {"kafka.session.timeout.ms": 30_000}
     with CooperativeConsumer(opts, spark) as consumer:
-        frame = consumer.poll(60)
+        frame = consumer.poll(PATIENCE)
         with pytest.raises(MissingOption, match="deadLetter"):
             consumer.reject(frame, reason="no")
     opts |= {"deadLetter": str(tmp_path / "dead")}
     with CooperativeConsumer(opts, spark) as consumer:
-        frame = consumer.poll(60).select("topic", "partition", "offset", "key", "key_hash")
+        frame = consumer.poll(PATIENCE).select("topic", "partition", "offset", "key", "key_hash")
         assert in_key_order(frame) == [(0, o) for o in range(20)]
         consumer.retry(frame.where("key = 'k3'"), delay=1_000, reason=F.lit("the bank sleeps"))
         consumer.retry(frame.where("key = 'k4'"), delay=0)
@@ -134,10 +133,10 @@ def test_frames_are_given_back_and_given_up(spark, kafka, topic, produce, tmp_pa
         (answer,) = consumer.commit(rest).values()
         assert (answer.stable_offset, answer.committed) == (3, 12)
 
-        again = consumer.poll(60)
+        again = consumer.poll(PATIENCE)
         assert in_key_order(again) == [(0, 4), (0, 14)], "what is due comes first, alone"
         consumer.commit(again)
-        new = consumer.poll(60)
+        new = consumer.poll(PATIENCE)
         assert in_key_order(new) == [(0, o) for o in range(20, 40) if o % 10 not in (3, 7)]
         consumer.commit(new)
         letters = counted(*(opts[n] for n in ("deadLetter", "commitTable", "kafka.group.id")))
@@ -151,12 +150,12 @@ def test_frames_are_given_back_and_given_up(spark, kafka, topic, produce, tmp_pa
     desk = Desk(opts)
     desk.carry_out("discard", desk.plan(Choice(key=b"k7")))
     with CooperativeConsumer(opts, spark) as consumer:
-        held = consumer.poll(60)
+        held = consumer.poll(PATIENCE)
         assert in_key_order(held) == [(0, 17)], "gaps of the key that was let go, and of no other"
         consumer.commit(held)
         found = []
         while len(found) < 20:
-            frame = consumer.poll(60)
+            frame = consumer.poll(PATIENCE)
             found += in_key_order(frame)
             consumer.commit(frame)
         assert sorted(found) == [(0, o) for o in [27, 37, *range(40, 60)] if o % 10 != 3]

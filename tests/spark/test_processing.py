@@ -4,14 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import os
-import time
 
 import pytest
 
 from coopconsume import CooperativeConsumer, Reject, Retry, RetryPolicy, counted, current_slot
 from coopconsume.errors import InvalidOption
 from coopconsume.history import Kill, Recorder, check, read_history
-from tests.spark.support import Recorded, done_book, options, pending_book, until
+from tests.spark.support import (
+    PATIENCE,
+    Recorded,
+    done_book,
+    options,
+    pending_book,
+    until,
+)
 
 pytestmark = [pytest.mark.spark, pytest.mark.broker]
 
@@ -47,14 +53,14 @@ def test_coroutines_by_the_hundred_keep_the_order_of_keys(spark, kafka, topic, p
     records = [(b"k%d" % (i * 7919 % 700), b"") for i in range(2_400)]
     produced = {(name, 0): {o: key for o, (key, _) in enumerate(records)}}
     produce(name, records)
-    opts = options(kafka, tmp_path, name, slots=2, batchTime=20)
+    opts = options(kafka, tmp_path, name, slots=2, batchTime=60)
     out = str(tmp_path / "out")
     with CooperativeConsumer(opts, spark) as consumer:
         query = consumer.foreach(
             Slowly(tmp_path / "history"), concurrency=300, output=out, output_schema="n bigint",
-            retry=RetryPolicy(timeout=3.0, backoff=0.1),
+            retry=RetryPolicy(timeout=8.0, backoff=0.1),
         ).trigger(availableNow=True).start()  # fmt: skip
-        assert query.awaitTermination(120)
+        assert query.awaitTermination(PATIENCE)
         verdict = verdict_of(consumer, tmp_path, produced)
         assert verdict.ok, str(verdict)
         assert (verdict.done, verdict.calls) == (2_400, 2_406)
@@ -64,7 +70,7 @@ def test_coroutines_by_the_hundred_keep_the_order_of_keys(spark, kafka, topic, p
 
 
 class Kills:
-    """One record ends its worker whenever it is handled, and leaves a note of when."""
+    """One record ends its worker whenever it is handled, and leaves a note of it."""
 
     def __init__(self, folder) -> None:
         self.recorder = Recorder(str(folder / "history"))
@@ -75,15 +81,19 @@ class Kills:
         call = self.recorder.started(record, current_slot())
         if record.offset == 41:
             self.recorder.finished(call, "retry", "killed")
-            with open(f"{self.notes}/{time.monotonic_ns()}-{os.getpid()}.kill", "w"):
+            with open(f"{self.notes}/{os.getpid()}.kill", "w"):
                 os._exit(9)
         self.recorder.finished(call)
 
 
 def kills_in(folder):
-    """What the notes say; the worker's other threads get a moment to die with it."""
-    notes = [path.stem.split("-") for path in folder.glob("*.kill")]
-    return [Kill(int(at) + 50_000_000, {}, frozenset({int(pid)})) for at, pid in notes]
+    """What the notes say; a worker went right after the last that its threads wrote."""
+    last: dict[int, int] = {}
+    for call in read_history(folder / "history"):
+        pid = int(call.process.split("-")[0])
+        last[pid] = max(last.get(pid, 0), call.start_ns, call.end_ns or 0)
+    pids = [int(path.stem) for path in folder.glob("*.kill")]
+    return [Kill(last[pid], {}, frozenset({pid})) for pid in pids]
 
 
 def test_a_record_that_kills_its_workers_becomes_a_dead_letter(
@@ -94,14 +104,14 @@ def test_a_record_that_kills_its_workers_becomes_a_dead_letter(
     records = [(b"k%d" % (i % 40), b"%d" % i) for i in range(200)]
     produced = {(name, 0): {o: key for o, (key, _) in enumerate(records)}}
     produce(name, records)
-    opts = options(kafka, tmp_path, name, slots=2, batchTime=2, handlerTimeout=3)
+    opts = options(kafka, tmp_path, name, slots=2, batchTime=2)
     dead = str(tmp_path / "dead")
     with CooperativeConsumer(opts, spark) as consumer:
         query = consumer.foreach(
             Kills(tmp_path), concurrency=4, dead_letter=dead,
             retry=RetryPolicy(max_attempts=2, backoff=0.1),
         ).trigger(availableNow=True).start()  # fmt: skip
-        assert query.awaitTermination(150)
+        assert query.awaitTermination(PATIENCE)
         (letter,) = counted(dead, opts["commitTable"], opts["kafka.group.id"]).to_pylist()
         assert (letter["_offset"], letter["attempts"], letter["value"]) == (41, 2, b"41")
         assert "worker" in letter["reason"]
@@ -142,7 +152,7 @@ def test_frames_of_records_are_settled_row_by_row(spark, kafka, topic, produce, 
             in_frames, max_records=25, format="pandas", dead_letter=dead, output=out,
             output_schema="n bigint, size int",
         ).trigger(availableNow=True).start()  # fmt: skip
-        assert query.awaitTermination(60)
+        assert query.awaitTermination(PATIENCE)
         assert query.lastProgress["totals"]["retries"] == 60
         lags = [row["lag"] for row in consumer.lag().collect()]
         assert lags == [0, 0]

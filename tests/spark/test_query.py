@@ -20,9 +20,19 @@ from coopconsume import (
     counted,
     key_hash,
 )
+from coopconsume.cluster import Cluster
 from coopconsume.errors import HandlerFailed, NotPolled, TopicRangeFetchNotAllowed
 from coopconsume.history import check, read_history
-from tests.spark.support import Recorded, Sleep, done_book, options, pending_book, until
+from coopconsume.options import Options
+from tests.spark.support import (
+    PATIENCE,
+    Recorded,
+    Sleep,
+    done_book,
+    options,
+    pending_book,
+    until,
+)
 
 pytestmark = [pytest.mark.spark, pytest.mark.broker]
 
@@ -51,17 +61,20 @@ def test_key_order_under_sixteen_slots_on_one_partition(spark, kafka, topic, pro
     offsets = produce(name, records)
     produced = {(name, 0): {o: k for o, (k, _) in zip(offsets, records, strict=True)}}
     handler = Recorded(tmp_path / "history", Sleep(0.002))
-    with CooperativeConsumer(options(kafka, tmp_path, name, slots=16), spark) as consumer:
+    opts = options(kafka, tmp_path, name, slots=16)
+    with CooperativeConsumer(opts, spark) as consumer:
         query = consumer.foreach(handler, concurrency=2).trigger(availableNow=True).start()
-        assert query.awaitTermination(120)
+        assert query.awaitTermination(PATIENCE)
         verdict = verdict_of(consumer, tmp_path, produced)
         assert verdict.ok, str(verdict)
         assert (verdict.done, verdict.calls) == (4_000, 4_000)
         (lag,) = consumer.lag().collect()
         assert (lag.stable_offset, lag.lag) == (4_000, 0)
-        primary = consumer.membership().cluster.primary()
-        assert primary[name, 0].offset == 4_000
-        assert primary[name, 0].ours
+    cluster = Cluster(Options.parse(opts))
+    primary = cluster.primary()
+    cluster.close()
+    assert primary[name, 0].offset == 4_000
+    assert primary[name, 0].ours
     slots = {call.slot for call in read_history(tmp_path / "history")}
     assert slots == set(range(16))
 
@@ -98,7 +111,7 @@ def test_failed_records_hold_their_key_and_no_other(spark, kafka, topic, produce
             .trigger(availableNow=True)
             .start()
         )
-        assert query.awaitTermination(120)
+        assert query.awaitTermination(PATIENCE)
         letters = counted(dead, opts["commitTable"], opts["kafka.group.id"], spark=spark)
         rows = letters.collect()
         verdict = verdict_of(
@@ -137,16 +150,22 @@ def test_pending_records_survive_a_restart_with_their_order(spark, kafka, topic,
     policy = RetryPolicy(backoff=0.3, max_backoff=0.3)
     with CooperativeConsumer(opts, spark) as consumer:
         query = consumer.foreach(Recorded(tmp_path / "history", first_fails), retry=policy).start()
-        until(lambda: query.lastProgress and query.lastProgress["totals"]["retries"] >= 2)
-        progress = query.lastProgress
-        (partition,) = progress["partitions"]
+
+        def told():
+            progress = query.lastProgress
+            if progress is None or progress["totals"]["retries"] < 2:
+                return None
+            (partition,) = progress["partitions"]
+            # Another slot may still be at its first records.
+            is_through = partition["highestDone"] >= 190 and partition["pending"] == 40
+            return partition if is_through and partition["blocker"] else None
+
+        partition = until(told)
         assert partition["stableOffset"] == 3
-        assert partition["highestDone"] >= 190
         assert partition["blocker"]["offset"] == 3
         assert partition["blocker"]["keyHash"] == key_hash(b"bad")
         assert partition["blocker"]["key"] == "bad"
         assert partition["blocker"]["behind"] == 39
-        assert partition["pending"] == 40
         query.stop()
         gaps = consumer.gaps().collect()
         assert [(g["first"], g["last"]) for g in gaps[:2]] == [(3, 3), (8, 8)]
@@ -156,7 +175,7 @@ def test_pending_records_survive_a_restart_with_their_order(spark, kafka, topic,
     with CooperativeConsumer(opts, spark) as consumer:
         query = consumer.foreach(Recorded(tmp_path / "history", succeed), retry=policy)
         query = query.trigger(availableNow=True).start()
-        assert query.awaitTermination(60)
+        assert query.awaitTermination(PATIENCE)
         verdict = verdict_of(consumer, tmp_path, produced)
         assert verdict.ok, str(verdict)
         assert verdict.done == 201
@@ -207,8 +226,8 @@ class Straggler:
         self.until = str(until)
 
     def __call__(self, record):
-        """Wait on the slow key, at most half a minute."""
-        give_up = time.monotonic() + 30
+        """Wait on the slow key, but not for ever."""
+        give_up = time.monotonic() + PATIENCE
         while record.key == b"slow" and not os.path.exists(self.until):
             if time.monotonic() > give_up:
                 raise TimeoutError("nobody came past")
@@ -219,7 +238,7 @@ def test_a_straggling_key_costs_its_own_slot_alone(spark, kafka, topic, produce,
     """While one record takes its time, the other slots' records are handled and committed."""
     name = topic(1)
     produce(name, [(b"slow", b"")] + [(b"k%d" % (i % 100), b"") for i in range(1_000)])
-    opts = options(kafka, tmp_path, name, slots=8, batchTime=20, handlerTimeout=20)
+    opts = options(kafka, tmp_path, name, slots=8, batchTime=60, handlerTimeout=600)
     released = tmp_path / "released"
     (slow_range,) = [r for r in KeyRange().split(8) if r.contains(key_hash(b"slow"))]
     beside = sum(not slow_range.contains(key_hash(b"k%d" % (i % 100))) for i in range(1_000))
@@ -231,7 +250,7 @@ def test_a_straggling_key_costs_its_own_slot_alone(spark, kafka, topic, produce,
 
         until(lambda: done() == beside)
         produce(name, [(b"k%d" % (i % 100), b"late") for i in range(1_000)])
-        until(lambda: done() == 2 * beside, 25)
+        until(lambda: done() == 2 * beside)
         released.touch()
         query.processAllAvailable()
         query.stop()
@@ -249,7 +268,11 @@ def test_records_of_an_open_transaction_are_no_holes(spark, kafka, topic, produc
 
     name = topic(1)
     producers = [
-        KafkaProducer(bootstrap_servers=kafka.bootstrap_servers, transactional_id=f"{name}-{n}")
+        KafkaProducer(
+            bootstrap_servers=kafka.bootstrap_servers,
+            transactional_id=f"{name}-{n}",
+            transaction_timeout_ms=600_000,
+        )
         for n in range(3)
     ]
     produced = {(name, 0): {}}
@@ -258,7 +281,7 @@ def test_records_of_an_open_transaction_are_no_holes(spark, kafka, topic, produc
         for _ in range(n):
             at = producer.send(name, key=key, value=b"x")
             producer.flush()
-            yield at.get(30).offset
+            yield at.get(PATIENCE).offset
 
     for producer in producers:
         producer.init_transactions()
@@ -282,7 +305,7 @@ def test_records_of_an_open_transaction_are_no_holes(spark, kafka, topic, produc
         produced[name, 0] |= dict.fromkeys(end, b"end")
         # A transaction's end is answered before its markers are written: wait until all is seen.
         cluster = consumer.membership().cluster
-        until(lambda: cluster.ends([(name, 0)])[name, 0] > end[0], 30)
+        until(lambda: cluster.ends([(name, 0)])[name, 0] > end[0])
         query.processAllAvailable()
         query.stop()
         verdict = verdict_of(consumer, tmp_path, produced)
@@ -323,7 +346,7 @@ def test_a_dying_worker_costs_its_batch_not_the_job(spark, kafka, topic, produce
             .trigger(availableNow=True)
             .start()
         )
-        assert query.awaitTermination(90)
+        assert query.awaitTermination(PATIENCE)
         (lag,) = consumer.lag().collect()
         assert lag["lag"] == 0
         assert query.lastProgress["totals"]["lostSlots"] >= 1
@@ -353,7 +376,7 @@ def test_headers_reach_the_handler(spark, kafka, topic, tmp_path, concurrency):
             tell_headers, concurrency=concurrency, output=str(tmp_path / "out"),
             output_schema="names string, stamp bigint, tombstone boolean",
         )  # fmt: skip
-        assert job.trigger(availableNow=True).start().awaitTermination(60)
+        assert job.trigger(availableNow=True).start().awaitTermination(PATIENCE)
     rows = counted(str(tmp_path / "out"), opts["commitTable"], opts["kafka.group.id"]).to_pylist()
     found = sorted((r["stamp"], r["names"], r["tombstone"]) for r in rows)
     assert found == [(1_234_567, "a=1,b=,a=2", False), (1_234_568, "", True)]
@@ -388,24 +411,26 @@ def test_what_was_polled_before_a_rebalance_comes_again(spark, kafka, topic, pro
     name = topic(1)
     produce(name, [(b"k%d" % i, b"") for i in range(40)])
     opts = options(
-        kafka, tmp_path, name, batchTime=1, handlerTimeout=1, drainTimeout="500ms"
+        kafka, tmp_path, name, batchTime=1, handlerTimeout=4, drainTimeout="500ms"
     )  # fmt: skip
     with CooperativeConsumer(opts, spark) as first, CooperativeConsumer(opts, spark) as second:
         told = Told()
         first.subscribe(listener=told)
-        frame = first.poll(10)
+        frame = first.poll(PATIENCE)
         assert frame.count() == 40
         accept_range_fetch(opts, [name])
         second.subscribe()
+        early = second.poll(0)
+        assert early.count() == 0, "the first may still be at work on what it has"
         with pytest.raises(NotPolled):
             first.commit(frame)
-        assert second.poll(0.1).count() == 0, "the first may still be at work on what it has"
+        until(lambda: len(told.events) == 3)
         whole, half = {(name, 0): [KeyRange()]}, first.assignment()
         assert told.events == [("assigned", whole), ("revoked", whole), ("assigned", half)]
         rows = {}
         for consumer in (first, second):
             (ranges,) = consumer.assignment().values()
-            again = consumer.poll(20)
+            again = consumer.poll(PATIENCE)
             rows[consumer] = {bytes(row["key"]) for row in again.collect()}
             assert all(ranges[0].contains(key_hash(key)) for key in rows[consumer])
             consumer.commit(again)
@@ -475,7 +500,7 @@ def test_a_query_that_fails_ends_alone(spark, kafka, topic, produce, tmp_path):
     with CooperativeConsumer(options(kafka, tmp_path, name), spark) as consumer:
         query = consumer.foreach(reject).start()
         with pytest.raises(HandlerFailed, match="no dead_letter"):
-            query.awaitTermination(60)
+            query.awaitTermination(PATIENCE)
         (row,) = consumer.lag().collect()
         assert row["lag"] == 10
 
@@ -503,7 +528,7 @@ def test_two_standalone_members_share_a_partition_and_prove_holes(spark, kafka, 
         accept_range_fetch(opts, [name])
         a.assign({tp: [low]})
         b.assign({tp: [high]})
-        frame = b.poll(10)
+        frame = b.poll(PATIENCE)
         mine = {bytes(row["key"]) for row in frame.collect()}
         assert mine == {k for k in (b"k%d" % i for i in range(40)) if high.contains(key_hash(k))}
         b.commit(frame)

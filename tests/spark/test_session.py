@@ -15,6 +15,7 @@ import pytest
 
 from coopconsume import jars
 from coopconsume.session import build_conf, local_session
+from tests.spark.support import PATIENCE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -140,7 +141,7 @@ def test_killed_program_leaves_neither_jvm_nor_worker(tmp_path: Path) -> None:
     assert program.stdout is not None
     jvm, scratch = program.stdout.readline().split()
     pids = tmp_path / "pids"
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + PATIENCE
     while not (pids.exists() and pids.read_text().endswith("\n")):
         assert time.monotonic() < deadline, (tmp_path / "said").read_text()
         time.sleep(0.1)
@@ -152,7 +153,7 @@ def test_killed_program_leaves_neither_jvm_nor_worker(tmp_path: Path) -> None:
     assert [line for line in said if not line.startswith(told)] == []
     program.kill()
     program.wait()
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + PATIENCE
     while any(map(_exists, processes)) or Path(scratch).parent.exists():
         assert time.monotonic() < deadline, "still there"
         time.sleep(0.1)
@@ -173,5 +174,5 @@ def test_foreign_session_is_refused_until_it_is_gone() -> None:
         "print(local_session(cores=1).conf.get('spark.master'))\n",
         stderr=subprocess.DEVNULL,
     )
-    out, _ = program.communicate(timeout=120)
+    out, _ = program.communicate(timeout=PATIENCE)
     assert out.splitlines() == [f"{len(jars.spark_jars())} local[1]", "local[1,4]"]

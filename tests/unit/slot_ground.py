@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import threading
+import time
 
 import pyarrow as pa
 
@@ -14,8 +16,37 @@ from coopconsume.slot import SlotRunner
 #: How handlers run: in the task's thread, on threads, as coroutines.
 WAYS = ["plain", "threads", "coroutines"]
 
+#: Seconds after which a test gives up waiting for its own threads.
+PATIENCE = 120.0
+
 NAMES = ["part", "offset", "key_hash", "key", "value", "timestamp"]
 TYPES = [pa.int32(), pa.int64(), pa.int64(), pa.binary(), pa.binary(), pa.int64()]
+
+
+class Together:
+    """Has handlers wait until so many of them are at work at once; then lets all pass.
+
+    Args:
+        count: How many.
+    """
+
+    def __init__(self, count):
+        self._most = count
+        self._there = threading.Event()
+        self._give_up = time.monotonic() + PATIENCE
+
+    def wait(self, at_work):
+        """For threads: so many are at work now."""
+        if at_work >= self._most:
+            self._there.set()
+        self._there.wait(max(0.0, self._give_up - time.monotonic()))
+
+    async def awaited(self, at_work):
+        """For coroutines."""
+        if at_work >= self._most:
+            self._there.set()
+        while not self._there.is_set() and time.monotonic() < self._give_up:  # noqa: ASYNC110
+            await asyncio.sleep(0.001)
 
 
 def in_way(way, handler):
@@ -44,8 +75,8 @@ def prepared(handler, rows, work=None, concurrency=1, ordering="key", **more):
     work = work or {p: PartitionWork(((0, 10**6),)) for p in parts}
     spec = BatchSpec(
         batch=0, partitions=(("t", 10), ("t", 11)), slots=(3,), work={3: work}, ordering=ordering,
-        concurrency=concurrency, batch_time=more.pop("batch_time", 30.0),
-        handler_timeout=more.pop("handler_timeout", 30.0),
+        concurrency=concurrency, batch_time=more.pop("batch_time", 300.0),
+        handler_timeout=more.pop("handler_timeout", 300.0),
         headers=False, rates=more.pop("rates", Rates()), run=more.pop("run_id", ""),
         break_after=more.pop("break_after", 0), streaks=more.pop("streaks", {}),
         gates=more.pop("gates", {}),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import os
-import socket
 import subprocess
 import sys
 from importlib import import_module
@@ -54,11 +53,8 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def closed_port() -> int:
-    """A port of this machine that nobody listens on."""
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        return int(taken.getsockname()[1])
+#: Nobody listens there; a port that was free a moment ago may be somebody's by now.
+CLOSED = "127.0.0.1:1"
 
 
 @pytest.fixture(autouse=True)
@@ -72,7 +68,7 @@ def _no_session(monkeypatch: pytest.MonkeyPatch) -> None:
 def run(folder: Path, handler: str = HANDLER, *more: str, **changed: str | None) -> Result:
     """Call ``coopconsume run`` with good options, some of them changed or left out."""
     options: dict[str, str | None] = {
-        "kafka.bootstrap.servers": f"127.0.0.1:{closed_port()}",
+        "kafka.bootstrap.servers": CLOSED,
         "kafka.group.id": "g",
         "subscribe": "orders",
         "commitTable": str(folder / "commits"),
@@ -128,7 +124,7 @@ def test_version_is_told_without_loading_spark() -> None:
     """``python -m coopconsume --version`` works, and does not pay for PySpark."""
     done = subprocess.run(
         [sys.executable, "-X", "importtime", "-m", "coopconsume", "--version"],
-        capture_output=True, text=True, timeout=60, check=False,
+        capture_output=True, text=True, timeout=600, check=False,
     )  # fmt: skip
     assert done.returncode == 0
     assert done.stdout.startswith("coopconsume ")
@@ -236,7 +232,6 @@ def test_a_wrong_retry_policy_is_wrong_usage(folder: Path, attempts: str) -> Non
     assert f"max_attempts={attempts}" in result.stderr
 
 
-@pytest.mark.timeout(60)
 def test_no_broker_is_one_sentence(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It names the address; Spark was not started for it, and no table was made."""
     monkeypatch.setattr("coopconsume.cluster._CONNECT_MS", 500)

@@ -29,23 +29,13 @@ def options() -> Iterator[dict[str, str]]:
     It is a process, as `deltalake` lets no other thread run while it asks for a table.
     """
     pytest.importorskip("moto.server")
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        port = taken.getsockname()[1]
-    command = [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)]
-    server = subprocess.Popen(command, stderr=subprocess.DEVNULL)
-    endpoint = f"http://127.0.0.1:{port}"
+    # Somebody may take a port between our look at it and the server's.
+    for _ in range(3):
+        server, endpoint = _server()
+        if _has_bucket(server, endpoint):
+            break
     try:
-        deadline = time.monotonic() + 90
-        while True:
-            try:
-                bucket = urllib.request.Request(f"{endpoint}/books", method="PUT")
-                urllib.request.urlopen(bucket, timeout=30).close()
-                break
-            except OSError:
-                assert server.poll() is None
-                assert time.monotonic() < deadline
-                time.sleep(0.1)
+        assert server.poll() is None
         yield {
             "AWS_ENDPOINT_URL": endpoint,
             "AWS_REGION": "us-east-1",
@@ -54,8 +44,32 @@ def options() -> Iterator[dict[str, str]]:
             "AWS_ALLOW_HTTP": "true",
         }
     finally:
-        server.terminate()
-        server.wait(30)
+        server.kill()
+        server.wait()
+
+
+def _server() -> tuple[subprocess.Popen[bytes], str]:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        port = taken.getsockname()[1]
+    command = [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)]
+    server = subprocess.Popen(command, stderr=subprocess.DEVNULL)
+    return server, f"http://127.0.0.1:{port}"
+
+
+def _has_bucket(server: subprocess.Popen[bytes], endpoint: str) -> bool:
+    """Whether the server came up and made a bucket; False if it ended."""
+    deadline = time.monotonic() + 300
+    while server.poll() is None:
+        try:
+            bucket = urllib.request.Request(f"{endpoint}/books", method="PUT")
+            urllib.request.urlopen(bucket, timeout=60).close()
+        except OSError:
+            assert time.monotonic() < deadline
+            time.sleep(0.1)
+        else:
+            return True
+    return False
 
 
 def test_a_bucket_keeps_commits_as_a_disk_does(options: dict[str, str]) -> None:

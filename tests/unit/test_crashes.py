@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 import os
+import threading
 import time
 
 import pytest
@@ -17,7 +18,7 @@ from coopconsume.handling import OUTLIVED
 from coopconsume.record import RetryPolicy
 from coopconsume.report import PartitionWork
 from coopconsume.suspects import Suspects
-from tests.unit.slot_ground import WAYS, done, prepared, run
+from tests.unit.slot_ground import PATIENCE, WAYS, done, prepared, run
 
 
 @pytest.fixture(autouse=True)
@@ -91,12 +92,14 @@ def test_of_several_at_work_none_is_charged_but_all_are_suspects():
 
 def slow_but_for(offset):
     """All wait; one kills the worker once another waits."""
+    waits = threading.Event()
 
     def handler(record):
         if record.offset == offset:
-            time.sleep(0.3)
+            waits.wait(PATIENCE)
             os._exit(9)
-        time.sleep(60)
+        waits.set()
+        time.sleep(600)
 
     return handler
 
@@ -105,11 +108,11 @@ def test_a_thread_that_never_ends_has_its_worker_ended_and_is_charged():
     """After its time and as much again; the others at work are not charged."""
 
     def handler(record):
-        time.sleep(60 if record.offset == 2 else 0.01)
+        time.sleep(600 if record.offset == 2 else 0.05)
 
-    rows = [(0, o, b"%d" % (o % 2)) for o in range(200)]
+    rows = [(0, o, b"%d" % (o % 2)) for o in range(400)]
     slot, batches = prepared(
-        handler, rows, concurrency=2, run_id="r4", policy=RetryPolicy(timeout=0.2, jitter=0)
+        handler, rows, concurrency=2, run_id="r4", policy=RetryPolicy(timeout=1.5, jitter=0)
     )  # fmt: skip
     assert in_a_worker(slot, batches) == OUTLIVED
     report = slot.after_a_crash(3, batches)
@@ -122,7 +125,7 @@ def test_a_thread_that_never_ends_has_its_worker_ended_and_is_charged():
 def test_what_outlives_its_batch_is_charged_too():
     """The end of a batch's life is the last time limit of all."""
     slot, batches = prepared(
-        lambda record: time.sleep(60), ROWS[:1], run_id="r5", batch_time=0.1, handler_timeout=0.2
+        lambda record: time.sleep(600), ROWS[:1], run_id="r5", batch_time=0.1, handler_timeout=0.2
     )
     assert in_a_worker(slot, batches) == OUTLIVED
     assert [f.offset for f in slot.after_a_crash(3, batches).partitions[0].failed] == [0]

@@ -132,9 +132,9 @@ def test_an_async_batch_handler_is_awaited_and_has_its_time():
     """On the event loop; past its time it is cancelled and its rows fail."""
 
     async def handler(frame):
-        await asyncio.sleep(0 if frame["offset"][0].as_py() < 4 else 60)
+        await asyncio.sleep(0 if frame["offset"][0].as_py() < 4 else 600)
 
-    report = batched(handler, policy=RetryPolicy(timeout=1.0))
+    report = batched(handler, policy=RetryPolicy(timeout=3.0))
     assert done(report) == [0, 1, 2, 3]
     assert [f.offset for f in report.partitions[0].failed] == [4, 5]
     assert report.partitions[0].failed[0].error.startswith("TimeoutError")

@@ -167,7 +167,7 @@ def test_a_forked_process_writes_a_file_of_its_own(tmp_path: Path) -> None:
         "            os._exit(0)\n"
         "    os.waitpid(child, 0)\n"
     )
-    subprocess.run([sys.executable, "-c", script, str(tmp_path)], check=True, timeout=60)
+    subprocess.run([sys.executable, "-c", script, str(tmp_path)], check=True, timeout=600)
     parent, child = read_history(tmp_path)
     assert (parent.offset, parent.outcome) == (0, "done")
     assert (child.offset, child.outcome) == (1, None)
@@ -278,5 +278,5 @@ def test_the_recorder_needs_nothing_but_the_standard_library(tmp_path: Path) -> 
         "from coopconsume.record import Record\n"
         "with Recorder(sys.argv[1]).call(Record('t', 0, 7, None, b'', 0)): pass\n"
     )
-    subprocess.run([sys.executable, "-c", script, str(tmp_path)], check=True, timeout=60)
+    subprocess.run([sys.executable, "-c", script, str(tmp_path)], check=True, timeout=600)
     assert [call.offset for call in read_history(tmp_path)] == [7]

@@ -105,7 +105,7 @@ def test_two_processes_fetch_once(repository: Path) -> None:
         )
         for _ in range(2)
     ]
-    said = [process.communicate(timeout=120) for process in both]
+    said = [process.communicate(timeout=600) for process in both]
     assert [out for out, _ in said] == ["3\n", "3\n"]
     assert sum("fetched 3 jars" in err for _, err in said) == 1
 

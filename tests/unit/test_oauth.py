@@ -118,7 +118,7 @@ def test_unsigned_tokens_say_what_was_given():
     assert said["n"] == 7
     assert said["scope"] == ["a", "b"]
     assert said["exp"] - said["iat"] == pytest.approx(60)
-    assert said["iat"] == pytest.approx(time.time(), abs=5)
+    assert said["iat"] == pytest.approx(time.time(), abs=300)
     assert made.extensions() == {"tenant": "x"}
     assert token not in repr(vars(made))
 
@@ -126,7 +126,7 @@ def test_unsigned_tokens_say_what_was_given():
 def test_a_token_is_asked_for_by_client_credentials():
     """One request of RFC 6749, in Java's manner; Spark is told the handler that does the same."""
     with serving() as endpoint:
-        endpoint.answers = [(200, {}, {"access_token": jwt(3600)})]
+        endpoint.answers = [(200, {}, {"access_token": jwt(86_400)})]
         given = options(
             'clientId="c d" clientSecret="hush/" scope="s t" extension_tenant="x"',
             **{ENDPOINT: endpoint.url},
@@ -144,7 +144,7 @@ def test_a_token_is_asked_for_by_client_credentials():
 def test_names_are_encoded_where_that_is_asked_for():
     """``sasl.oauthbearer.header.urlencode``, which some endpoints want."""
     with serving() as endpoint:
-        endpoint.answers = [(200, {}, {"access_token": jwt(3600)})]
+        endpoint.answers = [(200, {}, {"access_token": jwt(86_400)})]
         more = {ENDPOINT: endpoint.url, "kafka.sasl.oauthbearer.header.urlencode": "true"}
         provider('clientId="c d" clientSecret="hush/"', **more).token()
     told = endpoint.asked[0][0]["Authorization"].removeprefix("Basic ")
@@ -154,9 +154,9 @@ def test_names_are_encoded_where_that_is_asked_for():
 @pytest.mark.parametrize(
     ("answer", "asked"),
     [
-        ({"access_token": jwt(3600)}, 1),
+        ({"access_token": jwt(86_400)}, 1),
         ({"access_token": jwt(-1)}, 2),
-        ({"access_token": "opaque", "expires_in": 3600}, 1),
+        ({"access_token": "opaque", "expires_in": 86_400}, 1),
         ({"access_token": "opaque", "expires_in": 0}, 2),
         ({"access_token": "opaque"}, 1),
     ],
@@ -199,7 +199,7 @@ def test_an_endpoint_that_gives_no_token_is_told_of(status, headers, body, error
 def test_a_token_may_stand_in_a_file(tmp_path):
     """``file:`` as in Java; a file that is missing is named."""
     file = tmp_path / "to ken"
-    file.write_text(f"{jwt(3600)}\n")
+    file.write_text(f"{jwt(86_400)}\n")
     made = provider("", **{ENDPOINT: file.as_uri()})
     assert made.token() == file.read_text().strip()
     file.unlink()

@@ -314,8 +314,8 @@ def test_what_fails_or_takes_long_is_not_drawn() -> None:
     def fails() -> str:
         raise RuntimeError("no broker")
 
-    assert in_time(5, lambda: "drawn") == "drawn"
-    assert in_time(5, fails) is None
+    assert in_time(120, lambda: "drawn") == "drawn"
+    assert in_time(120, fails) is None
     assert in_time(0.01, never.wait) is None
     never.set()
 
@@ -324,4 +324,4 @@ def test_times_are_those_of_the_log(store: CommitStore) -> None:
     """They have a time zone and are near now."""
     store.open_epoch("g", {"a": [P0]}, previous=None)
     (event,) = overview(store, facts(store)).events
-    assert abs(datetime.now(UTC) - event.at) < timedelta(minutes=1)
+    assert abs(datetime.now(UTC) - event.at) < timedelta(minutes=15)

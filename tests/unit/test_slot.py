@@ -15,7 +15,7 @@ from coopconsume.handling import Life
 from coopconsume.record import Record, Reject, Retry, RetryPolicy
 from coopconsume.report import PartitionWork, pack_offsets, unpack_offsets
 from coopconsume.slot import current_slot, resolve_handler
-from tests.unit.slot_ground import WAYS, done, in_way, prepared, run
+from tests.unit.slot_ground import WAYS, Together, done, in_way, prepared, run
 
 
 @pytest.mark.parametrize("way", WAYS)
@@ -164,7 +164,7 @@ def test_one_record_may_always_start():
 def test_keys_run_side_by_side_and_each_in_order():
     """As many handlers run at once as asked for, never two of a key."""
     running, most, overlaps, order = set(), [0], [], {}
-    lock = threading.Lock()
+    lock, together = threading.Lock(), Together(4)
 
     def handler(record):
         with lock:
@@ -173,6 +173,8 @@ def test_keys_run_side_by_side_and_each_in_order():
             running.add(record.key)
             most[0] = max(most[0], len(running))
             order.setdefault(record.key, []).append(record.offset)
+            at_work = len(running)
+        together.wait(at_work)
         time.sleep(0.002)
         with lock:
             running.discard(record.key)
@@ -245,4 +247,4 @@ for name in {heavy}: sys.modules[name] = None
 import coopconsume.slot, coopconsume.record, coopconsume.history
 from coopconsume import Record, Reject, Retry, RetryPolicy, current_slot
 """
-    subprocess.run([sys.executable, "-c", program], check=True, timeout=60)
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=600)
