@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 
 from coopconsume.classic import cores, usable_session
+from coopconsume.closing import Closing
 from coopconsume.drawing import assignment_html, group_html, in_time
 from coopconsume.errors import AlreadyClosed, InvalidOption, MissingOption
 from coopconsume.frames import BatchHandler
@@ -18,7 +19,6 @@ from coopconsume.standing import committed_frame, gaps_frame, lag_frame
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
-    from types import TracebackType
 
     from kafka import TopicPartition
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -45,7 +45,7 @@ class _Assignment(dict["TopicPartition", "list[KeyRange]"]):
         return assignment_html(self)
 
 
-class CooperativeConsumer:
+class CooperativeConsumer(Closing):
     """Consumes Kafka cooperatively: by key range, each record committed by itself.
 
     Either poll DataFrames and commit what was done of them, or give a handler to `foreach`.
@@ -66,17 +66,6 @@ class CooperativeConsumer:
         self._membership: Membership | None = None
         self._query: CooperativeQuery | None = None
         self._closed = False
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        at: TracebackType | None,
-    ) -> None:
-        self.close()
 
     # -- what is consumed
 

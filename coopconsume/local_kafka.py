@@ -17,13 +17,13 @@ from coopconsume import _broker_config as broker_config
 from coopconsume import _broker_security as broker_security
 from coopconsume import _broker_storage as storage
 from coopconsume._broker_process import STOP_TIMEOUT, BrokerProcess, Held
+from coopconsume.closing import Closing
 from coopconsume.errors import BrokerStartFailed, BrokerStopped
 from coopconsume.jars import broker_jars
 from coopconsume.java import find_java
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-    from types import TracebackType
 
     from kafka.admin import KafkaAdminClient
 
@@ -32,7 +32,7 @@ _PORT_ATTEMPTS: Final = 3
 _POLL: Final = 0.05
 
 
-class LocalKafka:
+class LocalKafka(Closing):
     """One Kafka broker with its own controller (KRaft) on the loopback address.
 
     It never outlives the program: when that ends, by whatever means, the broker is killed, and its
@@ -259,14 +259,6 @@ class LocalKafka:
 
     def __enter__(self) -> Self:
         return self.start()
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self.close()
 
     def __repr__(self) -> str:
         where = "no port yet" if self._port is None else self.bootstrap_servers

@@ -5,10 +5,9 @@ from __future__ import annotations
 import shutil
 import sys
 import time
-from typing import TYPE_CHECKING, Self, TextIO
+from typing import TextIO
 
-if TYPE_CHECKING:
-    from types import TracebackType
+from coopconsume.closing import Closing
 
 _BAR = 24
 _PLAIN_EVERY = 10.0
@@ -16,7 +15,7 @@ _REDRAW_EVERY = 0.1
 _RATE_SPAN = 3.0
 
 
-class Screen:
+class Screen(Closing):
     """Where a command tells what goes on.
 
     Args:
@@ -52,17 +51,6 @@ class Screen:
     def close(self) -> None:
         """Take the status away."""
         self._wipe()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        at: TracebackType | None,
-    ) -> None:
-        self.close()
 
     def _wipe(self) -> None:
         if self._shown:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 
+from coopconsume.closing import Closing
 from coopconsume.fenced.deadline import Deadline
 from coopconsume.fenced.engine import EngineDoubt, make_engine
 from coopconsume.fenced.errors import LogUnavailable
@@ -14,12 +15,11 @@ from coopconsume.fenced.view import LogView
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
-    from types import TracebackType
 
     from coopconsume.fenced.engine import Engine
 
 
-class LogReader:
+class LogReader(Closing):
     """Reads a log as its rules have it, whichever way its writers made it visible.
 
     Records of transactions that were aborted are not seen, those of a filtered log that do not
@@ -134,14 +134,3 @@ class LogReader:
     def close(self) -> None:
         """Close the connections; harmless when repeated."""
         self._engine.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self.close()

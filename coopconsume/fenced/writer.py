@@ -8,6 +8,7 @@ import threading
 import uuid
 from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
 
+from coopconsume.closing import Closing
 from coopconsume.errors import InvalidOption
 from coopconsume.fenced.appender import Appender
 from coopconsume.fenced.core import entries, expectation, size_of
@@ -22,7 +23,6 @@ from coopconsume.fenced.settings import Settings, check_session
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
-    from types import TracebackType
 
     from coopconsume.fenced.core import Expected
     from coopconsume.fenced.engine import Engine
@@ -33,7 +33,7 @@ T = TypeVar("T")
 _BATCH_BYTES: Final = 1 << 20
 
 
-class FencedWriter:
+class FencedWriter(Closing):
     """Appends to one partition as its only owner, on unmodified Kafka (KIP-27, PIP-68).
 
     Taking the log fences whoever had it, and returns when all that is in it is known to be
@@ -219,14 +219,6 @@ class FencedWriter:
         except BaseException:
             self.close()
             raise
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self.close()
 
     # -- to append -----------------------------------------------------------------------------
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 import getpass
 import socket
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 
 from commits import CommitStore, OffsetRanges
+from coopconsume.closing import Closing
 from coopconsume.cluster import Cluster, primary_mark
 from coopconsume.errors import GroupActive, GroupNotFound, InvalidOption
 from coopconsume.offsets.counting import count_records
@@ -18,14 +19,13 @@ from coopconsume.options import Options
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
     from datetime import datetime
-    from types import TracebackType
 
     from pyspark.sql import SparkSession
 
     from coopconsume.offsets.standing import TopicPartition
 
 
-class OffsetAdmin:
+class OffsetAdmin(Closing):
     """The offsets of one group, without being a member of it.
 
     What moves offsets is planned first, as `Move`, and done by `execute`.
@@ -60,17 +60,6 @@ class OffsetAdmin:
         except BaseException:
             self._cluster.close()
             raise
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        at: TracebackType | None,
-    ) -> None:
-        self.close()
 
     def close(self) -> None:
         """Disconnect; harmless when repeated."""
