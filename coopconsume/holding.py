@@ -19,13 +19,8 @@ from commits import MaxIndividualCommitsReached, OffsetRanges
 from commits.offsets import MAX_OFFSET
 from coopconsume.cluster import primary_mark
 from coopconsume.crowding import affordable
-from coopconsume.errors import (
-    DataLoss,
-    ExternalReset,
-    OutputsNotPublished,
-    TopicNotFound,
-    TopicReplaced,
-)
+from coopconsume.errors import ExternalReset, OutputsNotPublished
+from coopconsume.held_logs import HeldLogs
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -97,6 +92,12 @@ class Owned:
         """Whether hash 0 is ours: its owner commits holes and the primary offset."""
         return any(key_range.contains(0) for key_range in self.ranges)
 
+    def follow(self, stable: int, committed: OffsetRanges | None = None) -> None:
+        """The commit log's stable offset is here now, or was; and this is committed, too."""
+        self.stable = max(stable, self.stable)
+        known = self.committed | committed if committed else self.committed
+        self.committed = known.clip(self.stable, MAX_OFFSET)
+
 
 @dataclass(frozen=True)
 class Tenure:
@@ -128,6 +129,10 @@ class Holding:
         write_primary: Writes the primary offsets.
         place: Our place in the group, as kafka-python's producer takes it; by default its name.
 
+    Attributes:
+        owned: What of each partition is ours.
+        logs: The partitions' logs in Kafka: where they begin and end.
+
     Raises:
         DataLoss: Records were deleted before they were done, and ``failOnDataLoss`` is true.
         ExternalReset: Somebody moved the group's offsets in Kafka, and ``onExternalReset`` is fail.
@@ -157,13 +162,15 @@ class Holding:
         # Partitions whose primary offset moves in transactions alone, and the topic of those.
         self._bound: dict[TopicPartition, str] = {}
         self._primary: dict[TopicPartition, tuple[int, float]] = {}
-        self._ends: dict[TopicPartition, int] = {}
         # A job's loop and its committing thread both read and move what is owned.
         self._lock = threading.RLock()
+        self.logs = HeldLogs(options, cluster, store, tenure, self.owned, self._lock)
         begun = time.monotonic()
         self._waits = [(share, begun + seconds) for share, seconds in tenure.waits]
         self._seen = begun
         self._load(tenure.shares)
+        self.logs.check_starts()
+        self.logs.check_ends()
 
     def _load(self, shares: Iterable[Share]) -> None:
         group, epoch = self.options.group_id, self.epoch
@@ -200,8 +207,6 @@ class Holding:
                  for p in pending.get(tp, {}).values()],
                 commits.ranges.range_count, commits.max_ranges or 0,
             )  # fmt: skip
-        self.check_log_starts()
-        self.check_log_ends()
 
     @property
     def key_ranges(self) -> dict[TopicPartition, list[KeyRange]]:
@@ -253,140 +258,6 @@ class Holding:
         waiting = [share for share, until in self._waits if until > now]
         still = sorted({*running, *waiting})
         self.store.release(self.options.group_id, self.epoch, self.member, running=still)
-
-    # -- the two ends of the logs
-
-    def check_log_starts(
-        self, unsaved: Mapping[TopicPartition, OffsetRanges] | None = None
-    ) -> dict[TopicPartition, int]:
-        """Notice records that were deleted before they were done.
-
-        Args:
-            unsaved: What is done besides, and on its way into the commit log.
-
-        Returns:
-            Log starts that lie above a stable offset; the commit log has followed them.
-
-        Raises:
-            DataLoss: There are some, and ``failOnDataLoss`` is true.
-        """
-        starts = self.cluster.log_starts(self.owned)
-        passed: dict[TopicPartition, int] = {}
-        for tp, start in starts.items():
-            with self._lock:
-                stable, committed = self.owned[tp].stable, self.owned[tp].committed
-            if start <= stable:
-                continue
-            done = committed | (unsaved or {}).get(tp, OffsetRanges())
-            lost = done.complement(stable, start - 1).pairs()
-            if lost:
-                loss = DataLoss(*tp, lost[0][0], lost[-1][1])
-                count = sum(last - first + 1 for first, last in lost)
-                named = ", ".join(f"{first}-{last}" for first, last in lost[:_NAMED])
-                log.warning(
-                    "%s-%d begins at %d now: lost are the %d offsets %s%s",
-                    *tp, start, count, named, ", …" if len(lost) > _NAMED else "",
-                )  # fmt: skip
-                if self.options.fail_on_data_loss:
-                    raise loss
-                log.warning("%s", loss)
-            passed[tp] = start
-        if passed:
-            self.store.log_start(self.options.group_id, self.epoch, self.member, passed)
-            for tp, start in passed.items():
-                self._follow(tp, start)
-        return passed
-
-    def check_topics(self) -> None:
-        """Make sure that the topics are still those of the epoch.
-
-        Raises:
-            TopicNotFound: One was deleted.
-            TopicReplaced: One was deleted and made again.
-        """
-        names = sorted({topic for topic, _ in self.owned})
-        found = {topic.name: topic.id for topic in self.cluster.topics(names, missing_ok=True)}
-        for name in names:
-            if name not in found:
-                raise TopicNotFound(name, self.options.kafka["bootstrap.servers"])
-            known = self.topic_ids.get(name, "")
-            if known and found[name] != known:
-                raise TopicReplaced(name, known, found[name])
-
-    def check_log_ends(self) -> None:
-        """Notice logs that end before what was done: truncated after an unclean election.
-
-        Raises:
-            DataLoss: There are some, and ``failOnDataLoss`` is true.
-        """
-        ends = self.cluster.ends(self.owned)
-        cut = self._losses({tp: end for tp, end in ends.items() if end <= self._top(tp)})
-        for loss in cut.values():
-            if self.options.fail_on_data_loss:
-                raise loss
-            log.warning("%s; what is written there since then is read as new", loss)
-        self._truncate(cut)
-        self._ends = ends
-
-    def follow_cut(self) -> DataLoss:
-        """Have the commit log follow logs that were cut under our eyes; what is lost by it.
-
-        It is written in any case: whoever starts next does not know where they ended.
-        """
-        ends = self.cluster.ends(self.owned)
-        cut = self._losses({tp: end for tp, end in ends.items() if end < self._ends.get(tp, 0)})
-        self._truncate(cut)
-        for loss in cut.values():
-            log.warning("%s; what is written there since then is read as new", loss)
-        self._ends = ends
-        return min(cut.values(), key=lambda loss: (loss.topic, loss.partition))
-
-    def _top(self, tp: TopicPartition) -> int:
-        """The highest offset that is done, or at which there was a record."""
-        owned = self.owned[tp]
-        last = owned.committed.last
-        return max(owned.stable - 1 if last is None else last, self._ends.get(tp, 0) - 1)
-
-    def _losses(self, ends: Mapping[TopicPartition, int]) -> dict[TopicPartition, DataLoss]:
-        """What logs lost that were cut.
-
-        What is written next gets the offsets of what was cut. So it counts from where the present
-        leader began; of several elections since the last look the newest one counts.
-        """
-        began = self.cluster.leader_starts(ends) if ends else {}
-        cut = {tp: min(end, began.get(tp, end)) for tp, end in ends.items()}
-        return {tp: DataLoss(*tp, end, self._top(tp)) for tp, end in cut.items()}
-
-    def _truncate(self, cut: Mapping[TopicPartition, DataLoss]) -> None:
-        if not cut:
-            return
-        ends = {tp: loss.first for tp, loss in cut.items()}
-        self.store.truncate(self.options.group_id, self.epoch, self.member, ends)
-        state = self.store.state(self.options.group_id)
-        for tp, end in ends.items():
-            owned = self.owned[tp]
-            with self._lock:
-                owned.stable, owned.committed = state[tp].stable_offset, state[tp].ranges
-                owned.pending = [one for one in owned.pending if one[0] < end]
-
-    def is_cut(self, ends: Mapping[TopicPartition, int]) -> bool:
-        """Whether a log ends before where it was seen to end.
-
-        Brokers never tell a lower end (KIP-207) unless the log was cut.
-        """
-        shorter = any(end < self._ends.get(tp, 0) for tp, end in ends.items())
-        if not shorter:
-            self._ends |= ends
-        return shorter
-
-    def _follow(
-        self, tp: TopicPartition, stable: int, committed: OffsetRanges | None = None
-    ) -> None:
-        with self._lock:
-            owned = self.owned[tp]
-            owned.stable = max(stable, owned.stable)
-            known = owned.committed | committed if committed else owned.committed
-            owned.committed = known.clip(owned.stable, MAX_OFFSET)
 
     # -- committing
 
@@ -444,7 +315,8 @@ class Holding:
             self.owned[tp].range_count = result.range_count
             if result.status != "refused":
                 done = offsets.get(tp, nothing) | holes.get(tp, nothing)
-                self._follow(tp, result.stable_offset, done)
+                with self._lock:
+                    self.owned[tp].follow(result.stable_offset, done)
         repeated = {tp: r.duplicates for tp, r in results.items() if r.duplicates}
         if repeated:
             where = [f"{t}-{p}: {n}" for (t, p), n in islice(sorted(repeated.items()), _NAMED)]
@@ -491,7 +363,8 @@ class Holding:
             state = self.store.state(self.options.group_id)
             for tp, owned in self.owned.items():
                 if not owned.is_whole and tp in state:
-                    self._follow(tp, state[tp].stable_offset)
+                    with self._lock:
+                        owned.follow(state[tp].stable_offset)
                     owned.range_count = state[tp].ranges.range_count
         with self._lock:
             return {tp: owned.stable for tp, owned in self.owned.items()}

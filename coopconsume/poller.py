@@ -81,7 +81,7 @@ class Poller:
                 holding = self.handout.holding
                 if holding is not None and holding.owned:
                     if holding is not last:
-                        holding.check_log_starts()
+                        holding.logs.check_starts()
                         last = holding
                     free = [
                         tp for tp, owned in holding.owned.items()
@@ -95,9 +95,9 @@ class Poller:
                             membership.fenced(str(error))
                             continue
                     ends = holding.cluster.ends(free)
-                    if holding.is_cut(ends):
-                        holding.check_topics()
-                        loss = holding.follow_cut()
+                    if holding.logs.is_cut(ends):
+                        holding.logs.check_topics()
+                        loss = holding.logs.follow_cut()
                         if self._options.fail_on_data_loss:
                             raise loss
                         self.handout.begin(holding)

@@ -197,9 +197,9 @@ class Shift:
             log.warning("%s; trying again", error)
             return
         self._ends_at = time.monotonic()
-        if self.holding.is_cut(ends):
-            self.holding.check_topics()
-            raise self.holding.follow_cut()
+        if self.holding.logs.is_cut(ends):
+            self.holding.logs.check_topics()
+            raise self.holding.logs.follow_cut()
         if self._work.available_now:
             # A log that was cut ends before where it was to be read to.
             fixed = {tp: min(end, ends[tp]) for tp, end in self._fixed_ends.items() if tp in ends}
@@ -209,9 +209,9 @@ class Shift:
             partition.end = max(ends[partition.topic, partition.partition], partition.end)
 
     def _check_starts(self) -> None:
-        self.holding.check_topics()
+        self.holding.logs.check_topics()
         done = {(p.topic, p.partition): p.done for p in self.partitions}
-        passed = self.holding.check_log_starts(done)
+        passed = self.holding.logs.check_starts(done)
         for partition in self.partitions:
             start = passed.get((partition.topic, partition.partition))
             if start is not None:

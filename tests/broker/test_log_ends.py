@@ -97,12 +97,12 @@ def test_what_comes_new_under_old_offsets_is_not_taken_for_done(
     assert holding is not None
     ends = live.cluster.ends([P0])
     assert ends == {P0: 13}
-    assert holding.is_cut(ends)
-    loss = holding.follow_cut()
+    assert holding.logs.is_cut(ends)
+    loss = holding.logs.follow_cut()
     assert (loss.first, loss.last) == (10, 19)
     assert live.store.state("live") == {P0: after}
     assert (holding.owned[P0].stable, holding.owned[P0].committed) == (3, after.ranges)
-    assert not holding.is_cut(live.cluster.ends([P0]))
+    assert not holding.logs.is_cut(live.cluster.ends([P0]))
     assert "offsets 10 to 19 of t-0" in caplog.text
     live.leave()
     assert live.store.history("live")[-2]["kind"] == "truncation"
