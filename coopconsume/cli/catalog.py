@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from commits import UnsupportedTarget
 from commits.table import is_named
 from coopconsume.jars import pyspark_home
 from coopconsume.session import local_session, stop_session
@@ -45,7 +46,7 @@ def session_for(
         conf: Settings of Spark, which say where the catalog is.
 
     Raises:
-        click.UsageError: There is none, and no catalog is given.
+        click.UsageError: One was needed, there is none, and no catalog is given.
         CoopConsumeError: A local one cannot be started.
     """
     table = next((v for name, v in options.items() if name.lower() == "committable"), "")
@@ -57,11 +58,15 @@ def session_for(
         yield session
         return
     if not conf:
-        raise click.UsageError(
-            f"commit table {table!r} is a name in a catalog, which only Spark can open: say where "
-            "the catalog is by --spark-conf KEY=VALUE, or run this through spark-submit, as "
-            f"jobs.py; for a path write './{table}'"
-        )
+        try:
+            yield None  # What else is wrong is told first.
+        except UnsupportedTarget as error:
+            raise click.UsageError(
+                f"commit table {table!r} is a name in a catalog, which only Spark can open: say "
+                "where the catalog is by --spark-conf KEY=VALUE, or run this through "
+                f"spark-submit, as jobs.py; for a path write './{table}'"
+            ) from error
+        return
     session = local_session(conf=conf)
     try:
         yield session
