@@ -13,13 +13,14 @@ import subprocess
 import sys
 import threading
 import time
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from kafka import KafkaProducer
 
-from commits import CommitStore
+from commits import CommitStore, CommitStoreError
 from coopconsume import Options, accept_range_fetch
 from coopconsume.cluster import Cluster
 from coopconsume.demo.processes import kill_tree, process_tree
@@ -221,16 +222,21 @@ class Ground:
         app.pids |= set(process_tree(app.popen.pid))
         now = time.monotonic()
         self.disturbances.append(Disturbance(now, app, now))
+        self._look()
 
     # -- what is seen
 
     def _watch(self) -> None:
         while not self._closing.wait(_SAMPLE_EVERY):
-            at = time.monotonic()
-            self._samples.append((at, done_book(self.store, self.group)))
+            with suppress(CommitStoreError):  # the next look will do
+                self._look()
             for app in self.apps:
                 if app.is_alive:
                     app.pids |= set(process_tree(app.popen.pid))
+
+    def _look(self) -> None:
+        at = time.monotonic()
+        self._samples.append((at, done_book(self.store, self.group)))
 
     @property
     def done(self) -> int:
