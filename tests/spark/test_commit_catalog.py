@@ -209,7 +209,7 @@ def test_a_job_commits_to_a_table_of_a_catalog(
     """Its member joins, works and leaves; the next one goes on, and rows that count are told."""
     place = topic(1)
     produce(place, [(b"k%d" % (i % 7), b"") for i in range(30)])
-    opts = options(kafka, tmp_path, place, commitTable=name, **{"kafka.session.timeout.ms": 15_000})
+    opts = options(kafka, tmp_path, place, commitTable=name)
     out = str(tmp_path / "out")
     for done in (30, 50):
         with CooperativeConsumer(opts, spark) as consumer:

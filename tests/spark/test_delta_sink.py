@@ -9,6 +9,7 @@ import pytest
 
 from coopconsume.errors import BatchRefused
 from coopconsume.fenced.delta_sink import FencedDeltaSink, Mark
+from tests.spark.support import PATIENCE
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -40,7 +41,7 @@ def test_a_stream_writes_each_batch_once_and_a_zombie_none(
             .trigger(availableNow=True)
             .start()
         )
-        query.awaitTermination(120)
+        query.awaitTermination(PATIENCE)
 
     old, new = (FencedDeltaSink(str(table), "job", epoch) for epoch in (1, 2))
     stream(old, "one")
@@ -98,7 +99,7 @@ def test_runs_at_once_do_not_both_write(spark: SparkSession, tmp_path: Path) -> 
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(120)
+        thread.join(PATIENCE)
     assert not failures
     assert 3 not in refused
     assert rows_of(spark, tmp_path / "table") == [0, 1, 2]

@@ -7,14 +7,17 @@ from xml.etree import ElementTree as ET
 import pytest
 
 from coopconsume import CooperativeConsumer, KeyRange, LocalKafka, TopicPartition
-from tests.spark.support import options
+from coopconsume import consumer as module
+from tests.spark.support import PATIENCE, options
 
 pytestmark = [pytest.mark.spark, pytest.mark.broker]
 
 
-def test_a_consumer_draws_itself_and_never_raises(spark, tmp_path):
+def test_a_consumer_draws_itself_and_never_raises(spark, tmp_path, monkeypatch):
     """Its group with its own share marked; the text where there is nothing to draw."""
-    with LocalKafka() as kafka:
+    patience = module._DRAW_TIMEOUT
+    monkeypatch.setattr(module, "_DRAW_TIMEOUT", PATIENCE)
+    with LocalKafka(start_timeout=PATIENCE) as kafka:
         kafka.create_topic("drawn", 2)
         with CooperativeConsumer(options(kafka, tmp_path, "drawn"), spark) as consumer:
             assert consumer._repr_html_() is None
@@ -34,6 +37,7 @@ def test_a_consumer_draws_itself_and_never_raises(spark, tmp_path):
             assert [(event.kind, event.members) for event in group.events] == [("epoch", 1)]
             assert [member.slots for member in group.members] == [4]
 
+            monkeypatch.setattr(module, "_DRAW_TIMEOUT", patience)
             kafka.freeze()
             try:
                 assert consumer._repr_html_() is None

@@ -36,10 +36,10 @@ def test_a_frame_has_what_the_reader_has(
         writer.append([(b"k", b"a"), Entry(b"b", None, [("mine", b"x")])])
         late = encode(Stamp("filter", "data", 1, 2, 1, 0, "late", 0))
         other = KafkaProducer(bootstrap_servers=kafka.bootstrap_servers)
-        other.send(name, b"foreign", partition=0).get(20)
+        other.send(name, b"foreign", partition=0).get(60)
         other.send(name, b"short", partition=0, headers=[("x", b"")])
         if visibility == "filter":
-            other.send(name, b"late", partition=0, headers=late).get(20)
+            other.send(name, b"late", partition=0, headers=late).get(60)
         other.close()
         writer.append([b"c"], expected_seq=2)
     with LogReader(options, name) as reader:

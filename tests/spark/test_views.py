@@ -81,9 +81,9 @@ def test_views_stand_still_and_the_source_looks_again(spark, place):
     try:
         chosen = f"view 'gaps', group 'g', {given}"
         spark.sql(f"CREATE TEMPORARY VIEW live USING coopconsume OPTIONS ({chosen})")
-        ask = "SELECT first, last, datediff(current_timestamp(), since) AS days FROM {}"
+        ask = "SELECT first, last, datediff(current_timestamp(), since) < 2 FROM {}"
         for table in ("still_gaps", "live"):
-            assert [tuple(row) for row in spark.sql(ask.format(table)).collect()] == [(0, 4, 0)]
+            assert [tuple(row) for row in spark.sql(ask.format(table)).collect()] == [(0, 4, True)]
         committed(name, store, (0, 1))
         assert spark.table("still_gaps").first()["first"] == 0
         assert spark.table("live").first()["first"] == 2
