@@ -202,13 +202,13 @@ def test_a_list_is_loaded_once(kafka: LocalKafka, make: Any, topic: TopicFactory
         bulk_load(make(name).acquire(), interrupted(), "one", batch_records=20)
     owner = make(name).acquire()
     assert bulk_load(owner, iter(rows), "one", batch_records=30) == Loaded(90, 40)
-    writers = [make(name, shared=True, timeout=300).acquire() for _ in range(2)]
+    writers = [make(name, shared=True, timeout=100).acquire() for _ in range(2)]
     with ThreadPoolExecutor(2) as pool:
         loads = [
             pool.submit(bulk_load, writer, iter(rows), "two", batch_records=size)
             for writer, size in zip(writers, (20, 30), strict=True)
         ]
-        assert [load.result(600).count for load in loads] == [90, 90]
+        assert [load.result(200).count for load in loads] == [90, 90]
     options = {"kafka.bootstrap.servers": kafka.bootstrap_servers}
     with LogReader(options, name) as reader:
         assert [(r.key, r.value) for r in reader.read()] == rows * 2

@@ -463,7 +463,7 @@ def test_an_idle_owner_whom_the_broker_forgot_is_still_the_owner(guarded: Guarde
             topic = guarded.topic(f"idle-{engine}-{visibility}")
             zombie, owner = (
                 opened.enter_context(
-                    FencedWriter(options, topic, engine=engine, visibility=visibility, timeout=240)  # type: ignore[arg-type]
+                    FencedWriter(options, topic, engine=engine, visibility=visibility, timeout=100)  # type: ignore[arg-type]
                 )
                 for _ in range(2)
             )
@@ -479,7 +479,7 @@ def test_an_idle_owner_whom_the_broker_forgot_is_still_the_owner(guarded: Guarde
             ids = {log.transactional_id() for log in logs}
             return not ids & left and not any(told[at].active_producers for at in places)
 
-        until(forgotten, 240)
+        until(forgotten, 120)
         for zombie, owner, channel in writers:
             with pytest.raises(ProducerFenced):
                 zombie.append([b"late"])
