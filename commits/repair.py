@@ -264,7 +264,7 @@ def _write(engine: LogEngine, source: str, state: LogState, patient: _Patient) -
     new = _ended(state, at, patient.highest(), unread)
     segment = at // int(engine.properties["coopconsume.segment.versions"])
     try:
-        rows = encode(snapshot_events(new, uuid.uuid4().hex), segment)
+        rows = encode(snapshot_events(new, uuid.uuid4().hex, repair=True), segment)
         version = engine.replace(rows, at=at, closed=None)
     except AppendConflict as error:
         raise RepairRefused(engine.target, "somebody appended to it; stop all members") from error

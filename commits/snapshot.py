@@ -25,8 +25,14 @@ if TYPE_CHECKING:
 __all__ = ["newest_snapshot", "snapshot_events"]
 
 
-def snapshot_events(log: LogState, snapshot_id: str) -> list[Event]:
-    """The state of the log as events, to be appended together."""
+def snapshot_events(log: LogState, snapshot_id: str, *, repair: bool = False) -> list[Event]:
+    """The state of the log as events, to be appended together.
+
+    Args:
+        log: The state.
+        snapshot_id: Tells it from every other snapshot.
+        repair: Whether it is put in the place of another state, under a store id of its own.
+    """
     groups = [
         Event(
             kind="snapshot",
@@ -44,12 +50,16 @@ def snapshot_events(log: LogState, snapshot_id: str) -> list[Event]:
         "settings": [[*key, value] for key, value in log.settings.items()],
         "seen": log.seen.to_plain(),
         **({"store": log.store} if log.store else {}),
+        **({"repair": True} if repair else {}),
     }
     return [Event(kind="snapshot", id=f"{snapshot_id}/0", detail=head), *groups]
 
 
 def newest_snapshot(events: Iterable[Event]) -> LogState | None:
     """The state that the newest complete snapshot among the events tells; None without one.
+
+    Where there is one of a repair, those that tell of another store are of what it has replaced,
+    whatever version they are of: Spark lets appends pass that come while a repair is written.
 
     Raises:
         KeyError, TypeError, ValueError: If a snapshot cannot be read.
@@ -58,14 +68,18 @@ def newest_snapshot(events: Iterable[Event]) -> LogState | None:
     for event in events:
         snapshot_id, _, number = event.id.rpartition("/")
         by_id.setdefault(snapshot_id, {})[int(number)] = event
-    newest: list[Event] = []
+    complete = []
     for found in by_id.values():
         parts = [found[number] for number in sorted(found)]
-        is_complete = 0 in found and len(parts) == parts[0].detail["groups"] + 1
-        if is_complete and (not newest or newest[0].detail["version"] < parts[0].detail["version"]):
-            newest = parts
-    if not newest:
+        if 0 in found and len(parts) == parts[0].detail["groups"] + 1:
+            complete.append(parts)
+    repairs = [parts for parts in complete if parts[0].detail.get("repair")]
+    if repairs:
+        store = max(repairs, key=_version_of)[0].detail["store"]
+        complete = [parts for parts in complete if parts[0].detail.get("store") == store]
+    if not complete:
         return None
+    newest = max(complete, key=_version_of)
     head, *groups = newest
     return LogState(
         version=head.detail["version"],
@@ -74,6 +88,11 @@ def newest_snapshot(events: Iterable[Event]) -> LogState | None:
         seen=CommitIds.from_plain(head.detail["seen"]),
         store=head.detail.get("store", ""),
     )
+
+
+def _version_of(snapshot: list[Event]) -> int:
+    version: int = snapshot[0].detail["version"]
+    return version
 
 
 def _part(at: tuple[str, int], state: PartitionState) -> Part:

@@ -28,8 +28,11 @@ from commits import (
 )
 from commits.engine import AppendConflict
 from commits.entries import Entry
+from commits.fold import LogState
+from commits.group import GroupState
 from commits.log import VACUUM_SEGMENTS
-from commits.rows import SCHEMA
+from commits.rows import SCHEMA, Event, decode, encode
+from commits.snapshot import newest_snapshot, snapshot_events
 from tests.bench.year import Sizes, simulated
 
 P0, P1 = ("t", 0), ("t", 1)
@@ -66,6 +69,32 @@ def seen(store: CommitStore) -> list[object]:
 def snapshots(path: str) -> list[int]:
     """The versions that brought a snapshot, oldest first."""
     return sorted(CommitStore.open(path)._engine.compactions())
+
+
+def told(state: LogState, snapshot_id: str, **more: bool) -> list[Event]:
+    """A snapshot as it is read back from the table."""
+    rows = encode(snapshot_events(state, snapshot_id, **more), 0)
+    rows = rows.append_column("_commit_version", pa.array([0] * len(rows), pa.int64()))
+    return [event for _, event in decode(rows, "")]
+
+
+def test_a_snapshot_that_comes_while_a_repair_is_written_does_not_count() -> None:
+    """Of the same version or a later one, in any order; what the repair's store tells goes on."""
+    old, late = LogState(7, settings={("", "x", ""): "old"}), LogState(8)
+    repaired = LogState(7, settings={("", "x", ""): "new"}, store="b")
+    after = LogState(12, settings={("", "x", ""): "newer"}, store="b")
+    again = LogState(20, store="c")
+    both = [*told(old, "1"), *told(repaired, "2", repair=True), *told(late, "3")]
+    for events in (both, both[::-1]):
+        assert newest_snapshot(events) == repaired
+        assert newest_snapshot([*events, *told(after, "0")]) == after
+        assert (
+            newest_snapshot([*events, *told(after, "0"), *told(again, "9", repair=True)]) == again
+        )
+    assert newest_snapshot([*told(old, "1"), *told(late, "3")]) == late
+    head = told(LogState(9, {("", "g"): GroupState()}, store="d"), "4", repair=True)[:1]
+    assert newest_snapshot([*both, *head]) == repaired  # of one that was not written whole
+    assert newest_snapshot(head) is None
 
 
 def set_properties(path: str, **properties: str) -> None:
