@@ -91,6 +91,7 @@ class GroupState:
         partitions: What is committed.
         seen: Ids of events other than commits that counted, and of commits that changed nothing.
         counted: Ids of commits that counted.
+        refused: Of those that counted in some partitions and not in others, the others.
         answers: The newest answers by id.
         loose: Shares that nobody has now and that their last owners did not hand over.
     """
@@ -101,6 +102,7 @@ class GroupState:
     partitions: dict[TopicPartition, PartitionState] = field(default_factory=dict)
     seen: CommitIds = field(default_factory=CommitIds)
     counted: CommitIds = field(default_factory=CommitIds)
+    refused: dict[str, tuple[TopicPartition, ...]] = field(default_factory=dict)
     answers: OrderedDict[str, Answer] = field(default_factory=OrderedDict)
     loose: list[Doubt] = field(default_factory=list)
 
@@ -126,6 +128,10 @@ class GroupState:
             statuses = {result.status for result in answer.results.values()}
             is_work = event.kind == "commit" and "committed" in statuses
             (self.counted if is_work else self.seen).add(event.id)
+            if is_work and "refused" in statuses:
+                self.refused[event.id] = tuple(
+                    at for at, result in answer.results.items() if result.status == "refused"
+                )
         self.answers[event.id] = answer
         if len(self.answers) > KEPT_ANSWERS:
             self.answers.popitem(last=False)

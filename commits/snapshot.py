@@ -117,6 +117,7 @@ def _group_to_plain(group: GroupState) -> dict[str, Any]:
         "counted": group.counted.to_plain(),
         "answers": [[key, *_answer_to_plain(answer)] for key, answer in group.answers.items()],
         "loose": group.loose,
+        **({"refused": group.refused} if group.refused else {}),
     }
 
 
@@ -139,6 +140,10 @@ def _group_from_event(event: Event) -> GroupState:
         counted=CommitIds.from_plain(plain["counted"]),
         answers=OrderedDict((key, _answer_from_plain(rest)) for key, *rest in plain["answers"]),
         loose=_doubts_from_plain(plain.get("loose", ())),
+        refused={
+            commit_id: tuple((topic, partition) for topic, partition in places)
+            for commit_id, places in plain.get("refused", {}).items()
+        },
     )
 
 

@@ -199,9 +199,22 @@ class CommitStore(Ownership):
             return sorted(cluster for cluster, name in self._log.refresh().groups if name == group)
 
     def counted_commits(self, group: str) -> CommitIds:
-        """The ids of the commits that counted: what else carries such an id counts, too."""
+        """The ids of the commits that counted: what else carries such an id counts, too.
+
+        But for the partitions that `refused_parts` names.
+        """
         with self._lock:
             return self._refreshed(group).counted.copy()
+
+    def refused_parts(self, group: str) -> dict[str, frozenset[TopicPartition]]:
+        """Where commits that counted did not, by their id: as a rule nowhere, so it is empty.
+
+        A commit of several partitions counts in one and is refused in another where the topic of
+        the latter was made anew meanwhile.
+        """
+        with self._lock:
+            refused = self._refreshed(group).refused
+            return {commit_id: frozenset(places) for commit_id, places in refused.items()}
 
     def commit(
         self,

@@ -61,7 +61,12 @@ class Desk:
         """
         group = self._options.group_id
         counted = self._store.counted_commits(group)
-        stored = self._letters.read(lambda commit: commit in counted, whole=whole)
+        refused = self._store.refused_parts(group)
+        stored = [
+            one
+            for one in self._letters.read(lambda commit: commit in counted, whole=whole)
+            if (one.topic, one.partition) not in refused.get(one.commit, ())
+        ]
         parked = {
             (*tp, offset)
             for tp, records in self._store.pending(group).items()

@@ -10,6 +10,8 @@ import pyarrow.compute as pc
 from commits import CommitStore
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from deltalake import DeltaTable
     from pyspark.sql import DataFrame, SparkSession
 
@@ -27,8 +29,8 @@ def counted(
 ) -> pa.Table | DataFrame:
     """The rows of an output or dead letter table that count.
 
-    A row counts if the commit log counts the commit that it was written with; rows that a crash
-    left behind do not.
+    A row counts if the commit log counts the commit that it was written with, in the partition that
+    it comes from; rows that a crash left behind do not.
 
     Args:
         path: The table.
@@ -40,16 +42,21 @@ def counted(
     from deltalake import DeltaTable
 
     table = DeltaTable(path)
-    alive = _alive(table, commit_table, group, spark)
+    alive, refused = _alive(table, commit_table, group, spark)
     if spark is None:
         rows = table.to_pyarrow_table()
-        return rows.filter(pc.is_in(rows.column("_commit"), alive))
+        return _without(rows.filter(pc.is_in(rows.column("_commit"), alive)), refused)
     from pyspark.sql import functions as F  # noqa: N812
 
     # Of the same version: what was written since shall not come by halves.
     frame = spark.read.format("delta").option("versionAsOf", table.version()).load(path)
     commits = spark.createDataFrame([(commit,) for commit in alive.to_pylist()], "_commit string")
-    return frame.join(F.broadcast(commits), "_commit", "left_semi").select(*frame.columns)
+    found = frame.join(F.broadcast(commits), "_commit", "left_semi")
+    if refused:
+        places = ["_commit", "_topic", "_partition"]
+        gone = spark.createDataFrame(refused, "_commit string, _topic string, _partition int")
+        found = found.join(F.broadcast(gone), places, "left_anti")
+    return found.select(*frame.columns)
 
 
 def create_counted_view(
@@ -72,12 +79,33 @@ def create_counted_view(
     return frame
 
 
+def _without(rows: pa.Table, refused: Iterable[tuple[str, str, int]]) -> pa.Table:
+    """The rows but those of commits and partitions that were refused."""
+    for commit, topic, partition in refused:
+        is_gone = pc.and_(
+            pc.equal(rows.column("_commit"), commit),
+            pc.and_(
+                pc.equal(rows.column("_topic"), topic),
+                pc.equal(rows.column("_partition"), partition),
+            ),
+        )
+        rows = rows.filter(pc.invert(is_gone))
+    return rows
+
+
 def _alive(
     table: DeltaTable, commit_table: str, group: str, spark: SparkSession | None
-) -> pa.Array:
-    """The ids of commits that wrote to a table, and count."""
+) -> tuple[pa.Array, list[tuple[str, str, int]]]:
+    """The ids of commits that wrote to a table, and count; and in which partitions they do not."""
     clusters = CommitStore.open(commit_table, spark=spark).clusters(group)
     stores = [CommitStore.open(commit_table, spark=spark, cluster=cluster) for cluster in clusters]
-    logged = [store.counted_commits(group) for store in stores]
+    logged = [(store.counted_commits(group), store.refused_parts(group)) for store in stores]
     written = table.to_pyarrow_table(columns=["_commit"]).column("_commit").unique().to_pylist()
-    return pa.array([w for w in written if any(w in ids for ids in logged)], pa.string())
+    alive = [commit for commit in written if any(commit in counted for counted, _ in logged)]
+    refused = [
+        (commit, *place)
+        for commit in alive
+        for _, parts in logged
+        for place in sorted(parts.get(commit, ()))
+    ]
+    return pa.array(alive, pa.string()), refused

@@ -70,6 +70,7 @@ class Naive:
     highest: int = 0
     ids: set[str] = field(default_factory=set)
     counted: set[str] = field(default_factory=set)
+    refused: dict[str, set[tuple[str, int]]] = field(default_factory=dict)
     loose: set[tuple[str, int, int, int]] = field(default_factory=set)
 
     def settle(self, owner: Owner, member: str, shares: set[tuple[str, int, int, int]]) -> None:
@@ -180,9 +181,13 @@ class Naive:
                 owner.released.add(event.member)
                 self.settle(owner, event.member, {tuple(s) for s in event.detail["running"]})
                 self.claims = [c for c in self.claims if not set(c.shares) <= c.gone]
+            own = {share[:2] for share in owner.shares[event.member]}
             for part in event.parts:
-                if any(share[:2] == part.topic_partition for share in owner.shares[event.member]):
+                if part.topic_partition in own:
                     self.change(event, part)
+            left = {part.topic_partition for part in event.parts} - own
+            if left and event.id in self.counted:
+                self.refused[event.id] = left
         self.ids.add(event.id)
         return True
 
@@ -334,6 +339,7 @@ def test_the_fold_agrees_with_a_naive_model(
             if event.kind not in {"reset", "truncation"}:
                 assert state.commits.stable_offset >= before.get(at, 0)
         assert set(group.counted) == naive.counted
+        assert {one: set(places) for one, places in group.refused.items()} == naive.refused
         in_force = group.in_force.epoch if group.in_force else None
         assert in_force == (naive.in_force.epoch if naive.in_force else None)
         assert set(group.claims) == {claim.epoch.nonce for claim in naive.claims}

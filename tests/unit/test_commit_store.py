@@ -471,6 +471,21 @@ def test_a_claim_from_before_a_topic_was_made_anew_is_refused(store: CommitStore
     assert P1 not in store.state("g")
 
 
+def test_a_commit_counts_where_it_was_not_refused(path: str, store: CommitStore) -> None:
+    """Where it was is kept with its id, also by snapshots; nothing is kept of all others."""
+    epoch = store.open_epoch("g", {"a": [P0], "b": [P1]}, previous=None)
+    store.commit("g", epoch, "a", {P0: [(0, 0)]}, commit_id="run-1")
+    for member, commit_id in (("a", "run-2"), ("b", "run-3")):
+        with pytest.raises(CommitRefused, match="no share"):
+            store.commit("g", epoch, member, {P0: [(2, 2)], P1: [(2, 2)]}, commit_id=commit_id)
+    with pytest.raises(CommitRefused, match="no share"):
+        store.commit("g", epoch, "a", {P1: [(5, 5)]}, commit_id="run-4")
+    store.compact()
+    for one in (store, CommitStore.open(path)):
+        assert set(one.counted_commits("g")) == {"run-1", "run-2", "run-3"}
+        assert one.refused_parts("g") == {"run-2": {P1}, "run-3": {P0}}
+
+
 def test_the_limit_is_checked_before_anything_is_written(path: str) -> None:
     """A commit above the limit is refused in its partition; others count, as do gap fillers."""
     store = CommitStore.open(path, max_ranges=2)

@@ -10,7 +10,7 @@ from deltalake import DeltaTable
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from commits import CommitStore, OffsetRanges
+from commits import CommitRefused, CommitStore, OffsetRanges
 from coopconsume.errors import InvalidOption, OutputNotWritten, TableUnusable
 from coopconsume.options import Options
 from coopconsume.sinks import MergeTable, Outputs, OutputTable, OutputTopic, counted, open_output
@@ -48,7 +48,10 @@ def lying(path) -> list[tuple[int, str]]:
 
 
 def test_appended_rows_count_with_their_commit(tmp_path):
-    """Rows of a commit that the log does not count are left out by the reader, and only they."""
+    """Rows of a commit that the log does not count are left out by the reader, and only they.
+
+    So are those of a partition in which a commit was refused that counts in another.
+    """
     table = OutputTable(str(tmp_path / "out"), SCHEMA)
     table.write(outputs({1: ["lost"]}, "run-0"))
     table.write(outputs({1: ["a", "b"], 2: []}, "run-1"))
@@ -56,6 +59,11 @@ def test_appended_rows_count_with_their_commit(tmp_path):
     epoch = store.open_epoch("g", {"m": [TP]}, previous=None)
     store.commit("g", epoch, "m", {TP: [(1, 2)]}, commit_id="run-1")
     assert lying(tmp_path / "out") == [(1, "a"), (1, "b"), (1, "lost")]
+    other = ("t", 0)
+    epoch = store.open_epoch("g", {"m": [other]}, previous=epoch)
+    table.write(outputs({3: ["refused"]}, "run-2"))
+    with pytest.raises(CommitRefused):
+        store.commit("g", epoch, "m", {TP: [(3, 3)], other: [(0, 0)]}, commit_id="run-2")
     rows = counted(str(tmp_path / "out"), str(tmp_path / "commits"), "g").to_pylist()
     assert [(row["text"], row["_commit"]) for row in rows] == [("a", "run-1"), ("b", "run-1")]
 
