@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from chispa import assert_df_equality
 
+from commits import CommitRefused, CommitStore
 from coopconsume import CooperativeConsumer, counted, create_counted_view
 from coopconsume.errors import OutputNotWritten, TopicNotFound
 from tests.spark.support import PATIENCE, options
@@ -17,6 +18,17 @@ def two_rows(record):
     if record.offset % 2 == 0:
         return [{"n": record.offset, "twice": i} for i in range(2)]
     return None
+
+
+def refuse_one(table, group, topic, commit_id):
+    """Have a commit count in another topic, and be refused in this one."""
+    (cluster,) = CommitStore.open(table).clusters(group)
+    store = CommitStore.open(table, cluster=cluster)
+    shares = {"m": [("another", 0)]}
+    epoch = store.open_epoch(group, shares, previous=store.current_epoch(group))
+    offsets = {("another", 0): [(0, 0)], (topic, 0): [(0, 0)]}
+    with pytest.raises(CommitRefused):
+        store.commit(group, epoch, "m", offsets, commit_id=commit_id)
 
 
 def test_outputs_as_dataframes(spark, kafka, topic, produce, tmp_path):
@@ -60,10 +72,11 @@ def test_outputs_as_dataframes(spark, kafka, topic, produce, tmp_path):
         spark.read.format("delta")
         .load(out)
         .limit(3)
-        .selectExpr("* except (_commit)", "'x' as _commit")
+        .selectExpr("* except (_commit)", "explode(array('x', 'y')) as _commit")
     )
     lost.write.format("delta").mode("append").save(out)
     place = (out, opts["commitTable"], opts["kafka.group.id"])
+    refuse_one(opts["commitTable"], opts["kafka.group.id"], name, "y")
     view = create_counted_view(spark, "outputs", *place)
     try:
         expected = spark.createDataFrame(rows, schema)
