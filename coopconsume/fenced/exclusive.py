@@ -294,7 +294,7 @@ class ExclusiveProducer:
 
     def _take_turn(self, timeout: float | None) -> Grant:
         until = None if timeout is None else time.monotonic() + timeout
-        outcome = self._ask()
+        outcome, prepared = self._ask(), False
         while isinstance(outcome, Queued):
             if self._given_up.is_set():
                 raise WriterNotOpen(self.topic, self.partition, "closed")
@@ -304,7 +304,11 @@ class ExclusiveProducer:
                 raise ProducerBusy(self.topic, self.partition, self.held_by(), reason)
             if self._meanwhile is not None:
                 self._meanwhile()
-            self._registry.wait(left)
+            if prepared:
+                self._registry.wait(left)
+            else:
+                self._writer.prepare()
+                prepared = True
             outcome = self._registry.poll(GROUP, self._resource)
         return self._given(outcome)
 

@@ -78,7 +78,10 @@ class World:
 
     def acquire(self, writer: FencedWriter) -> None:
         try:
-            writer.acquire()
+            if self._random.randrange(4) == 0:
+                writer.prepare()
+            else:
+                writer.acquire()
         except (ProducerFenced, WriterNotOpen):
             shared = writer._session.is_shared
             self.writers[self.writers.index(writer)] = self.writer(self._visibility, shared=shared)
