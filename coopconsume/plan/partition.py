@@ -363,13 +363,13 @@ class Partition:
                 share.todo = share.todo - self.done - share.held()
                 todo |= share.todo
         # Strewn gaps stay so until all of them are read, few as they become on the way.
-        reach = reach_of(todo)
+        reach = reach_of(todo, limits.window)
         self.reach = min(self.reach, reach) if todo else reach
         reads, rest = cluster(todo, limits.window, self.reach)
         cut = reads[-1][1] if rest and reads else None
         used = sum(last - first + 1 for first, last in reads)
         front = max((share.position for share in shares), default=0)
-        room = limits.window - used if cut is None else 0
+        room = limits.window - used
         crowded = (
             self.pending >= limits.max_pending
             or self.ranges >= limits.max_ranges

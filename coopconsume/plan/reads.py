@@ -17,6 +17,10 @@ READ_THROUGH = 20_000
 READ_THROUGH_EACH = 300
 #: Separate reads of one partition in one batch.
 MAX_READS = 12
+#: A stretch of offsets, in all and by what a batch may span, that is rather read through than by
+#: the reads of several batches.
+STRETCH = 250_000
+WINDOWS = 4
 
 
 @dataclass(frozen=True)
@@ -33,16 +37,23 @@ def is_far_apart(first: int, last: int) -> bool:
     return last - first > MERGE_GAP
 
 
-def reach_of(offsets: OffsetRanges) -> int:
+def reach_of(offsets: OffsetRanges, window: int = 0) -> int:
     """How far apart wanted ranges may lie to be read as one.
 
-    Where they are few and near each other, reading through costs less than another read. Where
-    they are strewn over a long stretch, it would fetch most of the log for a few records.
+    Where they are near each other, or on a stretch that a few batches read through, that costs
+    less than more reads. Where they are strewn over a long stretch, it would fetch most of the log
+    for a few records.
+
+    Args:
+        offsets: What is wanted.
+        window: Offsets that a batch may span.
     """
     firsts, lasts = offsets.bounds()
     between = firsts[1:] - lasts[:-1] - 1
     through = int(between[between < MERGE_GAP].sum())
     dense = through <= max(READ_THROUGH, READ_THROUGH_EACH * len(firsts))
+    if len(firsts) > MAX_READS:
+        dense = dense or int(lasts[-1] - firsts[0]) < min(STRETCH, WINDOWS * window)
     return MERGE_GAP if dense else min(MERGE_GAP, NEAR)
 
 

@@ -19,7 +19,8 @@ class Scope:
     """How far the shares of a partition may go in one batch.
 
     Attributes:
-        cut: The last offset that is read of what must be looked at again; None: all of it is.
+        cut: The last offset that is read of what must be looked at again; None: all of it is. A
+            share that has more of it gets nothing new.
         front: Where the foremost share stands.
         goal: Up to where new offsets may be read, itself not included.
         room: How many new offsets there may be.
@@ -105,7 +106,7 @@ class Share:
         if self.only is not None:
             last = self.only.last
             wanted = OffsetRanges() if last is None else wanted.clip(0, last)
-        elif scope.room > 0 and self.position < scope.goal:
+        elif scope.room > 0 and self.position < scope.goal and not self._is_cut(scope):
             # A share that fell behind goes on from where it stands, at most to the others.
             stop = min(self.position + scope.room, scope.goal)
             stop = scope.goal if stop >= scope.front else stop
@@ -120,6 +121,11 @@ class Share:
             # Nothing of it needs a read: all done, or waiting.
             self.position = max(self.position, self.next_position)
         return wanted
+
+    def _is_cut(self, scope: Scope) -> bool:
+        """Whether some of what must be looked at again is left for later: before any news."""
+        last = self.todo.last
+        return scope.cut is not None and last is not None and last > scope.cut
 
     def release_due(self, now: float, stable: int, done: OffsetRanges) -> None:
         """What is due, or settled by now, need not wait any longer."""

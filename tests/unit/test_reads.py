@@ -47,6 +47,7 @@ def test_every_wanted_offset_is_read(gaps, news, window, slots, merge_gap, throu
         mock.patch("coopconsume.plan.reads.READ_THROUGH", through),
         mock.patch("coopconsume.plan.reads.NEAR", 2),
         mock.patch("coopconsume.plan.reads.READ_THROUGH_EACH", 0),
+        mock.patch("coopconsume.plan.reads.STRETCH", through),
     ):
         for slot in range(slots):
             plan = plan_batch([partition], [slot], 0.0, Limits(window, 10**6, 10**6))
@@ -106,6 +107,31 @@ def test_a_thousand_far_gaps_cost_what_their_blocks_hold(strewn, times, record):
     assert {o for first, last in reads for o in range(first, last + 1)} >= set(offsets)
     assert fetched(reads, block, record) <= times * blocks * block * record
     assert batches <= 90
+
+
+def test_a_share_with_far_gaps_does_not_hold_back_the_others():
+    """Its slot has reads for several batches; the other one gets new records with the first."""
+    partition = a_partition(3_000_000, OffsetRanges([(2_000_000, 2_999_999)]), slots=2)
+    mine, other = partition.shares.values()
+    mine.todo = OffsetRanges.from_offsets(list(range(0, 1_000_000, 20_000)))
+    mine.position = other.position = 2_000_000
+    partition.stable, partition.done = 0, OffsetRanges([(2, 1_999_999)]) - mine.todo
+    other.todo = OffsetRanges()
+    plan = plan_batch([partition], [0, 1], 0.0, Limits(50_000, 10**6, 10**6))
+    starts = {slot: OffsetRanges(of[0].ranges) for slot, of in plan.work.items()}
+    assert len(starts[0]) == 12
+    assert starts[0].last < 1_000_000
+    assert starts[1].first == 2_000_000
+    assert len(starts[1]) > 40_000
+
+
+def test_what_would_take_many_reads_on_a_short_stretch_is_read_in_one_go():
+    """A batch for each dozen records costs more than to read through what a few batches span."""
+    gaps = OffsetRanges.from_offsets(list(range(0, 100_000, 1_000)))
+    assert len(covering(gaps, reach_of(gaps, 10_000))) == 100
+    assert covering(gaps, reach_of(gaps, 30_000)) == [(0, 99_000)]
+    far = OffsetRanges.from_offsets(list(range(0, 10_000_000, 10_000)))
+    assert len(covering(far, reach_of(far, 1_000_000))) == 1_000
 
 
 def test_few_gaps_near_each_other_are_read_in_one_go():
