@@ -29,7 +29,7 @@ os.environ["COOPCONSUME_TEST_RUN"] = _MARK
 os.environ.setdefault("JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1")
 
 # By default Spark and its Python give each other up after 15 s.
-os.environ.setdefault("SPARK_AUTH_SOCKET_TIMEOUT", "300")
+os.environ.setdefault("SPARK_AUTH_SOCKET_TIMEOUT", "60")
 
 # A run decides over what somebody changed: it looks at the same examples each time, and how long
 # they take on a busy machine decides nothing. `--hypothesis-profile=fresh` looks for new ones.

@@ -54,7 +54,7 @@ def test_a_notebook_runs_from_top_to_bottom(stem: str, tmp_path: Path) -> None:
     notebook = _read(stem)
     where = {"metadata": {"path": str(tmp_path)}}
     client = NotebookClient(
-        notebook, timeout=600, startup_timeout=300, kernel_name="python3", resources=where
+        notebook, timeout=600, startup_timeout=120, kernel_name="python3", resources=where
     )
     client.execute()
     shown = [
