@@ -294,7 +294,7 @@ class ExclusiveProducer:
 
     def _take_turn(self, timeout: float | None) -> Grant:
         until = None if timeout is None else time.monotonic() + timeout
-        outcome, prepared = self._ask(), False
+        outcome = self._ask()
         while isinstance(outcome, Queued):
             if self._given_up.is_set():
                 raise WriterNotOpen(self.topic, self.partition, "closed")
@@ -304,11 +304,7 @@ class ExclusiveProducer:
                 raise ProducerBusy(self.topic, self.partition, self.held_by(), reason)
             if self._meanwhile is not None:
                 self._meanwhile()
-            if prepared:
-                self._registry.wait(left)
-            else:
-                self._writer.prepare()
-                prepared = True
+            self._registry.wait(left)
             outcome = self._registry.poll(GROUP, self._resource)
         return self._given(outcome)
 

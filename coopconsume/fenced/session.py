@@ -82,7 +82,6 @@ class Session(LogView):
         self._epochs = epochs
         self._shared = shared
         self._channel: Channel | None = None
-        self._spare: Channel | None = None  # made ahead, and used for nothing yet
         self._late_at: int | None = None  # where a batch without an answer would count
 
     @property
@@ -101,28 +100,6 @@ class Session(LogView):
         return self._visibility == "filter"
 
     # -- to own the log ------------------------------------------------------------------------
-
-    def prepare(self, deadline: Deadline) -> None:
-        """Make the connections that `acquire` needs; nobody is disturbed by it.
-
-        Raises:
-            EngineDoubt: Kafka does not answer.
-            LogReplaced, LogCorrupt, AppendRefused: As for `acquire`.
-        """
-        if self._channel is not None or self._spare is not None:
-            return
-        self.identify()
-        self._check_topic()
-        self._spare = self._new_channel(deadline)
-        if self.offset < 0:
-            stable = self._engine.ends(self.log.topic, self.log.partition).stable
-            self.find_state(stable, deadline)
-            # By then the log goes on elsewhere, and its end is quicker to read than all since.
-            self.begin_at(-1)
-
-    def _new_channel(self, deadline: Deadline) -> Channel:
-        name = None if self.is_filtered else self.log.transactional_id(self._shared)
-        return self._engine.channel(self.log, name, deadline.seconds)
 
     def acquire(self, deadline: Deadline) -> None:
         """Take the log, whoever has it, and learn where it goes on; again after any doubt.
@@ -161,8 +138,9 @@ class Session(LogView):
         if self._has_epoch:
             self._look_first(deadline)
         if self._channel is None:
-            self._channel, self._spare = self._spare or self._new_channel(deadline), None
-            if not self.is_filtered:
+            name = None if self.is_filtered else self.log.transactional_id(self._shared)
+            self._channel = self._engine.channel(self.log, name, deadline.seconds)
+            if name is not None:
                 self._channel.init(deadline.left)
         end = self.decided_end(deadline)
         if self.offset < 0:
@@ -329,8 +307,6 @@ class Session(LogView):
 
     def drop(self) -> None:
         """Let go of the producer; what it was doing is decided by the next `acquire`."""
-        channels = self._channel, self._spare
-        self._channel = self._spare = None
-        for channel in channels:
-            if channel is not None:
-                channel.drop()
+        channel, self._channel = self._channel, None
+        if channel is not None:
+            channel.drop()

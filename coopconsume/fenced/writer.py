@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import socket
 import threading
@@ -10,11 +9,11 @@ import uuid
 from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
 
 from coopconsume.closing import Closing
-from coopconsume.errors import CoopConsumeError, InvalidOption
+from coopconsume.errors import InvalidOption
 from coopconsume.fenced.appender import Appender
 from coopconsume.fenced.core import entries, expectation, size_of
 from coopconsume.fenced.deadline import Deadline
-from coopconsume.fenced.engine import EngineDoubt, make_engine
+from coopconsume.fenced.engine import make_engine
 from coopconsume.fenced.epochs import LogEpochs
 from coopconsume.fenced.errors import AppendRefused, ProducerFenced, WriterNotOpen
 from coopconsume.fenced.headers import is_batch_id
@@ -29,8 +28,6 @@ if TYPE_CHECKING:
     from coopconsume.fenced.engine import Engine
     from coopconsume.fenced.epochs import EpochSource
     from coopconsume.fenced.log import Appended, Entry, LogId, Visibility
-
-log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 _BATCH_BYTES: Final = 1 << 20
@@ -181,18 +178,6 @@ class FencedWriter(Closing):
                 self._lose(self._appender.acquire)
                 self._state = "open"
             return self
-
-    def prepare(self) -> None:
-        """Make connections ahead of `acquire`, which is quicker then; nobody is disturbed by it.
-
-        What fails is left to `acquire`.
-        """
-        with self._lock:
-            if self._state == "not open":
-                try:
-                    self._session.prepare(Deadline(self._timeout))
-                except (EngineDoubt, CoopConsumeError):
-                    log.debug("%s could not be prepared", self.log, exc_info=True)
 
     def _lose(self, call: Callable[[Deadline], T]) -> T:
         """Make a call that may find out that the log is lost."""

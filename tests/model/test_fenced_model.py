@@ -78,10 +78,7 @@ class World:
 
     def acquire(self, writer: FencedWriter) -> None:
         try:
-            if self._random.randrange(4) == 0:
-                writer.prepare()
-            else:
-                writer.acquire()
+            writer.acquire()
         except (ProducerFenced, WriterNotOpen):
             shared = writer._session.is_shared
             self.writers[self.writers.index(writer)] = self.writer(self._visibility, shared=shared)
