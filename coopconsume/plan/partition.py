@@ -9,7 +9,7 @@ from commits import OffsetRanges
 from commits.offsets import MAX_OFFSET
 from coopconsume.crowding import crowded_at
 from coopconsume.plan.holder import told, waiting_for
-from coopconsume.plan.reads import cluster, reach_of
+from coopconsume.plan.reads import MERGE_GAP, cluster, reach_of
 from coopconsume.plan.share import Scope, Share
 from coopconsume.plan.waiting import Waiting
 from coopconsume.report import PartitionWork, unpack_offsets
@@ -362,9 +362,7 @@ class Partition:
             if share.todo:
                 share.todo = share.todo - self.done - share.held()
                 todo |= share.todo
-        # Strewn gaps stay so until all of them are read, few as they become on the way.
-        reach = reach_of(todo, limits.window)
-        self.reach = min(self.reach, reach) if todo else reach
+        self.reach = reach_of(todo, limits.window, strewn=self.reach < MERGE_GAP)
         reads, rest = cluster(todo, limits.window, self.reach)
         cut = reads[-1][1] if rest and reads else None
         used = sum(last - first + 1 for first, last in reads)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -17,10 +18,10 @@ READ_THROUGH = 20_000
 READ_THROUGH_EACH = 300
 #: Separate reads of one partition in one batch.
 MAX_READS = 12
-#: A stretch of offsets, in all and by what a batch may span, that is rather read through than by
-#: the reads of several batches.
+#: Offsets that are rather read through than by another batch, for each batch that it saves, and at
+#: most.
+READ_FOR_A_BATCH = 20_000
 STRETCH = 250_000
-WINDOWS = 4
 
 
 @dataclass(frozen=True)
@@ -37,23 +38,27 @@ def is_far_apart(first: int, last: int) -> bool:
     return last - first > MERGE_GAP
 
 
-def reach_of(offsets: OffsetRanges, window: int = 0) -> int:
+def reach_of(offsets: OffsetRanges, window: int = 0, *, strewn: bool = False) -> int:
     """How far apart wanted ranges may lie to be read as one.
 
-    Where they are near each other, or on a stretch that a few batches read through, that costs
+    Where they are near each other, or reading through all of them takes fewer batches, that costs
     less than more reads. Where they are strewn over a long stretch, it would fetch most of the log
     for a few records.
 
     Args:
         offsets: What is wanted.
-        window: Offsets that a batch may span.
+        window: Offsets that a batch may span; 0: it is all read at once.
+        strewn: They were strewn when there were more of them, and stay so, few as they become.
     """
     firsts, lasts = offsets.bounds()
     between = firsts[1:] - lasts[:-1] - 1
     through = int(between[between < MERGE_GAP].sum())
-    dense = through <= max(READ_THROUGH, READ_THROUGH_EACH * len(firsts))
-    if len(firsts) > MAX_READS:
-        dense = dense or int(lasts[-1] - firsts[0]) < min(STRETCH, WINDOWS * window)
+    dense = through <= max(0 if strewn else READ_THROUGH, READ_THROUGH_EACH * len(firsts))
+    if window and not dense:
+        stretch = int(lasts[-1] - firsts[0])
+        apart = 1 + int((between > NEAR).sum())
+        saved = math.ceil(apart / MAX_READS) - math.ceil(stretch / window)
+        dense = stretch < min(STRETCH, READ_FOR_A_BATCH * saved)
     return MERGE_GAP if dense else min(MERGE_GAP, NEAR)
 
 
