@@ -226,7 +226,10 @@ def batch_frame(
         F.unix_millis("timestamp").alias("timestamp"),
     ]  # fmt: skip
     if headers:
-        columns.append(F.col("headers"))
+        # Before each row Spark asks how large its Arrow batch is, and then Arrow goes through all
+        # lists since the last that was not null: with null headers that is all there are.
+        none = F.array().cast("array<struct<key: string, value: binary>>")
+        columns.append(F.coalesce(F.col("headers"), none).alias("headers"))
     order = [F.col("offset")]
     if len(wanted) > 1:
         # Partitions are worked on side by side, each by how far it is through its window.

@@ -26,31 +26,30 @@ class JobProcess:
     """A running ``coopconsume.demo.job`` with its JVM and workers.
 
     Args:
-        settings: What it does.
-        folder: For its settings and its log.
-        name: Of its files.
+        slots: Of its queries.
+        scratch: Folder for its temporary files.
+        log_file: What it and its Spark have to say.
     """
 
-    def __init__(self, settings: Settings, folder: Path, name: str) -> None:
-        self._log = folder / f"{name}.log"
-        file = settings.write(folder / f"{name}.json")
+    def __init__(self, slots: int, scratch: Path, log_file: Path) -> None:
+        self._log = log_file
         with self._log.open("wb") as log:
             # A session of its own: Ctrl-C is for the director alone, who ends the job in order.
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "coopconsume.demo.job", str(file)],
+                [sys.executable, "-m", "coopconsume.demo.job", str(slots), str(scratch)],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=log,
                 text=True,
                 start_new_session=True,
-                env=os.environ | {"TMPDIR": settings.scratch},
+                env=os.environ | {"TMPDIR": str(scratch)},
             )
 
-    def go(self, servers: str) -> None:
-        """Let it begin on a cluster; it starts Spark before it is told."""
+    def go(self, settings: Settings) -> None:
+        """Tell it what to do; it starts Spark before it is told."""
         assert self._process.stdin is not None
         try:
-            self._process.stdin.write(f"{servers}\n")
+            self._process.stdin.write(settings.line())
             self._process.stdin.flush()
         except BrokenPipeError:
             self._fail("it ended before it began")

@@ -6,17 +6,18 @@ import secrets
 import shutil
 import tempfile
 import time
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from coopconsume.cluster import Cluster
 from coopconsume.demo.books import Books, Standing, make_up
 from coopconsume.demo.child import JobProcess
 from coopconsume.demo.errors import DemoFailed
 from coopconsume.demo.flights import FLIGHTS, tail_numbers
 from coopconsume.demo.job import Query, Settings
+from coopconsume.demo.stage import delete_from, open_cluster
 from coopconsume.demo.story import (
     Holdups,
     books_table,
@@ -28,12 +29,12 @@ from coopconsume.demo.story import (
 from coopconsume.demo.topic import planned_records
 from coopconsume.java import find_java
 from coopconsume.local_kafka import LocalKafka
-from coopconsume.options import Options
 from coopconsume.screen import Rate, bar
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from coopconsume.cluster import Cluster
     from coopconsume.demo.books import Planned
     from coopconsume.screen import Screen
 
@@ -48,9 +49,8 @@ _HOPELESS = 6  # records that fail for good, about
 _SLOW_LEGS = (7, 9)
 _SMALL_WINDOW = 30_000  # a batch has a price of its own
 _SLOW_SECONDS = 0.5
-_KILL_AT = 0.7
+_KILL_AT = 0.8
 _MIDDLE = 0.7  # seconds after a commit, so that handlers are at work again
-_GROUP_PATIENCE = 60.0
 _TOO_FAR = 0.95  # to wait longer for a sight
 
 
@@ -115,7 +115,8 @@ class Demo:
         self._servers = servers
         self._keep = keep
         self._address = servers or ""
-        self._topic = TOPIC if servers is None else f"{TOPIC}-{secrets.token_hex(4)}"
+        self._mark = "" if servers is None else f"-{secrets.token_hex(4)}"
+        self._topic = f"{TOPIC}{self._mark}"
 
     def play(self) -> Outcome:
         """Play the four acts, and leave nothing behind.
@@ -136,20 +137,18 @@ class Demo:
     def _play(self, stack: ExitStack, folder: Path) -> Outcome:
         began = time.monotonic()
         self._screen.status("starting Kafka and Spark", force=True)
-        tails = tail_numbers(self._records)
-        planned = planned_records(tails, self._topic, partitions=PARTITIONS)
-        calm, stormy = self._queries(folder, planned)
+        for name in ("calm", "stormy", "scratch"):
+            (folder / name).mkdir()
         if self._servers is not None:
-            # Before anything is started that would have to wait for it in vain.
-            self._cluster(stack, stormy)
-            if not self._keep:
-                # Undone last: groups with members in them cannot be deleted.
-                stack.callback(_delete, self._servers, self._topic, [calm.group, stormy.group])
-        job = self._start(stack, folder, "job", (calm, stormy), load=True)
+            self._use_cluster(stack)
+        job = self._start(stack, folder, "job")
         if self._servers is None:
             kept: dict[str, Any] = {"data_dir": folder / "kafka"} if self._keep else {}
             self._address = stack.enter_context(LocalKafka(**kept)).bootstrap_servers
-        job.go(self._address)
+        tails = tail_numbers(self._records)
+        planned = planned_records(tails, self._topic, partitions=PARTITIONS)
+        calm, stormy = self._queries(folder, planned)
+        job.go(self._settings(calm, stormy, load=True))
         events = job.events()
         self._await(events, "started")
         self._screen.line(
@@ -161,24 +160,34 @@ class Demo:
         started = self._await(events, "started")
         self._second_act(events, planned, stormy)
         cluster = self._cluster(stack, stormy)
-        killed = self._third_act(stack, folder, job, cluster, planned, stormy)
+        killed = self._kill(job, cluster, planned, stormy)
+        # The books of the first run are made up while Spark starts again.
+        clerk = stack.enter_context(ThreadPoolExecutor(1))
+        first = clerk.submit(make_up, calm, planned, self._cluster(stack, calm))
+        self._start_again(stack, folder, stormy, done=killed[1].done)
         seconds = time.monotonic() - started
-        return self._fourth_act(stack, cluster, planned, (calm, stormy), killed, seconds)
+        self._screen.status("checking", force=True)
+        return self._fourth_act(make_up(stormy, planned, cluster, killed), first.result(), seconds)
 
     # -- the stage
 
+    def _use_cluster(self, stack: ExitStack) -> None:
+        """See that a cluster is there before anything is started that would wait for it in vain."""
+        groups = [f"{name}{self._mark}" for name in ("calm", "stormy")]
+        open_cluster(stack, self._address, groups[0], "unused")
+        if not self._keep:
+            # Undone last: groups with members in them cannot be deleted.
+            stack.callback(delete_from, self._address, self._topic, groups)
+
     def _queries(self, folder: Path, planned: Planned) -> tuple[Query, Query]:
-        for name in ("calm", "stormy", "scratch"):
-            (folder / name).mkdir()
-        mark = self._topic.removeprefix(TOPIC)
         calm = Query(
-            f"calm{mark}",
+            f"calm{self._mark}",
             str(folder / "calm"),
             window=max(2 * _SMALL_WINDOW, self._records // 3),
             batch_time=30.0,
         )
         stormy = Query(
-            f"stormy{mark}",
+            f"stormy{self._mark}",
             str(folder / "stormy"),
             window=max(_SMALL_WINDOW, self._records // 4),
             batch_time=2.0,
@@ -198,34 +207,24 @@ class Demo:
         )
         return calm, replace(stormy, slow_tail=slow)
 
-    def _start(
-        self, stack: ExitStack, folder: Path, name: str, queries: tuple[Query, ...], *, load: bool
-    ) -> JobProcess:
-        settings = Settings(
+    def _start(self, stack: ExitStack, folder: Path, name: str) -> JobProcess:
+        job = JobProcess(SLOTS, folder / "scratch", folder / f"{name}.log")
+        stack.callback(job.kill)
+        return job
+
+    def _settings(self, *queries: Query, load: bool) -> Settings:
+        return Settings(
+            servers=self._address,
             topic=self._topic,
             partitions=PARTITIONS,
             slots=SLOTS,
             records=self._records,
             load=load,
-            scratch=str(folder / "scratch"),
             queries=queries,
         )
-        job = JobProcess(settings, folder, name)
-        stack.callback(job.kill)
-        return job
 
     def _cluster(self, stack: ExitStack, query: Query) -> Cluster:
-        cluster = Cluster(
-            Options.parse(
-                {
-                    "kafka.bootstrap.servers": self._address,
-                    "kafka.group.id": query.group,
-                    "commitTable": query.commits,
-                }
-            )
-        )
-        stack.callback(cluster.close)
-        return cluster
+        return open_cluster(stack, self._address, query.group, query.commits)
 
     def _await(self, events: Iterator[dict[str, Any]], wanted: str) -> float:
         """Show loading until an event comes; returns when it came."""
@@ -265,14 +264,8 @@ class Demo:
         for line in holdups.lines():
             self._screen.line(f"  {line}")
 
-    def _third_act(
-        self,
-        stack: ExitStack,
-        folder: Path,
-        job: JobProcess,
-        cluster: Cluster,
-        planned: Planned,
-        query: Query,
+    def _kill(
+        self, job: JobProcess, cluster: Cluster, planned: Planned, query: Query
     ) -> tuple[int, Standing]:
         self._screen.line("Act 3. The whole job is killed in the middle and started again.")
         time.sleep(_MIDDLE)
@@ -280,17 +273,20 @@ class Demo:
         at_ns = time.monotonic_ns()
         standing = Standing.of(query, cluster.cluster_id, list(planned))
         self._screen.line(f"  {kill_line(processes, standing, self._records)}")
+        return at_ns, standing
+
+    def _start_again(self, stack: ExitStack, folder: Path, query: Query, *, done: int) -> None:
         started = time.monotonic()
         patient = replace(
             query, handler_timeout=Query.handler_timeout, session_timeout=Query.session_timeout
         )
-        again = self._start(stack, folder, "job-again", (patient,), load=False)
-        again.go(self._address)
+        again = self._start(stack, folder, "job-again")
+        again.go(self._settings(patient, load=False))
         events = again.events()
         self._screen.status("starting Spark again", force=True)
         self._await(events, "started")
         restarted = time.monotonic()
-        progress = self._follow(events, 0, before=standing.done)
+        progress = self._follow(events, 0, before=done)
         drained = time.monotonic()
         again.kill()  # It has closed its books; what is left of it would only slow ours down.
         self._screen.line(
@@ -298,29 +294,16 @@ class Demo:
             f"gaps first, and did the other {progress['totals']['done']:,} flights in "
             f"{drained - restarted:.1f} s."
         )
-        return at_ns, standing
 
-    def _fourth_act(
-        self,
-        stack: ExitStack,
-        cluster: Cluster,
-        planned: Planned,
-        queries: tuple[Query, Query],
-        killed: tuple[int, Standing],
-        seconds: float,
-    ) -> Outcome:
+    def _fourth_act(self, books: Books, first: Books, seconds: float) -> Outcome:
         self._screen.line(
             "Act 4. The books, from what each handler call wrote itself, from the tables and from "
             "Kafka."
         )
-        self._screen.status("checking", force=True)
-        calm, stormy = queries
-        books = make_up(stormy, planned, cluster, killed)
         for line in books_table(books):
             self._screen.line(line)
-        first = make_up(calm, planned, self._cluster(stack, calm))
-        complaints = [f"group {calm.group}: {text}" for text in first.complaints]
-        complaints += [f"group {stormy.group}: {text}" for text in books.complaints]
+        complaints = [f"act 1: {text}" for text in first.complaints]
+        complaints += [f"acts 2 and 3: {text}" for text in books.complaints]
         v = first.verdict
         self._screen.line(
             f"  The run of act 1: {v.done:,} of {v.produced:,} done, {first.lost} lost, "
@@ -366,27 +349,6 @@ class Demo:
             if until is not None and done >= until and seen:
                 return last
         raise DemoFailed("it ended in the middle")
-
-
-def _delete(servers: str, topic: str, groups: list[str]) -> None:
-    """Take out of another cluster what the demo put in."""
-    from kafka.admin import KafkaAdminClient, MemberToRemove
-
-    admin = KafkaAdminClient(bootstrap_servers=servers)
-    try:
-        if topic in admin.list_topics():
-            admin.delete_topics([topic])
-        until = time.monotonic() + _GROUP_PATIENCE
-        while groups and time.monotonic() < until:
-            for name, group in admin.describe_groups(groups).items():
-                # A member that was killed is in its group until its session ends.
-                left = [MemberToRemove(member["member_id"]) for member in group["members"]]
-                admin.remove_group_members(name, left)
-            answers = admin.delete_groups(groups)
-            groups = [group for group, answer in answers.items() if "NonEmpty" in str(answer)]
-            time.sleep(0.5 if groups else 0.0)
-    finally:
-        admin.close()
 
 
 def _named(offsets: dict[tuple[str, int], int]) -> dict[str, int]:

@@ -1,6 +1,6 @@
 """The demo's main job as a process of its own, so that it can be killed with all it consists of.
 
-``python -m coopconsume.demo.job settings.json`` starts Spark, waits for the cluster's address on
+``python -m coopconsume.demo.job SLOTS SCRATCH`` starts Spark, meanwhile waits for its settings on
 its standard input, loads the topic if it is told to, and runs one query after another over it.
 What happens is told on standard output, one JSON object a line with ``event``:
 
@@ -24,11 +24,13 @@ import os
 import signal
 import sys
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from coopconsume.consumer import CooperativeConsumer
+from coopconsume.demo.flights import flight_table
 from coopconsume.demo.handlers import OUTPUT_SCHEMA, DemoHandler
 from coopconsume.demo.topic import load_topic
 from coopconsume.errors import CoopConsumeError
@@ -38,6 +40,7 @@ from coopconsume.session import local_session, stop_session
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    import pyarrow as pa
     from pyspark.sql import SparkSession
 
 
@@ -109,65 +112,94 @@ class Settings:
     """What a job process does.
 
     Attributes:
+        servers: Bootstrap servers of the cluster.
         topic: The topic.
         partitions: How many partitions it has.
         slots: Slots of the queries.
         records: Flights in the topic.
         load: Whether to load the topic first.
-        scratch: Folder for temporary files.
         queries: What to run, in turn.
     """
 
+    servers: str
     topic: str
     partitions: int
     slots: int
     records: int
     load: bool
-    scratch: str
     queries: tuple[Query, ...]
 
-    def write(self, path: Path) -> Path:
-        """Write the settings as JSON; returns the path."""
-        path.write_text(json.dumps(asdict(self)))
-        return path
+    def line(self) -> str:
+        """The settings as a line of JSON."""
+        return json.dumps(asdict(self)) + "\n"
 
     @classmethod
-    def read(cls, path: str) -> Settings:
-        """The settings that `write` wrote."""
-        values = json.loads(Path(path).read_text())
+    def parse(cls, line: str) -> Settings:
+        """The settings that `line` gave."""
+        values = json.loads(line)
         queries = tuple(Query(**query) for query in values.pop("queries"))
         return cls(**values, queries=queries)
 
+    @property
+    def kafka(self) -> dict[str, str]:
+        """The options that lead to the cluster."""
+        return {"kafka.bootstrap.servers": self.servers}
 
-def run(settings: Settings, servers: str, tell: Callable[..., None], spark: SparkSession) -> None:
+
+class Orders:
+    """The settings as they come, and what can be done for them while Spark starts."""
+
+    def __init__(self) -> None:
+        self._pool = ThreadPoolExecutor(1)
+        self._settings = self._pool.submit(sys.stdin.readline)
+        self._flights = self._pool.submit(self._prepare)
+
+    def settings(self) -> Settings | None:
+        """What is to be done; None where whoever started us is gone."""
+        line = self._settings.result()
+        return Settings.parse(line) if line else None
+
+    def flights(self) -> pa.Table | None:
+        """What is to be loaded into the topic; None if nothing is."""
+        return self._flights.result()
+
+    def _prepare(self) -> pa.Table | None:
+        settings = self.settings()
+        return flight_table(settings.records) if settings and settings.load else None
+
+
+def run(
+    settings: Settings,
+    flights: pa.Table | None,
+    tell: Callable[..., None],
+    spark: SparkSession,
+) -> None:
     """Load the topic if need be and run the queries."""
-    kafka = {"kafka.bootstrap.servers": servers}
-    if settings.load:
+    # Loading takes one task, and after a kill the group waits until workers of the killed job
+    # cannot be at work any more.
+    threading.Thread(target=_warm_up, args=(settings, spark), daemon=True).start()
+    if flights is not None:
         load_topic(
             spark,
-            kafka,
+            settings.kafka,
             settings.topic,
             partitions=settings.partitions,
-            limit=settings.records,
+            flights=flights,
             progress=lambda records, of: tell("loading", records=records, all=of),
         )
         tell("loaded")
-    else:
-        # The group waits until the workers of the killed job cannot be at work any more.
-        threading.Thread(target=_warm_up, args=(spark, settings.slots), daemon=True).start()
     for number, query in enumerate(settings.queries):
-        _run_query(settings, kafka, query, number, tell, spark)
+        _run_query(settings, query, number, tell, spark)
 
 
 def _run_query(
     settings: Settings,
-    kafka: dict[str, str],
     query: Query,
     number: int,
     tell: Callable[..., None],
     spark: SparkSession,
 ) -> None:
-    options = kafka | {
+    options = settings.kafka | {
         "kafka.group.id": query.group,
         "subscribe": settings.topic,
         "commitTable": query.commits,
@@ -197,13 +229,18 @@ def _run_query(
     tell("ended", run=number)
 
 
-def _warm_up(spark: SparkSession, slots: int) -> None:
+def _warm_up(settings: Settings, spark: SparkSession) -> None:
     """Start Python workers and have Spark compile what a batch needs."""
-    numbers = spark.range(slots, numPartitions=slots).repartition(slots)
-    numbers.mapInArrow(lambda batches: batches, "id bigint").collect()
+    rows = spark.range(settings.slots, numPartitions=settings.slots)
+    if not settings.load:
+        ends = json.dumps({settings.topic: dict.fromkeys(map(str, range(settings.partitions)), 1)})
+        source = spark.read.format("kafka").options(**settings.kafka, endingOffsets=ends)
+        rows = source.option("subscribe", settings.topic).load().selectExpr("offset as id")
+    dealt = rows.repartition(settings.slots)
+    dealt.mapInArrow(lambda batches: batches, "id bigint").collect()
 
 
-def main(path: str) -> int:
+def main(slots: str, scratch: str) -> int:
     """Run the process; returns its exit code."""
     # Whatever else writes to standard output must not come between the events.
     events = os.fdopen(os.dup(1), "w", buffering=1)
@@ -214,20 +251,22 @@ def main(path: str) -> int:
         with lock:
             events.write(json.dumps({"event": event, **facts}) + "\n")
 
-    settings = Settings.read(path)
+    orders = Orders()
     spark = None
     try:
+        # A JVM that lives for a minute takes as long to optimise what it runs as it gains by that.
+        java = f"-Djava.io.tmpdir={scratch} -XX:TieredStopAtLevel=1"
         spark = local_session(
             "coopconsume-demo",
-            cores=settings.slots + 2,
-            conf={"spark.driver.extraJavaOptions": f"-Djava.io.tmpdir={settings.scratch}"},
+            cores=int(slots) + 2,
+            conf={"spark.driver.extraJavaOptions": java},
         )
         tell("session")
-        servers = sys.stdin.readline().strip()
-        if not servers:
+        settings = orders.settings()
+        if settings is None:
             return 1
         threading.Thread(target=_end_with_parent, daemon=True).start()
-        run(settings, servers, tell, spark)
+        run(settings, orders.flights(), tell, spark)
     except Exception as error:  # noqa: BLE001 - told to the program that shows it
         text = str(error) if isinstance(error, CoopConsumeError) else ""
         tell("failed", error=text or f"{type(error).__name__}: {error}")
@@ -245,4 +284,4 @@ def _end_with_parent() -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1]))
+    sys.exit(main(*sys.argv[1:]))

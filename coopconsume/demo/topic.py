@@ -31,10 +31,10 @@ def load_topic(
     topic: str = "flights",
     *,
     partitions: int = 3,
-    limit: int | None = None,
+    flights: pa.Table | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> int:
-    """Append the first flights of the year to a topic, in time order within each partition.
+    """Append flights to a topic, in time order within each partition.
 
     Keyed records go where every Kafka producer puts them by default (murmur2 of the key), those
     without a key to the partitions in turn.
@@ -45,19 +45,19 @@ def load_topic(
             without that prefix are left out.
         topic: Created with the cluster's default replication if it does not exist.
         partitions: How many partitions it has.
-        limit: How many flights; None for all.
+        flights: Of `flight_table`; None for the whole year.
         progress: Called with the records written so far and all there are, after each part.
 
     Returns:
         The number of records written.
 
     Raises:
-        ValueError: ``limit`` is below 1, or the topic exists with another number of partitions.
+        ValueError: The topic exists with another number of partitions.
         BrokerUnreachable: No broker answered in 10 s.
         DemoDataMissing: The data's package is not installed.
         kafka.errors.KafkaError: The cluster would not create the topic.
     """
-    table = flight_table(limit)
+    table = flight_table() if flights is None else flights
     _create(options, topic, partitions)
     keyless = table["key"].is_null().to_numpy()
     turn = (np.cumsum(keyless) - 1) % partitions

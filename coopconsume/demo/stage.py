@@ -1,0 +1,51 @@
+"""The cluster that the demo plays on: opened for reading, and left as it was found."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+from coopconsume.cluster import Cluster
+from coopconsume.options import Options
+
+if TYPE_CHECKING:
+    from contextlib import ExitStack
+
+_GROUP_PATIENCE = 60.0
+
+
+def open_cluster(stack: ExitStack, servers: str, group: str, commits: str) -> Cluster:
+    """A group's view of the cluster, closed with the stack.
+
+    Raises:
+        BrokerUnreachable: No broker answers.
+    """
+    options = {
+        "kafka.bootstrap.servers": servers,
+        "kafka.group.id": group,
+        "commitTable": commits,
+    }
+    cluster = Cluster(Options.parse(options))
+    stack.callback(cluster.close)
+    return cluster
+
+
+def delete_from(servers: str, topic: str, groups: list[str]) -> None:
+    """Take out of a cluster what the demo put in."""
+    from kafka.admin import KafkaAdminClient, MemberToRemove
+
+    admin = KafkaAdminClient(bootstrap_servers=servers)
+    try:
+        if topic in admin.list_topics():
+            admin.delete_topics([topic])
+        until = time.monotonic() + _GROUP_PATIENCE
+        while groups and time.monotonic() < until:
+            for name, group in admin.describe_groups(groups).items():
+                # A member that was killed is in its group until its session ends.
+                left = [MemberToRemove(member["member_id"]) for member in group["members"]]
+                admin.remove_group_members(name, left)
+            answers = admin.delete_groups(groups)
+            groups = [group for group, answer in answers.items() if "NonEmpty" in str(answer)]
+            time.sleep(0.5 if groups else 0.0)
+    finally:
+        admin.close()
