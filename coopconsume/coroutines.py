@@ -66,6 +66,8 @@ class Shift:
         self._desk = Desk(ledger, time.monotonic())
         self._workers: list[asyncio.Task[None]] = []
         self._idle: list[asyncio.Future[None]] = []
+        #: Those who were woken and have not had a look yet.
+        self._called = 0
         self._alarm: asyncio.TimerHandle | None = None
         self._space = asyncio.Event()
         #: When the handler at a seat began, the earliest first; only where time is limited.
@@ -98,6 +100,8 @@ class Shift:
         batch = wanted_rows(raw, ledger.work)
         report.rows += batch.num_rows
         desk.deadline = self._life.begin()
+        # As many rows at a stretch as may end meanwhile, or the workers would run out of them.
+        stretch = max(_AT_A_STRETCH, self._most)
         for i, row in enumerate(rows_of(batch)):
             while desk.is_full and not desk.is_late(time.monotonic()):
                 self._call_up()
@@ -108,24 +112,26 @@ class Shift:
                 ledger.unlooked(row.part, row.offset)
             else:
                 desk.admit(row)
-                if i % _AT_A_STRETCH == 0:
+                if i % stretch == 0:
                     self._call_up()
                     await asyncio.sleep(0)
         self._call_up()
 
     def _call_up(self) -> None:
         """Have somebody at hand for what is ready."""
-        ready = self._desk.ready
-        self._wake(min(ready, len(self._idle)))
-        missing = min(ready - len(self._idle), self._most - len(self._workers))
+        wanted = self._desk.ready - self._called
+        missing = min(wanted - len(self._idle), self._most - len(self._workers))
+        self._wake(wanted)
         for _ in range(missing):
             self._workers.append(asyncio.create_task(self._work(len(self._workers))))
+            self._called += 1
 
     def _wake(self, count: int) -> None:
         for _ in range(min(count, len(self._idle))):
             waiter = self._idle.pop()
             if not waiter.done():
                 waiter.set_result(None)
+                self._called += 1
 
     async def _work(self, seat: int) -> None:  # noqa: C901 - one loop, called for each record
         """Handle one record after another."""
@@ -133,6 +139,7 @@ class Shift:
         enter, leave = self._life.box.enter, self._life.box.leave
         began = self._began if self._timeout is not None else None
         stretch = 0
+        self._called -= 1
         while True:
             now = time.monotonic()
             found = desk.take(now)
@@ -141,7 +148,7 @@ class Shift:
                     return
                 await self._rest(now)
                 continue
-            if desk.ready and self._idle:
+            if desk.ready > self._called and self._idle:
                 self._wake(1)
             lane, row, record = found
             enter(seat, row.part, row.offset)
@@ -194,6 +201,7 @@ class Shift:
         waiter = loop.create_future()
         self._idle.append(waiter)
         await waiter
+        self._called -= 1
 
     def _ring(self) -> None:
         self._alarm = None

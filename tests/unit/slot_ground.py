@@ -89,11 +89,11 @@ def prepared(handler, rows, work=None, concurrency=1, ordering="key", **more):
     arrays = [pa.array(c, t) for c, t in zip(columns, TYPES, strict=True)]
     batch = pa.RecordBatch.from_arrays(arrays, names=NAMES)
     options = {"dead_letters": True, "send": None} | more
-    schema = options.pop("schema", None)
+    schema, size = options.pop("schema", None), options.pop("batch_rows", 4)
     runner = SlotRunner(
         spec, handler, options.pop("policy", RetryPolicy(jitter=0)), schema, **options
     )
-    return runner, [batch.slice(i, 4) for i in range(0, batch.num_rows, 4)]
+    return runner, [batch.slice(i, size) for i in range(0, batch.num_rows, size)]
 
 
 def done(report, part=0):

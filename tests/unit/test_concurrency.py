@@ -49,6 +49,21 @@ def test_a_thousand_coroutines_are_in_flight():
     assert len(threads) == 1
 
 
+def test_coroutines_that_soon_end_do_not_run_out_of_records():
+    """Rows come in as fast as handlers end that wait for one pass of the event loop each."""
+    busy, most = [0], [0]
+
+    async def handler(record):
+        busy[0] += 1
+        most[0] = max(most[0], busy[0])
+        await asyncio.sleep(0)
+        busy[0] -= 1
+
+    report = run(handler, keyed(5_000, 5_000), concurrency=1_000, batch_rows=5_000)
+    assert done(report) == list(range(5_000))
+    assert most[0] >= 900
+
+
 @pytest.mark.parametrize("way", ["threads", "coroutines"])
 def test_one_at_a_time_within_a_key_in_order(way):
     """A hot key and many others: never two of a key at once, each key in its order."""
