@@ -330,17 +330,18 @@ class Cluster:
             KafkaError,
             KafkaTimeoutError,
             NotCoordinatorError,
+            UnknownBrokerIdError,
             UnknownTopicOrPartitionError,
         )
 
+        # kafka-python's word for a partition that has no leader for now is the last of these.
+        may_pass = KafkaConnectionError, KafkaTimeoutError, UnknownBrokerIdError
         until = time.monotonic() + patience
         while True:
             try:
                 return call()
             except KafkaError as error:
-                passing = error.retriable or isinstance(
-                    error, KafkaConnectionError | KafkaTimeoutError
-                )
+                passing = error.retriable or isinstance(error, may_pass)
                 if isinstance(error, UnknownTopicOrPartitionError):
                     self._check_exist(topics)
                 if not passing:

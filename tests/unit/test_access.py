@@ -7,6 +7,7 @@ import pickle
 import kafka.errors
 import pytest
 
+from coopconsume.cluster import Cluster
 from coopconsume.errors import AuthenticationFailed, NotAuthorized
 from coopconsume.security.access import refused, refused_by_spark
 
@@ -90,3 +91,25 @@ def test_other_errors_are_left_alone(error):
     """What is no refusal is told as what it is."""
     assert refused(error, SETTINGS) is None
     assert refused_by_spark(error, SETTINGS) is None
+
+
+@pytest.mark.parametrize(
+    "passing",
+    [
+        kafka.errors.UnknownBrokerIdError(-1),
+        kafka.errors.LeaderNotAvailableError(),
+        kafka.errors.KafkaTimeoutError(),
+        kafka.errors.KafkaConnectionError(),
+    ],
+)
+def test_what_passes_is_asked_again(passing):
+    """Among it a partition without a leader, as while a new one is elected."""
+    cluster = object.__new__(Cluster)
+    answers = [passing, passing]
+
+    def ask():
+        if answers:
+            raise answers.pop()
+        return 7
+
+    assert cluster._call(ask, patience=600.0) == 7
