@@ -105,7 +105,12 @@ def prepared(turns: int, *, quick: bool) -> Iterator[Ground]:
 
     # Workers need not find this package.
     cloudpickle.register_pickle_by_value(handlers)
-    with tempfile.TemporaryDirectory(prefix="coopconsume-bench-") as folder, LocalKafka() as broker:
+    # A broker that stands still for want of a processor stays in its cluster.
+    settings = {"broker.session.timeout.ms": 60_000}
+    with (
+        tempfile.TemporaryDirectory(prefix="coopconsume-bench-") as folder,
+        LocalKafka(config=settings, start_timeout=300) as broker,
+    ):
         spark = local_session("coopconsume-bench", cores=CORES)
         try:
             yield Ground(broker, spark, Path(folder), turns, quick)

@@ -1,4 +1,4 @@
-"""Confluent's Parallel Consumer as a peer: its jars by Ivy, a small Java program by the JDK."""
+"""Java peers, by small programs that the JDK compiles: Parallel Consumer and a share group."""
 
 from __future__ import annotations
 
@@ -19,7 +19,10 @@ if TYPE_CHECKING:
 
     from tests.bench.ground import Ground
 
-_SOURCE = Path(__file__).with_name("ParallelConsumerBench.java")
+#: Of Confluent; in the order of each key.
+PARALLEL_CONSUMER = "Parallel Consumer"
+#: Of Kafka (KIP-932), a preview in 4.1; in no order.
+SHARE_GROUP = "share group, no order"
 _JARS = (
     Dependency("io.confluent.parallelconsumer", "parallel-consumer-core", "0.5.3.3"),
     Dependency("org.slf4j", "slf4j-nop", "2.0.17", transitive=False),
@@ -28,19 +31,26 @@ _TIMEOUT = 600
 
 
 @dataclass(frozen=True)
-class ParallelConsumer:
-    """A peer that is ready to run."""
+class Peer:
+    """A peer that is ready to run.
 
+    Attributes:
+        name: What it is called in tables.
+        program: The class that runs it.
+    """
+
+    name: str
     ground: Ground
     java: str
     class_path: str
+    program: str
 
     def seconds(self, topic: str, records: int, work: str, concurrency: int) -> float:
-        """From the first handler's start to the last commit, in the order of each key."""
-        group = self.ground.path("parallel-consumer").name
+        """From the first handler's start to the last commit."""
+        group = self.ground.path("peer").name
         ran = subprocess.run(
             [
-                self.java, "-cp", self.class_path, "ParallelConsumerBench",
+                self.java, "-cp", self.class_path, self.program,
                 self.ground.broker.bootstrap_servers, group, topic, work, str(records),
                 str(concurrency),
             ],
@@ -48,26 +58,38 @@ class ParallelConsumer:
         )  # fmt: skip
         lines = [line for line in ran.stdout.splitlines() if line.startswith("nanoseconds ")]
         if not lines:
-            raise AssertionError(f"Parallel Consumer did not end: {ran.stderr[-2_000:]}")
+            raise AssertionError(f"{self.name} did not end: {ran.stderr[-2_000:]}")
         return int(lines[-1].split()[1]) / 1e9
 
 
-def parallel_consumer(ground: Ground, say: Callable[[str], None]) -> ParallelConsumer | None:
-    """The peer; None, and a word why, where its jars or a Java compiler are not to be had."""
+def java_peers(ground: Ground, say: Callable[[str], None]) -> list[Peer]:
+    """The peers; those are missing, with a word why, whose jars or compiler are not to be had."""
     javac = shutil.which("javac")
     if javac is None:
-        say("  no javac: Parallel Consumer is left out")
-        return None
-    try:
-        java = find_java().path
-        jars = ensure(JarSet("parallel-consumer", "Parallel Consumer", _JARS, 12))
-    except CoopConsumeError as error:
-        say(f"  Parallel Consumer is left out: {error}")
-        return None
+        say("  no javac: Parallel Consumer and share groups are left out")
+        return []
+    found = []
+    for name, program, jars in (
+        (PARALLEL_CONSUMER, "ParallelConsumerBench", _parallel_consumer_jars),
+        (SHARE_GROUP, "ShareGroupBench", lambda: ground.broker.jars),
+    ):
+        try:
+            found.append(_compiled(ground, javac, name, program, jars()))
+        except CoopConsumeError as error:
+            say(f"  {name} is left out: {error}")
+    return found
+
+
+def _parallel_consumer_jars() -> list[Path]:
+    return ensure(JarSet("parallel-consumer", "Parallel Consumer", _JARS, 12))
+
+
+def _compiled(ground: Ground, javac: str, name: str, program: str, jars: list[Path]) -> Peer:
     classes = ground.path("classes")
     class_path = os.pathsep.join([*map(str, jars), str(classes)])
+    source = Path(__file__).with_name(f"{program}.java")
     classes.mkdir()
     subprocess.run(
-        [javac, "--release", "17", "-d", str(classes), "-cp", class_path, str(_SOURCE)], check=True
+        [javac, "--release", "17", "-d", str(classes), "-cp", class_path, str(source)], check=True
     )
-    return ParallelConsumer(ground, str(java), class_path)
+    return Peer(name, ground, str(find_java().path), class_path, program)

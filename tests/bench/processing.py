@@ -1,13 +1,13 @@
-"""Handlers that wait, keys that are hot, a key that is stuck: jobs against Parallel Consumer."""
+"""Handlers that wait, keys that are hot, a key that is stuck: jobs against peers."""
 
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from tests.bench.figures import Ratio, Report, seconds_of, take_turns
 from tests.bench.handlers import AsyncWait, Sleeper, Wait, handler
-from tests.bench.parallel_consumer import ParallelConsumer, parallel_consumer
+from tests.bench.peers import PARALLEL_CONSUMER, SHARE_GROUP, Peer, java_peers
 from tests.bench.stuck import CONCURRENCY, SLOTS, stuck_rate
 
 if TYPE_CHECKING:
@@ -18,22 +18,25 @@ if TYPE_CHECKING:
 _SLOTS = 2
 _OURS = "coopconsume"
 _ASYNC = "coopconsume, async, 1,000 in flight"
-_PEER = "Parallel Consumer"
 _IDEAL = "ideal"
+_NO_ORDER = (
+    "The share group (KIP-932, a preview in Kafka 4.1) keeps no order of keys; it is one consumer "
+    "that acknowledges each record, with as many threads."
+)
 
 
 def processing(ground: Ground, say: Callable[[str], None]) -> list[Report]:
     """The figures of processing that need jobs."""
-    peer = parallel_consumer(ground, say)
+    peers = java_peers(ground, say)
     return [
-        *([] if peer is None else [_empty(ground, peer, say)]),
-        _waiting(ground, peer, say),
-        *(_sleeping(ground, peer, say, name) for name in ("W1", "W3")),
+        *([_empty(ground, peers, say)] if peers else []),
+        _waiting(ground, peers, say),
+        *(_sleeping(ground, peers, say, name) for name in ("W1", "W3")),
         _stuck(ground, say),
     ]
 
 
-def _empty(ground: Ground, peer: ParallelConsumer, say: Callable[[str], None]) -> Report:
+def _empty(ground: Ground, peers: list[Peer], say: Callable[[str], None]) -> Report:
     ours, its = ground.size(1_000_000, 50_000), ground.size(200_000, 10_000)
     ground.load("empty-ours", ours, keys=10_000, value_bytes=100)
     ground.load("empty-its", its, keys=10_000, value_bytes=100)
@@ -46,23 +49,45 @@ def _empty(ground: Ground, peer: ParallelConsumer, say: Callable[[str], None]) -
         if progress is None or progress["totals"]["done"] != ours:
             raise AssertionError(f"{ours} records were to be done: {progress}")
 
-    sides: dict[str, Callable[[int], float]] = {
-        _OURS: lambda _: ours / seconds_of(job),
-        _PEER: lambda _: its / peer.seconds("empty-its", its, "none", 16),
-    }
+    sides: dict[str, Callable[[int], float]] = {_OURS: lambda _: ours / seconds_of(job)}
+    sides |= {p.name: _rate(p, "empty-its", its, "none", 16) for p in peers}
     report = Report(
-        "Empty handler against Parallel Consumer, one partition",
-        f"10,000 keys, in the order of each. Ours: {ours:,} records, from making the consumer to "
-        f"its end. Parallel Consumer: {its:,} records, maxConcurrency 16, from the first handler's "
-        "start to the last commit.",
+        "Empty handler against peers, one partition",
+        f"10,000 keys. Ours: {ours:,} records, in the order of each key, from making the consumer "
+        f"to its end. Peers: {its:,} records, 16 at once, from the first handler's start to the "
+        "last commit.",
     )
     for name, values in take_turns(sides, ground.turns, say=say).items():
         report.add(name, values, "records/s")
-    report.ratios = [Ratio("ours / Parallel Consumer", _OURS, _PEER, 10.0, "at least")]
+    _compare(report, peers, 10.0, "at least")
     return report
 
 
-def _waiting(ground: Ground, peer: ParallelConsumer | None, say: Callable[[str], None]) -> Report:
+def _seconds(
+    peer: Peer, topic: str, records: int, work: str, at_once: int
+) -> Callable[[int], float]:
+    return lambda _: peer.seconds(topic, records, work, at_once)
+
+
+def _rate(peer: Peer, topic: str, records: int, work: str, at_once: int) -> Callable[[int], float]:
+    return lambda _: records / peer.seconds(topic, records, work, at_once)
+
+
+def _compare(
+    report: Report, peers: list[Peer], target: float, bound: Literal["at least", "at most"]
+) -> None:
+    """Ours against each peer; the target is for the one that keeps the order, too."""
+    for peer in peers:
+        goal = target if peer.name == PARALLEL_CONSUMER else None
+        report.ratios.append(Ratio(f"ours / {peer.name}", _OURS, peer.name, goal, bound))
+    _note(report, peers)
+
+
+def _note(report: Report, peers: list[Peer]) -> None:
+    report.notes += [_NO_ORDER] if any(peer.name == SHARE_GROUP for peer in peers) else []
+
+
+def _waiting(ground: Ground, peers: list[Peer], say: Callable[[str], None]) -> Report:
     seconds = ground.size(60, 2)
     plain, coroutines = 10_000 * seconds, 30_000 * seconds
     ground.load("waiting", plain, keys=10_000, value_bytes=100)
@@ -74,8 +99,7 @@ def _waiting(ground: Ground, peer: ParallelConsumer | None, say: Callable[[str],
         ),
         _IDEAL: lambda _: 10_000.0,
     }
-    if peer is not None:
-        sides[_PEER] = lambda _: plain / peer.seconds("waiting", plain, "sleep10", 100)
+    sides |= {p.name: _rate(p, "waiting", plain, "sleep10", 100) for p in peers}
     report = Report(
         "Handlers of 10 ms, one partition",
         f"{plain:,} records, 10,000 keys, 100 handlers in flight, in the order of each key; "
@@ -84,24 +108,21 @@ def _waiting(ground: Ground, peer: ParallelConsumer | None, say: Callable[[str],
     for name, values in take_turns(sides, ground.turns, say=say).items():
         report.add(name, values, "records/s")
     report.ratios = [Ratio("ours / ideal", _OURS, _IDEAL, 0.95, "at least")]
-    if peer is not None:
-        report.ratios.append(Ratio("Parallel Consumer / ideal", _PEER, _IDEAL))
+    report.ratios += [Ratio(f"{peer.name} / ideal", peer.name, _IDEAL) for peer in peers]
     name = "async, 1,000 in flight / 10,000 a second"
     report.ratios.append(Ratio(name, _ASYNC, _IDEAL, 3.0, "at least"))
+    _note(report, peers)
     return report
 
 
-def _sleeping(
-    ground: Ground, peer: ParallelConsumer | None, say: Callable[[str], None], name: str
-) -> Report:
+def _sleeping(ground: Ground, peers: list[Peer], say: Callable[[str], None], name: str) -> Report:
     records, topic = ground.size(10_000, 1_000), f"sleeping-{name.lower()}"
     zipf = name == "W3"
     ground.load(topic, records, keys=1_000, value_bytes=100, zipf=zipf)
     sides: dict[str, Callable[[int], float]] = {
         _OURS: lambda _: _job(ground, topic, records, _sleeper(ground), 16 // _SLOTS)
     }
-    if peer is not None:
-        sides[_PEER] = lambda _: peer.seconds(topic, records, "sleep0to5", 16)
+    sides |= {p.name: _seconds(p, topic, records, "sleep0to5", 16) for p in peers}
     keys = "1,000 keys by Zipf's law" if zipf else "1,000 keys"
     report = Report(
         f"{name}: 0 to 5 ms, 16 at once, one partition",
@@ -110,8 +131,7 @@ def _sleeping(
     )
     for side, values in take_turns(sides, ground.turns, say=say).items():
         report.add(side, values, "s")
-    if peer is not None:
-        report.ratios = [Ratio("ours / Parallel Consumer", _OURS, _PEER, 1.0)]
+    _compare(report, peers, 1.0, "at most")
     return report
 
 
