@@ -1,9 +1,10 @@
 """Partitions with too many committed ranges: what still fits, and what is said and asked for.
 
-Pure. A partition is *crowded* from 80 % of ``maxNumRanges`` on: nothing new is read of it, its gaps
-are worked first. At the limit the commit log takes only what does not raise the number of ranges;
-the rest of what is done waits in the job, and is never dropped silently. If that lasts, the group
-is asked to rebalance (KIP-X), as somebody who has the gaps may be stuck.
+Pure. A partition is *crowded* from 80 % of ``maxNumRanges`` on, or where as many outputs wait as
+``maxOutputsWaiting`` says: nothing new is read of it, its gaps are worked first. At the limit of
+ranges the commit log takes only what does not raise their number; the rest of what is done waits in
+the job, and is never dropped silently. If that lasts, the group is asked to rebalance (KIP-X), as
+somebody who has the gaps may be stuck.
 """
 
 from __future__ import annotations
@@ -118,10 +119,14 @@ class LimitWatch:
 
 def crowd_warning(partition: Partition) -> str:
     """One sentence on a crowded partition: how full it is, and what holds its stable offset."""
+    much = f"{partition.ranges:,} committed ranges"
+    limit = f"maxNumRanges is {partition.max_ranges:,}"
+    if partition.has_outputs_enough:
+        much = f"the outputs of {partition.outputs_waiting:,} records waiting"
+        limit = f"maxOutputsWaiting is {partition.max_outputs_waiting:,}"
     return (
-        f"{partition.topic}-{partition.partition} has {partition.ranges:,} committed ranges above "
-        f"its stable offset, maxNumRanges is {partition.max_ranges:,}: nothing new is read until "
-        f"gaps are done. It is held by {held_by(partition)}"
+        f"{partition.topic}-{partition.partition} has {much} above its stable offset, {limit}: "
+        f"nothing new is read until gaps are done. It is held by {held_by(partition)}"
     )
 
 

@@ -206,6 +206,9 @@ TABLE: tuple[Option, ...] = (
            "Where records go that are given up: path of a Delta table, or `kafka:` and a topic."),
     Option("purgatory", None, _text,
            "Folder of the Delta tables in which rows of transactional outputs wait."),
+    Option("maxOutputsWaiting", 1_000_000, _whole(1),
+           "Records of a partition whose transactional outputs wait above its stable offset; from "
+           "there on nothing new."),
 )  # fmt: skip
 
 _BY_NAME = {option.name.lower(): option for option in TABLE}
@@ -251,6 +254,7 @@ class Options:
     on_external_reset: str
     dead_letter: str | None
     purgatory: str | None
+    max_outputs_waiting: int
 
     @classmethod
     def parse(cls, options: Mapping[str, Any], *, group: bool = True) -> Options:

@@ -32,7 +32,7 @@ log = logging.getLogger(__name__)
 _KEPT = 100
 #: Seconds without a commit after which an event is made all the same.
 _IDLE_EVERY = 10.0
-_SUMS = ("lag", "pending", "parked", "gapRanges")
+_SUMS = ("lag", "pending", "parked", "gapRanges", "outputsWaiting")
 _SHOWN_RANGES = 5
 
 
@@ -239,6 +239,7 @@ def describe(partition: Partition, now: float) -> dict[str, Any]:
         "firstGaps": first,
         "ranges": partition.ranges,
         "isCrowded": partition.is_crowded,
+        "outputsWaiting": partition.outputs_waiting,
         "holder": None if holder is None else holder | age,
         "blocker": None
         if blocker is None

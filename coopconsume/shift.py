@@ -100,12 +100,15 @@ class Shift:
     def _make_partitions(self) -> list[Partition]:
         now = time.time()
         partitions = []
+        waits = isinstance(self._work.outputs, TransactionalTopic)
+        most = self.holding.options.max_outputs_waiting if waits else None
         for part, (tp, owned) in enumerate(sorted(self.holding.owned.items())):
             partition = Partition(
                 part, owned.topic, owned.partition,
                 stable=owned.stable, committed=owned.committed,
                 shares=deal(owned.ranges, self._slots, part, self._work.ordering),
                 ordering=self._work.ordering, whole=owned.is_whole, max_ranges=owned.max_ranges,
+                max_outputs_waiting=most,
             )  # fmt: skip
             for share in partition.shares.values():
                 wait = self.holding.waits(tp, share.ranges)

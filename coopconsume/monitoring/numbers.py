@@ -37,6 +37,9 @@ GAUGES = (
     Number("pending", "coopconsume.pending", "{record}", "Records that wait."),
     Number("parked", "coopconsume.parked", "{record}", "Records that wait for a decision."),
     Number("gapRanges", "coopconsume.gap.ranges", "{range}", "Gaps below the highest done offset."),
+    Number(
+        "outputsWaiting", "coopconsume.outputs.waiting", "{record}", "Held by the stable offset."
+    ),
 )
 EPOCH = Number("epoch", "coopconsume.epoch", "{epoch}", "The group's epoch in the commit log.")
 #: Of ``durationMs``, by phase.

@@ -34,6 +34,8 @@ class Partition:
         ordering: What is handled strictly one after another.
         whole: Whether the shares together are the whole key range.
         max_ranges: Ranges above the stable offset that the commit log takes.
+        max_outputs_waiting: Records that may be done above the stable offset, as their outputs wait
+            until it passes them; None: outputs do not wait.
     """
 
     def __init__(
@@ -48,6 +50,7 @@ class Partition:
         ordering: Ordering,
         whole: bool,
         max_ranges: int = 1_000_000,
+        max_outputs_waiting: int | None = None,
     ) -> None:
         self.part = part
         self.topic = topic
@@ -60,6 +63,7 @@ class Partition:
         self.ordering = ordering
         self.whole = whole
         self.max_ranges = max_ranges
+        self.max_outputs_waiting = max_outputs_waiting
         #: Ranges in the commit log, those of other members among them.
         self.log_ranges = committed.range_count
         self.attempts: dict[int, int] = {}
@@ -111,9 +115,20 @@ class Partition:
         return self.done.range_count if self.whole else self.log_ranges
 
     @property
+    def outputs_waiting(self) -> int:
+        """Records whose outputs wait until the stable offset passes them; 0 if they do not."""
+        return 0 if self.max_outputs_waiting is None else len(self.done)
+
+    @property
+    def has_outputs_enough(self) -> bool:
+        """Whether so many outputs wait that nothing new may be read."""
+        most = self.max_outputs_waiting
+        return most is not None and self.outputs_waiting >= most
+
+    @property
     def is_crowded(self) -> bool:
-        """Whether there are so many ranges that nothing new may be read."""
-        return self.ranges >= crowded_at(self.max_ranges)
+        """Whether there are so many ranges, or outputs wait, that nothing new may be read."""
+        return self.ranges >= crowded_at(self.max_ranges) or self.has_outputs_enough
 
     @property
     def is_drained(self) -> bool:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pytest
+from deltalake import DeltaTable
 
 from commits import OffsetRanges
 from coopconsume.errors import FencedMember, OutputsNotPublished
@@ -14,7 +15,7 @@ from coopconsume.fenced.engine import EngineDoubt
 from coopconsume.holding import Holding
 from coopconsume.membership import Membership
 from coopconsume.options import Options
-from coopconsume.sinks import Outputs, TransactionalTopic
+from coopconsume.sinks import Outputs, TransactionalTopic, publishing
 from coopconsume.sinks.producer import Message
 from coopconsume.sinks.publishing import Publishing
 from coopconsume.sinks.purgatory import Purgatory
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 
 pytestmark = [pytest.mark.broker]
 
+COUNT = 14
 SCHEMA = pa.schema([("value", pa.string()), ("key", pa.binary())])
 
 
@@ -92,9 +94,9 @@ class Process:
 
     @property
     def undone(self) -> list[int]:
-        """Offsets below 12 that the log does not have."""
+        """Offsets of records that the log does not have."""
         stable = self.holding.owned[self.tp]
-        return [o for o in range(12) if o >= stable.stable and o not in stable.committed]
+        return [o for o in range(COUNT) if o >= stable.stable and o not in stable.committed]
 
     def leave(self) -> None:
         """Come to an end."""
@@ -104,9 +106,9 @@ class Process:
 
 @pytest.fixture
 def places(kafka, topic, produce, tmp_path) -> Iterator[tuple[Options, str, str]]:
-    """Options of a group, a topic of twelve records, and one for what comes of them."""
+    """Options of a group, a topic of some records, and one for what comes of them."""
     name, out = topic(1), topic(2)
-    produce(name, [(b"%d" % i, b"") for i in range(12)])
+    produce(name, [(b"%d" % i, b"") for i in range(COUNT)])
     options = Options.parse(
         {
             "kafka.bootstrap.servers": kafka.bootstrap_servers,
@@ -186,6 +188,11 @@ STEPS = [
     (TransactionChannel, "begin"), (TransactionChannel, "send"),
     (TransactionChannel, "add_offsets"), (TransactionChannel, "commit"),
 ]  # fmt: skip
+#: What is killed, and whether before the step. Rows that are published are deleted in two steps.
+KILLS = [
+    *itertools.product(STEPS, (True, False)),
+    ((DeltaTable, "delete"), False), ((DeltaTable, "vacuum"), False),
+]  # fmt: skip
 
 
 def test_who_wakes_late_publishes_nothing(places):
@@ -253,8 +260,9 @@ def set_largest(options: Options, topic: str, size: int) -> None:
 def test_a_kill_between_any_two_steps_leaves_each_row_once(places, monkeypatch):
     """Whoever comes next goes on: nothing is lost, nothing twice, whatever was under way."""
     options, name, out = places
+    monkeypatch.setattr(publishing, "_FORGET_EVERY", -1.0)
     gone = []
-    for (kind, step), before in itertools.product(STEPS, (True, False)):
+    for (kind, step), before in KILLS:
         original = getattr(kind, step)
 
         def killed(*args, original=original, before=before, **more):
@@ -275,7 +283,7 @@ def test_a_kill_between_any_two_steps_leaves_each_row_once(places, monkeypatch):
     last = Process(options, name, out)
     assert len(last.undone) == 1
     work(last, last.undone[0])
-    assert seen(options, out) == rows(*range(12))
+    assert seen(options, out) == rows(*range(COUNT))
     for process in [*gone, last]:
         process.leave()
-    assert seen(options, out) == rows(*range(12)), "those that were killed do nothing more"
+    assert seen(options, out) == rows(*range(COUNT)), "those that were killed do nothing more"

@@ -42,10 +42,14 @@ def test_what_is_affordable_is_never_refused_and_no_more_would_fit(stable, known
 
 
 class Crowded(World):
-    """A world whose log takes only so many ranges, and that checks what is planned."""
+    """A world whose log takes only so many ranges, and that checks what is planned.
 
-    def __init__(self, *args, limit, **kwargs):
+    There may also be a limit on the records whose outputs wait for the stable offset.
+    """
+
+    def __init__(self, *args, limit, outputs=None, **kwargs):
         self.limit = limit
+        self.outputs = outputs
         super().__init__(*args, **kwargs)
 
     def start(self):
@@ -53,6 +57,7 @@ class Crowded(World):
         super().start()
         for p in self.partitions:
             p.max_ranges = self.limit
+            p.max_outputs_waiting = self.outputs
             p.log_ranges = p.done.range_count
 
     def launch(self, window, *, batch_time):
@@ -108,6 +113,7 @@ def crowded_worlds(draw):
         concurrency=1,
         policy=RetryPolicy(backoff=1.0, jitter=0),
         limit=draw(st.integers(1, 6)),
+        outputs=draw(st.one_of(st.none(), st.integers(1, 12))),
     )
 
 
@@ -150,6 +156,25 @@ def test_where_others_share_it_the_logs_ranges_count() -> None:
     p = crowded_partition(whole=False)
     assert p.is_crowded
     p.log_ranges = 1
+    assert not p.is_crowded
+
+
+def test_outputs_that_wait_keep_news_away_and_are_told() -> None:
+    """As many as there may be: gaps alone are read, until the stable offset passes them."""
+    p = crowded_partition()
+    p.max_ranges, p.max_outputs_waiting = 1000, 9
+    assert p.outputs_waiting == 8
+    assert not p.is_crowded
+    p.done |= OffsetRanges([(28, 28)])
+    assert p.is_crowded
+    assert crowd_warning(p).startswith(
+        "t-0 has the outputs of 9 records waiting above its stable offset, maxOutputsWaiting is 9: "
+        "nothing new is read until gaps are done. It is held by offset 10, "
+    )
+    planned = p.plan([0, 1], 0.0, Limits(1000, 1000))
+    assert max(offsets.last for offsets in planned.values()) < 28
+    p.saved(OffsetRanges(), 17, OffsetRanges())
+    assert p.outputs_waiting == 6
     assert not p.is_crowded
 
 

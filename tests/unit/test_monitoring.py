@@ -109,8 +109,10 @@ def test_a_meter_counts_from_event_to_event():
     meter = run([])
     later = partition()
     later.end = 60
+    later.max_outputs_waiting = 5
     meter.saved(1, (0.0, 0.0), [later])
     event = meter.recent[-1]
+    assert event["outputsWaiting"] == len(later.done) > meter.recent[0]["outputsWaiting"] == 0
     assert (event["numInputRows"], event["numDeadLetters"]) == (0, 0)
     assert event["totals"]["done"] == 3
     assert event["inputRowsPerSecond"] > 0
