@@ -116,8 +116,10 @@ class Partition:
 
     @property
     def outputs_waiting(self) -> int:
-        """Records whose outputs wait until the stable offset passes them; 0 if they do not."""
-        return 0 if self.max_outputs_waiting is None else len(self.done)
+        """Records whose outputs wait behind one that is not done; 0 if outputs do not wait."""
+        if self.max_outputs_waiting is None:
+            return 0
+        return len(self.done) - (self.first_open() - self.stable)
 
     @property
     def has_outputs_enough(self) -> bool:

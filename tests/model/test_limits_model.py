@@ -173,9 +173,11 @@ def test_outputs_that_wait_keep_news_away_and_are_told() -> None:
     )
     planned = p.plan([0, 1], 0.0, Limits(1000, 1000))
     assert max(offsets.last for offsets in planned.values()) < 28
+    p.done |= OffsetRanges([(10, 11)])
+    assert p.outputs_waiting == 8, "what is done in one piece waits for its commit alone"
+    assert not p.is_crowded
     p.saved(OffsetRanges(), 17, OffsetRanges())
     assert p.outputs_waiting == 6
-    assert not p.is_crowded
 
 
 def test_the_warning_names_offset_and_key_and_comes_once_in_a_while() -> None:
