@@ -103,7 +103,7 @@ class Shift:
         # As many rows at a stretch as may end meanwhile, or the workers would run out of them.
         stretch = max(_AT_A_STRETCH, self._most)
         for i, row in enumerate(rows_of(batch)):
-            while desk.is_full and not desk.is_late(time.monotonic()):
+            while not desk.has_room() and not desk.is_late(time.monotonic()):
                 self._call_up()
                 self._space.clear()
                 await self._space.wait()
@@ -165,7 +165,7 @@ class Shift:
                 began.pop(seat, None)
                 if seat in self._cancelled:
                     answer = self._was_cancelled(seat, answer)
-            desk.settle(lane, row, record, answer)
+            desk.settle(lane, row, record, answer, time.monotonic())
             self._space.set()
             stretch += 1
             if stretch >= _AT_A_STRETCH:

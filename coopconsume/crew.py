@@ -81,7 +81,7 @@ class Crew:
         with self._lock:
             desk.deadline = deadline
             for i, row in enumerate(rows):
-                while desk.is_full and not desk.is_late(time.monotonic()):
+                while not desk.has_room() and not desk.is_late(time.monotonic()):
                     self._call_up()
                     self._space.wait(max(0.001, min(1.0, deadline - time.monotonic())))
                 if desk.is_late(time.monotonic()):
@@ -147,7 +147,7 @@ class Crew:
         while True:
             with self._lock:
                 if settled is not None:
-                    desk.settle(*settled)
+                    desk.settle(*settled, time.monotonic())
                     self._space.notify()
                 found = self._next()
             if found is None:

@@ -1,10 +1,13 @@
 """Where rows of a slot wait for their turn and outcomes are settled, whoever runs the handlers.
 
-Threads and coroutines share it; threads hold a lock around each call. Task-side code.
+Threads and coroutines share it; threads hold a lock around each call. A failed record whose next
+attempt is due within the time box is tried again here, as long as the slot has other work: nothing
+waits for it. Task-side code.
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -16,10 +19,13 @@ from coopconsume.record import Record
 if TYPE_CHECKING:
     from coopconsume.lanes import Lane
     from coopconsume.ledger import Ledger, Row
+    from coopconsume.report import Failure
 
 #: Rows that a slot with several handlers at once holds ready, so that one key cannot fill it up.
 LOOKAHEAD_ROWS = 20_000
 LOOKAHEAD_BYTES = 64 << 20
+#: Seconds before a record is tried again in the same batch, at least.
+LEAST_WAIT = 0.1
 _make = tuple.__new__
 
 
@@ -41,11 +47,20 @@ class Desk:
         self._names = ledger.spec.partitions
         self._deadline = float("inf")
         self._settled = 0
+        self._now = now
+        #: By lane what failed and is to be tried again, and when.
+        self._again: dict[Lane, tuple[Failure, float]] = {}
+        ledger.again = self._try_again
         self.is_closed = False
 
+    def has_room(self) -> bool:
+        """Whether more may be admitted; what waits for another try gives up its place for it."""
+        if self._is_full and self._again:
+            self._leave_what_waits(self._now)
+        return not self._is_full
+
     @property
-    def is_full(self) -> bool:
-        """Whether nothing more is to be admitted for now."""
+    def _is_full(self) -> bool:
         lanes = self._lanes
         return lanes.rows >= LOOKAHEAD_ROWS or lanes.bytes >= LOOKAHEAD_BYTES
 
@@ -81,7 +96,7 @@ class Desk:
 
     def is_through(self, now: float) -> bool:
         """Whether nothing will start any more."""
-        return self.is_late(now) or (self.is_closed and not self._lanes)
+        return self.is_late(now) or (self.is_closed and self._lanes.is_idle)
 
     def admit(self, row: Row) -> bool:
         """Hold a row for its turn, unless its lane is blocked; whether its turn is now."""
@@ -102,6 +117,8 @@ class Desk:
             topic, number = self._names[row.part]
             part, offset, _, key, value, timestamp, headers = row
             attempt = ledger.attempt(part, offset) if ledger.retried else 1
+            if self._again and lane in self._again:
+                attempt = self._again.pop(lane)[0].attempts + 1
             record = _make(Record, (topic, number, offset, key, value, timestamp, headers, attempt))
             if attempt == 1 or not ledger.is_spent(attempt):
                 ledger.report.handled += 1
@@ -109,9 +126,10 @@ class Desk:
             self._settle(lane, row, done=ledger.give_up_spent(row, record))
         return None
 
-    def settle(self, lane: Lane, row: Row, record: Record, answer: Any) -> None:
+    def settle(self, lane: Lane, row: Row, record: Record, answer: Any, now: float) -> None:
         """A handler has returned or raised."""
         self._settled += 1
+        self._now = now
         if answer is None:
             self._settle(lane, row, done=True)
             return
@@ -126,9 +144,29 @@ class Desk:
             self._done[row.part].append(row.offset)
             self._lanes.settle(lane, flows=True)
             return
+        if lane in self._again:
+            self._lanes.postpone(lane, self._again[lane][1])
+            return
         ledger = self._ledger
         for waiting in self._lanes.settle(lane, flows=lane[1] not in ledger.blocked[row.part]):
             ledger.block(waiting)
+
+    def _try_again(self, row: Row, failure: Failure) -> bool:
+        """Whether the next attempt may be for this batch."""
+        due = self._now + max(LEAST_WAIT, failure.delay)
+        if due >= self._deadline or self._ledger.report.tripped:
+            return False
+        self._again[row.part, self._ledger.lane(row)] = failure, due
+        return True
+
+    def _leave_what_waits(self, now: float) -> None:
+        """A later batch is to try again what waits for that."""
+        for lane, (failure, due) in self._again.items():
+            first, *behind = self._lanes.drop(lane)
+            self._ledger.leave(first, replace(failure, delay=max(0.0, due - now)))
+            for row in behind:
+                self._ledger.block(row)
+        self._again.clear()
 
     def patience(self, now: float) -> float:
         """Seconds after which something may start that may not start now."""
@@ -142,6 +180,7 @@ class Desk:
         ledger.number = self._settled
         if self._pace is not None:
             ledger.report.gates = self._pace.gates(now)
+        self._leave_what_waits(now)
         for _, row in self._lanes.held():
             ledger.report.timed_out = True
             ledger.unlooked(row.part, row.offset)

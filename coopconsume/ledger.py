@@ -17,7 +17,7 @@ from coopconsume.record import Record, Reject, Retry, RetryPolicy
 from coopconsume.report import DeadLetter, Failure, PartitionReport, SlotReport, pack_offsets
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
     from coopconsume.report import BatchSpec, PartitionWork
 
@@ -82,6 +82,8 @@ class Ledger:
         self._streak = spec.streaks.get(slot, 0)
         self.rows: list[dict[str, Any]] = []
         self.row_origins: list[tuple[int, int]] = []
+        #: Takes over a record that is to be tried again within this batch; tells whether it does.
+        self.again: Callable[[Row, Failure], bool] = lambda _row, _failure: False
 
     def lane(self, row: Row) -> int:
         """What is handled strictly one after another with this row, unique in its partition."""
@@ -159,10 +161,15 @@ class Ledger:
 
     def _wait(self, row: Row, attempt: int, wait: float, text: str) -> bool:
         failure = Failure(row.offset, row.key_hash, row.key, attempt, wait, text)
+        if not self.again(row, failure):
+            self.leave(row, failure)
+        return False
+
+    def leave(self, row: Row, failure: Failure) -> None:
+        """A failed record is for a later batch, and so is what comes behind it in its lane."""
         self.parts[row.part].failed.append(failure)
         if self.spec.ordering != "none":
             self.blocked[row.part].add(self.lane(row))
-        return False
 
     def _count_in_a_row(self, text: str) -> None:
         if self.number == self._failed_at:

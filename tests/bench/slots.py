@@ -88,7 +88,8 @@ def _pending_megabytes() -> float:
     for offset in range(1, _PENDING + 1):
         desk.admit(Row(0, offset, 0, b"key-%d" % offset, b"%0100d" % offset, 0, ()))
     lane, row, record = started
-    desk.settle(lane, row, record, RuntimeError("not yet"))
+    desk.is_closed = True
+    desk.settle(lane, row, record, RuntimeError("not yet"), 0.0)
     held = tracemalloc.get_traced_memory()[1] / 1e6
     tracemalloc.stop()
     assert len(ledger.parts[0].blocked) == _PENDING

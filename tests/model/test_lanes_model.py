@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import heapq
 import itertools
-from collections import defaultdict
+from collections import Counter, defaultdict
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -17,24 +17,21 @@ from coopconsume.record import RetryPolicy
 from coopconsume.report import BatchSpec, PartitionWork, unpack_offsets
 
 
-def a_desk(rows, *, ordering, rates, blocked, attempts, gates):
+def a_desk(rows, *, ordering, rates, blocked, gates, policy):
     """A desk for rows of partitions 0 and 1, and its ledger."""
     parts = {0, 1}
-    work = {
-        p: PartitionWork(((0, 10**6),), {o: n for q, o, n in attempts if q == p}, blocked[p])
-        for p in parts
-    }
+    work = {p: PartitionWork(((0, 10**6),), {}, blocked[p]) for p in parts}
     spec = BatchSpec(
         batch=0, partitions=(("t", 0), ("t", 1)), slots=(0,), work={0: work}, ordering=ordering,
         concurrency=1, batch_time=1.0, handler_timeout=1.0, headers=False, rates=rates,
         gates={0: gates},
     )  # fmt: skip
-    ledger = Ledger(spec, 0, RetryPolicy(jitter=0), None, dead_letters=True)
+    ledger = Ledger(spec, 0, policy, None, dead_letters=True)
     return Desk(ledger, 0.0), ledger
 
 
 class Seats:
-    """Handlers in virtual time: each record takes as long as drawn, and fails as drawn."""
+    """Handlers in virtual time: each record takes as long, and fails as many times, as drawn."""
 
     def __init__(self, desk, ledger, seats, lasts, fails):
         self.desk, self.ledger, self.seats = desk, ledger, seats
@@ -44,6 +41,9 @@ class Seats:
         self.busy: set = set()
         self.starts: list = []
         self.done: list = []
+        self.calls: Counter = Counter()
+        self.failed_at: dict = {}
+        self.settled_at = 0.0
         self.most_held = 0
         self.numbers = itertools.count()
 
@@ -60,6 +60,9 @@ class Seats:
             assert lane not in self.busy, "two of a lane at once"
             self.busy.add(lane)
             self.starts.append((self.now, lane, row))
+            at = row.part, row.offset
+            assert record.attempt == self.calls[at] + 1
+            assert self.now >= self.failed_at.get(at, -99.0) + self.desk._ledger.policy.backoff
             ends = self.now + self.lasts[row.part, row.offset]
             heapq.heappush(self.at_work, (ends, next(self.numbers), lane, row, record))
 
@@ -71,10 +74,14 @@ class Seats:
         if (self.at_work and self.at_work[0][0] <= soonest) or len(self.at_work) == self.seats:
             self.now, _, lane, row, record = heapq.heappop(self.at_work)
             self.busy.discard(lane)
-            failed = (row.part, row.offset) in self.fails
+            at = row.part, row.offset
+            self.calls[at] += 1
+            failed = self.calls[at] <= self.fails.get(at, 0)
             if not failed:
-                self.done.append((row.part, row.offset))
-            self.desk.settle(lane, row, record, RuntimeError("planned") if failed else None)
+                self.done.append(at)
+            self.settled_at = self.failed_at[at] = self.now
+            answer = RuntimeError("planned") if failed else None
+            self.desk.settle(lane, row, record, answer, self.now)
         elif self.at_work or not self.desk.is_through(self.now):
             self.now = soonest
         else:
@@ -90,7 +97,8 @@ rows_drawn = st.lists(
 
 @given(
     drawn=rows_drawn,
-    failing=st.sets(st.integers(0, 39), max_size=8),
+    failing=st.dictionaries(st.integers(0, 39), st.sampled_from([1, 2, 99]), max_size=8),
+    backoff=st.sampled_from([0.01, 0.2, 3.0]),
     blocked=st.sets(st.integers(0, 5), max_size=2),
     ordering=st.sampled_from(["key", "key", "partition", "none"]),
     seats=st.integers(1, 6),
@@ -103,17 +111,18 @@ rows_drawn = st.lists(
 )
 @settings(max_examples=1_500, deadline=None)
 def test_any_slot_keeps_the_order_and_settles_every_row(
-    drawn, failing, blocked, ordering, seats, box, rates, gates, room
+    drawn, failing, backoff, blocked, ordering, seats, box, rates, gates, room
 ):
-    """Order within lanes, nothing twice, nothing lost, bounded memory, rates kept, box kept."""
+    """Order within lanes, nothing done twice or lost, bounded memory, rates kept, box kept."""
     if ordering != "key":
         rates = Rates(rates.per_slot, rates.per_share)
     rows = [Row(p, o, k, b"k", b"v", 0, ()) for o, (p, k, _) in enumerate(drawn)]
     lasts = {(r.part, r.offset): drawn[r.offset][2] for r in rows}
-    fails = {(r.part, r.offset) for r in rows if r.offset in failing}
+    fails = {(r.part, r.offset): failing[r.offset] for r in rows if r.offset in failing}
     blocked = {0: frozenset(blocked) if ordering == "key" else frozenset(), 1: frozenset()}
+    policy = RetryPolicy(max_attempts=None, backoff=backoff, max_backoff=backoff, jitter=0)
     desk, ledger = a_desk(
-        rows, ordering=ordering, rates=rates, blocked=blocked, attempts=[], gates=gates
+        rows, ordering=ordering, rates=rates, blocked=blocked, gates=gates, policy=policy
     )
     crew = Seats(desk, ledger, seats, lasts, fails)
     desk.deadline = box
@@ -128,6 +137,8 @@ def test_any_slot_keeps_the_order_and_settles_every_row(
             raise AssertionError("it did not come to rest")
     finally:
         desks.LOOKAHEAD_ROWS = before
+    if not rates and not refused:
+        assert crew.now <= crew.settled_at, "it waited for nothing but another try"
     desk.close(crew.now)
     report = ledger.close()
     assert crew.most_held <= room
@@ -149,7 +160,7 @@ def feed_all(crew, rows):
     """Admit rows as a feeder does: waits while the desk is full, gives up when it is late."""
     refused = []
     for row in rows:
-        while crew.desk.is_full and not crew.desk.is_late(crew.now):
+        while not crew.desk.has_room() and not crew.desk.is_late(crew.now):
             assert crew.turn(), "full, and nothing ever happens"
         if crew.desk.is_late(crew.now):
             crew.ledger.unlooked(row.part, row.offset)
@@ -161,17 +172,17 @@ def feed_all(crew, rows):
 
 
 def check_order(crew, rows, ordering):
-    """Within a lane the starts ascend, without a gap, and end at a failure."""
+    """Within a lane each row starts until it is done, then the next; the last one may fail."""
     by_lane = defaultdict(list)
     for row in rows:
         by_lane[crew.lane_of(row)].append(row)
     started = defaultdict(list)
     for _, lane, row in crew.starts:
         started[lane].append(row)
-    for lane, ran in started.items():
+    for lane, calls in started.items():
+        ran = [row for row, _ in itertools.groupby(calls)]
         assert ran == by_lane[lane][: len(ran)]
-        for row in ran[:-1]:
-            assert (row.part, row.offset) not in crew.fails
+        assert {(row.part, row.offset) for row in ran[:-1]} <= set(crew.done)
 
 
 def check_rates(crew, rates):
@@ -196,6 +207,7 @@ def check_books(crew, report, rows):
     for part, outcome in report.partitions.items():
         done = [(part, o) for o in unpack_offsets(outcome.done).to_pylist()]
         failed = [(part, f.offset) for f in outcome.failed]
+        assert all(f.attempts == crew.calls[part, f.offset] for f in outcome.failed)
         behind = [(part, o) for o, _ in outcome.blocked]
         for book in (done, failed, behind):
             assert len(set(book)) == len(book)
@@ -207,7 +219,6 @@ def check_books(crew, report, rows):
             if row.part == part and at not in settled:
                 assert outcome.resume is not None
                 assert row.offset >= outcome.resume, f"{at} is lost"
-    assert (
-        len(crew.starts) == report.handled == len({(r.part, r.offset) for _, _, r in crew.starts})
-    )
+    assert len(crew.starts) == report.handled == crew.calls.total()
+    assert report.failures == crew.calls.total() - len(crew.done)
     return settled

@@ -95,6 +95,51 @@ def test_one_at_a_time_within_a_key_in_order(way):
     assert all(offsets == sorted(offsets) for offsets in order.values())
 
 
+@pytest.mark.parametrize("way", ["threads", "coroutines"])
+def test_a_record_is_tried_again_while_its_slot_has_other_work(way):
+    """Within the batch, before what comes behind it; what fails to the end is left for later."""
+    calls, settled = [], threading.Event()
+
+    def note(record):
+        calls.append((record.offset, record.attempt))
+        if record.offset == 4:
+            settled.set()
+        if record.offset == 1 and record.attempt < 3:
+            raise Retry(after=0.01)
+
+    async def coroutine(record):
+        while record.offset == 0 and not settled.is_set():  # noqa: ASYNC110
+            await asyncio.sleep(0.001)
+        note(record)
+
+    def plain(record):
+        if record.offset == 0:
+            assert settled.wait(PATIENCE)
+        note(record)
+
+    rows = [(0, 0, b"slow"), (0, 1, b"a"), (0, 2, b"b"), (0, 3, b"a"), (0, 4, b"a")]
+    handler = coroutine if way == "coroutines" else plain
+    report = run(handler, rows, concurrency=2, policy=RetryPolicy(backoff=0, jitter=0))
+    assert done(report) == [0, 1, 2, 3, 4]
+    assert [at for at in calls if at[0] in {1, 3, 4}] == [(1, 1), (1, 2), (1, 3), (3, 1), (4, 1)]
+    assert (report.failures, report.handled) == (2, 7)
+    assert not report.partitions[0].failed
+
+
+@pytest.mark.parametrize("way", ["threads", "coroutines"])
+def test_a_slot_does_not_wait_for_another_try(way):
+    """With nothing else to do it ends, and the record is for a later batch."""
+
+    def handler(_record):
+        raise Retry(after=200.0)
+
+    report = run(handler, [(0, 0, b"a"), (0, 1, b"a"), (0, 2, b"b")], way=way)
+    failed = report.partitions[0].failed
+    assert sorted((f.offset, f.attempts) for f in failed) == [(0, 1), (2, 1)]
+    assert all(100 < f.delay <= 200 for f in failed)
+    assert [offset for offset, _ in report.partitions[0].blocked] == [1]
+
+
 def test_handlers_that_never_wait_leave_their_turn_to_others():
     """Coroutines that compute alone do not keep one that waits from its time."""
     ended = []

@@ -40,9 +40,9 @@ def test_a_record_is_told_whole(way):
 @pytest.mark.parametrize(
     ("answer", "delay", "text"),
     [
-        (Retry(after=7.0, reason="later"), 7.0, "later"),
-        (RuntimeError("bad"), 2.0, "RuntimeError: bad"),
-        (SystemExit(3), 2.0, "SystemExit: 3"),
+        (Retry(after=7_000.0, reason="later"), 7_000.0, "later"),
+        (RuntimeError("bad"), 2_000.0, "RuntimeError: bad"),
+        (SystemExit(3), 2_000.0, "SystemExit: 3"),
     ],
 )
 def test_a_failed_record_blocks_its_key_alone(way, answer, delay, text):
@@ -57,7 +57,8 @@ def test_a_failed_record_blocks_its_key_alone(way, answer, delay, text):
 
     rows = [(0, o, b"ab"[o % 2 : o % 2 + 1]) for o in range(6)]
     work = {0: PartitionWork(((0, 99),), attempts={1: 1})}
-    report = run(handler, rows, work=work, way=way)
+    policy = RetryPolicy(backoff=1_000.0, max_backoff=9_000.0, jitter=0)
+    report = run(handler, rows, work=work, way=way, policy=policy)
     (failure,) = report.partitions[0].failed
     assert (failure.offset, failure.attempts, failure.delay, failure.error) == (1, 2, delay, text)
     assert sorted(o for o, _ in report.partitions[0].blocked) == [3, 5]
