@@ -7,8 +7,11 @@ lost.
 
 from __future__ import annotations
 
+import logging
 import os
 import re
+import time
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
@@ -16,9 +19,22 @@ from urllib.parse import unquote
 from commits.errors import UnsupportedTarget
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
 
-__all__ = ["local_path", "mount_kind", "refuse_unsafe_path", "refuse_unsafe_spark"]
+__all__ = [
+    "TURN_SECONDS",
+    "local_path",
+    "log_folder",
+    "mount_kind",
+    "refuse_unsafe_path",
+    "refuse_unsafe_spark",
+    "taking_turns",
+]
+
+log = logging.getLogger(__name__)
+
+TURN_SECONDS = 60.0
+"""So long a Spark driver waits on a local disk for others that commit to the same table."""
 
 _UNSAFE_RENAME = "aws_s3_allow_unsafe_rename"
 _S3 = ("s3:", "s3a:", "s3n:")
@@ -30,6 +46,8 @@ _MOUNTS = Path("/proc/self/mounts")
 _ESCAPED = re.compile(r"\\([0-7]{3})")  # blanks and the like, in lines of mounts
 _FUSE_OF_DATABRICKS = ("/dbfs/", "/Volumes/")
 _FILE = "file://"
+_LOCAL = "file:"  # as Spark writes it: one slash, and nothing is escaped
+_SHARED = ("fuse", "nfs", "cifs", "smb")
 # deltalake takes the first for an escape and looks elsewhere, and stumbles over the others.
 _UNUSABLE = re.compile(r"%[0-9A-Fa-f]{2}|[\[\]^|]" + ("" if os.sep == "\\" else r"|\\"))
 
@@ -74,6 +92,16 @@ def refuse_unsafe_spark(name: str, location: str, spark: Any) -> None:
     Raises:
         UnsupportedTarget: It names the remedy.
     """
+    if location.startswith(_LOCAL):
+        kind = mount_kind(location.removeprefix(_LOCAL), _mounts())
+        if kind.startswith(_SHARED):
+            raise UnsupportedTarget(
+                name,
+                f"it lies on a file system ({kind}) of several machines, and Spark drivers that "
+                f"commit to {location} at once overwrite each other; give it a LOCATION on an "
+                "object store, or on a disk of one machine",
+            )
+        return
     if not location.startswith(_S3):
         return
     scheme = location.split(":", 1)[0]
@@ -96,6 +124,57 @@ def refuse_unsafe_spark(name: str, location: str, spark: Any) -> None:
 def local_path(uri: str) -> str:
     """The path that a path or a URI ``file://…`` names."""
     return unquote(uri.removeprefix(_FILE)) if uri.startswith(_FILE) else uri
+
+
+def log_folder(location: str) -> Path | None:
+    """The folder of a table's own log, if its location for Spark is on a disk of this machine."""
+    if not location.startswith(_LOCAL):
+        return None
+    folder = Path(location.removeprefix(_LOCAL), "_delta_log")
+    if folder.is_dir():
+        return folder
+    log.warning("%s is not seen from here: no other Spark driver may commit to it", location)
+    return None
+
+
+@contextmanager
+def taking_turns(folder: Path | None, seconds: float = TURN_SECONDS) -> Iterator[None]:
+    """Keeps others that take turns, too, from committing to a table meanwhile.
+
+    On a local disk Delta's Spark side looks whether an entry is there, and then renames its own
+    over it: only within one process nobody else can come in between.
+
+    Args:
+        folder: The folder of the table's log; None where nobody needs to wait.
+        seconds: How long to wait for others.
+
+    Raises:
+        OSError: If others take longer (`TimeoutError`), or if the folder cannot be locked.
+    """
+    if folder is None:
+        yield
+        return
+    import fcntl  # not on Windows
+
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        deadline = time.monotonic() + seconds
+        while True:
+            try:
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if time.monotonic() > deadline:
+                    raise TimeoutError(
+                        f"others have been committing to {folder.parent} for {seconds:g} s"
+                    ) from None
+            time.sleep(0.01)
+        try:
+            yield
+        finally:  # not by closing alone: a forked process may have the handle, too
+            fcntl.flock(handle, fcntl.LOCK_UN)
+    finally:
+        os.close(handle)
 
 
 def mount_kind(path: str, mounts: Iterable[str]) -> str:

@@ -24,7 +24,7 @@ from commits.errors import (
     CorruptCommitLog,
     UnsupportedTarget,
 )
-from commits.places import refuse_unsafe_spark
+from commits.places import log_folder, refuse_unsafe_spark, taking_turns
 from commits.rows import SCHEMA
 
 if TYPE_CHECKING:
@@ -73,6 +73,7 @@ class SparkEngine:
             raise CommitTableFormat(name, f"a table of format {detail['format']}", "a Delta table")
         self._properties: Mapping[str, str] = dict(detail["properties"])
         refuse_unsafe_spark(name, detail["location"], spark)
+        self._folder = log_folder(detail["location"])
         self._columns = {column: kind for column, kind in spark.table(name).dtypes}  # noqa: C416
         self._version = -1
         self._known: dict[int, Entry] = {}  # entries of the newest versions
@@ -249,7 +250,8 @@ class SparkEngine:
         """Removes files that only old versions need, and returns how many, if Delta tells."""
         hours = "" if retention_hours is None else f" RETAIN {retention_hours} HOURS"
         try:
-            self._spark.sql(f"VACUUM {self._name}{hours}").collect()
+            with taking_turns(self._folder):  # it makes versions, too
+                self._spark.sql(f"VACUUM {self._name}{hours}").collect()
             newest = self._spark.sql(f"DESCRIBE HISTORY {self._name} LIMIT 1").collect()[0]
         except Exception as error:
             raise CommitLogUnavailable(self._name, "vacuum", _told(error)) from error
@@ -260,7 +262,8 @@ class SparkEngine:
 
     def _write(self, writer: Any, operation: str) -> None:
         try:
-            writer.saveAsTable(self._name)
+            with taking_turns(self._folder):
+                writer.saveAsTable(self._name)
         except Exception as error:
             if _CONFLICT.search(f"{type(error).__name__} {error}"):
                 raise AppendConflict(_told(error)) from error

@@ -108,7 +108,7 @@ def _check(engine: PathEngine | SparkEngine) -> None:
         raise CommitTableFormat(engine.target, "another Delta table", "a commit table")
     kind = "path" if isinstance(engine, PathEngine) else "spark"
     if found.get("coopconsume.engine", kind) != kind:
-        # They make versions in different ways: on most places one would overwrite the other.
+        # On a local disk Spark looks for a version, and then renames over what came in between.
         raise CommitTableFormat(
             engine.target,
             f"a table that is written by {_WRITERS[found['coopconsume.engine']]}",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -25,6 +26,7 @@ from commits import (
     move_table,
     repair_table,
 )
+from commits.places import taking_turns
 from commits.rows import Event, Part, encode
 from commits.spark_engine import SparkEngine
 from coopconsume import CooperativeConsumer, counted
@@ -33,7 +35,6 @@ from tests.spark.support import options
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
     from pyspark.sql import SparkSession
 
@@ -136,7 +137,10 @@ def test_snapshots_of_a_table_of_a_catalog(spark: SparkSession, name: str) -> No
 def test_rows_of_a_closed_segment_are_folded_by_the_next_attempt(
     spark: SparkSession, name: str
 ) -> None:
-    """A row that lands there while a snapshot is written leaves the table, and not the state."""
+    """A row that lands there while a snapshot is written leaves the table, and not the state.
+
+    No other driver of the machine commits while one does.
+    """
     store = CommitStore.open(name, spark=spark, segment_versions=2)
     epoch = opened(store)
     for n in range(4):
@@ -158,6 +162,17 @@ def test_rows_of_a_closed_segment_are_folded_by_the_next_attempt(
     assert calls == ["compact", "compact"]
     assert CommitStore.open(name, spark=spark).state("g")[P1] == PartitionCommits(9)
     assert "late-1" in CommitStore.open(name, spark=spark).counted_commits("g")
+
+    class Writer:
+        def saveAsTable(self, name: str) -> None:  # noqa: N802
+            folder = spark.sql(f"DESCRIBE DETAIL {name}").collect()[0]["location"][len("file:") :]
+            with pytest.raises(TimeoutError), taking_turns(Path(folder, "_delta_log"), 0):
+                pytest.fail("two at once")
+            written.append(name)
+
+    written: list[str] = []
+    write(Writer(), "append")
+    assert written == [name]
 
 
 def test_a_table_moves_between_engines_and_loses_nothing(

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from commits import CommitStore, PartitionCommits, Pending, UnsupportedTarget, check_table
-from commits.places import mount_kind
+from commits.places import mount_kind, refuse_unsafe_spark
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -128,3 +128,6 @@ def test_places_that_are_not_safe_are_refused(
     monkeypatch.setattr("commits.places._mounts", lambda: mounts)
     with pytest.raises(UnsupportedTarget, match=r"fuse\.s3fs"):
         CommitStore.open("/mnt/two words/commits")
+    with pytest.raises(UnsupportedTarget, match=r"fuse\.s3fs.*LOCATION"):
+        refuse_unsafe_spark("a.b", "file:/mnt/two words/commits", None)
+    refuse_unsafe_spark("a.b", "file:/mnt/two/commits", None)

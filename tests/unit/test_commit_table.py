@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import random
+import subprocess
+import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -23,7 +25,7 @@ from commits import (
     Pending,
     UnsupportedTarget,
 )
-from commits.places import mount_kind
+from commits.places import log_folder, mount_kind, taking_turns
 from commits.rows import SCHEMA, Event, Part, encode
 
 P0, P1 = ("t", 0), ("t", 1)
@@ -412,3 +414,33 @@ def test_offsets_beyond_what_floats_hold_are_exact(path: str) -> None:
     assert CommitStore.open(path).state("g") == expected
     store.compact()
     assert CommitStore.open(path).state("g") == expected
+
+
+def test_drivers_take_turns_on_a_local_disk(tmp_path: Path) -> None:
+    """While one commits no other process of the machine does; one that waits too long is told."""
+    folder = tmp_path / "50%25 of it#1"
+    (folder / "_delta_log").mkdir(parents=True)
+    location = f"file:{folder}"
+    turn = f"""
+from commits.places import log_folder, taking_turns
+with taking_turns(log_folder({location!r}), 0):
+    print("mine")
+"""
+    log = log_folder(location)
+    assert log == folder / "_delta_log"
+    with taking_turns(log):
+        other = [sys.executable, "-c", turn]
+        refused = subprocess.run(other, capture_output=True, text=True, check=False)
+        with pytest.raises(TimeoutError), taking_turns(log, 0):
+            pytest.fail("two at once")
+    assert (refused.returncode, refused.stdout) == (1, ""), refused.stderr
+    assert "TimeoutError: others have been committing" in refused.stderr
+    for free in (log, log_folder("s3://bucket/table")):
+        with taking_turns(free, 0):
+            pass
+
+
+def test_a_disk_that_is_not_seen_is_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """The driver is on another machine: nobody can be kept away from there."""
+    assert log_folder(f"file:{tmp_path}") is None
+    assert "no other Spark driver" in caplog.text
