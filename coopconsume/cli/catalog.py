@@ -34,7 +34,7 @@ def given_session() -> SparkSession | None:
 
 @contextmanager
 def session_for(
-    options: Mapping[str, str], conf: Mapping[str, str]
+    options: Mapping[str, str], conf: Mapping[str, str], into: str | None = None
 ) -> Iterator[SparkSession | None]:
     """The session for the commit table of some options: none is needed for a path.
 
@@ -44,13 +44,15 @@ def session_for(
     Args:
         options: Of a consumer.
         conf: Settings of Spark, which say where the catalog is.
+        into: A second commit table that the command writes.
 
     Raises:
         click.UsageError: One was needed, there is none, and no catalog is given.
         CoopConsumeError: A local one cannot be started.
     """
-    table = next((v for name, v in options.items() if name.lower() == "committable"), "")
-    if not is_named(table):
+    given = next((v for name, v in options.items() if name.lower() == "committable"), "")
+    table = next((place for place in (given, into) if place and is_named(place)), None)
+    if table is None:
         yield None
         return
     session = given_session()

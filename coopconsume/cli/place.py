@@ -40,8 +40,8 @@ as_json = click.option("--json", "as_json", is_flag=True, help="Answer with one 
 def at_a_place(command: Callable[..., Any]) -> Callable[..., Any]:
     """Give a command ``options`` with short ways to name the Kafka cluster and the commit table.
 
-    It gets ``spark``, too: the session for a commit table that is in a catalog, else None. So it
-    stands behind what reports errors.
+    It gets ``spark``, too: the session for a commit table that is in a catalog, be it the one it
+    writes ``into``, else None. So it stands behind what reports errors.
     """
 
     @consumer_options
@@ -65,7 +65,7 @@ def at_a_place(command: Callable[..., Any]) -> Callable[..., Any]:
                 )
             if value is not None:
                 options[name] = value
-        with session_for(options, spark_conf) as spark:
+        with session_for(options, spark_conf, kwargs.get("into")) as spark:
             return command(*args, options=options, spark=spark, **kwargs)
 
     return with_place

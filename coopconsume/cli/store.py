@@ -70,7 +70,7 @@ def _source(ctx: click.Context, param: click.Parameter, value: str) -> int | str
     "--group", "groups", multiple=True,
     help="With kafka: a group; may be repeated. By default all that the table still knows.",
 )  # fmt: skip
-@click.option("--into", metavar="PATH", help="Write a new table, and leave this one as it is.")
+@click.option("--into", metavar="PATH|NAME", help="Write a new table, and leave this one as it is.")
 @click.option("--execute", is_flag=True, help="Do it; else it is only told what would be done.")
 @reported
 @at_a_place

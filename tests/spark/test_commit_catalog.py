@@ -210,15 +210,20 @@ def test_a_table_of_a_catalog_is_checked_and_repaired(
 ) -> None:
     """An older version takes the place of the newest; whoever worked before is fenced.
 
-    So is who commits while it is written, which Spark lets pass.
+    So is who commits while it is written, which Spark lets pass. By a second name, of an external
+    table at the same place, all is the same.
     """
     store = CommitStore.open(name, spark=spark)
     epoch = opened(store)
     for n in range(3):
         store.commit("g", epoch, "m", {P0: [(n, n)]})
+    location = spark.sql(f"DESCRIBE DETAIL {name}").collect()[0]["location"]
+    external = f"{name}_external"
+    spark.sql(f"CREATE TABLE {external} USING DELTA LOCATION '{location}'")
     monkeypatch.setattr("coopconsume.cli.catalog.given_session", lambda: spark)
-    checked = CliRunner().invoke(main, ["store", "check", "--commit-table", name])
+    checked = CliRunner().invoke(main, ["store", "check", "--commit-table", external])
     assert ": sound" in checked.output
+    assert store.id in checked.output
     write, calls = SparkEngine._write, []
 
     def overtaken(self: SparkEngine, writer: object, operation: str) -> None:
@@ -228,12 +233,14 @@ def test_a_table_of_a_catalog_is_checked_and_repaired(
         write(self, writer, operation)
 
     monkeypatch.setattr(SparkEngine, "_write", overtaken)
-    repair_table(name, version=2, dry_run=False, spark=spark, quiet_seconds=0)
+    repair_table(external, version=2, dry_run=False, spark=spark, quiet_seconds=0)
     assert calls == ["compact", "append"]
-    for one in (store, CommitStore.open(name, spark=spark)):
+    for one in (store, CommitStore.open(external, spark=spark)):
         assert one.state("g") == {P0: PartitionCommits(1)}
         with pytest.raises(FencedMember):
             one.commit("g", epoch, "m", {P0: [(1, 1)]})
+    assert spark.sql(f"DESCRIBE DETAIL {external}").collect()[0]["location"] == location
+    spark.sql(f"DROP TABLE {external}")
 
 
 @pytest.mark.broker

@@ -16,7 +16,7 @@ import pytest
 from click.testing import CliRunner
 from pyspark.sql.types import StructType
 
-from commits import CommitTableFormat, CorruptCommitLog, FencedMember
+from commits import CommitTableFormat, CommitTableNotFound, CorruptCommitLog, FencedMember
 from coopconsume.cli import main
 from coopconsume.cli.outcome import exit_code, reported
 from coopconsume.dead_letters.desk import Desk
@@ -390,6 +390,30 @@ def test_a_session_for_a_catalog_ends_with_the_command(
     with catalog.session_for({"commitTable": "a.b"}, conf) as given:
         assert given is there
     assert events == [conf, session]
+
+
+def test_a_repair_into_a_catalog_gets_a_session(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where the damaged table is on a path."""
+    from coopconsume.cli import catalog
+
+    session, asked = object(), []
+
+    def check(target: str, *, spark: object) -> None:
+        asked.append((target, spark))
+        raise CommitTableNotFound(target)
+
+    monkeypatch.setattr(catalog, "local_session", lambda conf: session)
+    monkeypatch.setattr(catalog, "stop_session", asked.append)
+    monkeypatch.setattr(import_module("coopconsume.cli.store"), "check_table", check)
+    path = str(folder / "commits")
+    CliRunner().invoke(
+        main,
+        ["store", "repair", "--from", "snapshot", "--into", "shop.books.commits",
+         "--commit-table", path, "--spark-conf", "spark.sql.catalog.shop=x.Catalog"],
+    )  # fmt: skip
+    assert asked == [(path, session), session]
 
 
 class _Opened(Exception):
