@@ -29,14 +29,14 @@ from commits.repair import (
     move_table,
     repair_table,
 )
-from commits.store import (
+from commits.settings import (
     ACCEPT_INDIVIDUAL_COMMIT,
     ACCEPT_RANGE_FETCH,
     MAX_NUM_RANGES,
     SNAPSHOT_BYTES,
     SNAPSHOT_COMMITS,
-    CommitStore,
 )
+from commits.store import CommitStore
 
 __all__ = [
     "ACCEPT_INDIVIDUAL_COMMIT",

@@ -15,7 +15,7 @@ import click
 from commits import CommitStore
 from commits.log import VACUUM_SEGMENTS
 from commits.path_engine import CHECKPOINT_VERSIONS
-from commits.store import DEFAULT_SNAPSHOT_COMMITS
+from commits.settings import DEFAULT_SNAPSHOT_COMMITS
 
 _YEAR = 365 * 24 * 3600
 _SEGMENT = 1000

@@ -1,0 +1,124 @@
+"""The part of the commit store that says what is allowed: switches and limits."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from commits.ownership import Ownership
+from commits.rows import Event
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from commits.engine import LogEngine
+
+__all__ = [
+    "ACCEPT_INDIVIDUAL_COMMIT",
+    "ACCEPT_RANGE_FETCH",
+    "MAX_NUM_RANGES",
+    "SNAPSHOT_BYTES",
+    "SNAPSHOT_COMMITS",
+    "Settings",
+]
+
+ACCEPT_INDIVIDUAL_COMMIT = "accept.individual.commit"
+"""The setting that switches the commits of a store on or off (KIP-X); true unless set."""
+
+ACCEPT_RANGE_FETCH = "accept.range.fetch"
+"""The setting that opens a topic to be shared by key range (KIP-X); false unless set."""
+
+MAX_NUM_RANGES = "maxNumRanges"
+"""The setting, of the store or of a topic, that overrides the limit a store was opened with."""
+
+SNAPSHOT_COMMITS = "snapshotCommits"
+"""The setting, of the whole store, that overrides after how many commits a snapshot is written."""
+
+SNAPSHOT_BYTES = "snapshotBytes"
+"""The setting, of the whole store, that overrides after how many bytes a snapshot is written."""
+
+DEFAULT_SNAPSHOT_COMMITS = 500
+DEFAULT_SNAPSHOT_BYTES = 64 << 20
+DEFAULT_RANGES_TO_COMMIT = 10_000
+
+
+class Settings(Ownership):
+    """What is allowed in a commit table: its own settings, before those it was opened with.
+
+    Args:
+        engine: The table.
+        cluster: The id of the Kafka cluster.
+        max_ranges: See `CommitStore.open`, as for the others.
+        snapshot_commits: After how many appends a commit also writes a snapshot.
+        snapshot_bytes: After how many bytes it does.
+        max_ranges_to_commit: How many ranges a row takes.
+    """
+
+    def __init__(
+        self,
+        engine: LogEngine,
+        *,
+        cluster: str,
+        max_ranges: int,
+        snapshot_commits: int = DEFAULT_SNAPSHOT_COMMITS,
+        snapshot_bytes: int = DEFAULT_SNAPSHOT_BYTES,
+        max_ranges_to_commit: int = DEFAULT_RANGES_TO_COMMIT,
+    ) -> None:
+        super().__init__(engine, cluster)
+        self._max_ranges = max_ranges
+        self._snapshot_commits = snapshot_commits
+        self._snapshot_bytes = snapshot_bytes
+        self._max_ranges_to_commit = max_ranges_to_commit
+
+    def set_setting(self, name: str, value: Any, *, topic: str = "") -> None:
+        """Sets a switch or limit of the store, or of one topic; None takes it away.
+
+        Args:
+            name: Its name.
+            value: Anything JSON can hold.
+            topic: The topic; empty for the whole store.
+
+        Raises:
+            TypeError: If JSON cannot hold the value; nothing was written.
+            ValueError: If it is none that a setting of this store may have.
+        """
+        _check_setting(name, value)
+        detail = {"name": name, "topic": topic, "value": value}
+        with self._lock:
+            self._append(Event("setting", self._new_id(), self._cluster, detail=detail))
+
+    def settings(self, topic: str = "") -> dict[str, Any]:
+        """The switches and limits of the store, with those of a topic over them."""
+        with self._lock:
+            self._log.refresh()
+            return self._settings(topic)
+
+    def open_to_sharing(self, topics: Iterable[str]) -> set[str]:
+        """Those of some topics whose partitions members may share (KIP-X)."""
+        with self._lock:
+            self._log.refresh()
+            return {
+                topic for topic in topics if self._settings(topic).get(ACCEPT_RANGE_FETCH, False)
+            }
+
+    def _settings(self, topic: str) -> dict[str, Any]:
+        settings = self._log.state.settings
+        both = [
+            {name: value for (cluster, name, of), value in settings.items()
+             if cluster == self._cluster and of == wanted}
+            for wanted in ("", topic)
+        ]  # fmt: skip
+        return both[0] | both[1]
+
+    def _limit(self, topic: str) -> int:
+        limit: int = self._settings(topic).get(MAX_NUM_RANGES, self._max_ranges)
+        return limit
+
+
+def _check_setting(name: str, value: Any) -> None:
+    if value is None:
+        return
+    if name in {MAX_NUM_RANGES, SNAPSHOT_COMMITS, SNAPSHOT_BYTES}:
+        if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+            raise ValueError(f"{name} must be a whole number from 0, not {value!r}")
+    elif name in {ACCEPT_INDIVIDUAL_COMMIT, ACCEPT_RANGE_FETCH} and not isinstance(value, bool):
+        raise ValueError(f"{name} must be true or false, not {value!r}")
