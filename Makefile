@@ -41,8 +41,9 @@ bench: $(VENV)/.ready ## print the benchmark tables, both sides in turn
 chaos: $(VENV)/.ready ## three applications under rounds of bad luck (ROUNDS=n SEED=s)
 	@$(BIN)/python -m tests.chaos --rounds $(or $(ROUNDS),5) $(if $(SEED),--seed $(SEED))
 
-chaos-store: $(VENV)/.ready ## writers of a commit table are killed and frozen (ROUNDS=n SEED=s)
+chaos-store: $(VENV)/.ready ## writers of a commit table are killed and frozen, 10,000 logs folded (ROUNDS=n SEED=s)
 	@$(BIN)/python -m tests.chaos.store --rounds $(or $(ROUNDS),20) $(if $(SEED),--seed $(SEED))
+	@LOGS=10000 $(BIN)/python -m pytest -q tests/model/test_commits_fold.py --timeout 7200 --hypothesis-profile fresh
 
 chaos-log: $(VENV)/.ready ## three fenced writers fight for a log under bad luck (ROUNDS=n SEED=s)
 	@$(BIN)/python -m tests.chaos.log --rounds $(or $(ROUNDS),20) $(if $(SEED),--seed $(SEED))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass, field, replace
 
 from hypothesis import Phase, given, settings
@@ -13,6 +14,9 @@ from commits.fold import LogState
 from commits.group import Answer
 from commits.rows import Event, Part, decode, divided, encode
 from commits.snapshot import newest_snapshot, snapshot_events
+
+#: How many logs are folded; `make chaos-store` folds many more.
+_LOGS = int(os.environ.get("LOGS", "150"))
 
 MEMBERS = ["a", "b", "c"]
 PARTITIONS = [("t", 0), ("t", 1), ("u", 0)]
@@ -292,7 +296,7 @@ def through_the_table(events: list[Event], most: int = 1000) -> list[Event]:
 
 
 # Shrinking a failing log takes minutes and tells little more than the log itself.
-@settings(max_examples=150, deadline=None, phases=[Phase.explicit, Phase.reuse, Phase.generate])
+@settings(max_examples=_LOGS, deadline=None, phases=[Phase.explicit, Phase.reuse, Phase.generate])
 @given(st.lists(STEP, min_size=15, max_size=50), st.sets(st.integers(0, 50), max_size=2))
 def test_the_fold_agrees_with_a_naive_model(
     steps: list[tuple[object, ...]], cuts: set[int]
