@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -10,15 +11,9 @@ import pytest
 from click.testing import CliRunner
 
 from commits import (
-    CommitRefused,
-    CommitResult,
     CommitStore,
     CommitTableFormat,
-    CommitTableNotFound,
-    Epoch,
-    EpochConflict,
     FencedMember,
-    IndividualCommitTooOld,
     OffsetRanges,
     PartitionCommits,
     Pending,
@@ -31,6 +26,7 @@ from commits.rows import Event, Part, encode
 from commits.spark_engine import SparkEngine
 from coopconsume import CooperativeConsumer, counted
 from coopconsume.cli import main
+from tests.commit_suite import P0, P1, check_behaviour, opened, seen
 from tests.spark.support import options
 
 if TYPE_CHECKING:
@@ -42,7 +38,6 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.spark
 
-P0, P1 = ("t", 0), ("t", 1)
 _names = itertools.count(1)
 
 
@@ -55,57 +50,9 @@ def name(spark: SparkSession) -> Iterator[str]:
     spark.sql(f"DROP TABLE IF EXISTS {name}")
 
 
-def opened(store: CommitStore, *members: str, previous: Epoch | None = None) -> Epoch:
-    """An epoch in which every member has both partitions."""
-    shares = {member: [P0, P1] for member in members or ("m",)}
-    return store.open_epoch("g", shares, previous=previous, topic_ids={"t": "id"})
-
-
-def seen(store: CommitStore) -> list[object]:
-    """All a user can see of the state of the group."""
-    return [
-        store.state("g"), store.pending("g"), store.assignment("g"),
-        sorted(store.counted_commits("g")), store.settings(),
-    ]  # fmt: skip
-
-
-def test_a_table_of_a_catalog_behaves_as_a_path_does(spark: SparkSession, name: str) -> None:
-    """Answers, statuses, repeats, fencing, pending records, ends of logs: by two stores in turn."""
-    with pytest.raises(CommitTableNotFound):
-        CommitStore.open(name, spark=spark, create=False)
-    store = CommitStore.open(name, spark=spark)
-    old = opened(store, "m")
-    far = 2**53 + 1
-    store.start("g", old, "m", {P0: 43, P1: far})
-    assert store.commit("g", old, "m", {P0: [(50, 50)], P1: [(far + 2, far + 2)]}) == {
-        P0: CommitResult(43, 1, 0, 1),
-        P1: CommitResult(far, 1, 0, 1),
-    }
-    first = store.commit("g", old, "m", {P0: [(45, 49)]}, commit_id="run-1",
-                         pending={P0: [Pending(44, 2**63 - 1, 2, 5, "why")]})  # fmt: skip
-    other = CommitStore.open(name, spark=spark)
-    assert other.id == store.id
-    assert other.commit("g", old, "m", {P0: [(45, 49)]}, commit_id="run-1") == first
-    assert seen(other) == seen(store)
-    assert other.pending("g") == {P0: {44: Pending(44, 2**63 - 1, 2, 5, "why")}}
-    new = opened(other, "n", previous=old)
-    with pytest.raises(FencedMember) as caught:  # it appends before it knows
-        store.commit("g", old, "m", {P0: [(43, 44)]}, commit_id="late-1")
-    assert caught.value.in_force == new
-    with pytest.raises(EpochConflict):
-        opened(store, "m", previous=old)
-    with pytest.raises(CommitRefused, match="no share"):
-        store.commit("g", new, "n", {("u", 0): [(0, 0)]})
-    assert store.commit("g", new, "n", {P0: [(43, 43)]}, holes={P0: [(44, 44)]})[P0] == (
-        CommitResult(51, 1, 0, 0)
-    )
-    with pytest.raises(IndividualCommitTooOld):
-        other.commit("g", new, "n", {P0: [(43, 44)]})
-    assert other.truncate("g", new, "n", {P0: 48})[P0].stable_offset == 48
-    store.set_setting("x", {"y": [1]})
-    counted = [e["counted"] for e in other.history("g") if e["id"] == "late-1"]
-    assert counted == [False]
-    assert seen(CommitStore.open(name, spark=spark)) == seen(other)
+def test_a_table_of_a_catalog_behaves_as_all_do(spark: SparkSession, name: str) -> None:
+    """The suite that tables on paths and in buckets pass, too."""
+    check_behaviour(partial(CommitStore.open, name, spark=spark))
 
 
 def test_snapshots_of_a_table_of_a_catalog(spark: SparkSession, name: str) -> None:

@@ -9,12 +9,14 @@ import threading
 import time
 import urllib.request
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import TYPE_CHECKING
 
 import pytest
 
 from commits import CommitStore, PartitionCommits, Pending, UnsupportedTarget, check_table
 from commits.places import mount_kind, refuse_unsafe_spark
+from tests.commit_suite import check_behaviour
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -88,6 +90,11 @@ def test_a_bucket_keeps_commits_as_a_disk_does(options: dict[str, str]) -> None:
     assert again.pending("g") == store.pending("g")
     assert store.vacuum(retention_hours=1) == 0
     assert check_table(target, storage_options=options).is_sound
+
+
+def test_a_table_in_a_bucket_behaves_as_all_do(options: dict[str, str]) -> None:
+    """The suite that tables on paths and in catalogs pass, too."""
+    check_behaviour(partial(CommitStore.open, "s3://books/suite", storage_options=options))
 
 
 def test_writers_of_a_bucket_lose_nothing(options: dict[str, str]) -> None:

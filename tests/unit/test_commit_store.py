@@ -6,6 +6,7 @@ import pickle
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 import pytest
@@ -32,6 +33,7 @@ from commits import (
     PartitionCommits,
     Pending,
 )
+from tests.commit_suite import check_behaviour
 from tests.lost_answers import lose
 
 if TYPE_CHECKING:
@@ -77,6 +79,11 @@ def at_once(*calls: Callable[[], object]) -> list[object]:
 
     with ThreadPoolExecutor(len(calls)) as pool:
         return list(pool.map(run, calls))
+
+
+def test_a_table_on_a_path_behaves_as_all_do(path: str) -> None:
+    """The suite that tables in buckets and catalogs pass, too."""
+    check_behaviour(partial(CommitStore.open, path))
 
 
 def test_commits_out_of_order_survive_a_restart(path: str, store: CommitStore) -> None:
