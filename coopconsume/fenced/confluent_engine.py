@@ -1,76 +1,36 @@
-"""The writer's engine on confluent-kafka (librdkafka): faster, and its commits can be resumed."""
+"""The writer's engine on confluent-kafka (librdkafka): faster, and its commits can be resumed.
+
+Its producers are in `confluent_channel`.
+"""
 
 from __future__ import annotations
 
 import logging
 import time
 import uuid
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
-from coopconsume.errors import InvalidOption, NotAuthorized
+from coopconsume.errors import NotAuthorized
+from coopconsume.fenced.confluent_channel import ConfluentChannel
+from coopconsume.fenced.confluent_client import config_of, telling
 from coopconsume.fenced.engine import EngineDoubt
-from coopconsume.fenced.errors import AppendRefused, EngineNotUsable
+from coopconsume.fenced.errors import EngineNotUsable
 from coopconsume.fenced.log import Ends, PlainRaw
-from coopconsume.security import access, sasl
+from coopconsume.security import access
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Iterator, Sequence
 
-    from coopconsume.errors import CoopConsumeError
-    from coopconsume.fenced.log import Entry, LogId, Raw
+    from coopconsume.fenced.log import LogId, Raw
     from coopconsume.fenced.settings import Settings
 
 logger = logging.getLogger(__name__)
 
 NAME: Final = "confluent-kafka"
 _ASK: Final = 10.0
-_BATCH_BYTES: Final = 1 << 20
-_MANY: Final = 10_000
-_RESUME: Final = 0.5
-#: Settings that librdkafka knows by Kafka's names; those of TLS and SASL have names of its own.
-_PLAIN: Final = (
-    "bootstrap.servers", "client.id", "client.rack", "security.protocol", "sasl.mechanism",
-    "connections.max.idle.ms", "metadata.max.age.ms", "reconnect.backoff.ms",
-    "reconnect.backoff.max.ms", "retry.backoff.ms",
-)  # fmt: skip
-_RENAMED: Final = {
-    "ssl.truststore.location": "ssl.ca.location",
-    "ssl.truststore.certificates": "ssl.ca.pem",
-    "ssl.keystore.key": "ssl.key.pem",
-    "ssl.keystore.certificate.chain": "ssl.certificate.pem",
-    "ssl.key.password": "ssl.key.password",
-    "ssl.endpoint.identification.algorithm": "ssl.endpoint.identification.algorithm",
-}
-
-
-def config_of(settings: Settings) -> dict[str, Any]:
-    """The settings in librdkafka's words.
-
-    Raises:
-        InvalidOption: A setting of security that this engine does not take.
-    """
-    kafka = settings.kafka
-    config: dict[str, Any] = {name: str(kafka[name]) for name in _PLAIN if name in kafka}
-    config["allow.auto.create.topics"] = False
-    config |= {new: str(kafka[old]) for old, new in _RENAMED.items() if kafka.get(old)}
-    if kafka.get("ssl.keystore.location"):
-        # One PEM file with the key and its certificates.
-        config["ssl.key.location"] = config["ssl.certificate.location"] = str(
-            kafka["ssl.keystore.location"]
-        )
-    if "ssl.endpoint.identification.algorithm" in kafka and not config.get(
-        "ssl.endpoint.identification.algorithm"
-    ):
-        config["ssl.endpoint.identification.algorithm"] = "none"
-    if "SASL" in kafka.get("security.protocol", ""):
-        if kafka.get("sasl.mechanism", "").upper() == "OAUTHBEARER":
-            remedy = "use the engine kafka-python"
-            raise InvalidOption("kafka.sasl.mechanism", "OAUTHBEARER with confluent-kafka", remedy)
-        login = sasl.client_config(kafka)
-        config["sasl.username"] = str(login["sasl_plain_username"])
-        config["sasl.password"] = str(login["sasl_plain_password"])
-    return config
+#: Records taken at once: with their headers few enough not to wake Python's garbage collector.
+_MANY: Final = 64
+_row: Final = PlainRaw._make
 
 
 class ConfluentEngine:
@@ -155,7 +115,7 @@ class ConfluentEngine:
         """Make a call of the admin client about one thing."""
         from confluent_kafka.admin import AdminClient
 
-        with _telling(self._settings, topic):
+        with telling(self._settings, topic):
             if self._admin is None:
                 # librdkafka tries to log in until its time is up, and tells of nothing but that.
                 access.look(self._settings.client_config(), self._settings.kafka)
@@ -174,7 +134,7 @@ class ConfluentEngine:
         until = time.monotonic() + timeout
         done = False
         while not done:
-            with _telling(self._settings, topic):
+            with telling(self._settings, topic):
                 messages = consumer.consume(_MANY, 0.05)
                 rows, done = _rows(messages, stop)
             if messages:
@@ -187,7 +147,7 @@ class ConfluentEngine:
     def _reader(self, topic: str, partition: int, start: int) -> Any:
         from confluent_kafka import Consumer, TopicPartition
 
-        with _telling(self._settings, topic):
+        with telling(self._settings, topic):
             if self._consumer is None:
                 self._consumer = Consumer(
                     self._config
@@ -229,171 +189,13 @@ def _rows(messages: Sequence[Any], stop: int) -> tuple[list[Raw], bool]:
                 # that counts has no use for.
                 continue
             raise KafkaException(error)
-        if message.offset() >= stop:
+        offset = message.offset()
+        if offset >= stop:
             return rows, True
-        rows.append(
-            PlainRaw(
-                message.offset(), message.timestamp()[1], message.key(), message.value(),
-                message.headers() or [],
-            )
-        )  # fmt: skip
+        _, timestamp = message.timestamp()
+        headers = message.headers() or []
+        rows.append(_row((offset, timestamp, message.key(), message.value(), headers)))
     return rows, bool(rows) and rows[-1].offset == stop - 1
-
-
-class ConfluentChannel:
-    """A producer of confluent-kafka, of one life.
-
-    Args:
-        settings: How to reach Kafka.
-        log: The log.
-        transactional_id: Kafka's; None for a producer without transactions.
-        timeout: Seconds that a record may wait to be sent and acknowledged.
-
-    Raises:
-        EngineDoubt: It cannot be made.
-    """
-
-    def __init__(
-        self, settings: Settings, log: LogId, transactional_id: str | None, timeout: float
-    ) -> None:
-        from confluent_kafka import Producer
-
-        self._settings = settings
-        self._log = log
-        kafka = settings.kafka
-        size = int(kafka.get("max.request.size", _BATCH_BYTES))
-        timeout_ms = max(1000, int(1000 * timeout))
-        config = config_of(settings) | {
-            "acks": "all", "enable.idempotence": True, "linger.ms": 10_000, "batch.size": size,
-            "batch.num.messages": 1_000_000, "message.max.bytes": size + 4096,
-            "queue.buffering.max.messages": 1_000_000, "retry.backoff.ms": 5,
-            "delivery.timeout.ms": max(timeout_ms, 10_100),
-        }  # fmt: skip
-        if kafka.get("compression.type"):
-            config["compression.type"] = kafka["compression.type"]
-        if transactional_id is not None:
-            config["transactional.id"] = transactional_id
-            config["transaction.timeout.ms"] = int(kafka.get("transaction.timeout.ms", 60_000))
-            config["delivery.timeout.ms"] = min(
-                config["delivery.timeout.ms"], max(config["transaction.timeout.ms"], 10_100)
-            )
-            config["transaction.timeout.ms"] = max(
-                config["transaction.timeout.ms"], config["delivery.timeout.ms"]
-            )
-        with _telling(settings, log.topic):
-            self._producer = Producer(config, logger=logger)
-
-    def init(self, timeout: float) -> None:
-        """Fence every earlier producer of the same transactional id, its transaction decided."""
-        self._resume(timeout, self._producer.init_transactions)
-
-    def begin(self) -> None:
-        """Begin a transaction."""
-        with _telling(self._settings, self._log.topic):
-            self._producer.begin_transaction()
-
-    def append(
-        self, entries: Sequence[Entry], headers: Sequence[list[tuple[str, bytes]]], timeout: float
-    ) -> list[int]:
-        """Append records, acknowledged by all; returns the offset of each."""
-        from confluent_kafka import KafkaException
-
-        topic, partition = self._log.topic, self._log.partition
-        offsets: list[int] = []
-        errors: list[Any] = []
-
-        def delivered(error: Any, message: Any) -> None:
-            # One producer keeps the order of what it delivers.
-            (errors if error is not None else offsets).append(error or message.offset())
-
-        with _telling(self._settings, topic):
-            produce = self._producer.produce
-            for entry, stamp in zip(entries, headers, strict=True):
-                more = {} if entry.timestamp is None else {"timestamp": entry.timestamp}
-                produce(
-                    topic, entry.value, entry.key, partition,
-                    headers=[*stamp, *entry.headers], on_delivery=delivered, **more,
-                )  # fmt: skip
-            self._producer.flush(timeout)
-            if errors:
-                raise KafkaException(self._reason(errors[0]))
-        if len(offsets) != len(entries) or min(offsets) < 0:
-            raise EngineDoubt("a record was not acknowledged in time, or without its offset")
-        return offsets
-
-    def _reason(self, error: Any) -> Any:
-        """What a record really failed by: of one that was purged with its transaction, by that's.
-
-        Only a call that the transaction's state refuses tells it.
-        """
-        from confluent_kafka import KafkaError, KafkaException
-
-        if error.code() == KafkaError._PURGE_QUEUE:  # noqa: SLF001
-            try:
-                self._producer.begin_transaction()
-            except KafkaException as told:
-                return told.args[0]
-        return error
-
-    def commit(self, timeout: float) -> None:
-        """Commit the transaction."""
-        self._resume(timeout, self._producer.commit_transaction)
-
-    def abort(self, timeout: float) -> None:
-        """Abort the transaction."""
-        self._resume(timeout, self._producer.abort_transaction)
-
-    def drop(self) -> None:
-        """Let go of it at once; whatever it was doing may still happen."""
-        from confluent_kafka import KafkaException
-
-        try:
-            self._producer.purge()
-        except KafkaException:
-            return  # it is dead anyhow
-
-    def _resume(self, timeout: float, call: Callable[[float], None]) -> None:
-        """Make a call that goes on where it stopped, if it is made again."""
-        from confluent_kafka import KafkaException
-
-        until = time.monotonic() + timeout
-        with _telling(self._settings, self._log.topic):
-            while True:
-                try:
-                    call(max(0.1, min(_RESUME, until - time.monotonic())))
-                except KafkaException as error:
-                    if not error.args[0].retriable() or time.monotonic() >= until:
-                        raise
-                else:
-                    return
-
-
-@contextmanager
-def _telling(settings: Settings, topic: str) -> Iterator[None]:
-    from concurrent.futures import TimeoutError as FutureTimeoutError
-
-    from confluent_kafka import KafkaException
-
-    try:
-        yield
-    except (KafkaException, BufferError, SystemError, FutureTimeoutError, OSError) as error:
-        raise EngineDoubt(str(error), _refusal(error, settings, topic)) from error
-
-
-def _refusal(error: BaseException, settings: Settings, topic: str) -> CoopConsumeError | None:
-    from confluent_kafka import KafkaError
-
-    kind = error.args[0] if error.args else None
-    if not isinstance(kind, KafkaError):
-        return None
-    user = sasl.user(settings.kafka)
-    if kind.code() == KafkaError.TOPIC_AUTHORIZATION_FAILED:
-        return NotAuthorized("WRITE", "TOPIC", topic, user)
-    if kind.code() == KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED:
-        return NotAuthorized("WRITE", "TRANSACTIONAL_ID", "", user)
-    if kind.code() in (KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.INVALID_RECORD):
-        return AppendRefused(f"{topic} does not take the records: {kind.str()}")
-    return None
 
 
 def _as_uuid(found: Any) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from coopconsume.fenced.errors import AppendRefused
 from coopconsume.fenced.headers import PREFIX
@@ -19,8 +19,7 @@ By = Literal["offset", "sequence"]
 _OVERHEAD = 320
 
 
-@dataclass(frozen=True)
-class Position:
+class Position(NamedTuple):
     """Where a log goes on: the offset and the sequence number of the next record."""
 
     next_offset: int
@@ -69,6 +68,8 @@ def expectation(offset: Expected, seq: Expected, count: int, *, check: bool) -> 
 
 def _first(name: str, given: Expected, count: int) -> int:
     """What is expected of the first record, when something is expected of any."""
+    if isinstance(given, int) and given >= UNCHECKED:
+        return given
     if isinstance(given, int):
         numbers: Sequence[int] = [given]
     elif len(given) == count:
@@ -89,32 +90,36 @@ def entries(records: Iterable[Entry | tuple[bytes | None, bytes | None] | bytes]
     Raises:
         AppendRefused: There is none, or one has neither key nor value, or a header of the writer's.
     """
-    found = [_entry(record) for record in records]
+    found = [Entry(r) if type(r) is bytes else _entry(r) for r in records]
     if not found:
         raise AppendRefused("records: give one at least")
-    for entry in found:
-        if entry.key is None and entry.value is None:
-            raise AppendRefused("a record needs a key or a value")
-        if any(name.startswith(PREFIX) for name, _ in entry.headers):
-            raise AppendRefused(f"headers that begin with {PREFIX} are the writer's: rename them")
     return found
 
 
 def _entry(record: Entry | tuple[bytes | None, bytes | None] | bytes) -> Entry:
-    if isinstance(record, Entry):
-        return record
     if isinstance(record, bytes):
         return Entry(record)
-    if not isinstance(record, tuple) or len(record) != 2:  # noqa: PLR2004 - key and value
+    if isinstance(record, Entry):
+        entry = record
+    elif isinstance(record, tuple) and len(record) == 2:  # noqa: PLR2004 - key and value
+        key, value = record
+        entry = Entry(value, key)
+    else:
         raise AppendRefused(f"records: {type(record).__name__} is no value, pair or Entry")
-    key, value = record
-    return Entry(value, key)
+    if entry.key is None and entry.value is None:
+        raise AppendRefused("a record needs a key or a value")
+    if entry.headers and any(name.startswith(PREFIX) for name, _ in entry.headers):
+        raise AppendRefused(f"headers that begin with {PREFIX} are the writer's: rename them")
+    return entry
 
 
 def size_of(entry: Entry) -> int:
     """Bytes that a record takes in a Kafka batch at most, its stamp included."""
-    headers = sum(10 + 4 * len(name) + len(value) for name, value in entry.headers)
-    return _OVERHEAD + len(entry.key or b"") + len(entry.value or b"") + headers
+    value, key, headers, _ = entry
+    size = _OVERHEAD + len(key or b"") + len(value or b"")
+    if headers:
+        size += sum(10 + 4 * len(name) + len(text) for name, text in headers)
+    return size
 
 
 Outcome = Literal["in place", "elsewhere", "torn"]
@@ -131,6 +136,6 @@ def judge(offsets: Sequence[int], expected: int) -> Outcome:
         expected: Offset that the first one was to get.
     """
     base = offsets[0]
-    if any(offset != base + i for i, offset in enumerate(offsets)):
+    if list(offsets) != list(range(base, base + len(offsets))):
         return "torn"
     return "in place" if expected == base else "elsewhere"

@@ -20,9 +20,11 @@ from collections import OrderedDict
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Literal
 
-from coopconsume.fenced.headers import COUNT, MalformedStamp, Stamp, decode
+from coopconsume.fenced.headers import COUNT, MalformedStamp, Stamp, decode, place
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from coopconsume.fenced.log import Raw
 
 _OWNER: Final = ("owner", "session", "topic_id")
@@ -132,7 +134,7 @@ class Fold:
         self._compacted = compacted
         self._remembered = remembered
         self._head: Stamp | None = None  # of the batch whose records are not all seen
-        self._head_headers: list[tuple[str, bytes]] = []
+        self._next_headers: list[tuple[str, bytes]] = []  # of its next one, as they have to be
         self._first = 0
         self._seen = 0
 
@@ -150,7 +152,7 @@ class Fold:
         Raises:
             RuleBroken: The record breaks a rule; the fold is of no further use.
         """
-        if self._head is not None and self._goes_on(raw):
+        if self.follow((raw,), 0):
             return "counted"
         try:
             stamp = decode(raw.headers)
@@ -184,24 +186,32 @@ class Fold:
         self.next_seq = seq + (stamp.n if stamp.kind == "data" else 0)
         self._remember(Batch(first_offset, stamp, seq))
 
-    def _goes_on(self, raw: Raw) -> bool:
-        """Whether a record is the next one of the batch at hand; takes it in if so."""
-        head, i = self._head, self._seen
-        assert head is not None
-        h, first = raw.headers, self._head_headers
-        if (
-            raw.offset != self._first + i
-            or len(h) < COUNT
-            or h[5] != ("fw-i", b"%d" % i)
-            or h[3] != ("fw-seq", b"%d" % (head.seq + i))
-            or [*h[:3], h[4], *h[6:8]] != first
-        ):
-            return False
-        self._seen += 1
-        self.seq += 1
-        if self._seen == head.n:
+    def follow(self, rows: Sequence[Raw], at: int) -> int:
+        """Take in records, as far as they are the next ones of the batch at hand.
+
+        Args:
+            rows: Records in their order.
+            at: The first of them that is to be looked at.
+
+        Returns:
+            How many were taken in; the one behind them has to be added.
+        """
+        head = self._head
+        if head is None:
+            return 0
+        i, offset, seq = self._seen, self._first, head.seq
+        wanted = self._next_headers
+        for raw in rows[at : at + head.n - i]:
+            wanted[3], wanted[5] = ("fw-seq", b"%d" % (seq + i)), place(i)
+            found = raw.headers
+            if raw.offset != offset + i or (found != wanted and [*found[:COUNT]] != wanted):
+                break
+            i += 1
+        taken, self._seen = i - self._seen, i
+        self.seq += taken
+        if i == head.n:
             self._head = None
-        return True
+        return taken
 
     def _headless(self, offset: int, stamp: Stamp) -> Verdict:
         if self.epoch is None or self.next_seq is None:
@@ -225,9 +235,8 @@ class Fold:
         if stamp.kind == "data":
             self.next_seq = seq + stamp.n
         if stamp.n > 1:
-            h = raw.headers
             self._head, self._first, self._seen = stamp, offset, 1
-            self._head_headers = [*h[:3], h[4], *h[6:8]]
+            self._next_headers = [*raw.headers[:COUNT]]
         return "counted"
 
     def _add_alone(self, raw: Raw, stamp: Stamp) -> Verdict:

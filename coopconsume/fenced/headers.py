@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Literal
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
 
     from coopconsume.fenced.log import Visibility
 
@@ -35,6 +35,8 @@ _MODE_BYTES: Final = {name: code for code, name in _MODES.items()}
 _NUMBER: Final = re.compile(rb"0|[1-9][0-9]{0,18}")
 _BATCH: Final = re.compile(r"[A-Za-z0-9._:-]{1,64}")
 _MOST: Final = 2**63 - 1
+#: Headers that say which record of its batch one is, for the first of them.
+_PLACES: Final = tuple(("fw-i", b"%d" % i) for i in range(1024))
 
 
 class MalformedStamp(ValueError):
@@ -57,20 +59,23 @@ class Stamp:
     def __post_init__(self) -> None:
         problem = self._problem()
         if problem:
-            raise MalformedStamp(problem)
+            raise MalformedStamp(problem.format(self))
 
     def _problem(self) -> str:
         largest = max(self.epoch, self.seq + self.n, self.expected + self.n)
         rules = (
-            (0 <= self.i < self.n, f"record {self.i} of {self.n} in its batch"),
-            (self.n == 1 or self.kind == "data", f"kind {self.kind} with fw-n {self.n}"),
-            (self.epoch >= (self.kind == "open"), f"fw-epoch {self.epoch} of kind {self.kind}"),
-            (self.seq >= self.i * (self.kind == "data"), f"fw-seq {self.seq} of record {self.i}"),
-            (self.expected >= 0, f"fw-expected {self.expected}"),
-            (is_batch_id(self.batch), f"fw-batch {self.batch!r}"),
+            (0 <= self.i < self.n, "record {0.i} of {0.n} in its batch"),
+            (self.n == 1 or self.kind == "data", "kind {0.kind} with fw-n {0.n}"),
+            (self.epoch >= (self.kind == "open"), "fw-epoch {0.epoch} of kind {0.kind}"),
+            (self.seq >= self.i * (self.kind == "data"), "fw-seq {0.seq} of record {0.i}"),
+            (self.expected >= 0, "fw-expected {0.expected}"),
+            (is_batch_id(self.batch), "fw-batch {0.batch!r}"),
             (largest <= _MOST, "a number beyond 64 bits"),
         )
-        return next((problem for kept, problem in rules if not kept), "")
+        for kept, problem in rules:
+            if not kept:
+                return problem
+        return ""
 
 
 def is_batch_id(text: str) -> bool:
@@ -88,13 +93,23 @@ def encode(stamp: Stamp) -> list[tuple[str, bytes]]:
     return list(zip(NAMES, values, strict=True))
 
 
-def encode_batch(head: Stamp) -> Iterator[list[tuple[str, bytes]]]:
-    """The headers of each record of a batch, from its first stamp."""
-    before = encode(head)
-    v, kind, epoch, _, n, _, batch, expected = before
-    for i in range(head.n):
-        seq = ("fw-seq", b"%d" % (head.seq + i))
-        yield [v, kind, epoch, seq, n, ("fw-i", b"%d" % i), batch, expected]
+def encode_batch(head: Stamp) -> list[list[tuple[str, bytes]]]:
+    """The headers of each record of a batch, from its first stamp; what is equal is shared."""
+    first = encode(head)
+    if head.n == 1:
+        return [first]
+    v, kind, epoch, _, n, _, batch, expected = first
+    places = _PLACES if head.n <= len(_PLACES) else [place(i) for i in range(head.n)]
+    seqs = range(head.seq, head.seq + head.n)
+    return [
+        [v, kind, epoch, ("fw-seq", b"%d" % seq), n, at, batch, expected]
+        for seq, at in zip(seqs, places, strict=False)
+    ]
+
+
+def place(i: int) -> tuple[str, bytes]:
+    """The header that says which record of its batch one is."""
+    return _PLACES[i] if i < len(_PLACES) else ("fw-i", b"%d" % i)
 
 
 def decode(headers: Sequence[tuple[str, bytes]]) -> Stamp | None:

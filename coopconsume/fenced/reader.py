@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from typing import TYPE_CHECKING, Any
 
 from coopconsume.closing import Closing
@@ -14,9 +15,12 @@ from coopconsume.fenced.settings import Settings
 from coopconsume.fenced.view import LogView
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator, Mapping, Sequence
 
     from coopconsume.fenced.engine import Engine
+
+
+_record = LogRecord._make
 
 
 class LogReader(Closing):
@@ -62,11 +66,12 @@ class LogReader(Closing):
         self._timeout = timeout
         self._start = start
         self._view = LogView(self._engine, topic, partition, compacted=compacted)
+        self._left: deque[LogRecord] = deque()  # that were read, and are not given out yet
 
     @property
     def position(self) -> int:
         """Offset to which the log was read; -1 before."""
-        return self._view.offset
+        return self._left[0].offset if self._left else self._view.offset
 
     @property
     def next_seq(self) -> int | None:
@@ -115,17 +120,30 @@ class LogReader(Closing):
             if view.offset < 0:
                 kept = self._engine.start(view.log.topic, view.log.partition)
                 view.begin_at(max(kept, self._start or 0))
-            fold = view.fold
-            for row in view.counted(stop, Deadline(self._timeout)):
-                stamp = fold.stamp
-                assert stamp is not None
-                if stamp.kind == "data":
-                    yield LogRecord(
-                        fold.seq, row.offset, stamp.epoch, stamp.batch, row.key, row.value,
-                        tuple(row.headers[COUNT:]), row.timestamp,
-                    )  # fmt: skip
+            left = self._left
+            for run in self._runs(stop):
+                left.extend(run)
+                while left and left[0].offset < stop:
+                    yield left.popleft()
         except EngineDoubt as doubt:
             raise self._unavailable(doubt) from doubt
+
+    def _runs(self, stop: int) -> Iterator[Sequence[LogRecord]]:
+        """What was left over, then records of data that count, some of one batch at a time."""
+        yield ()
+        fold = self._view.fold
+        for rows in self._view.counted(stop, Deadline(self._timeout)):
+            stamp = fold.stamp
+            assert stamp is not None
+            if stamp.kind == "data":
+                epoch, batch = stamp.epoch, stamp.batch
+                yield [
+                    _record((
+                        seq, row.offset, epoch, batch, row.key, row.value,
+                        tuple(row.headers[COUNT:]), row.timestamp,
+                    ))
+                    for seq, row in enumerate(rows, fold.seq - len(rows) + 1)
+                ]  # fmt: skip
 
     def _unavailable(self, doubt: EngineDoubt) -> Exception:
         log = self._view.log

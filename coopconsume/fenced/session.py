@@ -268,12 +268,12 @@ class Session(LogView):
             EngineDoubt: It may be in the log, or be there later; the producer is of no use now.
         """
         self._check_owner()
-        expected, seq = self.position.next_offset, self.position.next_seq
+        expected, seq = self.position
         stamp = Stamp(
             self._visibility, kind, self.epoch if epoch is None else epoch, seq, len(entries), 0,
             batch_id, expected,
         )  # fmt: skip
-        headers = list(encode_batch(stamp))
+        headers = encode_batch(stamp)
         channel = self._channel
         assert channel is not None
         if self.is_filtered:

@@ -10,7 +10,7 @@ from coopconsume.fenced.fold import Fold, RuleBroken
 from coopconsume.fenced.log import LogId
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from coopconsume.fenced.deadline import Deadline
     from coopconsume.fenced.engine import Engine
@@ -137,20 +137,24 @@ class LogView:
         for _ in self.counted(stop, deadline):
             pass
 
-    def counted(self, stop: int, deadline: Deadline) -> Iterator[Raw]:
-        """Read on to an offset, record by record: those that count.
+    def counted(self, stop: int, deadline: Deadline) -> Iterator[Sequence[Raw]]:
+        """Read on to an offset: the records that count, some of one batch at a time.
 
         Raises:
             LogCorrupt: One breaks the rules.
         """
         topic, partition = self.log.topic, self.log.partition
-        add, patience = self.fold.add, max(1.0, deadline.left)
+        fold, patience = self.fold, max(1.0, deadline.left)
         try:
             for rows in self._engine.read(topic, partition, self.offset, stop, patience):
-                for row in rows:
-                    if add(row) == "counted":
-                        self.offset = row.offset + 1
-                        yield row
+                at = 0
+                while at < len(rows):
+                    first = at
+                    at += 1
+                    if fold.add(rows[first]) == "counted":
+                        at += fold.follow(rows, at)
+                        self.offset = rows[at - 1].offset + 1
+                        yield rows[first:at]
         except RuleBroken as broken:
             raise LogCorrupt(topic, partition, broken.offset, broken.problem) from None
         self.offset = max(self.offset, stop)

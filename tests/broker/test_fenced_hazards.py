@@ -96,7 +96,7 @@ def test_foreign_records_under_way(kafka: LocalKafka, make: Make, topic: TopicFa
     try:
         values = [[b"%d" % (50 * k + i) for i in range(50)] for k in range(4)]
         for rows in values:
-            turns.release(40)  # during each append; without an end no append need ever get through
+            turns.release(10)  # during each append; without an end no append need ever get through
             writer.append(rows, expected_seq=int(rows[0]))
     finally:
         done.set()

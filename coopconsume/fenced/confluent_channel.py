@@ -1,0 +1,152 @@
+"""A producer of confluent-kafka (librdkafka), of one life."""
+
+from __future__ import annotations
+
+import logging
+import time
+from typing import TYPE_CHECKING, Any, Final
+
+from coopconsume.fenced.confluent_client import config_of, telling
+from coopconsume.fenced.engine import EngineDoubt
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from coopconsume.fenced.log import Entry, LogId
+    from coopconsume.fenced.settings import Settings
+
+logger = logging.getLogger(__name__)
+
+_BATCH_BYTES: Final = 1 << 20
+_RESUME: Final = 0.5
+
+
+class ConfluentChannel:
+    """A producer of confluent-kafka, of one life.
+
+    Args:
+        settings: How to reach Kafka.
+        log: The log.
+        transactional_id: Kafka's; None for a producer without transactions.
+        timeout: Seconds that a record may wait to be sent and acknowledged.
+
+    Raises:
+        EngineDoubt: It cannot be made.
+    """
+
+    def __init__(
+        self, settings: Settings, log: LogId, transactional_id: str | None, timeout: float
+    ) -> None:
+        from confluent_kafka import Producer
+
+        self._settings = settings
+        self._log = log
+        kafka = settings.kafka
+        size = int(kafka.get("max.request.size", _BATCH_BYTES))
+        timeout_ms = max(1000, int(1000 * timeout))
+        config = config_of(settings) | {
+            "acks": "all", "enable.idempotence": True, "linger.ms": 10_000, "batch.size": size,
+            "batch.num.messages": 1_000_000, "message.max.bytes": size + 4096,
+            "queue.buffering.max.messages": 1_000_000, "retry.backoff.ms": 5,
+            "delivery.timeout.ms": max(timeout_ms, 10_100),
+        }  # fmt: skip
+        if kafka.get("compression.type"):
+            config["compression.type"] = kafka["compression.type"]
+        if transactional_id is not None:
+            config["transactional.id"] = transactional_id
+            config["transaction.timeout.ms"] = int(kafka.get("transaction.timeout.ms", 60_000))
+            config["delivery.timeout.ms"] = min(
+                config["delivery.timeout.ms"], max(config["transaction.timeout.ms"], 10_100)
+            )
+            config["transaction.timeout.ms"] = max(
+                config["transaction.timeout.ms"], config["delivery.timeout.ms"]
+            )
+        with telling(settings, log.topic):
+            self._producer = Producer(config, logger=logger)
+
+    def init(self, timeout: float) -> None:
+        """Fence every earlier producer of the same transactional id, its transaction decided."""
+        self._resume(timeout, self._producer.init_transactions)
+
+    def begin(self) -> None:
+        """Begin a transaction."""
+        with telling(self._settings, self._log.topic):
+            self._producer.begin_transaction()
+
+    def append(
+        self, entries: Sequence[Entry], headers: Sequence[list[tuple[str, bytes]]], timeout: float
+    ) -> list[int]:
+        """Append records, acknowledged by all; returns the offset of each."""
+        topic, partition = self._log.topic, self._log.partition
+        offsets: list[int] = []
+        errors: list[Any] = []
+
+        def delivered(error: Any, message: Any) -> None:
+            # One producer keeps the order of what it delivers.
+            if error is None:
+                offsets.append(message.offset())
+            else:
+                errors.append(error)
+
+        with telling(self._settings, topic):
+            produce = self._producer.produce
+            for (value, key, more, timestamp), stamp in zip(entries, headers, strict=True):
+                # 0 is the client's clock.
+                produce(
+                    topic, value, key, partition, delivered, timestamp=timestamp or 0,
+                    headers=[*stamp, *more] if more else stamp,
+                )  # fmt: skip
+            self._producer.flush(timeout)
+            if errors:
+                from confluent_kafka import KafkaException
+
+                raise KafkaException(self._reason(errors[0]))
+        if len(offsets) != len(entries) or min(offsets) < 0:
+            raise EngineDoubt("a record was not acknowledged in time, or without its offset")
+        return offsets
+
+    def _reason(self, error: Any) -> Any:
+        """What a record really failed by: of one that was purged with its transaction, by that's.
+
+        Only a call that the transaction's state refuses tells it.
+        """
+        from confluent_kafka import KafkaError, KafkaException
+
+        if error.code() == KafkaError._PURGE_QUEUE:  # noqa: SLF001
+            try:
+                self._producer.begin_transaction()
+            except KafkaException as told:
+                return told.args[0]
+        return error
+
+    def commit(self, timeout: float) -> None:
+        """Commit the transaction."""
+        self._resume(timeout, self._producer.commit_transaction)
+
+    def abort(self, timeout: float) -> None:
+        """Abort the transaction."""
+        self._resume(timeout, self._producer.abort_transaction)
+
+    def drop(self) -> None:
+        """Let go of it at once; whatever it was doing may still happen."""
+        from confluent_kafka import KafkaException
+
+        try:
+            self._producer.purge()
+        except KafkaException:
+            return  # it is dead anyhow
+
+    def _resume(self, timeout: float, call: Callable[[float], None]) -> None:
+        """Make a call that goes on where it stopped, if it is made again."""
+        from confluent_kafka import KafkaException
+
+        until = time.monotonic() + timeout
+        with telling(self._settings, self._log.topic):
+            while True:
+                try:
+                    call(max(0.1, min(_RESUME, until - time.monotonic())))
+                except KafkaException as error:
+                    if not error.args[0].retriable() or time.monotonic() >= until:
+                        raise
+                else:
+                    return

@@ -1,0 +1,141 @@
+"""A log read some records at a time: as if record by record, and on from wherever one stopped."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from coopconsume.errors import LogCorrupt
+from coopconsume.fenced import LogReader, LogRecord
+from coopconsume.fenced.fold import Fold, RuleBroken
+from coopconsume.fenced.headers import COUNT, Stamp, decode
+from coopconsume.fenced.log import Ends, LogId, PlainRaw
+from tests.unit.test_fenced_log import Log
+
+SEEDS = st.integers(0, 10**9)
+SPANS = st.lists(st.integers(1, 7), min_size=1, max_size=9)
+
+
+class Shelf:
+    """An engine that has some records, and gives them out in pieces."""
+
+    def __init__(self, rows: Sequence[PlainRaw], end: int, spans: Sequence[int]) -> None:
+        self._rows, self._end, self._spans = rows, end, spans
+
+    def topic_id(self, topic: str) -> str:
+        return f"id of {topic}"
+
+    def is_compacted(self, topic: str) -> bool:
+        return False
+
+    def start(self, topic: str, partition: int) -> int:
+        return 0
+
+    def ends(self, topic: str, partition: int) -> Ends:
+        return Ends(self._end, self._end)
+
+    def open_transactions(self, topic: str, partition: int) -> tuple[int, ...]:
+        return ()
+
+    def read(
+        self, topic: str, partition: int, start: int, stop: int, timeout: float
+    ) -> Iterator[list[PlainRaw]]:
+        rows = [row for row in self._rows if start <= row.offset < stop]
+        turn = 0
+        while rows:
+            span = self._spans[turn % len(self._spans)]
+            yield rows[:span]
+            rows, turn = rows[span:], turn + 1
+
+    def channel(self, log: LogId, transactional_id: str | None, timeout: float) -> None:
+        raise AssertionError("a reader does not write")
+
+    def close(self) -> None:
+        pass
+
+
+def reader(log: Log, spans: Sequence[int]) -> LogReader:
+    """A reader of a log that comes in pieces."""
+    return LogReader(
+        {"kafka.bootstrap.servers": "a:1"}, "t", engine=Shelf(log.rows, log.end, spans)
+    )
+
+
+def one_by_one(rows: Sequence[PlainRaw]) -> tuple[list[tuple[int, int]], RuleBroken | None]:
+    """Offsets and numbers of the records of data that count, and the first broken rule."""
+    fold, found = Fold(), []
+    for row in rows:
+        try:
+            verdict = fold.add(row)
+        except RuleBroken as broken:
+            return found, broken
+        if verdict == "counted" and fold.stamp is not None and fold.stamp.kind == "data":
+            found.append((row.offset, fold.seq))
+    return found, None
+
+
+@given(SEEDS, SPANS, st.sampled_from(["read_committed", "filter"]), st.data())
+def test_any_pieces_say_what_single_records_say(
+    seed: int, spans: list[int], visibility: str, data: st.DataObject
+) -> None:
+    """Also where a record is missing, comes twice, or has another one's headers."""
+    log = Log(seed, visibility)
+    places = st.integers(0, len(log.rows) - 1)
+    at, other = data.draw(places), data.draw(places)
+    fault = data.draw(st.sampled_from(["none", "missing", "headers", "one header", "moved"]))
+    row, strange = log.rows[at], log.rows[other].headers
+    if fault == "missing":
+        del log.rows[at]
+    elif fault == "headers":
+        log.rows[at] = row._replace(headers=strange)
+    elif fault == "one header" and len(row.headers) == len(strange) == COUNT:
+        which = data.draw(st.integers(0, COUNT - 1))
+        mixed = [*row.headers[:which], strange[which], *row.headers[which + 1 :]]
+        log.rows[at] = row._replace(headers=mixed)
+    elif fault == "moved":
+        log.rows[at] = row._replace(offset=row.offset + 1)
+        log.rows[at + 1 :] = [r._replace(offset=r.offset + 1) for r in log.rows[at + 1 :]]
+        log.end += 1
+    wanted, broken = one_by_one(log.rows)
+    found: list[LogRecord] = []
+    problem = None
+    try:
+        for record in reader(log, spans).read():
+            found.append(record)  # noqa: PERF402 - also those before an error
+    except LogCorrupt as error:
+        problem = error
+    assert (problem is None) == (broken is None)
+    if problem is not None and broken is not None:
+        assert (problem.offset, problem.problem) == (broken.offset, broken.problem)
+    assert [(r.offset, r.seq) for r in found] == wanted
+    heads: dict[str, Stamp] = {}
+    stamps = {row.offset: decode(row.headers) for row in log.rows if row.offset in dict(wanted)}
+    for record in found:
+        stamp = stamps[record.offset]
+        assert stamp is not None
+        head = heads.setdefault(record.batch_id, stamp)
+        assert stamp == replace(head, seq=record.seq, i=record.offset - head.expected)
+
+
+@given(SEEDS, SPANS, st.lists(st.integers(0, 5), max_size=8), st.data())
+def test_reading_goes_on_where_it_was_left(
+    seed: int, spans: list[int], counts: list[int], data: st.DataObject
+) -> None:
+    """In the middle of a batch, too, and up to whichever offset."""
+    log = Log(seed)
+    whole = list(reader(log, [100]).read())
+    mine = reader(log, spans)
+    found: list[LogRecord] = []
+    for count in counts:
+        stop = data.draw(st.integers(0, log.end))
+        taken = list(zip(range(count), mine.read(stop), strict=False))
+        found += [record for _, record in taken]
+        assert all(record.offset < stop for _, record in taken)
+        assert found == whole[: len(found)]
+        left = whole[len(found) : len(found) + 1]
+        assert mine.position <= min([r.offset for r in left] or [log.end])
+    assert found + list(mine.read()) == whole
+    assert mine.position == log.end
