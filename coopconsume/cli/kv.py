@@ -72,8 +72,8 @@ def kv(
         on_elected=lambda epoch: say.event("leads", epoch=epoch),
         on_lost=lambda: say.event("follows"),
     )  # fmt: skip
+    say.event("started")  # before anything that the election has to say
     with store:
-        say.event("started")
         for line in sys.stdin:
             try:
                 words = shlex.split(line)

@@ -27,6 +27,7 @@ log = logging.getLogger(__name__)
 TOPIC = "__fw_ownership"
 """The topic that is used if no other is named."""
 _PATIENCE = 30.0
+_PATIENCE_MS = int(1000 * _PATIENCE)
 _TOPIC_CONFIG = {"cleanup.policy": "delete", "retention.ms": "-1", "retention.bytes": "-1"}
 
 
@@ -176,7 +177,8 @@ class KafkaStore:
 
     def _rewind(self) -> None:
         """Begins anew where the log begins now."""
-        start = self._consumer.beginning_offsets([self._at])[self._at]
+        found = self._consumer.beginning_offsets([self._at], timeout_ms=_PATIENCE_MS)
+        start = found[self._at]
         self._fold = OwnershipFold(self.place)
         self._fold.begin(start)
         self._taken = 0
@@ -186,7 +188,9 @@ class KafkaStore:
         from kafka.errors import KafkaError
 
         try:
-            end: int = self._consumer.end_offsets([self._at])[self._at]
+            # Without a limit it would wait for ever for the partition's leader to be known.
+            found = self._consumer.end_offsets([self._at], timeout_ms=_PATIENCE_MS)
+            end: int = found[self._at]
         except KafkaError as error:
             raise OwnershipUnavailable(self.place, "reading", _told(error)) from error
         return end
@@ -209,10 +213,11 @@ class KafkaStore:
         from kafka.errors import KafkaError, OffsetOutOfRangeError
 
         try:
-            polled = self._consumer.poll(timeout_ms=max(1, int(1000 * seconds)))
-        except OffsetOutOfRangeError:
-            self._rewind()  # shortened by another while this one was away
-            return set()
+            try:
+                polled = self._consumer.poll(timeout_ms=max(1, int(1000 * seconds)))
+            except OffsetOutOfRangeError:
+                self._rewind()  # shortened by another while this one was away
+                return set()
         except KafkaError as error:
             raise OwnershipUnavailable(self.place, "reading", _told(error)) from error
         records = polled.get(self._at, [])

@@ -16,7 +16,7 @@ from coopconsume.fenced.ownership.lease import check_lease
 from coopconsume.fenced.ownership.model import Grant, Holder, Row, Session
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from coopconsume.fenced.access import AccessMode
     from coopconsume.fenced.ownership.model import Entry, Key
@@ -71,6 +71,7 @@ class OwnershipRegistry:
         self._lock = self._decider.lock
         self._mine: set[Key] = set()
         self._closed = threading.Event()
+        self._is_shut = False  # no connections any more
         self._heart: threading.Thread | None = None
         self._beat_every = lease / _BEATS_A_LEASE
         self._beaten = time.monotonic()
@@ -112,7 +113,7 @@ class OwnershipRegistry:
             if generation < 0:
                 raise ValueError(f"generation of {resource!r} must be at least 0: {generation}")
         claim = self._claim(None)
-        steps = self._decider.change(
+        steps = self._change(
             {
                 (group, resource): lambda row, g=generation: rules.own(row, claim, g)  # type: ignore[misc]
                 for resource, generation in resources.items()
@@ -155,9 +156,7 @@ class OwnershipRegistry:
             OwnershipUnavailable: As for `own`.
         """
         claim = self._claim(mode, epoch)
-        (step,) = self._decider.change(
-            {(group, resource): lambda row: rules.acquire(row, claim, topic_id)}
-        )
+        (step,) = self._change({(group, resource): lambda row: rules.acquire(row, claim, topic_id)})
         outcome = step.outcome
         if outcome is None:
             raise AssertionError("a claim has an outcome")
@@ -185,6 +184,7 @@ class OwnershipRegistry:
         """Returns when something may have changed in the store, or after some seconds."""
         with self._lock:
             # Whoever waits in a loop would keep the thread of the heartbeats from the store.
+            self._check_open()
             self._beat_if_due()
             self._store.wait(min(seconds, self._beat_every or seconds))
 
@@ -220,7 +220,7 @@ class OwnershipRegistry:
             return
         for key in keys:
             self._forget(key)
-        self._decider.change(dict.fromkeys(keys, lambda row: rules.leave(row, self._session)))
+        self._change(dict.fromkeys(keys, lambda row: rules.leave(row, self._session)))
 
     def evict(self, group: str, resource: str) -> Row:
         """Takes a resource from whoever has it, as an operator; whoever waits longest comes next.
@@ -231,23 +231,26 @@ class OwnershipRegistry:
         Raises:
             OwnershipUnavailable: If the store cannot be reached; it is not known what was done.
         """
-        (step,) = self._decider.change({(group, resource): rules.evict})
+        (step,) = self._change({(group, resource): rules.evict})
         return step.row
 
     def show(self, group: str, resource: str) -> Row:
         """A resource; one that nobody ever claimed has revision 0."""
         with self._lock:
+            self._check_open()
             return self._store.rows().get((group, resource), Row(group, resource))
 
     def list(self, group: str | None = None) -> Sequence[Row]:
         """All resources, or those of a group, in order."""
         with self._lock:
+            self._check_open()
             rows = self._store.rows()
             return [rows[key] for key in sorted(rows) if group in (None, key[0])]
 
     def history(self, group: str, resource: str) -> Sequence[Entry]:
         """What befell a resource, oldest first; a `KafkaStore` keeps the last hundred lines."""
         with self._lock:
+            self._check_open()
             return self._store.history([(group, resource)])
 
     def close(self) -> None:
@@ -260,13 +263,13 @@ class OwnershipRegistry:
         try:
             keys = list(self._mine)
             if keys:
-                self._decider.change(
-                    dict.fromkeys(keys, lambda row: rules.leave(row, self._session))
-                )
+                self._change(dict.fromkeys(keys, lambda row: rules.leave(row, self._session)))
         except OwnershipUnavailable as error:  # the lease will tell the others
             log.warning("owned resources were not given back: %s", error)
         finally:
-            self._store.close()
+            with self._lock:
+                self._is_shut = True
+                self._store.close()
 
     def __enter__(self) -> Self:
         """Returns the registry."""
@@ -281,7 +284,18 @@ class OwnershipRegistry:
 
     def _look(self, keys: Iterable[Key]) -> Sequence[Row]:
         with self._lock:
+            self._check_open()
             return self._decider.current(list(keys))
+
+    def _change(self, wanted: Mapping[Key, Callable[[Row], rules.Step]]) -> Sequence[rules.Step]:
+        with self._lock:
+            self._check_open()
+            return self._decider.change(wanted)
+
+    def _check_open(self) -> None:
+        """Whoever asks in one thread what another one closes is told so; call it with the lock."""
+        if self._is_shut:
+            raise OwnershipUnavailable(self._store.place, "asking", "this registry is closed")
 
     def _keep(self, keys: Iterable[Key]) -> None:
         with self._lock:

@@ -1,0 +1,76 @@
+"""A registry that one thread closes while another one asks it."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterable, Mapping, Sequence
+
+import pytest
+
+from coopconsume.errors import OwnershipUnavailable
+from coopconsume.fenced import AccessMode
+from coopconsume.fenced.ownership import OwnershipRegistry
+from coopconsume.fenced.ownership.model import Entry, Key, Row
+
+_PATIENCE = 60.0
+
+
+class Shelf:
+    """A store in memory, of which a look takes a while."""
+
+    place = "a shelf"
+
+    def __init__(self) -> None:
+        self.looked = threading.Event()
+        self.closed = False
+        self.closed_under_a_look = False
+
+    def rows(self) -> Mapping[Key, Row]:
+        """None; a store that is closed meanwhile is of no use to whoever looks."""
+        self.looked.set()
+        until = time.monotonic() + 0.1
+        while time.monotonic() < until:
+            self.closed_under_a_look |= self.closed
+        return {}
+
+    def swap(self, rows: Sequence[Row], entries: Sequence[Entry]) -> bool:
+        """Keeps nothing."""
+        return bool(rows or entries)
+
+    def history(self, keys: Iterable[Key] | None = None) -> Sequence[Entry]:
+        """None."""
+        return [] if keys is None else list[Entry]()
+
+    def wait(self, seconds: float) -> None:
+        """Never does."""
+
+    def close(self) -> None:
+        """Is not used any more."""
+        self.closed = True
+
+
+def test_a_registry_is_not_closed_under_whoever_asks_it() -> None:
+    """It is closed after the answer, and from then on says so."""
+    store = Shelf()
+    registry = OwnershipRegistry(store, lease=0)
+    asking = threading.Thread(target=lambda: registry.show("group", "resource"))
+    asking.start()
+    assert store.looked.wait(_PATIENCE)
+    registry.close()
+    asking.join(_PATIENCE)
+    assert store.closed
+    assert not store.closed_under_a_look
+    for ask in (
+        lambda: registry.show("group", "resource"),
+        registry.list,
+        lambda: registry.history("group", "resource"),
+        lambda: registry.poll("group", "resource"),
+        lambda: registry.wait(1),
+        lambda: registry.own("group", {"resource": 0}),
+        lambda: registry.acquire("group", "resource", AccessMode.EXCLUSIVE),
+        lambda: registry.evict("group", "resource"),
+    ):
+        with pytest.raises(OwnershipUnavailable, match="this registry is closed"):
+            ask()
+    registry.release("group", ["resource"])
