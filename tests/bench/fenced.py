@@ -12,16 +12,18 @@ from kafka import KafkaConsumer, KafkaProducer, TopicPartition
 
 from coopconsume import FencedWriter
 from coopconsume.fenced import LogReader
+from coopconsume.fenced.headers import Stamp, encode_batch
 from tests.bench.figures import Ratio, Report, seconds_of, take_turns
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from tests.bench.ground import Ground
 
 _VALUE = b"x" * 100
 _LARGE = 1_000
 _BATCH = 1 << 20
+_ASKED = "bare consumer that asks for each record's fields and headers"
 _numbers = itertools.count(1)
 
 
@@ -53,9 +55,14 @@ class _Python:
             batch_size=_BATCH, acks="all", **more,
         )  # fmt: skip
 
-    def send(self, producer: Any, topic: str, count: int) -> None:
-        """Send records and wait until all are acknowledged."""
-        futures = [producer.send(topic, _VALUE, partition=0) for _ in range(count)]
+    def send(
+        self, producer: Any, topic: str, count: int, stamps: Sequence[Any] | None = None
+    ) -> None:
+        """Send records, with headers or without, and wait until all are acknowledged."""
+        futures = [
+            producer.send(topic, _VALUE, headers=headers, partition=0)
+            for headers in stamps or itertools.repeat(None, count)
+        ]
         producer.flush()
         for future in futures:
             future.get(30)
@@ -64,8 +71,9 @@ class _Python:
         """Close a producer."""
         producer.close()
 
-    def read(self, topic: str, count: int) -> None:
-        """Read so many committed records."""
+    def read(self, topic: str, count: int, *, fields: bool = False) -> None:
+        """Read so many committed records; all their fields are there anyhow."""
+        del fields
         consumer = KafkaConsumer(
             bootstrap_servers=self._servers, isolation_level="read_committed",
             max_poll_records=10_000, max_partition_fetch_bytes=8 << 20, fetch_max_bytes=64 << 20,
@@ -95,19 +103,23 @@ class _Confluent(_Python):
             }
         )  # fmt: skip
 
-    def send(self, producer: Any, topic: str, count: int) -> None:
+    def send(
+        self, producer: Any, topic: str, count: int, stamps: Sequence[Any] | None = None
+    ) -> None:
         offsets: list[int] = []
-        for _ in range(count):
+        for headers in stamps or itertools.repeat(None, count):
             producer.produce(
-                topic, _VALUE, partition=0, on_delivery=lambda _, m: offsets.append(m.offset())
-            )
+                topic, _VALUE, partition=0, headers=headers,
+                on_delivery=lambda _, m: offsets.append(m.offset()),
+            )  # fmt: skip
         producer.flush()
         assert len(offsets) == count
 
     def close(self, producer: Any) -> None:
         producer.flush()
 
-    def read(self, topic: str, count: int) -> None:
+    def read(self, topic: str, count: int, *, fields: bool = False) -> None:
+        """Read so many committed records, and ask for the fields of each, or do not."""
         from confluent_kafka import Consumer
         from confluent_kafka import TopicPartition as At
 
@@ -119,7 +131,11 @@ class _Confluent(_Python):
         )  # fmt: skip
         consumer.assign([At(topic, 0, 0)])
         while count > 0:
-            count -= len(consumer.consume(10_000, 0.2))
+            found = consumer.consume(64 if fields else 10_000, 0.2)
+            count -= len(found)
+            if fields:
+                for m in found:
+                    m.offset(), m.timestamp(), m.key(), m.value(), m.headers()
         consumer.close()
 
 
@@ -196,9 +212,9 @@ def _append(ground: Ground, engine: _Python, say: Callable[[str], None]) -> Repo
     transactional.init_transactions()
     topic = _topic(ground)
 
-    def bare(count: int) -> None:
+    def bare(count: int, stamps: Sequence[Any] | None = None) -> None:
         transactional.begin_transaction()
-        engine.send(transactional, topic, count)
+        engine.send(transactional, topic, count, stamps)
         transactional.commit_transaction()
 
     def ours(visibility: str, count: int) -> None:
@@ -222,6 +238,16 @@ def _append(ground: Ground, engine: _Python, say: Callable[[str], None]) -> Repo
             Ratio(f"append / bare, {what}", names[0], names[1], 1.3),
             Ratio(f"filter / bare, {what}", names[2], names[3], 1.3),
         ]
+    stamps = encode_batch(Stamp("filter", "data", 1, 10**6, _LARGE, 0, "b" * 22, 10**6))
+    floors = [f"bare {kind}, same headers, {what}" for kind in ("transaction", "idempotent send")]
+    calls |= {
+        floors[0]: lambda: bare(_LARGE, stamps),
+        floors[1]: lambda: engine.send(plain, topic, _LARGE, stamps),
+    }
+    ratios += [
+        Ratio(f"append / bare with the same headers, {what}", names[0], floors[0]),
+        Ratio(f"filter / bare with the same headers, {what}", names[2], floors[1]),
+    ]
     sides = {
         name: lambda _, call=call: _median(rounds, lambda: seconds_of(call))
         for name, call in calls.items()
@@ -229,8 +255,9 @@ def _append(ground: Ground, engine: _Python, say: Callable[[str], None]) -> Repo
     report = Report(
         f"Appending by {engine.name}",
         "Records of 100 bytes to one partition, each append on the condition of its sequence "
-        "number, from the call to its return. The bare sides send without headers, wait for every "
-        f"offset, and commit; same settings. Each value is the median of {rounds}.",
+        "number, from the call to its return. The bare sides send without headers, or with the "
+        "same ones, wait for every offset, and commit; same settings. Each value is the median of "
+        f"{rounds}.",
     )
     for name, values in take_turns(sides, ground.turns, say=say).items():
         report.add(name, values, "ms")
@@ -257,6 +284,8 @@ def _replay(ground: Ground, engine: _Python, say: Callable[[str], None]) -> Repo
         "LogReader": lambda _: count / seconds_of(ours),
         "bare consumer": lambda _: count / seconds_of(lambda: engine.read(topic, count)),
     }
+    if engine.name == _Confluent.name:
+        sides[_ASKED] = lambda _: count / seconds_of(lambda: engine.read(topic, count, fields=True))
     report = Report(
         f"Replay by {engine.name}",
         f"{count:,} records of 100 bytes in batches of {_LARGE:,}, every stamp looked at; from "
@@ -265,6 +294,8 @@ def _replay(ground: Ground, engine: _Python, say: Callable[[str], None]) -> Repo
     for name, values in take_turns(sides, ground.turns, say=say).items():
         report.add(name, values, "records/s")
     report.ratios = [Ratio("ours / bare", "LogReader", "bare consumer", 0.6, "at least")]
+    if _ASKED in sides:
+        report.ratios.append(Ratio("ours / bare that asks", "LogReader", _ASKED))
     return report
 
 
