@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 from coopconsume.errors import CoopConsumeError, NotAuthorized
 from coopconsume.fenced.engine import EngineDoubt
 from coopconsume.fenced.errors import AppendRefused, EngineNotUsable
+from coopconsume.fenced.kafka_batch import extend
 from coopconsume.security import access, sasl
 
 if TYPE_CHECKING:
@@ -109,21 +110,29 @@ class KafkaChannel:
         """Append records, acknowledged by all; returns the offset of each."""
         topic, partition = self._log.topic, self._log.partition
         until = time.monotonic() + timeout
+        self._producer._sender._can_split = _never  # noqa: SLF001
         with self._telling():
-            send = self._producer.send
-            futures = [
-                send(
-                    topic, entry.value, entry.key, [*stamp, *entry.headers], partition,
-                    entry.timestamp,
-                )
-                for entry, stamp in zip(entries, headers, strict=True)
-            ]  # fmt: skip
+            futures = [self._send(entries[0], headers[0])]
+            whole = None
+            if len(entries) > 1:
+                whole = extend(self._producer, topic, partition, entries[1:], headers[1:])
+            if whole is None:
+                futures += map(self._send, entries[1:], headers[1:])
             self._producer.flush(timeout)
             # Each one, as an error of one batch says nothing of another.
             offsets = [f.get(max(0.0, until - time.monotonic())).offset for f in futures]
+        if whole is not None:
+            if not whole.is_whole:
+                raise EngineDoubt("the append was not answered as a whole")
+            offsets = [*range(offsets[0], offsets[0] + whole.size)]
         if min(offsets) < 0:
             raise EngineDoubt("a record was acknowledged without its offset")
         return offsets
+
+    def _send(self, entry: Entry, stamp: list[tuple[str, bytes]]) -> Any:
+        value, key, more, timestamp = entry
+        topic, partition = self._log.topic, self._log.partition
+        return self._producer.send(topic, value, key, [*stamp, *more], partition, timestamp)
 
     def commit(self, timeout: float) -> None:
         """Commit the transaction."""
@@ -179,11 +188,21 @@ def _tame(producer: Any) -> str:
     missing = [hook for hook in _HOOKS if not hasattr(producer, hook)]
     if missing:
         return f"it has no {missing[0]}; use a version of 3.0"
+    if not callable(getattr(producer._sender, "_can_split", None)):  # noqa: SLF001
+        return "it has no _can_split to switch off; use a version of 3.0"
     manager._supports_epoch_bump = lambda: False  # type: ignore[union-attr] # noqa: SLF001
     found = producer.config["api_version"]
     if found < _OLDEST:
         return f"the brokers are of version {_dotted(found)}; {_dotted(_OLDEST)} is needed"
     return ""
+
+
+def _never(*_: object) -> bool:
+    """Instead of kafka-python's parting of a batch that is too large for the topic.
+
+    Of the parts one may get into the log, and the other one not; the whole is refused instead.
+    """
+    return False
 
 
 def hurry(cluster: object) -> None:

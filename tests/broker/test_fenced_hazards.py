@@ -226,6 +226,8 @@ def test_what_does_not_fit_is_refused(make: Make, topic: TopicFactory) -> None:
         writer.append([b"x" * (1 << 20)])
     with pytest.raises(AppendRefused, match="too large"):
         writer.append([b"x" * 30_000])
+    with pytest.raises(AppendRefused, match="too large"):
+        writer.append([b"x" * 1_000] * 30)
     assert writer.append([b"a"], expected_seq=0).first_seq == 0
 
 
