@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import secrets
+import os
 from typing import TYPE_CHECKING, Final
 
 from coopconsume.fenced.core import Expectation
@@ -80,7 +80,7 @@ class Appender:
         kind: Kind,
     ) -> Appended:
         session, attempt = self._session, 0
-        batch_id = given or secrets.token_urlsafe(16)
+        batch_id = given or os.urandom(12).hex()
         while True:
             if self._known(batch_id) is None and not session.is_open:
                 self._reopen(batch_id, deadline)
