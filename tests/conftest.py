@@ -40,9 +40,13 @@ settings.load_profile("steady")
 
 _CORES = 6
 _PATIENCE = 120.0
-#: The run's broker is never killed nor frozen: one that stood still for want of a processor stays
-#: in its cluster.
-_UNDISTURBED = {"broker.session.timeout.ms": 60_000}
+_BROKER = {
+    # It is never killed nor frozen: if it stood still for want of a processor, it stays.
+    "broker.session.timeout.ms": 60_000,
+    # What tests would only wait for: the ends of overdue transactions, and the log cleaner's turn.
+    "transaction.abort.timed.out.transaction.cleanup.interval.ms": 500,
+    "log.cleaner.backoff.ms": 500,
+}
 _names = itertools.count(1)
 
 
@@ -67,7 +71,7 @@ class Produce(Protocol):
 def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalKafka]:
     """One broker for the whole run; tests that stop or freeze a broker start their own."""
     log = tmp_path_factory.mktemp("kafka") / "broker.log"
-    with LocalKafka(log_file=log, config=_UNDISTURBED, start_timeout=300) as broker:
+    with LocalKafka(log_file=log, config=_BROKER, start_timeout=300) as broker:
         yield broker
 
 

@@ -11,6 +11,8 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from kafka.admin import KafkaAdminClient, MemberToRemove
+
 from assignors import KeyRange, coverage
 from commits import CommitStore
 from coopconsume.cluster import Cluster
@@ -126,6 +128,21 @@ class Ground:
         }  # fmt: skip
         self.processes.append(Process(config))
         return self.processes[-1]
+
+    def forget_members(self, *besides: Process) -> None:
+        """Have the broker take members for gone, as it does when their sessions are over.
+
+        Args:
+            besides: Members that stay; they have begun.
+        """
+        begun = (event for one in besides for event in one.events if event["event"] == "begin")
+        stay = {event["member"] for event in begun}
+        admin = KafkaAdminClient(bootstrap_servers=self.kafka.bootstrap_servers)
+        members = admin.describe_groups([self.group])[self.group]["members"]
+        gone = [member["member_id"] for member in members if member["member_id"] not in stay]
+        assert len(members) - len(gone) == len(besides), f"{stay} of {members}"
+        admin.remove_group_members(self.group, [MemberToRemove(one) for one in gone])
+        admin.close()
 
     def settled(self, *members: Process) -> int:
         """The epoch under which all of some members, and they alone, have begun.

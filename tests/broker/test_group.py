@@ -160,8 +160,9 @@ def test_a_member_that_the_log_refuses_has_lost_its_shares_and_joins_again(groun
 
 def test_a_leader_that_slept_fences_nobody(ground: Ground) -> None:
     """It wakes with an old decision: its epoch does not count, the live group goes on."""
-    sleeper = ground.start(freezes_as_leader=True, **MORTAL)
+    sleeper = ground.start(freezes_as_leader=True)
     sleeper.wait_for("freezing")
+    ground.forget_members()
     a = ground.start()
     epoch = ground.settled(a)
     a.say("commit 0")

@@ -13,7 +13,7 @@ from click.testing import CliRunner
 from assignors import MAX_KEY_HASH, KeyRange
 from coopconsume.cli import main
 from coopconsume.overview import describe_group, list_groups
-from tests.broker.group_ground import LIFE, MORTAL
+from tests.broker.group_ground import LIFE
 
 if TYPE_CHECKING:
     from click.testing import Result
@@ -81,7 +81,7 @@ def test_a_live_group_is_described(ground: Ground) -> None:
     """Members as Kafka and the log have them, shares, lag in records, epochs; and what is gone."""
     kafka, table = ground.kafka, ground.store.target
     named = {"kafka.group.instance.id": "bee", "kafka.client.id": "second"}
-    a, b = shared_by(ground, **named, **MORTAL)
+    a, b = shared_by(ground, **named)
     begun = [process.events[-1] for process in (a, b)]
     for offset in (0, 3, 4):
         a.say(f"commit {offset}")
@@ -106,6 +106,7 @@ def test_a_live_group_is_described(ground: Ground) -> None:
     assert found["events"][-1]["by"] == first["id"]
 
     b.popen.kill()
+    ground.forget_members(a)
     ground.settled(a)
     text = called(kafka, table, "groups", "describe", ground.group).stdout
     assert re.search(r"^A .* working$", text, re.MULTILINE)
