@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from assignors import KeyRange, Member, Share, StickyCost, StickyKeyRangeAssignor, sticky_cost
 from assignors.flow import Job, spread
+from tests.examples import examples
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -108,7 +109,7 @@ def after(
     return sticky_cost(members, owned), best_cost(partitions, members, grid)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(st.sampled_from(SMALL), st.lists(GROUP, min_size=1, max_size=3))
 def test_where_all_share_nothing_is_more_balanced_or_on_fewer_members(
     partitions: dict[str, int], history: list[dict[str, int]]
@@ -133,7 +134,7 @@ def test_where_all_share_hardly_ever_less_could_move() -> None:
     assert len(missed) <= 3, missed
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(
     st.sampled_from([{"t": 3}, {"t": 4}, {"t": 2, "u": 3}]),
     st.lists(GROUP, min_size=2, max_size=4),
@@ -193,7 +194,7 @@ def test_close_to_the_best_where_everything_is_mixed() -> None:
     assert missed <= tried / 50
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(st.lists(GROUP, min_size=2, max_size=4), st.integers(1, 8), st.booleans())
 def test_nothing_moves_when_nothing_changes(
     history: list[dict[str, int]], count: int, sharing: bool

@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from coopconsume.history import Call, History, Kill, Verdict, check
+from tests.examples import examples
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -613,7 +614,7 @@ def any_run(draw: st.DrawFn) -> Run:
 
 
 @given(any_run())
-@settings(max_examples=1000, deadline=None)
+@settings(max_examples=examples(1000), deadline=None)
 def test_the_checker_counts_what_the_rules_say(run: Run) -> None:
     """On any history the columns come to the same as the rules applied call by call."""
     figures = run.check().as_dict()
@@ -692,7 +693,7 @@ SEEDS = st.integers(0, 2**63).map(Random)
 
 
 @given(SEEDS)
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=examples(500), deadline=None)
 def test_right_runs_are_right(random: Random) -> None:
     """A consumer that keeps the rules is never blamed, whatever fails and whenever it is killed."""
     run = simulate(random)
@@ -831,7 +832,7 @@ def test_a_fault_planted_in_a_right_run_is_found(
     found = 0
 
     @given(SEEDS)
-    @settings(max_examples=150, deadline=None)
+    @settings(max_examples=examples(150), deadline=None)
     def search(random: Random) -> None:
         nonlocal found
         run = simulate(random)

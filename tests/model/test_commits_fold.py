@@ -14,9 +14,10 @@ from commits.fold import LogState
 from commits.group import Answer
 from commits.rows import Event, Part, decode, divided, encode
 from commits.snapshot import newest_snapshot, snapshot_events
+from tests.examples import examples
 
 #: How many logs are folded; `make chaos-store` folds many more.
-_LOGS = int(os.environ.get("LOGS", "150"))
+_LOGS = int(os.environ.get("LOGS", examples(150)))
 
 MEMBERS = ["a", "b", "c"]
 PARTITIONS = [("t", 0), ("t", 1), ("u", 0)]

@@ -6,6 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from commits import IndividualCommitTooOld, MaxIndividualCommitsReached, PartitionCommits
+from tests.examples import examples
 
 SIZE = 40
 
@@ -46,7 +47,7 @@ class Naive:
         return self.stable, len(fresh), len(offered) - len(fresh), self.count()
 
 
-@settings(max_examples=400)
+@settings(max_examples=examples(400))
 @given(OFFSET, st.integers(0, 6), st.lists(STEP, max_size=40))
 def test_every_step_agrees_with_a_naive_model(
     stable: int, limit: int, steps: list[tuple[str, object]]

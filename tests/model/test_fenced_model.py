@@ -19,6 +19,7 @@ from coopconsume.errors import (
     WriterNotOpen,
 )
 from coopconsume.fenced import FencedWriter, deadline
+from tests.examples import examples
 from tests.fenced_checker import Told, problems
 from tests.model.fenced_broker import Broker, FakeEngine, Fate
 
@@ -143,7 +144,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> list[World]:
 def test_whatever_fails_the_log_is_right(clock: list[World], visibility: str, shared: int) -> None:
     """Three writers, some of which share the log, interleaved at any request, which may fail."""
 
-    @settings(max_examples=300, deadline=None, phases=[Phase.explicit, Phase.generate])
+    @settings(max_examples=examples(300), deadline=None, phases=[Phase.explicit, Phase.generate])
     @given(st.integers(0, 2**32), st.integers(1, 15))
     def run(seed: int, acts: int) -> None:
         world = World(seed, visibility, shared)

@@ -21,6 +21,7 @@ from commits.model import as_shares
 from commits.rows import Event, Part
 from coopconsume.group.core import GroupCore, Joined, Rejoin, Replaced, TakeOver
 from coopconsume.holding import Tenure
+from tests.examples import examples
 
 LEASE, BATCH = 2, 6
 LIFE = LEASE + BATCH
@@ -441,5 +442,7 @@ def _overlap(one: Share, other: Share) -> bool:
     )
 
 
-GroupMachine.TestCase.settings = settings(max_examples=400, stateful_step_count=60, deadline=None)
+GroupMachine.TestCase.settings = settings(
+    max_examples=examples(400), stateful_step_count=60, deadline=None
+)
 TestGroup = GroupMachine.TestCase

@@ -15,6 +15,7 @@ from coopconsume.ledger import Ledger, Row
 from coopconsume.pace import Rates
 from coopconsume.record import RetryPolicy
 from coopconsume.report import BatchSpec, PartitionWork, unpack_offsets
+from tests.examples import examples
 
 
 def a_desk(rows, *, ordering, rates, blocked, gates, policy):
@@ -109,7 +110,7 @@ rows_drawn = st.lists(
     ),
     room=st.integers(1, 30),
 )
-@settings(max_examples=1_500, deadline=None)
+@settings(max_examples=examples(1_500), deadline=None)
 def test_any_slot_keeps_the_order_and_settles_every_row(
     drawn, failing, backoff, blocked, ordering, seats, box, rates, gates, room
 ):

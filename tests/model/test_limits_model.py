@@ -19,6 +19,7 @@ from coopconsume.crowding import (
 )
 from coopconsume.plan import Limits, Partition
 from coopconsume.report import Failure, PartitionReport, pack_offsets
+from tests.examples import examples
 from tests.model.test_loop_model import World, keys
 
 sets = st.sets(st.integers(0, 40), max_size=30)
@@ -118,7 +119,7 @@ def crowded_worlds(draw):
 
 
 @given(crowded_worlds(), st.data())
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 def test_a_crowded_partition_comes_to_its_end(world, data):
     """However few ranges there may be: nothing is lost, and all is done in the end."""
     world.run(data, 500, most=30)

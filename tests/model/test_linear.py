@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from coopconsume.history.linear import NEVER, Operation, check_linear
+from tests.examples import examples
 
 KEYS = ("a", "b")
 
@@ -95,7 +96,7 @@ def short_histories(draw: st.DrawFn) -> list[Operation]:
     return found
 
 
-@settings(max_examples=600, deadline=None)
+@settings(max_examples=examples(600), deadline=None)
 @given(short_histories())
 def test_it_says_what_trying_every_order_says(operations: list[Operation]) -> None:
     """Also of operations at the same moment, and of those without an answer."""

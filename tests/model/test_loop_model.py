@@ -21,6 +21,7 @@ from coopconsume.plan import Limits, Partition, plan_batch
 from coopconsume.record import Record, RetryPolicy
 from coopconsume.report import BatchSpec, Failure, PartitionReport, pack_offsets
 from coopconsume.slot import SlotRunner
+from tests.examples import examples
 
 
 class World:
@@ -230,7 +231,7 @@ def worlds(draw):
 
 
 @given(worlds(), st.sampled_from([5_000, 2]), st.data())
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 def test_any_run_keeps_the_order_and_settles_every_record(world, merge_gap, data):
     """Whatever is slow, fails, is lost or restarts: key order, nothing lost, holes are holes."""
     with mock.patch("coopconsume.plan.reads.MERGE_GAP", merge_gap):
@@ -254,7 +255,7 @@ def any_run(world, data):
 
 
 @given(worlds(), st.data())
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 def test_parked_keys_wait_for_a_decision_and_flow_on_in_order(world, data):
     """A job comes to rest with parked keys; decided on, at any time, they go on in order."""
     world.park, world.policy = True, RetryPolicy(max_attempts=2, backoff=1.0, jitter=0)
