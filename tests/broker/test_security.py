@@ -275,8 +275,11 @@ def test_a_broker_without_logins_is_told_of(guarded: Guarded) -> None:
     assert PASSWORD not in _told(caught.value).replace(repr(given), "")
 
 
-def test_a_client_without_a_login_is_told_of_the_protocol(guarded: Guarded) -> None:
+def test_a_client_without_a_login_is_told_of_the_protocol(
+    guarded: Guarded, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A broker that expects one does not answer it at all: that may be why."""
+    monkeypatch.setattr("coopconsume.cluster._CONNECT_MS", 1_000)  # of waiting for nothing
     given = guarded.options("any", security_protocol="PLAINTEXT")
     for name in [name for name in given if ".sasl" in name]:
         del given[name]
