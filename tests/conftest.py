@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 _MARK = str(uuid.uuid4())
 os.environ["COOPCONSUME_TEST_RUN"] = _MARK
 # The many JVMs of a run live for seconds: one that optimises what it runs takes twice their time.
-os.environ.setdefault("JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1")
+os.environ.setdefault("JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
 
 # By default Spark and its Python give each other up after 15 s.
 os.environ.setdefault("SPARK_AUTH_SOCKET_TIMEOUT", "60")
