@@ -329,7 +329,6 @@ class Cluster:
             KafkaConnectionError,
             KafkaError,
             KafkaTimeoutError,
-            NotCoordinatorError,
             UnknownBrokerIdError,
             UnknownTopicOrPartitionError,
         )
@@ -354,10 +353,7 @@ class Cluster:
                     raise BrokerUnreachable(self._servers, str(error)) from error
                 log.debug("asking Kafka again: %s", error)
                 time.sleep(0.2)
-                if isinstance(error, NotCoordinatorError):
-                    # kafka-python's admin client never forgets a coordinator; a new one asks anew.
-                    self._admin.close()
-                    self._admin = self._connected()
+                coordinator.forget(self._admin)
 
 
 def primary_mark(topic_id: str, epoch: Epoch | None, outputs: str = "") -> str:

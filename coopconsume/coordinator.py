@@ -78,6 +78,14 @@ async def _ask(admin: Any, groups: Sequence[str]) -> list[Any]:
     return answers
 
 
+def forget(admin: Any) -> None:
+    """Have kafka-python's admin client look up coordinators anew.
+
+    By itself it never does, and goes on asking one that has handed over its groups, or has died.
+    """
+    admin._manager.cluster._coordinators.clear()  # noqa: SLF001 - no public way
+
+
 def stable_offset(
     admin: Any, group: str, topic: str, partition: int
 ) -> tuple[int, str | None] | None:

@@ -2,8 +2,8 @@
 
 Started with a JSON of its options; each line it prints is an event as JSON, each line it reads is
 a command: ``commit N`` (under what it holds), ``commit N EPOCH`` (under what it held then),
-``leave``. With ``freezes_as_leader`` it stops itself by SIGSTOP once, between Kafka's telling it to
-lead and its opening the epoch.
+``mirror`` (the stable offset to Kafka), ``leave``. With ``freezes_as_leader`` it stops itself by
+SIGSTOP once, between Kafka's telling it to lead and its opening the epoch.
 """
 
 from __future__ import annotations
@@ -14,6 +14,8 @@ import signal
 import sys
 import time
 from typing import TYPE_CHECKING, Any
+
+from kafka.errors import KafkaError
 
 from commits import CommitStoreError, OffsetRanges
 from coopconsume.membership import Membership
@@ -82,6 +84,16 @@ class Listener:
         tell("on_lost", partitions=len(ranges))
 
 
+def mirror(worker: Teller) -> None:
+    """Write the stable offset to Kafka, and tell whether Kafka took it."""
+    assert worker.holding is not None
+    try:
+        worker.holding.mirror(force=True)
+        tell("mirrored", taken=True)
+    except KafkaError as error:
+        tell("mirrored", taken=False, text=str(error))
+
+
 def freeze_as_leader(membership: Membership) -> None:
     """Stop this process the first time it is about to open an epoch."""
     open_epoch = membership.store.open_epoch
@@ -112,6 +124,9 @@ def main(config: dict[str, Any]) -> None:
         command, *words = line.split()
         if command == "leave":
             break
+        if command == "mirror":
+            mirror(worker)
+            continue
         offset, *epoch = map(int, words)
         holding = worker.held[epoch[0]] if epoch else worker.holding
         assert holding is not None

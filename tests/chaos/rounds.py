@@ -50,7 +50,7 @@ def play(ground: Ground, rounds: int, seed: int, tell: Callable[[str], None]) ->
 
 
 def _possible(ground: Ground) -> list[Action]:
-    actions: list[Action] = [pause, kill_driver, kill_all, restart_broker]
+    actions: list[Action] = [pause, pause_all, kill_driver, kill_all, restart_broker]
     if len(ground.alive) < _MOST:
         actions += [join, join]
     if len(ground.alive) > _FEWEST:
@@ -63,6 +63,16 @@ def pause(ground: Ground, app: App) -> None:
     ground.pause(app)
     time.sleep(SESSION + 2.0)
     ground.wake(app)
+
+
+def pause_all(ground: Ground, _app: App) -> None:
+    """All drivers sleep beyond their sessions, and wake together."""
+    asleep = ground.alive
+    for app in asleep:
+        ground.pause(app)
+    time.sleep(SESSION + 2.0)
+    for app in asleep:
+        ground.wake(app)
 
 
 def kill_driver(ground: Ground, app: App) -> None:

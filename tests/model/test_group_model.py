@@ -382,6 +382,18 @@ class GroupMachine(RuleBasedStateMachine):
         for number in list(self.processes):
             self.wake(number)
 
+    @rule(before=st.integers(1, 4), freeze=st.booleans())
+    def sleep_all(self, before: int, freeze: bool) -> None:
+        """All drivers sleep beyond their sessions, and wake together: one epoch wins."""
+        self.settle(before, late=False, then=True, freeze=freeze)
+        for member in list(self.kafka.members):
+            self.kafka.expire(member)
+        for at in list(self.processes):
+            self.wake(at)
+        self.settle(8, late=False, then=True)
+        held = {p.tenure.epoch for p in self.processes.values() if p.tenure is not None}
+        assert held == {self.log.in_force()} or not self.processes
+
     @rule(ticks=st.integers(1, 4))
     def pass_time(self, ticks: int) -> None:
         """The clock goes on; no batch outlives its life."""
