@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import operator
 import threading
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +17,7 @@ from coopconsume.plan import cluster, covering, reach_of
 from coopconsume.source import Span, Wanted, empty_poll_frame, poll_frame
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Iterable
 
     from pyspark.sql import Column, DataFrame, SparkSession
 
@@ -300,7 +301,7 @@ def offsets_of(done: Any) -> dict[TopicPartition, OffsetRanges]:
     Raises:
         ValueError: The frame lacks a column, or a range is none.
     """
-    if hasattr(done, "items"):
+    if isinstance(done, Mapping):
         return {(t, int(p)): OffsetRanges.of(ranges) for (t, p), ranges in done.items()}
     missing = [name for name in ("topic", "partition", "offset") if name not in done.columns]
     if missing:
