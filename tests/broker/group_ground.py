@@ -19,6 +19,8 @@ from coopconsume.cluster import Cluster
 from coopconsume.options import Options
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from coopconsume.local_kafka import LocalKafka
 
 ROOT = Path(__file__).parents[2]
@@ -50,14 +52,27 @@ class Process:
 
     def wait_for(self, event: str, timeout: float = PATIENCE, **facts: Any) -> dict[str, Any]:
         """The next event of a kind; earlier ones of other kinds are passed over."""
+        return self._next(
+            lambda found: found["event"] == event and facts.items() <= found.items(),
+            f"{event} {facts}", timeout,
+        )  # fmt: skip
+
+    def ask(self, command: str, *answers: str) -> dict[str, Any]:
+        """Give it a command; returns the next event that is of one of some kinds."""
+        self.say(command)
+        return self._next(lambda found: found["event"] in answers, f"answer of {answers}")
+
+    def _next(
+        self, fits: Callable[[dict[str, Any]], bool], what: str, timeout: float = PATIENCE
+    ) -> dict[str, Any]:
         deadline = time.monotonic() + timeout
         while True:
             try:
                 found = self._queue.get(timeout=max(0.01, deadline - time.monotonic()))
             except queue.Empty:
-                raise AssertionError(f"no {event} {facts}; there were {self.events}") from None
+                raise AssertionError(f"no {what}; there were {self.events}") from None
             self.events.append(found)
-            if found["event"] == event and facts.items() <= found.items():
+            if fits(found):
                 return found
 
     def wait_for_all(self, *events: str) -> list[dict[str, Any]]:
