@@ -101,12 +101,13 @@ class Ground:
         seconds: A handler takes, on average.
         fails: Whether some records fail on their first attempt.
         batch_time: Seconds after which a batch starts no further handler.
+        watched: Whether the commit log is looked at all along, as a `verdict` needs it.
     """
 
     def __init__(
         self, kafka: LocalKafka, topic: str, folder: Path, *, slots: int = 2,
         concurrency: int = 2, seconds: float = 0.01, batch_time: float = BATCH_TIME,
-        fails: bool = True,
+        fails: bool = True, watched: bool = True,
     ) -> None:  # fmt: skip
         self.kafka = kafka
         self.topic = topic
@@ -136,6 +137,8 @@ class Ground:
         self.store = CommitStore.open(self.options["commitTable"], cluster=cluster.cluster_id)
         cluster.close()
         self._watcher = threading.Thread(target=self._watch, daemon=True)
+        if not watched:
+            self._closing.set()
 
     def __enter__(self) -> Self:
         self._watcher.start()
@@ -255,11 +258,11 @@ class Ground:
         """Wait until so many members share the topic; returns the seconds it took."""
         return self._wait(lambda: self.members() == count, f"{count} members", timeout)
 
-    def wait_for_done(self, count: int, timeout: float = 300.0) -> float:
-        """Wait until so many records are done; returns the seconds it took."""
-        return self._wait(lambda: self.done >= count, f"{count} records done", timeout)
+    def wait_for_done(self, count: int, timeout: float = 300.0, every: float = 0.05) -> float:
+        """Look every so often until so many records are done; returns the seconds it took."""
+        return self._wait(lambda: self.done >= count, f"{count} records done", timeout, every)
 
-    def _wait(self, holds: Any, what: str, timeout: float) -> float:
+    def _wait(self, holds: Any, what: str, timeout: float, every: float = 0.05) -> float:
         begun = time.monotonic()
         while not holds():
             for app in self.apps:
@@ -272,7 +275,7 @@ class Ground:
                     f"no {what} after {timeout} s; {self.done} of {len(self.produced)} done, "
                     f"{self.members()} members\n{logs}"
                 )
-            time.sleep(0.05)
+            time.sleep(every)
         return time.monotonic() - begun
 
     def logged(self) -> list[Disturbance]:
