@@ -2,15 +2,30 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from chispa import assert_df_equality
 
 from commits import CommitRefused, CommitStore
-from coopconsume import CooperativeConsumer, counted, create_counted_view
+from coopconsume import CooperativeConsumer, RetryPolicy, counted, create_counted_view
 from coopconsume.errors import OutputNotWritten, TopicNotFound
-from tests.spark.support import PATIENCE, options
+from tests.spark.support import PATIENCE, options, until
 
 pytestmark = [pytest.mark.spark, pytest.mark.broker]
+
+
+class WaitsFor:
+    """A row of every record; one of them fails until a file is there."""
+
+    def __init__(self, file: str) -> None:
+        self.file = file
+
+    def __call__(self, record):
+        """As said."""
+        if record.offset == 30 and not Path(self.file).exists():
+            raise RuntimeError("not yet")
+        return {"value": str(record.offset), "key": record.key}
 
 
 def two_rows(record):
@@ -85,3 +100,51 @@ def test_outputs_as_dataframes(spark, kafka, topic, produce, tmp_path):
         assert view.columns == counted(*place).column_names
     finally:
         spark.catalog.dropTempView("outputs")
+
+
+def test_transactions_wait_for_the_stable_offset(spark, kafka, topic, produce, tmp_path):
+    """A failing record holds back what comes of those above it; of news nothing is read then.
+
+    `processAllAvailable` waits until all of it is published.
+    """
+    name, out = topic(1), topic(1)
+    produce(name, [(b"k%d" % (i % 7), b"") for i in range(100)])
+    go = tmp_path / "go"
+    opts = options(
+        kafka, tmp_path, name, purgatory=str(tmp_path / "waiting"), maxOutputsWaiting=60
+    )  # fmt: skip
+    with CooperativeConsumer(opts, spark) as consumer:
+        query = consumer.foreach(
+            WaitsFor(str(go)), retry=RetryPolicy(backoff=0.2, jitter=0, max_backoff=0.2),
+            output=f"kafka:{out}", output_schema="value string, key binary",
+            output_mode="transactional",
+        ).start()  # fmt: skip
+        until(lambda: committed(kafka, out) == list(range(30)))
+        # Of the 69 above it nine have its key.
+        waiting = until(
+            lambda: (told := query.lastProgress) and told["outputsWaiting"] == 60 and told
+        )
+        assert waiting["partitions"][0]["isCrowded"]
+        produce(name, [(b"k1", b"")] * 20)
+        go.touch()
+        query.processAllAvailable()
+        query.stop()
+    assert committed(kafka, out) == list(range(120))
+
+
+def committed(kafka, topic: str) -> list[int]:
+    """What a reader of committed records finds in a topic, in the order of its offsets."""
+    from kafka import KafkaConsumer, TopicPartition
+
+    consumer = KafkaConsumer(
+        bootstrap_servers=kafka.bootstrap_servers, isolation_level="read_committed",
+        enable_auto_commit=False, auto_offset_reset="earliest",
+    )  # fmt: skip
+    tp = TopicPartition(topic, 0)
+    consumer.assign([tp])
+    end = consumer.end_offsets([tp])[tp]
+    found = []
+    while consumer.position(tp) < end:
+        found += [int(r.value) for r in consumer.poll(timeout_ms=200).get(tp, [])]
+    consumer.close()
+    return found
