@@ -280,8 +280,10 @@ class Membership:
             return False
         with self._changed:
             # The listener is told by the group's thread.
-            self._refused, self._holding = self._holding or self._refused, None
-        if not handing_over:
+            refused, self._holding = self._holding, None
+            self._refused = refused or self._refused
+        if refused is not None and not handing_over:
+            # Without anything to hold it is about to join again already.
             self._group.rejoin(why)
         return True
 

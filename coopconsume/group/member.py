@@ -28,7 +28,7 @@ from coopconsume.errors import CoopConsumeError, GroupRefused, InvalidOption
 from coopconsume.group.core import GroupCore, Rejoin, Replaced, TakeOver
 from coopconsume.group.plugin import plugins
 from coopconsume.group.quirks import keep_answers, pause, request_rejoin
-from coopconsume.holding import LEASE
+from coopconsume.holding import LEASE, Tenure
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -38,7 +38,6 @@ if TYPE_CHECKING:
     from coopconsume.cluster import Cluster
     from coopconsume.group.core import Joined
     from coopconsume.group.plugin import Answer
-    from coopconsume.holding import Tenure
     from coopconsume.options import Options
 
 log = logging.getLogger(__name__)
@@ -316,8 +315,23 @@ class GroupMember:
 
     def revoke(self) -> Future[None]:
         """A rebalance begins: what we have is handed over."""
-        self._handed = self._waits_since = None
-        return self._worker.submit(self._tenant.hand_over)
+        handed, self._handed, self._waits_since = self._handed, None, None
+        return self._worker.submit(self._hand_over, handed)
+
+    def _hand_over(self, handed: tuple[str, bytes] | None) -> None:
+        self._tenant.hand_over()
+        if handed is not None:
+            try:
+                self._give_back(*handed)
+            except Exception as error:  # noqa: BLE001 - then those who get it wait a little longer
+                log.warning("group %s: not given back in the commit log: %s", self._group, error)
+
+    def _give_back(self, me: str, data: bytes) -> None:
+        """What we did not begin with: whoever gets it next need not wait for us."""
+        tenure = self._core.take(me, data, self._store.assignment(self._group))
+        if isinstance(tenure, Tenure):
+            doubtful = [share for share, _ in tenure.waits]
+            self._store.release(self._group, tenure.epoch, tenure.member, running=doubtful)
 
     def lose(self) -> Future[None]:
         """The coordinator has thrown us out."""
@@ -328,6 +342,8 @@ class GroupMember:
         """What was ours is not any more."""
         self._core.lost()
         self._tenant.lost(why)
+        # Should the log have refused it meanwhile: we are to join again as it is.
+        self._again = None
 
 
 class _Listener(AsyncConsumerRebalanceListener):  # type: ignore[misc]
