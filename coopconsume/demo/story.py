@@ -74,7 +74,7 @@ class Holdups:
             if width <= 0 or key is None:
                 continue
             is_slow = key == self._slow
-            if not is_slow and at["blocker"] is None:
+            if not is_slow and not (at["holder"] and at["holder"]["attempts"]):
                 continue
             if width > self._widest.get(is_slow, (0, ""))[0]:
                 self._widest[is_slow] = width, self._tell(at, key, is_slow=is_slow)
@@ -87,13 +87,13 @@ class Holdups:
         stable, gaps = at["stableOffset"], at["firstGaps"][:_SHOWN_GAPS]
         shown = ", ".join(f"{a}" if a == b else f"{a}-{b}" for a, b in gaps)
         more = ", …" if at["gapRanges"] > len(gaps) else ""
-        blocker = at["blocker"]
-        if is_slow:
-            why = f"{key.decode()} holds it back: still in the air"
-        else:
+        why = f"{key.decode()} holds it back: still in the air"
+        if not is_slow:
+            holder, blocker = at["holder"], at["blocker"]
+            again = f"again in {blocker['dueInSeconds']} s" if blocker else "being tried again"
             why = (
-                f"{key.decode()} holds it back: {blocker['error']}, again in "
-                f"{blocker['dueInSeconds']} s, {blocker['behind']} of its flights wait behind it"
+                f"{holder['key']} holds it back: {holder['error']}, {again}, {holder['behind']} of "
+                "its flights wait behind it"
             )
         return (
             f"{at['topic']}-{at['partition']}: stable offset {stable:,}, highest done "

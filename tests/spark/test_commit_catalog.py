@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import shutil
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -81,12 +82,19 @@ def test_snapshots_of_a_table_of_a_catalog(spark: SparkSession, name: str) -> No
     assert CommitStore.open(name, spark=spark).state("g") == sleeper.state("g")
 
 
+def folder_of(spark: SparkSession, name: str) -> Path:
+    """Where a table of the session's catalog lies."""
+    location = spark.sql(f"DESCRIBE DETAIL {name}").collect()[0]["location"]
+    return Path(location.removeprefix("file:"))
+
+
 def test_rows_of_a_closed_segment_are_folded_by_the_next_attempt(
-    spark: SparkSession, name: str
+    spark: SparkSession, name: str, tmp_path: Path
 ) -> None:
     """A row that lands there while a snapshot is written leaves the table, and not the state.
 
-    No other driver of the machine commits while one does.
+    A kill before a snapshot has its entry changes nothing. No other driver of the machine commits
+    while one does.
     """
     store = CommitStore.open(name, spark=spark, segment_versions=2)
     epoch = opened(store)
@@ -110,10 +118,26 @@ def test_rows_of_a_closed_segment_are_folded_by_the_next_attempt(
     assert CommitStore.open(name, spark=spark).state("g")[P1] == PartitionCommits(9)
     assert "late-1" in CommitStore.open(name, spark=spark).counted_commits("g")
 
+    folder = folder_of(spark, name)
+    for killed_at in engine.compactions():  # before the entry of the one snapshot, or the other
+        copy = tmp_path / str(killed_at)
+        shutil.copytree(folder, copy)
+        for version in range(killed_at, max(engine.compactions()) + 1):
+            entries = list(copy.glob(f"_delta_log/*{version:020}*"))
+            assert entries
+            for entry in entries:
+                entry.unlink()
+        spark.sql(f"CREATE TABLE {name}_{killed_at} USING DELTA LOCATION '{copy}'")
+        after = CommitStore.open(f"{name}_{killed_at}", spark=spark)
+        assert seen(after) == seen(store)
+        assert after.commit("g", epoch, "m", {P0: [(1, 1)]})[P0].stable_offset == 3
+        assert after.compact() is not None
+        assert after.state("g")[P1] == PartitionCommits(9)
+        spark.sql(f"DROP TABLE {name}_{killed_at}")
+
     class Writer:
         def saveAsTable(self, name: str) -> None:  # noqa: N802
-            folder = spark.sql(f"DESCRIBE DETAIL {name}").collect()[0]["location"][len("file:") :]
-            with pytest.raises(TimeoutError), taking_turns(Path(folder, "_delta_log"), 0):
+            with pytest.raises(TimeoutError), taking_turns(folder / "_delta_log", 0):
                 pytest.fail("two at once")
             written.append(name)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import types
 
 import kafka.errors
 import pytest
@@ -105,6 +106,9 @@ def test_other_errors_are_left_alone(error):
 def test_what_passes_is_asked_again(passing):
     """Among it a partition without a leader, as while a new one is elected."""
     cluster = object.__new__(Cluster)
+    coordinators = {"g": 1}
+    inner = types.SimpleNamespace(_coordinators=coordinators)
+    cluster._admin = types.SimpleNamespace(_manager=types.SimpleNamespace(cluster=inner))
     answers = [passing, passing]
 
     def ask():
@@ -113,3 +117,4 @@ def test_what_passes_is_asked_again(passing):
         return 7
 
     assert cluster._call(ask, patience=600.0) == 7
+    assert not coordinators  # they may be elsewhere by now
