@@ -131,7 +131,7 @@ def log_folder(location: str) -> Path | None:
     if not location.startswith(_LOCAL):
         return None
     folder = Path(location.removeprefix(_LOCAL), "_delta_log")
-    if folder.is_dir():
+    if os.access(folder, os.R_OK) and folder.is_dir():
         return folder
     log.warning("%s is not seen from here: no other Spark driver may commit to it", location)
     return None

@@ -148,8 +148,9 @@ class Shift:
                     return
                 await self._rest(now)
                 continue
-            if desk.ready > self._called and self._idle:
-                self._wake(1)
+            unwatched = self._alarm is None and not self._called
+            if self._idle and (desk.ready > self._called or unwatched):
+                self._wake(1)  # to work, or to set the alarm for all
             lane, row, record = found
             enter(seat, row.part, row.offset)
             if began is not None:

@@ -121,8 +121,8 @@ class Crew:
             now = time.monotonic()
             found = desk.take(now)
             if found is not None:
-                if desk.ready and self._idle:
-                    self._work.notify()
+                if self._idle and (desk.ready or self._alarm == math.inf):
+                    self._work.notify()  # to work, or to look at the clock for all
                 return found
             if desk.is_through(now):
                 self._work.notify_all()

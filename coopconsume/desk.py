@@ -152,9 +152,13 @@ class Desk:
             ledger.block(waiting)
 
     def _try_again(self, row: Row, failure: Failure) -> bool:
-        """Whether the next attempt may be for this batch."""
-        due = self._now + max(LEAST_WAIT, failure.delay)
-        if due >= self._deadline or self._ledger.report.tripped:
+        """Whether the next attempt may be for this batch.
+
+        Not where all that is left is tried again: such records would keep a slot for each other.
+        """
+        due, report = self._now + max(LEAST_WAIT, failure.delay), self._ledger.report
+        alone = self.is_closed and not self._lanes.has_fresh
+        if due >= self._deadline or alone or report.tripped or report.fatal:
             return False
         self._again[row.part, self._ledger.lane(row)] = failure, due
         return True

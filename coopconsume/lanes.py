@@ -39,6 +39,8 @@ class Lanes:
         self._later: list[tuple[float, int, Lane]] = []
         #: Lanes whose first row is to be tried again.
         self._again: set[Lane] = set()
+        #: Those, and lanes whose first row is being tried again.
+        self._tried: set[Lane] = set()
         self._numbers = itertools.count()
         self._turn: deque[int] = deque()
         self.rows = 0
@@ -53,6 +55,11 @@ class Lanes:
     def is_idle(self) -> bool:
         """Whether nothing is held but what is to be tried again, and what waits behind it."""
         return len(self._lanes) == len(self._again)
+
+    @property
+    def has_fresh(self) -> bool:
+        """Whether there is a lane whose first row was not tried before."""
+        return len(self._lanes) > len(self._tried)
 
     def add(self, lane: Lane, row: Row) -> bool:
         """Hold a row behind those of its lane; whether nothing of its lane is before it."""
@@ -98,6 +105,7 @@ class Lanes:
         """
         held = self._lanes[lane]
         self._release(held.popleft())
+        self._tried.discard(lane)
         self.running -= 1
         if held and flows:
             self._next_in(lane)
@@ -111,11 +119,13 @@ class Lanes:
         """The row at work in a lane is to be tried again from an instant on; it keeps its place."""
         self.running -= 1
         self._again.add(lane)
+        self._tried.add(lane)
         opens_at = 0.0 if self._pace is None else self._pace.lane_opens_at(lane)
         heapq.heappush(self._later, (max(at, opens_at), next(self._numbers), lane))
 
     def drop(self, lane: Lane) -> list[Row]:
         """Hold a lane no longer whose first row is to be tried again; returns its rows."""
+        self._tried.remove(lane)
         if lane in self._again:
             self._again.remove(lane)
         else:  # It is due by now.

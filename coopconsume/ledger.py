@@ -143,7 +143,7 @@ class Ledger:
         )
         text = text[:_ERROR_CHARS]
         if called and not isinstance(error, Retry | Reject):
-            self._count_in_a_row(text)
+            self._count_in_a_row(text, again=attempt > self.attempt(row.part, row.offset))
         if isinstance(error, Reject) and not self.dead_letters:
             where = f"{record.topic}-{record.partition}@{record.offset}"
             self.report.fatal = (
@@ -171,10 +171,12 @@ class Ledger:
         if self.spec.ordering != "none":
             self.blocked[row.part].add(self.lane(row))
 
-    def _count_in_a_row(self, text: str) -> None:
+    def _count_in_a_row(self, text: str, *, again: bool) -> None:
         if self.number == self._failed_at:
             return  # Of the same call.
-        self._streak = self._streak + 1 if self.number == self._failed_at + 1 else 1
+        before = self._streak if self.number == self._failed_at + 1 else 0
+        # One record that fails again and again within a batch is one failure.
+        self._streak = max(1, before + (not again))
         self._failed_at = self.number
         if 0 < self.spec.break_after <= self._streak:
             self.report.tripped = text

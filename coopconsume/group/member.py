@@ -167,6 +167,8 @@ class GroupMember:
             self._disconnect()
 
     def _turn(self) -> None:
+        if self._consumer is None:  # No broker was there when it was to join again.
+            self._connect()
         if self._again is not None:
             self._join_again(self._again)
         if self._wanted is not None:
@@ -186,11 +188,11 @@ class GroupMember:
             partition_assignment_strategy=plugins(self._options.assignor, self),
         )
         keep_answers(consumer)
+        self._consumer = consumer
         consumer.subscribe(**self._subscription, listener=_Listener(self, consumer))
         for topic in self._subscription.get("topics", ()):
             # A leader that learns of partitions only after it has joined would rebalance at once.
             consumer.partitions_for_topic(topic)
-        self._consumer = consumer
 
     def _disconnect(self) -> None:
         consumer, self._consumer = self._consumer, None

@@ -98,7 +98,7 @@ rows_drawn = st.lists(
 
 @given(
     drawn=rows_drawn,
-    failing=st.dictionaries(st.integers(0, 39), st.sampled_from([1, 2, 99]), max_size=8),
+    failing=st.dictionaries(st.integers(0, 39), st.sampled_from([1, 2, 10**6]), max_size=8),
     backoff=st.sampled_from([0.01, 0.2, 3.0]),
     blocked=st.sets(st.integers(0, 5), max_size=2),
     ordering=st.sampled_from(["key", "key", "partition", "none"]),
@@ -155,6 +155,23 @@ def test_any_slot_keeps_the_order_and_settles_every_row(
         assert (row.part, row.offset) not in settled
     if box == 1e6:
         assert len(settled) == len(rows), "a box that never closes leaves nothing"
+
+
+def test_records_that_keep_failing_do_not_keep_a_slot_for_each_other():
+    """Once nothing else is there, each of them is left to a later batch at its next failure."""
+    rows = [Row(0, o, o, b"k", b"v", 0, ()) for o in range(2)]
+    policy = RetryPolicy(max_attempts=None, backoff=0.01, max_backoff=0.01, jitter=0)
+    never = {0: frozenset(), 1: frozenset()}
+    desk, ledger = a_desk(
+        rows, ordering="key", rates=Rates(), blocked=never, gates={}, policy=policy
+    )
+    crew = Seats(desk, ledger, 2, {(0, 0): 0.3, (0, 1): 2.0}, {(0, 0): 10**9, (0, 1): 10**9})
+    desk.deadline = 1e6
+    feed_all(crew, rows)
+    desk.is_closed = True
+    while crew.turn():
+        assert crew.now < 10
+    assert crew.calls == {(0, 0): 6, (0, 1): 2}
 
 
 def feed_all(crew, rows):

@@ -127,6 +127,36 @@ def test_a_record_is_tried_again_while_its_slot_has_other_work(way):
 
 
 @pytest.mark.parametrize("way", ["threads", "coroutines"])
+def test_a_record_that_fails_again_and_again_does_not_trip_the_breaker(way):
+    """Of one batch it is one failure in a row, however often it is tried."""
+    over = threading.Event()
+
+    def note(record):
+        if record.offset == 1:
+            if record.attempt == 4:
+                over.set()
+            raise RuntimeError("bad")
+
+    async def coroutine(record):
+        while record.offset == 0 and not over.is_set():  # noqa: ASYNC110
+            await asyncio.sleep(0.001)
+        note(record)
+
+    def plain(record):
+        if record.offset == 0:
+            assert over.wait(PATIENCE)
+        note(record)
+
+    handler = coroutine if way == "coroutines" else plain
+    policy = RetryPolicy(backoff=0, max_backoff=0, jitter=0)
+    rows = [(0, 0, b"slow"), (0, 1, b"a")]
+    report = run(handler, rows, concurrency=2, policy=policy, break_after=2)
+    assert report.failures >= 4
+    assert not report.tripped
+    assert done(report) == [0]
+
+
+@pytest.mark.parametrize("way", ["threads", "coroutines"])
 def test_a_slot_does_not_wait_for_another_try(way):
     """With nothing else to do it ends, and the record is for a later batch."""
 
