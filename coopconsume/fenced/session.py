@@ -143,7 +143,7 @@ class Session(LogView):
             if name is not None:
                 self._channel.init(deadline.left)
         end = self.decided_end(deadline)
-        if self.offset < 0:
+        if not self.is_known:
             self.find_state(end, deadline)
         self.catch_up(end, deadline)
         self._find_owner(deadline)
@@ -164,7 +164,7 @@ class Session(LogView):
     def _look_first(self, deadline: Deadline) -> None:
         """The log may say it all, and then the one who has it now is left alone."""
         stable = self._engine.ends(self.log.topic, self.log.partition).stable
-        if self.offset < 0:
+        if not self.is_known:
             self.find_state(stable, deadline)
         self.catch_up(stable, deadline)
         self._find_owner(deadline)

@@ -60,6 +60,11 @@ class LogView:
         return Position(self.offset, self.fold.next_seq or 0)
 
     @property
+    def is_known(self) -> bool:
+        """Whether state is known at `offset`; not so after a doubt on the way to find it."""
+        return self.offset >= 0 and self.fold.next_seq is not None
+
+    @property
     def is_compacted(self) -> bool:
         """Whether the topic is compacted, as far as known."""
         return bool(self._compacted)

@@ -76,6 +76,24 @@ def test_windows_cover_each_offset_once(start: int, length: int) -> None:
     assert all(first < end for first, end in windows)
 
 
+@pytest.mark.parametrize("lost", range(1, 6))
+def test_a_doubt_on_the_way_to_the_state_does_not_make_it_up(lost: int) -> None:
+    """The log's last records are foreign, so that more than one window is read to find it."""
+    broker = Broker(lambda _: "done", lambda: None)
+    first = FencedWriter(OPTIONS, "t", engine=FakeEngine(broker), timeout=600).acquire()
+    done = first.append([b"a", b"b"])
+    for _ in range(1_000):
+        broker.foreign()
+    reads = iter(range(1, 100))
+    broker.fate = lambda name: "lost" if name == "read" and next(reads) == lost else "done"
+    second = FencedWriter(OPTIONS, "t", engine=FakeEngine(broker), timeout=600)
+    second.acquire()
+    assert (second.epoch, second.next_seq) == (first.epoch + 1, done.last_seq + 1)
+    told = Told()
+    told.acked[done.batch_id] = (done.first_offset, done.first_seq, done.count)
+    assert not problems(broker.visible(), told)
+
+
 def test_what_no_session_can_be_is_refused() -> None:
     """At once, with the argument's name."""
     for name, arguments in (
