@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from contextlib import contextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
-from coopconsume.errors import InvalidOption, NotAuthorized
+from coopconsume.errors import NotAuthorized
 from coopconsume.fenced.engine import EngineDoubt
 from coopconsume.fenced.errors import AppendRefused
 from coopconsume.security import sasl
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
 
     from coopconsume.errors import CoopConsumeError
     from coopconsume.fenced.settings import Settings
+    from coopconsume.security.oauth import TokenProvider
 
 #: Settings that librdkafka knows by Kafka's names; those of TLS and SASL have names of its own.
 _PLAIN: Final = (
@@ -53,13 +55,22 @@ def config_of(settings: Settings) -> dict[str, Any]:
     ):
         config["ssl.endpoint.identification.algorithm"] = "none"
     if "SASL" in kafka.get("security.protocol", ""):
-        if kafka.get("sasl.mechanism", "").upper() == "OAUTHBEARER":
-            remedy = "use the engine kafka-python"
-            raise InvalidOption("kafka.sasl.mechanism", "OAUTHBEARER with confluent-kafka", remedy)
         login = sasl.client_config(kafka)
+        tokens: TokenProvider | None = login.get("sasl_oauth_token_provider")
+        if tokens is not None:
+            return config | {"oauth_cb": partial(_token, tokens)}
         config["sasl.username"] = str(login["sasl_plain_username"])
         config["sasl.password"] = str(login["sasl_plain_password"])
     return config
+
+
+def _token(tokens: TokenProvider, _: str) -> tuple[str, float, str, dict[str, str]]:
+    """What librdkafka asks for, in a thread of its own: a token, its end, and its extensions.
+
+    The principal is for the broker to find in the token.
+    """
+    token = str(tokens.token())
+    return token, tokens.expires_at, "", tokens.extensions()
 
 
 @contextmanager

@@ -90,6 +90,9 @@ class TokenProvider(AbstractTokenProvider):  # type: ignore[misc]  # kafka-pytho
     Args:
         fetch: Returns a token and the seconds that it will live.
         extensions: SASL extensions sent along.
+
+    Attributes:
+        expires_at: When the life of the last token ends, in seconds since the epoch.
     """
 
     def __init__(
@@ -98,6 +101,7 @@ class TokenProvider(AbstractTokenProvider):  # type: ignore[misc]  # kafka-pytho
         super().__init__()
         self._fetch = fetch
         self._extensions = dict(extensions)
+        self.expires_at = 0.0
         self._token: str | None = None
         self._fresh_until = 0.0
         self._lock = threading.Lock()
@@ -114,6 +118,7 @@ class TokenProvider(AbstractTokenProvider):  # type: ignore[misc]  # kafka-pytho
                 token, life = self._fetch()
                 self._token = Secret(token)
                 self._fresh_until = time.monotonic() + life * _FRESH
+                self.expires_at = time.time() + life
             return self._token
 
     def extensions(self) -> dict[str, str]:

@@ -416,7 +416,7 @@ def test_passwords_of_the_broker_are_private(guarded: Guarded) -> None:
 def test_a_fenced_writer_logs_in(
     guarded: Guarded, engine: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """By SCRAM over TLS, in both visibilities, with the rights that the README names; no secret."""
+    """By SCRAM or a token over TLS, in both visibilities, with the README's rights; no secret."""
     if engine == "confluent-kafka":
         pytest.importorskip("confluent_kafka")
     _log_all(caplog)
@@ -428,8 +428,14 @@ def test_a_fenced_writer_logs_in(
             assert (writer.epoch, writer.next_seq) == (first + 1, first)
             writer.append([visibility.encode()], expected_seq=first)
             assert PASSWORD not in repr(writer) + repr(vars(writer))
-    with LogReader(options, topic, engine=engine) as reader:
+    by_token = options | {
+        "kafka.sasl.mechanism": "OAUTHBEARER",
+        "kafka.sasl.jaas.config": f'{OAUTH} required unsecuredLoginStringClaim_sub="alice";',
+    }
+    with LogReader(by_token, topic, engine=engine) as reader:
         assert [record.value for record in reader.read()] == [b"read_committed", b"filter"]
+    with FencedWriter(by_token, topic, engine=engine) as writer:
+        writer.append([b"token"], expected_seq=2)
     assert audit(options, topic)[1].ok
     assert PASSWORD not in caplog.text
 
