@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import re
 import threading
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from coopconsume.errors import InvalidOption
+from coopconsume.fenced.batch_rows import entries_of
 from coopconsume.fenced.errors import (
     AppendOutcomeUnknown,
     BatchRefused,
@@ -20,36 +22,20 @@ from coopconsume.fenced.errors import (
     ProducerFenced,
     SinkUnavailable,
 )
-from coopconsume.fenced.log import Entry
+from coopconsume.fenced.job_log import JobLog
 from coopconsume.fenced.writer import FencedWriter
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping, Sequence
 
     from pyspark.sql import DataFrame
 
     from coopconsume.fenced.engine import Engine
     from coopconsume.fenced.log import Visibility
 
-__all__ = ["FencedKafkaSink", "batch_name", "number_of"]
+__all__ = ["FencedKafkaSink"]
 
 _JOB: Final = re.compile(r"[A-Za-z0-9._-]{1,40}")
-_COLUMNS: Final = ("value", "key", "headers")
-_ORIGIN: Final = ("_topic", "_partition", "_offset")
-
-
-def batch_name(job: str, batch: int | str) -> str:
-    """The id under which a batch is in the log: a number of Spark's, or a commit of this library.
-
-    No number's id begins as a text's does, and no other job's as this one's.
-    """
-    return f"{job}:{batch}" if isinstance(batch, int) else f"{job}.{batch}"
-
-
-def number_of(name: str | None) -> int:
-    """The number in the id of a batch; -1 if there is none."""
-    number = "" if name is None else name.rpartition(":")[2]
-    return int(number) if number.isdecimal() else -1
 
 
 class FencedKafkaSink:
@@ -61,8 +47,10 @@ class FencedKafkaSink:
     library's jobs, too; what such a job does again after a crash comes under another commit's id,
     and the header ``coopconsume.origin`` tells what is there twice.
 
-    A batch is one append, and goes by way of the driver: bound it by ``maxOffsetsPerTrigger``. A
-    checkpoint made anew numbers its batches from 0: give the job another name then.
+    A batch is one append for each partition, and goes by way of the driver: bound it by
+    ``maxOffsetsPerTrigger``. Of several partitions each is a log of its own: after a crash in the
+    middle some have the batch, until it is written again and the others get theirs. A checkpoint
+    made anew numbers its batches from 0: give the job another name then.
 
     Example:
         >>> epoch = registry.own("jobs", {"orders": 1})["orders"].fence_epoch
@@ -77,13 +65,14 @@ class FencedKafkaSink:
         job: Name of the job, the same for all of its runs: 1 to 40 letters, digits or ``._-``.
         epoch: The run's epoch, such as a `Grant.fence_epoch`, above those of all earlier runs and
             of other writers of the log; None: whoever comes last writes.
-        partition: The partition.
+        partition: The partition, or several, the same for all runs of the job; it takes all of them
+            with the first batch.
         visibility: As for `FencedWriter`; in a filtered log a batch is one request at most.
         engine: As for `FencedWriter`; by its name, where Spark takes the sink to another process.
         timeout: Seconds that a batch may take, above 0.
 
     Raises:
-        InvalidOption: The name or the epoch makes no sense.
+        InvalidOption: The name, the epoch or the partitions make no sense.
     """
 
     def __init__(
@@ -92,7 +81,7 @@ class FencedKafkaSink:
         topic: str,
         job: str,
         epoch: int | None = None,
-        partition: int = 0,
+        partition: int | Sequence[int] = 0,
         *,
         visibility: Visibility = "read_committed",
         engine: str | Engine = "kafka-python",
@@ -102,15 +91,18 @@ class FencedKafkaSink:
             raise InvalidOption("job", repr(job), "give 1 to 40 letters, digits or ._-")
         if epoch is not None and epoch < 1:
             raise InvalidOption("epoch", repr(epoch), "give a number above 0")
-        self.topic, self.partition, self.job, self.epoch = topic, partition, job, epoch
+        chosen = (partition,) if isinstance(partition, int) else tuple(sorted(partition))
+        if not chosen or chosen[0] < 0 or len(set(chosen)) < len(chosen):
+            remedy = "give a number from 0, or several, each once"
+            raise InvalidOption("partition", repr(partition), remedy)
+        self.topic, self.partitions, self.job, self.epoch = topic, chosen, job, epoch
         self._options = dict(options)
         self._more: dict[str, Any] = {
             "visibility": visibility, "engine": engine, "timeout": timeout, "owner": job
         }  # fmt: skip
         if epoch is not None:
             self._more |= {"session": f"{job}:{epoch}", "epoch": epoch}
-        self._writer: FencedWriter | None = None
-        self._last: int | None = None
+        self._logs: dict[int, JobLog] = {}
         self._lock = threading.Lock()
 
     def __call__(self, batch: DataFrame, batch_id: int | str) -> None:
@@ -118,7 +110,8 @@ class FencedKafkaSink:
 
         Args:
             batch: The rows, in columns as Spark's Kafka sink has them: ``value``, and if wanted
-                ``key`` (text or bytes) and ``headers``; others are left out.
+                ``key`` (text or bytes) and ``headers``; others are left out. Of several partitions
+                a row gets the one in its column ``partition``, else one by its key.
             batch_id: Spark's number of it, or the id of one of this library's commits.
 
         Raises:
@@ -129,46 +122,38 @@ class FencedKafkaSink:
             EngineNotUsable, LogReplaced, LogCorrupt, NotAuthorized: As for `FencedWriter`.
         """
         with self._lock:
-            try:
-                self._append(batch, batch_id)
-            except ProducerFenced as error:
-                epoch, current = error.epoch, error.current or error.epoch
-                raise BatchRefused(self._place, self.job, epoch, current, batch_id) from error
-            except (LogUnavailable, LogBlocked, AppendOutcomeUnknown) as error:
-                raise SinkUnavailable(self._place, self.job, str(error)) from error
+            # A run that is over has to hear of it with every batch, also with one that is there;
+            # and whoever has the first log has the others, before either writes.
+            for partition in self.partitions:
+                with self._telling(partition, batch_id):
+                    self._log_of(partition).open()
+            rows = entries_of(batch, self.partitions)
+            for partition in self.partitions:
+                with self._telling(partition, batch_id):
+                    self._logs[partition].append(rows.get(partition, ()), batch_id)
 
-    def _append(self, batch: DataFrame, batch_id: int | str) -> None:
-        writer = self._open()
-        # A run that is over has to hear of it with every batch, also with one that is there.
-        writer.refresh()
-        if isinstance(batch_id, int):
-            if self._last is None:
-                found = writer.last_batch(batch_name(self.job, 0)[:-1])
-                self._last = number_of(None if found is None else found.batch_id)
-            if batch_id <= self._last:
-                return
-        rows = entries_of(batch)
-        if rows:
-            writer.append(rows, batch_id=batch_name(self.job, batch_id))
-        if isinstance(batch_id, int):
-            self._last = batch_id
+    @contextmanager
+    def _telling(self, partition: int, batch_id: int | str) -> Iterator[None]:
+        place = f"{self.topic}-{partition}"
+        try:
+            yield
+        except ProducerFenced as error:
+            epoch, current = error.epoch, error.current or error.epoch
+            raise BatchRefused(place, self.job, epoch, current, batch_id) from error
+        except (LogUnavailable, LogBlocked, AppendOutcomeUnknown) as error:
+            raise SinkUnavailable(place, self.job, str(error)) from error
 
-    def _open(self) -> FencedWriter:
-        if self._writer is None:
-            self._writer = FencedWriter(
-                self._options, self.topic, self.partition, **self._more
-            )  # fmt: skip
-        return self._writer if self._writer.is_open else self._writer.acquire()
-
-    @property
-    def _place(self) -> str:
-        return f"{self.topic}-{self.partition}"
+    def _log_of(self, partition: int) -> JobLog:
+        if partition not in self._logs:
+            writer = FencedWriter(self._options, self.topic, partition, **self._more)
+            self._logs[partition] = JobLog(writer, self.job)
+        return self._logs[partition]
 
     def close(self) -> None:
         """Close the connections; for good, and harmless when repeated."""
         with self._lock:
-            if self._writer is not None:
-                self._writer.close()
+            for each in self._logs.values():
+                each.close()
 
     def __enter__(self) -> Self:
         """Returns the sink."""
@@ -180,35 +165,9 @@ class FencedKafkaSink:
 
     def __getstate__(self) -> dict[str, Any]:
         """What goes along to where Spark calls it: all but connections."""
-        return vars(self) | {"_writer": None, "_last": None, "_lock": None}
+        return vars(self) | {"_logs": {}, "_lock": None}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         """The reverse."""
         vars(self).update(state)
         self._lock = threading.Lock()
-
-
-def entries_of(batch: DataFrame) -> list[Entry]:
-    """The records of a micro-batch, in the order of its rows.
-
-    Raises:
-        InvalidOption: It has no column ``value``.
-    """
-    from coopconsume.sinks.topic import ORIGIN_HEADER
-
-    if "value" not in batch.columns:
-        raise InvalidOption("batch", f"columns {batch.columns}", "give a column value")
-    wanted = [name for name in (*_COLUMNS, *_ORIGIN) if name in batch.columns]
-    comes_from = set(_ORIGIN) <= set(wanted)
-    rows = []
-    for row in batch.select(*wanted).toArrow().to_pylist():
-        headers = [(each["key"], each["value"] or b"") for each in row.get("headers") or ()]
-        if comes_from:
-            origin = f"{row['_topic']}-{row['_partition']}@{row['_offset']}"
-            headers.append((ORIGIN_HEADER, origin.encode()))
-        rows.append(Entry(_bytes(row["value"]), _bytes(row.get("key")), headers))
-    return rows
-
-
-def _bytes(value: Any) -> bytes | None:
-    return value.encode() if isinstance(value, str) else value

@@ -2,20 +2,29 @@
 
 from __future__ import annotations
 
+import itertools
 import pickle
+from collections.abc import Iterator
+from contextlib import suppress
 from types import SimpleNamespace
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pytest
-from hypothesis import Phase, given, settings
+from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-from coopconsume.errors import BatchRefused, InvalidOption, SinkUnavailable
+from coopconsume.errors import AppendRefused, BatchRefused, InvalidOption, SinkUnavailable
 from coopconsume.fenced import FencedKafkaSink, deadline
+from coopconsume.fenced.batch_rows import entries_of
 from coopconsume.fenced.headers import decode, is_batch_id
-from coopconsume.fenced.kafka_sink import batch_name, entries_of, number_of
+from coopconsume.fenced.job_log import batch_name, number_of
+from coopconsume.fenced.log import Ends, LogId, PlainRaw
 from tests.fenced_checker import Told, problems
-from tests.model.fenced_broker import Broker, FakeEngine, Fate
+from tests.model.fenced_broker import Broker, FakeChannel, FakeEngine, Fate
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
 
 OPTIONS = {"kafka.bootstrap.servers": "nowhere:1"}
 
@@ -149,21 +158,134 @@ def test_rows_become_records() -> None:
     """Text or bytes; what a handler returned says where it comes from."""
     headers = [{"key": "a", "value": b"1"}, {"key": "b", "value": None}]
     row = {"x": 1, "key": "k", "value": b"v", "headers": headers}
-    (plain,) = entries_of(Frame([row]))  # type: ignore[arg-type]
+    (plain,) = entries_of(Frame([row]), [4])[4]  # type: ignore[arg-type]
     assert (plain.value, plain.key, plain.headers) == (b"v", b"k", [("a", b"1"), ("b", b"")])
     row |= {"_topic": "t", "_partition": 2, "_offset": 7}
-    (told,) = entries_of(Frame([row]))  # type: ignore[arg-type]
+    (told,) = entries_of(Frame([row]), [4])[4]  # type: ignore[arg-type]
     assert told.headers[2:] == [("coopconsume.origin", b"t-2@7")]
     with pytest.raises(InvalidOption, match="value"):
-        entries_of(Frame([{"x": 1}]))  # type: ignore[arg-type]
+        entries_of(Frame([{"x": 1}]), [0])  # type: ignore[arg-type]
+
+
+def test_partitions_are_dealt_as_kafka_deals_them() -> None:
+    """By the column, by the key, by the value; the order of the rows is kept."""
+    # As the tests of Kafka's own murmur2 have it.
+    hashes = {b"21": -973932308, b"foobar": -790332482, b"abc": 479470107}
+    rows = [{"key": key, "value": key} for key in hashes]
+    rows += [{"key": b"abc", "value": b"named", "partition": 4}, {"value": b"21"}]
+    rows += [{"key": b"21", "value": b"again"}]
+    frame = Frame([{"key": None, "partition": None} | row for row in rows])
+    found = entries_of(frame, range(5))  # type: ignore[arg-type]
+    wanted: dict[int, list[bytes]] = {4: [b"named"]}
+    for value, key in ((b"21", b"21"), (b"foobar", b"foobar"), (b"abc", b"abc"),
+                       (b"21", b"21"), (b"again", b"21")):  # fmt: skip
+        wanted.setdefault((hashes[key] & 0x7FFFFFFF) % 5, []).append(value)
+    assert {p: sorted(e.value for e in entries) for p, entries in found.items()} == {
+        p: sorted(some) for p, some in wanted.items()
+    }
+    with pytest.raises(AppendRefused, match="partition 4"):
+        entries_of(frame, range(4))  # type: ignore[arg-type]
+
+
+#: Which of the keys 0 to 6 each of three partitions has.
+_HAS = ({1, 5}, {4, 6}, {0, 2, 3})
+
+
+class Several(FakeEngine):
+    """An engine for several logs, one after another."""
+
+    def __init__(self, brokers: list[Broker]) -> None:
+        super().__init__(brokers[0])
+        self._brokers = brokers
+
+    def ends(self, topic: str, partition: int) -> Ends:
+        self._broker = self._brokers[partition]
+        return super().ends(topic, partition)
+
+    def read(
+        self, topic: str, partition: int, start: int, stop: int, timeout: float
+    ) -> Iterator[list[PlainRaw]]:
+        self._broker = self._brokers[partition]
+        return super().read(topic, partition, start, stop, timeout)
+
+    def channel(self, log: LogId, transactional_id: str | None, timeout: float) -> FakeChannel:
+        self._broker = self._brokers[log.partition]
+        return super().channel(log, transactional_id, timeout)
+
+
+@pytest.fixture
+def ticking(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Time goes by each time that somebody looks."""
+    ticks = itertools.count()
+    fake = SimpleNamespace(monotonic=lambda: next(ticks) / 50, sleep=lambda _: None)
+    monkeypatch.setattr(deadline, "time", fake)
+
+
+@pytest.mark.usefixtures("ticking")
+@settings(
+    max_examples=60,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+)
+@given(st.lists(st.tuples(st.integers(1, 3), st.integers(0, 40)), max_size=12))
+def test_each_partition_has_each_batch_once(crashes: list[tuple[int, int]]) -> None:
+    """A run ends anywhere, so that some partitions have the batch; zombies' are refused."""
+    left = [10**9]
+
+    def fate(_: str) -> Fate:
+        left[0] -= 1
+        return "done" if left[0] >= 0 else "lost"
+
+    brokers = [Broker(fate, lambda: None) for _ in range(3)]
+
+    def begun(epoch: int) -> FencedKafkaSink:
+        return FencedKafkaSink(
+            OPTIONS, "t", "job", epoch, range(3), engine=Several(brokers), timeout=1.0
+        )
+
+    def rows(number: int) -> DataFrame:
+        made = [{"value": f"{number}.{i}", "key": f"{i}"} for i in range(number % 7)]
+        return Frame(made)  # type: ignore[return-value]
+
+    batch, runs = 0, [begun(1)]
+    for batches, requests in crashes:
+        for _ in range(batches):
+            runs[-1](rows(batch), batch)
+            batch += 1
+        left[0] = requests
+        with suppress(SinkUnavailable):
+            runs[-1](rows(batch), batch)
+        left[0] = 10**9
+        for broker in brokers:
+            broker.deliver()
+        runs.append(begun(len(runs) + 1))
+    for number in range(batch + 1):
+        runs[-1](rows(number), number)
+    before = list(map(values, brokers))
+    for zombie in runs[:-1]:
+        with pytest.raises(BatchRefused):
+            zombie(rows(6), batch + 1)
+    assert list(map(values, brokers)) == before
+    for partition, broker in enumerate(brokers):
+        told = Told(unknown={f"job:{number}" for number in range(batch + 1)})
+        assert not problems(broker.visible(), told)
+        assert before[partition] == [
+            f"{number}.{i}"
+            for number in range(batch + 1)
+            for i in range(number % 7)
+            if i in _HAS[partition]
+        ]
 
 
 def test_a_sink_travels_and_refuses_nonsense() -> None:
     """Without its connections; a name that no id can have is told at once."""
-    sink = FencedKafkaSink(OPTIONS, "t", "job", 7, 2, visibility="filter")
+    sink = FencedKafkaSink(OPTIONS, "t", "job", 7, [2, 0], visibility="filter")
     there = pickle.loads(pickle.dumps(sink))
-    assert (there.topic, there.job, there.epoch, there.partition) == ("t", "job", 7, 2)
+    assert (there.topic, there.job, there.epoch, there.partitions) == ("t", "job", 7, (0, 2))
     there.close()
-    for arguments in ({"job": "a:b"}, {"job": ""}, {"job": "a", "epoch": 0}):
+    for arguments in (
+        {"job": "a:b"}, {"job": ""}, {"epoch": 0}, {"partition": -1}, {"partition": []},
+        {"partition": [1, 1]},
+    ):  # fmt: skip
         with pytest.raises(InvalidOption):
-            FencedKafkaSink(OPTIONS, "t", **arguments)  # type: ignore[arg-type]
+            FencedKafkaSink(OPTIONS, "t", **{"job": "a"} | arguments)  # type: ignore[arg-type]
