@@ -33,6 +33,7 @@ class Window:
         self._batch_time = options.batch_time
         self._window = FIRST_WINDOW
         self._record_bytes = 0.0
+        self._widest = 0.0  # of the fractions of batches
         self.has_begun = False
 
     @property
@@ -56,9 +57,17 @@ class Window:
             self._record_bytes = report.value_bytes / report.rows
 
     def completed(self, running: Running) -> None:
-        """All slots of a batch have told how fast they were."""
+        """All slots of a batch have told how fast they were.
+
+        A batch spans more than its slots have: what is between is for those that are busy, or for
+        other members. A few slots, that may be slow by a key, do not tell much.
+        """
+        fraction = running.plan.fraction
+        is_most = fraction >= self._widest / 2
+        self._widest = max(self._widest, fraction)
         if running.timed_out:
-            self._window = max(self._slots, min(self._window, 2 * running.handled))
+            least = self._slots if is_most else self._window // 4
+            self._window = min(self._window, max(least, int(2 * running.handled / fraction), 1))
         elif running.plan.span >= self._window // 2:
-            fits = int(running.rate * self._batch_time / 2)
+            fits = int(running.rate * self._batch_time / 2 / fraction)
             self._window = min(LARGEST_WINDOW, max(self._window, min(fits, self._window * 64)))

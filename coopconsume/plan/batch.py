@@ -5,12 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from assignors import MAX_KEY_HASH
 from commits import OffsetRanges
 from commits.offsets import MAX_OFFSET
 from coopconsume.plan.reads import Read, covering
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from coopconsume.plan.partition import Partition
     from coopconsume.report import PartitionWork
@@ -18,11 +19,20 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class BatchPlan:
-    """One batch: what is read, and what each slot may start of it."""
+    """One batch: what is read, and what each slot may start of it.
+
+    Attributes:
+        reads: Offsets that are read.
+        work: For each slot, its work by index of the partition.
+        wanted: Offsets that some slot may start, by index of the partition.
+        fraction: Of the records read that are for these slots, by their key ranges: above 0, up to
+            1. The others are for slots that are busy, or for other members.
+    """
 
     reads: tuple[Read, ...]
     work: Mapping[int, Mapping[int, PartitionWork]]
     wanted: Mapping[int, OffsetRanges]
+    fraction: float = 1.0
 
     @property
     def slots(self) -> tuple[int, ...]:
@@ -32,7 +42,7 @@ class BatchPlan:
     @property
     def span(self) -> int:
         """Offsets that are read."""
-        return sum(read.last - read.first + 1 for read in self.reads)
+        return _span(self.reads)
 
 
 @dataclass(frozen=True)
@@ -61,6 +71,7 @@ def plan_batch(
     work: dict[int, dict[int, PartitionWork]] = {}
     wanted: dict[int, OffsetRanges] = {}
     reads: list[Read] = []
+    hashes = 0
     for partition in partitions:
         part = partition.part
         if not backlogs[part]:
@@ -75,5 +86,14 @@ def plan_batch(
             wanted[part] = union
             # Every wanted offset is read: one that were not would be taken for a hole.
             spans = covering(union, partition.reach)
-            reads += [Read(part, first, last) for first, last in spans]
-    return BatchPlan(tuple(reads), work, wanted) if work else None
+            found = [Read(part, first, last) for first, last in spans]
+            hashes += _span(found) * sum(partition.shares[slot].size for slot in planned)
+            reads += found
+    if not work:
+        return None
+    fraction = hashes / (_span(reads) * (MAX_KEY_HASH + 1))
+    return BatchPlan(tuple(reads), work, wanted, fraction)
+
+
+def _span(reads: Iterable[Read]) -> int:
+    return sum(read.last - read.first + 1 for read in reads)

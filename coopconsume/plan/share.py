@@ -49,6 +49,11 @@ class Share:
     #: The only offsets that may be planned while its slot is under suspicion; None: any.
     only: OffsetRanges | None = None
 
+    @property
+    def size(self) -> int:
+        """How many key hashes it has."""
+        return sum(key_range.size for key_range in self.ranges)
+
     def is_barred(self, now: float) -> bool:
         """Whether an earlier owner may still be at work on it."""
         if self.barred_until > now:
