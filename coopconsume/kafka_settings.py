@@ -200,3 +200,19 @@ def _read(kafka: Mapping[str, str], name: str, kind: type) -> Any:
         return kind(kafka[name]) if name in kafka else None
     except ValueError:
         raise InvalidOption(f"kafka.{name}", repr(kafka[name]), "give a number") from None
+
+
+def hurry_metadata(client: object, backoff_ms: int = 5) -> None:
+    """Let a consumer or producer of kafka-python look up at once a topic it first hears of.
+
+    It would wait for 100 ms, whatever its ``retry_backoff_ms`` is. Without effect on a version of
+    kafka-python that keeps this elsewhere.
+
+    Args:
+        client: The consumer or producer.
+        backoff_ms: Milliseconds between attempts to look something up.
+    """
+    cluster = getattr(client, "_cluster", None) or getattr(client, "_metadata", None)
+    config = getattr(cluster, "config", None)
+    if isinstance(config, dict):
+        config["retry_backoff_ms"] = backoff_ms

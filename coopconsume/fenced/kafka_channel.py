@@ -18,6 +18,7 @@ from coopconsume.errors import CoopConsumeError, NotAuthorized
 from coopconsume.fenced.engine import EngineDoubt
 from coopconsume.fenced.errors import AppendRefused, EngineNotUsable
 from coopconsume.fenced.kafka_batch import extend
+from coopconsume.kafka_settings import hurry_metadata
 from coopconsume.security import access, sasl
 
 if TYPE_CHECKING:
@@ -89,7 +90,7 @@ class KafkaChannel:
             self._producer = KafkaProducer(**config)
         except (KafkaError, OSError) as error:
             raise doubt_of(error, settings, log.topic) from error
-        hurry(getattr(self._producer, "_metadata", None))
+        hurry_metadata(self._producer)
         problem = _tame(self._producer)
         if problem:
             self.drop()
@@ -203,17 +204,6 @@ def _never(*_: object) -> bool:
     Of the parts one may get into the log, and the other one not; the whole is refused instead.
     """
     return False
-
-
-def hurry(cluster: object) -> None:
-    """Let a client look up at once a topic that it hears of for the first time.
-
-    It would wait for 100 ms, whatever its ``retry_backoff_ms`` is. Without effect on a version of
-    kafka-python that keeps this elsewhere.
-    """
-    config = getattr(cluster, "config", None)
-    if isinstance(config, dict):
-        config["retry_backoff_ms"] = _BACKOFF_MS
 
 
 def _dotted(version: tuple[int, ...]) -> str:

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 from coopconsume.errors import NotAuthorized
 from coopconsume.fenced.engine import EngineDoubt
-from coopconsume.fenced.kafka_channel import CONNECT, REQUEST_MS, KafkaChannel, doubt_of, hurry
+from coopconsume.fenced.kafka_channel import CONNECT, REQUEST_MS, KafkaChannel, doubt_of
 from coopconsume.fenced.log import Ends
+from coopconsume.kafka_settings import hurry_metadata
 from coopconsume.security import access
 
 if TYPE_CHECKING:
@@ -138,7 +139,7 @@ class KafkaPythonEngine:
                 isolation_level="read_committed", allow_auto_create_topics=False,
                 bootstrap_timeout_ms=self._connect_ms, metrics_enabled=False,
             )  # fmt: skip
-            hurry(getattr(self._consumer, "_cluster", None))
+            hurry_metadata(self._consumer)
         if at not in self._consumer.assignment():
             self._consumer.assign([at])
         return self._consumer

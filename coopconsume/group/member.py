@@ -27,8 +27,9 @@ from commits import CommitLogUnavailable, EpochConflict, FencedMember
 from coopconsume.errors import CoopConsumeError, GroupRefused, InvalidOption
 from coopconsume.group.core import GroupCore, Rejoin, Replaced, TakeOver
 from coopconsume.group.plugin import plugins
-from coopconsume.group.quirks import keep_answers, pause, request_rejoin
+from coopconsume.group.quirks import coordinate, keep_answers, pause, request_rejoin
 from coopconsume.holding import LEASE, Tenure
+from coopconsume.kafka_settings import hurry_metadata
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -174,8 +175,9 @@ class GroupMember:
         if self._wanted is not None:
             log.warning("group %s: asking for a rebalance: %s", self._group, self._wanted)
             self._wanted = None
-            self._consumer._coordinator.request_rejoin()  # noqa: SLF001 - no public way
-        self._consumer.poll(timeout_ms=_POLL_MS)
+            request_rejoin(self._consumer)
+        if coordinate(self._consumer, _POLL_MS) and self._handed is None:
+            self._leaving.wait(_POLL_MS / 1000)
         if self._handed is not None:
             self._settle(*self._handed)
         if self._waits_since and time.monotonic() - self._waits_since > _STALE_AFTER:
@@ -190,9 +192,12 @@ class GroupMember:
         keep_answers(consumer)
         self._consumer = consumer
         consumer.subscribe(**self._subscription, listener=_Listener(self, consumer))
+        hurry_metadata(consumer)
         for topic in self._subscription.get("topics", ()):
             # A leader that learns of partitions only after it has joined would rebalance at once.
             consumer.partitions_for_topic(topic)
+        # Later a topic may be gone for long, and must not be asked for all the time.
+        hurry_metadata(consumer, consumer.config["retry_backoff_ms"])
 
     def _disconnect(self) -> None:
         consumer, self._consumer = self._consumer, None

@@ -18,6 +18,17 @@ async def pause(consumer: Any, seconds: float) -> None:
     await consumer._net.sleep(seconds)  # noqa: SLF001
 
 
+def coordinate(consumer: Any, timeout_ms: int) -> bool:
+    """Join if need be, and show that somebody is there: what a poll does before it fetches.
+
+    Whoever fetches nothing would sleep for the rest of a poll.
+
+    Returns:
+        Whether it is through; else it goes on with the next call.
+    """
+    return bool(consumer._coordinator.poll(timeout_ms=timeout_ms))  # noqa: SLF001
+
+
 def keep_answers(consumer: Any) -> None:
     """Take the answer of a join that came in between two polls.
 
