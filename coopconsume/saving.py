@@ -188,7 +188,6 @@ class Saver:
         self._ids = commit_ids
         self._post = post
         self._unsaved = Unsaved()
-        self._most_ranges = holding.options.max_num_ranges_to_commit
         self._mirror_at = -math.inf if holding.has_unpublished else time.monotonic()
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="coopconsume-commit")
         self._again_at = 0.0
@@ -201,7 +200,7 @@ class Saver:
     def has_all(self) -> bool:
         """Whether all that came in is committed, and decisions were looked at once."""
         unsaved = any(p.unsaved or p.unsaved_holes for p in self._partitions.values())
-        unlooked = self._decisions_at == -math.inf
+        unlooked = self._decisions_at == -math.inf and (self._work.park or bool(self._parked()))
         waits = self._unsaved.since or unsaved or unlooked or self._holding.has_unpublished
         return not (self.is_busy or waits)
 
@@ -267,8 +266,8 @@ class Saver:
             return
         if self.held and not self._unsaved.since and time.time() < self._again_at:
             return  # Nothing came that could make room.
-        waits = more_to_come and time.time() - self._unsaved.since < _LINGER
-        if waits and all(p.unsaved.range_count < self._most_ranges for p in self._open()):
+        # With what is to come there will be fewer ranges, too.
+        if more_to_come and time.time() - self._unsaved.since < _LINGER:
             return
         offsets = {(p.topic, p.partition): p.unsaved for p in self._open() if p.unsaved}
         holes = {(p.topic, p.partition): p.unsaved_holes for p in self._open() if p.unsaved_holes}
