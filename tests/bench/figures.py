@@ -98,18 +98,23 @@ class Report:
 
 
 def take_turns(
-    sides: Mapping[str, Callable[[int], float]], turns: int, *, say: Callable[[str], None]
+    sides: Mapping[str, Callable[[int], float]],
+    turns: int,
+    *,
+    say: Callable[[str], None],
+    warm_ups: int = WARM_UPS,
 ) -> dict[str, list[float]]:
-    """Run every side twice for warmth, then all of them in turn.
+    """Run every side a few times for warmth, then all of them in turn.
 
     Args:
         sides: By name, a function of the number of the turn (below 1 while warming up) that
             returns what it measured.
         turns: How many count.
         say: Told of each value as it comes.
+        warm_ups: How many turns come before, and do not count.
     """
     values: dict[str, list[float]] = {name: [] for name in sides}
-    for turn in range(1 - WARM_UPS, turns + 1):
+    for turn in range(1 - warm_ups, turns + 1):
         for name, side in sides.items():
             value = side(turn)
             if turn > 0:

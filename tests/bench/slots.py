@@ -90,6 +90,7 @@ def _pending_megabytes() -> float:
     lane, row, record = started
     desk.is_closed = True
     desk.settle(lane, row, record, RuntimeError("not yet"), 0.0)
+    desk.close(0.0)
     held = tracemalloc.get_traced_memory()[1] / 1e6
     tracemalloc.stop()
     assert len(ledger.parts[0].blocked) == _PENDING

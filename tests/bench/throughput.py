@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 _OURS = "coopconsume, 2 slots"
 _PLAIN = "plain Spark, source as it comes"
 _TUNED = "plain Spark, same fetch settings"
+_WARM_UPS = 5
 _WHOLE, _FIXED = "windows and commits", "start and end"
 
 
@@ -34,24 +35,21 @@ def throughput(ground: Ground, say: Callable[[str], None]) -> list[Report]:
     records = ground.size(1_000_000, 50_000)
     topic = "throughput"
     ground.load(topic, records, keys=10_000, value_bytes=100)
-    tuned = {
-        name: value
-        for name, value in ground.parsed(topic).source_options().items()
-        if name not in ("kafka.group.id", "kafka.isolation.level")
-    }
     sides: dict[str, Callable[[int], float]] = {
-        _OURS: lambda _: records / seconds_of(lambda: _ours(ground, topic, records)),
+        _OURS: lambda _: records / seconds_of(lambda: empty_job(ground, topic, records)),
         _PLAIN: lambda _: records / seconds_of(lambda: _plain(ground, topic, records, {})),
-        _TUNED: lambda _: records / seconds_of(lambda: _plain(ground, topic, records, tuned)),
+        _TUNED: lambda _: records / seconds_of(lambda: tuned_plain(ground, topic, records)),
     }
     report = Report(
         "Throughput, one partition",
         f"{records:,} records of 100 bytes, 10,000 keys, an empty Python handler. Ours: from "
         "making the consumer, on an empty commit table, to its end after an availableNow query. "
         "Plain Spark: `spark.read` and the same function in a loop in `mapInArrow`, with the same "
-        "`Record` made of each row.",
+        f"`Record` made of each row. Here {_WARM_UPS} turns are for warmth: for so long the JVM "
+        "compiles.",
     )
-    for name, values in take_turns(sides, ground.turns, say=say).items():
+    found = take_turns(sides, ground.turns, say=say, warm_ups=_WARM_UPS)
+    for name, values in found.items():
         report.add(name, values, "records/s")
     report.ratios = [
         Ratio("ours / plain Spark as it comes", _OURS, _PLAIN, 1.2, "at least"),
@@ -60,7 +58,8 @@ def throughput(ground: Ground, say: Callable[[str], None]) -> list[Report]:
     return [report, _microseconds(ground, topic, records, say)]
 
 
-def _ours(ground: Ground, topic: str, records: int) -> None:
+def empty_job(ground: Ground, topic: str, records: int) -> None:
+    """A consumer of ours that handles a topic by an empty function, from its making to its end."""
     with ground.consumer(topic) as consumer:
         query = consumer.foreach(handler).trigger(availableNow=True).start()
         query.awaitTermination()
@@ -68,6 +67,16 @@ def _ours(ground: Ground, topic: str, records: int) -> None:
     done = progress["totals"]["done"] if progress else 0
     if done != records:
         raise AssertionError(f"{records} records were to be done, not {done}")
+
+
+def tuned_plain(ground: Ground, topic: str, records: int) -> None:
+    """Plain Spark with the settings by which we fetch."""
+    settings = {
+        name: value
+        for name, value in ground.parsed(topic).source_options().items()
+        if name not in ("kafka.group.id", "kafka.isolation.level")
+    }
+    _plain(ground, topic, records, settings)
 
 
 def _plain(ground: Ground, topic: str, records: int, settings: Mapping[str, str]) -> None:
@@ -111,8 +120,8 @@ def _microseconds(ground: Ground, topic: str, records: int, say: Callable[[str],
             .mapInArrow(_runner(topic, records, options), REPORT_SCHEMA)  # type: ignore[arg-type]
             .collect()
         ),
-        _WHOLE: lambda: _ours(ground, topic, records),
-        _FIXED: lambda: _ours(ground, empty, 0),
+        _WHOLE: lambda: empty_job(ground, topic, records),
+        _FIXED: lambda: empty_job(ground, empty, 0),
     }
 
     def side(piece: Callable[[], object]) -> Callable[[int], float]:
