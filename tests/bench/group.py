@@ -29,6 +29,8 @@ _BARE = "two bare kafka-python consumers"
 _OURS = "two of our members, one partition by key range"
 _HANDLER_SECONDS = 0.005
 _KEYS = 10_000
+#: Records for each application, and how often, before it counts: each time is a batch of its own.
+_BURST, _BURSTS = 100, 15
 #: Seconds of the session of members, and of the life of a batch: its time, its handlers, the lease.
 _SESSION, _LIFE = 5.0, 1.0 + 1.0 + 2.0
 _HASTY = {"kafka.session.timeout.ms": int(1000 * _SESSION), "batchTime": 1, "handlerTimeout": 1}
@@ -174,10 +176,11 @@ def _scale(ground: Ground, say: Callable[[str], None]) -> Report:
         "One to three applications on one partition",
         f"{each:,} records for each application, {_KEYS:,} keys, a handler of 5 ms, one slot with "
         "one handler at once in each, so that at most 200 records a second of each are possible: "
-        "records a second from their production to the last commit, all applications warm. With "
-        "few keys chance would decide how many of them each member has; and each application is a "
-        "driver, a JVM and a worker on the same processors, so that their handlers are the limit "
-        "for as long as processors are idle: their part of the time is below.",
+        "records a second from their production to the last commit, after "
+        f"{_BURSTS} batches for warmth. With few keys chance would decide how many of them each "
+        "member has; and each application is a driver, a JVM and a worker on the same processors, "
+        "so that their handlers are the limit for as long as processors are idle: their part of "
+        "the time is below.",
     )
     turns = 1 if ground.quick else 3
     found: dict[int, list[tuple[float, float]]] = {1: [], 2: [], 3: []}
@@ -216,7 +219,7 @@ def _rate(ground: Ground, topic: str, count: int, each: int) -> tuple[float, flo
         for _ in range(count):
             apps.start()
         apps.wait_for_members(count)
-        for records in (count * each // 2, count * each):  # the first of these is for warmth
+        for records in [count * _BURST] * _BURSTS + [count * each]:  # the last of these counts
             began, idle = time.monotonic(), _idle()
             goal = apps.done + records
             apps.produce(records, keys=_KEYS)
