@@ -35,6 +35,9 @@ RECORD = pa.schema(
 )  # fmt: skip
 _WRITTEN = pa.field("_written_at", pa.timestamp("us", "UTC"))
 _AGE = ("_offset", "_written_at", "_commit")
+#: Offsets that are looked at for each row of a transaction, and how many times more if they were
+#: too few.
+_OFFSETS_A_ROW, _WIDER = 2, 8
 #: How long files stay whose rows are published: a reader may be at them.
 _RETENTION = {"delta.deletedFileRetentionDuration": "interval 1 hours"}
 
@@ -125,8 +128,13 @@ class Purgatory(Table):
         try:
             # Opened after the stable offset was read: rows below it are there by then.
             table = DeltaTable(self.path)
-            index = _counted(self._read(table, origin, first, stop, ["_offset", "_commit"]), counts)
-            end = cut(_rows_of(index), most, stop)
+            # Not all that waits is looked at for each transaction, as most records have a few rows.
+            upto = min(stop, first + _OFFSETS_A_ROW * most)
+            index = self._index(table, origin, first, upto, counts)
+            while upto < stop and index.num_rows <= most:
+                upto = min(stop, first + _WIDER * (upto - first))
+                index = self._index(table, origin, first, upto, counts)
+            end = cut(_rows_of(index), most, upto)
             rows = self._read(table, origin, first, end) if index.num_rows else nothing
         except TableNotFoundError:
             return Chunk(nothing, stop)
@@ -158,6 +166,11 @@ class Purgatory(Table):
 
     def close(self) -> None:
         """Nothing is open."""
+
+    def _index(
+        self, table: Any, origin: Origin, first: int, stop: int, counts: Callable[[str], bool]
+    ) -> pa.Table:
+        return _counted(self._read(table, origin, first, stop, ["_offset", "_commit"]), counts)
 
     def _read(
         self, table: Any, origin: Origin, first: int, stop: int, columns: list[str] | None = None

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 TP = ("t", 0)
 EPOCH = Epoch(1, "n")
+HEADERS = ("headers", pa.list_(pa.struct([("key", pa.string()), ("value", pa.string())])))
 
 
 @dataclass
@@ -234,12 +235,7 @@ def test_no_two_partitions_have_the_same_transactional_id():
 
 def test_rows_wait_in_the_words_of_kafka(tmp_path):
     """Text becomes bytes, what is not there is null; rows of commits that do not count stay."""
-    schema = pa.schema(
-        [
-            ("value", pa.string()),
-            ("headers", pa.list_(pa.struct([("key", pa.string()), ("value", pa.string())]))),
-        ]
-    )
+    schema = pa.schema([("value", pa.string()), HEADERS])
     waiting = Purgatory(str(tmp_path), ("g", "out"))
     assert waiting.chunk(Origin("id", 0), 0, 9, 5, bool) == Chunk(waiting._full.empty_table(), 9)
     for commit, offsets in (("c-0", [2, 1, 1]), ("lost-0", [0]), ("c-1", [3])):
@@ -260,6 +256,32 @@ def test_rows_wait_in_the_words_of_kafka(tmp_path):
     (left,) = waiting.chunk(Origin("id", 0), 0, 9, 5, bool).rows.to_pylist()
     assert left["_offset"] == 3
     assert Purgatory(str(tmp_path), ("g-out", "")).path != waiting.path
+
+
+def test_a_transaction_looks_at_little_more_than_it_takes(tmp_path, monkeypatch):
+    """However much waits; and where rows are far apart, one transaction takes many all the same."""
+    schema = pa.schema([("value", pa.string()), HEADERS])
+    dense, far = list(range(3_000)), [10**6 + 10**5 * i for i in range(40)]
+    waiting = Purgatory(str(tmp_path), ("g", "out"))
+    waiting.write(outputs(schema, dense + far, "c-0"), schema)
+    seen: list[int] = []
+    read = Purgatory._read
+
+    def watched(*args):
+        seen.append(read(*args).num_rows)
+        return read(*args)
+
+    monkeypatch.setattr(Purgatory, "_read", watched)
+    at, sizes, found = 0, [], []
+    while at < 10**8:
+        chunk = waiting.chunk(Origin("id", 0), at, 10**8, 100, lambda _: True)
+        at = chunk.next
+        sizes.append(chunk.rows.num_rows)
+        found += chunk.rows.column("_offset").to_pylist()
+    assert found == dense + far
+    assert sizes == [100] * 30 + [40]
+    assert max(seen) <= 8 * 200
+    assert sum(seen) < 8 * len(found)
 
 
 def outputs(schema: pa.Schema, offsets: list[int], commit: str) -> Outputs:
