@@ -44,14 +44,19 @@ class JobLog:
             self._writer.acquire()
         self._writer.refresh()
 
+    def has(self, batch: int | str) -> bool:
+        """Whether a batch that has a number is in the log; of others only `append` finds out."""
+        if isinstance(batch, str):
+            return False
+        if self._last is None:
+            found = self._writer.last_batch(batch_name(self._job, 0)[:-1])
+            self._last = number_of(None if found is None else found.batch_id)
+        return batch <= self._last
+
     def append(self, rows: Sequence[Entry], batch: int | str) -> None:
         """Append a batch, unless it is in the log."""
-        if isinstance(batch, int):
-            if self._last is None:
-                found = self._writer.last_batch(batch_name(self._job, 0)[:-1])
-                self._last = number_of(None if found is None else found.batch_id)
-            if batch <= self._last:
-                return
+        if self.has(batch):
+            return
         if rows:
             self._writer.append(rows, batch_id=batch_name(self._job, batch))
         if isinstance(batch, int):

@@ -124,11 +124,13 @@ class FencedKafkaSink:
         with self._lock:
             # A run that is over has to hear of it with every batch, also with one that is there;
             # and whoever has the first log has the others, before either writes.
+            left: list[int] = []
             for partition in self.partitions:
                 with self._telling(partition, batch_id):
                     self._log_of(partition).open()
-            rows = entries_of(batch, self.partitions)
-            for partition in self.partitions:
+                    left += [] if self._logs[partition].has(batch_id) else [partition]
+            rows = entries_of(batch, self.partitions) if left else {}
+            for partition in left:
                 with self._telling(partition, batch_id):
                     self._logs[partition].append(rows.get(partition, ()), batch_id)
 

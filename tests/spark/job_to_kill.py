@@ -9,22 +9,30 @@ import time
 from pathlib import Path
 
 from coopconsume import CooperativeConsumer, Reject, RetryPolicy, local_session
+from coopconsume.dispatch import Dispatcher
 from coopconsume.holding import Holding
 from coopconsume.sinks import MergeTable
 from tests.spark.support import Recorded, Sleep
 
-PHASES = ("before output", "between output and commit", "after commit")
+#: Of a batch, by name: the method at which the driver stands still, and whether that comes first.
+PHASES = {
+    "before Spark reads": (Dispatcher, "_run_batch", True),
+    "before a report is taken": (Dispatcher, "_reported", True),
+    "before output": (MergeTable, "write", True),
+    "between output and commit": (MergeTable, "write", False),
+    "after commit": (Holding, "commit", False),
+}
 
 
 def stop_at(phase: str, number: int, marker: str) -> None:
-    """Have this process stand still at a phase of its n-th commit, for somebody to kill it."""
+    """Have this process stand still at the n-th time of a phase, for somebody to kill it."""
     calls = itertools.count(1)
-    kind, name = (Holding, "commit") if phase == "after commit" else (MergeTable, "write")
+    kind, name, first = PHASES[phase]
     original = getattr(kind, name)
 
     def standing_still(*args, **kwargs):
         due = next(calls) == number
-        answer = None if due and phase == "before output" else original(*args, **kwargs)
+        answer = None if due and first else original(*args, **kwargs)
         if due:
             Path(marker).touch()
             time.sleep(600)
