@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from tests.bench.assignors import assignors
 from tests.bench.commit import commit
 from tests.bench.cycle import cycle
 from tests.bench.fenced import fenced
@@ -34,6 +35,7 @@ _BENCHMARKS: dict[str, Callable[[Ground, Callable[[str], None]], list[Report]]] 
     "sleep": sleep,
     "cycle": cycle,
     "commit": commit,
+    "assignors": assignors,
     "group": group,
     "store": store,
     "fenced": fenced,
