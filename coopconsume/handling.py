@@ -19,7 +19,7 @@ from coopconsume.ledger import Row, as_answer, headers_of, wanted_rows
 from coopconsume.record import Record
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Iterator
 
     from coopconsume.blackbox import BlackBox
     from coopconsume.ledger import Ledger
@@ -33,7 +33,10 @@ _OFFSET, _HASH, _KEY, _VALUE, _STAMP = 1, 2, 3, 4, 5
 
 
 class Life:
-    """The time box of a slot's part of a batch, on this process's monotonic clock.
+    """The time box of a slot's part of a batch.
+
+    Attributes:
+        is_over: Nothing more may start. A flag, as every record asks; a clock costs more.
 
     Args:
         spec: The batch.
@@ -48,20 +51,30 @@ class Life:
         self._grace = spec.handler_timeout
         self._end_process = end
         self._deadline: float | None = None
-        self._timer: threading.Timer | None = None
+        self._ended = threading.Event()
         self.box = box
+        self.is_over = False
         self.started = 0.0
 
     def begin(self) -> float:
-        """The instant after which nothing starts; the first call, at the first record, sets it."""
+        """The instant after which nothing starts, on this process's monotonic clock.
+
+        The first call, at the first record, sets it.
+        """
         if self._deadline is None:
             self.started = time.time()
             self._deadline = time.monotonic() + self._time
-            # A thread cannot be stopped; only so does the batch have an end for certain.
-            self._timer = threading.Timer(self._time + self._grace, self.outlived)
-            self._timer.daemon = True
-            self._timer.start()
+            self.is_over = self._time <= 0
+            threading.Thread(target=self._watch, name="coopconsume-life", daemon=True).start()
         return self._deadline
+
+    def _watch(self) -> None:
+        """In a thread of its own."""
+        if not self._ended.wait(self._time):
+            self.is_over = True
+            # A thread cannot be stopped; only so does the batch have an end for certain.
+            if not self._ended.wait(self._grace):
+                self.outlived()
 
     def outlived(self, seats: Iterable[int] | None = None) -> None:
         """End the worker: handlers at some seats, or at all, had more than their time."""
@@ -71,53 +84,38 @@ class Life:
 
     def end(self) -> None:
         """The slot is through."""
-        if self._timer is not None:
-            self._timer.cancel()
+        self._ended.set()
 
 
-def run_serial(  # noqa: C901, PLR0915 - one loop, for the sake of each record
+def run_serial(
     batches: Iterable[pa.RecordBatch], handler: Handler, ledger: Ledger, life: Life
 ) -> None:
     """Handle the rows one after another in the task's own thread; the cheapest way by far."""
-    spec, report, blocked = ledger.spec, ledger.report, ledger.blocked
-    topics = [topic for topic, _ in spec.partitions]
-    numbers = [number for _, number in spec.partitions]
-    make, clock, cells = tuple.__new__, time.monotonic, life.box.cells
+    report, blocked, cells = ledger.report, ledger.blocked, life.box.cells
     code, place = life.box.FIRST, life.box.FIRST + 1
     handled = 0
     for raw in batches:
         report.value_bytes += raw.nbytes
         batch = wanted_rows(raw, ledger.work)
-        rows = batch.num_rows
-        report.rows += rows
-        one = len(ledger.work) == 1
-        parts = repeat(next(iter(ledger.work)), rows) if one else batch.column(0).to_pylist()
-        columns = [batch.column(name).to_pylist() for name in (_OFFSET, _KEY, _VALUE, _STAMP)]
-        hashes: list[int] = []  # Needed only where something failed.
-        skipped: list[int] = []
-        deadline = 0.0 if report.tripped else life.begin()
-        for i, part, offset, key, value, stamp, headers in zip(
-            range(rows), parts, *columns, headers_of(batch), strict=True
-        ):
-            if handled and clock() >= deadline:
+        report.rows += batch.num_rows
+        hashes, skipped = batch.column(_HASH), []
+        at_work = None
+        life.begin()
+        for i, part, record in records_of(batch, ledger):
+            if life.is_over and handled:
                 report.timed_out = True
                 skipped.append(i)
-                ledger.unlooked(part, offset)
+                ledger.unlooked(part, record.offset)
                 continue
-            if blocked[part]:
-                hashes = hashes or batch.column(_HASH).to_pylist()
-                row = Row(part, offset, hashes[i], key, value, stamp, headers)
-                if ledger.is_blocked(row):
-                    skipped.append(i)
-                    ledger.block(row)
-                    continue
-            attempt = ledger.attempt(part, offset) if ledger.retried else 1
-            record = make(
-                Record, (topics[part], numbers[part], offset, key, value, stamp, headers, attempt)
-            )
+            if blocked[part] and ledger.is_blocked(row := _row(part, hashes[i], record)):
+                skipped.append(i)
+                ledger.block(row)
+                continue
             handled += 1
-            cells[place] = offset
-            cells[code] = part + 1
+            cells[place] = record.offset
+            if part != at_work:
+                at_work = part
+                cells[code] = part + 1
             try:
                 answer = handler(record)
                 if answer is not None:
@@ -125,16 +123,46 @@ def run_serial(  # noqa: C901, PLR0915 - one loop, for the sake of each record
             except BaseException as error:  # noqa: BLE001 - SystemExit too costs its record alone
                 answer = error
             if answer is not None:
-                hashes = hashes or batch.column(_HASH).to_pylist()
-                row = Row(part, offset, hashes[i], key, value, stamp, headers)
                 ledger.number = handled
-                if not ledger.answer(row, record, answer):
+                if not ledger.answer(_row(part, hashes[i], record), record, answer):
                     skipped.append(i)
-                    if report.tripped:
-                        deadline = 0.0
+                    life.is_over = life.is_over or bool(report.tripped)
         cells[code] = 0
         done_rows(ledger, batch, skipped)
         report.handled = ledger.number = handled
+
+
+def _row(part: int, key_hash: pa.Int64Scalar, record: Record) -> Row:
+    return Row(part, record.offset, key_hash.as_py(), *record[3:7])
+
+
+def records_of(batch: pa.RecordBatch, ledger: Ledger) -> Iterator[tuple[int, int, Record]]:
+    """The rows as handlers see them, each with its number and the index of its partition.
+
+    Records are made one at a time, and without a line of Python for each.
+    """
+    rows, names = batch.num_rows, ledger.spec.partitions
+    offsets, keys, values, stamps = (
+        batch.column(n).to_pylist() for n in (_OFFSET, _KEY, _VALUE, _STAMP)
+    )
+    topics: Iterable[str]
+    numbers: Iterable[int]
+    if len(ledger.work) == 1:
+        (part,) = ledger.work
+        parts = [part] * rows
+        topics, numbers = repeat(names[part][0], rows), repeat(names[part][1], rows)
+    else:
+        parts = batch.column(0).to_pylist()
+        topics = map([topic for topic, _ in names].__getitem__, parts)
+        numbers = map([number for _, number in names].__getitem__, parts)
+    attempts: Iterable[int] = repeat(1, rows)
+    if ledger.retried:
+        attempts = map(ledger.attempt, parts, offsets)
+    fields = zip(
+        topics, numbers, offsets, keys, values, stamps, headers_of(batch), attempts, strict=True
+    )
+    records = map(tuple.__new__, repeat(Record), fields)  # `Record._make` is Python.
+    return zip(range(rows), parts, records)  # noqa: B905
 
 
 def done_rows(ledger: Ledger, batch: pa.RecordBatch, skipped: list[int]) -> None:

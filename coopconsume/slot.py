@@ -102,16 +102,26 @@ class SlotRunner:
         context = TaskContext.get()
         assert context is not None
         slot = self._spec.slots[context.partitionId()]
+        batches = (self._with_part(batch) for batch in batches if batch.num_rows)
         if context.attemptNumber() > 0:
             report = self.after_a_crash(slot, batches)
         else:
-            report = self.run(slot, (batch for batch in batches if batch.num_rows))
+            report = self.run(slot, batches)
         payload = pickle.dumps(report)
         if self._send is not None:
             self._send(payload)
         sent = [None if self._send else payload]
         yield pa.RecordBatch.from_arrays(
             [pa.array([slot], pa.int32()), pa.array(sent, pa.binary())], names=["slot", "report"]
+        )
+
+    def _with_part(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """The rows with the index of their partition, which is not sent where there is but one."""
+        if len(self._spec.partitions) > 1:
+            return batch
+        part = pa.repeat(pa.scalar(0, pa.int32()), batch.num_rows)
+        return pa.RecordBatch.from_arrays(
+            [part, *batch.columns], names=["part", *batch.schema.names]
         )
 
     def run(self, slot: int, batches: Iterable[pa.RecordBatch]) -> SlotReport:

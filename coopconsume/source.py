@@ -134,53 +134,58 @@ def _json(spans: Iterable[Span], value: object) -> str:
     return json.dumps(offsets)
 
 
-def _by_partition(
-    wanted: Sequence[Wanted], columns: Mapping[tuple[str, int], Column], otherwise: Column
-) -> Column:
+def _by_partition(wanted: Sequence[Wanted], columns: Sequence[Column], otherwise: Column) -> Column:
     """A column that depends on the row's partition; plain where there is only one."""
     from pyspark.sql import functions as F  # noqa: N812
 
     if len(wanted) == 1:
-        return columns[wanted[0].topic, wanted[0].partition]
+        return columns[0]
     topics = {w.topic for w in wanted}
     result = otherwise
-    for (topic, partition), column in columns.items():
-        here = F.col("partition") == F.lit(partition)
+    for w, column in zip(wanted, columns, strict=True):
+        here = F.col("partition") == F.lit(w.partition)
         if len(topics) > 1:
-            here = here & (F.col("topic") == F.lit(topic))
+            here = here & (F.col("topic") == F.lit(w.topic))
         result = F.when(here, column).otherwise(result)
     return result
 
 
-def _same_slots(wanted: Sequence[Wanted]) -> bool:
-    return all(w.slots == wanted[0].slots for w in wanted)
-
-
-def _dealt(
-    frame: DataFrame, wanted: Sequence[Wanted], tasks: Sequence[int], extra: Sequence[Column]
-) -> DataFrame:
-    """Rows that are wanted, with the column ``_task`` that `task_numbers` sends to their slot."""
+def _by_part(columns: Sequence[Column]) -> Column:
+    """A column that depends on the column ``part``."""
     from pyspark.sql import functions as F  # noqa: N812
 
+    result = columns[-1]
+    for i, column in reversed(list(enumerate(columns[:-1]))):
+        result = F.when(F.col("part") == F.lit(i), column).otherwise(result)
+    return result
+
+
+def _task_column(
+    wanted: Sequence[Wanted],
+    tasks: Sequence[int],
+    deal: Column,
+    by_partition: Callable[[Sequence[Column]], Column],
+) -> Column:
+    """The number that `task_numbers` sends to a row's slot; null where no slot wants it."""
     numbers = task_numbers(len(tasks))
     number_of = {slot: numbers[i] for i, slot in enumerate(tasks)}
-    deal = deal_hash_column(F.col("key"), F.col("offset"))
 
     def task(w: Wanted) -> Column:
         return slot_column(deal, [(r, number_of.get(slot)) for r, slot in w.slots])
 
-    nothing = F.lit(None).cast("int")
-    if _same_slots(wanted):
-        chosen = task(wanted[0])
-    else:
-        by_partition = {(w.topic, w.partition): task(w) for w in wanted}
-        chosen = _by_partition(wanted, by_partition, nothing)
-    scattered = [w for w in wanted if w.offsets.range_count > 1]
-    if scattered:
-        kept = {(w.topic, w.partition): in_ranges(F.col("offset"), w.offsets) for w in wanted}
-        frame = frame.where(_by_partition(wanted, kept, F.lit(False)))
-    frame = frame.select("*", chosen.alias("_task"), *extra)
-    return frame.where(F.col("_task").isNotNull())
+    if all(w.slots == wanted[0].slots for w in wanted):
+        return task(wanted[0])
+    return by_partition([task(w) for w in wanted])
+
+
+def _kept(frame: DataFrame, wanted: Sequence[Wanted]) -> DataFrame:
+    """Rows at offsets that are wanted, where not all that are read are."""
+    from pyspark.sql import functions as F  # noqa: N812
+
+    if all(w.offsets.range_count <= 1 for w in wanted):
+        return frame
+    kept = [in_ranges(F.col("offset"), w.offsets) for w in wanted]
+    return frame.where(_by_partition(wanted, kept, F.lit(False)))
 
 
 def batch_frame(
@@ -195,8 +200,10 @@ def batch_frame(
 ) -> DataFrame:
     """The rows of a batch, one Spark partition a slot, ascending offsets within each partition.
 
-    Columns: ``part`` (index into ``wanted``), ``offset``, ``key_hash`` (of the offset where there
-    is no key), ``key``, ``value``, ``timestamp`` in milliseconds and, if asked for, ``headers``.
+    Columns: ``part`` (index into ``wanted``; only where that is more than one), ``offset``,
+    ``key_hash`` (of the offset where there is no key), ``key``, ``value``, ``timestamp`` in
+    milliseconds and, if asked for, ``headers``. Nothing else is shuffled, and nothing is done with
+    a row after the sort: for cheap handlers, that is what a record costs.
 
     Args:
         spark: The session.
@@ -209,21 +216,9 @@ def batch_frame(
     """
     from pyspark.sql import functions as F  # noqa: N812
 
-    part = _by_partition(
-        wanted,
-        {(w.topic, w.partition): F.lit(i) for i, w in enumerate(wanted)},
-        F.lit(None).cast("int"),
-    )
-    deal = deal_hash_column(F.col("key"), F.col("offset"))
-    frame = _dealt(
-        read_spans(spark, options, spans, slices, headers=headers),
-        wanted,
-        tasks,
-        [part.alias("part"), deal.alias("key_hash")],
-    )
     columns = [
-        F.col("part"), F.col("offset"), F.col("key_hash"), F.col("key"), F.col("value"),
-        F.unix_millis("timestamp").alias("timestamp"),
+        F.col("offset"), deal_hash_column(F.col("key"), F.col("offset")).alias("key_hash"),
+        F.col("key"), F.col("value"), F.unix_millis("timestamp").alias("timestamp"),
     ]  # fmt: skip
     if headers:
         # Before each row Spark asks how large its Arrow batch is, and then Arrow goes through all
@@ -232,20 +227,24 @@ def batch_frame(
         columns.append(F.coalesce(F.col("headers"), none).alias("headers"))
     order = [F.col("offset")]
     if len(wanted) > 1:
+        part = _by_partition(
+            wanted, [F.lit(i) for i in range(len(wanted))], F.lit(None).cast("int")
+        )
+        columns.insert(0, part.alias("part"))
         # Partitions are worked on side by side, each by how far it is through its window.
-        through = {
-            (w.topic, w.partition): (F.col("offset") - F.lit(first))
-            / F.lit(float(last - first + 1))
+        through = [
+            (F.col("offset") - F.lit(first)) / F.lit(float(last - first + 1))
             for w in wanted
             for first, last in [(w.offsets.first or 0, w.offsets.last or 0)]
-        }
-        columns.append(_by_partition(wanted, through, F.lit(0.0)).alias("_through"))
-        order = [F.col("_through"), F.col("part"), F.col("offset")]
+        ]
+        order = [_by_part(through), F.col("part"), F.col("offset")]
+    frame = _kept(read_spans(spark, options, spans, slices, headers=headers), wanted)
+    task = _task_column(wanted, tasks, F.col("key_hash"), _by_part)
     return (
-        frame.select(*columns, "_task")
-        .repartition(len(tasks), F.col("_task"))
+        frame.select(*columns)
+        .where(task.isNotNull())
+        .repartition(len(tasks), task)
         .sortWithinPartitions(*order)
-        .drop("_task", "_through")
     )
 
 
@@ -267,16 +266,20 @@ def poll_frame(
 
     frame = read_spans(spark, options, spans, slices, headers=options.include_headers)
     names = frame.columns
+    deal = deal_hash_column(F.col("key"), F.col("offset"))
     if choose:
-        deal = deal_hash_column(F.col("key"), F.col("offset"))
-        chosen = {
-            at: choose[at](deal, F.col("offset")) if at in choose else F.lit(True)
+        chosen = [
+            choose[at](deal, F.col("offset")) if at in choose else F.lit(True)
             for at in [(w.topic, w.partition) for w in wanted]
-        }
+        ]
         frame = frame.where(_by_partition(wanted, chosen, F.lit(False)))
-    dealt = _dealt(frame, wanted, tasks, [key_hash_column(F.col("key")).alias("key_hash")])
+    nothing = F.lit(None).cast("int")
+    task = _task_column(wanted, tasks, deal, lambda each: _by_partition(wanted, each, nothing))
     return (
-        dealt.repartition(len(tasks), F.col("_task"))
+        _kept(frame, wanted)
+        .select("*", key_hash_column(F.col("key")).alias("key_hash"), task.alias("_task"))
+        .where(F.col("_task").isNotNull())
+        .repartition(len(tasks), F.col("_task"))
         .sortWithinPartitions("topic", "partition", "offset")
         .select(*names, "key_hash")
     )
