@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 
     from assignors import MAX_KEY_HASH, KeyRange, Share, key_hash
     from commits import CommitResult, CommitStore, OffsetRanges, PartitionCommits
+    from coopconsume.cluster.topics import accept_range_fetch
     from coopconsume.consumer import CooperativeConsumer
     from coopconsume.errors import CoopConsumeError
     from coopconsume.fenced import FencedWriter
@@ -20,15 +21,14 @@ if TYPE_CHECKING:
     from coopconsume.fenced.election import LeaderElection
     from coopconsume.fenced.exclusive import ExclusiveProducer
     from coopconsume.fenced.ownership import OwnershipRegistry
-    from coopconsume.local_kafka import LocalKafka
-    from coopconsume.membership import RebalanceListener
+    from coopconsume.group.membership import RebalanceListener
+    from coopconsume.local.broker import LocalKafka
+    from coopconsume.local.session import local_session
     from coopconsume.options import Options
     from coopconsume.query import CooperativeQuery
     from coopconsume.record import Record, Reject, Retry, RetryPolicy
-    from coopconsume.session import local_session
     from coopconsume.sinks import counted, create_counted_view
-    from coopconsume.slot import current_slot
-    from coopconsume.topics import accept_range_fetch
+    from coopconsume.task.slot import current_slot
 
 __version__ = "0.1.0"
 
@@ -43,25 +43,25 @@ _HOME = {
     "FencedWriter": "coopconsume.fenced",
     "KeyRange": "assignors",
     "LeaderElection": "coopconsume.fenced.election",
-    "LocalKafka": "coopconsume.local_kafka",
+    "LocalKafka": "coopconsume.local.broker",
     "MAX_KEY_HASH": "assignors",
     "OffsetRanges": "commits",
     "Options": "coopconsume.options",
     "OwnershipRegistry": "coopconsume.fenced.ownership",
     "PartitionCommits": "commits",
-    "RebalanceListener": "coopconsume.membership",
+    "RebalanceListener": "coopconsume.group.membership",
     "Record": "coopconsume.record",
     "Reject": "coopconsume.record",
     "Retry": "coopconsume.record",
     "RetryPolicy": "coopconsume.record",
     "Share": "assignors",
     "TopicPartition": "kafka",
-    "accept_range_fetch": "coopconsume.topics",
+    "accept_range_fetch": "coopconsume.cluster.topics",
     "counted": "coopconsume.sinks",
     "create_counted_view": "coopconsume.sinks",
-    "current_slot": "coopconsume.slot",
+    "current_slot": "coopconsume.task.slot",
     "key_hash": "assignors",
-    "local_session": "coopconsume.session",
+    "local_session": "coopconsume.local.session",
 }
 
 __all__ = [

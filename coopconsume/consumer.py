@@ -6,16 +6,16 @@ from typing import TYPE_CHECKING, Any
 
 from coopconsume.classic import cores, usable_session
 from coopconsume.closing import Closing
-from coopconsume.drawing import assignment_html, group_html, in_time
 from coopconsume.errors import AlreadyClosed, InvalidOption, MissingOption
-from coopconsume.frames import BatchHandler
-from coopconsume.membership import Membership
+from coopconsume.group.membership import Membership
 from coopconsume.options import Options
 from coopconsume.overview import overview_of
-from coopconsume.poller import Poller
-from coopconsume.polling import offsets_of
+from coopconsume.overview.drawing import assignment_html, group_html, in_time
+from coopconsume.polling.places import offsets_of
+from coopconsume.polling.poller import Poller
 from coopconsume.query import CooperativeForeach, CooperativeQuery
 from coopconsume.standing import committed_frame, gaps_frame, lag_frame
+from coopconsume.task.frames import BatchHandler
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -25,14 +25,14 @@ if TYPE_CHECKING:
 
     from assignors import KeyRange
     from commits import CommitResult, OffsetRanges, PartitionCommits
-    from coopconsume.frames import Format
-    from coopconsume.holding import TopicPartition as Name
-    from coopconsume.membership import RebalanceListener
+    from coopconsume.group.holding import TopicPartition as Name
+    from coopconsume.group.membership import RebalanceListener
     from coopconsume.overview import GroupOverview
-    from coopconsume.polling import Place
+    from coopconsume.polling.places import Place
     from coopconsume.query import OnDead, OutputMode
     from coopconsume.record import RetryPolicy
-    from coopconsume.report import Ordering
+    from coopconsume.task.frames import Format
+    from coopconsume.task.report import Ordering
 
 _DRAW_TIMEOUT = 3.0
 _MOST_IN_A_FRAME = 100_000

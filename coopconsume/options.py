@@ -13,8 +13,7 @@ import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from coopconsume.errors import InvalidOption, MissingOption, UnknownOption
-from coopconsume.kafka_settings import (
+from coopconsume.cluster.settings import (
     KNOWN_KAFKA_SETTINGS,
     MEMBER_SETTINGS,
     client_config,
@@ -22,6 +21,7 @@ from coopconsume.kafka_settings import (
     is_harmless,
     kafka_name,
 )
+from coopconsume.errors import InvalidOption, MissingOption, UnknownOption
 from coopconsume.security.secrets import keep_out_of_logs
 
 if TYPE_CHECKING:

@@ -6,25 +6,25 @@ import time
 import uuid
 from typing import TYPE_CHECKING, Any, Literal
 
-from coopconsume.batch import Work, rates_of
 from coopconsume.errors import HandlerNotUsable, InvalidOption, TopicNotFound
-from coopconsume.frames import BatchHandler
-from coopconsume.job import Job
+from coopconsume.job.batch import Work, rates_of
+from coopconsume.job.loop import Job
 from coopconsume.monitoring.listener import QueryListener
+from coopconsume.monitoring.progress import Meter, Progress
 from coopconsume.options import parse_seconds
-from coopconsume.progress import Meter, Progress
 from coopconsume.record import RetryPolicy
 from coopconsume.sinks import open_dead_letters, open_output
-from coopconsume.slot import resolve_handler
+from coopconsume.task.frames import BatchHandler
+from coopconsume.task.slot import resolve_handler
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from coopconsume.cluster import Cluster
+    from coopconsume.cluster.client import Cluster
     from coopconsume.consumer import CooperativeConsumer
     from coopconsume.monitoring.listener import QueryProgressEvent
-    from coopconsume.report import Ordering
     from coopconsume.sinks import DeadLetterSink, OutputSink
+    from coopconsume.task.report import Ordering
 
 _MOST_HANDLERS = 1_000
 OnDead = Literal["continue", "park"]

@@ -32,7 +32,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import pyarrow as pa
 
 from commits import CommitStore
-from coopconsume.cluster import Cluster
+from coopconsume.cluster.client import Cluster
 from coopconsume.errors import InvalidOption
 from coopconsume.offsets import OffsetAdmin
 from coopconsume.options import Options

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Protocol
 import pytest
 from hypothesis import HealthCheck, settings
 
-from coopconsume.local_kafka import LocalKafka
-from coopconsume.session import local_session, stop_session
+from coopconsume.local.broker import LocalKafka
+from coopconsume.local.session import local_session, stop_session
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping

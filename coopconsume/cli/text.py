@@ -6,7 +6,7 @@ import string
 from typing import TYPE_CHECKING
 
 from assignors import KeyRange
-from coopconsume.coordinator import DEAD
+from coopconsume.cluster.coordinator import DEAD
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence

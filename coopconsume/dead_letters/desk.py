@@ -6,7 +6,7 @@ from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
 from commits import CommitStore
-from coopconsume.cluster import Cluster
+from coopconsume.cluster.client import Cluster
 from coopconsume.dead_letters.choice import Choice, Letter, Steps, standings, steps
 from coopconsume.dead_letters.decisions import Decision, decide, decided
 from coopconsume.dead_letters.stored import open_letters

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from numpy.typing import NDArray
 
-    from coopconsume.cluster import Cluster
+    from coopconsume.cluster.client import Cluster
     from coopconsume.demo.job import Query
     from coopconsume.history import History, Verdict
 

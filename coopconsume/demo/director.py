@@ -27,14 +27,14 @@ from coopconsume.demo.story import (
     working,
 )
 from coopconsume.demo.topic import planned_records
-from coopconsume.java import find_java
-from coopconsume.local_kafka import LocalKafka
+from coopconsume.local.broker import LocalKafka
+from coopconsume.local.java import find_java
 from coopconsume.screen import Rate, bar
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from coopconsume.cluster import Cluster
+    from coopconsume.cluster.client import Cluster
     from coopconsume.demo.books import Planned
     from coopconsume.screen import Screen
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from coopconsume.demo.logbook import Leg, Logbook, open_logbook
 from coopconsume.history.recorder import Recorder
-from coopconsume.slot import current_slot
+from coopconsume.task.slot import current_slot
 
 if TYPE_CHECKING:
     import os

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from coopconsume.progress import Progress
+    from coopconsume.monitoring.progress import Progress
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from commits import CommitStore, OffsetRanges
 from coopconsume.closing import Closing
-from coopconsume.cluster import Cluster, primary_mark
+from coopconsume.cluster.client import Cluster, primary_mark
 from coopconsume.errors import GroupActive, GroupNotFound, InvalidOption
 from coopconsume.offsets.counting import count_records
 from coopconsume.offsets.moves import Kept, Move, marked, replaced, to_offset, unmoved

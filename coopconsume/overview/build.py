@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from assignors import KeyRange, Share
 from commits import OffsetRanges
-from coopconsume.coordinator import DEAD, KafkaGroup
+from coopconsume.cluster.coordinator import DEAD, KafkaGroup
 from coopconsume.offsets.standing import Standing, Times, times_of
 from coopconsume.overview.data import (
     GONE,
@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from commits import Assignment, OwnedShare, PartitionCommits, Pending
-    from coopconsume.cluster import Primary
-    from coopconsume.coordinator import KafkaMember
+    from coopconsume.cluster.client import Primary
+    from coopconsume.cluster.coordinator import KafkaMember
 
 TopicPartition = tuple[str, int]
 _STABLE = "Stable"

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from commits import CommitStore
-from coopconsume.cluster import Cluster
+from coopconsume.cluster.client import Cluster
 from coopconsume.errors import GroupNotFound
 from coopconsume.options import Options
 from coopconsume.overview.build import Facts, Place, build, lag_of

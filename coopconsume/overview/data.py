@@ -186,7 +186,7 @@ class GroupOverview:
         return told | {"lag": self.lag}
 
     def _repr_html_(self) -> str:
-        from coopconsume.drawing import group_html
+        from coopconsume.overview.drawing import group_html
 
         return group_html(self)
 

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from coopconsume.plan.partition import Partition
-    from coopconsume.report import PartitionWork
+    from coopconsume.task.report import PartitionWork
 
 
 @dataclass(frozen=True)

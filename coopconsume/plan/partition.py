@@ -7,19 +7,19 @@ from typing import TYPE_CHECKING, Any
 
 from commits import OffsetRanges
 from commits.offsets import MAX_OFFSET
-from coopconsume.crowding import crowded_at
+from coopconsume.plan.crowding import crowded_at
 from coopconsume.plan.holder import told, waiting_for
 from coopconsume.plan.reads import MERGE_GAP, cluster, reach_of
 from coopconsume.plan.share import Scope, Share
 from coopconsume.plan.waiting import Waiting
-from coopconsume.report import PartitionWork, unpack_offsets
+from coopconsume.task.report import PartitionWork, unpack_offsets
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from assignors import KeyRange
     from coopconsume.plan.batch import Limits
-    from coopconsume.report import Failure, Ordering, PartitionReport
+    from coopconsume.task.report import Failure, Ordering, PartitionReport
 
 
 class Partition:

@@ -11,7 +11,7 @@ from commits.offsets import MAX_OFFSET
 if TYPE_CHECKING:
     from assignors import KeyRange
     from coopconsume.plan.waiting import Waiting
-    from coopconsume.report import Ordering
+    from coopconsume.task.report import Ordering
 
 
 @dataclass(frozen=True)

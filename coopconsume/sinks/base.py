@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
     from commits import OffsetRanges
-    from coopconsume.report import DeadLetter
+    from coopconsume.task.report import DeadLetter
 
 #: How a topic is told from a path, where either may be given.
 TOPIC_PREFIX = "kafka:"

@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from coopconsume.options import Options
-    from coopconsume.report import DeadLetter
     from coopconsume.sinks.base import DeadLetterSink
+    from coopconsume.task.report import DeadLetter
 
 DEAD_LETTERS = pa.schema(
     [

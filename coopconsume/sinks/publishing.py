@@ -21,7 +21,7 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from coopconsume.cluster import primary_mark
+from coopconsume.cluster.client import primary_mark
 from coopconsume.errors import OutputsNotPublished
 from coopconsume.fenced.engine import EngineDoubt
 from coopconsume.fenced.errors import AppendRefused
@@ -31,8 +31,8 @@ from coopconsume.sinks.transactions import TransactionChannel, transactional_id
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from coopconsume.cluster import Primary
-    from coopconsume.holding import Holding, TopicPartition
+    from coopconsume.cluster.client import Primary
+    from coopconsume.group.holding import Holding, TopicPartition
     from coopconsume.sinks.producer import Message
     from coopconsume.sinks.purgatory import Chunk, Purgatory
 

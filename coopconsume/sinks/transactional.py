@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.types import StructType
 
-    from coopconsume.holding import Holding
+    from coopconsume.group.holding import Holding
     from coopconsume.options import Options
     from coopconsume.sinks.base import Outputs
     from coopconsume.sinks.purgatory import Chunk

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from kafka import KafkaConsumer, TopicPartition
 
 from coopconsume import accept_range_fetch
-from coopconsume.membership import Membership
+from coopconsume.group.membership import Membership
 from coopconsume.options import Options
 from tests.bench.figures import Ratio, Report, take_turns
 from tests.broker.group_ground import Ground as Members
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from assignors import Share
-    from coopconsume.holding import Holding
+    from coopconsume.group.holding import Holding
     from tests.bench.ground import Ground
 
 _BARE = "two bare kafka-python consumers"

@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from coopconsume._ivy import Dependency
 from coopconsume.errors import CoopConsumeError
-from coopconsume.jars import JarSet, ensure
-from coopconsume.java import find_java
+from coopconsume.local.ivy import Dependency
+from coopconsume.local.jars import JarSet, ensure
+from coopconsume.local.java import find_java
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from coopconsume import RetryPolicy
-from coopconsume.desk import Desk
-from coopconsume.ledger import Ledger, Row
-from coopconsume.report import BatchSpec, PartitionWork
-from coopconsume.slot import SlotRunner
+from coopconsume.task.desk import Desk
+from coopconsume.task.ledger import Ledger, Row
+from coopconsume.task.report import BatchSpec, PartitionWork
+from coopconsume.task.slot import SlotRunner
 from tests.bench.figures import Ratio, Report, take_turns
 from tests.bench.handlers import handler
 

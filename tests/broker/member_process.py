@@ -18,14 +18,14 @@ from typing import TYPE_CHECKING, Any
 from kafka.errors import KafkaError
 
 from commits import CommitStoreError, OffsetRanges
-from coopconsume.membership import Membership
+from coopconsume.group.membership import Membership
 from coopconsume.options import Options
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from assignors import Share
-    from coopconsume.holding import Holding
+    from coopconsume.group.holding import Holding
 
 
 def tell(event: str, **facts: Any) -> None:

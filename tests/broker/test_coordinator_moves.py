@@ -13,9 +13,9 @@ from kafka.admin import KafkaAdminClient
 
 from commits import ACCEPT_RANGE_FETCH
 from coopconsume import LocalKafka
-from coopconsume._broker_config import new_cluster_id
-from coopconsume.cluster import Cluster
+from coopconsume.cluster.client import Cluster
 from coopconsume.errors import BrokerUnreachable
+from coopconsume.local.config import new_cluster_id
 from coopconsume.options import Options
 from tests.broker.group_ground import PATIENCE, Ground
 

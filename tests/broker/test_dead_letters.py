@@ -11,14 +11,14 @@ from click.testing import CliRunner
 from commits import CommitStore, Pending
 from commits.model import PARKED_MS
 from coopconsume.cli import main
-from coopconsume.cluster import Cluster
+from coopconsume.cluster.client import Cluster
 from coopconsume.dead_letters.decisions import Decision, apply_decisions, decide, decided
-from coopconsume.membership import Membership
+from coopconsume.group.membership import Membership
 from coopconsume.options import Options
 from coopconsume.plan import Waiting
-from coopconsume.polling import Handout
-from coopconsume.report import DeadLetter
+from coopconsume.polling.places import Handout
 from coopconsume.sinks import open_dead_letters
+from coopconsume.task.report import DeadLetter
 from tests.broker.test_sinks import records_of
 
 pytestmark = [pytest.mark.broker]

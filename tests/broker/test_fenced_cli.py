@@ -16,7 +16,7 @@ from coopconsume.errors import LogBlocked
 if TYPE_CHECKING:
     from click.testing import Result
 
-    from coopconsume.local_kafka import LocalKafka
+    from coopconsume.local.broker import LocalKafka
     from tests.conftest import Produce, TopicFactory
 
 pytestmark = pytest.mark.broker

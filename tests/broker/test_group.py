@@ -12,7 +12,7 @@ from kafka import KafkaConsumer
 from kafka.admin import KafkaAdminClient
 
 from commits import ACCEPT_RANGE_FETCH
-from coopconsume.membership import Membership
+from coopconsume.group.membership import Membership
 from coopconsume.options import Options
 from tests.broker.group_ground import LIFE, MORTAL, PATIENCE, SESSION
 from tests.broker.member_process import Teller

@@ -18,7 +18,7 @@ from tests.broker.group_ground import LIFE
 if TYPE_CHECKING:
     from click.testing import Result
 
-    from coopconsume.local_kafka import LocalKafka
+    from coopconsume.local.broker import LocalKafka
     from tests.broker.group_ground import Ground, Process
     from tests.conftest import TopicFactory
 

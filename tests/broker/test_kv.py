@@ -23,7 +23,7 @@ from coopconsume.history.linear import NEVER, Operation, check_linear
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from coopconsume.local_kafka import LocalKafka
+    from coopconsume.local.broker import LocalKafka
     from tests.conftest import TopicFactory
 
 pytestmark = pytest.mark.broker

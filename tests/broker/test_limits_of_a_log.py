@@ -11,19 +11,19 @@ import pytest
 
 from assignors import KeyRange
 from commits import ACCEPT_RANGE_FETCH, MAX_NUM_RANGES, OffsetRanges, PartitionCommits, Pending
-from coopconsume.batch import Work
-from coopconsume.membership import Membership
+from coopconsume.group.membership import Membership
+from coopconsume.job.batch import Work
+from coopconsume.job.saving import Unsaved, save
 from coopconsume.options import Options
 from coopconsume.record import RetryPolicy
-from coopconsume.saving import Unsaved, save
 from tests.broker.test_log_ends import Idle
 from tests.lost_answers import lose
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from coopconsume.holding import Holding
-    from coopconsume.saving import Saved
+    from coopconsume.group.holding import Holding
+    from coopconsume.job.saving import Saved
     from coopconsume.sinks.base import Outputs
     from tests.broker.group_ground import Ground
 

@@ -11,14 +11,14 @@ import pytest
 from commits import OffsetRanges, PartitionCommits, Pending
 from coopconsume import LocalKafka
 from coopconsume.errors import DataLoss
-from coopconsume.membership import Membership
+from coopconsume.group.membership import Membership
 from coopconsume.options import Options
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from coopconsume.holding import Holding
+    from coopconsume.group.holding import Holding
 
 pytestmark = pytest.mark.broker
 P0 = ("t", 0)

@@ -9,11 +9,11 @@ import pytest
 
 from coopconsume.errors import InvalidOption, OutputNotWritten
 from coopconsume.options import Options
-from coopconsume.report import DeadLetter
 from coopconsume.sinks import DeadLetterTable, OutputTopic, open_dead_letters
 from coopconsume.sinks.letters import HEADERS
 from coopconsume.sinks.producer import NULL_HEADERS
 from coopconsume.sinks.topic import ORIGIN_HEADER
+from coopconsume.task.report import DeadLetter
 from tests.unit.test_sinks import outputs
 
 pytestmark = [pytest.mark.broker]

@@ -12,8 +12,8 @@ from deltalake import DeltaTable
 from commits import OffsetRanges
 from coopconsume.errors import FencedMember, OutputsNotPublished
 from coopconsume.fenced.engine import EngineDoubt
-from coopconsume.holding import Holding
-from coopconsume.membership import Membership
+from coopconsume.group.holding import Holding
+from coopconsume.group.membership import Membership
 from coopconsume.options import Options
 from coopconsume.sinks import Outputs, TransactionalTopic, publishing
 from coopconsume.sinks.producer import Message

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from coopconsume.local_kafka import LocalKafka
+from coopconsume.local.broker import LocalKafka
 from tests.chaos import rounds
 from tests.chaos.frame import Tell, run
 from tests.chaos.ground import Ground

@@ -22,17 +22,17 @@ from kafka import KafkaProducer
 
 from commits import CommitStore, CommitStoreError
 from coopconsume import Options, accept_range_fetch
-from coopconsume.cluster import Cluster
+from coopconsume.cluster.client import Cluster
 from coopconsume.demo.processes import kill_tree, process_tree
+from coopconsume.group.holding import LEASE
 from coopconsume.history import Kill, check, read_history
-from coopconsume.holding import LEASE
 from tests.spark.support import done_book, pending_book
 
 if TYPE_CHECKING:
     from types import TracebackType
 
     from coopconsume.history import Verdict
-    from coopconsume.local_kafka import LocalKafka
+    from coopconsume.local.broker import LocalKafka
 
 ROOT = Path(__file__).parents[2]
 SESSION = 5.0

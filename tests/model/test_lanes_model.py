@@ -9,12 +9,12 @@ from collections import Counter, defaultdict
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from coopconsume import desk as desks
-from coopconsume.desk import Desk
-from coopconsume.ledger import Ledger, Row
-from coopconsume.pace import Rates
 from coopconsume.record import RetryPolicy
-from coopconsume.report import BatchSpec, PartitionWork, unpack_offsets
+from coopconsume.task import desk as desks
+from coopconsume.task.desk import Desk
+from coopconsume.task.ledger import Ledger, Row
+from coopconsume.task.pace import Rates
+from coopconsume.task.report import BatchSpec, PartitionWork, unpack_offsets
 from tests.examples import examples
 
 

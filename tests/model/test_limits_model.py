@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 from assignors import KeyRange
 from commits import MaxIndividualCommitsReached, OffsetRanges, PartitionCommits
 from coopconsume import RetryPolicy
-from coopconsume.crowding import (
+from coopconsume.plan import Limits, Partition
+from coopconsume.plan.crowding import (
     ASK_EVERY,
     SAY_EVERY,
     LimitWatch,
@@ -17,8 +18,7 @@ from coopconsume.crowding import (
     crowd_warning,
     crowded_at,
 )
-from coopconsume.plan import Limits, Partition
-from coopconsume.report import Failure, PartitionReport, pack_offsets
+from coopconsume.task.report import Failure, PartitionReport, pack_offsets
 from tests.examples import examples
 from tests.model.test_loop_model import World, keys
 

@@ -19,8 +19,8 @@ from assignors.ranges import offset_hash
 from commits import OffsetRanges, PartitionCommits
 from coopconsume.plan import Limits, Partition, plan_batch
 from coopconsume.record import Record, RetryPolicy
-from coopconsume.report import BatchSpec, Failure, PartitionReport, pack_offsets
-from coopconsume.slot import SlotRunner
+from coopconsume.task.report import BatchSpec, Failure, PartitionReport, pack_offsets
+from coopconsume.task.slot import SlotRunner
 from tests.examples import examples
 
 

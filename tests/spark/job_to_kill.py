@@ -9,8 +9,8 @@ import time
 from pathlib import Path
 
 from coopconsume import CooperativeConsumer, Reject, RetryPolicy, local_session
-from coopconsume.dispatch import Dispatcher
-from coopconsume.holding import Holding
+from coopconsume.group.holding import Holding
+from coopconsume.job.dispatch import Dispatcher
 from coopconsume.sinks import MergeTable
 from tests.spark.support import Recorded, Sleep
 

@@ -7,7 +7,7 @@ import time
 import pytest
 
 from coopconsume import CooperativeConsumer, LocalKafka
-from coopconsume.cluster import Cluster
+from coopconsume.cluster.client import Cluster
 from coopconsume.errors import DataLoss, ExternalReset, TopicNotFound, TopicReplaced
 from coopconsume.history import check, read_history
 from coopconsume.options import Options

@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from coopconsume.local_kafka import LocalKafka
+from coopconsume.local.broker import LocalKafka
 from tests.chaos.ground import SESSION, Ground
 from tests.chaos.rounds import begin, finish, play
 

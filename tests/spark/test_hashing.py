@@ -11,7 +11,7 @@ from pyspark.sql import functions as F
 from assignors import KeyRange, key_hash
 from assignors.ranges import offset_hash
 from commits import OffsetRanges
-from coopconsume.hashing import (
+from coopconsume.reading.hashing import (
     deal_hash_column,
     in_ranges,
     key_hash_column,

@@ -20,7 +20,7 @@ from coopconsume import (
     counted,
     key_hash,
 )
-from coopconsume.cluster import Cluster
+from coopconsume.cluster.client import Cluster
 from coopconsume.errors import HandlerFailed, NotPolled, TopicRangeFetchNotAllowed
 from coopconsume.history import check, read_history
 from coopconsume.options import Options

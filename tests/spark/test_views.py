@@ -19,7 +19,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.broker]
 @pytest.fixture
 def place(kafka, topic, produce, tmp_path):
     """A commit table with one group on one partition of ten records, and its options."""
-    from coopconsume.cluster import Cluster
+    from coopconsume.cluster.client import Cluster
     from coopconsume.options import Options
 
     name = topic(1)

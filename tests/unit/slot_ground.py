@@ -8,10 +8,10 @@ import time
 
 import pyarrow as pa
 
-from coopconsume.pace import Rates
 from coopconsume.record import RetryPolicy
-from coopconsume.report import BatchSpec, PartitionWork, unpack_offsets
-from coopconsume.slot import SlotRunner
+from coopconsume.task.pace import Rates
+from coopconsume.task.report import BatchSpec, PartitionWork, unpack_offsets
+from coopconsume.task.slot import SlotRunner
 
 #: How handlers run: in the task's thread, on threads, as coroutines.
 WAYS = ["plain", "threads", "coroutines"]

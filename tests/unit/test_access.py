@@ -8,7 +8,7 @@ import types
 import kafka.errors
 import pytest
 
-from coopconsume.cluster import Cluster
+from coopconsume.cluster.client import Cluster
 from coopconsume.errors import AuthenticationFailed, NotAuthorized
 from coopconsume.security.access import refused, refused_by_spark
 

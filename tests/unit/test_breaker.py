@@ -6,11 +6,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from coopconsume.breaker import Breaker
-from coopconsume.carried import Carried
-from coopconsume.frames import BatchHandler
+from coopconsume.job.breaker import Breaker
+from coopconsume.job.carried import Carried
 from coopconsume.record import Record, Reject, Retry, RetryPolicy
-from coopconsume.report import PartitionWork
+from coopconsume.task.frames import BatchHandler
+from coopconsume.task.report import PartitionWork
 from tests.unit.slot_ground import WAYS, done, run
 
 

@@ -19,6 +19,7 @@ from pyspark.sql.types import StructType
 from commits import CommitTableFormat, CommitTableNotFound, CorruptCommitLog, FencedMember
 from coopconsume.cli import main
 from coopconsume.cli.outcome import exit_code, reported
+from coopconsume.cluster.topics import accept_range_fetch, describe_topics
 from coopconsume.dead_letters.desk import Desk
 from coopconsume.errors import (
     BrokerUnreachable,
@@ -31,7 +32,6 @@ from coopconsume.offsets import OffsetAdmin
 from coopconsume.overview import describe_group, list_groups
 from coopconsume.screen import Rate, Screen, bar
 from coopconsume.sql_source import CommitsSource
-from coopconsume.topics import accept_range_fetch, describe_topics
 from coopconsume.views import gaps_frame, partitions_frame
 
 if TYPE_CHECKING:
@@ -234,7 +234,7 @@ def test_a_wrong_retry_policy_is_wrong_usage(folder: Path, attempts: str) -> Non
 
 def test_no_broker_is_one_sentence(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It names the address; Spark was not started for it, and no table was made."""
-    monkeypatch.setattr("coopconsume.cluster._CONNECT_MS", 500)
+    monkeypatch.setattr("coopconsume.cluster.client._CONNECT_MS", 500)
     result = run(folder)
     assert result.exit_code == 1
     assert "no Kafka broker answers at 127.0.0.1:" in one_sentence(result)
@@ -426,8 +426,12 @@ OPENING = {
     "coopconsume.overview.collect": lambda options, spark: describe_group(
         options, "g", spark=spark
     ),
-    "coopconsume.topics describe": lambda options, spark: describe_topics(options, spark=spark),
-    "coopconsume.topics": lambda options, spark: accept_range_fetch(options, [], spark=spark),
+    "coopconsume.cluster.topics describe": lambda options, spark: describe_topics(
+        options, spark=spark
+    ),
+    "coopconsume.cluster.topics": lambda options, spark: accept_range_fetch(
+        options, [], spark=spark
+    ),
     "coopconsume.dead_letters.desk": lambda options, spark: Desk(
         options | {"deadLetter": "/dead", "kafka.group.id": "g"}, spark=spark
     ),

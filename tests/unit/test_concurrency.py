@@ -9,11 +9,11 @@ import time
 
 import pytest
 
-from coopconsume.carried import Carried
-from coopconsume.coroutines import event_loop
-from coopconsume.pace import Rates
+from coopconsume.job.carried import Carried
 from coopconsume.record import Reject, Retry, RetryPolicy
-from coopconsume.slot import is_async
+from coopconsume.task.coroutines import event_loop
+from coopconsume.task.pace import Rates
+from coopconsume.task.slot import is_async
 from tests.unit.slot_ground import PATIENCE, WAYS, Together, done, run
 
 

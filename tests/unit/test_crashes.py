@@ -13,11 +13,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from commits import OffsetRanges
-from coopconsume.blackbox import BlackBox, last_words
-from coopconsume.handling import OUTLIVED
+from coopconsume.job.suspects import Suspects
 from coopconsume.record import RetryPolicy
-from coopconsume.report import PartitionWork
-from coopconsume.suspects import Suspects
+from coopconsume.task.blackbox import BlackBox, last_words
+from coopconsume.task.handling import OUTLIVED
+from coopconsume.task.report import PartitionWork
 from tests.unit.slot_ground import PATIENCE, WAYS, done, prepared, run
 
 

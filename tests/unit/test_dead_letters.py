@@ -15,8 +15,8 @@ from coopconsume.dead_letters.choice import Choice, Letter, standings, steps
 from coopconsume.dead_letters.decisions import Decision
 from coopconsume.dead_letters.stored import StoredLetter, open_letters
 from coopconsume.options import Options
-from coopconsume.report import DeadLetter
 from coopconsume.sinks import DeadLetterTable
+from coopconsume.task.report import DeadLetter
 
 LETTER = StoredLetter(
     topic="orders", topic_id="id", partition=0, offset=7, key=b"k\xff", value=b"v", headers=(),

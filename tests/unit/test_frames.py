@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from coopconsume.frames import BatchHandler
 from coopconsume.record import Reject, Retry, RetryPolicy
-from coopconsume.report import PartitionWork
+from coopconsume.task.frames import BatchHandler
+from coopconsume.task.report import PartitionWork
 from tests.unit.slot_ground import done, run
 
 ROWS = [(0, o, b"ab"[o % 2 : o % 2 + 1]) for o in range(10)]

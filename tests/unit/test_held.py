@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from assignors import KeyRange
 from commits import OffsetRanges
-from coopconsume.held import Held
-from coopconsume.membership import Owned
-from coopconsume.polling import Place, next_rows
+from coopconsume.group.membership import Owned
+from coopconsume.polling.held import Held
+from coopconsume.polling.places import Place, next_rows
 
 TP = ("t", 0)
 

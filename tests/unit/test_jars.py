@@ -13,8 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from coopconsume import errors, jars
-from coopconsume._ivy import Dependency
+from coopconsume import errors
+from coopconsume.local import jars
+from coopconsume.local.ivy import Dependency
 
 _SETTINGS = """\
 <ivysettings>
@@ -95,7 +96,7 @@ def test_damaged_set_is_fetched_again(damage: str, repository: Path) -> None:
 def test_two_processes_fetch_once(repository: Path) -> None:
     """The one that comes second waits, and takes what the first has fetched."""
     body = (
-        "from coopconsume import jars; from coopconsume._ivy import Dependency\n"
+        "from coopconsume import jars; from coopconsume.local.ivy import Dependency\n"
         "app = Dependency('org.example', 'app', '1.0')\n"
         "print(len(jars.ensure(jars.JarSet('app', 'App', (app,), 1))))\n"
     )

@@ -6,8 +6,8 @@ import pytest
 
 from assignors import KeyRange
 from commits import OffsetRanges
-from coopconsume.membership import Owned
-from coopconsume.polling import Place, next_window, offsets_of
+from coopconsume.group.membership import Owned
+from coopconsume.polling.places import Place, next_window, offsets_of
 
 TP = ("t", 0)
 OTHER = ("t", 1)

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from commits import Epoch, OffsetRanges
-from coopconsume.cluster import Primary, primary_mark
+from coopconsume.cluster.client import Primary, primary_mark
 from coopconsume.errors import MissingOption, OutputsNotPublished
 from coopconsume.fenced.engine import EngineDoubt
 from coopconsume.options import Options

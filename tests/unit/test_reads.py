@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from assignors import KeyRange
 from commits import OffsetRanges
 from coopconsume.plan import Limits, Partition, covering, plan_batch, reach_of
-from coopconsume.report import Failure, PartitionReport
-from coopconsume.source import Span, is_short
+from coopconsume.reading.source import Span, is_short
+from coopconsume.task.report import Failure, PartitionReport
 
 LIMITS = Limits(1_000_000, 10**6, 10**6)
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from coopconsume.errors import OutputsNotPublished
-from coopconsume.saving import Saver
+from coopconsume.job.saving import Saver
 
 
 class Holding:
@@ -61,7 +61,7 @@ def turn(made: Saver, said: queue.Queue[Any]) -> None:
 
 def test_all_is_saved_once_it_is_published(monkeypatch):
     """What the group's coordinator does not take now is tried again."""
-    monkeypatch.setattr("coopconsume.saving._PUBLISH_EVERY", -1.0)
+    monkeypatch.setattr("coopconsume.job.saving._PUBLISH_EVERY", -1.0)
     holding = Holding([True, True])
     made, said = saver(holding)
     for unpublished in (True, True, False):

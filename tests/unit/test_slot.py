@@ -10,11 +10,11 @@ import time
 import pyarrow as pa
 import pytest
 
-from coopconsume.blackbox import BlackBox
-from coopconsume.handling import Life
 from coopconsume.record import Record, Reject, Retry, RetryPolicy
-from coopconsume.report import PartitionWork, pack_offsets, unpack_offsets
-from coopconsume.slot import current_slot, resolve_handler
+from coopconsume.task.blackbox import BlackBox
+from coopconsume.task.handling import Life
+from coopconsume.task.report import PartitionWork, pack_offsets, unpack_offsets
+from coopconsume.task.slot import current_slot, resolve_handler
 from tests.unit.slot_ground import WAYS, Together, done, in_way, prepared, run
 
 
@@ -245,7 +245,7 @@ def test_a_worker_needs_pyarrow_alone():
     program = f"""
 import sys
 for name in {heavy}: sys.modules[name] = None
-import coopconsume.slot, coopconsume.record, coopconsume.history
+import coopconsume.task.slot, coopconsume.record, coopconsume.history
 from coopconsume import Record, Reject, Retry, RetryPolicy, current_slot
 """
     subprocess.run([sys.executable, "-c", program], check=True, timeout=600)

@@ -1,0 +1,178 @@
+"""Kafka's logs of what is held: what was deleted at their start, or cut off their end."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING
+
+from commits import OffsetRanges
+from coopconsume.errors import DataLoss, TopicNotFound, TopicReplaced
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from contextlib import AbstractContextManager
+
+    from commits import CommitStore
+    from coopconsume.cluster.client import Cluster
+    from coopconsume.group.holding import Owned, Tenure, TopicPartition
+    from coopconsume.options import Options
+
+log = logging.getLogger(__name__)
+
+_NAMED = 20
+
+
+class HeldLogs:
+    """Where the logs begin and end of which we hold parts; the commit log follows them.
+
+    Args:
+        options: Of the consumer.
+        cluster: The Kafka cluster.
+        store: The commit store.
+        tenure: Who we are and what is ours.
+        owned: What of each partition is ours.
+        lock: Is held while that changes.
+    """
+
+    def __init__(
+        self,
+        options: Options,
+        cluster: Cluster,
+        store: CommitStore,
+        tenure: Tenure,
+        owned: Mapping[TopicPartition, Owned],
+        lock: AbstractContextManager[object],
+    ) -> None:
+        self._options = options
+        self._cluster = cluster
+        self._store = store
+        self._tenure = tenure
+        self._owned = owned
+        self._lock = lock
+        self._ends: dict[TopicPartition, int] = {}
+
+    def check_starts(
+        self, unsaved: Mapping[TopicPartition, OffsetRanges] | None = None
+    ) -> dict[TopicPartition, int]:
+        """Notice records that were deleted before they were done.
+
+        Args:
+            unsaved: What is done besides, and on its way into the commit log.
+
+        Returns:
+            Log starts that lie above a stable offset; the commit log has followed them.
+
+        Raises:
+            DataLoss: There are some, and ``failOnDataLoss`` is true.
+        """
+        starts = self._cluster.log_starts(self._owned)
+        passed: dict[TopicPartition, int] = {}
+        for tp, start in starts.items():
+            with self._lock:
+                stable, committed = self._owned[tp].stable, self._owned[tp].committed
+            if start <= stable:
+                continue
+            done = committed | (unsaved or {}).get(tp, OffsetRanges())
+            lost = done.complement(stable, start - 1).pairs()
+            if lost:
+                loss = DataLoss(*tp, lost[0][0], lost[-1][1])
+                count = sum(last - first + 1 for first, last in lost)
+                named = ", ".join(f"{first}-{last}" for first, last in lost[:_NAMED])
+                log.warning(
+                    "%s-%d begins at %d now: lost are the %d offsets %s%s",
+                    *tp, start, count, named, ", …" if len(lost) > _NAMED else "",
+                )  # fmt: skip
+                if self._options.fail_on_data_loss:
+                    raise loss
+                log.warning("%s", loss)
+            passed[tp] = start
+        if passed:
+            self._store.log_start(
+                self._options.group_id, self._tenure.epoch, self._tenure.member, passed
+            )
+            for tp, start in passed.items():
+                with self._lock:
+                    self._owned[tp].follow(start)
+        return passed
+
+    def check_topics(self) -> None:
+        """Make sure that the topics are still those of the epoch.
+
+        Raises:
+            TopicNotFound: One was deleted.
+            TopicReplaced: One was deleted and made again.
+        """
+        names = sorted({topic for topic, _ in self._owned})
+        found = {topic.name: topic.id for topic in self._cluster.topics(names, missing_ok=True)}
+        for name in names:
+            if name not in found:
+                raise TopicNotFound(name, self._options.kafka["bootstrap.servers"])
+            known = self._tenure.topic_ids.get(name, "")
+            if known and found[name] != known:
+                raise TopicReplaced(name, known, found[name])
+
+    def check_ends(self) -> None:
+        """Notice logs that end before what was done: truncated after an unclean election.
+
+        Raises:
+            DataLoss: There are some, and ``failOnDataLoss`` is true.
+        """
+        ends = self._cluster.ends(self._owned)
+        cut = self._losses({tp: end for tp, end in ends.items() if end <= self._top(tp)})
+        for loss in cut.values():
+            if self._options.fail_on_data_loss:
+                raise loss
+            log.warning("%s; what is written there since then is read as new", loss)
+        self._truncate(cut)
+        self._ends = ends
+
+    def follow_cut(self) -> DataLoss:
+        """Have the commit log follow logs that were cut under our eyes; what is lost by it.
+
+        It is written in any case: whoever starts next does not know where they ended.
+        """
+        ends = self._cluster.ends(self._owned)
+        cut = self._losses({tp: end for tp, end in ends.items() if end < self._ends.get(tp, 0)})
+        self._truncate(cut)
+        for loss in cut.values():
+            log.warning("%s; what is written there since then is read as new", loss)
+        self._ends = ends
+        return min(cut.values(), key=lambda loss: (loss.topic, loss.partition))
+
+    def _top(self, tp: TopicPartition) -> int:
+        """The highest offset that is done, or at which there was a record."""
+        owned = self._owned[tp]
+        last = owned.committed.last
+        return max(owned.stable - 1 if last is None else last, self._ends.get(tp, 0) - 1)
+
+    def _losses(self, ends: Mapping[TopicPartition, int]) -> dict[TopicPartition, DataLoss]:
+        """What logs lost that were cut.
+
+        What is written next gets the offsets of what was cut. So it counts from where the present
+        leader began; of several elections since the last look the newest one counts.
+        """
+        began = self._cluster.leader_starts(ends) if ends else {}
+        cut = {tp: min(end, began.get(tp, end)) for tp, end in ends.items()}
+        return {tp: DataLoss(*tp, end, self._top(tp)) for tp, end in cut.items()}
+
+    def _truncate(self, cut: Mapping[TopicPartition, DataLoss]) -> None:
+        if not cut:
+            return
+        ends = {tp: loss.first for tp, loss in cut.items()}
+        self._store.truncate(self._options.group_id, self._tenure.epoch, self._tenure.member, ends)
+        state = self._store.state(self._options.group_id)
+        for tp, end in ends.items():
+            owned = self._owned[tp]
+            with self._lock:
+                owned.stable, owned.committed = state[tp].stable_offset, state[tp].ranges
+                owned.pending = [one for one in owned.pending if one[0] < end]
+
+    def is_cut(self, ends: Mapping[TopicPartition, int]) -> bool:
+        """Whether a log ends before where it was seen to end.
+
+        Brokers never tell a lower end (KIP-207) unless the log was cut.
+        """
+        shorter = any(end < self._ends.get(tp, 0) for tp, end in ends.items())
+        if not shorter:
+            self._ends |= ends
+        return shorter

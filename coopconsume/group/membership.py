@@ -1,0 +1,401 @@
+"""A consumer's place in its group: how it joins and leaves, and what it holds now.
+
+A subscriber's shares come and go with the group's rebalances; a worker (a job, or polling) takes
+them and gives them back. With `assign` they are claimed by hand and stay.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+import threading
+import time
+import uuid
+from typing import TYPE_CHECKING, Protocol
+
+from assignors import KeyRange, Share, coverage
+from commits import CommitLogUnavailable, CommitStore
+from coopconsume.cluster.client import Cluster
+from coopconsume.errors import (
+    ConsumerRangeFetchNotAccepted,
+    TopicRangeFetchNotAllowed,
+)
+from coopconsume.group import GroupMember
+from coopconsume.group.holding import LEASE, Holding, Owned, Tenure, TopicPartition
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+
+    from pyspark.sql import SparkSession
+
+    from commits import Epoch
+    from coopconsume.options import Options
+
+log = logging.getLogger(__name__)
+
+_PATIENCE = 10.0
+#: Seconds to wait before a claim is asked for again whose answer was lost.
+_CLAIM_AGAIN = (0.2, 1.0)
+
+
+class Worker(Protocol):
+    """Who works on what a consumer holds; called from the membership's threads, one at a time."""
+
+    def begin(self, holding: Holding) -> None:
+        """Work on this from now on; returns at once."""
+
+    def drain(self, timeout: float) -> Sequence[Share]:
+        """Start nothing more, let what runs end within some seconds, and commit it.
+
+        Returns:
+            The parts that are still being worked on.
+        """
+
+    def drop(self) -> None:
+        """Stop what still runs: it belongs to others."""
+
+    def fail(self, error: BaseException) -> None:
+        """Stop for good."""
+
+
+class RebalanceListener(Protocol):
+    """What users may want to be told; all on the driver, in a thread of the library's.
+
+    Key ranges are given by partition, as `CooperativeConsumer.assignment` returns them.
+    """
+
+    def on_assigned(self, ranges: Mapping[TopicPartition, Sequence[KeyRange]]) -> None:
+        """These are ours from now on."""
+
+    def on_revoked(self, ranges: Mapping[TopicPartition, Sequence[KeyRange]]) -> None:
+        """These are about to be given back; what runs has ended and is committed."""
+
+    def on_lost(self, ranges: Mapping[TopicPartition, Sequence[KeyRange]]) -> None:
+        """These are gone: others may work on them already."""
+
+
+class Membership:
+    """What a consumer holds, and how it came to it.
+
+    Args:
+        options: Of the consumer.
+        slots: Tasks side by side that it offers its group.
+        worker: Who works on what is held, until another one is attached.
+        spark: The session, for a commit table that is in a catalog.
+
+    Raises:
+        BrokerUnreachable: No broker answers.
+        commits.CommitStoreError: The commit table cannot be used.
+    """
+
+    def __init__(
+        self, options: Options, slots: int, worker: Worker, spark: SparkSession | None = None
+    ) -> None:
+        self.options = options
+        self.cluster = Cluster(options)
+        self._slots = slots
+        self._idle_worker = self._worker = worker
+        self._listener: RebalanceListener | None = None
+        self._group: GroupMember | None = None
+        self._holding: Holding | None = None
+        self._latest: Holding | None = None
+        self._refused: Holding | None = None
+        self._error: BaseException | None = None
+        self._changed = threading.Condition(threading.RLock())
+        try:
+            self.store = CommitStore.open(
+                options.commit_table,
+                spark=spark,
+                cluster=self.cluster.cluster_id,
+                max_ranges=options.max_num_ranges,
+                max_ranges_to_commit=options.max_num_ranges_to_commit,
+            )
+        except BaseException:
+            self.cluster.close()
+            raise
+
+    # -- joining and leaving
+
+    def subscribe(
+        self,
+        topics: Iterable[str] | None,
+        pattern: str | None,
+        listener: RebalanceListener | None = None,
+    ) -> None:
+        """Join the group, and wait until it has given us our shares.
+
+        Raises:
+            TopicNotFound: A topic does not exist.
+            GroupRefused: Others in the group work with another store, or are no members of ours.
+            ExternalReset, DataLoss: As their options say.
+        """
+        names = [topic.name for topic in self.cluster.topics(topics, pattern)]
+        self._listener = listener
+        self._group = GroupMember(self.options, self.store, self.cluster, self._slots, self)
+        self._group.start(names, pattern)
+        told = time.monotonic()
+        with self._changed:
+            while self._holding is None:
+                self._raise_error()
+                self._changed.wait(0.2)
+                if time.monotonic() - told > _PATIENCE:
+                    log.warning(
+                        "group %s: still joining; the group waits for members that do not answer, "
+                        "at most for their session timeout", self.options.group_id
+                    )  # fmt: skip
+                    told = time.monotonic()
+
+    def assign(
+        self, partitions: Mapping[TopicPartition, Iterable[KeyRange]], *, takeover: bool
+    ) -> None:
+        """Claim key ranges by hand; an empty list of ranges means the whole partition.
+
+        Raises:
+            TopicNotFound: A topic or partition does not exist.
+            TopicRangeFetchNotAllowed: A part was asked for, and the topic is not open to sharing.
+            ConsumerRangeFetchNotAccepted: A part was asked for in spite of allowKeyShare=false.
+            commits.ClaimConflict: Somebody holds part of it, and ``takeover`` is false.
+        """
+        found = {t.name: t for t in self.cluster.topics(dict.fromkeys(t for t, _ in partitions))}
+        shares = []
+        for (topic, partition), ranges in partitions.items():
+            if not 0 <= partition < found[topic].partitions:
+                last = found[topic].partitions - 1
+                raise ValueError(f"topic {topic} has partitions 0 to {last}, not {partition}")
+            chosen = tuple(sorted(ranges))
+            if not chosen:
+                log.info(
+                    "%s-%d: an empty list of key ranges means the whole partition", topic, partition
+                )
+                chosen = (KeyRange(),)
+            self._check_ranges(topic, partition, chosen)
+            shares += [Share(topic, partition, key_range) for key_range in chosen]
+        topic_ids = {name: topic.id for name, topic in found.items()}
+        member = new_member_id()
+        group = self.options.group_id
+        life_ms = int(1000 * (self.options.batch_life + LEASE))
+
+        def claim() -> Epoch:
+            return self.store.claim(
+                group, member, shares, takeover=takeover, topic_ids=topic_ids, life_ms=life_ms,
+                nonce=member,
+            )  # fmt: skip
+
+        epoch = _insisted(claim)
+        row = self.store.assignment(group, epoch)
+        waits = tuple(
+            (Share(d.share.topic, d.share.partition, KeyRange(*d.share[2:])), d.life_ms / 1000)
+            for d in (row.doubts if row else ())
+        )
+        self._hold(Tenure(epoch, member, tuple(shares), topic_ids, waits))
+
+    def _check_ranges(self, topic: str, partition: int, ranges: Sequence[KeyRange]) -> None:
+        found = coverage(ranges)
+        if found.overlaps:
+            raise ValueError(f"key ranges of {topic}-{partition} overlap in {found.overlaps[0]}")
+        if found.holes:
+            if not self.options.allow_key_share:
+                raise ConsumerRangeFetchNotAccepted(topic, partition, str(ranges[0]))
+            if not self.store.open_to_sharing([topic]):
+                raise TopicRangeFetchNotAllowed(topic)
+
+    def leave(self) -> None:
+        """Give back what is held and leave the group at once; harmless when repeated."""
+        group, self._group = self._group, None
+        try:
+            holding = self._let_go()
+            if holding is not None:
+                holding.mirror_quietly(force=True)
+                holding.release()
+        finally:
+            try:
+                if group is not None:
+                    group.leave()
+                    if self._latest is not None:
+                        self._latest.mirror_last()
+            finally:
+                self.cluster.close()
+
+    # -- what is held
+
+    @property
+    def holding(self) -> Holding | None:
+        """What is held now; None between a group's epochs.
+
+        Raises:
+            CoopConsumeError: The member is out of the group for good.
+        """
+        with self._changed:
+            self._raise_error()
+            return self._holding
+
+    @property
+    def owned(self) -> Mapping[TopicPartition, Owned]:
+        """The partitions of which something is held now; empty between a group's epochs."""
+        holding = self.holding
+        return holding.owned if holding is not None else {}
+
+    def wait_for_holding(self, timeout: float | None = None) -> Holding | None:
+        """What is held now; between epochs it waits for the next one.
+
+        Args:
+            timeout: Seconds; then None is returned.
+
+        Raises:
+            CoopConsumeError: The member is out of the group for good.
+        """
+        with self._changed:
+            self._changed.wait_for(lambda: self._holding or self._error, timeout)
+            self._raise_error()
+            return self._holding
+
+    def attach(self, worker: Worker) -> None:
+        """Have somebody else work on what is held, from now on."""
+        with self._changed:
+            self._worker = worker
+            if self._holding is not None:
+                worker.begin(self._holding)
+            if self._error is not None:
+                worker.fail(self._error)
+
+    def detach(self) -> None:
+        """The worker that was attached has ended."""
+        with self._changed:
+            self._worker = self._idle_worker
+            if self._holding is not None:
+                self._worker.begin(self._holding)
+
+    def fenced(self, why: str, *, handing_over: bool = False) -> bool:
+        """The log does not count what we do, or speaks of topics that are gone.
+
+        Args:
+            why: In words.
+            handing_over: Whether the member is about to join again anyway.
+
+        Returns:
+            Whether the member joins again; if not, it is the end.
+        """
+        if self._group is None:
+            return False
+        with self._changed:
+            # The listener is told by the group's thread.
+            refused, self._holding = self._holding, None
+            self._refused = refused or self._refused
+        if refused is not None and not handing_over:
+            # Without anything to hold it is about to join again already.
+            self._group.rejoin(why)
+        return True
+
+    def rebalance(self, why: str) -> None:
+        """Ask the group to deal its shares anew; harmless where they are claimed by hand."""
+        if self._group is not None:
+            self._group.rebalance(why)
+
+    # -- the group's tenant
+
+    def hand_over(self) -> None:
+        """Stop working, commit what is done and give the shares back."""
+        holding = self._holding
+        if holding is None:
+            return
+        running = self._worker.drain(self.options.drain_timeout)
+        if self._was_refused("the commit log refused what was to be handed over"):
+            return
+        self._tell("on_revoked", holding)
+        if self._let_go() is None:
+            return
+        holding.mirror_quietly(force=True)
+        self._give_back(holding, running)
+
+    def moved_in(self, tenure: Tenure) -> None:
+        """These shares are ours."""
+        self._hold(tenure)
+
+    def lost(self, why: str) -> None:
+        """The shares are gone: others may have them already."""
+        # What is done may still count: the log decides.
+        running = self._worker.drain(0.0) if self._holding is not None else ()
+        self._worker.drop()
+        if self._was_refused(why):
+            return
+        holding = self._let_go()
+        if holding is not None:
+            self._tell_lost(holding, why)
+            self._give_back(holding, running)
+
+    def failed(self, error: BaseException) -> None:
+        """The member is out of the group for good."""
+        with self._changed:
+            self._error, self._holding = error, None
+            self._changed.notify_all()
+            self._worker.fail(error)
+
+    def _hold(self, tenure: Tenure) -> None:
+        group = self._group
+        write: Callable[..., None] = (
+            group.commit_primary if group is not None else self.cluster.commit_primary
+        )
+        try:
+            place = group.place if group is not None else None
+            holding = Holding(self.options, self.cluster, self.store, tenure, write, place)
+        except BaseException:
+            # Nothing was begun: whoever gets it next need not wait for us.
+            running = [share for share, _ in tenure.waits]
+            self.store.release(self.options.group_id, tenure.epoch, tenure.member, running=running)
+            raise
+        with self._changed:
+            self._holding = self._latest = holding
+            self._worker.begin(holding)
+            self._changed.notify_all()
+        self._tell("on_assigned", holding)
+
+    def _give_back(self, holding: Holding, running: Sequence[Share]) -> None:
+        try:
+            holding.release(running)
+        except Exception as error:  # noqa: BLE001 - then those who get them wait a little longer
+            log.warning("the shares could not be given back in the commit log: %s", error)
+
+    def _was_refused(self, why: str) -> bool:
+        """Whether the log has refused what we had; the listener is told of it."""
+        with self._changed:
+            refused, self._refused = self._refused, None
+        if refused is not None:
+            self._tell_lost(refused, why)
+        return refused is not None
+
+    def _tell_lost(self, holding: Holding, why: str) -> None:
+        log.warning("group %s: all shares are lost: %s", self.options.group_id, why)
+        self._tell("on_lost", holding)
+
+    def _let_go(self) -> Holding | None:
+        with self._changed:
+            holding, self._holding = self._holding, None
+            return holding
+
+    def _tell(self, what: str, holding: Holding) -> None:
+        if self._listener is not None:
+            try:
+                getattr(self._listener, what)(holding.key_ranges)
+            except Exception:
+                log.exception("the rebalance listener failed in %s", what)
+
+    def _raise_error(self) -> None:
+        if self._error is not None:
+            raise self._error
+
+
+def _insisted(claim: Callable[[], Epoch]) -> Epoch:
+    """A claim, made again where its answer was lost: if it counts, nobody else can give it back."""
+    for wait in _CLAIM_AGAIN:
+        try:
+            return claim()
+        except CommitLogUnavailable as error:
+            log.warning("asking for the claim again: %s", error)
+            time.sleep(wait)
+    return claim()
+
+
+def new_member_id() -> str:
+    """A name for this process in the group, told apart from every earlier one."""
+    return f"{socket.gethostname()}-{os.getpid()}-{uuid.uuid4().hex[:8]}"

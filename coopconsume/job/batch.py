@@ -1,0 +1,179 @@
+"""What a job is asked to do, and one batch of it: a Spark job and what comes back."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from coopconsume.classic import tagged
+from coopconsume.reading.source import Span, Wanted, batch_frame
+from coopconsume.task.pace import Rates
+from coopconsume.task.report import BatchSpec
+from coopconsume.task.slot import REPORT_SCHEMA, SlotRunner
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from pyspark.sql import SparkSession
+
+    from assignors import KeyRange
+    from coopconsume.job.shift import Shift
+    from coopconsume.options import Options
+    from coopconsume.plan import BatchPlan, Partition
+    from coopconsume.record import RetryPolicy
+    from coopconsume.sinks import DeadLetterSink, OutputSink
+    from coopconsume.task.report import Ordering
+
+
+@dataclass(frozen=True)
+class Work:
+    """What a job does with records, and how.
+
+    Attributes:
+        handler: A function of a `Record`, or ``module:function``.
+        concurrency: Handlers at once in a slot.
+        ordering: ``key``, ``partition`` or ``none``.
+        policy: When failed records are tried again.
+        dead_letters: Where records go that are given up; None: none is.
+        park: Whether a record that is given up holds its key back until somebody decides.
+        outputs: Where rows go that handlers return; None: they are dropped.
+        interval: Seconds between the starts of batches at least.
+        available_now: Stop once everything that was there at the start is settled.
+    """
+
+    handler: Any
+    concurrency: int
+    ordering: Ordering
+    policy: RetryPolicy
+    dead_letters: DeadLetterSink | None
+    park: bool
+    outputs: OutputSink | None
+    interval: float
+    available_now: bool
+
+    def needs_headers(self, options: Options) -> bool:
+        """Whether record headers are read: for handlers, or as dead letters are kept whole."""
+        return options.include_headers or self.dead_letters is not None
+
+    def close(self) -> None:
+        """Let go of what sinks hold open; harmless when repeated."""
+        for sink in (self.dead_letters, self.outputs):
+            if sink is not None:
+                sink.close()
+
+
+@dataclass
+class Running:
+    """A batch that Spark works on, and what its slots have told so far."""
+
+    number: int
+    plan: BatchPlan
+    waiting: set[int]
+    started: float
+    tag: str
+    shift: Shift
+    run: str = ""
+    trial: bool = False
+    streaks: Mapping[int, int] = field(default_factory=dict)
+    gates: Mapping[int, Mapping[int | None, float]] = field(default_factory=dict)
+    first_report: float | None = None
+    handled: int = 0
+    rate: float = 0.0
+    timed_out: bool = False
+    #: When Spark is to be told next to end it, on the monotonic clock; None: it may go on.
+    interrupt_at: float | None = None
+
+    @property
+    def names(self) -> list[tuple[str, int]]:
+        """(topic, partition) by the index that reports name partitions by."""
+        chosen = (self.shift.partitions[part] for part in sorted(self.plan.wanted))
+        return [(p.topic, p.partition) for p in chosen]
+
+    @property
+    def is_partly_back(self) -> bool:
+        """Whether some slots have reported and some have not."""
+        return bool(self.waiting and self.first_report)
+
+
+def run_batch(
+    spark: SparkSession,
+    options: Options,
+    work: Work,
+    running: Running,
+    partitions: Sequence[Partition],
+    slices: int,
+    slots: int,
+    send: Callable[[bytes], None] | None,
+) -> dict[int, bytes | None]:
+    """Run one batch as one Spark job; returns when its slowest slot is through.
+
+    Args:
+        spark: The session.
+        options: Of the consumer.
+        work: What to do.
+        running: The batch.
+        partitions: By their index in the run.
+        slices: Spark partitions to read in, at least.
+        slots: Of the job, which share its rate.
+        send: Takes reports as tasks end; None: they come back as rows.
+
+    Returns:
+        For each slot that Spark ran, its report if nothing has sent it.
+    """
+    plan = running.plan
+    parts = sorted(plan.wanted)
+    index = {part: i for i, part in enumerate(parts)}
+    chosen = [partitions[part] for part in parts]
+    spec = BatchSpec(
+        batch=running.number,
+        partitions=tuple((p.topic, p.partition) for p in chosen),
+        slots=plan.slots,
+        work={slot: {index[p]: w for p, w in of.items()} for slot, of in plan.work.items()},
+        ordering=work.ordering,
+        concurrency=work.concurrency,
+        batch_time=options.batch_time,
+        handler_timeout=options.handler_timeout,
+        headers=work.needs_headers(options),
+        park=work.park,
+        rates=rates_of(options, slots),
+        break_after=1 if running.trial else options.circuit_breaker or 0,
+        streaks=running.streaks,
+        gates=running.gates,
+        run=running.run,
+    )
+    spans = []
+    for read in plan.reads:
+        partition = partitions[read.part]
+        spans.append(Span(partition.topic, partition.partition, read.first, read.last))
+    wanted = [Wanted(p.topic, p.partition, plan.wanted[p.part], _slots(p, plan)) for p in chosen]
+    runner = SlotRunner(
+        spec,
+        work.handler,
+        work.policy,
+        work.outputs.schema if work.outputs else None,
+        dead_letters=work.dead_letters is not None,
+        send=send,
+    )
+    with tagged(spark, running.tag):
+        frame = batch_frame(spark, options, spans, wanted, plan.slots, slices, headers=spec.headers)
+        rows = frame.mapInArrow(runner, REPORT_SCHEMA).collect()  # type: ignore[arg-type]
+    return {row.slot: None if row.report is None else bytes(row.report) for row in rows}
+
+
+def rates_of(options: Options, slots: int) -> Rates:
+    """How many records a second one slot may start."""
+    total = options.max_records_per_second
+    return Rates(
+        None if total is None else total / slots,
+        options.max_records_per_second_per_share,
+        options.max_records_per_second_per_key,
+    )
+
+
+def _slots(partition: Partition, plan: BatchPlan) -> tuple[tuple[KeyRange, int], ...]:
+    return tuple(
+        (key_range, slot)
+        for slot in plan.slots
+        if partition.part in plan.work[slot]
+        for key_range in partition.shares[slot].ranges
+    )

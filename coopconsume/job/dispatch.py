@@ -1,0 +1,371 @@
+"""Who gets which batch, and what becomes of it: a job's slots, and the Spark jobs that fill them.
+
+A slot is in one batch at a time. Batches overlap: slots that are back get the next one while
+slower ones still run. Every method is the loop's to call; what Spark tells comes in by its queue.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import math
+import pickle
+import time
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING
+
+from commits import CommitLogUnavailable, OffsetRanges
+from coopconsume.classic import interrupt, open_mailbox
+from coopconsume.errors import HandlerFailed
+from coopconsume.group.holding import LEASE
+from coopconsume.job.batch import Running, Work, run_batch
+from coopconsume.job.breaker import Breaker
+from coopconsume.job.carried import Carried
+from coopconsume.job.crashes import Crashes
+from coopconsume.job.failures import FailuresInARow, reason
+from coopconsume.job.window import Window
+from coopconsume.plan import Limits, plan_batch
+from coopconsume.security.access import refused_by_spark
+from coopconsume.task.report import PartitionReport, SlotReport
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from pyspark.sql import SparkSession
+
+    from coopconsume.job.shift import Shift
+    from coopconsume.monitoring.progress import Meter
+    from coopconsume.options import Options
+    from coopconsume.plan import BatchPlan
+
+log = logging.getLogger(__name__)
+
+#: Batches at once of which no slot is back yet; those that wait for stragglers are not counted.
+BATCHES_AT_ONCE = 2
+_FAILED_BATCHES = 3
+#: Offsets of the one batch that finds out whether a pause may end.
+_TRIAL_OFFSETS = 200
+#: Seconds in which Spark ends the Python worker of a task that it was told to interrupt: it looks
+#: for that every 2 s (spark.python.task.killTimeout), and then gives 2 s more.
+_KILL_TIME = 5.0
+_INTERRUPT_EVERY = 1.0
+_WARN_EVERY = 10.0
+
+
+class Dispatcher:
+    """Gives slots their batches, and takes in what they report.
+
+    Args:
+        spark: The session.
+        options: Of the consumer.
+        work: What to do.
+        slots: Spark tasks side by side.
+        meter: Takes note of what happens, for progress.
+        run_id: Of this run of the job.
+        post: Has a function called in the loop.
+        counts: Whether what was done in a shift may still be committed.
+
+    Attributes:
+        running: Batches that Spark works on, by number.
+        barred: Until when, in seconds since the epoch, slots may be at work on what is lost.
+        window: How many offsets a batch has.
+        breaker: Whether batches are paused.
+    """
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        options: Options,
+        work: Work,
+        slots: int,
+        meter: Meter,
+        run_id: str,
+        post: Callable[..., None],
+        counts: Callable[[Shift], bool],
+    ) -> None:
+        self.running: dict[int, Running] = {}
+        self.barred: dict[int, float] = {}
+        self.window = Window(options, slots)
+        self.breaker = Breaker(options.circuit_breaker, options.circuit_breaker_pause)
+        self._spark = spark
+        self._options = options
+        self._work = work
+        self._slots = slots
+        self._meter = meter
+        self._run_id = run_id
+        self._post = post
+        self._counts = counts
+        self._send = open_mailbox(spark, lambda data: post(self._reported, data))
+        self._numbers = itertools.count()
+        self._busy: dict[int, int] = {}
+        self._batch_at = 0.0
+        self._warned_at = -math.inf
+        self._failures = FailuresInARow()
+        self._crashes = Crashes(work.policy.max_attempts)
+        self._carried = Carried()
+        # Every slot may be a straggler in a batch of its own.
+        self._batches = ThreadPoolExecutor(
+            slots + BATCHES_AT_ONCE, thread_name_prefix="coopconsume-batch"
+        )
+
+    @property
+    def is_partly_busy(self) -> bool:
+        """Whether some slots are at work and some are not."""
+        return bool(self._busy) and len(self._busy) < self._slots
+
+    def of(self, shift: Shift | None) -> list[Running]:
+        """Batches of a shift; those of an earlier one only keep their slots busy."""
+        return [r for r in self.running.values() if r.shift is shift]
+
+    def at_work(self, shift: Shift) -> set[int]:
+        """Slots of which batches of a shift still wait to hear."""
+        return {slot for running in self.of(shift) for slot in running.waiting}
+
+    def forget_crashes(self) -> None:
+        """A shift is over, and its partitions with it."""
+        self._crashes.forget()
+
+    def interrupt(self) -> None:
+        """Have Spark end what runs."""
+        for running in self.running.values():
+            running.interrupt_at = -math.inf
+        self.interrupt_overdue()
+
+    def give_up(self, shift: Shift) -> None:
+        """What runs does not count any more: it must be over when the life of a batch is.
+
+        A task may not even have begun: it waits for a free slot, a cold JVM, or a broker. Those
+        who get the shares wait for the life of a batch, and begin.
+        """
+        rest = max(0.0, self._options.batch_life + LEASE - _KILL_TIME)
+        for running in self.of(shift):
+            if running.waiting:
+                running.interrupt_at = time.monotonic() + rest
+
+    def interrupt_overdue(self) -> None:
+        """Have Spark end what was given up, once its time has come.
+
+        Again and again: a batch that Spark still plans has no job yet that could be interrupted.
+        """
+        now = time.monotonic()
+        for running in self.running.values():
+            if running.interrupt_at is not None and now >= running.interrupt_at:
+                running.interrupt_at = now + _INTERRUPT_EVERY
+                try:
+                    interrupt(self._spark, running.tag)
+                except Exception:
+                    log.debug("could not interrupt batch %d", running.number, exc_info=True)
+
+    def close(self) -> None:
+        """Start nothing more."""
+        self._batches.shutdown(wait=False, cancel_futures=True)
+
+    def launch(self, shift: Shift, *, stopping: bool) -> None:
+        """Give slots that are free a batch, if there is work and it is the time for it.
+
+        Raises:
+            FencedMember: The log says that the shares are not ours any more.
+        """
+        # Looked at also while slots are long at work: what is lost must not go on.
+        if self.of(shift) and not self._is_ours(shift):
+            return
+        now = time.time()
+        self.barred = {slot: at for slot, at in self.barred.items() if at > now}
+        too_soon = stopping or now - self._batch_at < self._work.interval
+        on_trial = any(r.trial for r in self.running.values())
+        if too_soon or on_trial or not self.breaker.may_start(now):
+            return
+        young = 0
+        for running in self.of(shift):
+            since, taken = running.first_report, now - running.started
+            if since is None:
+                young += 1
+            elif running.waiting and now - since < min(2.0, 0.1 + taken / 2):
+                # Slots come back one by one: wait a moment, so that most go into one batch.
+                return
+        if young >= BATCHES_AT_ONCE:
+            return
+        free = [s for s in range(self._slots) if s not in self._busy and s not in self.barred]
+        limits = Limits(self.window.offsets, self._options.max_pending)
+        if not free or not self._is_ours(shift):
+            return
+        plan = self._plan(shift, free, now, limits)
+        if plan is None:
+            return
+        trial = self.breaker.state == "trial"
+        number = next(self._numbers)
+        tag = f"coopconsume-{self._run_id}-{number}"
+        running = Running(
+            number, plan, set(plan.slots), now, tag, shift, self._run_id, trial,
+            dict(self._carried.streaks),
+        )  # fmt: skip
+        running.gates = self._carried.gates(plan.slots, running.names, time.monotonic())
+        self.running[number] = running
+        self._busy |= dict.fromkeys(plan.slots, number)
+        self._batch_at = now
+        self._meter.launched(number, plan)
+        self._batches.submit(self._run_batch, running)
+
+    def _plan(
+        self, shift: Shift, free: Sequence[int], now: float, limits: Limits
+    ) -> BatchPlan | None:
+        """The next batch; a slot whose workers keep ending gets but a part of what it could."""
+        allowed = self._crashes.confine(shift.partitions, free)
+        if self.breaker.state == "trial":
+            few = Limits(_TRIAL_OFFSETS, limits.max_pending, limits.max_ranges)
+            plans = (plan_batch(shift.partitions, [slot], now, few) for slot in free)
+            plan = next((found for found in plans if found is not None), None)
+        else:
+            plan = plan_batch(shift.partitions, free, now, limits)
+        for slot, some in allowed.items():
+            if plan is None or slot not in plan.work:
+                # Done, deleted or waiting by now: not among the suspects any more.
+                self._crashes.passed(shift.partitions, slot, some)
+        return plan
+
+    def _is_ours(self, shift: Shift) -> bool:
+        """Whether the log says that the shares are still ours; it must not be long ago."""
+        try:
+            shift.holding.check()
+        except CommitLogUnavailable as error:
+            if time.monotonic() - self._warned_at > _WARN_EVERY:
+                log.warning("no new batch for now: %s", error)
+                self._warned_at = time.monotonic()
+            return False
+        return True
+
+    def _run_batch(self, running: Running) -> None:
+        """In a thread of its own: one Spark job."""
+        slices = self._options.min_partitions or self._slots
+        try:
+            rows = run_batch(
+                self._spark, self._options, self._work, running, running.shift.partitions, slices,
+                self._slots, self._send,
+            )  # fmt: skip
+        except BaseException as error:  # noqa: BLE001 - told to the loop
+            self._post(self._batch_ended, running, {}, error)
+        else:
+            self._post(self._batch_ended, running, rows, None)
+
+    def _reported(self, data: bytes) -> None:
+        report: SlotReport = pickle.loads(data)  # noqa: S301 - from our own workers
+        running = self.running.get(report.batch)
+        if running is None or report.slot not in running.waiting:
+            return  # A second run of a task, or a batch that was given up.
+        running.waiting.discard(report.slot)
+        self._carried.closed(report.slot, report.gates, running.names, time.monotonic())
+        if not self._counts(running.shift):
+            self._busy.pop(report.slot, None)
+            return
+        now = time.time()
+        if report.unknown:
+            self._lost(running, report.slot, now)
+            return
+        running.first_report = running.first_report or now
+        running.handled += report.handled
+        running.rate += report.handled / max(report.busy, 0.001)
+        running.timed_out |= report.timed_out and not report.tripped
+        self._busy.pop(report.slot, None)
+        if report.crashed:
+            at_work = _by_part(report.suspects, sorted(running.plan.wanted))
+            charged = report.failures > 0
+            self._crashes.crashed(
+                running.shift.partitions, report.slot, _given(running, report.slot),
+                at_work if not charged else None, charged=charged,
+            )  # fmt: skip
+            self._meter.lost(report.slot)
+        else:
+            self.window.reported(report)
+        self._take_in(running, report, now)
+        if not report.crashed and self._crashes.concern(report.slot):
+            given = _given(running, report.slot)
+            self._crashes.passed(running.shift.partitions, report.slot, given)
+        self._look_for_a_pause(running, report, now)
+        self._meter.reported(report)
+        if not running.waiting:
+            self.window.completed(running)
+        if report.fatal:
+            raise HandlerFailed(report.fatal)
+
+    def _look_for_a_pause(self, running: Running, report: SlotReport, now: float) -> None:
+        breaker = self.breaker
+        if breaker.reported(report.tripped, report.handled, now, trial=running.trial):
+            words = (
+                f"paused for {breaker.until - now:.0f} s by the circuit breaker: {breaker.reason}"
+            )
+            log.warning("%s", words)
+            self._meter.message = words
+        anew = running.trial or breaker.state != "closed"
+        self._carried.failed(report.slot, report.streak, starts_anew=anew)
+        self._meter.breaker = breaker
+
+    def _take_in(self, running: Running, report: SlotReport, now: float) -> None:
+        parts = [running.shift.partitions[part] for part in sorted(running.plan.wanted)]
+        for i, outcome in report.partitions.items():
+            parts[i].reported(report.slot, outcome, now)
+        running.shift.saver.take(report, parts, now)
+
+    def _lost(self, running: Running, slot: int, now: float) -> None:
+        """A slot's outcome is not known: its work waits until the batch's life is surely over."""
+        self._busy.pop(slot, None)
+        self.barred[slot] = now + self._options.batch_life
+        for part in running.plan.work[slot]:
+            running.shift.partitions[part].unknown(slot)
+        self._meter.lost(slot)
+        given = _given(running, slot)
+        self._crashes.crashed(running.shift.partitions, slot, given, None, charged=False)
+
+    def _batch_ended(
+        self, running: Running, rows: Mapping[int, bytes | None], error: BaseException | None
+    ) -> None:
+        for data in rows.values():
+            if data is not None:
+                self._reported(data)
+        for slot in sorted(running.waiting):
+            running.waiting.discard(slot)
+            if not self._counts(running.shift):
+                self._busy.pop(slot, None)
+            elif error is None and slot not in rows:
+                # Spark found the slot's rows to be none and ran no task for it.
+                self._reported_nothing(running, slot)
+            else:
+                self._lost(running, slot, time.time())
+        del self.running[running.number]
+        if error is None:
+            self._failures.succeeded()
+        elif self._counts(running.shift):
+            self._batch_failed(running, error)
+        self._meter.batch_ended(running.number, time.time() - running.started)
+
+    def _reported_nothing(self, running: Running, slot: int) -> None:
+        parts = sorted(running.plan.wanted)
+        seen = {parts.index(part): PartitionReport() for part in running.plan.work[slot]}
+        self._busy.pop(slot, None)
+        report = SlotReport(running.number, slot, partitions=seen)
+        self._take_in(running, report, time.time())
+
+    def _batch_failed(self, running: Running, error: BaseException) -> None:
+        refused = refused_by_spark(error, self._options.kafka)
+        if refused is not None:
+            raise refused from error
+        text = reason(error)
+        log.warning("batch %d failed, its slots are planned again: %s", running.number, text)
+        handled = running.handled > 0
+        failures = self._failures.failed(running.started, time.time(), handled=handled)
+        self._meter.failed(text)
+        running.shift.look_at_starts_soon()  # Perhaps records were deleted under it.
+        if failures >= _FAILED_BATCHES:
+            raise error
+
+
+def _given(running: Running, slot: int) -> dict[int, OffsetRanges]:
+    """What a slot might start in a batch, by partition."""
+    return {part: OffsetRanges(work.ranges) for part, work in running.plan.work[slot].items()}
+
+
+def _by_part(at_work: Sequence[tuple[int, int]], parts: Sequence[int]) -> dict[int, OffsetRanges]:
+    """Records at work, named by the partitions' index in their batch, by partition."""
+    found: dict[int, list[int]] = {}
+    for i, offset in at_work:
+        found.setdefault(parts[i], []).append(offset)
+    return {part: OffsetRanges.from_offsets(offsets) for part, offsets in found.items()}

@@ -1,0 +1,373 @@
+"""The loop of a job: plan, run batches on Spark, settle what slots report, commit.
+
+One thread decides. Everything else (Spark jobs, commits, users) puts events in its queue:
+
+    Spark task ends ── report ─┐
+    Spark job ends ─── ended ──┼──> loop: settle ──> plan the next batch for slots that are free
+    commit answered ── saved ──┤              └────> commit what came in, one commit at a time
+    user ───────────── stop ───┘
+
+A slot is in one batch at a time and gets its next work as soon as it has reported, while slower
+ones still run; so one stuck key costs its slot and nothing else.
+
+In a group the shares come and go: a *shift* is the work under one epoch. Before shares move the
+loop drains: it starts nothing more, commits what comes back, and gives up what does not in time.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import queue
+import threading
+import time
+import uuid
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from commits import FencedMember
+from coopconsume.errors import (
+    BrokerUnreachable,
+    DataLoss,
+    TopicNotFound,
+    TopicReplaced,
+)
+from coopconsume.job.dispatch import Dispatcher
+from coopconsume.job.shift import Held, Shift
+from coopconsume.plan.crowding import LimitWatch
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from pyspark.sql import SparkSession
+
+    from assignors import Share
+    from coopconsume.group.holding import Holding, TopicPartition
+    from coopconsume.group.membership import Membership
+    from coopconsume.job.batch import Work
+    from coopconsume.monitoring.progress import Meter
+    from coopconsume.plan import Partition
+
+log = logging.getLogger(__name__)
+
+_IDLE_WAIT = 0.2
+#: Seconds for the last commit before shares are handed over.
+_LAST_COMMIT = 10.0
+
+
+@dataclass
+class _HandOver:
+    """The group wants our shares back."""
+
+    until: float
+    done: threading.Event = field(default_factory=threading.Event)
+    running: Sequence[Share] = ()
+    is_late: bool = False
+
+
+class Job:
+    """A running job: the loop's thread and what it knows.
+
+    Args:
+        spark: The session.
+        membership: What is owned, and the way to commit it.
+        work: What to do.
+        slots: Spark tasks side by side.
+        meter: Takes note of what happens, for progress.
+    """
+
+    def __init__(
+        self, spark: SparkSession, membership: Membership, work: Work, slots: int, meter: Meter
+    ) -> None:
+        self._spark = spark
+        self._membership = membership
+        self._options = membership.options
+        self._work = work
+        self._slots = slots
+        self._meter = meter
+        self._events: queue.Queue[Callable[[], None]] = queue.Queue()
+        run_id = uuid.uuid4().hex[:12]
+        self._commit_ids = (f"{run_id}-{number}" for number in itertools.count())
+        self._dispatcher = Dispatcher(
+            spark, self._options, work, slots, meter, run_id, self._post, self._counts
+        )
+        self._shift: Shift | None = None
+        self._unbegun: Holding | None = None
+        self._held: list[Held] = []
+        self._ends: dict[TopicPartition, int] = {}
+        self._hand_over: _HandOver | None = None
+        self._limits = LimitWatch(self._options.batch_time)
+        self._stopping = False
+        self._waiters: list[tuple[dict[TopicPartition, int], threading.Event]] = []
+        self.error: BaseException | None = None
+        self.ended = threading.Event()
+        self._thread = threading.Thread(target=self._main, name="coopconsume-loop", daemon=True)
+
+    # -- for the user's thread
+
+    def start(self) -> None:
+        """Begin; returns at once."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Let what is in flight end, commit it, and leave; returns when that is done."""
+        self._post(self._stop)
+        self.ended.wait()
+        self._thread.join()
+
+    def abort(self) -> None:
+        """Leave at once: running tasks are interrupted, what they did is not committed."""
+        self._post(self._abort)
+        self.ended.wait(10.0)
+
+    @property
+    def batches_running(self) -> int:
+        """Batches that Spark works on now."""
+        return len(self._dispatcher.running)
+
+    @property
+    def partitions(self) -> list[Partition]:
+        """What is known of the partitions owned now; empty between a group's epochs."""
+        shift = self._shift
+        return shift.partitions if shift is not None else []
+
+    def wait_for_available(self) -> None:
+        """Wait until everything that is in the topics now is done and committed."""
+        done = threading.Event()
+        holding = self._membership.wait_for_holding()
+        ends = holding.cluster.ends(holding.owned) if holding else {}
+        self._post(self._waiters.append, (ends, done))
+        while not done.wait(0.1) and not self.ended.is_set():
+            pass
+
+    # -- the membership's worker, from its threads
+
+    def begin(self, holding: Holding) -> None:
+        """Work on this from now on."""
+        self._post(self._begin, holding)
+
+    def drain(self, timeout: float) -> Sequence[Share]:
+        """Start nothing more, let what runs end within some seconds, and commit it.
+
+        Returns:
+            The parts that are still being worked on.
+        """
+        hand_over = _HandOver(time.monotonic() + timeout)
+        self._post(self._drain, hand_over)
+        while not hand_over.done.wait(0.1) and not self.ended.is_set():
+            pass
+        return hand_over.running
+
+    def drop(self) -> None:
+        """Stop working: it belongs to others."""
+        self._post(self._drop)
+
+    def fail(self, error: BaseException) -> None:
+        """Stop for good."""
+        self._post(self._fail, error)
+
+    # -- the loop
+
+    def _post(self, call: Callable[..., None], *args: Any) -> None:
+        self._events.put(lambda: call(*args))
+
+    def _main(self) -> None:
+        try:
+            self._membership.attach(self)
+            while not self._finished():
+                try:
+                    self._turn()
+                except FencedMember as error:
+                    # Others have our shares. A member of a group joins again as a new one.
+                    handing_over = self._hand_over is not None
+                    if not self._membership.fenced(str(error), handing_over=handing_over):
+                        raise
+                    self._drop()
+                except (TopicNotFound, TopicReplaced, DataLoss) as error:
+                    # The next assignment is without the topic, with the new one, or from where the
+                    # log was cut.
+                    if self._options.fail_on_data_loss or not self._membership.fenced(str(error)):
+                        raise
+                    self._drop()
+        except BaseException as error:
+            self.error = error
+            log.debug("the loop ended", exc_info=True)
+        finally:
+            self._close()
+
+    def _turn(self) -> None:
+        if self._unbegun is not None:
+            holding, self._unbegun = self._unbegun, None
+            self._begin(holding)
+        self._dispatcher.interrupt_overdue()
+        shift = self._shift
+        if shift is not None:
+            shift.refresh_ends()
+            shift.look_for_holes()
+            self._watch_limits(shift)
+            late = self._hand_over is not None and self._hand_over.is_late
+            more_to_come = not late and any(r.is_partly_back for r in self._dispatcher.of(shift))
+            shift.saver.save(more_to_come=more_to_come)
+            self._meter.idle(shift.partitions)
+            if self._hand_over is not None:
+                self._hand_back(shift, self._hand_over)
+            else:
+                self._dispatcher.launch(shift, stopping=self._stopping)
+        self._take_events(self._patience())
+
+    def _watch_limits(self, shift: Shift) -> None:
+        for partition in shift.partitions:
+            partition.stand(time.time())
+        now = time.monotonic()
+        for words in self._limits.look(shift.partitions, now):
+            log.warning("%s", words)
+        why = self._limits.ask(shift.partitions, shift.saver.held, now)
+        if why is not None and self._hand_over is None:
+            self._membership.rebalance(why)
+
+    def _counts(self, shift: Shift) -> bool:
+        """Whether what was done in a shift may still be committed."""
+        late = self._hand_over is not None and self._hand_over.is_late
+        return shift is self._shift and not late
+
+    def _begin(self, holding: Holding) -> None:
+        self._end_shift(take_along=True)
+        if self._membership.holding is not holding:
+            return  # Given back before it was begun.
+        try:
+            self._shift = Shift(
+                self._spark, holding, self._work, self._slots, self._meter, self._commit_ids,
+                self._ends, self._post,
+            )  # fmt: skip
+        except BrokerUnreachable as error:
+            log.warning("%s; trying again", error)
+            self._unbegun = holding
+            return
+        self._take_along(self._shift)
+        self._meter.joined(holding.epoch.number)
+        window = self._dispatcher.window
+        if holding.owned and not window.has_begun:
+            window.begin(holding.cluster.record_bytes(holding.owned))
+
+    def _drain(self, hand_over: _HandOver) -> None:
+        if self._shift is None:
+            hand_over.done.set()
+        else:
+            self._hand_over = hand_over
+
+    def _hand_back(self, shift: Shift, hand_over: _HandOver) -> None:
+        """Nothing new starts; what comes in is committed until all is back, or it is too late."""
+        out = self._dispatcher.at_work(shift)
+        if out and not hand_over.is_late and time.monotonic() < hand_over.until:
+            return
+        if not hand_over.is_late:
+            hand_over.is_late = True  # From here on reports are not taken any more.
+            hand_over.running = shift.parts_of(out | set(self._dispatcher.barred))
+            if out:
+                self._dispatcher.give_up(shift)
+                log.warning(
+                    "slots %s were not through within drainTimeout: their new owners wait for a "
+                    "batch life, and do again what these do not commit any more", sorted(out)
+                )  # fmt: skip
+        if shift.saver.has_all_it_can or time.monotonic() > hand_over.until + _LAST_COMMIT:
+            self._end_shift(take_along=True)
+            hand_over.done.set()
+            self._hand_over = None
+
+    def _drop(self) -> None:
+        self._dispatcher.interrupt()
+        self._end_shift()
+        if self._hand_over is not None:
+            self._hand_over.done.set()
+            self._hand_over = None
+
+    def _end_shift(self, *, well: bool = False, take_along: bool = False) -> None:
+        shift, self._shift = self._shift, None
+        self._dispatcher.forget_crashes()
+        if shift is not None:
+            shift.end(well=well)
+            self._held += shift.held()
+        if not take_along:
+            self._forget_held()
+
+    def _take_along(self, shift: Shift) -> None:
+        """What is done and did not fit into the log stays done where its keys stay ours."""
+        self._held = [held for held in self._held if not shift.take_along(held)]
+        self._forget_held()
+
+    def _forget_held(self) -> None:
+        left = sum(len(held.offsets) for held in self._held)
+        self._held = []
+        if left:
+            log.warning(
+                "%d offsets that are done could not be committed, as their partitions have "
+                "maxNumRanges ranges: they will be done again", left
+            )  # fmt: skip
+
+    def _fail(self, error: BaseException) -> None:
+        raise error
+
+    def _take_events(self, timeout: float) -> None:
+        try:
+            event = self._events.get(timeout=timeout)
+            while True:
+                event()
+                event = self._events.get_nowait()
+        except queue.Empty:
+            pass
+
+    def _patience(self) -> float:
+        now = time.time()
+        waits = [_IDLE_WAIT]
+        waits += [due - now for p in self.partitions if (due := p.next_due()) is not None]
+        waits += [at - now for at in self._dispatcher.barred.values()]
+        breaker = self._dispatcher.breaker
+        if breaker.state == "open":
+            waits = [max(0.0, breaker.until - now), _IDLE_WAIT]
+        if self._hand_over or self._dispatcher.is_partly_busy:
+            waits.append(0.05)
+        if self._shift is not None and self._shift.saver.due is not None:
+            waits.append(self._shift.saver.due - now)
+        return max(0.02, min(waits))
+
+    def _finished(self) -> bool:
+        shift = self._shift
+        if shift is None or self._hand_over is not None:
+            return self._stopping and self._hand_over is None
+        for ends, event in list(self._waiters):
+            if not shift.holding.has_unpublished and all(
+                p.is_settled(ends.get((p.topic, p.partition), 0)) for p in shift.partitions
+            ):
+                event.set()
+                self._waiters.remove((ends, event))
+        saved = shift.saver.has_all_it_can if self._stopping else shift.saver.has_all
+        if self._dispatcher.of(shift) or not saved:
+            return False
+        drained = not self._dispatcher.barred and all(p.is_drained for p in shift.partitions)
+        return self._stopping or (self._work.available_now and drained)
+
+    def _stop(self) -> None:
+        self._stopping = True
+
+    def _abort(self) -> None:
+        self._dispatcher.interrupt()
+        raise InterruptedError("the job was told to leave at once")
+
+    def _close(self) -> None:
+        self._dispatcher.interrupt()
+        self._dispatcher.close()
+        hand_over, shift = self._hand_over, self._shift
+        if shift is not None:
+            # Aborted, or failed: Spark was told to end them, and may need a while for it.
+            out = self._dispatcher.at_work(shift)
+            left = shift.parts_of(out | set(self._dispatcher.barred))
+            shift.holding.left_running(left)
+            if hand_over is not None and not hand_over.is_late:
+                hand_over.running = left
+        self._end_shift(well=self.error is None)
+        self._work.close()
+        self._membership.detach()
+        self._meter.ended(self.error)
+        self.ended.set()
+        for _, event in self._waiters:
+            event.set()

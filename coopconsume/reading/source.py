@@ -1,0 +1,302 @@
+"""DataFrames over explicit offsets of Kafka: what a batch reads, and what ``poll`` returns."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from commits import OffsetRanges
+from coopconsume.reading.hashing import (
+    deal_hash_column,
+    in_ranges,
+    key_hash_column,
+    slot_column,
+    task_numbers,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+
+    from pyspark.sql import Column, DataFrame, SparkSession
+
+    from assignors import KeyRange
+    from coopconsume.options import Options
+
+
+_FETCH = "kafka.max.partition.fetch.bytes"
+_GROUP = "kafka.group.id"
+#: Offsets of a short span, and reads in a batch from which on they are read in another way.
+_SHORT = 300
+_STREWN = 3
+
+
+@dataclass(frozen=True)
+class Span:
+    """Offsets ``first`` to ``last``, both included, of one partition."""
+
+    topic: str
+    partition: int
+    first: int
+    last: int
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """Which rows of one partition are wanted, and by which slot.
+
+    Attributes:
+        offsets: The offsets wanted by anybody.
+        slots: Key ranges with the number of the slot they belong to; disjoint.
+    """
+
+    topic: str
+    partition: int
+    offsets: OffsetRanges
+    slots: tuple[tuple[KeyRange, int], ...]
+
+
+def read_spans(
+    spark: SparkSession,
+    options: Options,
+    spans: Sequence[Span],
+    slices: int,
+    *,
+    headers: bool = False,
+) -> DataFrame:
+    """Kafka's records of some spans of offsets, in the columns of Spark's source.
+
+    ``failOnDataLoss`` is always true here: with false the source skips lost records and those that
+    cannot be seen yet alike. The user's own setting is applied before a span is planned.
+    """
+    frames = []
+    total = max(1, sum(span.last - span.first + 1 for span in spans))
+    for layer in _layers(spans):
+        size = sum(span.last - span.first + 1 for span in layer)
+        fetching = options.source_options()
+        if is_short(layer[0]) and len(spans) >= _STREWN:
+            fetching[_FETCH] = "1"
+            # Spark keeps consumers by group and partition, and takes no two settings for one. As
+            # they only read what they are told, no right on a group is needed.
+            fetching[_GROUP] = f"{fetching[_GROUP]}-short-reads"
+        reader = (
+            spark.read.format("kafka")
+            .options(**fetching)
+            .option("assign", _json(layer, lambda _: None))
+            .option("startingOffsets", _json(layer, lambda span: span.first))
+            .option("endingOffsets", _json(layer, lambda span: span.last + 1))
+            .option("failOnDataLoss", "true")
+            .option("includeHeaders", str(headers).lower())
+            .option("minPartitions", str(max(1, round(slices * size / total))))
+        )
+        frames.append(reader.load())
+    frame = frames[0]
+    for other in frames[1:]:
+        frame = frame.unionAll(other)
+    return frame
+
+
+def is_short(span: Span) -> bool:
+    """Whether a span, where there are several, is better read a batch of records at a time.
+
+    A broker answers with whole batches of records, at least one, and the client asks for more
+    before it knows that it needs none. So a short read asks for little: it costs two batches, not
+    twice what suits a long read.
+    """
+    return span.last - span.first < _SHORT
+
+
+def _layers(spans: Sequence[Span]) -> list[list[Span]]:
+    short = [span for span in spans if is_short(span)]
+    return _in_layers([s for s in spans if not is_short(s)]) + _in_layers(short)
+
+
+def _in_layers(spans: Sequence[Span]) -> list[list[Span]]:
+    # Spark's source takes one span a partition: the n-th ones go together.
+    layers: list[list[Span]] = []
+    seen: dict[tuple[str, int], int] = {}
+    for span in spans:
+        n = seen.get((span.topic, span.partition), 0)
+        seen[span.topic, span.partition] = n + 1
+        if n == len(layers):
+            layers.append([])
+        layers[n].append(span)
+    return layers
+
+
+def _json(spans: Iterable[Span], value: object) -> str:
+    offsets: dict[str, dict[str, int]] = {}
+    for span in spans:
+        number = value(span)  # type: ignore[operator]
+        offsets.setdefault(span.topic, {})[str(span.partition)] = number
+    if all(number is None for ps in offsets.values() for number in ps.values()):
+        return json.dumps({topic: sorted(map(int, ps)) for topic, ps in offsets.items()})
+    return json.dumps(offsets)
+
+
+def _by_partition(wanted: Sequence[Wanted], columns: Sequence[Column], otherwise: Column) -> Column:
+    """A column that depends on the row's partition; plain where there is only one."""
+    from pyspark.sql import functions as F  # noqa: N812
+
+    if len(wanted) == 1:
+        return columns[0]
+    topics = {w.topic for w in wanted}
+    result = otherwise
+    for w, column in zip(wanted, columns, strict=True):
+        here = F.col("partition") == F.lit(w.partition)
+        if len(topics) > 1:
+            here = here & (F.col("topic") == F.lit(w.topic))
+        result = F.when(here, column).otherwise(result)
+    return result
+
+
+def _by_part(columns: Sequence[Column]) -> Column:
+    """A column that depends on the column ``part``."""
+    from pyspark.sql import functions as F  # noqa: N812
+
+    result = columns[-1]
+    for i, column in reversed(list(enumerate(columns[:-1]))):
+        result = F.when(F.col("part") == F.lit(i), column).otherwise(result)
+    return result
+
+
+def _task_column(
+    wanted: Sequence[Wanted],
+    tasks: Sequence[int],
+    deal: Column,
+    by_partition: Callable[[Sequence[Column]], Column],
+) -> Column:
+    """The number that `task_numbers` sends to a row's slot; null where no slot wants it."""
+    numbers = task_numbers(len(tasks))
+    number_of = {slot: numbers[i] for i, slot in enumerate(tasks)}
+
+    def task(w: Wanted) -> Column:
+        return slot_column(deal, [(r, number_of.get(slot)) for r, slot in w.slots])
+
+    if all(w.slots == wanted[0].slots for w in wanted):
+        return task(wanted[0])
+    return by_partition([task(w) for w in wanted])
+
+
+def _kept(frame: DataFrame, wanted: Sequence[Wanted]) -> DataFrame:
+    """Rows at offsets that are wanted, where not all that are read are."""
+    from pyspark.sql import functions as F  # noqa: N812
+
+    if all(w.offsets.range_count <= 1 for w in wanted):
+        return frame
+    kept = [in_ranges(F.col("offset"), w.offsets) for w in wanted]
+    return frame.where(_by_partition(wanted, kept, F.lit(False)))
+
+
+def batch_frame(
+    spark: SparkSession,
+    options: Options,
+    spans: Sequence[Span],
+    wanted: Sequence[Wanted],
+    tasks: Sequence[int],
+    slices: int,
+    *,
+    headers: bool,
+) -> DataFrame:
+    """The rows of a batch, one Spark partition a slot, ascending offsets within each partition.
+
+    Columns: ``part`` (index into ``wanted``; only where that is more than one), ``offset``,
+    ``key_hash`` (of the offset where there is no key), ``key``, ``value``, ``timestamp`` in
+    milliseconds and, if asked for, ``headers``. Nothing else is shuffled, and nothing is done with
+    a row after the sort: for cheap handlers, that is what a record costs.
+
+    Args:
+        spark: The session.
+        options: Of the consumer.
+        spans: What is read.
+        wanted: Which rows of it, by partition.
+        tasks: The slots, by the index of the task they get.
+        slices: Spark partitions that the read is cut in, at least.
+        headers: Whether record headers are asked for.
+    """
+    from pyspark.sql import functions as F  # noqa: N812
+
+    columns = [
+        F.col("offset"), deal_hash_column(F.col("key"), F.col("offset")).alias("key_hash"),
+        F.col("key"), F.col("value"), F.unix_millis("timestamp").alias("timestamp"),
+    ]  # fmt: skip
+    if headers:
+        # Before each row Spark asks how large its Arrow batch is, and then Arrow goes through all
+        # lists since the last that was not null: with null headers that is all there are.
+        none = F.array().cast("array<struct<key: string, value: binary>>")
+        columns.append(F.coalesce(F.col("headers"), none).alias("headers"))
+    order = [F.col("offset")]
+    if len(wanted) > 1:
+        part = _by_partition(
+            wanted, [F.lit(i) for i in range(len(wanted))], F.lit(None).cast("int")
+        )
+        columns.insert(0, part.alias("part"))
+        # Partitions are worked on side by side, each by how far it is through its window.
+        through = [
+            (F.col("offset") - F.lit(first)) / F.lit(float(last - first + 1))
+            for w in wanted
+            for first, last in [(w.offsets.first or 0, w.offsets.last or 0)]
+        ]
+        order = [_by_part(through), F.col("part"), F.col("offset")]
+    frame = _kept(read_spans(spark, options, spans, slices, headers=headers), wanted)
+    task = _task_column(wanted, tasks, F.col("key_hash"), _by_part)
+    return (
+        frame.select(*columns)
+        .where(task.isNotNull())
+        .repartition(len(tasks), task)
+        .sortWithinPartitions(*order)
+    )
+
+
+def poll_frame(
+    spark: SparkSession,
+    options: Options,
+    spans: Sequence[Span],
+    wanted: Sequence[Wanted],
+    tasks: Sequence[int],
+    slices: int,
+    choose: Mapping[tuple[str, int], Callable[[Column, Column], Column]],
+) -> DataFrame:
+    """What ``poll`` returns: the columns of Spark's Kafka source and ``key_hash``.
+
+    The offsets are fixed, so every action sees the same rows. Rows of a key are in one Spark
+    partition, in the order of their offsets.
+    """
+    from pyspark.sql import functions as F  # noqa: N812
+
+    frame = read_spans(spark, options, spans, slices, headers=options.include_headers)
+    names = frame.columns
+    deal = deal_hash_column(F.col("key"), F.col("offset"))
+    if choose:
+        chosen = [
+            choose[at](deal, F.col("offset")) if at in choose else F.lit(True)
+            for at in [(w.topic, w.partition) for w in wanted]
+        ]
+        frame = frame.where(_by_partition(wanted, chosen, F.lit(False)))
+    nothing = F.lit(None).cast("int")
+    task = _task_column(wanted, tasks, deal, lambda each: _by_partition(wanted, each, nothing))
+    return (
+        _kept(frame, wanted)
+        .select("*", key_hash_column(F.col("key")).alias("key_hash"), task.alias("_task"))
+        .where(F.col("_task").isNotNull())
+        .repartition(len(tasks), F.col("_task"))
+        .sortWithinPartitions("topic", "partition", "offset")
+        .select(*names, "key_hash")
+    )
+
+
+def empty_poll_frame(spark: SparkSession, options: Options) -> DataFrame:
+    """What ``poll`` returns when there is nothing: the same columns, and no rows."""
+    headers = "headers array<struct<key: string, value: binary>>, "
+    return spark.createDataFrame(
+        [],
+        "key binary, value binary, topic string, partition int, offset bigint, "
+        "timestamp timestamp, timestampType int, "
+        f"{headers if options.include_headers else ''}key_hash bigint",
+    )
+
+
+def present_offsets(spark: SparkSession, options: Options, span: Span, slices: int) -> OffsetRanges:
+    """The offsets of a span at which there is a record, whoever it belongs to."""
+    frame = read_spans(spark, options, [span], slices).select("offset")
+    return OffsetRanges.from_offsets(frame.toArrow().column("offset").to_numpy())

@@ -1,0 +1,280 @@
+"""What became of the rows of one slot, and how a handler's answer is settled. Task-side code."""
+
+from __future__ import annotations
+
+import math
+import os
+import traceback
+from bisect import bisect_right
+from inspect import iscoroutine
+from itertools import repeat
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from coopconsume.record import Record, Reject, Retry, RetryPolicy
+from coopconsume.task.report import DeadLetter, Failure, PartitionReport, SlotReport, pack_offsets
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+
+    from coopconsume.task.report import BatchSpec, PartitionWork
+
+    Headers = tuple[tuple[str, bytes | None], ...]
+
+_ERROR_CHARS = 500
+_TRACE_CHARS = 8_000
+_HEADERS = 6  # index of the column, where there is one
+
+
+def as_answer(answer: Any) -> Any:
+    """What a handler returned, with several rows gathered while it is still the handler's call."""
+    if answer is None or isinstance(answer, dict | BaseException):
+        return answer
+    if iscoroutine(answer):
+        answer.close()
+        raise TypeError("the handler returned a coroutine: define it by async def")
+    return list(answer)
+
+
+class WorkerEnded(Exception):
+    """What stands for the answer of a handler that took its worker with it."""
+
+
+class Row(NamedTuple):
+    """A row of the batch before it becomes a `Record`."""
+
+    part: int
+    offset: int
+    key_hash: int
+    key: bytes | None
+    value: bytes | None
+    timestamp: int
+    headers: Headers
+
+
+class Ledger:
+    """What became of the rows of one slot, and how an answer is settled."""
+
+    def __init__(
+        self,
+        spec: BatchSpec,
+        slot: int,
+        policy: RetryPolicy,
+        output_schema: pa.Schema | None,
+        *,
+        dead_letters: bool,
+    ) -> None:
+        self.spec = spec
+        self.policy = policy
+        self.output_schema = output_schema
+        self.dead_letters = dead_letters
+        self.work: Mapping[int, PartitionWork] = spec.work[slot]
+        self.report = SlotReport(batch=spec.batch, slot=slot, pid=os.getpid())
+        self.parts = {p: PartitionReport() for p in self.work}
+        self.blocked: dict[int, set[int]] = {p: set(w.blocked) for p, w in self.work.items()}
+        self.done: dict[int, list[pa.Array]] = {p: [] for p in self.work}
+        self.retried = any(w.attempts for w in self.work.values())
+        #: Which answer it is that comes next; kept up where answers are failures, and at the end.
+        self.number = 0
+        self._failed_at = 0
+        self._streak = spec.streaks.get(slot, 0)
+        self.rows: list[dict[str, Any]] = []
+        self.row_origins: list[tuple[int, int]] = []
+        #: Takes over a record that is to be tried again within this batch; tells whether it does.
+        self.again: Callable[[Row, Failure], bool] = lambda _row, _failure: False
+
+    def lane(self, row: Row) -> int:
+        """What is handled strictly one after another with this row, unique in its partition."""
+        ordering = self.spec.ordering
+        return row.key_hash if ordering == "key" else 0 if ordering == "partition" else ~row.offset
+
+    def is_blocked(self, row: Row) -> bool:
+        """Whether an earlier record of its lane is in its way."""
+        blocked = self.blocked[row.part]
+        return bool(
+            blocked
+            and self.lane(row) in blocked
+            and row.offset not in self.work[row.part].tries
+        )  # fmt: skip
+
+    def attempt(self, part: int, offset: int) -> int:
+        """Number of the attempt that a handler call now would be."""
+        return self.work[part].attempts.get(offset, 0) + 1
+
+    def is_spent(self, attempt: int) -> bool:
+        """Whether a record has had all its attempts before; the last one ended with its worker."""
+        most = self.policy.max_attempts
+        return most is not None and attempt > most
+
+    @property
+    def has_spent(self) -> bool:
+        """Whether there may be such records among the slot's."""
+        return any(self.is_spent(n + 1) for w in self.work.values() for n in w.attempts.values())
+
+    def give_up_spent(self, row: Row, record: Record) -> bool:
+        """Settle a record that has had all its attempts, without another call; as `answer`."""
+        spent = record._replace(attempt=record.attempt - 1)
+        error = WorkerEnded("its worker ended with its last attempt")
+        return self._failed(row, spent, error, called=False)
+
+    def block(self, row: Row) -> None:
+        """The row waits behind an earlier one of its lane."""
+        self.parts[row.part].blocked.append((row.offset, row.key_hash))
+
+    def answer(self, row: Row, record: Record, answer: Any) -> bool:
+        """Settle what a handler returned or raised; False if the record is not done."""
+        if isinstance(answer, BaseException):
+            return self._failed(row, record, answer)
+        if self.output_schema is not None:
+            rows = [answer] if isinstance(answer, dict) else answer
+            self.rows += rows
+            self.row_origins += [(row.part, row.offset)] * len(rows)
+        return True
+
+    def _failed(
+        self, row: Row, record: Record, error: BaseException, *, called: bool = True
+    ) -> bool:
+        self.report.failures += 1
+        attempt = record.attempt
+        text = (
+            str(error) if isinstance(error, Retry | Reject) else f"{type(error).__name__}: {error}"
+        )
+        text = text[:_ERROR_CHARS]
+        if called and not isinstance(error, Retry | Reject):
+            self._count_in_a_row(text, again=attempt > self.attempt(row.part, row.offset))
+        if isinstance(error, Reject) and not self.dead_letters:
+            where = f"{record.topic}-{record.partition}@{record.offset}"
+            self.report.fatal = (
+                f"the handler rejected {where} ({text}) but no dead_letter table is given: "
+                "give foreach(dead_letter=…), or raise Retry"
+            )
+        elif isinstance(error, Reject) or self.policy.gives_up(attempt, error):
+            trace = "".join(traceback.format_exception(error))[-_TRACE_CHARS:]
+            letter = DeadLetter(*record[:7], attempt, text, trace)
+            self.report.dead.append(letter)
+            return not self.spec.park or self._wait(row, attempt, math.inf, text)
+        delay = error.after if isinstance(error, Retry) else None
+        wait = self.policy.delay(attempt) if delay is None else delay
+        return self._wait(row, attempt, wait, text)
+
+    def _wait(self, row: Row, attempt: int, wait: float, text: str) -> bool:
+        failure = Failure(row.offset, row.key_hash, row.key, attempt, wait, text)
+        if not self.again(row, failure):
+            self.leave(row, failure)
+        return False
+
+    def leave(self, row: Row, failure: Failure) -> None:
+        """A failed record is for a later batch, and so is what comes behind it in its lane."""
+        self.parts[row.part].failed.append(failure)
+        if self.spec.ordering != "none":
+            self.blocked[row.part].add(self.lane(row))
+
+    def _count_in_a_row(self, text: str, *, again: bool) -> None:
+        if self.number == self._failed_at:
+            return  # Of the same call.
+        before = self._streak if self.number == self._failed_at + 1 else 0
+        # One record that fails again and again within a batch is one failure.
+        self._streak = max(1, before + (not again))
+        self._failed_at = self.number
+        if 0 < self.spec.break_after <= self._streak:
+            self.report.tripped = text
+
+    def charge(
+        self, batch: pa.RecordBatch, culprits: set[tuple[int, int]], *, overdue: bool
+    ) -> None:
+        """Count a failed attempt against those rows of a batch that ended their worker."""
+        self.number = 1  # A worker ends once, however many rows it had at work.
+        parts, offsets = batch.column(0).to_pylist(), batch.column(1).to_pylist()
+        for i, at in enumerate(zip(parts, offsets, strict=True)):
+            if at not in culprits:
+                continue
+            columns: list[Any] = [batch.column(n)[i].as_py() for n in range(_HEADERS)]
+            row = Row._make([*columns, next(iter(headers_of(batch.slice(i, 1))))])
+            record = Record(
+                *self.spec.partitions[row.part], row.offset, row.key, row.value, row.timestamp,
+                row.headers, self.attempt(row.part, row.offset),
+            )  # fmt: skip
+            what = "did not end in time" if overdue else "died with it"
+            if self.is_blocked(row):
+                self.block(row)  # Of several of a lane that were at work at once, the first.
+            elif self._failed(
+                row, record, WorkerEnded(f"its worker was ended: the handler {what}")
+            ):
+                self.done[row.part].append(pa.array([row.offset], pa.int64()))
+
+    def unlooked(self, part: int, offset: int) -> None:
+        """Nothing of this partition from ``offset`` on has been looked at, unless named."""
+        report = self.parts[part]
+        report.resume = offset if report.resume is None else min(report.resume, offset)
+
+    def close(self) -> SlotReport:
+        """The report, ready to be sent."""
+        for part, report in self.parts.items():
+            chunks = self.done[part]
+            if chunks:
+                offsets = pa.concat_arrays(chunks)
+                ascending = offsets.take(pc.sort_indices(offsets)) if len(chunks) > 1 else offsets
+                report.done = pack_offsets(ascending)
+        self.report.partitions = self.parts
+        self.report.streak = self._streak if self.number == self._failed_at else 0
+        if self.rows:
+            self.report.outputs = self._encode_rows()
+        return self.report
+
+    def _encode_rows(self) -> bytes | None:
+        assert self.output_schema is not None
+        try:
+            table = pa.Table.from_pylist(self.rows, schema=self.output_schema)
+        except (pa.ArrowException, TypeError, AttributeError, ValueError) as error:
+            self.report.fatal = f"{self._misfit()} does not fit the output schema: {error}"
+            return None
+        parts, offsets = zip(*self.row_origins, strict=True)
+        table = table.append_column("_part", pa.array(parts, pa.int32()))
+        table = table.append_column("_offset", pa.array(offsets, pa.int64()))
+        sink = pa.BufferOutputStream()
+        with pa.ipc.new_stream(sink, table.schema) as writer:
+            writer.write_table(table)
+        return sink.getvalue().to_pybytes()  # type: ignore[no-any-return]
+
+    def _misfit(self) -> str:
+        for (part, offset), row in zip(self.row_origins, self.rows, strict=True):
+            try:
+                pa.Table.from_pylist([row], schema=self.output_schema)
+            except (pa.ArrowException, TypeError, AttributeError, ValueError):
+                topic, number = self.spec.partitions[part]
+                return f"the row {row!r} that the handler returned for {topic}-{number}@{offset}"
+        return "a row that the handler returned"
+
+
+def _all_wanted(parts: pa.Array, offsets: pa.Array, work: Mapping[int, PartitionWork]) -> bool:
+    if len(work) != 1:
+        return False
+    ((part, wanted),) = work.items()
+    if len(wanted.ranges) != 1:
+        return False
+    (first, last), span = wanted.ranges[0], pc.min_max(offsets).as_py()
+    inside: bool = first <= span["min"] and span["max"] <= last
+    return inside and bool(pc.all(pc.equal(parts, part)).as_py())
+
+
+def wanted_rows(batch: pa.RecordBatch, work: Mapping[int, PartitionWork]) -> pa.RecordBatch:
+    """The rows that this slot may start."""
+    parts, offsets = batch.column(0), batch.column(1)
+    if _all_wanted(parts, offsets, work):
+        return batch
+    starts = {p: [first for first, _ in w.ranges] for p, w in work.items()}
+    keep = []
+    for p, offset in zip(parts.to_pylist(), offsets.to_pylist(), strict=True):
+        at = bisect_right(starts[p], offset) - 1 if p in starts else -1
+        keep.append(at >= 0 and offset <= work[p].ranges[at][1])
+    return batch if all(keep) else batch.filter(pa.array(keep))
+
+
+def headers_of(batch: pa.RecordBatch) -> Iterable[Headers]:
+    """The record headers of each row; none where the batch does not carry them."""
+    if batch.num_columns <= _HEADERS:
+        return repeat((), batch.num_rows)
+    lists = batch.column(_HEADERS).to_pylist()
+    return [tuple((h["key"], h["value"]) for h in headers or ()) for headers in lists]

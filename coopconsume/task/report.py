@@ -1,0 +1,204 @@
+"""What a batch tells its slots, and what a slot tells the driver. Task-side code.
+
+Everything here is small and picklable: plain numbers, strings and bytes. Offsets travel as
+differences of neighbours in the narrowest integer that holds them, compressed.
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Literal
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from coopconsume.task.pace import Rates
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+Ordering = Literal["key", "partition", "none"]
+
+
+@dataclass(frozen=True)
+class PartitionWork:
+    """What one slot may start of one partition in one batch.
+
+    Attributes:
+        ranges: Offsets it may start, as ascending (first, last) pairs; others are not its own.
+        attempts: Failures so far of the offsets that failed before.
+        blocked: Key hashes whose earlier record is still pending: nothing of them may start.
+        tries: Offsets that may start all the same: the pending records themselves.
+    """
+
+    ranges: tuple[tuple[int, int], ...]
+    attempts: Mapping[int, int] = field(default_factory=dict)
+    blocked: frozenset[int] = frozenset()
+    tries: frozenset[int] = frozenset()
+
+
+@dataclass(frozen=True)
+class BatchSpec:
+    """One batch, as every task of its Spark job gets it.
+
+    Attributes:
+        batch: Number of the batch in this run.
+        partitions: (topic, partition) by the index that the rows carry.
+        slots: Slot number by the index of the Spark task.
+        work: For each slot, its work by index of the partition.
+        ordering: What is handled strictly one after another.
+        concurrency: Handlers that run side by side in a slot.
+        batch_time: Seconds, from the first record, after which no handler starts.
+        handler_timeout: Seconds that running handlers get beyond ``batch_time``; then the worker
+            ends itself, so that a batch has an end that the driver can rely on.
+        headers: Whether rows carry record headers.
+        park: Whether a record that is given up holds its key back until somebody decides.
+        rates: Records a second that may start.
+        break_after: Failures in a row after which nothing more starts; 0: it goes on.
+        streaks: Failures in a row with which slots ended their batch before; none: 0.
+        gates: For slots, `SlotReport.gates` of their batch before, less the time since.
+        run: Tells this run of a job from all others; empty: what was at work is not kept for a
+            second attempt of the task.
+    """
+
+    batch: int
+    partitions: tuple[tuple[str, int], ...]
+    slots: tuple[int, ...]
+    work: Mapping[int, Mapping[int, PartitionWork]]
+    ordering: Ordering
+    concurrency: int
+    batch_time: float
+    handler_timeout: float
+    headers: bool
+    park: bool = False
+    rates: Rates = field(default_factory=Rates)
+    break_after: int = 0
+    streaks: Mapping[int, int] = field(default_factory=dict)
+    gates: Mapping[int, Mapping[int | None, float]] = field(default_factory=dict)
+    run: str = ""
+
+
+@dataclass(frozen=True)
+class Failure:
+    """A record that is to be tried again ``delay`` seconds from now; its key is for people.
+
+    With an infinite ``delay`` it is parked: it was given up, and its key waits for a decision.
+    """
+
+    offset: int
+    key_hash: int
+    key: bytes | None
+    attempts: int
+    delay: float
+    error: str
+
+
+@dataclass(frozen=True)
+class DeadLetter:
+    """A record that was given up, whole, with why."""
+
+    topic: str
+    partition: int
+    offset: int
+    key: bytes | None
+    value: bytes | None
+    timestamp: int
+    headers: tuple[tuple[str, bytes | None], ...]
+    attempts: int
+    reason: str
+    trace: str
+
+
+@dataclass
+class PartitionReport:
+    """What became of one partition's records in one slot and batch.
+
+    Attributes:
+        done: Offsets that are settled, dead letters included (`pack_offsets`).
+        resume: First offset that was not looked at; everything wanted from there on is untouched
+            unless named elsewhere. None: all was looked at.
+        failed: Records to try again.
+        blocked: (offset, key hash) of records that wait behind a failed one of their key.
+    """
+
+    done: bytes = b""
+    resume: int | None = None
+    failed: list[Failure] = field(default_factory=list)
+    blocked: list[tuple[int, int]] = field(default_factory=list)
+
+
+@dataclass
+class SlotReport:
+    """All a slot has to say of its part of a batch.
+
+    Attributes:
+        unknown: This is a second run of a Spark task: nothing was started, and what the first run
+            did is not known. ``crashed``: it is known that its worker has ended, and nothing of it
+            counts. ``suspects``: (index of the partition, offset) of the records that were at work
+            then and may have ended it; those that certainly did are among the failures.
+        outputs: Rows that handlers returned, as an Arrow IPC stream with the columns ``_part`` and
+            ``_offset`` added; None without rows.
+        handled: Handler calls made. ``failures``: those that did not succeed.
+        value_bytes: Bytes of key and value of the rows read.
+        started, ended: Wall clock seconds of the first and after the last handler; 0 without any.
+        busy: Seconds spent between both.
+        timed_out: The time box closed before the rows were through.
+        tripped: The last of so many failures in a row that nothing more was started; else empty.
+        streak: Failures in a row with which it ended, those of batches before included.
+        gates: Seconds until more may start of a partition, by its index; None: in the slot.
+        fatal: Why the job cannot go on, for the person who runs it; empty: it can.
+    """
+
+    batch: int
+    slot: int
+    unknown: bool = False
+    crashed: bool = False
+    suspects: list[tuple[int, int]] = field(default_factory=list)
+    partitions: dict[int, PartitionReport] = field(default_factory=dict)
+    dead: list[DeadLetter] = field(default_factory=list)
+    outputs: bytes | None = None
+    rows: int = 0
+    handled: int = 0
+    failures: int = 0
+    value_bytes: int = 0
+    started: float = 0.0
+    ended: float = 0.0
+    busy: float = 0.0
+    timed_out: bool = False
+    tripped: str = ""
+    streak: int = 0
+    gates: dict[int | None, float] = field(default_factory=dict)
+    fatal: str = ""
+    pid: int = 0
+
+
+_HEAD = struct.Struct("<bqq")
+_STEPS = {1: pa.uint8(), 2: pa.uint16(), 4: pa.uint32(), 8: pa.uint64()}
+
+
+def pack_offsets(offsets: pa.Array) -> bytes:
+    """Ascending int64 offsets as bytes: the first, and compressed steps to the next."""
+    if len(offsets) == 0:
+        return b""
+    steps = pc.subtract(offsets[1:], offsets[:-1])
+    widest = pc.max(steps).as_py() or 0
+    width = next(w for w in _STEPS if widest < 1 << 8 * w)
+    narrow = steps.cast(_STEPS[width])
+    start, size = narrow.offset * width, len(narrow) * width
+    body = memoryview(narrow.buffers()[1] or b"")[start : start + size]
+    packed: bytes = pa.compress(body, codec="lz4", asbytes=True) if size else b""
+    return _HEAD.pack(width, offsets[0].as_py(), size) + packed
+
+
+def unpack_offsets(data: bytes) -> pa.Array:
+    """The inverse of `pack_offsets`: an int64 array."""
+    if not data:
+        return pa.array([], pa.int64())
+    width, first, size = _HEAD.unpack_from(data)
+    offsets = pa.array([first], pa.int64())
+    if not size:
+        return offsets
+    body = pa.decompress(data[_HEAD.size :], decompressed_size=size, codec="lz4")
+    steps = pa.Array.from_buffers(_STEPS[width], size // width, [None, body])
+    return pc.cumulative_sum(pa.concat_arrays([offsets, steps.cast(pa.int64())]))
