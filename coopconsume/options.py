@@ -332,6 +332,9 @@ class Options:
         """
         keep_out_of_logs()
         tuned = {
+            # What a batch reads is there. A consumer asks for more ahead, and where that is the
+            # end of the log, its next read would wait for the answer.
+            "fetch.max.wait.ms": "10",
             "max.poll.records": "10000",
             "max.partition.fetch.bytes": str(8 << 20),
             "fetch.max.bytes": str(64 << 20),

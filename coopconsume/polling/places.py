@@ -13,13 +13,13 @@ from commits import OffsetRanges
 from commits.offsets import MAX_OFFSET
 from coopconsume.plan import cluster, covering, reach_of
 from coopconsume.polling.held import Held
-from coopconsume.reading.hashing import in_ranges
+from coopconsume.reading.hashing import in_ranges_sql
 from coopconsume.reading.source import Span, Wanted, empty_poll_frame, poll_frame
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from pyspark.sql import Column, DataFrame, SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
     from assignors import KeyRange, Share
     from coopconsume.group.holding import Holding, Owned, TopicPartition
@@ -201,7 +201,8 @@ def next_window(
     return found
 
 
-Choose = dict["TopicPartition", "Callable[[Column, Column], Column]"]
+#: By partition, SQL of which rows are wanted, from SQL of the hash that they are dealt by.
+Choose = dict["TopicPartition", "Callable[[str], str]"]
 
 
 def next_rows(
@@ -245,7 +246,7 @@ def window_frame(
     owned: Mapping[TopicPartition, Owned],
     found: Mapping[TopicPartition, OffsetRanges],
     slots: int,
-    choose: Mapping[TopicPartition, Callable[[Column, Column], Column]] | None = None,
+    choose: Mapping[TopicPartition, Callable[[str], str]] | None = None,
 ) -> DataFrame:
     """The records at some offsets, as `poll` returns them.
 
@@ -255,8 +256,8 @@ def window_frame(
         owned: The partitions.
         found: The offsets by partition; without any the frame has no rows.
         slots: Spark partitions of the frame.
-        choose: Of a partition, which of its rows are wanted, by the hash they are dealt by and
-            their offset; without, all.
+        choose: Of a partition, SQL of which of its rows are wanted, by SQL of the hash that they
+            are dealt by; without, all.
     """
     if not found:
         return empty_poll_frame(spark, options)
@@ -270,21 +271,18 @@ def window_frame(
     return poll_frame(spark, options, spans, wanted, tasks, slices, choose or {})
 
 
-def without(keys: frozenset[int]) -> Callable[[Column, Column], Column]:
-    """Which rows are not of some keys, by their hashes."""
-    return lambda key_hash, _: ~key_hash.isin(sorted(keys))
+def without(keys: frozenset[int]) -> Callable[[str], str]:
+    """SQL of which rows are not of some keys, by their hashes."""
+    listed = ", ".join(f"{key}L" for key in sorted(keys))
+    return lambda key_hash: f"{key_hash} NOT IN ({listed})"
 
 
-def only(keys: Mapping[int, OffsetRanges]) -> Callable[[Column, Column], Column]:
-    """Which rows are of some keys, each at its own offsets."""
-
-    def choose(key_hash: Column, offset: Column) -> Column:
-        of_keys = [
-            (key_hash == key) & in_ranges(offset, ranges) for key, ranges in sorted(keys.items())
-        ]
-        return functools.reduce(operator.or_, of_keys)
-
-    return choose
+def only(keys: Mapping[int, OffsetRanges]) -> Callable[[str], str]:
+    """SQL of which rows are of some keys, each at its own offsets."""
+    of_keys = [(key, in_ranges_sql(ranges)) for key, ranges in sorted(keys.items())]
+    return lambda key_hash: " OR ".join(
+        f"({key_hash} = {key}L AND {at_its_own})" for key, at_its_own in of_keys
+    )
 
 
 def _dealt(ranges: Iterable[KeyRange], tasks: int) -> tuple[tuple[KeyRange, int], ...]:

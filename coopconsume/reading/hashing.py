@@ -1,4 +1,7 @@
-"""Key hashes, key ranges and slots as Spark SQL expressions; and Kafka's own hash of keys.
+"""Key hashes, key ranges and slots as Spark SQL; and Kafka's own hash of keys.
+
+Texts, and no columns: each call that makes a part of a column is a round trip to the JVM, and a
+batch's columns were hundreds of them.
 
 ``xxhash64`` of Spark SQL equals `assignors.key_hash` of Python. Which Spark task a row goes to is
 ``repartition``'s own Murmur3 of the expression it is given: so each slot gets a number whose hash
@@ -17,8 +20,6 @@ from assignors import MAX_KEY_HASH
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from pyspark.sql import Column
-
     from assignors import KeyRange
     from commits import OffsetRanges
 
@@ -34,19 +35,15 @@ def default_partition(key: bytes, partitions: int) -> int:
     return int(murmur2(key) & _POSITIVE) % partitions
 
 
-def key_hash_column(key: Column) -> Column:
-    """`assignors.key_hash` of a binary column; null for a null key."""
-    from pyspark.sql import functions as F  # noqa: N812
-
-    return F.when(key.isNotNull(), F.xxhash64(key).bitwiseAND(F.lit(MAX_KEY_HASH)))
+def key_hash_sql() -> str:
+    """`assignors.key_hash` of the column ``key``; null for a null key."""
+    return f"CASE WHEN key IS NOT NULL THEN xxhash64(key) & {MAX_KEY_HASH}L END"
 
 
-def deal_hash_column(key: Column, offset: Column) -> Column:
+def deal_hash_sql() -> str:
     """The place of a record in the hash space: its key's hash or, without a key, its offset's."""
-    from pyspark.sql import functions as F  # noqa: N812
-
-    hashed = F.when(key.isNotNull(), F.xxhash64(key)).otherwise(F.xxhash64(offset.cast("bigint")))
-    return hashed.bitwiseAND(F.lit(MAX_KEY_HASH))
+    hashed = "CASE WHEN key IS NOT NULL THEN xxhash64(key) ELSE xxhash64(offset) END"
+    return f"({hashed} & {MAX_KEY_HASH}L)"
 
 
 def task_of(number: int, tasks: int) -> int:
@@ -75,16 +72,13 @@ def task_numbers(tasks: int) -> tuple[int, ...]:
     return tuple(found[task] for task in range(tasks))
 
 
-def slot_column(deal_hash: Column, ranges: Sequence[tuple[KeyRange, int | None]]) -> Column:
+def slot_sql(deal_hash: str, ranges: Sequence[tuple[KeyRange, int | None]]) -> str:
     """The value that goes with the range a hash lies in; null where none does.
 
     Args:
         deal_hash: The hashes.
         ranges: Disjoint key ranges, each with its value.
     """
-    from pyspark.sql import functions as F  # noqa: N812
-
-    nothing = F.lit(None).cast("int")
     pieces: list[tuple[int, int | None]] = []
     at = 0
     for key_range, value in sorted(ranges, key=lambda piece: piece[0]):
@@ -95,36 +89,31 @@ def slot_column(deal_hash: Column, ranges: Sequence[tuple[KeyRange, int | None]]
     if at <= MAX_KEY_HASH:
         pieces.append((MAX_KEY_HASH, None))
 
-    def search(low: int, high: int) -> Column:
+    def search(low: int, high: int) -> str:
         if low == high:
             value = pieces[low][1]
-            return nothing if value is None else F.lit(value)
+            return "CAST(NULL AS INT)" if value is None else str(value)
         middle = (low + high) // 2
-        return F.when(deal_hash <= F.lit(pieces[middle][0]), search(low, middle)).otherwise(
-            search(middle + 1, high)
-        )
+        below, above = search(low, middle), search(middle + 1, high)
+        return f"CASE WHEN {deal_hash} <= {pieces[middle][0]}L THEN {below} ELSE {above} END"
 
     return search(0, len(pieces) - 1)
 
 
-def in_ranges(offset: Column, ranges: OffsetRanges) -> Column:
-    """Whether an offset is in the set."""
-    from pyspark.sql import functions as F  # noqa: N812
-
+def in_ranges_sql(ranges: OffsetRanges) -> str:
+    """Whether the column ``offset`` is in the set."""
     pairs = ranges.pairs()
     if len(pairs) <= _COMPARED:
-        found = F.lit(False)
-        for first, last in pairs:
-            found = found | offset.between(F.lit(first), F.lit(last))
-        return found
+        each = [f"offset BETWEEN {first}L AND {last}L" for first, last in pairs]
+        return f"({' OR '.join(each) or 'false'})"
     # Too many to compare: a literal bit set of 64-bit words, folded once by Spark.
     base, last = pairs[0][0], pairs[-1][1]
     offsets = ranges.offsets() - base
     bits = np.zeros((int(offsets[-1]) // 64 + 1) * 64, np.uint8)
     bits[offsets] = 1
     words = np.packbits(bits, bitorder="little").view("<i8")
-    array = F.split(F.lit(",".join(map(str, words.tolist()))), ",").cast("array<bigint>")
-    at = offset - F.lit(base)
-    word = F.try_element_at(array, (F.shiftright(at, 6) + 1).cast("int"))
-    inside = offset.between(F.lit(base), F.lit(last))
-    return inside & (F.getbit(word, at.bitwiseAND(F.lit(63)).cast("int")) == F.lit(1))
+    array = f"CAST(split('{','.join(map(str, words.tolist()))}', ',') AS ARRAY<BIGINT>)"
+    at = f"(offset - {base}L)"
+    word = f"try_element_at({array}, CAST(shiftright({at}, 6) + 1 AS INT))"
+    bit = f"getbit({word}, CAST({at} & 63 AS INT))"
+    return f"(offset BETWEEN {base}L AND {last}L AND {bit} = 1)"

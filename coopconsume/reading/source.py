@@ -8,17 +8,17 @@ from typing import TYPE_CHECKING
 
 from commits import OffsetRanges
 from coopconsume.reading.hashing import (
-    deal_hash_column,
-    in_ranges,
-    key_hash_column,
-    slot_column,
+    deal_hash_sql,
+    in_ranges_sql,
+    key_hash_sql,
+    slot_sql,
     task_numbers,
 )
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
-    from pyspark.sql import Column, DataFrame, SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
     from assignors import KeyRange
     from coopconsume.options import Options
@@ -134,58 +134,44 @@ def _json(spans: Iterable[Span], value: object) -> str:
     return json.dumps(offsets)
 
 
-def _by_partition(wanted: Sequence[Wanted], columns: Sequence[Column], otherwise: Column) -> Column:
-    """A column that depends on the row's partition; plain where there is only one."""
-    from pyspark.sql import functions as F  # noqa: N812
-
+def _by_partition(wanted: Sequence[Wanted], values: Sequence[str]) -> str:
+    """SQL of a value that depends on the row's partition; plain where there is only one."""
     if len(wanted) == 1:
-        return columns[0]
-    topics = {w.topic for w in wanted}
-    result = otherwise
-    for w, column in zip(wanted, columns, strict=True):
-        here = F.col("partition") == F.lit(w.partition)
-        if len(topics) > 1:
-            here = here & (F.col("topic") == F.lit(w.topic))
-        result = F.when(here, column).otherwise(result)
-    return result
+        return values[0]
+    here = [f"partition = {w.partition}" for w in wanted]
+    if len({w.topic for w in wanted}) > 1:
+        # No letter of a topic's name needs an escape.
+        here = [f"{at} AND topic = '{w.topic}'" for at, w in zip(here, wanted, strict=True)]
+    cases = [f"WHEN {at} THEN {value}" for at, value in zip(here, values, strict=True)]
+    return f"CASE {' '.join(cases)} END"
 
 
-def _by_part(columns: Sequence[Column]) -> Column:
-    """A column that depends on the column ``part``."""
-    from pyspark.sql import functions as F  # noqa: N812
-
-    result = columns[-1]
-    for i, column in reversed(list(enumerate(columns[:-1]))):
-        result = F.when(F.col("part") == F.lit(i), column).otherwise(result)
-    return result
+def _by_part(wanted: Sequence[Wanted], values: Sequence[str]) -> str:
+    """SQL of a value that depends on the column ``part``, where there is more than one."""
+    if len(wanted) == 1:
+        return values[0]
+    cases = [f"WHEN part = {i} THEN {value}" for i, value in enumerate(values)]
+    return f"CASE {' '.join(cases)} END"
 
 
-def _task_column(
+def _task_sql(
     wanted: Sequence[Wanted],
     tasks: Sequence[int],
-    deal: Column,
-    by_partition: Callable[[Sequence[Column]], Column],
-) -> Column:
+    deal: str,
+    by: Callable[[Sequence[Wanted], Sequence[str]], str],
+) -> str:
     """The number that `task_numbers` sends to a row's slot; null where no slot wants it."""
     numbers = task_numbers(len(tasks))
     number_of = {slot: numbers[i] for i, slot in enumerate(tasks)}
-
-    def task(w: Wanted) -> Column:
-        return slot_column(deal, [(r, number_of.get(slot)) for r, slot in w.slots])
-
-    if all(w.slots == wanted[0].slots for w in wanted):
-        return task(wanted[0])
-    return by_partition([task(w) for w in wanted])
+    each = [slot_sql(deal, [(r, number_of.get(slot)) for r, slot in w.slots]) for w in wanted]
+    return each[0] if all(task == each[0] for task in each) else by(wanted, each)
 
 
 def _kept(frame: DataFrame, wanted: Sequence[Wanted]) -> DataFrame:
     """Rows at offsets that are wanted, where not all that are read are."""
-    from pyspark.sql import functions as F  # noqa: N812
-
     if all(w.offsets.range_count <= 1 for w in wanted):
         return frame
-    kept = [in_ranges(F.col("offset"), w.offsets) for w in wanted]
-    return frame.where(_by_partition(wanted, kept, F.lit(False)))
+    return frame.where(_by_partition(wanted, [in_ranges_sql(w.offsets) for w in wanted]))
 
 
 def batch_frame(
@@ -217,34 +203,31 @@ def batch_frame(
     from pyspark.sql import functions as F  # noqa: N812
 
     columns = [
-        F.col("offset"), deal_hash_column(F.col("key"), F.col("offset")).alias("key_hash"),
-        F.col("key"), F.col("value"), F.unix_millis("timestamp").alias("timestamp"),
+        "offset", f"{deal_hash_sql()} AS key_hash", "key", "value",
+        "unix_millis(timestamp) AS timestamp",
     ]  # fmt: skip
     if headers:
         # Before each row Spark asks how large its Arrow batch is, and then Arrow goes through all
         # lists since the last that was not null: with null headers that is all there are.
-        none = F.array().cast("array<struct<key: string, value: binary>>")
-        columns.append(F.coalesce(F.col("headers"), none).alias("headers"))
-    order = [F.col("offset")]
+        none = "CAST(array() AS ARRAY<STRUCT<key: STRING, value: BINARY>>)"
+        columns.append(f"coalesce(headers, {none}) AS headers")
+    order = ["offset"]
     if len(wanted) > 1:
-        part = _by_partition(
-            wanted, [F.lit(i) for i in range(len(wanted))], F.lit(None).cast("int")
-        )
-        columns.insert(0, part.alias("part"))
+        columns.insert(0, f"{_by_partition(wanted, [str(i) for i in range(len(wanted))])} AS part")
         # Partitions are worked on side by side, each by how far it is through its window.
         through = [
-            (F.col("offset") - F.lit(first)) / F.lit(float(last - first + 1))
+            f"CAST(offset - {first}L AS DOUBLE) / {last - first + 1}"
             for w in wanted
             for first, last in [(w.offsets.first or 0, w.offsets.last or 0)]
         ]
-        order = [_by_part(through), F.col("part"), F.col("offset")]
+        order = [_by_part(wanted, through), "part", "offset"]
     frame = _kept(read_spans(spark, options, spans, slices, headers=headers), wanted)
-    task = _task_column(wanted, tasks, F.col("key_hash"), _by_part)
+    task = F.expr(_task_sql(wanted, tasks, "key_hash", _by_part))
     return (
-        frame.select(*columns)
+        frame.selectExpr(*columns)
         .where(task.isNotNull())
         .repartition(len(tasks), task)
-        .sortWithinPartitions(*order)
+        .sortWithinPartitions(*map(F.expr, order))
     )
 
 
@@ -255,7 +238,7 @@ def poll_frame(
     wanted: Sequence[Wanted],
     tasks: Sequence[int],
     slices: int,
-    choose: Mapping[tuple[str, int], Callable[[Column, Column], Column]],
+    choose: Mapping[tuple[str, int], Callable[[str], str]],
 ) -> DataFrame:
     """What ``poll`` returns: the columns of Spark's Kafka source and ``key_hash``.
 
@@ -266,19 +249,17 @@ def poll_frame(
 
     frame = read_spans(spark, options, spans, slices, headers=options.include_headers)
     names = frame.columns
-    deal = deal_hash_column(F.col("key"), F.col("offset"))
     if choose:
         chosen = [
-            choose[at](deal, F.col("offset")) if at in choose else F.lit(True)
+            choose[at](deal_hash_sql()) if at in choose else "true"
             for at in [(w.topic, w.partition) for w in wanted]
         ]
-        frame = frame.where(_by_partition(wanted, chosen, F.lit(False)))
-    nothing = F.lit(None).cast("int")
-    task = _task_column(wanted, tasks, deal, lambda each: _by_partition(wanted, each, nothing))
+        frame = frame.where(_by_partition(wanted, chosen))
+    task = _task_sql(wanted, tasks, deal_hash_sql(), _by_partition)
     return (
         _kept(frame, wanted)
-        .select("*", key_hash_column(F.col("key")).alias("key_hash"), task.alias("_task"))
-        .where(F.col("_task").isNotNull())
+        .selectExpr("*", f"{key_hash_sql()} AS key_hash", f"{task} AS _task")
+        .where("_task IS NOT NULL")
         .repartition(len(tasks), F.col("_task"))
         .sortWithinPartitions("topic", "partition", "offset")
         .select(*names, "key_hash")

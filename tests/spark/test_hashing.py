@@ -12,10 +12,10 @@ from assignors import KeyRange, key_hash
 from assignors.ranges import offset_hash
 from commits import OffsetRanges
 from coopconsume.reading.hashing import (
-    deal_hash_column,
-    in_ranges,
-    key_hash_column,
-    slot_column,
+    deal_hash_sql,
+    in_ranges_sql,
+    key_hash_sql,
+    slot_sql,
     task_numbers,
 )
 
@@ -30,8 +30,8 @@ def test_key_hashes_are_the_same_in_spark_and_in_python(spark):
     frame = spark.createDataFrame(rows, "key binary, offset bigint")
     found = frame.select(
         "offset",
-        key_hash_column(F.col("key")).alias("key_hash"),
-        deal_hash_column(F.col("key"), F.col("offset")).alias("deal"),
+        F.expr(key_hash_sql()).alias("key_hash"),
+        F.expr(deal_hash_sql()).alias("deal"),
     )
     expected = spark.createDataFrame(
         [
@@ -59,8 +59,7 @@ def test_a_hash_finds_its_range(spark):
     edges = [e for p in pieces for e in (p.first, p.last)] + [random.Random(1).getrandbits(63)]
     frame = spark.createDataFrame([(e,) for e in edges], "h bigint")
     found = {
-        r.h: r.slot
-        for r in frame.select("h", slot_column(F.col("h"), ranges).alias("slot")).collect()
+        r.h: r.slot for r in frame.selectExpr("h", f"{slot_sql('h', ranges)} AS slot").collect()
     }
     for edge in edges:
         (at,) = [i for i, piece in enumerate(pieces) if piece.contains(edge)]
@@ -78,5 +77,5 @@ def test_membership_of_offsets(spark, pairs):
     else:
         wanted, around = OffsetRanges(pairs), range(60)
     frame = spark.createDataFrame([(o,) for o in around], "offset bigint")
-    found = [r.offset for r in frame.where(in_ranges(F.col("offset"), wanted)).collect()]
+    found = [r.offset for r in frame.where(in_ranges_sql(wanted)).collect()]
     assert sorted(found) == [o for o in around if o in wanted]
