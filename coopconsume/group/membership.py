@@ -267,7 +267,7 @@ class Membership:
                 self._worker.begin(self._holding)
 
     def fenced(self, why: str, *, handing_over: bool = False) -> bool:
-        """The log does not count what we do, or speaks of topics that are gone.
+        """The log does not count what we do.
 
         Args:
             why: In words.
@@ -278,14 +278,35 @@ class Membership:
         """
         if self._group is None:
             return False
-        with self._changed:
-            # The listener is told by the group's thread.
-            refused, self._holding = self._holding, None
-            self._refused = refused or self._refused
-        if refused is not None and not handing_over:
+        if self._refuse() is not None and not handing_over:
             # Without anything to hold it is about to join again already.
             self._group.rejoin(why)
         return True
+
+    def start_anew(self, why: str, running: Sequence[Share]) -> bool:
+        """The topics are not what they were when the shares were dealt.
+
+        Args:
+            why: In words.
+            running: Parts that are still being worked on; whoever gets others need not wait.
+
+        Returns:
+            Whether the member joins again; if not, it is the end.
+        """
+        if self._group is None:
+            return False
+        holding = self._refuse()
+        if holding is not None:
+            self._give_back(holding, running)
+            self._group.rejoin(why)
+        return True
+
+    def _refuse(self) -> Holding | None:
+        """Hold nothing any more; the listener is told by the group's thread."""
+        with self._changed:
+            refused, self._holding = self._holding, None
+            self._refused = refused or self._refused
+        return refused
 
     def rebalance(self, why: str) -> None:
         """Ask the group to deal its shares anew; harmless where they are claimed by hand."""

@@ -186,7 +186,10 @@ class Job:
                 except (TopicNotFound, TopicReplaced, DataLoss) as error:
                     # The next assignment is without the topic, with the new one, or from where the
                     # log was cut.
-                    if self._options.fail_on_data_loss or not self._membership.fenced(str(error)):
+                    if self._options.fail_on_data_loss:
+                        raise
+                    shift = self._shift
+                    if not self._membership.start_anew(str(error), self._left_of(shift)):
                         raise
                     self._drop()
         except BaseException as error:
@@ -262,7 +265,7 @@ class Job:
             return
         if not hand_over.is_late:
             hand_over.is_late = True  # From here on reports are not taken any more.
-            hand_over.running = shift.parts_of(out | set(self._dispatcher.barred))
+            hand_over.running = self._left_of(shift)
             if out:
                 self._dispatcher.give_up(shift)
                 log.warning(
@@ -273,6 +276,12 @@ class Job:
             self._end_shift(take_along=True)
             hand_over.done.set()
             self._hand_over = None
+
+    def _left_of(self, shift: Shift | None) -> list[Share]:
+        """The parts that slots are still at work on, or may be."""
+        if shift is None:
+            return []
+        return shift.parts_of(self._dispatcher.at_work(shift) | set(self._dispatcher.barred))
 
     def _drop(self) -> None:
         self._dispatcher.interrupt()
@@ -359,8 +368,7 @@ class Job:
         hand_over, shift = self._hand_over, self._shift
         if shift is not None:
             # Aborted, or failed: Spark was told to end them, and may need a while for it.
-            out = self._dispatcher.at_work(shift)
-            left = shift.parts_of(out | set(self._dispatcher.barred))
+            left = self._left_of(shift)
             shift.holding.left_running(left)
             if hand_over is not None and not hand_over.is_late:
                 hand_over.running = left
