@@ -13,7 +13,8 @@ import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from coopconsume.cluster.settings import (
+from coopconsume.errors import InvalidOption, MissingOption, UnknownOption
+from coopconsume.kafka_settings import (
     KNOWN_KAFKA_SETTINGS,
     MEMBER_SETTINGS,
     client_config,
@@ -21,7 +22,6 @@ from coopconsume.cluster.settings import (
     is_harmless,
     kafka_name,
 )
-from coopconsume.errors import InvalidOption, MissingOption, UnknownOption
 from coopconsume.security.secrets import keep_out_of_logs
 
 if TYPE_CHECKING:

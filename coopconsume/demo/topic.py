@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 
-from coopconsume.cluster.settings import client_config
 from coopconsume.demo.flights import flight_table
 from coopconsume.errors import BrokerUnreachable
+from coopconsume.kafka_settings import client_config
 from coopconsume.reading.hashing import default_partition
 
 if TYPE_CHECKING:

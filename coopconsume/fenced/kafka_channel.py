@@ -14,11 +14,11 @@ import time
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
-from coopconsume.cluster.settings import hurry_metadata
 from coopconsume.errors import CoopConsumeError, NotAuthorized
 from coopconsume.fenced.engine import EngineDoubt
 from coopconsume.fenced.errors import AppendRefused, EngineNotUsable
 from coopconsume.fenced.kafka_batch import extend
+from coopconsume.kafka_settings import hurry_metadata
 from coopconsume.security import access, sasl
 
 if TYPE_CHECKING:

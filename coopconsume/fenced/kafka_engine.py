@@ -6,11 +6,11 @@ import time
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, Final
 
-from coopconsume.cluster.settings import hurry_metadata
 from coopconsume.errors import NotAuthorized
 from coopconsume.fenced.engine import EngineDoubt
 from coopconsume.fenced.kafka_channel import CONNECT, REQUEST_MS, KafkaChannel, doubt_of
 from coopconsume.fenced.log import Ends
+from coopconsume.kafka_settings import hurry_metadata
 from coopconsume.security import access
 
 if TYPE_CHECKING:

@@ -6,14 +6,14 @@ import difflib
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
-from coopconsume.cluster.settings import (
+from coopconsume.errors import InvalidOption, MissingOption, UnknownOption
+from coopconsume.kafka_settings import (
     KNOWN_KAFKA_SETTINGS,
     client_config,
     complete,
     is_harmless,
     kafka_name,
 )
-from coopconsume.errors import InvalidOption, MissingOption, UnknownOption
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

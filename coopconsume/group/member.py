@@ -24,12 +24,12 @@ from kafka.structs import OffsetAndMetadata
 
 from assignors import AssignmentConflict
 from commits import CommitLogUnavailable, EpochConflict, FencedMember
-from coopconsume.cluster.settings import hurry_metadata
 from coopconsume.errors import CoopConsumeError, GroupRefused, InvalidOption
 from coopconsume.group.core import GroupCore, Rejoin, Replaced, TakeOver
 from coopconsume.group.holding import LEASE, Tenure
 from coopconsume.group.plugin import plugins
 from coopconsume.group.quirks import coordinate, keep_answers, pause, request_rejoin
+from coopconsume.kafka_settings import hurry_metadata
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence

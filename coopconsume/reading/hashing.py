@@ -1,7 +1,8 @@
 """Key hashes, key ranges and slots as Spark SQL; and Kafka's own hash of keys.
 
 Texts, and no columns: each call that makes a part of a column is a round trip to the JVM, and a
-batch's columns were hundreds of them.
+batch's columns were hundreds of them. Of the columns' names, ``offset`` alone is a word that strict
+SQL keeps for itself.
 
 ``xxhash64`` of Spark SQL equals `assignors.key_hash` of Python. Which Spark task a row goes to is
 ``repartition``'s own Murmur3 of the expression it is given: so each slot gets a number whose hash
@@ -42,7 +43,7 @@ def key_hash_sql() -> str:
 
 def deal_hash_sql() -> str:
     """The place of a record in the hash space: its key's hash or, without a key, its offset's."""
-    hashed = "CASE WHEN key IS NOT NULL THEN xxhash64(key) ELSE xxhash64(offset) END"
+    hashed = "CASE WHEN key IS NOT NULL THEN xxhash64(key) ELSE xxhash64(`offset`) END"
     return f"({hashed} & {MAX_KEY_HASH}L)"
 
 
@@ -104,7 +105,7 @@ def in_ranges_sql(ranges: OffsetRanges) -> str:
     """Whether the column ``offset`` is in the set."""
     pairs = ranges.pairs()
     if len(pairs) <= _COMPARED:
-        each = [f"offset BETWEEN {first}L AND {last}L" for first, last in pairs]
+        each = [f"`offset` BETWEEN {first}L AND {last}L" for first, last in pairs]
         return f"({' OR '.join(each) or 'false'})"
     # Too many to compare: a literal bit set of 64-bit words, folded once by Spark.
     base, last = pairs[0][0], pairs[-1][1]
@@ -113,7 +114,7 @@ def in_ranges_sql(ranges: OffsetRanges) -> str:
     bits[offsets] = 1
     words = np.packbits(bits, bitorder="little").view("<i8")
     array = f"CAST(split('{','.join(map(str, words.tolist()))}', ',') AS ARRAY<BIGINT>)"
-    at = f"(offset - {base}L)"
+    at = f"(`offset` - {base}L)"
     word = f"try_element_at({array}, CAST(shiftright({at}, 6) + 1 AS INT))"
     bit = f"getbit({word}, CAST({at} & 63 AS INT))"
-    return f"(offset BETWEEN {base}L AND {last}L AND {bit} = 1)"
+    return f"(`offset` BETWEEN {base}L AND {last}L AND {bit} = 1)"

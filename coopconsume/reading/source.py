@@ -203,7 +203,7 @@ def batch_frame(
     from pyspark.sql import functions as F  # noqa: N812
 
     columns = [
-        "offset", f"{deal_hash_sql()} AS key_hash", "key", "value",
+        "`offset`", f"{deal_hash_sql()} AS key_hash", "key", "value",
         "unix_millis(timestamp) AS timestamp",
     ]  # fmt: skip
     if headers:
@@ -211,16 +211,16 @@ def batch_frame(
         # lists since the last that was not null: with null headers that is all there are.
         none = "CAST(array() AS ARRAY<STRUCT<key: STRING, value: BINARY>>)"
         columns.append(f"coalesce(headers, {none}) AS headers")
-    order = ["offset"]
+    order = ["`offset`"]
     if len(wanted) > 1:
         columns.insert(0, f"{_by_partition(wanted, [str(i) for i in range(len(wanted))])} AS part")
         # Partitions are worked on side by side, each by how far it is through its window.
         through = [
-            f"CAST(offset - {first}L AS DOUBLE) / {last - first + 1}"
+            f"CAST(`offset` - {first}L AS DOUBLE) / {last - first + 1}"
             for w in wanted
             for first, last in [(w.offsets.first or 0, w.offsets.last or 0)]
         ]
-        order = [_by_part(wanted, through), "part", "offset"]
+        order = [_by_part(wanted, through), "part", "`offset`"]
     frame = _kept(read_spans(spark, options, spans, slices, headers=headers), wanted)
     task = F.expr(_task_sql(wanted, tasks, "key_hash", _by_part))
     return (

@@ -12,6 +12,9 @@ import org.apache.kafka.common.serialization.ByteArrayDeserializer;
 /** Handles a topic with Confluent's Parallel Consumer and prints the nanoseconds it took. */
 public final class ParallelConsumerBench {
     public static void main(String[] args) throws Exception {
+        // Not to go on alone where the benchmark is killed.
+        ProcessHandle.current().parent().ifPresent(
+            parent -> parent.onExit().thenRun(() -> Runtime.getRuntime().halt(1)));
         String servers = args[0], group = args[1], topic = args[2], work = args[3];
         long records = Long.parseLong(args[4]);
         int concurrency = Integer.parseInt(args[5]);

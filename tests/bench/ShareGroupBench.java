@@ -26,6 +26,9 @@ public final class ShareGroupBench {
     private static final String FEATURE = "share.version";
 
     public static void main(String[] args) throws Exception {
+        // Not to go on alone where the benchmark is killed.
+        ProcessHandle.current().parent().ifPresent(
+            parent -> parent.onExit().thenRun(() -> Runtime.getRuntime().halt(1)));
         String servers = args[0], group = args[1], topic = args[2], work = args[3];
         long left = Long.parseLong(args[4]), first = 0;
         var threads = Executors.newFixedThreadPool(Integer.parseInt(args[5]));

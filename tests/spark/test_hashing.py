@@ -22,12 +22,12 @@ from coopconsume.reading.hashing import (
 pytestmark = pytest.mark.spark
 
 
-def test_key_hashes_are_the_same_in_spark_and_in_python(spark):
+def test_key_hashes_are_the_same_in_spark_and_in_python(spark, strict_words):
     """Random keys of 0 to 1,000 bytes, and none."""
     dice = random.Random(7)
     keys = [None, b"", *(dice.randbytes(dice.randrange(1_001)) for _ in range(2_000))]
     rows = [(None if k is None else bytearray(k), i * 7919) for i, k in enumerate(keys)]
-    frame = spark.createDataFrame(rows, "key binary, offset bigint")
+    frame = spark.createDataFrame(rows, "key binary, `offset` bigint")
     found = frame.select(
         "offset",
         F.expr(key_hash_sql()).alias("key_hash"),
@@ -38,9 +38,18 @@ def test_key_hashes_are_the_same_in_spark_and_in_python(spark):
             (o, key_hash(k), offset_hash(o) if k is None else key_hash(k))
             for (_, o), k in zip(rows, keys, strict=True)
         ],
-        "offset bigint, key_hash bigint, deal bigint",
+        "`offset` bigint, key_hash bigint, deal bigint",
     )
     assert_df_equality(found, expected, ignore_nullable=True, ignore_row_order=True)
+
+
+@pytest.fixture
+def strict_words(spark):
+    """SQL as strict about its words as it can be."""
+    setting = "spark.sql.ansi.enforceReservedKeywords"
+    spark.conf.set(setting, "true")
+    yield
+    spark.conf.unset(setting)
 
 
 def test_every_slot_gets_its_own_spark_task(spark):
@@ -67,7 +76,7 @@ def test_a_hash_finds_its_range(spark):
 
 
 @pytest.mark.parametrize("pairs", [[], [(5, 5)], [(3, 9), (20, 40)], None])
-def test_membership_of_offsets(spark, pairs):
+def test_membership_of_offsets(spark, strict_words, pairs):
     """Few ranges are compared, many looked up in a bit set; both are exact."""
     if pairs is None:
         dice = random.Random(3)
@@ -76,6 +85,6 @@ def test_membership_of_offsets(spark, pairs):
         around = range(2**60 - 70, 2**60 + 3_100)
     else:
         wanted, around = OffsetRanges(pairs), range(60)
-    frame = spark.createDataFrame([(o,) for o in around], "offset bigint")
+    frame = spark.createDataFrame([(o,) for o in around], "`offset` bigint")
     found = [r.offset for r in frame.where(in_ranges_sql(wanted)).collect()]
     assert sorted(found) == [o for o in around if o in wanted]

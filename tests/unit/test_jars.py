@@ -96,7 +96,8 @@ def test_damaged_set_is_fetched_again(damage: str, repository: Path) -> None:
 def test_two_processes_fetch_once(repository: Path) -> None:
     """The one that comes second waits, and takes what the first has fetched."""
     body = (
-        "from coopconsume import jars; from coopconsume.local.ivy import Dependency\n"
+        "from coopconsume.local import jars\n"
+        "from coopconsume.local.ivy import Dependency\n"
         "app = Dependency('org.example', 'app', '1.0')\n"
         "print(len(jars.ensure(jars.JarSet('app', 'App', (app,), 1))))\n"
     )

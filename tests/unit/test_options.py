@@ -135,6 +135,9 @@ def test_the_same_settings_serve_both_clients():
     assert source["kafka.client.id"] == "me"
     assert source["kafka.fetch.max.bytes"] == "1000"
     assert source["kafka.isolation.level"] == "read_committed"
+    assert source["kafka.fetch.max.wait.ms"] == "10"  # What is read is there.
+    patient = Options.parse(BASE | {"kafka.fetch.max.wait.ms": "700"}).source_options()
+    assert patient["kafka.fetch.max.wait.ms"] == "700"
 
 
 @pytest.mark.parametrize(
