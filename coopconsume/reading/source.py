@@ -271,7 +271,7 @@ def empty_poll_frame(spark: SparkSession, options: Options) -> DataFrame:
     headers = "headers array<struct<key: string, value: binary>>, "
     return spark.createDataFrame(
         [],
-        "key binary, value binary, topic string, partition int, offset bigint, "
+        "key binary, value binary, topic string, partition int, `offset` bigint, "
         "timestamp timestamp, timestampType int, "
         f"{headers if options.include_headers else ''}key_hash bigint",
     )
