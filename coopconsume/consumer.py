@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 
     from assignors import KeyRange
     from commits import CommitResult, OffsetRanges, PartitionCommits
-    from coopconsume.group.holding import TopicPartition as Name
     from coopconsume.group.membership import RebalanceListener
+    from coopconsume.group.owned import TopicPartition as Name
     from coopconsume.overview import GroupOverview
     from coopconsume.polling.places import Place
     from coopconsume.query import OnDead, OutputMode

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from commits import PartitionCommits
-    from coopconsume.group.holding import TopicPartition
+    from coopconsume.group.owned import TopicPartition
 
     State = Mapping[TopicPartition, PartitionCommits]
 

@@ -20,7 +20,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
     from commits import CommitStore
-    from coopconsume.group.holding import Holding, TopicPartition
+    from coopconsume.group.holding import Holding
+    from coopconsume.group.owned import TopicPartition
     from coopconsume.plan import Waiting
 
 log = logging.getLogger(__name__)

@@ -19,7 +19,7 @@ from assignors import AssignmentConflict, KeyRange, Member, Share, coverage
 from assignors.wire import Assignment, Refusal, Subscription, read_answer
 from commits import Epoch
 from coopconsume.errors import ConsumerRangeFetchNotAccepted, GroupRefused
-from coopconsume.group.holding import Tenure
+from coopconsume.group.owned import Tenure
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence

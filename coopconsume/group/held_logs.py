@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from commits import CommitStore
     from coopconsume.cluster.client import Cluster
-    from coopconsume.group.holding import Owned, Tenure, TopicPartition
+    from coopconsume.group.owned import Owned, Tenure, TopicPartition
     from coopconsume.options import Options
 
 log = logging.getLogger(__name__)

@@ -10,112 +10,29 @@ import logging
 import math
 import threading
 import time
-from dataclasses import dataclass, field
 from itertools import islice
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
-from assignors import KeyRange, Share, coverage
 from commits import MaxIndividualCommitsReached, OffsetRanges
-from commits.offsets import MAX_OFFSET
-from coopconsume.cluster.client import primary_mark
-from coopconsume.errors import ExternalReset, OutputsNotPublished
+from coopconsume.errors import ExternalReset
 from coopconsume.group.held_logs import HeldLogs
+from coopconsume.group.owned import LEASE, Owned
+from coopconsume.group.primary import PrimaryOffsets
 from coopconsume.plan.crowding import affordable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
-    from commits import CommitResult, CommitStore, Epoch, Pending
+    from assignors import KeyRange, Share
+    from commits import CommitResult, CommitStore, Pending
     from coopconsume.cluster.client import Cluster
+    from coopconsume.group.owned import Tenure, TopicPartition
+    from coopconsume.group.primary import WritePrimary
     from coopconsume.options import Options
 
 log = logging.getLogger(__name__)
 
-TopicPartition = tuple[str, int]
-#: Seconds between writes of an unchanged primary offset, so that the broker does not expire it.
-PRIMARY_REFRESH = 60.0
-#: Seconds for which a look at the log is good enough to start another batch. A member that is not
-#: in the group any more may start one for so long, so it counts to the life of a batch.
-LEASE = 2.0
 _NAMED = 20
-
-
-class WritePrimary(Protocol):
-    """Writes offsets with their metadata to ``__consumer_offsets``."""
-
-    def __call__(self, offsets: Mapping[TopicPartition, tuple[int, str]]) -> None:
-        """Write them; any error means that they may not be there."""
-
-
-class Publishes(Protocol):
-    """Moves primary offsets in transactions, together with the outputs of what lies below them."""
-
-    topic: str
-
-    def publish(self, tp: TopicPartition, stable: int) -> bool:
-        """Publish up to a stable offset; whether it is done, or else another will do it."""
-
-    def stop(self) -> None:
-        """Publish nothing more."""
-
-
-@dataclass
-class Owned:
-    """One partition of which this member has key ranges.
-
-    Attributes:
-        ranges: The key ranges, disjoint and ascending.
-        stable: The stable offset in the commit log.
-        committed: What the log has above it.
-        pending: (offset, key hash, attempts, due in seconds since the epoch, error);
-            one that is due at infinity is parked.
-        range_count: Ranges above the stable offset in the commit log when it was last looked at.
-        max_ranges: How many it takes.
-    """
-
-    topic: str
-    partition: int
-    ranges: tuple[KeyRange, ...]
-    stable: int
-    committed: OffsetRanges
-    pending: list[tuple[int, int, int, float, str]] = field(default_factory=list)
-    range_count: int = 0
-    max_ranges: int = 1_000_000
-
-    @property
-    def is_whole(self) -> bool:
-        """Whether the ranges are the whole partition."""
-        return not coverage(self.ranges).holes
-
-    @property
-    def owns_first(self) -> bool:
-        """Whether hash 0 is ours: its owner commits holes and the primary offset."""
-        return any(key_range.contains(0) for key_range in self.ranges)
-
-    def follow(self, stable: int, committed: OffsetRanges | None = None) -> None:
-        """The commit log's stable offset is here now, or was; and this is committed, too."""
-        self.stable = max(stable, self.stable)
-        known = self.committed | committed if committed else self.committed
-        self.committed = known.clip(self.stable, MAX_OFFSET)
-
-
-@dataclass(frozen=True)
-class Tenure:
-    """Who we are and what is ours under one epoch of the commit log, or one claim.
-
-    Attributes:
-        epoch: The epoch.
-        member: Our id in it.
-        shares: What is ours.
-        topic_ids: Kafka's ids of the topics.
-        waits: Parts on which an earlier owner may still be at work, and for how many seconds.
-    """
-
-    epoch: Epoch
-    member: str
-    shares: tuple[Share, ...]
-    topic_ids: Mapping[str, str]
-    waits: tuple[tuple[Share, float], ...] = ()
 
 
 class Holding:
@@ -132,6 +49,7 @@ class Holding:
     Attributes:
         owned: What of each partition is ours.
         logs: The partitions' logs in Kafka: where they begin and end.
+        primary: The group's offsets in Kafka.
 
     Raises:
         DataLoss: Records were deleted before they were done, and ``failOnDataLoss`` is true.
@@ -157,14 +75,13 @@ class Holding:
         self.shares = tenure.shares
         self.owned: dict[TopicPartition, Owned] = {}
         self.place: Callable[[], Any] = place or (lambda: options.group_id)
-        self._write_primary = write_primary
-        self._publishing: Publishes | None = None
-        # Partitions whose primary offset moves in transactions alone, and the topic of those.
-        self._bound: dict[TopicPartition, str] = {}
-        self._primary: dict[TopicPartition, tuple[int, float]] = {}
         # A job's loop and its committing thread both read and move what is owned.
         self._lock = threading.RLock()
         self.logs = HeldLogs(options, cluster, store, tenure, self.owned, self._lock)
+        self.primary = PrimaryOffsets(
+            options.group_id, store, tenure, self.owned, self._lock, self.refresh, write_primary,
+            cluster.commit_primary,
+        )  # fmt: skip
         begun = time.monotonic()
         self._waits = [(share, begun + seconds) for share, seconds in tenure.waits]
         self._seen = begun
@@ -179,7 +96,9 @@ class Holding:
             ranges.setdefault((share.topic, share.partition), []).append(share.key_range)
         state = self.store.state(group)
         primary = self.cluster.primary()
-        self._bound = {tp: p.outputs for tp, p in primary.items() if p.outputs and tp in ranges}
+        self.primary.found(
+            {tp: p.outputs for tp, p in primary.items() if p.outputs and tp in ranges}
+        )
         fresh: dict[TopicPartition, int] = {}
         for tp in ranges:
             held = primary.get(tp)
@@ -368,109 +287,3 @@ class Holding:
                     owned.range_count = state[tp].ranges.range_count
         with self._lock:
             return {tp: owned.stable for tp, owned in self.owned.items()}
-
-    def publish_by(self, publishing: Publishes | None) -> None:
-        """Have primary offsets moved in transactions from now on, together with outputs.
-
-        Args:
-            publishing: What does so; None: nothing does, and those that outputs move stay.
-
-        Raises:
-            OutputsNotPublished: Outputs for another topic wait.
-        """
-        self._publishing = None
-        if publishing is None:
-            return
-        for tp, topic in self._bound.items():
-            if topic != publishing.topic:
-                raise OutputsNotPublished(
-                    f"topic {publishing.topic!r}",
-                    f"outputs of {tp[0]}-{tp[1]} go to {topic!r}: let that job come to its end, "
-                    "then set Kafka's offset by 'coopconsume offsets reset --to-log'",
-                )
-        self._publishing = publishing
-        self._bound = dict.fromkeys(self.owned, publishing.topic)
-
-    @property
-    def publishes(self) -> bool:
-        """Whether primary offsets move in transactions, together with outputs."""
-        return self._publishing is not None
-
-    @property
-    def has_unpublished(self) -> bool:
-        """Whether outputs below a stable offset of ours are still to be published."""
-        if self._publishing is None:
-            return False
-        with self._lock:
-            return any(
-                owned.owns_first and self._primary.get(tp, (-1, 0.0))[0] != owned.stable
-                for tp, owned in self.owned.items()
-            )
-
-    def stop_publishing(self) -> None:
-        """Leave what is not published to whoever comes next."""
-        if self._publishing is not None:
-            self._publishing.stop()
-
-    def mirror(self, *, force: bool = False) -> None:
-        """Write stable offsets that changed, or that were not written for long, to Kafka.
-
-        Where outputs are published in transactions, they move in these.
-
-        Raises:
-            OutputsNotPublished: Kafka did not take them.
-        """
-        now = time.monotonic()
-        due = {}
-        for tp, offset in self.refresh().items():
-            if not self.owned[tp].owns_first:
-                continue
-            written, at = self._primary.get(tp, (-1, 0.0))
-            if (force and not self.publishes) or written != offset or now - at > PRIMARY_REFRESH:
-                due[tp] = offset
-        if self._publishing is not None:
-            for tp, offset in due.items():
-                if self._publishing.publish(tp, offset):
-                    self._primary[tp] = (offset, now)
-            return
-        for tp in sorted(due.keys() & self._bound.keys()):
-            del due[tp]
-            if tp not in self._primary:
-                self._primary[tp] = (-1, now)
-                log.warning(
-                    "Kafka's offset of %s-%d stays: it moves with outputs to topic %s. Run the job "
-                    "that writes them, or give that up by 'coopconsume offsets reset --to-log'",
-                    *tp, self._bound[tp],
-                )  # fmt: skip
-        if due:
-            self._write_primary({tp: (offset, self._mark(tp)) for tp, offset in due.items()})
-            self._primary |= {tp: (offset, now) for tp, offset in due.items()}
-
-    def mirror_quietly(self, *, force: bool = False) -> None:
-        """Write the primary offsets, or warn: the log has them, Kafka's copy may lag."""
-        try:
-            self.mirror(force=force)
-        except Exception as error:  # noqa: BLE001 - whatever it is, the next time may do
-            log.warning("the primary offsets could not be written for now: %s", error)
-
-    def mirror_last(self) -> None:
-        """Write what could not be written as a member, once the group may be without members."""
-        behind = [
-            tp
-            for tp, owned in self.owned.items()
-            if owned.owns_first
-            and tp not in self._bound
-            and self._primary.get(tp, (-1, 0.0))[0] != owned.stable
-        ]
-        if not behind:
-            return
-        try:
-            state = self.store.state(self.options.group_id)
-            self.cluster.commit_primary(
-                {tp: (state[tp].stable_offset, self._mark(tp)) for tp in behind if tp in state}
-            )
-        except Exception:
-            log.debug("the primary offsets are left to the next owner", exc_info=True)
-
-    def _mark(self, tp: TopicPartition) -> str:
-        return primary_mark(self.topic_ids.get(tp[0], ""), self.epoch)

@@ -26,7 +26,7 @@ from assignors import AssignmentConflict
 from commits import CommitLogUnavailable, EpochConflict, FencedMember
 from coopconsume.errors import CoopConsumeError, GroupRefused, InvalidOption
 from coopconsume.group.core import GroupCore, Rejoin, Replaced, TakeOver
-from coopconsume.group.holding import LEASE, Tenure
+from coopconsume.group.owned import LEASE, Tenure
 from coopconsume.group.plugin import plugins
 from coopconsume.group.quirks import coordinate, keep_answers, pause, request_rejoin
 from coopconsume.kafka_settings import hurry_metadata

@@ -22,7 +22,8 @@ from coopconsume.errors import (
     TopicRangeFetchNotAllowed,
 )
 from coopconsume.group import GroupMember
-from coopconsume.group.holding import LEASE, Holding, Owned, Tenure, TopicPartition
+from coopconsume.group.holding import Holding
+from coopconsume.group.owned import LEASE, Owned, Tenure, TopicPartition
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -206,14 +207,14 @@ class Membership:
         try:
             holding = self._let_go()
             if holding is not None:
-                holding.mirror_quietly(force=True)
+                holding.primary.write_quietly(force=True)
                 holding.release()
         finally:
             try:
                 if group is not None:
                     group.leave()
                     if self._latest is not None:
-                        self._latest.mirror_last()
+                        self._latest.primary.write_last()
             finally:
                 self.cluster.close()
 
@@ -326,7 +327,7 @@ class Membership:
         self._tell("on_revoked", holding)
         if self._let_go() is None:
             return
-        holding.mirror_quietly(force=True)
+        holding.primary.write_quietly(force=True)
         self._give_back(holding, running)
 
     def moved_in(self, tenure: Tenure) -> None:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from commits import CommitLogUnavailable, OffsetRanges
 from coopconsume.classic import interrupt, open_mailbox
 from coopconsume.errors import HandlerFailed
-from coopconsume.group.holding import LEASE
+from coopconsume.group.owned import LEASE
 from coopconsume.job.batch import Running, Work, run_batch
 from coopconsume.job.breaker import Breaker
 from coopconsume.job.carried import Carried

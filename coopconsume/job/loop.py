@@ -42,8 +42,9 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from assignors import Share
-    from coopconsume.group.holding import Holding, TopicPartition
+    from coopconsume.group.holding import Holding
     from coopconsume.group.membership import Membership
+    from coopconsume.group.owned import TopicPartition
     from coopconsume.job.batch import Work
     from coopconsume.monitoring.progress import Meter
     from coopconsume.plan import Partition
@@ -344,7 +345,7 @@ class Job:
         if shift is None or self._hand_over is not None:
             return self._stopping and self._hand_over is None
         for ends, event in list(self._waiters):
-            if not shift.holding.has_unpublished and all(
+            if not shift.holding.primary.has_unpublished and all(
                 p.is_settled(ends.get((p.topic, p.partition), 0)) for p in shift.partitions
             ):
                 event.set()

@@ -27,7 +27,8 @@ if TYPE_CHECKING:
 
     from commits import CommitResult
     from coopconsume.dead_letters.decisions import Decision
-    from coopconsume.group.holding import Holding, TopicPartition
+    from coopconsume.group.holding import Holding
+    from coopconsume.group.owned import TopicPartition
     from coopconsume.job.batch import Work
     from coopconsume.monitoring.progress import Meter
     from coopconsume.plan import Partition, Waiting
@@ -188,7 +189,7 @@ class Saver:
         self._ids = commit_ids
         self._post = post
         self._unsaved = Unsaved()
-        self._mirror_at = -math.inf if holding.has_unpublished else time.monotonic()
+        self._mirror_at = -math.inf if holding.primary.has_unpublished else time.monotonic()
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="coopconsume-commit")
         self._again_at = 0.0
         self.is_busy = False
@@ -201,7 +202,7 @@ class Saver:
         """Whether all that came in is committed, and decisions were looked at once."""
         unsaved = any(p.unsaved or p.unsaved_holes for p in self._partitions.values())
         unlooked = self._decisions_at == -math.inf and (self._work.park or bool(self._parked()))
-        waits = self._unsaved.since or unsaved or unlooked or self._holding.has_unpublished
+        waits = self._unsaved.since or unsaved or unlooked or self._holding.primary.has_unpublished
         return not (self.is_busy or waits)
 
     @property
@@ -275,17 +276,17 @@ class Saver:
         self._run(self._commit, offsets, holes, unsaved, next(self._ids))
 
     def _mirror_every(self) -> float:
-        if self._holding.has_unpublished:
+        if self._holding.primary.has_unpublished:
             return _PUBLISH_EVERY
         return _LOOK_EVERY if self._holding.is_shared else _MIRROR_EVERY
 
     def close(self, *, well: bool) -> None:
         """Let the running commit end; if the job ended well, Kafka's offsets follow the log."""
         if not well:
-            self._holding.stop_publishing()
+            self._holding.primary.stop_publishing()
         self._thread.shutdown(wait=True)
         if well:
-            self._holding.mirror_quietly(force=True)
+            self._holding.primary.write_quietly(force=True)
 
     def _open(self) -> list[Partition]:
         return [p for p in self._partitions.values() if p.unsaved or p.unsaved_holes]
@@ -325,11 +326,11 @@ class Saver:
         self._post(self._mirrored, stable)
 
     def _write_primary(self) -> None:
-        if not self._holding.publishes:
-            self._holding.mirror_quietly()
+        if not self._holding.primary.publishes:
+            self._holding.primary.write_quietly()
             return
         try:
-            self._holding.mirror()
+            self._holding.primary.write()
         except CommitLogUnavailable as error:
             log.warning("outputs are published later: %s", error)
         except BaseException as error:  # noqa: BLE001 - told to the loop

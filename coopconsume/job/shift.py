@@ -25,7 +25,8 @@ if TYPE_CHECKING:
 
     from assignors import KeyRange
     from commits import OffsetRanges
-    from coopconsume.group.holding import Holding, TopicPartition
+    from coopconsume.group.holding import Holding
+    from coopconsume.group.owned import TopicPartition
     from coopconsume.job.batch import Work
     from coopconsume.monitoring.progress import Meter
     from coopconsume.reading.source import Span
@@ -92,7 +93,9 @@ class Shift:
         self._auditing = False
         self._audits = ThreadPoolExecutor(1, thread_name_prefix="coopconsume-audit")
         sink = work.outputs
-        holding.publish_by(sink.begin(holding) if isinstance(sink, TransactionalTopic) else None)
+        holding.primary.publish_by(
+            sink.begin(holding) if isinstance(sink, TransactionalTopic) else None
+        )
         self.partitions = self._make_partitions()
         self.saver = Saver(holding, work, self.partitions, meter, commit_ids, self._post)
         self.refresh_ends(force=True)

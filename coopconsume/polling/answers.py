@@ -22,7 +22,8 @@ if TYPE_CHECKING:
 
     from pyspark.sql import Column, DataFrame, SparkSession
 
-    from coopconsume.group.holding import Holding, TopicPartition
+    from coopconsume.group.holding import Holding
+    from coopconsume.group.owned import TopicPartition
     from coopconsume.options import Options
     from coopconsume.polling.places import Handout
     from coopconsume.sinks import DeadLetterSink

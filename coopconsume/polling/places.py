@@ -22,7 +22,8 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from assignors import KeyRange, Share
-    from coopconsume.group.holding import Holding, Owned, TopicPartition
+    from coopconsume.group.holding import Holding
+    from coopconsume.group.owned import Owned, TopicPartition
     from coopconsume.options import Options
 
 #: Offsets that one poll spans at most, over all partitions, unless maxOffsetsPerTrigger says less.

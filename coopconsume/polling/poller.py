@@ -32,8 +32,9 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
     from commits import CommitResult, OffsetRanges
-    from coopconsume.group.holding import Holding, TopicPartition
+    from coopconsume.group.holding import Holding
     from coopconsume.group.membership import Membership
+    from coopconsume.group.owned import TopicPartition
     from coopconsume.options import Options
     from coopconsume.polling.places import Place
     from coopconsume.query import OnDead
@@ -169,7 +170,7 @@ class Poller:
         except FencedMember as error:
             membership.fenced(str(error))
             raise
-        holding.mirror_quietly()
+        holding.primary.write_quietly()
         return results
 
     def retry(
@@ -207,7 +208,7 @@ class Poller:
             reject(
                 self.handout, holding, self._dead_letters, letters, hashes, next(self._commit_ids)
             )
-        holding.mirror_quietly()
+        holding.primary.write_quietly()
 
     def close(self) -> None:
         """Let go of where dead letters go."""

@@ -10,7 +10,7 @@ from coopconsume.reading.source import Span, present_offsets
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from coopconsume.group.holding import Owned, TopicPartition
+    from coopconsume.group.owned import Owned, TopicPartition
     from coopconsume.options import Options
 
 #: Offsets that are looked at for holes at a time.

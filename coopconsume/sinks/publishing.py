@@ -32,7 +32,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from coopconsume.cluster.client import Primary
-    from coopconsume.group.holding import Holding, TopicPartition
+    from coopconsume.group.holding import Holding
+    from coopconsume.group.owned import TopicPartition
     from coopconsume.sinks.producer import Message
     from coopconsume.sinks.purgatory import Chunk, Purgatory
 

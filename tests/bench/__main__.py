@@ -13,6 +13,7 @@ import click
 from tests.bench.assignors import assignors
 from tests.bench.commit import commit
 from tests.bench.cycle import cycle
+from tests.bench.empty import empty
 from tests.bench.fenced import fenced
 from tests.bench.figures import WARM_UPS
 from tests.bench.ground import prepared, surroundings
@@ -27,8 +28,8 @@ from tests.bench.throughput import throughput
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from tests.bench.figures import WARM_UPS, Report
-from tests.bench.ground import Ground
+    from tests.bench.figures import Report
+    from tests.bench.ground import Ground
 
 _BENCHMARKS: dict[str, Callable[[Ground, Callable[[str], None]], list[Report]]] = {
     "throughput": throughput,
@@ -41,6 +42,7 @@ _BENCHMARKS: dict[str, Callable[[Ground, Callable[[str], None]], list[Report]]] 
     "fenced": fenced,
     "owners": owners,
     "slots": slots,
+    "empty": empty,
     "processing": processing,
 }
 _PLACE = r"(<!-- bench:{0} -->\n).*?(<!-- end of bench:{0} -->)"

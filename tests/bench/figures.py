@@ -104,7 +104,9 @@ def take_turns(
     say: Callable[[str], None],
     warm_ups: int = WARM_UPS,
 ) -> dict[str, list[float]]:
-    """Run every side a few times for warmth, then all of them in turn.
+    """Run every side a few times for warmth, then all of them in turn, there and back again.
+
+    Every second turn goes the other way, so that no side always comes after the same one.
 
     Args:
         sides: By name, a function of the number of the turn (below 1 while warming up) that
@@ -115,7 +117,7 @@ def take_turns(
     """
     values: dict[str, list[float]] = {name: [] for name in sides}
     for turn in range(1 - warm_ups, turns + 1):
-        for name, side in sides.items():
+        for name, side in list(sides.items())[:: 1 if turn % 2 else -1]:
             value = side(turn)
             if turn > 0:
                 values[name].append(value)

@@ -5,11 +5,10 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Any, Literal
 
-from tests.bench.figures import Ratio, Report, seconds_of, take_turns
+from tests.bench.figures import Ratio, Report, take_turns
 from tests.bench.handlers import AsyncWait, Sleeper, Wait
 from tests.bench.peers import PARALLEL_CONSUMER, SHARE_GROUP, Peer, java_peers
 from tests.bench.stuck import CONCURRENCY, SLOTS, stuck_rate
-from tests.bench.throughput import empty_job, tuned_plain
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -18,7 +17,6 @@ if TYPE_CHECKING:
 
 _SLOTS = 2
 _OURS = "coopconsume"
-_PLAIN = "plain Spark, same fetch settings"
 _ASYNC = "coopconsume, async, 1,000 in flight"
 _IDEAL = "ideal"
 _NO_ORDER = (
@@ -31,34 +29,10 @@ def processing(ground: Ground, say: Callable[[str], None]) -> list[Report]:
     """The figures of processing that need jobs."""
     peers = java_peers(ground, say)
     return [
-        _empty(ground, peers, say),
         _waiting(ground, peers, say),
         *(_sleeping(ground, peers, say, name) for name in ("W1", "W3")),
         _stuck(ground, say),
     ]
-
-
-def _empty(ground: Ground, peers: list[Peer], say: Callable[[str], None]) -> Report:
-    ours, its = ground.size(4_000_000, 50_000), ground.size(200_000, 10_000)
-    ground.load("empty-ours", ours, keys=10_000, value_bytes=100)
-    ground.load("empty-its", its, keys=10_000, value_bytes=100)
-    sides: dict[str, Callable[[int], float]] = {
-        _OURS: lambda _: ours / seconds_of(lambda: empty_job(ground, "empty-ours", ours)),
-        _PLAIN: lambda _: ours / seconds_of(lambda: tuned_plain(ground, "empty-ours", ours)),
-    }
-    sides |= {p.name: _rate(p, "empty-its", its, "none", 16) for p in peers}
-    report = Report(
-        "Empty handler, one partition",
-        f"10,000 keys. Ours: {ours:,} records, in the order of each key, from making the consumer "
-        "to its end. Plain Spark reads as many, with the same fetch settings and the same call "
-        f"of each record. Peers: {its:,} records, 16 at once, from the first handler's start to "
-        "the last commit.",
-    )
-    for name, values in take_turns(sides, ground.turns, say=say).items():
-        report.add(name, values, "records/s")
-    report.ratios = [Ratio("ours / plain Spark", _OURS, _PLAIN, 0.9, "at least")]
-    _compare(report, peers, 10.0, "at least")
-    return report
 
 
 def _seconds(

@@ -88,7 +88,7 @@ def mirror(worker: Teller) -> None:
     """Write the stable offset to Kafka, and tell whether Kafka took it."""
     assert worker.holding is not None
     try:
-        worker.holding.mirror(force=True)
+        worker.holding.primary.write(force=True)
         tell("mirrored", taken=True)
     except KafkaError as error:
         tell("mirrored", taken=False, text=str(error))

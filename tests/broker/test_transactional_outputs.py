@@ -66,7 +66,7 @@ class Process:
         self.holding = found
         self.sink = TransactionalTopic(out, SCHEMA, options)
         if publishes:
-            self.holding.publish_by(self.sink.begin(self.holding))
+            self.holding.primary.publish_by(self.sink.begin(self.holding))
         self._ids = (f"run{next(self._runs)}-{i}" for i in itertools.count())
 
     def do(self, *offsets: int, rows: int = 2) -> None:
@@ -161,15 +161,15 @@ def test_rows_wait_until_the_stable_offset_passes_them(places):
     options, name, out = places
     process = Process(options, name, out)
     process.do(5, 6)
-    process.holding.mirror()
+    process.holding.primary.write()
     assert seen(options, out) == []
     process.do(0, 1, 2, 3)
-    assert process.holding.has_unpublished
-    process.holding.mirror()
-    assert not process.holding.has_unpublished
+    assert process.holding.primary.has_unpublished
+    process.holding.primary.write()
+    assert not process.holding.primary.has_unpublished
     assert seen(options, out) == rows(0, 1, 2, 3)
     process.do(4)
-    process.holding.mirror()
+    process.holding.primary.write()
     assert seen(options, out) == rows(*range(7))
     primary = process.holding.cluster.stable_primary(process.tp)
     assert primary is not None
@@ -180,7 +180,7 @@ def test_rows_wait_until_the_stable_offset_passes_them(places):
 def work(process: Process, offset: int) -> None:
     """Do a record, and publish what can be."""
     process.do(offset)
-    process.holding.mirror()
+    process.holding.primary.write()
 
 
 STEPS = [
@@ -200,30 +200,30 @@ def test_who_wakes_late_publishes_nothing(places):
     options, name, out = places
     late = Process(options, name, out)
     late.do(0)
-    late.holding.mirror()
-    (lane,) = late.holding._publishing._lanes.values()  # type: ignore[union-attr]
+    late.holding.primary.write()
+    (lane,) = late.holding.primary._publishing._lanes.values()  # type: ignore[union-attr]
     late.do(1)
     lane.channel.begin()
     lane.channel.send([Message(out, b"1", b"1.0", [(ORIGIN_HEADER, b"@1")])], 30.0)
     lane.channel.add_offsets({late.tp: (2, "")}, options.group_id, 30.0)
     heir = Process(options, name, out)
-    heir.holding.mirror()
+    heir.holding.primary.write()
     with pytest.raises(EngineDoubt):
         lane.channel.commit(30.0)
     with pytest.raises(FencedMember):
-        late.holding.mirror()
+        late.holding.primary.write()
     heir.do(2)
-    heir.holding.mirror()
+    heir.holding.primary.write()
     assert seen(options, out) == rows(0, 1, 2)
     plain = Process(options, name, out, publishes=False)
     plain.do(3)
-    plain.holding.mirror()
-    plain.holding.mirror_last()
+    plain.holding.primary.write()
+    plain.holding.primary.write_last()
     primary = plain.holding.cluster.stable_primary(plain.tp)
     assert primary is not None
     assert primary.offset == 3, "what waits is passed by no plain commit"
     with pytest.raises(OutputsNotPublished, match="--to-log"):
-        plain.holding.publish_by(Publishing(plain.holding, "other", None, list))  # type: ignore[arg-type]
+        plain.holding.primary.publish_by(Publishing(plain.holding, "other", None, list))  # type: ignore[arg-type]
     for process in (late, heir, plain):
         process.leave()
 
@@ -233,15 +233,15 @@ def test_a_record_that_the_topic_does_not_take_is_told(places, kafka):
     options, name, out = places
     process = Process(options, name, out)
     process.do(0)
-    process.holding.mirror()
+    process.holding.primary.write()
     process.do(1, rows=1)
     set_largest(options, out, 60)
     with pytest.raises(OutputsNotPublished, match=out) as refused:
-        process.holding.mirror()
+        process.holding.primary.write()
     assert refused.value.retriable
-    assert process.holding.has_unpublished
+    assert process.holding.primary.has_unpublished
     set_largest(options, out, 1_000_000)
-    process.holding.mirror()
+    process.holding.primary.write()
     assert seen(options, out) == [*rows(0), "1.0"]
     process.leave()
 
@@ -271,12 +271,12 @@ def test_a_kill_between_any_two_steps_leaves_each_row_once(places, monkeypatch):
             raise Killed
 
         process = Process(options, name, out)
-        process.holding.mirror()
+        process.holding.primary.write()
         offset = process.undone[0]
         with monkeypatch.context() as patch:
             patch.setattr(kind, step, killed)
             if step == "init":
-                process.holding.publish_by(process.sink.begin(process.holding))
+                process.holding.primary.publish_by(process.sink.begin(process.holding))
             with pytest.raises(Killed):
                 work(process, offset)
         gone.append(process)

@@ -24,7 +24,7 @@ from commits import CommitStore, CommitStoreError
 from coopconsume import Options, accept_range_fetch
 from coopconsume.cluster.client import Cluster
 from coopconsume.demo.processes import kill_tree, process_tree
-from coopconsume.group.holding import LEASE
+from coopconsume.group.owned import LEASE
 from coopconsume.history import Kill, check, read_history
 from tests.spark.support import done_book, pending_book
 

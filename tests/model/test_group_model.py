@@ -20,7 +20,7 @@ from commits.group import Answer, GroupState
 from commits.model import as_shares
 from commits.rows import Event, Part
 from coopconsume.group.core import GroupCore, Joined, Rejoin, Replaced, TakeOver
-from coopconsume.group.holding import Tenure
+from coopconsume.group.owned import Tenure
 from tests.examples import examples
 
 LEASE, BATCH = 2, 6

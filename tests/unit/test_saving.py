@@ -18,6 +18,7 @@ class Holding:
     def __init__(self, failures: list[BaseException | bool]) -> None:
         self.options = SimpleNamespace(max_num_ranges_to_commit=10)
         self.is_shared = False
+        self.primary = self
         self.publishes = True
         self.has_unpublished = True
         self.stopped = False
@@ -27,14 +28,14 @@ class Holding:
         """Nobody else moves anything."""
         return {}
 
-    def mirror(self) -> None:
+    def write(self) -> None:
         """Publish, unless it fails, or is not to be done now."""
         failure = self.failures.pop(0) if self.failures else False
         if isinstance(failure, BaseException):
             raise failure
         self.has_unpublished = failure
 
-    def mirror_quietly(self, *, force: bool = False) -> None:
+    def write_quietly(self, *, force: bool = False) -> None:
         """For the end."""
 
     def stop_publishing(self) -> None:
@@ -67,7 +68,7 @@ def test_all_is_saved_once_it_is_published(monkeypatch):
     for unpublished in (True, True, False):
         assert not made.has_all
         turn(made, said)
-        assert holding.has_unpublished is unpublished
+        assert holding.primary.has_unpublished is unpublished
     assert made.has_all
     made.close(well=True)
     assert not holding.stopped

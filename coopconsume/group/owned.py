@@ -1,0 +1,78 @@
+"""What a member owns under one epoch, as data."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from assignors import KeyRange, Share, coverage
+from commits.offsets import MAX_OFFSET
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from commits import Epoch, OffsetRanges
+
+TopicPartition = tuple[str, int]
+#: Seconds for which a look at the log is good enough to start another batch. A member that is not
+#: in the group any more may start one for so long, so it counts to the life of a batch.
+LEASE = 2.0
+
+
+@dataclass
+class Owned:
+    """One partition of which this member has key ranges.
+
+    Attributes:
+        ranges: The key ranges, disjoint and ascending.
+        stable: The stable offset in the commit log.
+        committed: What the log has above it.
+        pending: (offset, key hash, attempts, due in seconds since the epoch, error);
+            one that is due at infinity is parked.
+        range_count: Ranges above the stable offset in the commit log when it was last looked at.
+        max_ranges: How many it takes.
+    """
+
+    topic: str
+    partition: int
+    ranges: tuple[KeyRange, ...]
+    stable: int
+    committed: OffsetRanges
+    pending: list[tuple[int, int, int, float, str]] = field(default_factory=list)
+    range_count: int = 0
+    max_ranges: int = 1_000_000
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether the ranges are the whole partition."""
+        return not coverage(self.ranges).holes
+
+    @property
+    def owns_first(self) -> bool:
+        """Whether hash 0 is ours: its owner commits holes and the primary offset."""
+        return any(key_range.contains(0) for key_range in self.ranges)
+
+    def follow(self, stable: int, committed: OffsetRanges | None = None) -> None:
+        """The commit log's stable offset is here now, or was; and this is committed, too."""
+        self.stable = max(stable, self.stable)
+        known = self.committed | committed if committed else self.committed
+        self.committed = known.clip(self.stable, MAX_OFFSET)
+
+
+@dataclass(frozen=True)
+class Tenure:
+    """Who we are and what is ours under one epoch of the commit log, or one claim.
+
+    Attributes:
+        epoch: The epoch.
+        member: Our id in it.
+        shares: What is ours.
+        topic_ids: Kafka's ids of the topics.
+        waits: Parts on which an earlier owner may still be at work, and for how many seconds.
+    """
+
+    epoch: Epoch
+    member: str
+    shares: tuple[Share, ...]
+    topic_ids: Mapping[str, str]
+    waits: tuple[tuple[Share, float], ...] = ()

@@ -1,0 +1,190 @@
+"""The group's offsets in Kafka, ``__consumer_offsets``: a mirror of the commit log."""
+
+from __future__ import annotations
+
+import logging
+import time
+from typing import TYPE_CHECKING, Protocol
+
+from coopconsume.cluster.client import primary_mark
+from coopconsume.errors import OutputsNotPublished
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from contextlib import AbstractContextManager
+
+    from commits import CommitStore
+    from coopconsume.group.owned import Owned, Tenure, TopicPartition
+
+log = logging.getLogger(__name__)
+
+#: Seconds between writes of an unchanged primary offset, so that the broker does not expire it.
+PRIMARY_REFRESH = 60.0
+
+
+class WritePrimary(Protocol):
+    """Writes offsets with their metadata to ``__consumer_offsets``."""
+
+    def __call__(self, offsets: Mapping[TopicPartition, tuple[int, str]]) -> None:
+        """Write them; any error means that they may not be there."""
+
+
+class Publishes(Protocol):
+    """Moves primary offsets in transactions, together with the outputs of what lies below them."""
+
+    topic: str
+
+    def publish(self, tp: TopicPartition, stable: int) -> bool:
+        """Publish up to a stable offset; whether it is done, or else another will do it."""
+
+    def stop(self) -> None:
+        """Publish nothing more."""
+
+
+class PrimaryOffsets:
+    """Writes the stable offsets of what we own to Kafka, if hash 0 of the partition is ours.
+
+    Args:
+        group: The group's id.
+        store: The commit store.
+        tenure: Who we are and what is ours.
+        owned: What of each partition is ours.
+        lock: Is held while that changes.
+        stable: Looks up the stable offsets.
+        write: Writes primary offsets as a member.
+        write_alone: Writes them where the group may have no member.
+    """
+
+    def __init__(
+        self,
+        group: str,
+        store: CommitStore,
+        tenure: Tenure,
+        owned: Mapping[TopicPartition, Owned],
+        lock: AbstractContextManager[object],
+        stable: Callable[[], Mapping[TopicPartition, int]],
+        write: WritePrimary,
+        write_alone: WritePrimary,
+    ) -> None:
+        self._group = group
+        self._store = store
+        self._tenure = tenure
+        self._owned = owned
+        self._lock = lock
+        self._stable = stable
+        self._write = write
+        self._write_alone = write_alone
+        self._publishing: Publishes | None = None
+        # Partitions whose primary offset moves in transactions alone, and the topic of those.
+        self._bound: dict[TopicPartition, str] = {}
+        self._written: dict[TopicPartition, tuple[int, float]] = {}
+
+    def found(self, bound: Mapping[TopicPartition, str]) -> None:
+        """Partitions whose primary offset was moved in transactions, and the topic of those."""
+        self._bound = dict(bound)
+
+    def publish_by(self, publishing: Publishes | None) -> None:
+        """Have primary offsets moved in transactions from now on, together with outputs.
+
+        Args:
+            publishing: What does so; None: nothing does, and those that outputs move stay.
+
+        Raises:
+            OutputsNotPublished: Outputs for another topic wait.
+        """
+        self._publishing = None
+        if publishing is None:
+            return
+        for tp, topic in self._bound.items():
+            if topic != publishing.topic:
+                raise OutputsNotPublished(
+                    f"topic {publishing.topic!r}",
+                    f"outputs of {tp[0]}-{tp[1]} go to {topic!r}: let that job come to its end, "
+                    "then set Kafka's offset by 'coopconsume offsets reset --to-log'",
+                )
+        self._publishing = publishing
+        self._bound = dict.fromkeys(self._owned, publishing.topic)
+
+    @property
+    def publishes(self) -> bool:
+        """Whether primary offsets move in transactions, together with outputs."""
+        return self._publishing is not None
+
+    @property
+    def has_unpublished(self) -> bool:
+        """Whether outputs below a stable offset of ours are still to be published."""
+        if self._publishing is None:
+            return False
+        with self._lock:
+            return any(
+                owned.owns_first and self._written.get(tp, (-1, 0.0))[0] != owned.stable
+                for tp, owned in self._owned.items()
+            )
+
+    def stop_publishing(self) -> None:
+        """Leave what is not published to whoever comes next."""
+        if self._publishing is not None:
+            self._publishing.stop()
+
+    def write(self, *, force: bool = False) -> None:
+        """Write stable offsets that changed, or that were not written for long, to Kafka.
+
+        Where outputs are published in transactions, they move in these.
+
+        Raises:
+            OutputsNotPublished: Kafka did not take them.
+        """
+        now = time.monotonic()
+        due = {}
+        for tp, offset in self._stable().items():
+            if not self._owned[tp].owns_first:
+                continue
+            written, at = self._written.get(tp, (-1, 0.0))
+            if (force and not self.publishes) or written != offset or now - at > PRIMARY_REFRESH:
+                due[tp] = offset
+        if self._publishing is not None:
+            for tp, offset in due.items():
+                if self._publishing.publish(tp, offset):
+                    self._written[tp] = (offset, now)
+            return
+        for tp in sorted(due.keys() & self._bound.keys()):
+            del due[tp]
+            if tp not in self._written:
+                self._written[tp] = (-1, now)
+                log.warning(
+                    "Kafka's offset of %s-%d stays: it moves with outputs to topic %s. Run the job "
+                    "that writes them, or give that up by 'coopconsume offsets reset --to-log'",
+                    *tp, self._bound[tp],
+                )  # fmt: skip
+        if due:
+            self._write({tp: (offset, self._mark(tp)) for tp, offset in due.items()})
+            self._written |= {tp: (offset, now) for tp, offset in due.items()}
+
+    def write_quietly(self, *, force: bool = False) -> None:
+        """Write the primary offsets, or warn: the log has them, Kafka's copy may lag."""
+        try:
+            self.write(force=force)
+        except Exception as error:  # noqa: BLE001 - whatever it is, the next time may do
+            log.warning("the primary offsets could not be written for now: %s", error)
+
+    def write_last(self) -> None:
+        """Write what could not be written as a member, once the group may be without members."""
+        behind = [
+            tp
+            for tp, owned in self._owned.items()
+            if owned.owns_first
+            and tp not in self._bound
+            and self._written.get(tp, (-1, 0.0))[0] != owned.stable
+        ]
+        if not behind:
+            return
+        try:
+            state = self._store.state(self._group)
+            self._write_alone(
+                {tp: (state[tp].stable_offset, self._mark(tp)) for tp in behind if tp in state}
+            )
+        except Exception:
+            log.debug("the primary offsets are left to the next owner", exc_info=True)
+
+    def _mark(self, tp: TopicPartition) -> str:
+        return primary_mark(self._tenure.topic_ids.get(tp[0], ""), self._tenure.epoch)
