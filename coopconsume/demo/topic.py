@@ -13,7 +13,7 @@ import pyarrow as pa
 from coopconsume.demo.flights import flight_table
 from coopconsume.errors import BrokerUnreachable
 from coopconsume.kafka_settings import client_config
-from coopconsume.reading.hashing import default_partition
+from coopconsume.partitioner import default_partition
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping

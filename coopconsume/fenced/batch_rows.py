@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 from coopconsume.errors import InvalidOption
 from coopconsume.fenced.errors import AppendRefused
 from coopconsume.fenced.log import Entry
-from coopconsume.reading.hashing import default_partition
+from coopconsume.partitioner import default_partition
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""Key hashes, key ranges and slots as Spark SQL; and Kafka's own hash of keys.
+"""Key hashes, key ranges and slots as Spark SQL.
 
 Texts, and no columns: each call that makes a part of a column is a round trip to the JVM, and a
 batch's columns were hundreds of them. Of the columns' names, ``offset`` alone is a word that strict
@@ -24,16 +24,9 @@ if TYPE_CHECKING:
     from assignors import KeyRange
     from commits import OffsetRanges
 
-_U32, _POSITIVE = 0xFFFFFFFF, 0x7FFFFFFF
+_U32 = 0xFFFFFFFF
 #: Ranges up to this number are compared one by one; more are looked up in a bit set.
 _COMPARED = 32
-
-
-def default_partition(key: bytes, partitions: int) -> int:
-    """The partition that Kafka's producers choose for a key by default: by its murmur2."""
-    from kafka.partitioner.default import murmur2
-
-    return int(murmur2(key) & _POSITIVE) % partitions
 
 
 def key_hash_sql() -> str:
