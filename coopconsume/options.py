@@ -100,6 +100,14 @@ def _text(value: Any) -> str:
     return str(value)
 
 
+def _pattern(value: Any) -> str:
+    try:
+        re.compile(_text(value))
+    except re.error as error:
+        raise ValueError(f"give a regular expression that Python knows: {error}") from None
+    return str(value)
+
+
 def _topics(value: Any) -> tuple[str, ...]:
     names = value.split(",") if isinstance(value, str) else list(value)
     topics = tuple(dict.fromkeys(str(name).strip() for name in names))
@@ -155,8 +163,9 @@ class Option:
 
 TABLE: tuple[Option, ...] = (
     Option("subscribe", None, _topics, "Topics, separated by commas."),
-    Option("subscribePattern", None, _text,
-           "Topics by a regular expression (Python's), looked up at start."),
+    Option("subscribePattern", None, _pattern,
+           "Topics whose whole names match a regular expression (Python's); topics that are "
+           "created later are taken up."),
     Option("startingOffsets", "earliest", _starting,
            "Where a partition starts that nobody has committed: earliest, latest or JSON."),
     Option("failOnDataLoss", True, _flag,

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 import logging
-import re
 import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from coopconsume.cluster import coordinator
 from coopconsume.cluster.leaders import leader_starts
+from coopconsume.cluster.pattern import INTERNAL, TopicPattern
 from coopconsume.errors import BrokerUnreachable, MissingOption, TopicNotFound
 from coopconsume.security import access
 
@@ -130,8 +130,7 @@ class Cluster:
         if names is None:
             if pattern is None:
                 raise MissingOption("subscribe")
-            matching = re.compile(pattern)
-            names = [name for name in self.topic_names() if matching.fullmatch(name)]
+            names = list(filter(TopicPattern(pattern).match, self.topic_names()))
             if not names:
                 raise TopicNotFound(pattern, self._servers)
         wanted = list(names)
@@ -166,7 +165,7 @@ class Cluster:
     def topic_names(self) -> list[str]:
         """The names of all topics that this user may see; internal ones left out."""
         listed = self._call(self._admin.list_topics)
-        return sorted(name for name in listed if not name.startswith("__"))
+        return sorted(name for name in listed if not name.startswith(INTERNAL))
 
     def _check_rights(self, topics: Iterable[str]) -> None:
         """Find out whether the member may read some topics and commit them for its group.

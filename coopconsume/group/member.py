@@ -24,11 +24,12 @@ from kafka.structs import OffsetAndMetadata
 
 from assignors import AssignmentConflict
 from commits import CommitLogUnavailable, EpochConflict, FencedMember
+from coopconsume.cluster.pattern import TopicPattern
 from coopconsume.errors import CoopConsumeError, GroupRefused, InvalidOption
 from coopconsume.group.core import GroupCore, Rejoin, Replaced, TakeOver
 from coopconsume.group.owned import LEASE, Tenure
 from coopconsume.group.plugin import plugins
-from coopconsume.group.quirks import coordinate, keep_answers, pause, request_rejoin
+from coopconsume.group.quirks import coordinate, keep_answers, pause, request_rejoin, subscribe
 from coopconsume.kafka_settings import hurry_metadata
 
 if TYPE_CHECKING:
@@ -101,7 +102,8 @@ class GroupMember:
         )  # fmt: skip
         self._instance = options.kafka.get("group.instance.id")
         self._config = _consumer_config(options)
-        self._subscription: dict[str, Any] = {}
+        self._topics: tuple[str, ...] = ()
+        self._pattern: TopicPattern | None = None
         self._consumer: Any = None
         self._handed: tuple[str, bytes] | None = None
         self._waits_since: float | None = None
@@ -115,7 +117,8 @@ class GroupMember:
 
     def start(self, topics: Iterable[str] | None, pattern: str | None) -> None:
         """Begin to join; what comes of it reaches the tenant."""
-        self._subscription = {"pattern": pattern} if pattern else {"topics": list(topics or ())}
+        self._pattern = TopicPattern(pattern) if pattern else None
+        self._topics = () if pattern else tuple(topics or ())
         self._thread.start()
 
     def rejoin(self, why: str) -> None:
@@ -191,9 +194,9 @@ class GroupMember:
         )
         keep_answers(consumer)
         self._consumer = consumer
-        consumer.subscribe(**self._subscription, listener=_Listener(self, consumer))
+        subscribe(consumer, self._topics, self._pattern, _Listener(self, consumer))
         hurry_metadata(consumer)
-        for topic in self._subscription.get("topics", ()):
+        for topic in self._topics:
             # A leader that learns of partitions only after it has joined would rebalance at once.
             consumer.partitions_for_topic(topic)
         # Later a topic may be gone for long, and must not be asked for all the time.

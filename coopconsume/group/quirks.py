@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 import logging
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from coopconsume.cluster.pattern import TopicPattern
 
 log = logging.getLogger(__name__)
 
@@ -11,6 +16,22 @@ log = logging.getLogger(__name__)
 def request_rejoin(consumer: Any) -> None:
     """Join again with the next poll."""
     consumer._coordinator.request_rejoin()  # noqa: SLF001
+
+
+def subscribe(
+    consumer: Any, topics: Sequence[str], pattern: TopicPattern | None, listener: Any
+) -> None:
+    """Subscribe to topics, or to all topics that a pattern matches.
+
+    kafka-python compares a pattern with the beginnings of names, so it gets one that matches none,
+    and ours in its place before it looks at any topic.
+    """
+    if pattern is None:
+        consumer.subscribe(topics=topics, listener=listener)
+        return
+    consumer.subscribe(pattern=r"(?!)", listener=listener)
+    consumer._subscription.subscribed_pattern = pattern  # noqa: SLF001
+    consumer._cluster.request_update()  # noqa: SLF001
 
 
 async def pause(consumer: Any, seconds: float) -> None:

@@ -176,10 +176,10 @@ class Ground:
                 break
             for member in behind or members:
                 latest[member] = member.wait_for("begin", max(1, deadline - time.monotonic()))
-        ranges: dict[int, list[KeyRange]] = {}
+        ranges: dict[tuple[str, int], list[KeyRange]] = {}
         for begin in latest.values():
-            for _, partition, first, last in begin["shares"]:
-                ranges.setdefault(partition, []).append(KeyRange(first, last))
+            for topic, partition, first, last in begin["shares"]:
+                ranges.setdefault((topic, partition), []).append(KeyRange(first, last))
         for parts in ranges.values():
             found = coverage(parts)
             assert not found.holes

@@ -242,3 +242,21 @@ def test_plain_consumers_and_ours_are_told_apart(ground: Ground) -> None:
     plain.close()
     assert refused["error"] == "GroupRefused"
     assert "stop them and start ours" in refused["text"]
+
+
+def test_a_pattern_matches_whole_names_at_the_start_and_later(ground: Ground) -> None:
+    """Topics with a longer name stay out, whether they are there first or come later."""
+    name = ground.topic
+    ground.kafka.create_topic(f"{name}-dlq")
+    a = ground.start(
+        subscribe=None, subscribePattern=f"{name}|(?:{name}-[0-9])",
+        **{"kafka.metadata.max.age.ms": 500},
+    )  # fmt: skip
+    ground.settled(a)
+    assert {share[0] for share in a.events[-1]["shares"]} == {name}
+    ground.kafka.create_topic(f"{name}-1-dlq")
+    ground.kafka.create_topic(f"{name}-1")
+    topics: set[str] = set()
+    while f"{name}-1" not in topics:
+        topics = {share[0] for share in a.wait_for("begin")["shares"]}
+        assert topics <= {name, f"{name}-1"}

@@ -64,6 +64,7 @@ def test_a_misspelt_option_names_the_closest(given, closest):
         ("assignor", "fair", "sticky, range, roundrobin"),
         ("onExternalReset", "ignore", "fail, honour"),
         ("subscribe", "a,,b", "separated by commas"),
+        ("subscribePattern", "(a", "regular expression"),
         ("commitTable", " ", "not empty"),
         ("kafka.isolation.level", "none", "read_committed"),
         ("kafka.request.timeout.ms", "soon", "give a number"),
