@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, ClassVar
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from coopconsume.errors import OutputNotWritten
 from coopconsume.sinks.base import ORIGIN, ROW, arrow_schema
-from coopconsume.sinks.table import Table
+from coopconsume.sinks.table import MOST_TRIES, Table, pause
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
@@ -19,7 +18,6 @@ if TYPE_CHECKING:
 
 _GONE = "_gone"
 _IDENTITY = ("_topic_id", "_partition", "_offset", ROW.name)
-_TRIES = 10
 
 
 class MergeTable(Table):
@@ -58,9 +56,10 @@ class MergeTable(Table):
             try:
                 self._merge(rows, self._left_over(rows, outputs))
             except CommitFailedError as error:
-                # Somebody else wrote to what was read: look again at what is there.
-                if tries == _TRIES:
+                # Another writer changed what was read: read it again.
+                if tries == MOST_TRIES:
                     raise self._failed(error) from error
+                pause(tries)
             except (DeltaError, OSError) as error:
                 raise self._failed(error) from error
             else:
@@ -68,9 +67,6 @@ class MergeTable(Table):
 
     def close(self) -> None:
         """Nothing is open."""
-
-    def _failed(self, error: Exception) -> OutputNotWritten:
-        return OutputNotWritten(f"rows of the {self.what}", self.path, str(error))
 
     def _left_over(self, rows: pa.Table, outputs: Outputs) -> pa.Table:
         """Rows of the table whose records are done now, and do not have them any more."""

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar
+import itertools
+import random
+import time
+from typing import TYPE_CHECKING, ClassVar, Final
 
 import pyarrow as pa
 
@@ -15,6 +18,16 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
     from coopconsume.sinks.base import Outputs
+
+#: How often a write is attempted that conflicts with other writers' commits.
+MOST_TRIES: Final = 20
+#: Longest pause after the first conflict, in seconds; it grows with each one.
+_PAUSE: Final = 0.05
+
+
+def pause(tries: int) -> None:
+    """Waits for a random time before a write is repeated that failed so many times, from 1."""
+    time.sleep(random.uniform(0, _PAUSE * tries))  # noqa: S311 - no secret
 
 
 class Table:
@@ -61,18 +74,37 @@ class Table:
             )
 
     def _append(self, table: pa.Table) -> None:
-        from deltalake import write_deltalake
-        from deltalake.exceptions import DeltaError
+        """Appends rows; repeats the append if it conflicts with somebody else's commit.
 
-        try:
-            write_deltalake(
-                self.path,
-                table.select(self._full.names).cast(self._full),
-                mode="append",
-                storage_options=self._storage_options or None,
-            )
-        except (DeltaError, OSError) as error:
-            raise OutputNotWritten(f"rows of the {self.what}", self.path, str(error)) from error
+        Raises:
+            OutputNotWritten: Delta did not take them.
+        """
+        from deltalake.exceptions import CommitFailedError, DeltaError
+
+        rows = table.select(self._full.names).cast(self._full)
+        for tries in itertools.count(1):
+            try:
+                self._write(rows)
+            except CommitFailedError as error:
+                # Nothing is written: files were removed since the table was opened, for example by
+                # a member that deletes published rows. The next attempt opens the table again.
+                if tries == MOST_TRIES:
+                    raise self._failed(error) from error
+                pause(tries)
+            except (DeltaError, OSError) as error:
+                raise self._failed(error) from error
+            else:
+                return
+
+    def _write(self, rows: pa.Table) -> None:
+        from deltalake import write_deltalake
+
+        write_deltalake(
+            self.path, rows, mode="append", storage_options=self._storage_options or None
+        )
+
+    def _failed(self, error: Exception) -> OutputNotWritten:
+        return OutputNotWritten(f"rows of the {self.what}", self.path, str(error))
 
 
 class OutputTable(Table):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections import deque
 from dataclasses import dataclass, field
 from types import SimpleNamespace
@@ -9,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pytest
+from deltalake.exceptions import CommitFailedError
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -309,3 +311,37 @@ def test_a_place_to_wait_must_be_named():
     )
     with pytest.raises(MissingOption, match="purgatory"):
         TransactionalTopic("out", pa.schema([("value", pa.string())]), options)
+
+
+def test_a_clean_up_does_not_fail_what_others_append(tmp_path, monkeypatch):
+    """An append that conflicts with a deletion of published rows is made again, exactly once."""
+    schema, far = pa.schema([("value", pa.string()), HEADERS]), 1_000_000
+    one, other = (Purgatory(str(tmp_path), ("g", "out")) for _ in range(2))
+    conflicts, last, over = [0], [0], threading.Event()
+    write = Purgatory._write
+
+    def counting(self, rows):
+        try:
+            write(self, rows)
+        except CommitFailedError:
+            conflicts[0] += 1
+            raise
+
+    def clean_up():
+        while not over.is_set():
+            other.forget(Origin("id", 0), last[0])
+
+    monkeypatch.setattr(Purgatory, "_write", counting)
+    cleaner = threading.Thread(target=clean_up)
+    try:
+        while conflicts[0] < 3:
+            rows = [last[0], far + last[0]]
+            one.write(outputs(schema, rows, f"run-{last[0]}"), schema)
+            last[0] += 1
+            if last[0] == 1:
+                cleaner.start()
+    finally:
+        over.set()
+        cleaner.join()
+    found = one.chunk(Origin("id", 0), far, far + last[0], 10 * last[0], lambda _: True)
+    assert found.rows.column("_offset").to_pylist() == [far + i for i in range(last[0])]
