@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
     from commits import CommitStore
 
-__all__ = ["lose"]
+__all__ = ["lose", "lose_each_first"]
 
 
 def lose(store: CommitStore, loss: str, *, after: int = 0) -> None:
@@ -35,3 +35,30 @@ def lose(store: CommitStore, loss: str, *, after: int = 0) -> None:
         raise CommitLogUnavailable(store.target, "append", "the answer was lost")
 
     engine.append = fail
+
+
+def lose_each_first(store: CommitStore, loss: str) -> set[tuple[str, str]]:
+    """The first append of each commit fails, and the first one of every other kind of row.
+
+    Args:
+        store: The store.
+        loss: As for `lose`.
+
+    Returns:
+        What failed, filled as it does: kinds of rows, with the id of each commit.
+    """
+    engine: Any = store._engine
+    append, lost = engine.append, set()
+
+    def fail(rows: pa.Table, **more: Any) -> int:
+        kind, row_id = (rows.column(name)[0].as_py() for name in ("kind", "row_id"))
+        what = (kind, row_id if kind == "commit" else "")
+        if what in lost:
+            return int(append(rows, **more))
+        if loss == "answer":
+            append(rows, **more)
+        lost.add(what)
+        raise CommitLogUnavailable(store.target, "append", "the answer was lost")
+
+    engine.append = fail
+    return lost

@@ -6,11 +6,12 @@ A batch is planned under one epoch and committed under no other: with the next e
 
 from __future__ import annotations
 
+import itertools
 import logging
 import math
 import threading
 import time
-from itertools import islice
+import uuid
 from typing import TYPE_CHECKING, Any
 
 from commits import MaxIndividualCommitsReached, OffsetRanges
@@ -18,6 +19,7 @@ from coopconsume.errors import ExternalReset
 from coopconsume.group.held_logs import HeldLogs
 from coopconsume.group.owned import LEASE, Owned
 from coopconsume.group.primary import PrimaryOffsets
+from coopconsume.group.repeating import repeated
 from coopconsume.plan.crowding import affordable
 
 if TYPE_CHECKING:
@@ -33,6 +35,8 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _NAMED = 20
+#: Seconds for which the return of shares is tried: who gets them waits a batch life without it.
+_RELEASE_LIMIT = 5.0
 
 
 class Holding:
@@ -77,6 +81,10 @@ class Holding:
         self.place: Callable[[], Any] = place or (lambda: options.group_id)
         # A job's loop and its committing thread both read and move what is owned.
         self._lock = threading.RLock()
+        self._over = threading.Event()
+        prefix = uuid.uuid4().hex
+        # Ids of one prefix take little room in the log (see `CommitIds`).
+        self._ids = (f"{prefix}-{number}" for number in itertools.count(1))
         self.logs = HeldLogs(options, cluster, store, tenure, self.owned, self._lock)
         self.primary = PrimaryOffsets(
             options.group_id, store, tenure, self.owned, self._lock, self.refresh, write_primary,
@@ -172,13 +180,24 @@ class Holding:
 
         Args:
             running: Parts on which we may still be at work.
+
+        Raises:
+            commits.CommitLogUnavailable: The log did not answer for some seconds.
         """
         now = time.monotonic()
         waiting = [share for share, until in self._waits if until > now]
         still = sorted({*running, *waiting})
-        self.store.release(self.options.group_id, self.epoch, self.member, running=still)
+        group = self.options.group_id
+        repeated(
+            lambda: self.store.release(group, self.epoch, self.member, running=still),
+            "release of the shares", _RELEASE_LIMIT,
+        )  # fmt: skip
 
     # -- committing
+
+    def stop_repeating(self) -> None:
+        """Makes no further attempt at a commit whose answer is lost: the next owner commits."""
+        self._over.set()
 
     def commit(
         self,
@@ -189,22 +208,28 @@ class Holding:
         commit_id: str | None = None,
         limited: bool = True,
     ) -> dict[TopicPartition, CommitResult]:
-        """Write offsets to the commit log; all or nothing, and safe to repeat by its id.
+        """Writes offsets to the commit log, all or nothing.
+
+        While the log does not answer, the commit is repeated with its id for as long as a batch may
+        take.
 
         Args:
             offsets: What is done.
             pending: What failed.
             holes: What is proven never to be delivered.
-            commit_id: Tells it from every other commit of the group.
+            commit_id: Tells it from every other commit of the group; None: a new one.
             limited: Whether the limit on ranges is looked at once more (see `affordable`).
 
         Raises:
             commits.FencedMember: Another member holds the group: nothing of this counts.
             commits.MaxIndividualCommitsReached: Too many ranges; nothing was written.
+            commits.CommitLogUnavailable: The log did not answer; whether this counts is not known.
         """
         holes = holes or {}
-        try:
-            results = self.store.commit(
+        commit_id = commit_id or next(self._ids)
+
+        def commit() -> dict[TopicPartition, CommitResult]:
+            return self.store.commit(
                 self.options.group_id,
                 self.epoch,
                 self.member,
@@ -215,6 +240,11 @@ class Holding:
                 too_old="report",
                 limited=limited,
             )
+
+        count = sum(len(done) for done in offsets.values())
+        what = f"commit {commit_id} of {count} offsets of {len(offsets)} partitions"
+        try:
+            results = repeated(commit, what, self.options.batch_life, self._over)
         except MaxIndividualCommitsReached as error:
             # What other partitions committed stands.
             self._answered(error.results or {}, offsets, holes)
@@ -236,13 +266,14 @@ class Holding:
                 done = offsets.get(tp, nothing) | holes.get(tp, nothing)
                 with self._lock:
                     self.owned[tp].follow(result.stable_offset, done)
-        repeated = {tp: r.duplicates for tp, r in results.items() if r.duplicates}
-        if repeated:
-            where = [f"{t}-{p}: {n}" for (t, p), n in islice(sorted(repeated.items()), _NAMED)]
-            more = ["…"] if len(repeated) > _NAMED else []
+        again = {tp: r.duplicates for tp, r in results.items() if r.duplicates}
+        if again:
+            named = sorted(again.items())[:_NAMED]
+            where = [f"{t}-{p}: {n}" for (t, p), n in named]
+            more = ["…"] if len(again) > _NAMED else []
             log.warning(
                 "%d offsets were committed before, and count once (%s)",
-                sum(repeated.values()), ", ".join(where + more),
+                sum(again.values()), ", ".join(where + more),
             )  # fmt: skip
 
     def affordable(

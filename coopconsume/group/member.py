@@ -30,6 +30,7 @@ from coopconsume.group.core import GroupCore, Rejoin, Replaced, TakeOver
 from coopconsume.group.owned import LEASE, Tenure
 from coopconsume.group.plugin import plugins
 from coopconsume.group.quirks import coordinate, keep_answers, pause, request_rejoin, subscribe
+from coopconsume.group.repeating import repeated
 from coopconsume.kafka_settings import hurry_metadata
 
 if TYPE_CHECKING:
@@ -281,8 +282,13 @@ class GroupMember:
 
     def lead(self, assignor: KeyRangeAssignor, joined: Sequence[Joined]) -> dict[str, Answer]:
         """Deal the shares and open the epoch, within a third of the session."""
-        deadline = self._config["session_timeout_ms"] / 3000
-        return self._worker.submit(self._lead, assignor, joined).result(deadline)
+        return self._worker.submit(self._lead, assignor, joined).result(self._lead_within)
+
+    @property
+    def _lead_within(self) -> float:
+        """Seconds within which a leader deals the shares: a third of the session."""
+        timeout: int = self._config["session_timeout_ms"]
+        return timeout / 3000
 
     def _lead(self, assignor: KeyRangeAssignor, joined: Sequence[Joined]) -> dict[str, Answer]:
         place = self._consumer.group_metadata()
@@ -297,10 +303,13 @@ class GroupMember:
             {topic.name: topic.id for topic in topics},
             self._store.open_to_sharing(names),
         )
-        epoch = self._store.open_epoch(
-            self._group, deal.shares, previous=deal.previous, generation=place.generation_id,
-            topic_ids=deal.topic_ids, member=place.member_id, nonce=deal.nonce,
-            life_ms=deal.life_ms,
+        epoch = repeated(
+            lambda: self._store.open_epoch(
+                self._group, deal.shares, previous=deal.previous, generation=place.generation_id,
+                topic_ids=deal.topic_ids, member=place.member_id, nonce=deal.nonce,
+                life_ms=deal.life_ms,
+            ),
+            f"epoch of {len(deal.shares)} members", self._lead_within / 2,
         )  # fmt: skip
         log.info("group %s: epoch %d for %d members", self._group, epoch.number, len(deal.shares))
         for member, reason in deal.refused.items():

@@ -12,10 +12,11 @@ import socket
 import threading
 import time
 import uuid
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Protocol
 
 from assignors import KeyRange, Share, coverage
-from commits import CommitLogUnavailable, CommitStore
+from commits import CommitStore
 from coopconsume.cluster.client import Cluster
 from coopconsume.errors import (
     ConsumerRangeFetchNotAccepted,
@@ -24,9 +25,10 @@ from coopconsume.errors import (
 from coopconsume.group import GroupMember
 from coopconsume.group.holding import Holding
 from coopconsume.group.owned import LEASE, Owned, Tenure, TopicPartition
+from coopconsume.group.repeating import repeated
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from pyspark.sql import SparkSession
 
@@ -36,8 +38,6 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _PATIENCE = 10.0
-#: Seconds to wait before a claim is asked for again whose answer was lost.
-_CLAIM_AGAIN = (0.2, 1.0)
 
 
 class Worker(Protocol):
@@ -183,8 +183,9 @@ class Membership:
                 nonce=member,
             )  # fmt: skip
 
-        epoch = _insisted(claim)
-        row = self.store.assignment(group, epoch)
+        limit = self.options.batch_life
+        epoch = repeated(claim, f"claim of {len(shares)} shares", limit)
+        row = repeated(lambda: self.store.assignment(group, epoch), "look at the claim", limit)
         waits = tuple(
             (Share(d.share.topic, d.share.partition, KeyRange(*d.share[2:])), d.life_ms / 1000)
             for d in (row.doubts if row else ())
@@ -208,7 +209,7 @@ class Membership:
             holding = self._let_go()
             if holding is not None:
                 holding.primary.write_quietly(force=True)
-                holding.release()
+                self._give_back(holding, ())
         finally:
             try:
                 if group is not None:
@@ -360,11 +361,17 @@ class Membership:
         )
         try:
             place = group.place if group is not None else None
-            holding = Holding(self.options, self.cluster, self.store, tenure, write, place)
+            holding = repeated(
+                lambda: Holding(self.options, self.cluster, self.store, tenure, write, place),
+                "load of the committed offsets", self.options.batch_life,
+            )  # fmt: skip
         except BaseException:
-            # Nothing was begun: whoever gets it next need not wait for us.
+            # No record was started: the next owner of the shares does not have to wait.
             running = [share for share, _ in tenure.waits]
-            self.store.release(self.options.group_id, tenure.epoch, tenure.member, running=running)
+            with self._warning():
+                self.store.release(
+                    self.options.group_id, tenure.epoch, tenure.member, running=running
+                )
             raise
         with self._changed:
             self._holding = self._latest = holding
@@ -373,9 +380,15 @@ class Membership:
         self._tell("on_assigned", holding)
 
     def _give_back(self, holding: Holding, running: Sequence[Share]) -> None:
-        try:
+        with self._warning():
             holding.release(running)
-        except Exception as error:  # noqa: BLE001 - then those who get them wait a little longer
+
+    @contextmanager
+    def _warning(self) -> Iterator[None]:
+        """Logs why shares could not be given back: their next owner waits for a batch life."""
+        try:
+            yield
+        except Exception as error:  # noqa: BLE001 - as said
             log.warning("the shares could not be given back in the commit log: %s", error)
 
     def _was_refused(self, why: str) -> bool:
@@ -405,17 +418,6 @@ class Membership:
     def _raise_error(self) -> None:
         if self._error is not None:
             raise self._error
-
-
-def _insisted(claim: Callable[[], Epoch]) -> Epoch:
-    """A claim, made again where its answer was lost: if it counts, nobody else can give it back."""
-    for wait in _CLAIM_AGAIN:
-        try:
-            return claim()
-        except CommitLogUnavailable as error:
-            log.warning("asking for the claim again: %s", error)
-            time.sleep(wait)
-    return claim()
 
 
 def new_member_id() -> str:

@@ -25,7 +25,7 @@ import uuid
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from commits import FencedMember
+from commits import CommitLogUnavailable, FencedMember
 from coopconsume.errors import (
     BrokerUnreachable,
     DataLoss,
@@ -243,7 +243,7 @@ class Job:
                 self._spark, holding, self._work, self._slots, self._meter, self._commit_ids,
                 self._ends, self._post,
             )  # fmt: skip
-        except BrokerUnreachable as error:
+        except (BrokerUnreachable, CommitLogUnavailable) as error:
             log.warning("%s; trying again", error)
             self._unbegun = holding
             return

@@ -282,6 +282,7 @@ class Saver:
 
     def close(self, *, well: bool) -> None:
         """Let the running commit end; if the job ended well, Kafka's offsets follow the log."""
+        self._holding.stop_repeating()
         if not well:
             self._holding.primary.stop_publishing()
         self._thread.shutdown(wait=True)

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from assignors import Share
+from commits import CommitLogUnavailable
 from coopconsume.errors import BrokerUnreachable
 from coopconsume.job.saving import Saver
 from coopconsume.plan import Partition, deal
@@ -69,6 +70,7 @@ class Shift:
 
     Raises:
         BrokerUnreachable: No broker answers.
+        commits.CommitLogUnavailable: The commit table does not answer.
     """
 
     def __init__(
@@ -185,7 +187,8 @@ class Shift:
         """Notice what was written and what was deleted, as often as is good.
 
         Raises:
-            BrokerUnreachable: If forced: no broker answers; otherwise it is tried again later.
+            BrokerUnreachable, commits.CommitLogUnavailable: If forced: no broker, or not the
+                commit table, answers; otherwise it is tried again later.
             DataLoss: Records were deleted before they were done, or a log was cut.
             TopicNotFound, TopicReplaced: A topic was deleted, and perhaps made again.
         """
@@ -197,15 +200,15 @@ class Shift:
             if not force and (recent or self._work.available_now):
                 return
             ends = self.holding.cluster.ends(self.holding.owned)
-        except BrokerUnreachable as error:
+            if self.holding.logs.is_cut(ends):
+                self.holding.logs.check_topics()
+                raise self.holding.logs.follow_cut()
+        except (BrokerUnreachable, CommitLogUnavailable) as error:
             if force:
                 raise
             log.warning("%s; trying again", error)
             return
         self._ends_at = time.monotonic()
-        if self.holding.logs.is_cut(ends):
-            self.holding.logs.check_topics()
-            raise self.holding.logs.follow_cut()
         if self._work.available_now:
             # A log that was cut ends before where it was to be read to.
             fixed = {tp: min(end, ends[tp]) for tp, end in self._fixed_ends.items() if tp in ends}

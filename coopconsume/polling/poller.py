@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import itertools
+import logging
 import math
 import time
 import uuid
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from commits import FencedMember, MaxIndividualCommitsReached
+from commits import CommitLogUnavailable, FencedMember, MaxIndividualCommitsReached
 from coopconsume.errors import InvalidOption, MissingOption, NotPolled
+from coopconsume.group.repeating import repeated
 from coopconsume.polling.answers import (
     check_polled,
     delay_of,
@@ -39,6 +41,8 @@ if TYPE_CHECKING:
     from coopconsume.polling.places import Place
     from coopconsume.query import OnDead
     from coopconsume.sinks import DeadLetterSink
+
+log = logging.getLogger(__name__)
 
 _POLL_EVERY = 0.1
 _DECIDE_EVERY = 2.0
@@ -82,7 +86,8 @@ class Poller:
                 holding = self.handout.holding
                 if holding is not None and holding.owned:
                     if holding is not last:
-                        holding.logs.check_starts()
+                        left = max(0.0, deadline - time.monotonic())
+                        repeated(holding.logs.check_starts, "look at the logs' starts", left)
                         last = holding
                     free = [
                         tp for tp, owned in holding.owned.items()
@@ -91,7 +96,7 @@ class Poller:
                     if self._is_time_to_decide():
                         self._decisions_at = time.monotonic()
                         try:
-                            take_decisions(self.handout, holding, self._commit_ids)
+                            self._decide(holding)
                         except FencedMember as error:
                             membership.fenced(str(error))
                             continue
@@ -119,6 +124,13 @@ class Poller:
             return True
         parked = any(place.held.parked for place in self.handout.places.values())
         return parked and time.monotonic() - self._decisions_at > _DECIDE_EVERY
+
+    def _decide(self, holding: Holding) -> None:
+        """Takes what was decided on parked records; at the next poll if the log does not answer."""
+        try:
+            take_decisions(self.handout, holding, self._commit_ids)
+        except CommitLogUnavailable as error:
+            log.warning("decisions on parked records are read later: %s", error)
 
     def place(self, tp: TopicPartition) -> Place:
         """Where polling stands in a partition.

@@ -38,6 +38,9 @@ class Holding:
     def write_quietly(self, *, force: bool = False) -> None:
         """For the end."""
 
+    def stop_repeating(self) -> None:
+        """No commit is under way."""
+
     def stop_publishing(self) -> None:
         """It is over."""
         self.stopped = True
