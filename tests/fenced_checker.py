@@ -12,9 +12,12 @@ I4 what was acknowledged is in the log, where told     I8 a batch is there once
 from __future__ import annotations
 
 import json
+import struct
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
+
+DATA, OPEN = 0, 1
 
 
 @dataclass
@@ -38,7 +41,7 @@ class Found:
 
     first: int
     seq: int
-    rows: list[dict[str, str]]
+    rows: list[dict[str, Any]]
     offsets: list[int]
 
 
@@ -69,43 +72,67 @@ def problems(records: Iterable[Any], told: Told) -> list[str]:
 def _batches(records: Iterable[Any], wrong: list[str]) -> dict[str, Found]:
     """The batches of data that count, by id; what is wrong in their places is told."""
     found: dict[str, Found] = {}
-    epoch, owner, seq = 0, None, 0
-    for record in records:
-        stamp = {k: v.decode() for k, v in record.headers if k.startswith("fw-")}
-        if not stamp:
+    epoch, owner, tag, seq = 0, None, None, 0
+    rows = list(records)
+    stamps = [read_stamp(row) for row in rows]
+    for at, (record, stamp) in enumerate(zip(rows, stamps, strict=True)):
+        if stamp is None:
             continue
-        at, i, expected = record.offset, int(stamp["fw-i"]), int(stamp["fw-expected"])
-        its, in_place = int(stamp["fw-epoch"]), expected == at - i
-        if stamp["fw-v"] == "1f" and not in_place:
+        offset, n, i = record.offset, stamp["n"], stamp["i"]
+        if stamp["expected"] + i != offset:
+            if not stamp["filter"]:
+                wrong.append(f"I2: offset {offset}, record {i} of a batch not in its place")
             continue
-        if not in_place:
-            wrong.append(f"I2: offset {at}, record {i} of a batch that expected {expected}")
-        if its < epoch:
-            wrong.append(f"I3: offset {at} has epoch {its} after {epoch}")
-        if stamp["fw-kind"] == "open":
-            session = json.loads(record.value)["session"]
-            if its == epoch and owner not in (None, session):
-                wrong.append(f"I3: offset {at} opens epoch {its} for a second owner")
-            owner = session
-        elif its > epoch:
-            wrong.append(f"I3: offset {at} has epoch {its}, which nobody opened")
-        epoch = max(its, epoch)
-        if stamp["fw-kind"] != "data":
+        siblings = stamps[at - i : at - i + n] if at >= i else []
+        offsets = [row.offset for row in rows[at - i : at - i + n]] if at >= i else []
+        whole = [s and (s["batch"], s["i"]) for s in siblings] == [
+            (stamp["batch"], number) for number in range(n)
+        ] and offsets == list(range(offset - i, offset - i + n))
+        if not whole and stamp["filter"]:
+            continue  # the part of a batch whose other part never came
+        its = stamp["epoch"]
+        if stamp["kind"] == OPEN:
+            value = json.loads(record.value)
+            session = value["session"], value["incarnation"]
+            if its < epoch or (its == epoch and owner is not None and session < owner):
+                continue
+            if its == epoch and owner is not None and session[0] != owner[0]:
+                continue
+            owner, epoch, tag = session, its, stamp["tag"]
+        elif its != epoch or (tag is not None and stamp["tag"] != tag):
+            wrong.append(f"I3: offset {offset} has epoch {its}, in force is {epoch}")
             continue
-        if int(stamp["fw-seq"]) != seq:
-            wrong.append(f"I1: offset {at} has number {stamp['fw-seq']}, expected {seq}")
-        batch = found.setdefault(stamp["fw-batch"], Found(at, seq, [], []))
+        if stamp["kind"] != DATA:
+            continue
+        if stamp["first_seq"] + i != seq:
+            wrong.append(f"I1: offset {offset} has number {stamp['first_seq'] + i}, not {seq}")
+        batch = found.setdefault(stamp["batch"], Found(offset, seq, [], []))
         batch.rows.append(stamp)
-        batch.offsets.append(at)
+        batch.offsets.append(offset)
         seq += 1
     for batch_id, batch in found.items():
         _check_whole(batch_id, batch, wrong)
     return found
 
 
+def read_stamp(record: Any) -> dict[str, Any] | None:
+    """The fields of a record's stamp, read by hand; None if it has none."""
+    headers = list(record.headers)
+    if not headers or headers[0][0] != "fw" or headers[0][1][:1] != b"\x02":
+        return None
+    value = headers[0][1]
+    _, kind, epoch, first_seq, expected = struct.unpack(">BBQQQ", value[:26])
+    n, i = struct.unpack(">I", value[34:38])[0], struct.unpack(">I", value[-4:])[0]
+    return {
+        "kind": kind % 16, "filter": kind >= 16, "epoch": epoch, "first_seq": first_seq,
+        "expected": expected, "tag": value[26:34], "n": n, "i": i,
+        "batch": value[38:-4].decode(),
+    }  # fmt: skip
+
+
 def _check_whole(batch_id: str, batch: Found, wrong: list[str]) -> None:
-    count = int(batch.rows[0]["fw-n"])
-    numbers: Sequence[int] = [int(row["fw-i"]) for row in batch.rows]
+    count = batch.rows[0]["n"]
+    numbers: Sequence[int] = [row["i"] for row in batch.rows]
     times = len(numbers) // count
     if times > 1 and sorted(numbers) == sorted(list(range(count)) * times):
         wrong.append(f"I8: {batch_id} is there {times} times")

@@ -59,9 +59,9 @@ def head(*, topic: str, partition: int, as_json: bool, options: dict[str, str]) 
 @_of_a_log
 @reported
 def audit(*, topic: str, partition: int, as_json: bool, options: dict[str, str]) -> int:
-    """Recompute a log from its records, and say the first thing that is wrong, by exit code 1.
+    """Check a log by its records alone: count what counts and what is passed over.
 
-    Sequence numbers, epochs and offsets are those of the records' headers; nothing else is trusted.
+    Exits with 1 if records are missing, or if no record has a stamp.
     """
     from coopconsume.fenced.auditing import audit as look
 
@@ -70,26 +70,37 @@ def audit(*, topic: str, partition: int, as_json: bool, options: dict[str, str])
         echo_json({"log": asdict(log_id), "ok": found.ok, **asdict(found)})
     else:
         _tell(f"{topic}-{partition}", found)
-    return OK if found.ok else FAILED
+    return OK if found.ok and found.is_fenced_log else FAILED
 
 
 def _tell(name: str, found: Audit) -> None:
-    from coopconsume.fenced.auditing import RULES
-
+    if not found.is_fenced_log:
+        click.echo(
+            f"{name}, offsets {found.first_offset:,} to {found.next_offset:,}: "
+            f"{found.foreign + found.malformed:,} records, none with a stamp. "
+            "This is not a fenced log: check topic and partition"
+        )
+        return
     rows = [(t.epoch, t.owner, t.first_offset, t.records, t.batches) for t in found.terms]
     for line in table(_OWNERS, rows):
         click.echo(line)
     click.echo()
     click.echo(
         f"{name}, offsets {found.first_offset:,} to {found.next_offset:,}: "
-        f"{found.records:,} records count, {found.rejected:,} do not, {found.foreign:,} are "
-        f"foreign, {found.unknown:,} stand before all that can be told"
+        f"{found.records:,} records count"
     )
-    if found.finding is None:
-        click.echo("nothing is wrong")
-        return
-    rule = RULES[found.finding.rule]
-    click.echo(f"WRONG at offset {found.finding.offset:,}: {found.finding.problem} (rule: {rule})")
+    passed = (
+        (found.rejected, "rejected (not at the offset they expect)"),
+        (found.fenced, "of former owners"), (found.malformed, "with a malformed stamp"),
+        (found.torn, "of incomplete batches"), (found.foreign, "foreign (no stamp)"),
+        (found.unknown, "before the first record that tells the state"),
+    )  # fmt: skip
+    for count, what in passed:
+        if count:
+            click.echo(f"passed over: {count:,} {what}")
+    for finding in found.findings:
+        click.echo(f"  {finding.what} at offset {finding.offset:,}: {finding.problem}")
+    click.echo("no record is missing" if found.ok else "RECORDS ARE MISSING")
 
 
 @log.command(epilog=example("coopconsume log blocked ledger --bootstrap-servers localhost:9092"))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from typing import TYPE_CHECKING, Final
 
 from coopconsume.fenced.core import Expectation
@@ -12,20 +11,18 @@ from coopconsume.fenced.errors import (
     AppendOutcomeUnknown,
     FencedLogError,
     LogBlocked,
-    LogCorrupt,
     LogUnavailable,
     OffsetMismatch,
     ProducerFenced,
 )
-from coopconsume.fenced.fold import RuleBroken
 from coopconsume.fenced.log import Appended, Entry
-from coopconsume.fenced.session import MARK_KEY
+from coopconsume.fenced.session import MARK_KEY, new_batch_id
 
 if TYPE_CHECKING:
     from coopconsume.fenced.engine import Engine
     from coopconsume.fenced.fold import Batch
-    from coopconsume.fenced.headers import Kind
     from coopconsume.fenced.session import Session
+    from coopconsume.fenced.stamp import Kind
 
 #: Of the time for an append; the rest is for finding out what came of it.
 _FIRST: Final = 0.6
@@ -80,7 +77,7 @@ class Appender:
         kind: Kind,
     ) -> Appended:
         session, attempt = self._session, 0
-        batch_id = given or os.urandom(12).hex()
+        batch_id = given or new_batch_id()
         while True:
             if self._known(batch_id) is None and not session.is_open:
                 self._reopen(batch_id, deadline)
@@ -204,22 +201,13 @@ class Appender:
     def _search(self, batch_id: str, since: int, deadline: Deadline) -> Appended | None:
         """Look for a batch in what the session has of the log."""
         session = self._session
-        topic, partition = session.log.topic, session.log.partition
         try:
-            first = max(since, self._engine.start(topic, partition))
-            fold = session.fold_from(first)
-            for rows in self._engine.read(
-                topic, partition, first, session.offset, max(1.0, deadline.left)
-            ):
-                for row in rows:
-                    fold.add(row)
-                if batch_id in fold.batches:
-                    return _appended(fold.batches[batch_id])
+            first = max(since, self._engine.start(session.log.topic, session.log.partition))
+            batches = session.batches(session.fold_from(first), first, session.offset, deadline)
+            found = next((b for b in batches if b.stamp.batch == batch_id), None)
         except EngineDoubt as doubt:
             raise self._unavailable("reading", doubt.problem) from doubt
-        except RuleBroken as broken:
-            raise LogCorrupt(topic, partition, broken.offset, broken.problem) from None
-        return None
+        return None if found is None else _appended(found)
 
     def _unavailable(self, operation: str, problem: str) -> LogUnavailable:
         log = self._session.log

@@ -1,15 +1,15 @@
-"""What can be said of a whole log by its records alone: a pure count, and the first wrong thing."""
+"""Audit of a whole log: counts its records by what they mean, and finds missing ones."""
 
 from __future__ import annotations
 
-import sys
+from collections import Counter
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from coopconsume.fenced.deadline import Deadline
 from coopconsume.fenced.engine import EngineDoubt, make_engine
 from coopconsume.fenced.errors import LogUnavailable
-from coopconsume.fenced.fold import Fold, RuleBroken
+from coopconsume.fenced.fold import Fold, SequenceGap
 from coopconsume.fenced.settings import Settings
 from coopconsume.fenced.view import LogView
 
@@ -19,13 +19,11 @@ if TYPE_CHECKING:
     from coopconsume.fenced.engine import Engine
     from coopconsume.fenced.log import LogId, Raw
 
-RULES = {
-    0: "stamps are well formed",
-    1: "sequence numbers follow each other",
-    2: "a batch is where it was expected",
-    3: "epochs only grow, each opened by one owner",
-    4: "the records of a batch stand together, all of them",
-    5: "a batch is there once",
+MOST_FINDINGS: Final = 20
+_NOTED: Final = {
+    "malformed": "its stamp cannot be read",
+    "fenced": "it is not of the owner in force",
+    "torn": "the records of its batch before it are missing",
 }
 
 
@@ -50,34 +48,38 @@ class Term:
 
 @dataclass(frozen=True)
 class Finding:
-    """The first wrong thing in a log.
+    """A record that does not count, or where records are missing.
 
     Attributes:
-        offset: Where.
-        rule: Number of the rule that is broken, as in `RULES`.
-        problem: What is wrong.
+        offset: Offset of the record.
+        what: ``gap`` for missing records, otherwise a `Verdict` of the fold.
+        problem: What was found, in words.
     """
 
     offset: int
-    rule: int
+    what: str
     problem: str
 
 
 @dataclass(frozen=True)
 class Audit:
-    """What a log says.
+    """What a log contains.
 
     Attributes:
         first_offset: Where the audit began.
-        next_offset: Where it ended: at the end of the log, or at the first wrong thing.
+        next_offset: Where it ended: at the end of the log, or at the first gap.
         next_seq: Sequence number of the next record; None if no record tells it.
         epoch: The epoch in force; None if no record tells it.
         records: Records of data that count.
-        rejected: Records of a filtered log that do not count.
-        foreign: Records of others.
+        rejected: Records at another offset than expected, or of a batch that counted before.
+        fenced: Records of former owners.
+        malformed: Records whose stamp cannot be read.
+        torn: Records of batches that are not complete.
+        foreign: Records without a stamp.
         unknown: Records before the first one that tells the log's state.
         terms: The owners, one after another.
-        finding: The first wrong thing; None if all is well.
+        findings: The first records that are fenced, malformed or torn, at most `MOST_FINDINGS`,
+            and the gap if there is one.
     """
 
     first_offset: int
@@ -86,20 +88,30 @@ class Audit:
     epoch: int | None
     records: int
     rejected: int
+    fenced: int
+    malformed: int
+    torn: int
     foreign: int
     unknown: int
     terms: tuple[Term, ...]
-    finding: Finding | None
+    findings: tuple[Finding, ...]
 
     @property
     def ok(self) -> bool:
-        """Whether nothing is wrong."""
-        return self.finding is None
+        """Whether no records are missing, so that the log can be read and written."""
+        return not any(finding.what == "gap" for finding in self.findings)
+
+    @property
+    def is_fenced_log(self) -> bool:
+        """Whether any record has a stamp."""
+        return bool(self.terms or self.rejected or self.fenced or self.torn or self.unknown)
 
 
 @dataclass
 class Auditor:
-    """Takes in a log's records, in the order of their offsets, up to the first wrong thing.
+    """Takes in a log's records in the order of their offsets, up to the first gap.
+
+    Its memory does not grow with the log, except by one `Term` for each epoch.
 
     Args:
         first_offset: Where the log begins.
@@ -108,57 +120,72 @@ class Auditor:
 
     first_offset: int = 0
     compacted: bool = False
-    _counts: dict[str, int] = field(default_factory=dict)
+    _counts: Counter[str] = field(default_factory=Counter)
     _terms: list[Term] = field(default_factory=list)
+    _findings: list[Finding] = field(default_factory=list)
     _records: int = 0
 
     def __post_init__(self) -> None:
         known = None if self.first_offset else 0
-        self._fold = Fold(known, known, compacted=self.compacted, remembered=sys.maxsize)
+        self._fold = Fold(known, known, compacted=self.compacted)
         self._next = self.first_offset
-        self._finding: Finding | None = None
 
     def add(self, raw: Raw) -> bool:
-        """Take in the next record; returns whether all is well so far."""
-        if self._finding is not None:
+        """Takes in the next record; returns False once records are missing."""
+        if not self._is_whole_so_far:
             return False
+        torn = self._fold.torn
         try:
             verdict = self._fold.add(raw)
-        except RuleBroken as broken:
-            self._finding = Finding(broken.offset, broken.rule, broken.problem)
+        except SequenceGap as gap:
+            self._findings.append(Finding(gap.offset, "gap", gap.problem))
             return False
-        self._counts[verdict] = self._counts.get(verdict, 0) + 1
+        if self._fold.torn > torn:
+            self._note(raw.offset, "torn", f"{self._fold.torn - torn} records before it")
         if verdict == "counted":
-            self._count(raw)
+            self._count()
+        elif verdict != "partial":
+            self._counts[verdict] += 1
+            if verdict in _NOTED:
+                self._note(raw.offset, verdict, _NOTED[verdict])
         self._next = raw.offset + 1
         return True
 
-    def _count(self, raw: Raw) -> None:
-        stamp, owner = self._fold.stamp, self._fold.owner
+    @property
+    def _is_whole_so_far(self) -> bool:
+        return not self._findings or self._findings[-1].what != "gap"
+
+    def _note(self, offset: int, what: str, problem: str) -> None:
+        if len(self._findings) < MOST_FINDINGS:
+            self._findings.append(Finding(offset, what, problem))
+
+    def _count(self) -> None:
+        stamp, owner, rows = self._fold.stamp, self._fold.owner, self._fold.rows
         assert stamp is not None
         name = None if owner is None else owner.name
         if not self._terms or self._terms[-1].epoch != stamp.epoch:
-            self._terms.append(Term(stamp.epoch, name, raw.offset))
+            self._terms.append(Term(stamp.epoch, name, rows[0].offset))
         if stamp.kind == "data":
             term = self._terms[-1]
-            begun = raw.offset == self._fold.batches[stamp.batch].first_offset
-            self._terms[-1] = replace(term, records=term.records + 1, batches=term.batches + begun)
-            self._records += 1
+            begun = stamp.i == 0
+            self._terms[-1] = replace(
+                term, records=term.records + len(rows), batches=term.batches + begun
+            )
+            self._records += len(rows)
 
     def result(self, end: int | None = None) -> Audit:
-        """What was found.
+        """Returns what was found.
 
         Args:
-            end: The end of the log, where it was read to it.
+            end: The end of the log, if it was read to it.
         """
-        finding = self._finding
-        if finding is None and not self._fold.whole and not self.compacted:
-            finding = Finding(self._next, 4, "the log ends within a batch")
-        counts = self._counts
+        counts, fold = self._counts, self._fold
+        reached = end if end is not None and self._is_whole_so_far else self._next
         return Audit(
-            self.first_offset, end if finding is None and end is not None else self._next,
-            self._fold.next_seq, self._fold.epoch, self._records, counts.get("rejected", 0),
-            counts.get("foreign", 0), counts.get("unknown", 0), tuple(self._terms), finding,
+            self.first_offset, reached, fold.next_seq, fold.epoch, self._records,
+            counts["rejected"], counts["fenced"], counts["malformed"],
+            fold.torn + len(fold.incomplete) + counts["torn"], counts["foreign"], counts["unknown"],
+            tuple(self._terms), tuple(self._findings),
         )  # fmt: skip
 
 

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
     from coopconsume.fenced.log import Entry, LogId
     from coopconsume.fenced.settings import Settings
+    from coopconsume.fenced.stamp import Header
 
 logger = logging.getLogger(__name__)
 
@@ -74,9 +75,9 @@ class ConfluentChannel:
             self._producer.begin_transaction()
 
     def append(
-        self, entries: Sequence[Entry], headers: Sequence[list[tuple[str, bytes]]], timeout: float
+        self, entries: Sequence[Entry], stamps: Sequence[Header], timeout: float
     ) -> list[int]:
-        """Append records, acknowledged by all; returns the offset of each."""
+        """Appends records with their stamps, acknowledged by all; returns the offset of each."""
         topic, partition = self._log.topic, self._log.partition
         offsets: list[int] = []
         errors: list[Any] = []
@@ -90,11 +91,11 @@ class ConfluentChannel:
 
         with telling(self._settings, topic):
             produce = self._producer.produce
-            for (value, key, more, timestamp), stamp in zip(entries, headers, strict=True):
+            for (value, key, more, timestamp), stamp in zip(entries, stamps, strict=True):
                 # 0 is the client's clock.
                 produce(
                     topic, value, key, partition, delivered, timestamp=timestamp or 0,
-                    headers=[*stamp, *more] if more else stamp,
+                    headers=[stamp, *more],
                 )  # fmt: skip
             self._producer.flush(timeout)
             if errors:

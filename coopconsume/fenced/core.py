@@ -7,16 +7,16 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from coopconsume.fenced.errors import AppendRefused
-from coopconsume.fenced.headers import PREFIX
 from coopconsume.fenced.log import UNCHECKED, Entry
+from coopconsume.fenced.stamp import LARGEST_STAMP, NAME
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
 Expected = int | Sequence[int]
 By = Literal["offset", "sequence"]
-#: Of a record, all its eight stamps with the longest numbers.
-_OVERHEAD = 320
+#: Bytes of a record beside its key, value and headers: its stamp, and Kafka's own fields.
+_OVERHEAD = LARGEST_STAMP + 40
 
 
 class Position(NamedTuple):
@@ -108,8 +108,8 @@ def _entry(record: Entry | tuple[bytes | None, bytes | None] | bytes) -> Entry:
         raise AppendRefused(f"records: {type(record).__name__} is no value, pair or Entry")
     if entry.key is None and entry.value is None:
         raise AppendRefused("a record needs a key or a value")
-    if entry.headers and any(name.startswith(PREFIX) for name, _ in entry.headers):
-        raise AppendRefused(f"headers that begin with {PREFIX} are the writer's: rename them")
+    if entry.headers and any(name == NAME for name, _ in entry.headers):
+        raise AppendRefused(f"header {NAME!r} is reserved for the writer: rename it")
     return entry
 
 

@@ -10,6 +10,11 @@ _PAUSE: Final = 0.005
 _LONGEST_PAUSE: Final = 0.2
 
 
+def monotonic() -> float:
+    """Seconds on a clock that never steps."""
+    return time.monotonic()
+
+
 class Deadline:
     """Some seconds from now on.
 

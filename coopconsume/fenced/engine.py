@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from coopconsume.errors import CoopConsumeError
     from coopconsume.fenced.log import Ends, Entry, LogId, Raw
     from coopconsume.fenced.settings import Settings
+    from coopconsume.fenced.stamp import Header
 
 ENGINES = ("kafka-python", "confluent-kafka")
 
@@ -47,9 +48,9 @@ class Channel(Protocol):
         """Begin a transaction."""
 
     def append(
-        self, entries: Sequence[Entry], headers: Sequence[list[tuple[str, bytes]]], timeout: float
+        self, entries: Sequence[Entry], stamps: Sequence[Header], timeout: float
     ) -> list[int]:
-        """Append records, acknowledged by all; returns the offset of each."""
+        """Appends records with their stamps, acknowledged by all; returns the offset of each."""
 
     def commit(self, timeout: float) -> None:
         """Commit the transaction."""

@@ -1,16 +1,17 @@
-"""What a fenced log says: a pure fold over its records, in the order of their offsets.
+"""State of a fenced log: a pure fold over its records, in the order of their offsets.
 
-The rules that writers keep, and that are looked at here, not trusted:
+Writers keep these rules. The fold checks them and trusts nobody:
 
-1. The numbers of the records that count follow each other (``fw-seq``).
-2. A batch begins at the offset it expected.
-3. Epochs only grow, each begun by an ``open`` record; one owner has an epoch.
-4. The records of a batch stand together, all of them.
-5. A batch is there once (as far as ids are remembered).
+1. Sequence numbers of the batches that count follow each other.
+2. A batch begins at the offset that its stamp expects.
+3. Epochs only grow. A batch counts only under the epoch and session tag of the last ``open``
+   record that counts.
+4. The records of a batch are contiguous and complete. It counts once its last record is seen.
+5. A batch id counts once, as far as ids are remembered.
 
-Where the log is read by ``filter``, a batch at another place than it expected does not count: that
-is how a late one of a former owner refuses itself. With ``read_committed`` such a batch was never
-committed, and seeing one is an error.
+What breaks rule 2, 3, 4 or 5 is passed over, so that nobody who writes into the topic can stop the
+owner or a reader. A gap in the sequence numbers of the owner in force cannot be passed over, as
+records are missing: `SequenceGap`.
 """
 
 from __future__ import annotations
@@ -18,31 +19,27 @@ from __future__ import annotations
 import json
 from collections import OrderedDict
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, Literal
+from typing import TYPE_CHECKING, Literal
 
-from coopconsume.fenced.headers import COUNT, MalformedStamp, Stamp, decode, place
+from coopconsume.fenced.stamp import NAME, Stamp, decode, index, shared_part
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from coopconsume.fenced.log import Raw
 
-_OWNER: Final = ("owner", "session", "topic_id")
 
-
-class RuleBroken(Exception):
-    """A record breaks a rule.
+class SequenceGap(Exception):
+    """A batch of the owner in force does not follow the one before (rule 1).
 
     Attributes:
-        offset: The record's.
-        rule: Number of the rule, as the module has them; 0: the stamp itself is malformed.
-        problem: What is wrong.
+        offset: Offset of its first record.
+        problem: What was found and what was expected.
     """
 
-    def __init__(self, offset: int, rule: int, problem: str) -> None:
-        super().__init__(offset, rule, problem)
+    def __init__(self, offset: int, problem: str) -> None:
+        super().__init__(offset, problem)
         self.offset = offset
-        self.rule = rule
         self.problem = problem
 
 
@@ -63,58 +60,81 @@ class Batch:
 
 @dataclass(frozen=True, slots=True)
 class Owner:
-    """Who wrote an ``open`` record.
+    """Value of an ``open`` record: who opened the epoch.
 
     Attributes:
-        name: As given by the user.
-        session: Id of the writer object.
-        topic_id: The topic that it was written to; a copy of a log has another one.
+        name: Name given by the user.
+        session: Id of the writer's session.
+        topic_id: Id of the topic it was written to. A copy of a log has another topic id.
+        incarnation: How many writers have gone on with the session, this one included; from 1.
     """
 
     name: str
     session: str
     topic_id: str
+    incarnation: int = 1
 
     def to_bytes(self) -> bytes:
-        """As the value of a record."""
-        fields = {"owner": self.name, "session": self.session, "topic_id": self.topic_id}
+        """The owner as the value of a record."""
+        fields = {
+            "owner": self.name, "session": self.session, "topic_id": self.topic_id,
+            "incarnation": self.incarnation,
+        }  # fmt: skip
         return json.dumps(fields).encode()
 
     @classmethod
     def from_bytes(cls, value: bytes | None) -> Owner:
-        """The reverse.
+        """Parses the value of an ``open`` record.
 
         Raises:
-            ValueError: The value is something else.
+            ValueError: The value is not one.
         """
         fields = json.loads(value or b"")
-        words = [fields.get(n) for n in _OWNER] if isinstance(fields, dict) else [None]
-        if not all(isinstance(word, str) for word in words):
+        if not isinstance(fields, dict):
+            raise ValueError("not an object")  # noqa: TRY004 - as any other malformed value
+        texts = [fields.get(name) for name in ("owner", "session", "topic_id")]
+        incarnation = fields.get("incarnation")
+        if not all(isinstance(text, str) for text in texts) or type(incarnation) is not int:
             raise ValueError("a field is missing")
-        return cls(*map(str, words))
+        name, session, topic_id = map(str, texts)
+        return cls(name, session, topic_id, incarnation)
 
 
-Verdict = Literal["counted", "rejected", "foreign", "unknown"]
+Verdict = Literal[
+    "counted",  # it completes a batch that counts: `Fold.rows`
+    "partial",  # its batch is not complete yet
+    "foreign",  # it has no stamp
+    "malformed",  # its stamp, or the owner it names, cannot be read
+    "rejected",  # it is at another offset than expected, or its batch id has counted before
+    "fenced",  # it is of a former owner
+    "torn",  # the records of its batch before it are missing
+    "unknown",  # no record before it tells the state
+]
 
 
 class Fold:
-    """The state of a log up to some place, and what each further record means.
+    """State of a log up to an offset, and what each further record means.
 
     Args:
-        epoch: Epoch in force at the place where the fold begins; None if not known, then records
-            are ``unknown`` up to the first one that tells the state.
-        next_seq: Number of the next record there; None if not known.
-        compacted: Whether records, or parts of batches, may be missing because newer ones have
+        epoch: Epoch in force where the fold begins; None if not known. Records are then
+            ``unknown`` up to the first one that tells the state.
+        next_seq: Sequence number of the next record there; None if not known.
+        compacted: Whether records, or parts of batches, may be missing because newer records have
             their keys.
-        remembered: How many ids of batches are remembered, to find one that is there twice.
+        remembered: Number of batch ids to remember, to find one that occurs twice.
 
     Attributes:
         epoch: Epoch in force; None while not known.
-        next_seq: Number of the next record that counts; None while not known.
+        tag: Session tag in force; None while not known.
+        next_seq: Sequence number of the next record that counts; None while not known.
         owner: Who opened the epoch in force; None if that was before the fold began.
-        batches: The last batches that counted, by id; at most as many as are remembered.
-        stamp: Of the first record of the last batch that counted, as far as there was one.
+        batches: The last batches that counted, by id, at most as many as are remembered.
+        stamp: Stamp of the first record of the last batch that counted, if there was one.
         seq: Sequence number of the last record that counted.
+        rows: Records of the last batch that counted.
+        torn: Number of records of batches that were begun and not completed.
+        is_certain: False if a record was ``fenced`` although the fold has not seen who opened
+            the epoch in force: then that record's owner may be the one in force.
     """
 
     def __init__(
@@ -126,162 +146,177 @@ class Fold:
         remembered: int = 10_000,
     ) -> None:
         self.epoch = epoch
+        self.tag: bytes | None = None
         self.next_seq = next_seq
         self.owner: Owner | None = None
         self.batches: OrderedDict[str, Batch] = OrderedDict()
         self.stamp: Stamp | None = None
         self.seq = -1
+        self.rows: list[Raw] = []
+        self.torn = 0
+        self.is_certain = True
+        self._began_empty = epoch == 0 == next_seq
         self._compacted = compacted
         self._remembered = remembered
-        self._head: Stamp | None = None  # of the batch whose records are not all seen
-        self._next_headers: list[tuple[str, bytes]] = []  # of its next one, as they have to be
-        self._first = 0
-        self._seen = 0
+        self._open_batch: tuple[Stamp, Owner | None] | None = None  # not all of it is seen
+        self._shared = b""  # bytes that the stamps of its records begin with
+        self._partial: list[Raw] = []  # its records so far
 
     @property
     def whole(self) -> bool:
-        """Whether no batch is begun and not ended."""
-        return self._head is None
+        """Whether the last record taken in does not belong to an incomplete batch."""
+        return self._open_batch is None
+
+    @property
+    def incomplete(self) -> Sequence[Raw]:
+        """Records of the batch that is not complete yet."""
+        return self._partial
 
     def add(self, raw: Raw) -> Verdict:
-        """Take in the next record; of a batch that counts, each record is ``counted``.
-
-        A batch of several records counts with its first one, and its rules are broken if the
-        others do not follow: see `whole`.
+        """Takes in the next record.
 
         Raises:
-            RuleBroken: The record breaks a rule; the fold is of no further use.
+            SequenceGap: As `take`.
         """
-        if self.follow((raw,), 0):
-            return "counted"
-        try:
-            stamp = decode(raw.headers)
-        except MalformedStamp as error:
-            raise RuleBroken(raw.offset, 0, f"malformed stamp: {error}") from None
-        if self._compacted:
-            return "foreign" if stamp is None else self._add_alone(raw, stamp)
-        if self._head is not None:
-            missing = f"{self._seen} of {self._head.n} records of batch {self._head.batch}"
-            raise RuleBroken(raw.offset, 4, f"only {missing} before another record")
-        if stamp is None:
-            return "foreign"
-        if stamp.visibility == "filter" and raw.offset != stamp.expected + stamp.i:
-            return "rejected"
-        if stamp.i:
-            return self._headless(raw.offset, stamp)
-        return self._begin(raw, stamp)
+        return self.take((raw,), 0)[1]
 
-    def wrote(self, first_offset: int, stamp: Stamp, value: bytes | None) -> None:
-        """Take in a batch by what its writer knows of it, without reading it.
-
-        Args:
-            first_offset: Offset of its first record.
-            stamp: Of its first record.
-            value: Of its first record, where it is an ``open`` one.
-        """
-        assert self._head is None
-        seq = self.next_seq or 0
-        if stamp.kind == "open":
-            self.epoch, self.owner = stamp.epoch, Owner.from_bytes(value)
-        self.next_seq = seq + (stamp.n if stamp.kind == "data" else 0)
-        self._remember(Batch(first_offset, stamp, seq))
-
-    def follow(self, rows: Sequence[Raw], at: int) -> int:
-        """Take in records, as far as they are the next ones of the batch at hand.
+    def take(self, rows: Sequence[Raw], at: int) -> tuple[int, Verdict]:
+        """Takes in the next record, and more of the same batch if they follow.
 
         Args:
             rows: Records in their order.
-            at: The first of them that is to be looked at.
+            at: Index of the first one to take in.
 
         Returns:
-            How many were taken in; the one behind them has to be added.
+            The number of records taken in, at least 1, and what the last one means.
+
+        Raises:
+            SequenceGap: Records are missing; the fold is of no further use.
         """
-        head = self._head
-        if head is None:
-            return 0
-        i, offset, seq = self._seen, self._first, head.seq
-        wanted = self._next_headers
+        if self._open_batch is not None:
+            taken = self._follow(self._open_batch[0], rows, at)
+            if taken:
+                self._partial += rows[at : at + taken]
+                complete = len(self._partial) == self._open_batch[0].n
+                return taken, self._complete() if complete else "partial"
+            self._tear()
+        raw = rows[at]
+        try:
+            stamp = decode(raw.headers)
+            if stamp is None:
+                return 1, "foreign"
+            owner = Owner.from_bytes(raw.value) if stamp.kind == "open" else None
+        except ValueError:
+            return 1, "malformed"
+        passed = self._passed_over(raw, stamp, owner)
+        if passed is not None:
+            return 1, passed
+        if not self._compacted and self.next_seq not in (None, stamp.seq):
+            raise SequenceGap(raw.offset, f"sequence number {stamp.seq}, expected {self.next_seq}")
+        self._open_batch, self._partial = (stamp, owner), [raw]
+        if stamp.n == 1 or self._compacted:
+            return 1, self._complete()
+        self._shared = shared_part(stamp)
+        return 1, "partial"
+
+    def wrote(self, first_offset: int, stamp: Stamp, value: bytes | None) -> None:
+        """Takes in a batch by what its writer knows of it, without reading it.
+
+        Args:
+            first_offset: Offset of its first record.
+            stamp: Stamp of its first record.
+            value: Value of its first record, if it is an ``open`` one.
+        """
+        self._tear()
+        seq = self.next_seq or 0
+        self._owned(stamp, Owner.from_bytes(value) if stamp.kind == "open" else None)
+        self.next_seq = seq + (stamp.n if stamp.kind == "data" else 0)
+        self._remember(Batch(first_offset, stamp, seq))
+
+    def _follow(self, head: Stamp, rows: Sequence[Raw], at: int) -> int:
+        """Number of records from an index on that are the next ones of a batch."""
+        first = i = len(self._partial)
+        offset, shared = self._partial[0].offset, self._shared
         for raw in rows[at : at + head.n - i]:
-            wanted[3], wanted[5] = ("fw-seq", b"%d" % (seq + i)), place(i)
             found = raw.headers
-            if raw.offset != offset + i or (found != wanted and [*found[:COUNT]] != wanted):
+            if raw.offset != offset + i or not found or found[0] != (NAME, shared + index(i)):
+                break
+            if len(found) > 1 and any(name == NAME for name, _ in found[1:]):
                 break
             i += 1
-        taken, self._seen = i - self._seen, i
-        self.seq += taken
-        if i == head.n:
-            self._head = None
-        return taken
+        return i - first
 
-    def _headless(self, offset: int, stamp: Stamp) -> Verdict:
-        if self.epoch is None or self.next_seq is None:
-            return "unknown"
-        raise RuleBroken(offset, 4, f"record {stamp.i} of batch {stamp.batch} without those before")
+    def _tear(self) -> None:
+        """Gives up the incomplete batch, if there is one: something else follows its records."""
+        if self._open_batch is not None:
+            self.torn += len(self._partial)
+            self._open_batch, self._partial = None, []
 
-    def _begin(self, raw: Raw, stamp: Stamp) -> Verdict:
-        offset = raw.offset
-        if self.epoch is None or self.next_seq is None:
-            self.next_seq = stamp.seq
-            # An open record tells the epoch by itself; any other one names that in force.
-            self.epoch = 0 if stamp.kind == "open" else stamp.epoch
-        if stamp.expected != offset:
-            raise RuleBroken(offset, 2, f"batch {stamp.batch} expected offset {stamp.expected}")
-        seq = stamp.seq
-        if seq != self.next_seq:
-            raise RuleBroken(offset, 1, f"sequence number {seq}, expected {self.next_seq}")
-        self._check_epoch(raw, stamp)
-        self._remember(Batch(offset, stamp, seq))
-        self.stamp, self.seq = stamp, seq
-        if stamp.kind == "data":
-            self.next_seq = seq + stamp.n
-        if stamp.n > 1:
-            self._head, self._first, self._seen = stamp, offset, 1
-            self._next_headers = [*raw.headers[:COUNT]]
-        return "counted"
+    def _passed_over(self, raw: Raw, stamp: Stamp, owner: Owner | None) -> Verdict | None:
+        """Why a record with a stamp does not count; None if it begins a batch that may count."""
+        filtered = stamp.visibility == "filter"
+        if raw.offset != stamp.expected + stamp.i or (filtered and self._compacted):
+            return "rejected"
+        if self._is_fenced(stamp, owner):
+            return "fenced"
+        if stamp.i and not self._compacted:
+            return "unknown" if self.next_seq is None else "torn"
+        known = self.batches.get(stamp.batch)
+        first_offset = raw.offset - stamp.i
+        if known is not None and (not self._compacted or known.first_offset != first_offset):
+            return "rejected"
+        if self._compacted and self.next_seq is not None and _after(stamp) < self.next_seq:
+            return "rejected"
+        return None
 
-    def _add_alone(self, raw: Raw, stamp: Stamp) -> Verdict:
-        """Where others may be missing, each record stands for itself, and the order must hold."""
-        if stamp.visibility == "filter":
-            raise RuleBroken(raw.offset, 1, "a filtered record in a compacted topic")
-        if stamp.expected != raw.offset - stamp.i:
-            raise RuleBroken(raw.offset, 2, f"batch {stamp.batch} expected {stamp.expected}")
-        after = stamp.seq - stamp.i + stamp.n if stamp.kind == "data" else stamp.seq
-        if self.next_seq is not None and after < self.next_seq:
-            raise RuleBroken(raw.offset, 1, f"sequence number {stamp.seq} below {self.next_seq}")
-        if self.epoch is not None and stamp.epoch < self.epoch:
-            raise RuleBroken(raw.offset, 3, f"epoch {stamp.epoch} after {self.epoch}")
-        if stamp.kind == "open":
-            self._opened(raw, stamp)
-        elif stamp.epoch != self.epoch:
+    def _is_fenced(self, stamp: Stamp, owner: Owner | None) -> bool:
+        """Whether a record's owner is not the one in force, and does not become it."""
+        if self.epoch is None:
+            return False
+        if owner is not None:
+            known = self.owner
+            fenced = stamp.epoch < self.epoch or (
+                stamp.epoch == self.epoch
+                and known is not None
+                and (owner.session != known.session or owner.incarnation < known.incarnation)
+            )
+        elif self._compacted and stamp.epoch > self.epoch:
+            fenced = False  # The open record may have been compacted away.
+        else:
+            fenced = stamp.epoch != self.epoch or self.tag not in (None, stamp.tag)
+        if fenced and self.owner is None and not self._began_empty:
+            self.is_certain = False
+        return fenced
+
+    def _complete(self) -> Verdict:
+        """Takes in the batch whose last record was seen."""
+        assert self._open_batch is not None
+        (stamp, owner), self._open_batch = self._open_batch, None
+        self.rows, self._partial = self._partial, []
+        if owner is None and stamp.epoch != self.epoch:
             self.owner = None
+        self._owned(stamp, owner)
+        first = self.rows[0].offset - stamp.i
         if stamp.batch not in self.batches:
-            self._remember(Batch(raw.offset - stamp.i, stamp, stamp.seq - stamp.i))
-        self.stamp, self.seq = stamp, stamp.seq
-        self.epoch, self.next_seq = stamp.epoch, after
+            self._remember(Batch(first, stamp, stamp.seq - stamp.i))
+        self.stamp, self.seq = stamp, stamp.seq + len(self.rows) - 1
+        self.next_seq = _after(stamp)
         return "counted"
 
-    def _check_epoch(self, raw: Raw, stamp: Stamp) -> None:
-        assert self.epoch is not None
-        if stamp.epoch < self.epoch:
-            raise RuleBroken(raw.offset, 3, f"epoch {stamp.epoch} after epoch {self.epoch}")
-        if stamp.kind == "open":
-            self._opened(raw, stamp)
-        elif stamp.epoch > self.epoch:
-            raise RuleBroken(raw.offset, 3, f"epoch {stamp.epoch} was not opened")
-
-    def _opened(self, raw: Raw, stamp: Stamp) -> None:
-        try:
-            owner = Owner.from_bytes(raw.value)
-        except ValueError:
-            raise RuleBroken(raw.offset, 0, "an open record that names no owner") from None
-        known = self.owner is not None and stamp.epoch == self.epoch
-        if known and self.owner is not None and self.owner.session != owner.session:
-            raise RuleBroken(raw.offset, 3, f"epoch {stamp.epoch} opened by two owners")
-        self.epoch, self.owner = stamp.epoch, owner
+    def _owned(self, stamp: Stamp, owner: Owner | None) -> None:
+        """Notes the epoch and tag of a batch that counts, and its owner if it opens the epoch."""
+        if owner is not None or self.tag is None or stamp.epoch != self.epoch:
+            self.tag = stamp.tag
+        self.epoch = stamp.epoch
+        if owner is not None:
+            self.owner = owner
 
     def _remember(self, batch: Batch) -> None:
-        if batch.stamp.batch in self.batches:
-            raise RuleBroken(batch.first_offset, 5, f"batch {batch.stamp.batch} for a second time")
         self.batches[batch.stamp.batch] = batch
         if len(self.batches) > self._remembered:
             self.batches.popitem(last=False)
+
+
+def _after(stamp: Stamp) -> int:
+    """The sequence number behind a record's batch."""
+    return stamp.seq - stamp.i + stamp.n if stamp.kind == "data" else stamp.seq

@@ -5,15 +5,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from coopconsume.errors import InvalidOption
-from coopconsume.fenced.headers import COUNT
 from coopconsume.fenced.log import VISIBILITIES
 from coopconsume.fenced.settings import Settings
+from coopconsume.fenced.stamp import FORMAT, NAME, sql
 from coopconsume.security.secrets import keep_out_of_logs
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from pyspark.sql import Column, DataFrame, SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
 _TUNED = {
     "kafka.max.poll.records": "10000",
@@ -78,27 +78,21 @@ def accepted(frame: DataFrame, *, visibility: str | None = None) -> DataFrame:
     Raises:
         InvalidOption: The frame has no headers, or there is no such visibility.
     """
-    from pyspark.sql import functions as F  # noqa: N812
-
     if "headers" not in frame.columns:
         raise InvalidOption("includeHeaders", "not set", "the stamps are in the headers: set it")
     if visibility not in (None, *VISIBILITIES):
         raise InvalidOption("visibility", repr(visibility), f"give one of {VISIBILITIES}")
-
-    def stamp(place: int) -> Column:
-        return F.col("headers")[place]["value"].cast("string")
-
-    versions = {None: ["1c", "1f"], "read_committed": ["1c"], "filter": ["1f"]}[visibility]
-    names = F.transform(F.slice("headers", 1, COUNT), lambda header: header["key"])
-    is_ours = F.size("headers") >= COUNT
-    in_place = F.col("offset") == stamp(7).cast("long") + stamp(5).cast("long")
-    rest = F.expr(f"slice(headers, {COUNT + 1}, greatest(0, size(headers) - {COUNT}))")
+    counts = [
+        f"get(headers, 0).key = '{NAME}'", f"{sql('format')} = {FORMAT}", f"{sql('kind')} = 0",
+        f"`offset` = {sql('expected')} + {sql('i')}",
+    ]  # fmt: skip
+    if visibility is not None:
+        counts.append(f"{sql('filter')} = {str(visibility == 'filter').lower()}")
     return (
-        frame.where(is_ours & (names[0] == "fw-v") & (names[7] == "fw-expected"))
-        .where(stamp(0).isin(versions) & (stamp(1) == "data") & in_place)
-        .select(
-            "topic", "partition", "offset", stamp(2).cast("long").alias("epoch"),
-            stamp(3).cast("long").alias("seq"), stamp(6).alias("batch_id"), "key", "value",
-            "timestamp", rest.alias("headers"),
+        frame.where(" AND ".join(counts))
+        .selectExpr(
+            "topic", "partition", "`offset`", f"{sql('epoch')} AS epoch",
+            f"{sql('first_seq')} + {sql('i')} AS seq", f"{sql('batch')} AS batch_id", "key",
+            "value", "timestamp", "slice(headers, 2, size(headers) - 1) AS headers",
         )
     )  # fmt: skip

@@ -6,9 +6,10 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
+from coopconsume.fenced.deadline import Deadline
 from coopconsume.fenced.engine import EngineDoubt
-from coopconsume.fenced.errors import LogCorrupt, LogUnavailable
-from coopconsume.fenced.fold import Fold, Owner, RuleBroken
+from coopconsume.fenced.errors import LogUnavailable
+from coopconsume.fenced.fold import Fold, Owner
 from coopconsume.fenced.kafka_engine import KafkaPythonEngine
 from coopconsume.fenced.settings import Settings
 from coopconsume.fenced.view import LogView
@@ -113,7 +114,7 @@ def head(options: Mapping[str, Any], topic: str, partition: int = 0) -> Head:
         view = LogView(engine, topic, partition)
         view.identify()
         start, ends = engine.start(topic, partition), engine.ends(topic, partition)
-        fold, visibility = _last(engine, view, start, ends)
+        fold, visibility = _last(view, start, ends)
     except EngineDoubt as doubt:
         raise doubt.refusal or LogUnavailable(topic, partition, "reading", doubt.problem) from doubt
     finally:
@@ -125,21 +126,14 @@ def head(options: Mapping[str, Any], topic: str, partition: int = 0) -> Head:
     )  # fmt: skip
 
 
-def _last(
-    engine: KafkaPythonEngine, view: LogView, start: int, ends: Ends
-) -> tuple[Fold, str | None]:
+def _last(view: LogView, start: int, ends: Ends) -> tuple[Fold, str | None]:
     """The state that the last records leave a log in; farther back until they tell the owner."""
-    topic, partition = view.log.topic, view.log.partition
     span = _TAIL
     while True:
         first = max(start, ends.stable - span)
         fold = view.fold_from(first)
-        try:
-            for rows in engine.read(topic, partition, first, ends.stable, 30.0):
-                for row in rows:
-                    fold.add(row)
-        except RuleBroken as broken:
-            raise LogCorrupt(topic, partition, broken.offset, broken.problem) from None
+        for _ in view.batches(fold, first, ends.stable, Deadline(30.0)):
+            pass
         if fold.owner is not None or first == start:
             return fold, None if fold.stamp is None else fold.stamp.visibility
         span *= 10

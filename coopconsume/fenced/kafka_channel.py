@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any, Final
 from coopconsume.errors import CoopConsumeError, NotAuthorized
 from coopconsume.fenced.engine import EngineDoubt
 from coopconsume.fenced.errors import AppendRefused, EngineNotUsable
-from coopconsume.fenced.kafka_batch import extend
 from coopconsume.kafka_settings import hurry_metadata
 from coopconsume.security import access, sasl
 
@@ -26,6 +25,7 @@ if TYPE_CHECKING:
 
     from coopconsume.fenced.log import Entry, LogId
     from coopconsume.fenced.settings import Settings
+    from coopconsume.fenced.stamp import Header
 
 NAME: Final = "kafka-python"
 #: Milliseconds that a request may take, where the user does not say.
@@ -106,34 +106,24 @@ class KafkaChannel:
             self._producer.begin_transaction()
 
     def append(
-        self, entries: Sequence[Entry], headers: Sequence[list[tuple[str, bytes]]], timeout: float
+        self, entries: Sequence[Entry], stamps: Sequence[Header], timeout: float
     ) -> list[int]:
-        """Append records, acknowledged by all; returns the offset of each."""
+        """Appends records with their stamps, acknowledged by all; returns the offset of each."""
         topic, partition = self._log.topic, self._log.partition
+        send = self._producer.send
         until = time.monotonic() + timeout
         self._producer._sender._can_split = _never  # noqa: SLF001
         with self._telling():
-            futures = [self._send(entries[0], headers[0])]
-            whole = None
-            if len(entries) > 1:
-                whole = extend(self._producer, topic, partition, entries[1:], headers[1:])
-            if whole is None:
-                futures += map(self._send, entries[1:], headers[1:])
+            futures = [
+                send(topic, value, key, [stamp, *more], partition, timestamp)
+                for (value, key, more, timestamp), stamp in zip(entries, stamps, strict=True)
+            ]
             self._producer.flush(timeout)
             # Each one, as an error of one batch says nothing of another.
             offsets = [f.get(max(0.0, until - time.monotonic())).offset for f in futures]
-        if whole is not None:
-            if not whole.is_whole:
-                raise EngineDoubt("the append was not answered as a whole")
-            offsets = [*range(offsets[0], offsets[0] + whole.size)]
         if min(offsets) < 0:
             raise EngineDoubt("a record was acknowledged without its offset")
         return offsets
-
-    def _send(self, entry: Entry, stamp: list[tuple[str, bytes]]) -> Any:
-        value, key, more, timestamp = entry
-        topic, partition = self._log.topic, self._log.partition
-        return self._producer.send(topic, value, key, [*stamp, *more], partition, timestamp)
 
     def commit(self, timeout: float) -> None:
         """Commit the transaction."""

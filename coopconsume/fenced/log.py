@@ -52,7 +52,7 @@ class Entry(NamedTuple):
     Attributes:
         value: Its value; None deletes its key from a compacted topic.
         key: Its key.
-        headers: Names and values; names that begin with ``fw-`` are the writer's.
+        headers: Names and values; the name ``fw`` is reserved for the writer.
         timestamp: Milliseconds since 1970; None for the client's clock.
     """
 

@@ -9,7 +9,6 @@ from coopconsume.closing import Closing
 from coopconsume.fenced.deadline import Deadline
 from coopconsume.fenced.engine import EngineDoubt, make_engine
 from coopconsume.fenced.errors import LogUnavailable
-from coopconsume.fenced.headers import COUNT
 from coopconsume.fenced.log import LogRecord
 from coopconsume.fenced.settings import Settings
 from coopconsume.fenced.view import LogView
@@ -70,8 +69,9 @@ class LogReader(Closing):
 
     @property
     def position(self) -> int:
-        """Offset to which the log was read; -1 before."""
-        return self._left[0].offset if self._left else self._view.offset
+        """Offset of the first record that was not returned, or of the log's end; -1 before."""
+        waiting = self._left or self._view.fold.incomplete
+        return waiting[0].offset if waiting else self._view.offset
 
     @property
     def next_seq(self) -> int | None:
@@ -140,7 +140,7 @@ class LogReader(Closing):
                 yield [
                     _record((
                         seq, row.offset, epoch, batch, row.key, row.value,
-                        tuple(row.headers[COUNT:]), row.timestamp,
+                        tuple(row.headers[1:]), row.timestamp,
                     ))
                     for seq, row in enumerate(rows, fold.seq - len(rows) + 1)
                 ]  # fmt: skip

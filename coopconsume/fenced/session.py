@@ -8,15 +8,18 @@ is the moment at which the log changes hands.
 
 from __future__ import annotations
 
+import base64
+import os
 import uuid
 from typing import TYPE_CHECKING, Final
 
 from coopconsume.fenced.core import judge
+from coopconsume.fenced.deadline import monotonic
 from coopconsume.fenced.engine import EngineDoubt
 from coopconsume.fenced.errors import AppendRefused, LogUnavailable, ProducerFenced
 from coopconsume.fenced.fold import Owner
-from coopconsume.fenced.headers import Stamp, encode_batch
 from coopconsume.fenced.log import Entry
+from coopconsume.fenced.stamp import NO_TAG, Stamp, encode_batch
 from coopconsume.fenced.view import LogView
 
 if TYPE_CHECKING:
@@ -25,9 +28,18 @@ if TYPE_CHECKING:
     from coopconsume.fenced.deadline import Deadline
     from coopconsume.fenced.engine import Channel, Engine
     from coopconsume.fenced.epochs import EpochSource
-    from coopconsume.fenced.headers import Kind
     from coopconsume.fenced.log import Visibility
+    from coopconsume.fenced.stamp import Kind
 
+
+def new_batch_id() -> str:
+    """A batch id of 12 characters that no other batch has."""
+    return base64.urlsafe_b64encode(os.urandom(9)).decode()
+
+
+#: Seconds after which an append looks up the topic's id again. What is written to a topic that was
+#: created again in between does not count there, as its session tag is another one.
+_IDENTIFY_EVERY: Final = 1.0
 #: Key of records without data: a compacted topic takes no record without a key.
 MARK_KEY: Final = b"coopconsume-log"
 
@@ -76,6 +88,7 @@ class Session(LogView):
         self.opened_at = -1
         self.fenced = False
         self._has_epoch = epoch is not None
+        self._incarnation = 0  # none before the session's first ``open`` record
         self._resumes = resumes
         self._visibility = visibility
         self._owner = owner
@@ -153,8 +166,12 @@ class Session(LogView):
         self._check_owner()
         if self._shared is not None:
             return self._certain(deadline)
-        if self.fold.owner is not None and self.fold.owner.session == self.id:
-            # Also an ``open`` record of an earlier attempt, that is in the log after all.
+        owner = self.fold.owner
+        is_ours = owner is not None and owner.session == self.id
+        if not self._incarnation:
+            self._incarnation = 1 + (owner.incarnation if owner is not None and is_ours else 0)
+        if is_ours:
+            # Also an ``open`` record of an earlier attempt that is in the log after all.
             return self._open(max(last, self.epoch), deadline)
         epoch = max(self.epoch, self._epochs.next_epoch(self.log, last))
         if epoch <= last:
@@ -180,7 +197,7 @@ class Session(LogView):
         if self._late_at is None or self.offset > self._late_at:
             return True
         mark = [Entry(b"", MARK_KEY)]
-        return self.attempt(mark, uuid.uuid4().hex, deadline, kind="checkpoint") is not None
+        return self.attempt(mark, new_batch_id(), deadline, kind="checkpoint") is not None
 
     def _check_topic(self) -> None:
         if self.is_filtered and self.is_compacted:
@@ -190,11 +207,10 @@ class Session(LogView):
             )
 
     def _open(self, epoch: int, deadline: Deadline) -> bool:
-        value = Owner(self._owner, self.id, self.log.topic_id).to_bytes()
+        owner = Owner(self._owner, self.id, self.log.topic_id, self._incarnation)
         placed = self.attempt(
-            [Entry(value, MARK_KEY)], uuid.uuid4().hex, deadline, kind="open",
-            epoch=epoch,
-        )  # fmt: skip
+            [Entry(owner.to_bytes(), MARK_KEY)], new_batch_id(), deadline, kind="open", epoch=epoch
+        )
         if placed is None:
             return False
         self.epoch = epoch
@@ -213,16 +229,21 @@ class Session(LogView):
         """Whether somebody else has opened the log since this session had it."""
         if self._has_epoch:
             owner, epoch = self.fold.owner, self.fold.epoch or 0
-            other = self._shared is None and owner is not None and owner.session != self.id
+            other = self._shared is None and owner is not None and not self._is_own(owner)
             if epoch > self.epoch or (other and epoch == self.epoch):
                 self.fenced = True
         if self.fenced:
             raise self.fenced_error()
 
+    def _is_own(self, owner: Owner) -> bool:
+        """Whether an owner is this session, and no later writer has gone on with it."""
+        later = 0 < self._incarnation < owner.incarnation
+        return owner.session == self.id and not later
+
     def fenced_error(self) -> ProducerFenced:
         """The error of a session that has lost the log."""
         owner = self.fold.owner
-        name = owner.name if owner is not None and owner.session != self.id else None
+        name = owner.name if owner is not None and not self._is_own(owner) else None
         return ProducerFenced(self.log.topic, self.log.partition, self.epoch, self.fold.epoch, name)
 
     def refresh(self, deadline: Deadline) -> None:
@@ -265,13 +286,17 @@ class Session(LogView):
 
         Raises:
             ProducerFenced: Somebody else is known to have opened the log since.
+            LogReplaced: The topic was deleted; nothing was sent.
             EngineDoubt: It may be in the log, or be there later; the producer is of no use now.
         """
+        if monotonic() - self.identified_at > _IDENTIFY_EVERY:
+            self.identify()
         self._check_owner()
         expected, seq = self.position
+        tag = os.urandom(len(NO_TAG)) if kind == "open" else self.fold.tag or NO_TAG
         stamp = Stamp(
             self._visibility, kind, self.epoch if epoch is None else epoch, seq, len(entries), 0,
-            batch_id, expected,
+            batch_id, expected, tag,
         )  # fmt: skip
         headers = encode_batch(stamp)
         channel = self._channel
@@ -302,7 +327,7 @@ class Session(LogView):
         """Give the log up: nobody is fenced by it, and another `acquire` has a new epoch."""
         del timeout
         self.drop()
-        self.epoch, self._has_epoch, self.opened_at = 0, False, -1
+        self.epoch, self._has_epoch, self.opened_at, self._incarnation = 0, False, -1, 0
         self.id = self._resumes or uuid.uuid4().hex
 
     def drop(self) -> None:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from math import inf
 from typing import TYPE_CHECKING, Final
 
 from coopconsume.fenced.core import Position
+from coopconsume.fenced.deadline import monotonic
 from coopconsume.fenced.errors import LogBlocked, LogCorrupt, LogReplaced
-from coopconsume.fenced.fold import Fold, RuleBroken
+from coopconsume.fenced.fold import Fold, SequenceGap
 from coopconsume.fenced.log import LogId
 
 if TYPE_CHECKING:
@@ -43,6 +45,7 @@ class LogView:
         log: The log, once it was looked up.
         fold: State of the log at `offset`.
         offset: How far it was read; -1 before.
+        identified_at: When the topic's id was looked up the last time, by `monotonic`.
     """
 
     def __init__(
@@ -51,6 +54,7 @@ class LogView:
         self.log = LogId(topic, "", partition)
         self.fold = Fold()
         self.offset = -1
+        self.identified_at = -inf
         self._engine = engine
         self._compacted = compacted
 
@@ -82,6 +86,7 @@ class LogView:
         if found is None:
             raise LogReplaced(topic, partition, "any", None)
         self.log = LogId(topic, found, partition)
+        self.identified_at = monotonic()
         if self._compacted is None:
             self._compacted = self._engine.is_compacted(topic)
 
@@ -111,7 +116,7 @@ class LogView:
             first = max(start, end - span)
             self.begin_at(first)
             self.catch_up(end, deadline)
-            if self.fold.next_seq is not None:
+            if self.fold.next_seq is not None and (self.fold.is_certain or first == start):
                 return
             if first == start:
                 break
@@ -143,25 +148,13 @@ class LogView:
             pass
 
     def counted(self, stop: int, deadline: Deadline) -> Iterator[Sequence[Raw]]:
-        """Read on to an offset: the records that count, some of one batch at a time.
+        """Reads on to an offset: the records that count, one batch at a time.
 
         Raises:
-            LogCorrupt: One breaks the rules.
+            LogCorrupt: Records are missing.
         """
-        topic, partition = self.log.topic, self.log.partition
-        fold, patience = self.fold, max(1.0, deadline.left)
-        try:
-            for rows in self._engine.read(topic, partition, self.offset, stop, patience):
-                at = 0
-                while at < len(rows):
-                    first = at
-                    at += 1
-                    if fold.add(rows[first]) == "counted":
-                        at += fold.follow(rows, at)
-                        self.offset = rows[at - 1].offset + 1
-                        yield rows[first:at]
-        except RuleBroken as broken:
-            raise LogCorrupt(topic, partition, broken.offset, broken.problem) from None
+        for _ in self.batches(self.fold, self.offset, stop, deadline, moves=True):
+            yield self.fold.rows
         self.offset = max(self.offset, stop)
 
     def owner_before(self, deadline: Deadline) -> Owner | None:
@@ -207,19 +200,36 @@ class LogView:
         start = max(since, self._engine.start(self.log.topic, self.log.partition))
         for first, end in windows_back(start, self.offset):
             fold = self.fold_from(first)
-            yield fold, self._batches(fold, first, end, deadline)
+            yield fold, self.batches(fold, first, end, deadline)
 
-    def _batches(self, fold: Fold, first: int, end: int, deadline: Deadline) -> Iterator[Batch]:
+    def batches(
+        self, fold: Fold, first: int, end: int, deadline: Deadline, *, moves: bool = False
+    ) -> Iterator[Batch]:
+        """Folds a part of the log: each batch that counts, once it is complete.
+
+        Args:
+            fold: State of the log at the beginning of the part.
+            first: Offset to begin at.
+            end: Offset to stop at; everything below it is decided.
+            deadline: When to give up.
+            moves: Whether `offset` follows, as the fold is the view's own.
+
+        Raises:
+            LogCorrupt: Records are missing.
+        """
         topic, partition = self.log.topic, self.log.partition
-        stamp = None
         try:
             for rows in self._engine.read(topic, partition, first, end, max(1.0, deadline.left)):
-                for row in rows:
-                    if fold.add(row) == "counted" and fold.stamp is not stamp:
-                        stamp = fold.stamp
+                at = 0
+                while at < len(rows):
+                    taken, verdict = fold.take(rows, at)
+                    at += taken
+                    if moves:
+                        self.offset = rows[at - 1].offset + 1
+                    if verdict == "counted":
                         yield next(reversed(fold.batches.values()))
-        except RuleBroken as broken:
-            raise LogCorrupt(topic, partition, broken.offset, broken.problem) from None
+        except SequenceGap as gap:
+            raise LogCorrupt(topic, partition, gap.offset, gap.problem) from None
 
     def _ends_at_least(self, offset: int) -> bool:
         # A marker is counted before it can be seen: the end is then told late.

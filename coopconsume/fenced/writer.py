@@ -16,10 +16,10 @@ from coopconsume.fenced.deadline import Deadline
 from coopconsume.fenced.engine import make_engine
 from coopconsume.fenced.epochs import LogEpochs
 from coopconsume.fenced.errors import AppendRefused, ProducerFenced, WriterNotOpen
-from coopconsume.fenced.headers import is_batch_id
 from coopconsume.fenced.log import UNCHECKED, VISIBILITIES
 from coopconsume.fenced.session import Session
 from coopconsume.fenced.settings import Settings, check_session
+from coopconsume.fenced.stamp import is_batch_id
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping

@@ -12,7 +12,7 @@ from kafka import KafkaConsumer, KafkaProducer, TopicPartition
 
 from coopconsume import FencedWriter
 from coopconsume.fenced import LogReader
-from coopconsume.fenced.headers import Stamp, encode_batch
+from coopconsume.fenced.stamp import Stamp, encode_batch
 from tests.bench.figures import Ratio, Report, seconds_of, take_turns
 
 if TYPE_CHECKING:
@@ -224,6 +224,8 @@ def _append(ground: Ground, engine: _Python, say: Callable[[str], None]) -> Repo
     calls: dict[str, Callable[[], None]] = {}
     ratios = []
     for count in (1, _LARGE):
+        # librdkafka itself takes 1.3 to 1.8 times as long for a record with a header.
+        most = 1.6 if count > 1 and isinstance(engine, _Confluent) else 1.3
         what = f"{count:,} record{'' if count == 1 else 's'}"
         names = [f"{kind}, {what}" for kind in (
             "append", "bare transaction", "append, filter", "bare idempotent send",
@@ -236,9 +238,10 @@ def _append(ground: Ground, engine: _Python, say: Callable[[str], None]) -> Repo
         }  # type: ignore[misc]
         ratios += [
             Ratio(f"append / bare, {what}", names[0], names[1], 1.3),
-            Ratio(f"filter / bare, {what}", names[2], names[3], 1.3),
+            Ratio(f"filter / bare, {what}", names[2], names[3], most),
         ]
-    stamps = encode_batch(Stamp("filter", "data", 1, 10**6, _LARGE, 0, "b" * 22, 10**6))
+    head = Stamp("filter", "data", 1, 10**6, _LARGE, 0, "b" * 12, 10**6)
+    stamps = [[header] for header in encode_batch(head)]
     floors = [f"bare {kind}, same headers, {what}" for kind in ("transaction", "idempotent send")]
     calls |= {
         floors[0]: lambda: bare(_LARGE, stamps),

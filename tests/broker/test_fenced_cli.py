@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import itertools
 import json
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from click.testing import CliRunner
-from kafka import KafkaProducer
+from kafka import KafkaConsumer, KafkaProducer, TopicPartition
 
 from coopconsume import FencedWriter
 from coopconsume.cli import main
 from coopconsume.errors import LogBlocked
+from coopconsume.fenced import LogReader
+from coopconsume.fenced.stamp import Stamp, decode, encode
 
 if TYPE_CHECKING:
     from click.testing import Result
@@ -38,8 +42,11 @@ def document(kafka: LocalKafka, command: str, topic: str) -> Any:
 def test_a_log_is_told_and_audited(
     kafka: LocalKafka, topic: TopicFactory, produce: Produce
 ) -> None:
-    """Its end, its owners, what is foreign; the first wrong thing by exit code 1."""
+    """Its end, its owners, what is passed over; missing records by exit code 1."""
     name = topic()
+    nothing = called(kafka, "audit", name)
+    assert nothing.exit_code == 1
+    assert "none with a stamp" in nothing.stdout
     empty = document(kafka, "head", name)
     assert (empty["next_seq"], empty["epoch"], empty["owner"]) == (0, 0, None)
     options = {"kafka.bootstrap.servers": kafka.bootstrap_servers}
@@ -54,19 +61,40 @@ def test_a_log_is_told_and_audited(
     assert "epoch     2, by two" in called(kafka, "head", name).stdout
     audited = document(kafka, "audit", name)
     assert audited["ok"]
-    assert (audited["records"], audited["foreign"], audited["finding"]) == (6, 1, None)
+    assert (audited["records"], audited["foreign"], audited["findings"]) == (6, 1, [])
     assert [(t["epoch"], t["owner"], t["batches"]) for t in audited["terms"]] == [
         (1, "one", 2), (2, "two", 2),
     ]  # fmt: skip
-    assert "nothing is wrong" in called(kafka, "audit", name).stdout
+    assert "no record is missing" in called(kafka, "audit", name).stdout
     forged = KafkaProducer(bootstrap_servers=kafka.bootstrap_servers)
-    at = forged.send(name, b"x", headers=[("fw-v", b"1c")], partition=0).get(60).offset
+    at = forged.send(name, b"x", headers=[("fw", b"1c")], partition=0).get(60).offset
+    strange = Stamp("read_committed", "data", 2, 9, 1, 0, "b", at + 1, b"strange!")
+    forged.send(name, b"x", headers=[encode(strange)], partition=0).get(60)
+    told = called(kafka, "audit", name)
+    assert told.exit_code == 0
+    assert f"malformed at offset {at}" in told.stdout
+    assert f"fenced at offset {at + 1}" in told.stdout
+    assert document(kafka, "head", name)["next_seq"] == 6
+    with LogReader(options, name) as reader:
+        assert [record.value for record in reader.read()] == [b"a", b"b", b"c"] * 2
+    consumer = KafkaConsumer(
+        bootstrap_servers=kafka.bootstrap_servers, auto_offset_reset="earliest",
+        isolation_level="read_committed",
+    )  # fmt: skip
+    consumer.assign([TopicPartition(name, 0)])
+    rows = itertools.islice(consumer, 8)
+    stamps = [decode(row.headers) for row in rows if row.headers]
+    genuine = stamps[-1]
+    assert genuine is not None
+    consumer.close()
+    gap = replace(genuine, seq=9, i=0, n=1, batch="gap", expected=at + 2)
+    forged.send(name, b"x", headers=[encode(gap)], partition=0).get(60)
     forged.close()
-    wrong = called(kafka, "audit", name)
-    assert wrong.exit_code == 1
-    assert f"WRONG at offset {at}: malformed stamp" in wrong.stdout
+    missing = called(kafka, "audit", name)
+    assert missing.exit_code == 1
+    assert f"gap at offset {at + 2}: sequence number 9, expected 6" in missing.stdout
     corrupt = called(kafka, "head", name)
-    assert (corrupt.exit_code, f"at offset {at}" in corrupt.stderr) == (1, True)
+    assert (corrupt.exit_code, f"offset {at + 2}" in corrupt.stderr) == (1, True)
     missing = called(kafka, "head", "nowhere")
     assert missing.exit_code == 1
     assert "nowhere-0" in missing.stderr

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.broker
 ROW = [Entry(b"v")]
-NO_HEADERS: list[list[tuple[str, bytes]]] = [[]]
+STAMPS = [("fw", b"")]
 PATIENCE = 60.0
 
 
@@ -110,10 +110,10 @@ def test_k1_a_commit_that_was_an_abort(place: Place) -> None:
 
     channel = place.channel()
     channel.begin()
-    channel.append(ROW, NO_HEADERS, 60)
+    channel.append(ROW, STAMPS, 60)
     lose_the_sequence(channel._producer, place.topic)
     with pytest.raises(EngineDoubt):
-        channel.append(ROW, NO_HEADERS, 60)
+        channel.append(ROW, STAMPS, 60)
     with pytest.raises(EngineDoubt):
         channel.commit(60)
     assert place.committed() == []
@@ -158,12 +158,12 @@ def test_k2_k3_a_zombie_and_its_successor(
 
     late = place.channel()
     late.begin()
-    late.append(ROW, NO_HEADERS, 60)
+    late.append(ROW, STAMPS, 60)
     successor = place.channel()
     successor.begin()
-    (offset,) = successor.append(ROW, NO_HEADERS, 60)
+    (offset,) = successor.append(ROW, STAMPS, 60)
     with pytest.raises(EngineDoubt):
-        late.append(ROW, NO_HEADERS, 60)
+        late.append(ROW, STAMPS, 60)
     wait_until_idle(late._producer)
     successor.commit(60)
     assert place.comes_to([offset])
@@ -213,7 +213,7 @@ def test_k8_an_offset_that_is_none(place: Place, monkeypatch: pytest.MonkeyPatch
     channel.begin()
     monkeypatch.setattr(channel._producer, "send", lambda *_: Future())
     with pytest.raises(EngineDoubt, match="without its offset"):
-        channel.append(ROW, NO_HEADERS, 60)
+        channel.append(ROW, STAMPS, 60)
 
 
 def test_a_kafka_python_without_the_hook_is_refused(

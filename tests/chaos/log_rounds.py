@@ -170,8 +170,8 @@ class Rounds:
         rows = [row for part in engine.read(self._topic, 0, 0, end, _PATIENCE) for row in part]
         engine.close()
         found = problems(rows, told)
-        finding = audit(options, self._topic)[1].finding
-        return found if finding is None else [*found, str(finding)]
+        audited = audit(options, self._topic)[1]
+        return found if audited.ok else [*found, *map(str, audited.findings)]
 
     def _decided(self, engine: KafkaPythonEngine) -> int:
         """The end of the log, after the transactions of writers that were killed timed out."""

@@ -12,6 +12,7 @@ from typing import Literal
 
 from coopconsume.fenced.engine import EngineDoubt
 from coopconsume.fenced.log import Ends, Entry, LogId, PlainRaw
+from coopconsume.fenced.stamp import Header
 
 Fate = Literal["done", "lost", "unanswered", "late", "torn", "after a foreign one"]
 
@@ -185,11 +186,11 @@ class FakeChannel:
         """It tells the broker nothing."""
 
     def append(
-        self, entries: Sequence[Entry], headers: Sequence[list[tuple[str, bytes]]], timeout: float
+        self, entries: Sequence[Entry], stamps: Sequence[Header], timeout: float
     ) -> list[int]:
         raws = [
-            PlainRaw(0, 0, entry.key, entry.value, [*stamp, *entry.headers])
-            for entry, stamp in zip(entries, headers, strict=True)
+            PlainRaw(0, 0, entry.key, entry.value, [stamp, *entry.headers])
+            for entry, stamp in zip(entries, stamps, strict=True)
         ]
         fate = self._broker.fate("produce")
         parts = [raws[:1], raws[1:]] if fate == "torn" and self._identity is not None else [raws]

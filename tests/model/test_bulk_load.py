@@ -17,6 +17,7 @@ from coopconsume.errors import (
     ProducerFenced,
 )
 from coopconsume.fenced import FencedWriter, Loaded, bulk_load, deadline
+from coopconsume.fenced.stamp import decode
 from tests.model.fenced_broker import Broker, FakeEngine, Fate
 from tests.model.test_kafka_sink import values
 
@@ -107,7 +108,7 @@ def test_a_list_is_read_once_and_no_further_than_a_batch() -> None:
             if i == stop_at:
                 raise RuntimeError("the source is away")
             read.append(i)
-            yield (b"%d" % i, bytes(1000 if i < 20 else 10))
+            yield (b"%d" % i, bytes(1200 if i < 20 else 10))
 
     writer = FencedWriter(options, "t", engine=FakeEngine(broker)).acquire()
     with pytest.raises(RuntimeError):
@@ -125,9 +126,9 @@ def test_a_list_is_read_once_and_no_further_than_a_batch() -> None:
     assert bulk_load(writer, rows(), "list") == Loaded(30, 30)
 
 
-def _batches(broker: Broker) -> list[bytes]:
-    stamps = [dict(row.headers) for row in broker.visible()]
-    return [stamp["fw-batch"] for stamp in stamps if stamp["fw-kind"] == b"data"]
+def _batches(broker: Broker) -> list[str]:
+    stamps = [decode(row.headers) for row in broker.visible()]
+    return [s.batch for s in stamps if s is not None and s.kind == "data"]
 
 
 def test_what_a_load_cannot_rest_on_is_refused() -> None:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from coopconsume.errors import InvalidOption, ProducerFenced
-from coopconsume.fenced import FencedWriter
+from coopconsume.errors import InvalidOption, LogReplaced, OffsetMismatch, ProducerFenced
+from coopconsume.fenced import FencedWriter, LogReader, audit, deadline
 from coopconsume.fenced.log import Appended
 from coopconsume.fenced.view import windows_back
 from tests.fenced_checker import Told, problems
@@ -92,6 +94,63 @@ def test_a_doubt_on_the_way_to_the_state_does_not_make_it_up(lost: int) -> None:
     told = Told()
     told.acked[done.batch_id] = (done.first_offset, done.first_seq, done.count)
     assert not problems(broker.visible(), told)
+
+
+@pytest.mark.parametrize("visibility", ["read_committed", "filter"])
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.sampled_from(["a", "b"]), min_size=1, max_size=12))
+def test_of_two_writers_of_one_session_the_later_one_stays(visibility: str, acts: list) -> None:
+    """A process that was frozen wakes beside its successor: it is fenced, the successor goes on."""
+    broker, told = Broker(lambda _: "done", lambda: None), Told()
+
+    def writer(**more: object) -> FencedWriter:
+        return FencedWriter(
+            OPTIONS, "t", visibility=visibility, engine=FakeEngine(broker), timeout=600, **more
+        )  # type: ignore[arg-type]
+
+    first = writer(session="mine").acquire()
+    second = writer(session="mine", epoch=first.epoch).acquire()
+    assert (second.epoch, second.session) == (first.epoch, "mine")
+    for i, act in enumerate(acts):
+        if act == "a":
+            with pytest.raises(ProducerFenced):
+                first.append([b"a"], batch_id=f"a{i}")
+            told.refused.add(f"a{i}")
+        else:
+            done = second.append([b"b"], batch_id=f"b{i}")
+            told.acked[done.batch_id] = (done.first_offset, done.first_seq, done.count)
+    assert not problems(broker.visible(), told)
+
+
+@pytest.mark.parametrize("visibility", ["read_committed", "filter"])
+def test_a_topic_created_again_stops_its_former_owner(
+    visibility: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its log is by chance as long as the one before; what the former owner writes is no part."""
+    now = [0.0]
+    clock = SimpleNamespace(monotonic=lambda: now[0], sleep=lambda _: None)
+    monkeypatch.setattr(deadline, "time", clock)
+    broker, told = Broker(lambda _: "done", lambda: None), Told()
+    old = FencedWriter(OPTIONS, "t", visibility=visibility, engine=FakeEngine(broker))  # type: ignore[arg-type]
+    old.acquire()
+    broker.slots.clear()
+    broker.topic_id = "another"
+    new = FencedWriter(OPTIONS, "t", visibility=visibility, engine=FakeEngine(broker))  # type: ignore[arg-type]
+    new.acquire()
+    assert (old.epoch, old.next_offset) == (new.epoch, new.next_offset)
+    old.append([b"late"], batch_id="late")
+    now[0] += 2.0
+    with pytest.raises(LogReplaced):
+        old.append([b"later"])
+    with pytest.raises(OffsetMismatch):
+        new.append([b"x"], expected_offset=new.next_offset)
+    done = new.append([b"x"], expected_seq=0)
+    told.acked[done.batch_id] = (done.first_offset, done.first_seq, done.count)
+    with LogReader(OPTIONS, "t", engine=FakeEngine(broker)) as reader:  # type: ignore[arg-type]
+        assert [record.value for record in reader.read()] == [b"x"]
+    _, audited = audit(OPTIONS, "t", engine=FakeEngine(broker))  # type: ignore[arg-type]
+    assert (audited.ok, audited.fenced, audited.records) == (True, 1, 1)
+    assert [finding.what for finding in audited.findings] == ["fenced"]
 
 
 def test_what_no_session_can_be_is_refused() -> None:

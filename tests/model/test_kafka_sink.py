@@ -17,9 +17,9 @@ from hypothesis import strategies as st
 from coopconsume.errors import AppendRefused, BatchRefused, InvalidOption, SinkUnavailable
 from coopconsume.fenced import FencedKafkaSink, deadline
 from coopconsume.fenced.batch_rows import entries_of
-from coopconsume.fenced.headers import decode, is_batch_id
 from coopconsume.fenced.job_log import batch_name, number_of
 from coopconsume.fenced.log import Ends, LogId, PlainRaw
+from coopconsume.fenced.stamp import decode, is_batch_id
 from tests.fenced_checker import Told, problems
 from tests.model.fenced_broker import Broker, FakeChannel, FakeEngine, Fate
 

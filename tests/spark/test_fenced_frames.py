@@ -10,7 +10,7 @@ from kafka import KafkaProducer
 from coopconsume import FencedWriter
 from coopconsume.errors import BatchRefused, InvalidOption, OutputNotWritten
 from coopconsume.fenced import Entry, FencedKafkaSink, LogReader, accepted, audit, read_log
-from coopconsume.fenced.headers import Stamp, encode
+from coopconsume.fenced.stamp import Stamp, encode
 from coopconsume.sinks import OutputFunction
 from tests.unit.test_sinks import outputs
 
@@ -39,7 +39,7 @@ def test_a_frame_has_what_the_reader_has(
         other.send(name, b"foreign", partition=0).get(60)
         other.send(name, b"short", partition=0, headers=[("x", b"")])
         if visibility == "filter":
-            other.send(name, b"late", partition=0, headers=late).get(60)
+            other.send(name, b"late", partition=0, headers=[late]).get(60)
         other.close()
         writer.append([b"c"], expected_seq=2)
     with LogReader(options, name) as reader:

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from coopconsume.errors import LogCorrupt
 from coopconsume.fenced import LogReader, LogRecord
-from coopconsume.fenced.fold import Fold, RuleBroken
-from coopconsume.fenced.headers import COUNT, Stamp, decode
+from coopconsume.fenced.fold import Fold, SequenceGap
 from coopconsume.fenced.log import Ends, LogId, PlainRaw
+from coopconsume.fenced.stamp import Stamp, decode
 from tests.unit.test_fenced_log import Log
 
 SEEDS = st.integers(0, 10**9)
@@ -64,16 +64,17 @@ def reader(log: Log, spans: Sequence[int]) -> LogReader:
     )
 
 
-def one_by_one(rows: Sequence[PlainRaw]) -> tuple[list[tuple[int, int]], RuleBroken | None]:
-    """Offsets and numbers of the records of data that count, and the first broken rule."""
+def one_by_one(rows: Sequence[PlainRaw]) -> tuple[list[tuple[int, int]], SequenceGap | None]:
+    """Offsets and numbers of the records of data that count, and where records are missing."""
     fold, found = Fold(), []
     for row in rows:
         try:
             verdict = fold.add(row)
-        except RuleBroken as broken:
-            return found, broken
+        except SequenceGap as gap:
+            return found, gap
         if verdict == "counted" and fold.stamp is not None and fold.stamp.kind == "data":
-            found.append((row.offset, fold.seq))
+            first = fold.seq - len(fold.rows) + 1
+            found += [(row.offset, seq) for seq, row in enumerate(fold.rows, first)]
     return found, None
 
 
@@ -85,21 +86,22 @@ def test_any_pieces_say_what_single_records_say(
     log = Log(seed, visibility)
     places = st.integers(0, len(log.rows) - 1)
     at, other = data.draw(places), data.draw(places)
-    fault = data.draw(st.sampled_from(["none", "missing", "headers", "one header", "moved"]))
+    fault = data.draw(st.sampled_from(["none", "missing", "headers", "bytes", "moved"]))
     row, strange = log.rows[at], log.rows[other].headers
     if fault == "missing":
         del log.rows[at]
     elif fault == "headers":
         log.rows[at] = row._replace(headers=strange)
-    elif fault == "one header" and len(row.headers) == len(strange) == COUNT:
-        which = data.draw(st.integers(0, COUNT - 1))
-        mixed = [*row.headers[:which], strange[which], *row.headers[which + 1 :]]
-        log.rows[at] = row._replace(headers=mixed)
+    elif fault == "bytes":
+        (name, value), (_, other_value) = row.headers[0], strange[0]
+        first, last = sorted(data.draw(st.tuples(st.integers(0, 50), st.integers(0, 50))))
+        mixed = value[:first] + other_value[first:last] + value[last:]
+        log.rows[at] = row._replace(headers=[(name, mixed)])
     elif fault == "moved":
         log.rows[at] = row._replace(offset=row.offset + 1)
         log.rows[at + 1 :] = [r._replace(offset=r.offset + 1) for r in log.rows[at + 1 :]]
         log.end += 1
-    wanted, broken = one_by_one(log.rows)
+    wanted, gap = one_by_one(log.rows)
     found: list[LogRecord] = []
     problem = None
     try:
@@ -107,9 +109,9 @@ def test_any_pieces_say_what_single_records_say(
             found.append(record)  # noqa: PERF402 - also those before an error
     except LogCorrupt as error:
         problem = error
-    assert (problem is None) == (broken is None)
-    if problem is not None and broken is not None:
-        assert (problem.offset, problem.problem) == (broken.offset, broken.problem)
+    assert (problem is None) == (gap is None)
+    if problem is not None and gap is not None:
+        assert (problem.offset, problem.problem) == (gap.offset, gap.problem)
     assert [(r.offset, r.seq) for r in found] == wanted
     heads: dict[str, Stamp] = {}
     stamps = {row.offset: decode(row.headers) for row in log.rows if row.offset in dict(wanted)}
