@@ -10,7 +10,9 @@ Kafka keeps the data of all members in one record, so size counts: a thousand wh
 of one topic take about 2 kB.
 
 A reader takes its own version and older ones; fields it does not know are passed over, so a field
-may be added without a new version if old members can do without it.
+may be added without a new version if old members can do without it. A leader answers each member in
+the version of that member's subscription, so a newer leader and older members work together. A
+leader refuses a member whose subscription it cannot read; the other members go on.
 """
 
 from __future__ import annotations
@@ -48,6 +50,8 @@ class Subscription:
         epoch: Number of the epoch in force in the commit log when it joined; 0 for none.
         nonce: Nonce of that epoch.
         life_ms: How long a batch of it may go on, at most, in milliseconds.
+        attempt: How often this process has asked for another assignment than the one it had.
+            Kafka hands a follower that joins with unchanged data its old assignment.
     """
 
     store: str
@@ -58,6 +62,7 @@ class Subscription:
     epoch: int = 0
     nonce: str = ""
     life_ms: int = 0
+    attempt: int = 0
 
     def to_bytes(self) -> bytes:
         """Return the subscription as `user_data`."""
@@ -72,6 +77,7 @@ class Subscription:
                 "epoch": self.epoch,
                 "nonce": self.nonce,
                 "life_ms": self.life_ms,
+                "attempt": self.attempt,
             },
         )
 
@@ -92,6 +98,7 @@ class Subscription:
             epoch=fields.number("epoch"),
             nonce=fields.text("nonce"),
             life_ms=fields.number("life_ms"),
+            attempt=fields.number("attempt", default=0),
         )
 
 
@@ -114,8 +121,13 @@ class Assignment:
     nonce: str
     topic_ids: Mapping[str, str] = field(default_factory=dict)
 
-    def to_bytes(self) -> bytes:
-        """Return the assignment as `user_data`."""
+    def to_bytes(self, version: int | None = None) -> bytes:
+        """Return the assignment as `user_data`.
+
+        Args:
+            version: The protocol version of the member it is for, from 1; by default this
+                library's.
+        """
         return _pack(
             "A",
             {
@@ -125,6 +137,7 @@ class Assignment:
                 "nonce": self.nonce,
                 "topic_ids": dict(self.topic_ids),
             },
+            version,
         )
 
     @classmethod
@@ -155,8 +168,13 @@ class Refusal:
     reason: str
 
     def to_bytes(self) -> bytes:
-        """Return the refusal as `user_data`."""
-        return _pack("R", {"reason": self.reason})
+        """Return the refusal as `user_data`, in a version that every member reads."""
+        return _pack("R", {"reason": self.reason}, 1)
+
+
+def version_of(data: bytes) -> int:
+    """Return the protocol version of `user_data` that was read without an error."""
+    return data[_HEADER - 1]
 
 
 def read_answer(data: bytes) -> Assignment | Refusal:
@@ -170,9 +188,9 @@ def read_answer(data: bytes) -> Assignment | Refusal:
     return Assignment.from_bytes(data)
 
 
-def _pack(kind: str, fields: dict[str, Any]) -> bytes:
+def _pack(kind: str, fields: dict[str, Any], version: int | None = None) -> bytes:
     text = json.dumps(fields, separators=(",", ":"), sort_keys=True)
-    return bytes((MAGIC, ord(kind), VERSION)) + zlib.compress(text.encode(), 6)
+    return bytes((MAGIC, ord(kind), version or VERSION)) + zlib.compress(text.encode(), 6)
 
 
 def _unpack(what: str, kind: str, data: bytes) -> Mapping[str, Any]:
@@ -244,8 +262,8 @@ class _Fields:
             raise self._mismatch(name, value, "true or false")
         return value
 
-    def number(self, name: str, least: int = 0) -> int:
-        value = self._fields.get(name)
+    def number(self, name: str, least: int = 0, default: int | None = None) -> int:
+        value = self._fields.get(name, default)
         if not isinstance(value, int) or isinstance(value, bool) or value < least:
             raise self._mismatch(name, value, f"a whole number from {least}")
         return value

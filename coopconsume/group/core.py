@@ -15,8 +15,8 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from assignors import AssignmentConflict, KeyRange, Member, Share, coverage
-from assignors.wire import Assignment, Refusal, Subscription, read_answer
+from assignors import AssignmentConflict, KeyRange, Member, ProtocolMismatch, Share, coverage
+from assignors.wire import Assignment, Refusal, Subscription, read_answer, version_of
 from commits import Epoch
 from coopconsume.errors import ConsumerRangeFetchNotAccepted, GroupRefused
 from coopconsume.group.owned import Tenure
@@ -57,6 +57,7 @@ class Deal:
         life_ms: How long a batch of any of the members may go on.
         topic_ids: Kafka's ids of the topics.
         refused: Why members are refused, by id.
+        versions: The protocol version of each member that is accepted.
     """
 
     shares: dict[str, tuple[Share, ...]]
@@ -65,6 +66,7 @@ class Deal:
     life_ms: int
     topic_ids: dict[str, str]
     refused: dict[str, str]
+    versions: dict[str, int]
 
     def answers(self, epoch: Epoch) -> dict[str, bytes]:
         """What to hand each member once the epoch is open."""
@@ -73,7 +75,7 @@ class Deal:
             topics = {share.topic for share in shares}
             ids = {t: topic_id for t, topic_id in self.topic_ids.items() if t in topics}
             answer = Assignment(member, shares, epoch.number, epoch.nonce, ids)
-            given[member] = answer.to_bytes()
+            given[member] = answer.to_bytes(self.versions[member])
         return given | {m: Refusal(reason).to_bytes() for m, reason in self.refused.items()}
 
 
@@ -121,6 +123,7 @@ class GroupCore:
     noted: Epoch | None = None
     owned: tuple[Share, ...] = ()
     owned_under: Epoch | None = None
+    attempt: int = 0
 
     # -- joining
 
@@ -141,7 +144,16 @@ class GroupCore:
             self.owned_under.number if self.owned_under else 0,
             self.owned_under.nonce if self.owned_under else "",
             self.life_ms,
+            self.attempt,
         ).to_bytes()
+
+    def ask_again(self) -> None:
+        """Make the next join ask for another assignment.
+
+        Kafka hands a follower that joins with unchanged data its old assignment, without a
+        rebalance.
+        """
+        self.attempt += 1
 
     # -- the leader
 
@@ -168,12 +180,14 @@ class GroupCore:
 
         Raises:
             GroupRefused: The leader itself works with another store or cluster than most.
+
+        A member whose data this version of the library cannot read is refused, nobody else.
         """
-        told = {member.id: Subscription.from_bytes(member.data) for member in joined}
+        told, refused = _read(joined)
         places = Counter((s.store, s.cluster) for s in told.values())
         mine = (self.store, self.cluster)
         place = max(places, key=lambda one: (places[one], one == mine))
-        refused = {
+        refused |= {
             member: _other_place(self.group, (said.store, said.cluster), place)
             for member, said in told.items()
             if (said.store, said.cluster) != place
@@ -182,9 +196,9 @@ class GroupCore:
             raise GroupRefused(self.group, refused[me])
         members = []
         for member in joined:
-            said = told[member.id]
             if member.id in refused:
                 continue
+            said = told[member.id]
             # Shares owned under an epoch that others have ended since were dealt anew.
             fresh = self.noted is not None and said.epoch == self.noted.number
             members.append(
@@ -201,6 +215,7 @@ class GroupCore:
             max((told[member.id].life_ms for member in members), default=self.life_ms),
             {topic: topic_ids.get(topic, "") for topic in partitions},
             refused,
+            {m.id: version_of(m.data) for m in joined if m.id not in refused},
         )
 
     # -- what comes of it
@@ -252,8 +267,21 @@ class GroupCore:
         self.owned, self.owned_under = tenure.shares, tenure.epoch
 
     def lost(self) -> None:
-        """Nothing is ours any more, and nobody waits for us to hand anything over."""
+        """Forget the shares: the next join asks for others."""
         self.owned, self.owned_under = (), None
+        self.ask_again()
+
+
+def _read(joined: Iterable[Joined]) -> tuple[dict[str, Subscription], dict[str, str]]:
+    """What each member says, and why members are refused whose data cannot be read."""
+    told: dict[str, Subscription] = {}
+    refused: dict[str, str] = {}
+    for member in joined:
+        try:
+            told[member.id] = Subscription.from_bytes(member.data)
+        except ProtocolMismatch as error:
+            refused[member.id] = str(error)
+    return told, refused
 
 
 def _other_place(group: str, found: tuple[str, str], most: tuple[str, str]) -> str:

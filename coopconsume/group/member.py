@@ -179,6 +179,7 @@ class GroupMember:
         if self._wanted is not None:
             log.warning("group %s: asking for a rebalance: %s", self._group, self._wanted)
             self._wanted = None
+            self._core.ask_again()
             request_rejoin(self._consumer)
         if coordinate(self._consumer, _POLL_MS) and self._handed is None:
             self._leaving.wait(_POLL_MS / 1000)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from kafka.admin import KafkaAdminClient, MemberToRemove
 
-from assignors import KeyRange, coverage
+from assignors import KeyRange, coverage, wire
 from commits import CommitStore
 from coopconsume.cluster.client import Cluster
 from coopconsume.options import Options
@@ -135,11 +135,18 @@ class Ground:
         cluster.close()
         self.processes: list[Process] = []
 
-    def start(self, slots: int = 1, *, freezes_as_leader: bool = False, **options: Any) -> Process:
+    def start(
+        self,
+        slots: int = 1,
+        *,
+        freezes_as_leader: bool = False,
+        protocol: int = wire.VERSION,
+        **options: Any,
+    ) -> Process:
         """Start a member."""
         config = {
             "options": self.options | options, "slots": slots,
-            "freezes_as_leader": freezes_as_leader,
+            "freezes_as_leader": freezes_as_leader, "protocol": protocol,
         }  # fmt: skip
         self.processes.append(Process(config))
         return self.processes[-1]
@@ -158,6 +165,17 @@ class Ground:
         assert len(members) - len(gone) == len(besides), f"{stay} of {members}"
         admin.remove_group_members(self.group, [MemberToRemove(one) for one in gone])
         admin.close()
+
+    def recreate_topic(self) -> None:
+        """Delete the topic and create it again, empty."""
+        admin = KafkaAdminClient(bootstrap_servers=self.kafka.bootstrap_servers)
+        admin.delete_topics([self.topic])
+        deadline = time.monotonic() + PATIENCE
+        while self.topic in admin.list_topics():
+            assert time.monotonic() < deadline, "the topic is still there"
+            time.sleep(0.05)
+        admin.close()
+        self.kafka.create_topic(self.topic)
 
     def settled(self, *members: Process) -> int:
         """The epoch under which all of some members, and they alone, have begun.

@@ -2,8 +2,10 @@
 
 Started with a JSON of its options; each line it prints is an event as JSON, each line it reads is
 a command: ``commit N`` (under what it holds), ``commit N EPOCH`` (under what it held then),
-``mirror`` (the stable offset to Kafka), ``leave``. With ``freezes_as_leader`` it stops itself by
-SIGSTOP once, between Kafka's telling it to lead and its opening the epoch.
+``mirror`` (the stable offset to Kafka), ``topics`` (look whether they are still those of the
+epoch), ``leave``. With ``freezes_as_leader`` it stops itself by SIGSTOP once, between Kafka's
+telling it to lead and its opening the epoch. With ``protocol`` it speaks that version of the
+group's protocol.
 """
 
 from __future__ import annotations
@@ -17,7 +19,9 @@ from typing import TYPE_CHECKING, Any
 
 from kafka.errors import KafkaError
 
+from assignors import wire
 from commits import CommitStoreError, OffsetRanges
+from coopconsume.errors import TopicReplaced
 from coopconsume.group.membership import Membership
 from coopconsume.options import Options
 
@@ -94,6 +98,17 @@ def mirror(worker: Teller) -> None:
         tell("mirrored", taken=False, text=str(error))
 
 
+def check_topics(worker: Teller, membership: Membership) -> None:
+    """Look at the topics as a job does, and start anew if one was recreated."""
+    assert worker.holding is not None
+    try:
+        worker.holding.logs.check_topics()
+        tell("topics", replaced=False)
+    except TopicReplaced as error:
+        tell("topics", replaced=True)
+        membership.start_anew(str(error), [])
+
+
 def freeze_as_leader(membership: Membership) -> None:
     """Stop this process the first time it is about to open an epoch."""
     open_epoch = membership.store.open_epoch
@@ -110,6 +125,7 @@ def freeze_as_leader(membership: Membership) -> None:
 def main(config: dict[str, Any]) -> None:
     """Join, and do as told."""
     options = Options.parse(config["options"])
+    wire.VERSION = config.get("protocol", wire.VERSION)
     worker = Teller()
     membership = Membership(options, config.get("slots", 1), worker)
     if config.get("freezes_as_leader"):
@@ -126,6 +142,9 @@ def main(config: dict[str, Any]) -> None:
             break
         if command == "mirror":
             mirror(worker)
+            continue
+        if command == "topics":
+            check_topics(worker, membership)
             continue
         offset, *epoch = map(int, words)
         holding = worker.held[epoch[0]] if epoch else worker.holding

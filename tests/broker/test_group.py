@@ -11,6 +11,7 @@ import pytest
 from kafka import KafkaConsumer
 from kafka.admin import KafkaAdminClient
 
+from assignors import wire
 from commits import ACCEPT_RANGE_FETCH
 from coopconsume.group.membership import Membership
 from coopconsume.options import Options
@@ -226,6 +227,39 @@ def test_members_with_another_store_are_refused(ground: Ground, tmp_path: Path) 
     assert "commitTable" in refused["text"]
     odd.popen.wait(PATIENCE)
     ground.settled(a, b)
+
+
+def test_a_member_of_a_newer_version_is_refused_alone(ground: Ground) -> None:
+    """The others go on; where it leads, it takes the older members and answers as they read."""
+    newer = wire.VERSION + 1
+    a, b = ground.start(), ground.start()
+    ground.settled(a, b)
+    refused = ground.start(protocol=newer).wait_for("refused")
+    assert refused["error"] == "GroupRefused"
+    assert "same version of the library" in refused["text"]
+    ground.settled(a, b)
+    assert a.count("fail") == b.count("fail") == 0
+    for old in (a, b):
+        old.leave()
+    leader = ground.start(protocol=newer)
+    ground.settled(leader)
+    ground.settled(leader, ground.start())
+
+
+def test_a_static_follower_whose_topic_is_recreated_gets_the_new_one(ground: Ground) -> None:
+    """It joins again under its old id, and Kafka rebalances instead of repeating its answer."""
+    a = ground.start()
+    ground.settled(a)  # It leads.
+    b = ground.start(**{"kafka.group.instance.id": "b"})
+    epoch = ground.settled(a, b)
+    ground.recreate_topic()
+    b.say("topics")
+    b.wait_for("topics", replaced=True)
+    begin = b.wait_for("begin")
+    assert begin["epoch"] > epoch, "Kafka handed it the old assignment"
+    b.say("topics")
+    b.wait_for("topics", replaced=False)
+    assert a.wait_for("begin")["epoch"] == begin["epoch"]
 
 
 def test_plain_consumers_and_ours_are_told_apart(ground: Ground) -> None:

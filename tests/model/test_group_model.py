@@ -14,15 +14,17 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from assignors import KeyRange, Share, StickyKeyRangeAssignor, coverage
+from assignors import KeyRange, Share, StickyKeyRangeAssignor, coverage, wire
 from commits import Epoch, FencedMember, OffsetRanges
 from commits.group import Answer, GroupState
 from commits.model import as_shares
 from commits.rows import Event, Part
-from coopconsume.group.core import GroupCore, Joined, Rejoin, Replaced, TakeOver
+from coopconsume.group.core import Deal, GroupCore, Joined, Rejoin, Replaced, TakeOver
 from coopconsume.group.owned import Tenure
 from tests.examples import examples
 
+#: What a member of the next protocol version joins with.
+NEWER = bytes((wire.MAGIC, ord("S"), wire.VERSION + 1))
 LEASE, BATCH = 2, 6
 LIFE = LEASE + BATCH
 TOPICS = {"t": 1, "u": 2}
@@ -41,13 +43,13 @@ class Log:
     def in_force(self) -> Epoch | None:
         return self.state.in_force.epoch if self.state.in_force else None
 
-    def open_epoch(self, previous: Epoch | None, nonce: str, shares: dict, life_ms: int) -> Epoch:
+    def open_epoch(self, deal: Deal) -> Epoch:
         detail = {
-            "members": {member: as_shares(held) for member, held in shares.items()},
-            "topic_ids": {}, "takeover": False, "life_ms": life_ms,
+            "members": {member: as_shares(held) for member, held in deal.shares.items()},
+            "topic_ids": deal.topic_ids, "takeover": False, "life_ms": deal.life_ms,
         }  # fmt: skip
-        epoch = Epoch(self.state.highest + 1, nonce)
-        if not self.write("epoch", epoch=epoch, previous=previous, detail=detail).counted:
+        epoch = Epoch(self.state.highest + 1, deal.nonce)
+        if not self.write("epoch", epoch=epoch, previous=deal.previous, detail=detail).counted:
             raise FencedMember("g", "", epoch, self.in_force(), "conflict")
         return epoch
 
@@ -110,6 +112,9 @@ class Coordinator:
                 raise ValueError("fenced instance")
         if member not in self.members and member:
             raise KeyError(member)
+        follows = self.phase == "stable" and member in self.assigned and member != self.leader
+        if follows and self.members[member][0] == data:
+            return member  # Unchanged data: the old assignment, without a rebalance.
         member = member or f"{instance or 'm'}-{next(self._ids)}"
         self.members[member] = (data, instance)
         if self.phase != "joining":
@@ -118,12 +123,13 @@ class Coordinator:
         return member
 
     def complete(self) -> None:
-        if self.phase == "joining" and self.members and self.joined == set(self.members):
+        able = [member for member, (data, _) in self.members.items() if data != NEWER]
+        if self.phase == "joining" and able and self.joined == set(self.members):
             self.phase = "syncing"
             self.generation += 1
             self.assigned = {}
             if self.leader not in self.members:
-                self.leader = next(iter(self.members))
+                self.leader = next(iter(able))
 
     def expire(self, member: str) -> None:
         self.members.pop(member, None)
@@ -151,7 +157,8 @@ class GroupMachine(RuleBasedStateMachine):
         self.batches: list[Batch] = []
         self.now = 0
         self.offsets = itertools.count()
-        self.acknowledged: set[int] = set()
+        self.topic_ids = {topic: f"{topic}-0" for topic in TOPICS}
+        self.acknowledged: dict[int, tuple[str, str]] = {}
         self.refused: set[int] = set()
         self.started = itertools.count()
         self.led = 0
@@ -256,11 +263,12 @@ class GroupMachine(RuleBasedStateMachine):
         """Decide by what Kafka said, however long ago that is."""
         generation, joined = process.heard
         deal = process.core.lead(
-            process.id, generation, joined, StickyKeyRangeAssignor(), TOPICS, {},
+            process.id, generation, joined, StickyKeyRangeAssignor(), TOPICS, self.topic_ids,
             set(TOPICS),
         )  # fmt: skip
+        assert set(deal.refused) == {m.id for m in joined if m.data == NEWER}
         try:
-            epoch = self.log.open_epoch(deal.previous, deal.nonce, deal.shares, deal.life_ms)
+            epoch = self.log.open_epoch(deal)
         except FencedMember:
             self._join(process)  # A rebalance with what is in force noted anew.
             return
@@ -270,6 +278,8 @@ class GroupMachine(RuleBasedStateMachine):
         if self.kafka.phase == "syncing" and self.kafka.generation == generation:
             self.kafka.assigned = deal.answers(epoch)
             self.kafka.phase = "stable"
+            for refused in deal.refused:
+                self.kafka.expire(refused)
 
     def _take(self, process: Process) -> None:
         row = self.log.state.in_force
@@ -332,13 +342,57 @@ class GroupMachine(RuleBasedStateMachine):
             return
         offset = next(self.offsets)
         share = batch.shares[0]
+        topic_id = batch.tenure.topic_ids[share.topic]
         held = self.log.state.fenced(batch.tenure.epoch, batch.tenure.member) == ""
         answer = self.log.write(
             "commit", epoch=batch.tenure.epoch, member=batch.tenure.member,
-            parts=(Part(share.topic, share.partition, offsets=OffsetRanges([(offset, offset)])),),
+            parts=(
+                Part(
+                    share.topic, share.partition, topic_id, offsets=OffsetRanges([(offset, offset)])
+                ),
+            ),
         )  # fmt: skip
         assert answer.counted == held
-        (self.acknowledged if answer.counted else self.refused).add(offset)
+        if answer.counted:
+            self.acknowledged[offset] = share.topic, topic_id
+        else:
+            self.refused.add(offset)
+
+    # -- topics that are recreated, members of a later version
+
+    @rule(topic=st.sampled_from(sorted(TOPICS)), at=NUMBER, late=st.booleans())
+    def recreate(self, topic: str, at: int, late: bool) -> None:
+        """A topic is deleted and created again, and one driver notices."""
+        self.topic_ids[topic] += "'"
+        process = self.processes.get(at)
+        if process is None or process.paused or process.tenure is None:
+            return
+        if process.id not in self.kafka.members or process.tenure.topic_ids == self.topic_ids:
+            return
+        self._hand_over(process, late=late)
+        process.core.lost()
+        if process.instance is None:
+            self.kafka.expire(process.id)
+            process.id = ""
+        process.state = "out"
+        self._wake_all()
+        self.settle(12, late=False, then=False)
+        assert process.tenure is None or process.tenure.topic_ids == {
+            topic: self.topic_ids[topic] for topic in process.tenure.topic_ids
+        }
+
+    def _wake_all(self) -> None:
+        for at in self.processes:
+            self.wake(at)
+        here = {process.id for process in self.processes.values()}
+        for member in set(self.kafka.members) - here:
+            self.kafka.expire(member)
+
+    @rule(at=NUMBER, rounds=st.integers(1, 8))
+    def newer(self, at: int, rounds: int) -> None:
+        """A member of a newer protocol version joins; a leader that can lead refuses it alone."""
+        self.kafka.join("", NEWER, f"newer{at}" if at % 2 else None)
+        self.settle(rounds, late=False, then=True)
 
     # -- bad days
 
@@ -419,7 +473,8 @@ class GroupMachine(RuleBasedStateMachine):
         for state in self.log.state.partitions.values():
             done |= set(range(state.commits.stable_offset))
             done |= set(state.commits.ranges.offsets().tolist())
-        assert self.acknowledged <= done
+        known = {(at[0], state.topic_id) for at, state in self.log.state.partitions.items()}
+        assert {offset for offset, topic in self.acknowledged.items() if topic in known} <= done
         everywhere = [s.commits for s in self.log.state.partitions.values()]
         assert not any(
             any(o in c.ranges for o in self.refused) for c in everywhere

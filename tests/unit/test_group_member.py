@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import types
 
-from assignors import StickyKeyRangeAssignor
-from commits import CommitStore
-from coopconsume.group.core import Joined
+import pytest
+
+from assignors import StickyKeyRangeAssignor, wire
+from commits import CommitStore, Epoch
+from coopconsume.group.core import GroupCore, Joined
 from coopconsume.group.member import GroupMember
 from coopconsume.options import Options
 
@@ -74,3 +76,54 @@ def test_a_member_that_is_out_joins_again_once(tmp_path):
     member.rejoin("refused later, under what it was given since")
     assert member._again is not None
     member.leave()
+
+
+def dealt(leader, joined):
+    """What a leader of a group without an epoch decides for members by their data."""
+    return leader.lead(
+        "m0", 1, [Joined(f"m{at}", ("t",), data) for at, data in enumerate(joined)],
+        StickyKeyRangeAssignor(), {"t": 4}, {}, (),
+    )  # fmt: skip
+
+
+def a_core():
+    """The core of a member of group g."""
+    return GroupCore("g", "store", "cluster", 1, True, 1_000)
+
+
+def test_only_a_member_that_cannot_be_read_is_refused():
+    """A newer member, foreign data and damaged data cost their own senders the group."""
+    leader = a_core()
+    told = leader.subscription(None, with_owned=True)
+    newer = told[:2] + bytes([wire.VERSION + 1]) + told[3:]
+    deal = dealt(leader, [told, newer, b"", told[:-1], told])
+    assert {m: len(shares) for m, shares in deal.shares.items()} == {"m0": 2, "m4": 2}
+    assert sorted(deal.refused) == ["m1", "m2", "m3"]
+    assert "same version of the library" in deal.refused["m1"]
+    answers = deal.answers(Epoch(1, "n"))
+    assert isinstance(wire.read_answer(answers["m1"]), wire.Refusal)
+    assert isinstance(wire.read_answer(answers["m4"]), wire.Assignment)
+
+
+def test_a_newer_leader_answers_older_members_in_their_version(monkeypatch):
+    """Whoever leads, what it hands a member is of a version that the member reads."""
+    old = a_core().subscription(None, with_owned=True)
+    current = wire.VERSION
+    monkeypatch.setattr(wire, "VERSION", current + 1)
+    leader = a_core()
+    deal = dealt(leader, [leader.subscription(None, with_owned=True), old])
+    answers = deal.answers(Epoch(1, "n"))
+    assert [wire.version_of(answers[m]) for m in ("m0", "m1")] == [current + 1, current]
+    monkeypatch.setattr(wire, "VERSION", current)
+    assert isinstance(wire.read_answer(answers["m1"]), wire.Assignment)
+    assert wire.version_of(wire.Refusal("why").to_bytes()) == 1
+
+
+@pytest.mark.parametrize("why", ["lost", "ask_again"])
+def test_a_member_that_wants_another_assignment_joins_with_other_data(why):
+    """Kafka hands a follower that joins with unchanged data its old assignment again."""
+    core = a_core()
+    first = core.subscription(Epoch(1, "n"), with_owned=True)
+    assert core.subscription(Epoch(1, "n"), with_owned=True) == first
+    getattr(core, why)()
+    assert core.subscription(Epoch(1, "n"), with_owned=True) != first
