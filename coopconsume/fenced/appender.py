@@ -9,6 +9,7 @@ from coopconsume.fenced.deadline import Deadline
 from coopconsume.fenced.engine import EngineDoubt
 from coopconsume.fenced.errors import (
     AppendOutcomeUnknown,
+    AppendRefused,
     FencedLogError,
     LogBlocked,
     LogUnavailable,
@@ -47,7 +48,13 @@ class Appender:
         self._doubtful.clear()
 
     def append(
-        self, rows: list[Entry], wanted: Expectation, batch_id: str | None, deadline: Deadline
+        self,
+        rows: list[Entry],
+        wanted: Expectation,
+        batch_id: str | None,
+        deadline: Deadline,
+        *,
+        is_new: bool = False,
     ) -> Appended:
         """Append a batch: see `FencedWriter.append`.
 
@@ -56,12 +63,49 @@ class Appender:
             wanted: What is expected.
             batch_id: Its id, where the user gave one.
             deadline: When to give up.
+            is_new: Whether the caller knows that the log has no batch of this id.
         """
-        if batch_id is not None:
-            found = self._known(batch_id)
+        if batch_id is not None and not is_new:
+            found = self._known(batch_id) or self._look_up(batch_id, deadline)
             if found is not None:
+                self._check_contents(found, rows, deadline)
                 return found
         return self._append(rows, wanted, batch_id, deadline, "data")
+
+    def _look_up(self, batch_id: str, deadline: Deadline) -> Appended | None:
+        """The batch of an id, anywhere in what the session has of the log."""
+        session = self._session
+        try:
+            if not session.is_open:
+                self.acquire(deadline)
+            if not session.has_id(batch_id, deadline):
+                return None
+        except EngineDoubt as doubt:
+            raise self._unavailable("reading batch ids", doubt.problem) from doubt
+        return self._search(batch_id, 0, deadline)
+
+    def _check_contents(self, found: Appended, rows: list[Entry], deadline: Deadline) -> None:
+        """Whether a batch of the log has just these records.
+
+        Raises:
+            AppendRefused: It has others.
+        """
+        session = self._session
+        if session.is_compacted:
+            return  # Records may be gone that are in newer batches, too.
+        same = found.count == len(rows)
+        if same:
+            try:
+                there = session.records(found.first_offset, found.last_offset + 1, deadline)
+            except EngineDoubt as doubt:
+                raise self._unavailable("reading", doubt.problem) from doubt
+            wanted = [(row.key, row.value, [*row.headers]) for row in rows]
+            same = [(row.key, row.value, [*row.headers[1:]]) for row in there] == wanted
+        if not same:
+            raise AppendRefused(
+                f"batch_id {found.batch_id!r}: the log has a batch of this id with other records, "
+                f"at offset {found.first_offset}: give each batch an id of its own"
+            )
 
     def checkpoint(self, deadline: Deadline) -> int:
         """Write a record without data; returns its offset."""

@@ -213,6 +213,7 @@ class ExclusiveProducer:
         expected_offset: Expected = UNCHECKED,
         expected_seq: Expected = UNCHECKED,
         batch_id: str | None = None,
+        is_new: bool = False,
     ) -> Appended:
         """Publishes records, all or nothing: see `FencedWriter.append`.
 
@@ -224,8 +225,9 @@ class ExclusiveProducer:
         """
         self.check()
         return self._writer.append(
-            records, expected_offset=expected_offset, expected_seq=expected_seq, batch_id=batch_id
-        )
+            records, expected_offset=expected_offset, expected_seq=expected_seq,
+            batch_id=batch_id, is_new=is_new,
+        )  # fmt: skip
 
     def confirm(self) -> int:
         """Makes sure that at some moment of this call nobody else had opened the log.

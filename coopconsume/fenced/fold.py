@@ -21,10 +21,14 @@ from collections import OrderedDict
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
+import xxhash
+
 from coopconsume.fenced.stamp import NAME, Stamp, decode, index, shared_part
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    from pyroaring import BitMap64
 
     from coopconsume.fenced.log import Raw
 
@@ -121,7 +125,7 @@ class Fold:
         next_seq: Sequence number of the next record there; None if not known.
         compacted: Whether records, or parts of batches, may be missing because newer records have
             their keys.
-        remembered: Number of batch ids to remember, to find one that occurs twice.
+        remembered: Number of batches to remember by id, to find one that occurs twice.
 
     Attributes:
         epoch: Epoch in force; None while not known.
@@ -133,6 +137,7 @@ class Fold:
         seq: Sequence number of the last record that counted.
         rows: Records of the last batch that counted.
         torn: Number of records of batches that were begun and not completed.
+        ids: Hashes of the ids of all batches that the log has; None if not known.
         is_certain: False if a record was ``fenced`` although the fold has not seen who opened
             the epoch in force: then that record's owner may be the one in force.
     """
@@ -154,6 +159,7 @@ class Fold:
         self.seq = -1
         self.rows: list[Raw] = []
         self.torn = 0
+        self.ids: BitMap64 | None = None
         self.is_certain = True
         self._began_empty = epoch == 0 == next_seq
         self._compacted = compacted
@@ -313,8 +319,15 @@ class Fold:
 
     def _remember(self, batch: Batch) -> None:
         self.batches[batch.stamp.batch] = batch
+        if self.ids is not None:
+            self.ids.add(hash_of(batch.stamp.batch))
         if len(self.batches) > self._remembered:
             self.batches.popitem(last=False)
+
+
+def hash_of(batch_id: str) -> int:
+    """The 64-bit hash by which `Fold.ids` knows a batch id."""
+    return xxhash.xxh64_intdigest(batch_id.encode())
 
 
 def _after(stamp: Stamp) -> int:

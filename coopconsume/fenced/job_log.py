@@ -56,7 +56,9 @@ class JobLog:
     def append(self, rows: Sequence[Entry], batch: int | str) -> None:
         """Append a batch that the log has not, as far as `has` can tell."""
         if rows:
-            self._writer.append(rows, batch_id=batch_name(self._job, batch))
+            self._writer.append(
+                rows, batch_id=batch_name(self._job, batch), is_new=isinstance(batch, int)
+            )
         if isinstance(batch, int):
             self._last = batch
 

@@ -85,7 +85,7 @@ def bulk_load(
     found = done = _loaded(writer, name, since)
     while batch := source.batch(done, batch_records, writer.max_request_size):
         with suppress(OffsetMismatch):  # another publisher was faster
-            to.append(batch, expected_seq=writer.next_seq, batch_id=f"{name}:{done}")
+            to.append(batch, expected_seq=writer.next_seq, batch_id=f"{name}:{done}", is_new=True)
         done = _loaded(writer, name, since)
     return Loaded(done, found)
 

@@ -7,12 +7,15 @@ from typing import TYPE_CHECKING, Final
 
 from coopconsume.fenced.core import Position
 from coopconsume.fenced.deadline import monotonic
+from coopconsume.fenced.engine import EngineDoubt
 from coopconsume.fenced.errors import LogBlocked, LogCorrupt, LogReplaced
-from coopconsume.fenced.fold import Fold, SequenceGap
+from coopconsume.fenced.fold import Fold, SequenceGap, hash_of
 from coopconsume.fenced.log import LogId
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
+
+    from pyroaring import BitMap64
 
     from coopconsume.fenced.deadline import Deadline
     from coopconsume.fenced.engine import Engine
@@ -55,6 +58,8 @@ class LogView:
         self.fold = Fold()
         self.offset = -1
         self.identified_at = -inf
+        #: What was read of the batch ids: state, hashes of the ids, and up to which offset.
+        self._ids: tuple[Fold, BitMap64, int] | None = None
         self._engine = engine
         self._compacted = compacted
 
@@ -156,6 +161,43 @@ class LogView:
         for _ in self.batches(self.fold, self.offset, stop, deadline, moves=True):
             yield self.fold.rows
         self.offset = max(self.offset, stop)
+
+    def records(self, first: int, end: int, deadline: Deadline) -> list[Raw]:
+        """The committed records from one offset to below another."""
+        topic, partition = self.log.topic, self.log.partition
+        pieces = self._engine.read(topic, partition, first, end, max(1.0, deadline.left))
+        return [row for rows in pieces for row in rows]
+
+    def has_id(self, batch_id: str, deadline: Deadline) -> bool:
+        """Whether a batch with an id may be in the log up to `offset`; False is certain.
+
+        The first call reads the whole log for the ids of all batches; calls that end in a doubt
+        go on where they stopped.
+
+        Raises:
+            LogCorrupt: Records are missing.
+        """
+        if self.fold.ids is None:
+            self._read_ids(deadline)
+        assert self.fold.ids is not None
+        return hash_of(batch_id) in self.fold.ids
+
+    def _read_ids(self, deadline: Deadline) -> None:
+        from pyroaring import BitMap64
+
+        if self._ids is None:
+            start = self._engine.start(self.log.topic, self.log.partition)
+            self._ids = self.fold_from(start), BitMap64(), start
+        fold, ids, at = self._ids
+        for batch in self.batches(fold, at, self.offset, deadline):
+            ids.add(hash_of(batch.stamp.batch))
+            self._ids = fold, ids, batch.first_offset + batch.stamp.n
+            if deadline.is_over:
+                raise EngineDoubt(
+                    f"{len(ids):,} batch ids read, to offset {self._ids[2]:,} of {self.offset:,}; "
+                    "call again to go on"
+                )
+        self.fold.ids, self._ids = ids, None
 
     def owner_before(self, deadline: Deadline) -> Owner | None:
         """Who opened the epoch in force, read from the log; None if it does not tell any more.

@@ -229,6 +229,7 @@ class FencedWriter(Closing):
         expected_offset: Expected = UNCHECKED,
         expected_seq: Expected = UNCHECKED,
         batch_id: str | None = None,
+        is_new: bool = False,
     ) -> Appended:
         """Append records, all or nothing, if the log goes on where it is expected to.
 
@@ -240,14 +241,18 @@ class FencedWriter(Closing):
             expected_seq: The same by sequence number, which counts this log's records alone; the
                 better one to repeat an append by.
             batch_id: Id of the batch: 1 to 64 letters, digits or ``._:-``. Repeating an append
-                with its id returns the first answer: always where it expects something, else as
-                long as this writer remembers it (10,000 batches).
+                with its id returns the first answer, at any distance and from any process, as
+                long as the log has the batch. For that, the first append with an id reads the
+                log's stamps once.
+            is_new: True if the caller knows that the log has no batch of this id: it is not
+                looked for.
 
         Raises:
             OffsetMismatch: The log goes on elsewhere; nothing of it is in the log.
             ProducerFenced: Another owner has the log; nothing of it is in the log.
             AppendOutcomeUnknown: What came of it could not be found out in time.
-            AppendRefused: The records, numbers or id make no sense, or Kafka does not take them.
+            AppendRefused: The records, numbers or id make no sense, the log has a batch of this
+                id with other records, or Kafka does not take them.
             WriterNotOpen: The log was not acquired.
             LogBlocked, LogReplaced, LogCorrupt, LogUnavailable: As for `acquire`; nothing of it
                 is in the log.
@@ -260,7 +265,9 @@ class FencedWriter(Closing):
         with self._lock:
             self._refuse()
             return self._lose(
-                lambda deadline: self._appender.append(rows, wanted, batch_id, deadline)
+                lambda deadline: self._appender.append(
+                    rows, wanted, batch_id, deadline, is_new=is_new
+                )
             )
 
     def _check_size(self, rows: list[Entry]) -> None:

@@ -8,8 +8,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from coopconsume.errors import InvalidOption, LogReplaced, OffsetMismatch, ProducerFenced
-from coopconsume.fenced import FencedWriter, LogReader, audit, deadline
+from coopconsume.errors import (
+    AppendRefused,
+    InvalidOption,
+    LogReplaced,
+    OffsetMismatch,
+    ProducerFenced,
+)
+from coopconsume.fenced import Entry, FencedWriter, LogReader, audit, deadline
 from coopconsume.fenced.log import Appended
 from coopconsume.fenced.view import windows_back
 from tests.fenced_checker import Told, problems
@@ -151,6 +157,42 @@ def test_a_topic_created_again_stops_its_former_owner(
     _, audited = audit(OPTIONS, "t", engine=FakeEngine(broker))  # type: ignore[arg-type]
     assert (audited.ok, audited.fenced, audited.records) == (True, 1, 1)
     assert [finding.what for finding in audited.findings] == ["fenced"]
+
+
+@pytest.mark.parametrize("visibility", ["read_committed", "filter"])
+@settings(max_examples=40, deadline=None)
+@given(st.integers(0, 150), st.booleans(), st.booleans(), st.integers(1, 3))
+def test_a_batch_id_counts_once_at_any_distance(
+    visibility: str, between: int, restarts: bool, expects: bool, count: int
+) -> None:
+    """Repeated by a new process, too; the same id with other records is an error."""
+    broker, told = Broker(lambda _: "done", lambda: None), Told()
+
+    def writer() -> FencedWriter:
+        return FencedWriter(
+            OPTIONS, "t", visibility=visibility, engine=FakeEngine(broker), timeout=600
+        ).acquire()  # type: ignore[arg-type]
+
+    mine = writer()
+    mine._session.fold._remembered = 5
+    rows = [Entry(b"%d" % i, b"k", [("h", b"x")]) for i in range(count)]
+    first = mine.append(rows, batch_id="transfer-7")
+    told.acked["transfer-7"] = (first.first_offset, first.first_seq, count)
+    for i in range(between):
+        mine.append([b"other"], batch_id=f"o{i}")
+        told.unknown.add(f"o{i}")
+    if restarts:
+        mine.close()
+        mine = writer()
+    expected = {"expected_seq": mine.next_seq} if expects else {}
+    assert mine.append(rows, batch_id="transfer-7", **expected) == first
+    for other in (rows[1:] or [b"x"], [*rows[:-1], rows[-1]._replace(value=b"y")],
+                  [*rows[:-1], rows[-1]._replace(headers=[])]):  # fmt: skip
+        with pytest.raises(AppendRefused, match=r"transfer-7.*other records"):
+            mine.append(other, batch_id="transfer-7")
+    done = mine.append(rows, batch_id="transfer-8")
+    told.acked["transfer-8"] = (done.first_offset, done.first_seq, count)
+    assert not problems(broker.visible(), told)
 
 
 def test_what_no_session_can_be_is_refused() -> None:
