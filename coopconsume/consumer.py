@@ -65,6 +65,7 @@ class CooperativeConsumer(Closing):
         self._poller = Poller(self.spark, self.options, self.slots)
         self._membership: Membership | None = None
         self._query: CooperativeQuery | None = None
+        self._whole_partitions = False
         self._closed = False
 
     # -- what is consumed
@@ -135,6 +136,7 @@ class CooperativeConsumer(Closing):
         if self._membership is not None:
             raise InvalidOption("subscribe", "called twice", "make a new consumer for other topics")
         membership = Membership(self.options, self.slots(), self._poller.handout, self.spark)
+        membership.need_whole_partitions(needed=self._whole_partitions)
         try:
             join(membership)
         except BaseException:
@@ -142,13 +144,23 @@ class CooperativeConsumer(Closing):
             raise
         self._membership = membership
 
-    def membership(self) -> Membership:
-        """The member's place in the group; joins first where an option names the topics."""
+    def membership(self, *, whole_partitions: bool = False) -> Membership:
+        """Returns the member's place in the group; joins first where an option names the topics.
+
+        Args:
+            whole_partitions: Whether the member is about to need whole partitions.
+
+        Raises:
+            InvalidOption: It does, and parts of partitions are assigned by hand.
+        """
         if self._closed:
             raise AlreadyClosed("the consumer")
         if self._membership is None:
+            self._whole_partitions = whole_partitions
             self.subscribe()
         assert self._membership is not None
+        if whole_partitions:
+            self._membership.need_whole_partitions(needed=True)
         return self._membership
 
     def assignment(self) -> dict[TopicPartition, list[KeyRange]]:
@@ -349,7 +361,7 @@ class CooperativeConsumer(Closing):
             concurrency: Handlers at once in a slot, plain ones on threads, ``async`` ones on one
                 event loop; in all ``slots`` times so many.
             ordering: What is handled strictly one after another: ``key``, ``partition`` or
-                ``none``.
+                ``none``. With ``partition`` the member takes whole partitions alone.
             retry: By default a failed record is tried again for ever, 1 s to 60 s apart.
             dead_letter: Where records go that are given up, if not by the option ``deadLetter``:
                 path of a Delta table, or ``kafka:`` and a topic.
@@ -432,15 +444,22 @@ class CooperativeConsumer(Closing):
 
     def run_by(self, query: CooperativeQuery) -> None:
         """A query now works for this consumer; it has one at a time."""
-        if self._query is not None and self._query.isActive:
-            raise InvalidOption("foreach", "a query is running", "stop it, or use another consumer")
+        self.check_no_query("foreach")
         self._query = query
+
+    def check_no_query(self, what: str) -> None:
+        """Makes sure that no query is running.
+
+        Raises:
+            InvalidOption: One is.
+        """
+        if self._query is not None and self._query.isActive:
+            raise InvalidOption(what, "a query is running", "stop it, or use another consumer")
 
     def _alone(self, what: str) -> Membership:
         """The membership, for what cannot be done beside a query."""
         membership = self.membership()
-        if self._query is not None and self._query.isActive:
-            raise InvalidOption(what, "a query is running", "stop it, or use another consumer")
+        self.check_no_query(what)
         return membership
 
     def close(self) -> None:

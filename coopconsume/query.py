@@ -238,10 +238,12 @@ class CooperativeForeach:
         Raises:
             AlreadyClosed: The consumer was closed.
             CoopConsumeError: The group cannot be joined.
+            InvalidOption: ``ordering="partition"`` with parts of partitions assigned by hand.
             TopicNotFound: A topic for dead letters or outputs does not exist.
         """
         consumer = self._consumer
-        membership = consumer.membership()
+        consumer.check_no_query("foreach")
+        membership = consumer.membership(whole_partitions=self._ordering == "partition")
         slots = consumer.slots()
         group = membership.options.group_id
         _check_topics(membership.cluster, self._dead_letters, self._outputs)

@@ -110,7 +110,8 @@ class GroupCore:
         store: Id of the commit store.
         cluster: Id of the Kafka cluster.
         slots: Tasks side by side.
-        allow_key_share: Whether parts of partitions are accepted.
+        allow_key_share: Whether parts of partitions are accepted; a change counts from the next
+            join on.
         life_ms: How long a batch may go on.
     """
 
@@ -121,6 +122,7 @@ class GroupCore:
     allow_key_share: bool
     life_ms: int
     noted: Epoch | None = None
+    joined_to_share: bool = True
     owned: tuple[Share, ...] = ()
     owned_under: Epoch | None = None
     attempt: int = 0
@@ -134,7 +136,7 @@ class GroupCore:
             in_force: The epoch, as the log says just before the request goes out.
             with_owned: Whether to name the shares owned until now.
         """
-        self.noted = in_force
+        self.noted, self.joined_to_share = in_force, self.allow_key_share
         return Subscription(
             self.store,
             self.cluster,
@@ -232,7 +234,8 @@ class GroupCore:
 
         Raises:
             AssignmentConflict: The row gives a key range to nobody or to several.
-            ConsumerRangeFetchNotAccepted: We are given part of a partition and allow no sharing.
+            ConsumerRangeFetchNotAccepted: We are given part of a partition, and joined without
+                allowing that.
             GroupRefused: The leader does not want us.
             ProtocolMismatch: The data is not the library's.
         """
@@ -253,7 +256,7 @@ class GroupCore:
         if row.members.get(me) != tuple(map(_as_owned, answer.shares)):
             return Rejoin(f"epoch {epoch.number} has other shares for us in the log")
         _check_whole(row)
-        if not self.allow_key_share:
+        if not self.joined_to_share:
             for share in answer.shares:
                 if not share.key_range.is_full:
                     raise ConsumerRangeFetchNotAccepted(

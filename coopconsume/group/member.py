@@ -130,6 +130,10 @@ class GroupMember:
         """Have the group deal its shares anew: they are handed over and joined for again."""
         self._wanted = why
 
+    def allow_key_share(self, *, allowed: bool) -> None:
+        """Sets whether the next join accepts parts of partitions."""
+        self._core.allow_key_share = allowed
+
     def leave(self) -> None:
         """Leave the group at once (a static member stays in it until its session ends)."""
         self._leaving.set()

@@ -20,6 +20,7 @@ from commits import CommitStore
 from coopconsume.cluster.client import Cluster
 from coopconsume.errors import (
     ConsumerRangeFetchNotAccepted,
+    InvalidOption,
     TopicRangeFetchNotAllowed,
 )
 from coopconsume.group import GroupMember
@@ -98,6 +99,7 @@ class Membership:
         self._slots = slots
         self._idle_worker = self._worker = worker
         self._listener: RebalanceListener | None = None
+        self._allow_key_share = options.allow_key_share
         self._group: GroupMember | None = None
         self._holding: Holding | None = None
         self._latest: Holding | None = None
@@ -134,6 +136,7 @@ class Membership:
         names = [topic.name for topic in self.cluster.topics(topics, pattern)]
         self._listener = listener
         self._group = GroupMember(self.options, self.store, self.cluster, self._slots, self)
+        self._group.allow_key_share(allowed=self._allow_key_share)
         self._group.start(names, pattern)
         told = time.monotonic()
         with self._changed:
@@ -146,6 +149,27 @@ class Membership:
                         "at most for their session timeout", self.options.group_id
                     )  # fmt: skip
                     told = time.monotonic()
+
+    def need_whole_partitions(self, *, needed: bool) -> None:
+        """Sets whether the member takes whole partitions alone, from its next join on.
+
+        What a handler's ``ordering="partition"`` promises does not hold in a part of a partition,
+        as another member works on the other part.
+
+        Raises:
+            InvalidOption: Parts of partitions are assigned by hand.
+        """
+        holding = self._holding
+        if needed and self._group is None and holding is not None:
+            for tp, owned in holding.owned.items():
+                if not owned.is_whole:
+                    raise InvalidOption(
+                        "ordering", f"'partition' with a part of {tp[0]}-{tp[1]}",
+                        "assign whole partitions, or give ordering='key'",
+                    )  # fmt: skip
+        self._allow_key_share = self.options.allow_key_share and not needed
+        if self._group is not None:
+            self._group.allow_key_share(allowed=self._allow_key_share)
 
     def assign(
         self, partitions: Mapping[TopicPartition, Iterable[KeyRange]], *, takeover: bool
@@ -265,6 +289,7 @@ class Membership:
         """The worker that was attached has ended."""
         with self._changed:
             self._worker = self._idle_worker
+            self.need_whole_partitions(needed=False)
             if self._holding is not None:
                 self._worker.begin(self._holding)
 

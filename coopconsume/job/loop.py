@@ -238,6 +238,9 @@ class Job:
         self._end_shift(take_along=True)
         if self._membership.holding is not holding:
             return  # Given back before it was begun.
+        if self._work.ordering == "partition" and holding.is_shared:
+            self._membership.rebalance("ordering='partition' needs whole partitions")
+            return
         try:
             self._shift = Shift(
                 self._spark, holding, self._work, self._slots, self._meter, self._commit_ids,

@@ -316,6 +316,13 @@ class GroupMachine(RuleBasedStateMachine):
                 process.tenure = None
                 return
             process.checked = self.now
+        if not process.core.allow_key_share and any(
+            not share.key_range.is_full for share in process.tenure.shares
+        ):
+            if process.state == "stable" and process.id in self.kafka.members:
+                self._hand_over(process, late=False)
+                self._join(process)
+            return
         barred = [share for share, until in process.waits if until > self.now]
         free = tuple(
             share for share in process.tenure.shares
@@ -447,6 +454,13 @@ class GroupMachine(RuleBasedStateMachine):
         self.settle(8, late=False, then=True)
         held = {p.tenure.epoch for p in self.processes.values() if p.tenure is not None}
         assert held == {self.log.in_force()} or not self.processes
+
+    @rule(at=NUMBER, allowed=st.booleans())
+    def need_whole_partitions(self, at: int, allowed: bool) -> None:
+        """A job starts whose ordering does not hold in parts of partitions, or ends."""
+        process = self.processes.get(at)
+        if process is not None and not process.paused and process.id in self.kafka.members:
+            process.core.allow_key_share = allowed
 
     @rule(ticks=st.integers(1, 4))
     def pass_time(self, ticks: int) -> None:

@@ -21,7 +21,7 @@ from coopconsume import (
     key_hash,
 )
 from coopconsume.cluster.client import Cluster
-from coopconsume.errors import HandlerFailed, NotPolled, TopicRangeFetchNotAllowed
+from coopconsume.errors import HandlerFailed, InvalidOption, NotPolled, TopicRangeFetchNotAllowed
 from coopconsume.history import check, read_history
 from coopconsume.options import Options
 from tests.spark.support import (
@@ -440,6 +440,35 @@ def test_what_was_polled_before_a_rebalance_comes_again(spark, kafka, topic, pro
         assert row["lag"] == 0
 
 
+def test_the_order_of_a_partition_holds_over_all_members(spark, kafka, topic, produce, tmp_path):
+    """Members that share a partition give it to one of them before a record is handled."""
+    name = topic(1)
+    keys = [b"k%d" % (i % 20) for i in range(120)]
+    produce(name, [(key, b"") for key in keys])
+    opts = options(kafka, tmp_path, name, batchTime=1, maxOffsetsPerTrigger=40)
+    with CooperativeConsumer(opts, spark) as first, CooperativeConsumer(opts, spark) as second:
+        accept_range_fetch(opts, [name])
+        first.subscribe()
+        second.subscribe()
+        until(lambda: [len(c.assignment()) for c in (first, second)] == [1, 1])
+        handler = Recorded(tmp_path / "history", Sleep(0.01))
+        a, b = (c.foreach(handler, ordering="partition").start() for c in (first, second))
+        a.processAllAvailable()
+        first.close()
+        produce(name, [(key, b"") for key in keys])
+        until(second.assignment)
+        b.processAllAvailable()
+        b.stop()
+        store = second.membership().store
+        done = done_book(store, second.options.group_id)
+    produced = {(name, 0): dict(enumerate(keys * 2))}
+    history = read_history(tmp_path / "history")
+    verdict = check(history, produced, done, {}, {}, ordering="partition")
+    assert not verdict.order_breaks, str(verdict)
+    assert not verdict.overlaps, str(verdict)
+    assert verdict.done == 240
+
+
 class Blocker:
     """Holds a Spark task until a file is there."""
 
@@ -528,6 +557,8 @@ def test_two_standalone_members_share_a_partition_and_prove_holes(spark, kafka, 
         accept_range_fetch(opts, [name])
         a.assign({tp: [low]})
         b.assign({tp: [high]})
+        with pytest.raises(InvalidOption, match="assign whole partitions"):
+            a.foreach(Recorded(tmp_path / "history"), ordering="partition").start()
         frame = b.poll(PATIENCE)
         mine = {bytes(row["key"]) for row in frame.collect()}
         assert mine == {k for k in (b"k%d" % i for i in range(40)) if high.contains(key_hash(k))}
