@@ -52,6 +52,8 @@ class Subscription:
         life_ms: How long a batch of it may go on, at most, in milliseconds.
         attempt: How often this process has asked for another assignment than the one it had.
             Kafka hands a follower that joins with unchanged data its old assignment.
+        seen: Number of partitions and Kafka's id, as text, of topics that it subscribes to and
+            that the last assignment left out, in whole or in part.
     """
 
     store: str
@@ -63,6 +65,7 @@ class Subscription:
     nonce: str = ""
     life_ms: int = 0
     attempt: int = 0
+    seen: Mapping[str, tuple[int, str]] = field(default_factory=dict)
 
     def to_bytes(self) -> bytes:
         """Return the subscription as `user_data`."""
@@ -78,6 +81,7 @@ class Subscription:
                 "nonce": self.nonce,
                 "life_ms": self.life_ms,
                 "attempt": self.attempt,
+                "seen": dict(self.seen),
             },
         )
 
@@ -99,6 +103,7 @@ class Subscription:
             nonce=fields.text("nonce"),
             life_ms=fields.number("life_ms"),
             attempt=fields.number("attempt", default=0),
+            seen=fields.seen("seen"),
         )
 
 
@@ -281,6 +286,19 @@ class _Fields:
         return tuple(
             self._share(name, topic, packed) for topic, shares in value.items() for packed in shares
         )
+
+    def seen(self, name: str) -> dict[str, tuple[int, str]]:
+        value = self._fields.get(name, {})  # members of earlier versions report nothing
+        if not isinstance(value, dict):
+            raise self._mismatch(name, value, "partitions and id by topic")
+        found = {}
+        for topic, told in value.items():
+            match told:
+                case [int(count), str(topic_id)] if count > 0:
+                    found[topic] = (count, topic_id)
+                case _:
+                    raise self._mismatch(name, told, "a number of partitions and an id")
+        return found
 
     def _share(self, name: str, topic: str, packed: object) -> Share:
         partition, *ends = packed if isinstance(packed, list) and packed else (packed,)

@@ -27,6 +27,7 @@ Partition = tuple[str, int]
 _EARLIEST, _LATEST = -2, -1
 _CONNECT_MS = 10_000
 _NO_PARTITION = 2**31 - 1
+_NO_RIGHT_TO_TOPIC = 29
 
 
 @dataclass(frozen=True)
@@ -150,6 +151,20 @@ class Cluster:
         if not missing_ok:
             self._check_rights(wanted)
         return topics
+
+    def visible_topics(self, names: Iterable[str]) -> tuple[list[Topic], list[str]]:
+        """Returns those of some topics that exist, and the names that this user may not see."""
+        wanted = list(names)
+        if not wanted:
+            return [], []
+        described = self._call(lambda: self._admin.describe_topics(wanted))
+        hidden = [t["name"] for t in described if t["error_code"] == _NO_RIGHT_TO_TOPIC]
+        found = [
+            Topic(t["name"], str(t.get("topic_id", "")), len(t["partitions"]))
+            for t in described
+            if not t["error_code"] and t["partitions"]
+        ]
+        return found, hidden
 
     def existing(self, partitions: Iterable[Partition]) -> list[Partition]:
         """Those of some partitions that exist."""

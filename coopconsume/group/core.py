@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import uuid
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from assignors import AssignmentConflict, KeyRange, Member, ProtocolMismatch, Share, coverage
@@ -123,6 +123,8 @@ class GroupCore:
     life_ms: int
     noted: Epoch | None = None
     joined_to_share: bool = True
+    seen: dict[str, tuple[int, str]] = field(default_factory=dict)
+    joined_with_seen: dict[str, tuple[int, str]] = field(default_factory=dict)
     owned: tuple[Share, ...] = ()
     owned_under: Epoch | None = None
     attempt: int = 0
@@ -137,6 +139,7 @@ class GroupCore:
             with_owned: Whether to name the shares owned until now.
         """
         self.noted, self.joined_to_share = in_force, self.allow_key_share
+        self.joined_with_seen = dict(self.seen)
         return Subscription(
             self.store,
             self.cluster,
@@ -147,6 +150,7 @@ class GroupCore:
             self.owned_under.nonce if self.owned_under else "",
             self.life_ms,
             self.attempt,
+            self.joined_with_seen,
         ).to_bytes()
 
     def ask_again(self) -> None:
@@ -156,6 +160,32 @@ class GroupCore:
         rebalance.
         """
         self.attempt += 1
+
+    def unassigned(self, row: EpochRow, topics: Mapping[str, tuple[int, str]]) -> list[str]:
+        """Returns partitions that an epoch assigns to nobody; the next join reports their topics.
+
+        A leader may have no right to a topic, or old metadata.
+
+        Args:
+            row: The epoch in force.
+            topics: The partitions and id of each topic that we subscribe to and that exists.
+        """
+        assigned = {
+            (topic, partition)
+            for shares in row.members.values() for topic, partition, _, _ in shares
+        }  # fmt: skip
+        left = {
+            topic: [p for p in range(count) if (topic, p) not in assigned]
+            for topic, (count, _) in topics.items()
+        }
+        # What was reported once is reported as long as we are here: the leader is as blind as then.
+        self.seen = {t: found for t, found in topics.items() if left[t] or t in self.seen}
+        return [f"{topic}-{p}" for topic, some in sorted(left.items()) for p in some]
+
+    @property
+    def has_news(self) -> bool:
+        """Whether the next join reports topics that the last one did not."""
+        return self.seen != self.joined_with_seen
 
     # -- the leader
 
@@ -168,6 +198,7 @@ class GroupCore:
         partitions: Mapping[str, int],
         topic_ids: Mapping[str, str],
         shareable: Collection[str],
+        hidden: Collection[str] = (),
     ) -> Deal:
         """Give every member its shares.
 
@@ -179,6 +210,7 @@ class GroupCore:
             partitions: How many each topic has that exists.
             topic_ids: Kafka's ids of the topics.
             shareable: Topics that may be split between members.
+            hidden: Topics that the leader may not see; members report them.
 
         Raises:
             GroupRefused: The leader itself works with another store or cluster than most.
@@ -209,6 +241,8 @@ class GroupCore:
                     member.instance_id, said.owned if fresh else (),
                 )
             )  # fmt: skip
+        accepted = [said for member, said in told.items() if member not in refused]
+        partitions, topic_ids = _with_reports(accepted, partitions, topic_ids, hidden)
         shares = assignor.assign(partitions, members, shareable_topics=shareable)
         return Deal(
             shares,
@@ -259,6 +293,8 @@ class GroupCore:
         if not self.joined_to_share:
             for share in answer.shares:
                 if not share.key_range.is_full:
+                    if answer.member != me:
+                        return Rejoin("an earlier process of ours shared partitions, we do not")
                     raise ConsumerRangeFetchNotAccepted(
                         share.topic, share.partition, str(share.key_range)
                     )
@@ -285,6 +321,22 @@ def _read(joined: Iterable[Joined]) -> tuple[dict[str, Subscription], dict[str, 
         except ProtocolMismatch as error:
             refused[member.id] = str(error)
     return told, refused
+
+
+def _with_reports(
+    told: Iterable[Subscription],
+    partitions: Mapping[str, int],
+    topic_ids: Mapping[str, str],
+    hidden: Collection[str],
+) -> tuple[dict[str, int], dict[str, str]]:
+    """What the leader sees of topics, with what members report of hidden and of grown ones."""
+    counts, ids = dict(partitions), dict(topic_ids)
+    for said in told:
+        for topic, (count, topic_id) in said.seen.items():
+            is_same = topic in counts and ids.get(topic, "") == topic_id
+            if is_same or (topic in hidden and topic not in counts):
+                counts[topic], ids[topic] = max(count, counts.get(topic, 0)), topic_id
+    return counts, ids
 
 
 def _other_place(group: str, found: tuple[str, str], most: tuple[str, str]) -> str:
@@ -316,14 +368,17 @@ def _as_owned(share: Share) -> tuple[str, int, int, int]:
 
 
 def _check_whole(row: EpochRow) -> None:
-    """Every partition of the row is given away completely and once."""
+    """Every partition of the row's topics is given away completely and once."""
     given: dict[tuple[str, int], list[KeyRange]] = {}
     for member, shares in row.members.items():
         if member not in row.heirs:
             for topic, partition, first, last in shares:
                 given.setdefault((topic, partition), []).append(KeyRange(first, last))
-    for (topic, partition), ranges in given.items():
-        found = coverage(ranges)
+    counts: dict[str, int] = {}
+    for topic, partition in given:
+        counts[topic] = max(partition + 1, counts.get(topic, 0))
+    for topic, partition in [(t, p) for t, count in counts.items() for p in range(count)]:
+        found = coverage(given.get((topic, partition), ()))
         if found.holes or found.overlaps:
             raise AssignmentConflict(topic, partition, found.holes, found.overlaps)
 

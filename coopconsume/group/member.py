@@ -57,6 +57,8 @@ _RETRY_WAIT = 0.3
 _MOST_CONFLICTS = 5
 _STALE_AFTER = 5.0
 _LEAVE_MS = 5_000
+_METADATA_AGE_MS = 300_000
+_NAMED = 20
 
 
 class Tenant(Protocol):
@@ -109,6 +111,8 @@ class GroupMember:
         self._handed: tuple[str, bytes] | None = None
         self._waits_since: float | None = None
         self._conflicts = 0
+        self._looked = 0.0
+        self._look_every = self._config.get("metadata_max_age_ms", _METADATA_AGE_MS) / 1000
         self._leaving = threading.Event()
         self._again: str | None = None
         self._wanted: str | None = None
@@ -189,6 +193,8 @@ class GroupMember:
             self._leaving.wait(_POLL_MS / 1000)
         if self._handed is not None:
             self._settle(*self._handed)
+        if self._core.owned_under and time.monotonic() - self._looked > self._look_every:
+            self._look_for_unassigned()
         if self._waits_since and time.monotonic() - self._waits_since > _STALE_AFTER:
             self._join_again("the assignment is out of date")
 
@@ -245,6 +251,22 @@ class GroupMember:
             self._core.taken(decision)
             self._handed = self._waits_since = None
             self._conflicts = 0
+            self._look_for_unassigned()
+
+    def _look_for_unassigned(self) -> None:
+        """Ask for a rebalance if partitions of our topics are assigned to nobody."""
+        self._looked = time.monotonic()
+        row = self._store.assignment(self._group)
+        names = sorted(self._consumer.subscription() or ())
+        topics, _ = self._cluster.visible_topics(names)
+        found = {topic.name: (topic.partitions, topic.id) for topic in topics}
+        if row is None or not (left := self._core.unassigned(row, found)):
+            return
+        some = ", ".join(left[:_NAMED]) + (", …" if len(left) > _NAMED else "")
+        if self._core.has_news:
+            self._wanted = f"nobody is assigned {some}"
+        else:
+            log.warning("group %s: nobody is assigned %s, though reported", self._group, some)
 
     def _cope(self, error: Exception) -> None:
         """Go on after an error that passes, raise any other one."""
@@ -298,7 +320,7 @@ class GroupMember:
     def _lead(self, assignor: KeyRangeAssignor, joined: Sequence[Joined]) -> dict[str, Answer]:
         place = self._consumer.group_metadata()
         names = sorted({topic for member in joined for topic in member.topics})
-        topics = self._cluster.topics(names, missing_ok=True)
+        topics, hidden = self._cluster.visible_topics(names)
         deal = self._core.lead(
             place.member_id,
             place.generation_id,
@@ -307,7 +329,13 @@ class GroupMember:
             {topic.name: topic.partitions for topic in topics},
             {topic.name: topic.id for topic in topics},
             self._store.open_to_sharing(names),
+            hidden,
         )
+        for topic in sorted(set(hidden) - deal.topic_ids.keys()):
+            log.warning(
+                "group %s: this member leads the group and has no right to see topic %r: nobody is "
+                "assigned it until a member reports its partitions", self._group, topic
+            )  # fmt: skip
         epoch = repeated(
             lambda: self._store.open_epoch(
                 self._group, deal.shares, previous=deal.previous, generation=place.generation_id,

@@ -34,8 +34,10 @@ from coopconsume.errors import (
     TopicNotFound,
 )
 from coopconsume.fenced import LogReader, audit
+from coopconsume.group.membership import Membership
 from coopconsume.local.broker import LocalKafka
 from coopconsume.options import Options
+from tests.broker.member_process import Teller
 from tests.certificates import Party, party
 from tests.spark.support import until
 
@@ -199,6 +201,16 @@ def _done(record: Record) -> None:
 
 
 @contextmanager
+def closing_member(options: Options) -> Iterator[Membership]:
+    """A member of a group, which leaves in the end."""
+    membership = Membership(options, 1, Teller())
+    try:
+        yield membership
+    finally:
+        membership.leave()
+
+
+@contextmanager
 def at_once() -> Iterator[None]:
     """In it no client of kafka-python is made, which tells a refusal after ten seconds."""
     with pytest.MonkeyPatch.context() as patch:
@@ -313,6 +325,30 @@ def test_a_missing_right_is_named(guarded: Guarded) -> None:
         error = _refused(guarded, topic, group_id="other")
         assert (error.operation, error.resource_type, error.resource) == ("READ", "GROUP", "other")
         assert "--operation Read --group other" in str(error)
+
+
+def test_a_topic_that_the_leader_may_not_see_is_assigned(guarded: Guarded) -> None:
+    """The member that subscribes to it reports it; it grows, and is still all assigned."""
+    seen, hidden = guarded.topic("leaders", "READ"), guarded.topic("hidden")
+    options = guarded.options(seen) | {"kafka.metadata.max.age.ms": 500}
+    unguarded = {
+        "kafka.bootstrap.servers": guarded.broker.admin_servers, "subscribe": hidden,
+        **{name: options[name] for name in ("kafka.group.id", "commitTable")},
+        "kafka.metadata.max.age.ms": 500,
+    }  # fmt: skip
+    with ExitStack() as stack:
+        leader, other = (
+            stack.enter_context(closing_member(Options.parse(given)))
+            for given in (options, unguarded)
+        )
+        leader.subscribe([seen], None)
+        other.subscribe([hidden], None)
+        until(lambda: list(other.owned) == [(hidden, 0)], PATIENCE)
+        until(lambda: list(leader.owned) == [(seen, 0)], PATIENCE)
+        with closing(guarded.admin()) as admin:
+            admin.create_partitions({hidden: 2, seen: 2})
+        until(lambda: list(other.owned) == [(hidden, 0), (hidden, 1)], PATIENCE)
+        until(lambda: list(leader.owned) == [(seen, 0), (seen, 1)], PATIENCE)
 
 
 def test_rights_are_looked_at_without_a_trace(guarded: Guarded) -> None:

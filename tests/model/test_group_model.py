@@ -458,9 +458,8 @@ class GroupMachine(RuleBasedStateMachine):
     @rule(at=NUMBER, allowed=st.booleans())
     def need_whole_partitions(self, at: int, allowed: bool) -> None:
         """A job starts whose ordering does not hold in parts of partitions, or ends."""
-        process = self.processes.get(at)
-        if process is not None and not process.paused and process.id in self.kafka.members:
-            process.core.allow_key_share = allowed
+        if at in self.processes:
+            self.processes[at].core.allow_key_share = allowed
 
     @rule(ticks=st.integers(1, 4))
     def pass_time(self, ticks: int) -> None:

@@ -1,0 +1,89 @@
+"""What a member decides about topics that its leader does not see, and about incomplete rows."""
+
+from __future__ import annotations
+
+import pytest
+
+from assignors import AssignmentConflict, KeyRange, RoundRobinKeyRangeAssignor, Share, wire
+from assignors.wire import Subscription
+from commits import Epoch
+from commits.model import Assignment, as_shares
+from coopconsume.group.core import GroupCore, Joined
+from coopconsume.group.owned import Tenure
+
+
+def a_core():
+    """A member with one slot that shares partitions."""
+    return GroupCore("g", "store", "cluster", 1, True, life_ms=1)
+
+
+def deal(leader, members, partitions, hidden=()):
+    """What the member `a` deals to members, given as cores by id, with their topics."""
+    joined = [
+        Joined(name, topics, core.subscription(None, with_owned=False))
+        for name, (core, topics) in members.items()
+    ]
+    ids = {topic: f"id of {topic}" for topic in partitions}
+    return leader.lead("a", 1, joined, RoundRobinKeyRangeAssignor(), partitions, ids, (), hidden)
+
+
+def row_of(dealt):
+    """The row of the epoch that opens with what was dealt."""
+    shares = {member: as_shares(held) for member, held in dealt.shares.items()}
+    return Assignment(Epoch(1, dealt.nonce), 1, shares, {}, dealt.topic_ids)
+
+
+def test_members_report_topics_that_their_leader_may_not_see():
+    """One epoch leaves the topic out, the next one has it, and so have all that follow."""
+    a, b = a_core(), a_core()
+    members = {"a": (a, ("t",)), "b": (b, ("u",))}
+    sees = {"u": (2, "id of u")}
+    first = deal(a, members, {"t": 1}, hidden=["u"])
+    assert first.shares["b"] == ()
+    assert b.unassigned(row_of(first), sees) == ["u-0", "u-1"]
+    assert b.has_news
+    for _ in range(2):
+        dealt = deal(a, members, {"t": 1}, hidden=["u"])
+        assert dealt.shares["b"] == (Share("u", 0), Share("u", 1))
+        assert dealt.topic_ids["u"] == "id of u"
+        assert b.unassigned(row_of(dealt), sees) == []
+        assert not b.has_news
+    # A leader that sees the topic knows better whether it is there.
+    assert deal(a, members, {"t": 1}).shares["b"] == ()
+
+
+def test_a_leader_with_old_metadata_takes_the_members_word_for_grown_topics():
+    """A report counts for the topic that the leader sees, not for an earlier one of that name."""
+    a, b = a_core(), a_core()
+    members = {"a": (a, ("t",)), "b": (b, ("t",))}
+    stale = deal(a, members, {"t": 1})
+    assert b.unassigned(row_of(stale), {"t": (3, "id of t")}) == ["t-1", "t-2"]
+    assert {s.partition for held in deal(a, members, {"t": 1}).shares.values() for s in held} == {
+        0, 1, 2,
+    }  # fmt: skip
+    assert b.unassigned(row_of(stale), {"t": (3, "id of an earlier t")})
+    assert {s.partition for held in deal(a, members, {"t": 1}).shares.values() for s in held} == {0}
+
+
+def test_a_row_without_a_whole_partition_is_a_conflict():
+    """No member starts under an epoch that leaves a partition between others to nobody."""
+    core = a_core()
+    dealt = deal(core, {"a": (core, ("t",))}, {"t": 3})
+    data = dealt.answers(Epoch(1, dealt.nonce))["a"]
+    assert isinstance(core.take("a", data, row_of(dealt)), Tenure)
+    dealt.shares["a"] = (Share("t", 0), Share("t", 2))
+    data = dealt.answers(Epoch(1, dealt.nonce))["a"]
+    with pytest.raises(AssignmentConflict) as caught:
+        core.take("a", data, row_of(dealt))
+    assert (caught.value.topic, caught.value.partition) == ("t", 1)
+    assert caught.value.holes == (KeyRange(),)
+
+
+def test_subscriptions_of_members_that_report_nothing_are_read():
+    """Members of earlier versions do not know the field."""
+    told = Subscription("s", "c", seen={"t": (2, "id")})
+    assert Subscription.from_bytes(told.to_bytes()) == told
+
+    fields = wire._unpack("subscription", "S", Subscription("s", "c").to_bytes())
+    old = {name: value for name, value in fields.items() if name != "seen"}
+    assert Subscription.from_bytes(wire._pack("S", old)) == Subscription("s", "c")
