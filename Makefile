@@ -4,7 +4,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint bench chaos chaos-store chaos-log clean
+.PHONY: help setup demo test lint bench mutants chaos chaos-store chaos-log clean
 
 help: ## show what there is to do
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 20
@@ -37,6 +37,9 @@ lint: $(VENV)/.ready ## ruff and mypy strict
 
 bench: $(VENV)/.ready ## print the benchmark tables, both sides in turn
 	@$(BIN)/python -m tests.bench $(ARGS)
+
+mutants: $(VENV)/.ready ## plant faults one by one and see that tests fail (ARGS='-k name' narrows, --fast, --list)
+	@$(BIN)/python -m tests.mutants $(ARGS)
 
 chaos: $(VENV)/.ready ## three applications under rounds of bad luck (ROUNDS=n SEED=s)
 	@$(BIN)/python -m tests.chaos --rounds $(or $(ROUNDS),5) $(if $(SEED),--seed $(SEED))

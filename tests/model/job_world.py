@@ -1,0 +1,249 @@
+"""A job in this process: everything is real but Kafka and Spark.
+
+The loop, the dispatcher, the saver, the membership and the commit table are the library's own. A
+batch's rows are dealt to the slots' code here, as its DataFrame would deal them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import pickle
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
+
+import pyarrow as pa
+
+from assignors import KeyRange, key_hash
+from assignors.ranges import offset_hash
+from coopconsume.cluster.client import Topic
+from coopconsume.group.membership import Membership
+from coopconsume.job.batch import Work
+from coopconsume.job.loop import Job
+from coopconsume.monitoring.progress import Meter
+from coopconsume.options import Options
+from coopconsume.record import RetryPolicy
+from coopconsume.task.handling import Life
+
+TP = ("t", 0)
+_PATIENCE = 120.0
+_TYPES = [pa.int32(), pa.int64(), pa.int64(), pa.binary(), pa.binary(), pa.int64()]
+
+
+def until(holds, seconds=_PATIENCE):
+    """Wait until a condition holds, and return what it gave."""
+    deadline = time.monotonic() + seconds
+    while not (found := holds()):
+        assert time.monotonic() < deadline, "it never came to hold"
+        time.sleep(0.01)
+    return found
+
+
+class Idle:
+    """A worker for a membership without a job."""
+
+    def begin(self, holding):
+        """Nothing to begin."""
+
+    def drain(self, timeout):
+        """Nothing runs."""
+        return []
+
+    def drop(self):
+        """Nothing to drop."""
+
+    def fail(self, error):
+        """Nothing to stop."""
+
+
+class Kafka:
+    """One topic of one partition as `coopconsume.cluster.client.Cluster` shows it.
+
+    Args:
+        keys: The key of each record, by offset; an offset without one is a hole.
+    """
+
+    cluster_id = "cluster"
+    servers = "nowhere:1"
+
+    def __init__(self, keys):
+        self.log = dict(keys)
+        self.end = max(self.log, default=-1) + 1
+
+    def topics(self, *_names, **_options):
+        """The topic."""
+        return [Topic("t", "topic-id", 1)]
+
+    def ends(self, partitions):
+        """Where its log ends."""
+        return dict.fromkeys(partitions, self.end)
+
+    def log_starts(self, partitions):
+        """Where its log begins."""
+        return dict.fromkeys(partitions, 0)
+
+    starting = log_starts
+
+    def leader_starts(self, _partitions):
+        """Nothing was cut."""
+        return {}
+
+    def primary(self):
+        """The group has no offset in Kafka."""
+        return {}
+
+    def commit_primary(self, offsets):
+        """Nobody looks at it."""
+
+    def record_bytes(self, _partitions):
+        """Not told."""
+
+    def close(self):
+        """Nothing is open."""
+
+
+class Frame:
+    """What `batch_frame` makes of a batch: rows that slots' code is run over."""
+
+    def __init__(self, world, wanted, slots):
+        self._world, self._wanted, self._slots = world, wanted, slots
+
+    def mapInArrow(self, runner, _schema):  # noqa: N802 - PySpark's name
+        """Run this over the rows."""
+        self._runner = runner
+        return self
+
+    def collect(self):
+        """Run every slot's code in a thread of its own; what they report comes when all end."""
+        failure = self._world.failures.pop(0) if self._world.failures else None
+        if failure is not None:
+            raise failure
+        with ThreadPoolExecutor(len(self._slots)) as pool:
+            reports = list(pool.map(self._run, self._slots))
+        return [SimpleNamespace(slot=r.slot, report=pickle.dumps(r)) for r in reports]
+
+    def _run(self, slot):
+        rows = []
+        for part, wanted in enumerate(self._wanted):
+            ranges = [key_range for key_range, of in wanted.slots if of == slot]
+            for offset, key in sorted(self._world.kafka.log.items()):
+                dealt = offset_hash(offset) if key is None else key_hash(key)
+                if offset in wanted.offsets and any(r.contains(dealt) for r in ranges):
+                    rows.append((part, offset, dealt, key, b"v", 0))
+        columns = zip(*rows, strict=True) if rows else [()] * len(_TYPES)
+        arrays = [pa.array(c, t) for c, t in zip(columns, _TYPES, strict=True)]
+        batch = pa.RecordBatch.from_arrays(arrays, names=list("abcdef"))
+        return self._runner.run(slot, [batch] if rows else [])
+
+
+class CountedJob(Job):
+    """A job that counts its turns."""
+
+    turns = 0
+
+    def _turn(self):
+        self.turns += 1
+        super()._turn()
+
+
+class World:
+    """One group on one topic; jobs come and go.
+
+    Args:
+        monkeypatch: Puts the stand-ins in place.
+        folder: Where the commit table goes.
+        keys: The key of each record, by offset.
+        options: Of the consumers.
+    """
+
+    def __init__(self, monkeypatch, folder, keys, **options):
+        self.kafka = Kafka(keys)
+        #: What the next batches end with before a handler is called; None: they run.
+        self.failures = []
+        self.options = Options.parse(
+            {
+                "kafka.bootstrap.servers": "nowhere:1", "kafka.group.id": "g", "subscribe": "t",
+                "commitTable": str(folder / "commits"), "slots": 2, "batchTime": "300 seconds",
+                "handlerTimeout": "300 seconds",
+            } | options
+        )  # fmt: skip
+        self._jobs = []
+        self._gates = []
+        for target, stand_in in {
+            "group.membership.Cluster": lambda _options: self.kafka,
+            "job.batch.batch_frame": lambda _spark, _options, _spans, wanted, slots, *_, **__: (
+                Frame(self, wanted, slots)
+            ),
+            "job.batch.tagged": lambda *_: contextlib.nullcontext(),
+            "job.dispatch.open_mailbox": lambda *_: None,
+            "job.dispatch.interrupt": lambda *_: None,
+            # A slot must not end this process.
+            "task.slot.Life": functools.partial(Life, end=lambda _status: None),
+        }.items():
+            monkeypatch.setattr(f"coopconsume.{target}", stand_in)
+
+    def member(self):
+        """Another member; it holds nothing yet."""
+        return Membership(self.options, 2, Idle())
+
+    def claim(self, **how):
+        """A member that has claimed the whole partition."""
+        member = self.member()
+        member.assign({TP: [KeyRange()]}, takeover=how.pop("takeover", False))
+        return member
+
+    def run(self, member, handler, **work):
+        """A job on what a member holds."""
+        work = {
+            "concurrency": 1, "ordering": "key", "policy": RetryPolicy(backoff=0.01, jitter=0),
+            "dead_letters": None, "park": False, "outputs": None, "interval": 0.0,
+            "available_now": False,
+        } | work  # fmt: skip
+        identity = {"id": "job", "runId": "run", "name": "job", "groupId": "g"}
+        job = CountedJob(None, member, Work(handler=handler, **work), 2, Meter(identity, 2))
+        self._jobs.append(job)
+        job.start()
+        return job
+
+    def gate(self, *offsets):
+        """A handler whose calls for some offsets wait until it is opened."""
+        self._gates.append(Gate(*offsets))
+        return self._gates[-1]
+
+    def close(self):
+        """End all jobs, and the handlers that wait."""
+        for gate in self._gates:
+            gate.opened.set()
+        for job in self._jobs:
+            job.abort()
+
+    def done(self, member):
+        """What the commit log counts as done."""
+        state = member.store.state("g").get(TP)
+        if state is None:
+            return set()
+        above = {int(o) for o in state.ranges.offsets()}
+        return set(range(state.stable_offset)) | above
+
+    def turns(self, job, count=3):
+        """Wait until a job's loop has taken some more turns."""
+        stop = job.turns + count
+        until(lambda: job.turns >= stop or job.ended.is_set())
+
+
+class Gate:
+    """A handler whose calls for some offsets wait until they may end."""
+
+    def __init__(self, *offsets):
+        self.offsets = offsets
+        self.at_work = set()
+        self.calls = []
+        self.opened = threading.Event()
+
+    def __call__(self, record):
+        self.calls.append((record.offset, time.monotonic()))
+        if record.offset in self.offsets:
+            self.at_work.add(record.offset)
+            assert self.opened.wait(_PATIENCE)

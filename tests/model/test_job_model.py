@@ -1,0 +1,124 @@
+"""A job's loop without Kafka and Spark: hand-over, lost tasks, waits, the order of writes."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+from assignors import KeyRange
+from coopconsume.group.owned import LEASE
+from coopconsume.record import Reject
+from tests.model.job_world import TP, World, until
+
+KEYS = {offset: b"k%d" % (offset % 5) for offset in range(20)}
+
+
+@pytest.fixture
+def world(monkeypatch, tmp_path):
+    """Return what makes a world; its jobs are ended with the test."""
+    made = []
+
+    def make(keys=KEYS, **options):
+        made.append(World(monkeypatch, tmp_path, keys, **options))
+        return made[-1]
+
+    yield make
+    for one in made:
+        one.close()
+
+
+def test_a_hand_over_waits_for_running_handlers_and_commits_them(world):
+    """Nothing starts any more, what runs ends and counts, and the next owner need not wait."""
+    there = world(drainTimeout="300 seconds")
+    member, gate = there.claim(), there.gate(3)
+    job = there.run(member, gate)
+    until(lambda: gate.at_work)
+    there.kafka.log |= {offset: b"new%d" % offset for offset in range(20, 50)}
+    handing_over = threading.Thread(target=member.hand_over)
+    handing_over.start()
+    until(lambda: job._hand_over is not None or not handing_over.is_alive())
+    there.kafka.end = 50
+    until(lambda: not handing_over.is_alive() or job.partitions[0].end == 50)
+    there.turns(job)
+    gate.opened.set()
+    handing_over.join(120)
+    assert {offset for offset, _ in gate.calls} == there.done(member) == set(range(20))
+    after = there.claim()
+    assert after.holding.waits(TP, [KeyRange()]) <= 0
+
+
+def test_what_a_hand_over_gives_up_is_in_doubt_and_done_again(world):
+    """It is late: the release names the slot, its work does not count, and the next owner waits."""
+    there = world(drainTimeout="0 seconds")
+    member, gate = there.claim(), there.gate(3)
+    there.run(member, gate)
+    until(lambda: gate.at_work)
+    member.hand_over()
+    assert 3 not in there.done(member)
+    after = there.claim()
+    assert after.holding.waits(TP, [KeyRange()]) > 0
+    gate.opened.set()
+
+
+@pytest.mark.parametrize("batches", [1, 2])
+def test_work_of_a_lost_task_is_done_again_and_nothing_counts_without_a_handler(world, batches):
+    """A batch that fails before any handler was called: its slots wait for its life, and begin."""
+    there = world(batchTime="0.2 seconds", handlerTimeout="0.2 seconds")
+    there.failures = [RuntimeError("executor lost")] * batches
+    member, gate = there.claim(), there.gate()
+    there.run(member, gate)
+    until(lambda: there.done(member) >= set(range(20)))
+    assert {offset for offset, _ in gate.calls} == set(range(20))
+
+
+def test_the_next_owner_waits_for_the_life_of_a_batch(world):
+    """What its former owner did not hand over may still be at work: no handler starts before."""
+    there = world(batchTime="0.3 seconds", handlerTimeout="0.3 seconds")
+    first = there.claim()
+    second = there.claim(takeover=True)
+    wait = second.holding.waits(TP, [KeyRange()])
+    claimed = second.holding._seen
+    assert wait > 0
+    gate = there.gate()
+    there.run(second, gate)
+    until(lambda: there.done(second) == set(range(20)))
+    assert min(at for _, at in gate.calls) >= claimed + 0.6 + LEASE - 0.1
+    first.lost("it was taken over")
+
+
+class Watching:
+    """A sink that looks at the commit log as it is written to."""
+
+    topic = None
+    hears_all = False
+
+    def __init__(self, member, there):
+        self.seen = []
+        self._done = lambda: there.done(member)
+
+    def append(self, letters, _topic_ids, commit_id):
+        """Dead letters."""
+        done = self._done()
+        self.seen += [(letter.offset, letter.offset in done, commit_id) for letter in letters]
+
+    def close(self):
+        """Nothing is open."""
+
+
+def test_a_dead_letter_is_there_before_its_record_counts_as_done(world):
+    """So no kill in between loses it; and the commit that it stands with is the one that counts."""
+    there = world()
+    member = there.claim()
+    sink = Watching(member, there)
+
+    def handler(record):
+        if record.offset % 7 == 3:
+            raise Reject("no")
+
+    there.run(member, handler, dead_letters=sink)
+    until(lambda: there.done(member) == set(range(20)))
+    assert {offset for offset, _, _ in sink.seen} == {3, 10, 17}
+    assert not any(counted for _, counted, _ in sink.seen)
+    counted = member.store.counted_commits("g")
+    assert all(commit in counted for _, _, commit in sink.seen)

@@ -1,0 +1,481 @@
+"""All mutants, by what they break. A new one is five lines; `Mutant` says what they mean."""
+
+# ruff: noqa: E501 - lines of the sources and names of tests are quoted whole
+
+from __future__ import annotations
+
+from tests.mutants.mutant import Mutant
+
+_LOOP = "tests/model/test_loop_model.py::test_any_run_keeps_the_order_and_settles_every_record"
+_GROUP = "tests/model/test_group_model.py::TestGroup::runTest"
+_FOLD = "tests/model/test_commits_fold.py::test_the_fold_agrees_with_a_naive_model"
+_STORE = "tests/unit/test_commit_store.py::"
+_RULES = "tests/model/test_ownership_rules.py::"
+_ASSIGNORS = "tests/model/test_assignors_invariants.py::"
+_PLAN = "tests/unit/test_plan_rules.py::"
+_EVENTS = "tests/unit/test_fold_rules.py::"
+_JOB = "tests/model/test_job_model.py::"
+
+ORDER = [
+    Mutant(
+        "first-blocked-hash-dropped",
+        "A batch carries the hash of every key that waits.",
+        "coopconsume/plan/partition.py",
+        'frozenset() if self.ordering == "none" else frozenset(share.waiting)',
+        "frozenset([*share.waiting][1:])",
+        (_PLAN + "test_every_key_with_a_waiting_record_is_blocked_in_the_next_batch",),
+    ),
+    Mutant(
+        "failed-key-not-blocked",
+        "A failed record holds back the later records of its key.",
+        "coopconsume/task/ledger.py",
+        'if self.spec.ordering != "none":',
+        'if self.spec.ordering == "partition":',
+        ("tests/unit/test_slot.py::test_a_failed_record_blocks_its_key_alone", _LOOP),
+    ),
+    Mutant(
+        "lane-starts-two",
+        "Of a key at most one record is at work.",
+        "coopconsume/task/lanes.py",
+        "held.append(row)\n            return False",
+        "held.append(row)\n            return self._next_in(lane)",
+        ("tests/model/test_lanes_model.py::test_any_slot_keeps_the_order_and_settles_every_row",),
+    ),
+    Mutant(
+        "higher-pending-first",
+        "Of two pending records of a key the lower one goes first.",
+        "coopconsume/plan/partition.py",
+        "offset < earlier.offset",
+        "offset > earlier.offset",
+        (_PLAN + "test_of_two_pending_records_of_a_key_the_lower_one_goes_first",),
+    ),
+    Mutant(
+        "gaps-not-read-first",
+        "After a start all gaps are read before anything new.",
+        "coopconsume/plan/share.py",
+        "self.position < scope.goal and not self._is_cut(scope)",
+        "self.position < scope.goal",
+        (_PLAN + "test_gaps_come_before_anything_new",),
+    ),
+    Mutant(
+        "behind-forgotten",
+        "What waits behind a failed record is done after it.",
+        "coopconsume/plan/share.py",
+        "from_offsets([waiting.offset, *waiting.behind])",
+        "from_offsets([waiting.offset])",
+        (_LOOP,),
+    ),
+    Mutant(
+        "blocked-pending-never-tries",
+        "A pending record starts although its key is blocked.",
+        "coopconsume/task/ledger.py",
+        "and row.offset not in self.work[row.part].tries",
+        "",
+        ("tests/unit/test_crashes.py::test_a_pending_record_may_start_while_its_key_is_blocked",),
+    ),
+]
+
+GROUP = [
+    Mutant(
+        "commits-under-any-epoch",
+        "A commit counts only under the epoch in force.",
+        "commits/group.py",
+        'return "its epoch is not in force" if tenure is None else',
+        'return "" if tenure is None else',
+        (_STORE + "test_a_fenced_zombie_writes_but_never_counts", _FOLD),
+    ),
+    Mutant(
+        "previous-not-checked",
+        "An epoch counts only if the one that its leader noted is in force.",
+        "commits/group.py",
+        "if event.previous != in_force:",
+        "if event.previous is False:",
+        (_EVENTS + "test_an_epoch_counts_only_if_the_one_its_leader_noted_is_in_force",),
+    ),
+    Mutant(
+        "number-used-twice",
+        "The number of an epoch is above all that were seen.",
+        "commits/group.py",
+        "event.epoch.number > self.highest",
+        "event.epoch.number >= self.highest",
+        (_FOLD,),
+    ),
+    Mutant(
+        "replaced-member-counts",
+        "A member id that was taken over does not commit.",
+        "commits/group.py",
+        'tenure.fenced[replaced] = f"taken over by {event.member!r}"',
+        "pass",
+        (_STORE + "test_a_static_member_is_taken_over_by_its_new_process",),
+    ),
+    Mutant(
+        "released-member-counts",
+        "A member that released its shares does not commit.",
+        "commits/group.py",
+        "tenure.fenced[event.member] = RELEASED",
+        "pass",
+        (_STORE + "test_a_member_that_released_may_not_commit",),
+    ),
+    Mutant(
+        "claim-not-exclusive",
+        "A claim does not overlap a live one.",
+        "commits/group.py",
+        'if in_the_way and not event.detail.get("takeover"):\n            return Answer(counted=False, reason="a share is held"',
+        'if in_the_way is False:\n            return Answer(counted=False, reason="a share is held"',
+        (_STORE + "test_claims_exclude_each_other",),
+    ),
+    Mutant(
+        "nothing-in-doubt",
+        "What a member did not hand over is in doubt for its next owner.",
+        "commits/group.py",
+        "self.loose = sorted({*self.loose, *tenure.left_behind()})",
+        "pass",
+        (_STORE + "test_what_was_not_handed_over_is_in_doubt", _GROUP),
+    ),
+    Mutant(
+        "nobody-waits",
+        "The owner of a share in doubt waits for it.",
+        "coopconsume/group/core.py",
+        "if first <= last:\n                key_range",
+        "if first < first:\n                key_range",
+        (_GROUP,),
+    ),
+]
+
+DRAIN = [
+    Mutant(
+        "hand-over-without-drain",
+        "A hand-over waits for the handlers that run.",
+        "coopconsume/job/loop.py",
+        "if out and not hand_over.is_late and time.monotonic() < hand_over.until:\n            return",
+        "if False:\n            return",
+        (_JOB + "test_a_hand_over_waits_for_running_handlers_and_commits_them",),
+    ),
+    Mutant(
+        "starts-while-draining",
+        "A hand-over starts no new handler.",
+        "coopconsume/job/loop.py",
+        "self._hand_back(shift, self._hand_over)\n            else:\n                self",
+        "self._hand_back(shift, self._hand_over)\n            if True:\n                self",
+        (_JOB + "test_a_hand_over_waits_for_running_handlers_and_commits_them",),
+    ),
+    Mutant(
+        "hand-over-hides-what-runs",
+        "A hand-over names the shares that are still being worked on.",
+        "coopconsume/job/loop.py",
+        "hand_over.running = self._left_of(shift)\n            if out:",
+        "hand_over.running = []\n            if out:",
+        (_JOB + "test_what_a_hand_over_gives_up_is_in_doubt_and_done_again",),
+    ),
+    Mutant(
+        "nobody-waits-in-the-loop",
+        "No handler starts on a share that is in doubt.",
+        "coopconsume/job/shift.py",
+        "share.barred_until = now + wait if wait > 0 else 0.0",
+        "share.barred_until = 0.0",
+        (_JOB + "test_the_next_owner_waits_for_the_life_of_a_batch",),
+    ),
+    Mutant(
+        "slot-in-doubt-planned",
+        "A slot whose earlier owner may be at work is not planned.",
+        "coopconsume/plan/share.py",
+        "if self.barred_until > now:\n            return True",
+        "",
+        (_PLAN + "test_a_slot_waits_for_an_earlier_owner_alone",),
+    ),
+    Mutant(
+        "claim-does-not-wait",
+        "A claim waits for what its former holder may be at work on.",
+        "coopconsume/group/membership.py",
+        "for d in (row.doubts if row else ())",
+        "for d in ()",
+        (_JOB + "test_the_next_owner_waits_for_the_life_of_a_batch",),
+    ),
+]
+
+COMMITS = [
+    Mutant(
+        "lost-task-counts-as-done",
+        "What a lost task was given counts as done by nobody.",
+        "coopconsume/job/dispatch.py",
+        "elif error is None and slot not in rows:",
+        "elif slot not in rows:",
+        (_JOB + "test_work_of_a_lost_task_is_done_again_and_nothing_counts_without_a_handler",),
+    ),
+    Mutant(
+        "unknown-outcome-forgotten",
+        "Where an outcome is not known all of it is done again.",
+        "coopconsume/plan/share.py",
+        "self.todo |= self.flying\n            self.position",
+        "self.position",
+        (_PLAN + "test_a_slot_whose_outcome_is_unknown_has_all_of_its_part_to_do_again",),
+    ),
+    Mutant(
+        "unknown-outcome-counts",
+        "Where an outcome is not known nothing counts.",
+        "coopconsume/plan/partition.py",
+        "self.shares[slot].give_up()",
+        "self.unsaved |= self.shares[slot].flying or OffsetRanges()",
+        (_PLAN + "test_a_slot_whose_outcome_is_unknown_has_all_of_its_part_to_do_again", _LOOP),
+    ),
+    Mutant(
+        "holes-in-a-part",
+        "Part of a partition proves no hole.",
+        "coopconsume/plan/partition.py",
+        "if not self.whole or first >= position:",
+        "if first >= position:",
+        (_PLAN + "test_part_of_a_partition_proves_no_hole",),
+    ),
+    Mutant(
+        "beyond-the-end",
+        "Nothing beyond the end of the log is planned.",
+        "coopconsume/plan/partition.py",
+        "if not crowded:\n            return min(self.end, most)",
+        "if not crowded:\n            return most",
+        (_PLAN + "test_nothing_beyond_the_end_of_the_log_is_planned",),
+    ),
+    Mutant(
+        "stable-offset-one-too-high",
+        "The stable offset is the first that is not committed.",
+        "commits/partition.py",
+        "return end + 1, ranges.clip(end + 1, MAX_OFFSET)",
+        "return end + 2, ranges.clip(end + 2, MAX_OFFSET)",
+        ("tests/model/test_commits_partition.py::test_every_step_agrees_with_a_naive_model",),
+    ),
+    Mutant(
+        "too-old-taken",
+        "A commit wholly below the stable offset is too old.",
+        "commits/partition.py",
+        "if offered.last < self._stable_offset:",
+        "if offered.last < 0:",
+        (
+            "tests/unit/test_partition_commits.py::test_wholly_below_the_stable_offset_is_too_old",
+            _STORE + "test_too_old_is_raised_once_with_all_answers",
+        ),
+    ),
+    Mutant(
+        "limit-refuses-everything",
+        "A limit takes what does not raise the number of ranges.",
+        "commits/partition.py",
+        "count > limit and count > self._ranges.range_count",
+        "count > limit",
+        (
+            "tests/unit/test_partition_commits.py::test_the_limit_refuses_only_what_raises_the_number_of_ranges",
+        ),
+    ),
+    Mutant(
+        "repeated-commit-counts-again",
+        "A commit that is repeated with its id counts once.",
+        "commits/group.py",
+        "answer = self.answer_to(event.id)",
+        "answer = None",
+        (_STORE + "test_a_repeated_commit_gets_its_first_answer",),
+    ),
+    Mutant(
+        "truncation-keeps-the-end",
+        "What lay beyond the end of a truncated log is forgotten.",
+        "commits/partition.py",
+        "self._settle(min(self._stable_offset, end), self._ranges.clip(0, end - 1))",
+        "self._settle(min(self._stable_offset, end), self._ranges)",
+        ("tests/unit/test_partition_commits.py::test_a_truncated_log_forgets_what_lay_beyond",),
+    ),
+    Mutant(
+        "unread-is-a-hole",
+        "Only what every share has passed may be a hole.",
+        "coopconsume/plan/partition.py",
+        "if share.position <= last:",
+        "if share.position < 0:",
+        (_PLAN + "test_what_a_share_has_not_read_is_no_hole",),
+    ),
+]
+
+SNAPSHOTS = [
+    Mutant(
+        "torn-snapshot-counts",
+        "A snapshot counts only if all of its rows are there.",
+        "commits/snapshot.py",
+        'if 0 in found and len(parts) == parts[0].detail["groups"] + 1:',
+        "if 0 in found:",
+        (_EVENTS + "test_a_snapshot_of_which_rows_are_missing_does_not_count",),
+    ),
+    Mutant(
+        "snapshot-forgets-epochs",
+        "A snapshot carries the highest epoch, so that none comes back.",
+        "commits/snapshot.py",
+        '"highest": group.highest,',
+        '"highest": 0,',
+        (_EVENTS + "test_a_snapshot_carries_what_later_rows_are_judged_by",),
+    ),
+    Mutant(
+        "snapshot-forgets-doubts",
+        "A snapshot carries what is in doubt.",
+        "commits/snapshot.py",
+        '"loose": group.loose,',
+        '"loose": [],',
+        (_EVENTS + "test_a_snapshot_carries_what_later_rows_are_judged_by",),
+    ),
+]
+
+RETRIES = [
+    Mutant(
+        "due-ignored",
+        "A failed record starts again when it is due, not before.",
+        "coopconsume/plan/share.py",
+        "if waiting.due > now:\n                continue",
+        "",
+        (_PLAN + "test_a_failed_record_waits_until_it_is_due_and_its_key_with_it",),
+    ),
+    Mutant(
+        "one-attempt-too-many",
+        "A record is given up with its last attempt.",
+        "coopconsume/record.py",
+        "attempt >= self.max_attempts",
+        "attempt > self.max_attempts",
+        ("tests/unit/test_concurrency.py::test_max_attempts_hold_for_every_kind_of_failure",),
+    ),
+    Mutant(
+        "attempt-not-counted",
+        "Each failure counts as an attempt.",
+        "coopconsume/plan/partition.py",
+        "self.attempts[failure.offset] = failure.attempts",
+        "self.attempts[failure.offset] = 0",
+        (_LOOP,),
+    ),
+    Mutant(
+        "crash-not-counted",
+        "A record that ends its worker is charged an attempt.",
+        "coopconsume/task/ledger.py",
+        "if at not in culprits:",
+        "if at in culprits:",
+        (
+            "tests/unit/test_crashes.py::test_the_record_that_killed_its_worker_is_charged_an_attempt",
+        ),
+    ),
+    Mutant(
+        "second-run-handles",
+        "A slot that may still run elsewhere is not taken for dead.",
+        "coopconsume/task/slot.py",
+        "if words is None:\n            return SlotReport(batch=spec.batch, slot=slot, unknown=True, pid=os.getpid())",
+        "if words is None:\n            return SlotReport(batch=spec.batch, slot=slot, pid=os.getpid())",
+        ("tests/unit/test_crashes.py::test_without_a_box_nothing_is_known",),
+    ),
+]
+
+FENCED = [
+    Mutant(
+        "expectation-not-checked",
+        "An append on a condition checks it.",
+        "coopconsume/fenced/core.py",
+        "return None if self.by is None or self.value == actual else (self.value, actual)",
+        "return None",
+        ("tests/unit/test_fenced_log.py::test_each_record_may_expect_its_number",),
+    ),
+    Mutant(
+        "older-epoch-counts",
+        "A batch of a former owner does not count.",
+        "coopconsume/fenced/fold.py",
+        "fenced = stamp.epoch != self.epoch or self.tag not in (None, stamp.tag)",
+        "fenced = False",
+        ("tests/unit/test_fenced_log.py::test_nobody_who_writes_into_a_log_stops_it",),
+    ),
+    Mutant(
+        "batch-id-not-remembered",
+        "A batch is in its log once.",
+        "coopconsume/fenced/fold.py",
+        "if known is not None and (not self._compacted or known.first_offset != first_offset):",
+        "if False:",
+        ("tests/unit/test_fenced_log.py::test_nobody_who_writes_into_a_log_stops_it",),
+    ),
+    Mutant(
+        "late-batch-counts",
+        "A batch that is not where it expected to be does not count.",
+        "coopconsume/fenced/fold.py",
+        "if raw.offset != stamp.expected + stamp.i or (filtered and self._compacted):",
+        "if filtered and self._compacted:",
+        ("tests/unit/test_fenced_log.py::test_nobody_who_writes_into_a_log_stops_it",),
+    ),
+    Mutant(
+        "gap-not-seen",
+        "The sequence numbers of the batches that count follow each other.",
+        "coopconsume/fenced/fold.py",
+        "if not self._compacted and self.next_seq not in (None, stamp.seq):",
+        "if False:",
+        ("tests/unit/test_fenced_log.py::test_a_batch_that_is_gone_is_a_gap",),
+    ),
+    Mutant(
+        "part-of-a-batch-counts",
+        "A batch counts once its last record is there.",
+        "coopconsume/fenced/fold.py",
+        "complete = len(self._partial) == self._open_batch[0].n",
+        "complete = True",
+        ("tests/unit/test_fenced_log.py::test_a_batch_without_its_end_does_not_count",),
+    ),
+]
+
+ASSIGNORS = [
+    Mutant(
+        "ranges-overlap",
+        "No two members have the same key hash.",
+        "assignors/ranges.py",
+        "KeyRange(a, b - 1) for a, b in pairwise(cuts)",
+        "KeyRange(a, min(b, self.last)) for a, b in pairwise(cuts)",
+        ("tests/unit/test_ranges.py::test_any_range_is_cut_evenly",),
+    ),
+    Mutant(
+        "ranges-leave-a-hole",
+        "Every key hash has an owner.",
+        "assignors/sharing.py",
+        "FULL.size * end // total - 1)",
+        "FULL.size * end // total - 1 - (end < total))",
+        (_ASSIGNORS + "test_complete_disjoint_and_only_subscribed",),
+    ),
+    Mutant(
+        "parts-without-consent",
+        "Only members that allow it get a part of a partition.",
+        "assignors/sharing.py",
+        "[member for member in members if member.allow_key_share]",
+        "list(members)",
+        (_ASSIGNORS + "test_no_parts_without_consent",),
+    ),
+    Mutant(
+        "conflict-not-seen",
+        "A member refuses an assignment with a hole or an overlap.",
+        "coopconsume/group/core.py",
+        "if found.holes or found.overlaps:",
+        "if found.holes and found.overlaps:",
+        (
+            "tests/unit/test_group_rules.py::test_an_assignment_with_a_hole_or_an_overlap_is_refused",
+        ),
+    ),
+]
+
+OWNERS = [
+    Mutant(
+        "lower-generation-owns",
+        "A claim of a lower generation than the owner's is stale.",
+        "coopconsume/fenced/ownership/rules.py",
+        "if current > generation > 0:",
+        "if generation < 0:",
+        (_RULES + "test_the_wikis_table_is_total",),
+    ),
+    Mutant(
+        "live-owner-expires",
+        "An owner that gave a sign of life since is not taken for dead.",
+        "coopconsume/fenced/ownership/rules.py",
+        "if held is None or held.heartbeat != heartbeat:",
+        "if held is None:",
+        (_RULES + "TestRules::runTest",),
+    ),
+    Mutant(
+        "queue-stands-still",
+        "Whoever waits longest comes next.",
+        "coopconsume/fenced/ownership/rules.py",
+        "while row.is_free and row.waiters:",
+        "while False:",
+        (_RULES + "test_an_operator_s_word_evicts_all_that_have_it_and_promotes_the_next",),
+    ),
+]
+
+MUTANTS = [
+    *ORDER, *DRAIN, *GROUP, *COMMITS, *SNAPSHOTS, *RETRIES, *FENCED, *ASSIGNORS, *OWNERS,
+]  # fmt: skip

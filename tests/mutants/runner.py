@@ -1,0 +1,138 @@
+"""Runs mutants: each on a copy of the sources, in a pytest process that sees only the copy."""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import os
+import shutil
+import signal
+import tempfile
+import time
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tests.mutants.child import PRELOADED, run
+from tests.mutants.mutant import ROOT, Mutant
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+_COPIED = ("assignors", "commits", "coopconsume", "notebooks", "tests", "pyproject.toml")
+#: Seconds for the tests of one mutant; without a broker or Spark, and with them.
+_FAST_TIMEOUT, _SLOW_TIMEOUT = 300.0, 1800.0
+
+
+@dataclass(frozen=True)
+class Result:
+    """What became of one mutant.
+
+    Attributes:
+        mutant: Which.
+        problem: Why it does not count as caught; empty if it is caught.
+        seconds: How long its tests took.
+        output: What pytest printed.
+    """
+
+    mutant: Mutant
+    problem: str
+    seconds: float
+    output: str
+
+
+@contextmanager
+def copied() -> Iterator[Path]:
+    """A copy of the sources and tests, for as long as the context is open."""
+    folder = Path(tempfile.mkdtemp(prefix="coopconsume-mutants-"))
+    try:
+        for name in _COPIED:
+            source = ROOT / name
+            if source.is_dir():
+                # Compiled files stay valid, as the copies keep the times of the sources.
+                shutil.copytree(source, folder / name, ignore=shutil.ignore_patterns(".*"))
+            else:
+                shutil.copy2(source, folder)
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def run_tests(tree: Path, tests: Sequence[str], timeout: float) -> tuple[dict[str, str], str]:
+    """Run tests of a copied tree.
+
+    Returns:
+        How each test ended, by node id: ``passed``, ``assertion``, or another error's name; and
+        what pytest printed.
+    """
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(PRELOADED)
+    process = context.Process(target=run, args=(str(tree), str(ROOT), list(tests)))
+    process.start()
+    process.join(timeout)
+    late = process.is_alive()
+    with suppress(ProcessLookupError):
+        # Also what it has started and left behind.
+        os.killpg(process.pid or 0, signal.SIGKILL)
+    process.join()
+    outcomes, output = tree / "outcomes.json", tree / "output.txt"
+    said = output.read_text(errors="replace") if output.exists() else ""
+    ended = json.loads(outcomes.read_text()) if outcomes.exists() else {}
+    return ended, said + (f"\nno end after {timeout:g} s" if late else "")
+
+
+def of_test(ended: dict[str, str], test: str) -> list[str]:
+    """How a test ended, with all its parameters."""
+    return [end for node, end in ended.items() if test in (node, node.partition("[")[0])]
+
+
+def problem_of(mutant: Mutant, ended: dict[str, str]) -> str:
+    """Why a mutant does not count as caught by how its tests ended; empty if it is caught."""
+    for test in mutant.tests:
+        found = of_test(ended, test)
+        if not found:
+            return f"{test} did not run to its end"
+        if "assertion" not in found:
+            others = sorted(set(found) - {"passed"})
+            how = f"failed by {', '.join(others)}, not by an assertion" if others else "passed"
+            return f"{test} {how}"
+    return ""
+
+
+def try_mutant(mutant: Mutant) -> Result:
+    """Run the tests of one mutant on a copy of its own."""
+    begun = time.monotonic()
+    with copied() as tree:
+        target = tree / mutant.file
+        target.write_text(mutant.mutated(target.read_text()))
+        timeout = _FAST_TIMEOUT if mutant.is_fast else _SLOW_TIMEOUT
+        ended, output = run_tests(tree, mutant.tests, timeout)
+    return Result(mutant, problem_of(mutant, ended), time.monotonic() - begun, output)
+
+
+def try_all(
+    mutants: Sequence[Mutant], *, workers: int, tell: Callable[[Result], None] = lambda _: None
+) -> list[Result]:
+    """Run mutants, several at once where they need neither a broker nor Spark."""
+    results: list[Result] = []
+
+    def one(mutant: Mutant) -> None:
+        results.append(try_mutant(mutant))
+        tell(results[-1])
+
+    with ThreadPoolExecutor(workers) as pool:
+        list(pool.map(one, [mutant for mutant in mutants if mutant.is_fast]))
+    for mutant in mutants:
+        if not mutant.is_fast:
+            one(mutant)
+    return results
+
+
+def failing_without(mutants: Sequence[Mutant]) -> list[str]:
+    """Tests of some mutants that fail on the sources as they are: those prove nothing."""
+    tests = sorted({test for mutant in mutants for test in mutant.tests})
+    with copied() as tree:
+        ended, _ = run_tests(tree, tests, _SLOW_TIMEOUT)
+    return [test for test in tests if {"passed"} != set(of_test(ended, test))]

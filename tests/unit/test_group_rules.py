@@ -1,0 +1,37 @@
+"""Rules of the group's core, each by one small case."""
+
+from __future__ import annotations
+
+import pytest
+
+from assignors import MAX_KEY_HASH, AssignmentConflict, KeyRange, Share
+from assignors.wire import Assignment
+from commits import Assignment as EpochRow
+from commits import Epoch, OwnedShare
+from coopconsume.group.core import GroupCore
+from coopconsume.group.owned import Tenure
+
+HALF = MAX_KEY_HASH // 2
+EPOCH = Epoch(3, "nonce")
+
+
+def take(*ranges):
+    """What the first of some members makes of an epoch that gives them these key ranges."""
+    members = {f"m{n}": (OwnedShare("t", 0, *ends),) for n, ends in enumerate(ranges)}
+    row = EpochRow(EPOCH, 1, members, {}, {})
+    share = Share("t", 0, KeyRange(*ranges[0]))
+    data = Assignment("m0", (share,), EPOCH.number, EPOCH.nonce, {}).to_bytes()
+    core = GroupCore("g", "store", "cluster", slots=1, allow_key_share=True, life_ms=1000)
+    return core.take("m0", data, row)
+
+
+def test_an_assignment_without_holes_and_overlaps_is_taken():
+    """Every key hash of the partition has one owner."""
+    assert isinstance(take((0, HALF), (HALF + 1, MAX_KEY_HASH)), Tenure)
+
+
+@pytest.mark.parametrize("second", [(HALF + 2, MAX_KEY_HASH), (HALF, MAX_KEY_HASH)])
+def test_an_assignment_with_a_hole_or_an_overlap_is_refused(second):
+    """One would leave keys to nobody, the other would break their order."""
+    with pytest.raises(AssignmentConflict):
+        take((0, HALF), second)

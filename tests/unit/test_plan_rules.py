@@ -1,0 +1,133 @@
+"""Rules of the planner that a random run may miss, each by one small case."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+
+from assignors import KeyRange
+from commits import OffsetRanges
+from coopconsume.plan import Limits, Partition, plan_batch
+from coopconsume.task.report import Failure, PartitionReport, pack_offsets
+
+LIMITS = Limits(100, 100, 100)
+
+
+def partition(*, end=10, stable=0, committed=(), whole=True, slots=1):
+    """A partition whose log ends at an offset, dealt to some slots."""
+    shares = [(slot, (piece,)) for slot, piece in enumerate(KeyRange().split(slots))]
+    made = Partition(
+        0, "t", 0, stable=stable, committed=OffsetRanges(committed), shares=shares,
+        ordering="key", whole=whole,
+    )  # fmt: skip
+    made.end = end
+    return made
+
+
+def failed(offset, key_hash, delay=5.0):
+    """A record that is to be tried again."""
+    return Failure(offset, key_hash, b"k", 1, delay, "not yet")
+
+
+def packed(*offsets):
+    """Offsets as a report carries them."""
+    return pack_offsets(pa.array(offsets, pa.int64()))
+
+
+def test_every_key_with_a_waiting_record_is_blocked_in_the_next_batch():
+    """The first one, too: a later record of its key would start before it."""
+    p = partition()
+    p.plan([0], 0.0, LIMITS)
+    waiting = [failed(2, 70), failed(4, 80), failed(6, 90)]
+    p.reported(0, PartitionReport(packed(0, 1, 3, 5, 7, 8, 9), None, waiting), 0.0)
+    p.end = 20
+    plan = plan_batch([p], [0], 1.0, LIMITS)
+    assert plan is not None
+    work = plan.work[0][0]
+    assert work.ranges == ((10, 19),)
+    assert work.blocked == {70, 80, 90}
+    assert work.tries == frozenset()
+
+
+def test_a_failed_record_waits_until_it_is_due_and_its_key_with_it():
+    """Before, neither it nor what is behind it is planned; then both are, the lower one first."""
+    p = partition(end=4)
+    p.plan([0], 0.0, LIMITS)
+    p.reported(0, PartitionReport(packed(0, 2), None, [failed(1, 70, 5.0)], [(3, 70)]), 10.0)
+    assert not p.plan([0], 14.9, LIMITS)
+    assert p.next_due() == 15.0
+    assert p.plan([0], 15.0, LIMITS)[0].pairs() == [(1, 1), (3, 3)]
+    assert p.work(0).attempts == {1: 1}
+    assert not p.work(0).blocked
+
+
+def test_nothing_beyond_the_end_of_the_log_is_planned():
+    """What is not there yet would be taken for holes."""
+    p = partition(end=7)
+    assert p.plan([0], 0.0, LIMITS)[0].pairs() == [(0, 6)]
+    p.reported(0, PartitionReport(packed(0, 1, 2, 3, 4, 5, 6)), 0.0)
+    assert not p.holes()
+    assert p.position == 7
+
+
+def test_part_of_a_partition_proves_no_hole():
+    """What came to no slot of ours may be another member's."""
+    p = partition(whole=False)
+    p.plan([0], 0.0, LIMITS)
+    p.reported(0, PartitionReport(packed(0, 1, 9)), 0.0)
+    assert not p.holes()
+    assert p.unclaimed(0, 9).pairs() == [(2, 8)]
+
+
+def test_a_slot_whose_outcome_is_unknown_has_all_of_its_part_to_do_again():
+    """Nothing of it counts as done, and nothing of it as a hole."""
+    p = partition(slots=2)
+    p.plan([0, 1], 0.0, LIMITS)
+    p.reported(0, PartitionReport(packed(0, 1)), 0.0)
+    p.unknown(1)
+    assert p.unsaved.pairs() == [(0, 1)]
+    assert not p.holes()
+    assert p.plan([1], 0.0, LIMITS)[1].pairs() == [(2, 9)]
+
+
+def test_a_slot_waits_for_an_earlier_owner_alone():
+    """Of two slots only the one in doubt is held back, and only until its time has come."""
+    p = partition(slots=2)
+    p.shares[1].barred_until = 5.0
+    assert set(p.plan([0, 1], 4.9, LIMITS)) == {0}
+    assert p.next_due() == 5.0
+    assert set(p.plan([1], 5.0, LIMITS)) == {1}
+
+
+def test_of_two_pending_records_of_a_key_the_lower_one_goes_first():
+    """In whatever order the commit log tells them."""
+    for pending in ([3, 8], [8, 3]):
+        p = partition()
+        p.restore([(offset, 70, 1, 5.0 + offset, "not yet") for offset in pending])
+        assert [w.offset for w in p.shares[0].waiting.values()] == [3]
+
+
+def test_what_a_share_has_not_read_is_no_hole():
+    """Nor is it claimed by anybody else: the share has still to look at it."""
+    p = partition(whole=False, slots=2)
+    p.plan([0], 0.0, LIMITS)
+    p.reported(0, PartitionReport(packed(0, 1)), 0.0)
+    assert not p.unclaimed(0, 9)
+    p.plan([1], 0.0, LIMITS)
+    p.reported(1, PartitionReport(packed(2)), 0.0)
+    assert p.unclaimed(0, 9).pairs() == [(3, 9)]
+
+
+def test_gaps_come_before_anything_new():
+    """After a start all undone offsets below the highest done one are read first.
+
+    They may be too far apart to be read in one batch, and leave room in it.
+    """
+    gaps = [10_000 * number for number in range(1, 21)]
+    done = [(gap + 1, gap + 9_999) for gap in gaps]
+    p = partition(stable=10_000, end=300_000, committed=done)
+    seen = []
+    while len(seen) < len(gaps):
+        offsets = p.plan([0], 0.0, Limits(100_000, 100, 100))[0].offsets().tolist()
+        seen += offsets
+        p.reported(0, PartitionReport(packed(*offsets)), 0.0)
+    assert seen[: len(gaps)] == gaps
