@@ -29,6 +29,9 @@ __all__ = [
 ]
 
 
+_MAX_ATTEMPTS = 2**31 - 1
+
+
 def parts_of(
     offsets: Mapping[TopicPartition, Pairs | OffsetRanges],
     pending: Mapping[TopicPartition, Iterable[Pending]],
@@ -61,9 +64,17 @@ def checked_place(at: TopicPartition) -> TopicPartition:
 
 def _checked_pending(at: TopicPartition, pending: Pending) -> Pending:
     numbers = (pending.offset, pending.key_hash or 0, pending.due_ms)
-    if all(0 <= number <= MAX_OFFSET for number in numbers) and pending.attempts >= 0:
-        return pending
-    raise ValueError(f"{pending} of {at[0]}-{at[1]}: its numbers must be from 0 to 2**63 - 1")
+    if not (
+        all(0 <= number <= MAX_OFFSET for number in numbers)
+        and 0 <= pending.attempts <= _MAX_ATTEMPTS
+    ):
+        raise ValueError(
+            f"{pending} of {at[0]}-{at[1]}: its numbers must be from 0 to 2**63 - 1, and attempts "
+            "to 2**31 - 1"
+        )
+    # The column holds UTF-8; a character that it cannot hold must not cost the commit.
+    error = pending.error.encode("utf-8", "backslashreplace").decode()
+    return pending if error == pending.error else replace(pending, error=error)
 
 
 def exact_offset(at: TopicPartition, offset: int) -> int:

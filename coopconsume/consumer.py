@@ -357,7 +357,9 @@ class CooperativeConsumer(Closing):
         Args:
             handler: A function of a `Record`, plain or ``async``, or its name as
                 ``module:function``. It returns nothing, an output row (a dictionary) or several;
-                it raises, or answers `Retry` or `Reject`, when a record is not done.
+                it raises, or answers `Retry` or `Reject`, when a record is not done. Without
+                ``output`` any other answer is ignored; with it, what is no row that fits
+                ``output_schema`` fails its record.
             concurrency: Handlers at once in a slot, plain ones on threads, ``async`` ones on one
                 event loop; in all ``slots`` times so many.
             ordering: What is handled strictly one after another: ``key``, ``partition`` or
@@ -379,7 +381,7 @@ class CooperativeConsumer(Closing):
                 passed the record. It needs the option ``purgatory``.
 
         Raises:
-            HandlerNotUsable: The handler cannot be found, called or pickled.
+            HandlerNotUsable: The handler cannot be found, called with one argument, or pickled.
             InvalidOption: An argument is out of its range, or lacks its counterpart.
             TableUnusable: A table has other columns.
         """
@@ -413,7 +415,8 @@ class CooperativeConsumer(Closing):
             handler: A function of a frame, plain or ``async``, or its name as
                 ``module:function``. It returns None if all are done; or a list of outcomes, one a
                 row: None, an output row or several, `Retry`, `Reject` or another exception; or a
-                column, in which null and true are done, false and texts are tried again. What it
+                column, in which, as in the list, null and true are done, false and texts are tried
+                again. What it
                 raises holds for every row. A row behind a failed one of its key waits, whatever
                 was answered for it.
             max_records: In one frame, 1 to 100,000.
@@ -427,7 +430,7 @@ class CooperativeConsumer(Closing):
             output_mode: As in `foreach`.
 
         Raises:
-            HandlerNotUsable: The handler cannot be found, called or pickled.
+            HandlerNotUsable: The handler cannot be found, called with one argument, or pickled.
             InvalidOption: An argument is out of its range, or lacks its counterpart.
             TableUnusable: A table has other columns.
         """

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 import uuid
+from inspect import isasyncgenfunction, signature
 from typing import TYPE_CHECKING, Any, Literal
 
 from coopconsume.errors import HandlerNotUsable, InvalidOption, TopicNotFound
@@ -293,10 +294,11 @@ def _check_topics(cluster: Cluster, *sinks: DeadLetterSink | OutputSink | None) 
 
 
 def check_handler(handler: Any) -> None:
-    """Find out now, not in a task, whether workers will be able to run a handler.
+    """Finds out now, not in a task, whether workers will be able to run a handler.
 
     Raises:
-        HandlerNotUsable: It is not callable, cannot be imported or cannot be pickled.
+        HandlerNotUsable: It is not callable, takes something else than one argument, cannot be
+            imported or cannot be pickled.
     """
     from pyspark import cloudpickle
 
@@ -309,3 +311,24 @@ def check_handler(handler: Any) -> None:
         raise HandlerNotUsable(shown, f"{type(error).__name__}: {error}") from error
     if not callable(found):
         raise HandlerNotUsable(shown, "it is not callable")
+    wrong = _wrong_with(found, "frame" if isinstance(handler, BatchHandler) else "record")
+    if wrong:
+        raise HandlerNotUsable(shown, wrong)
+
+
+def _wrong_with(function: Any, argument: str) -> str:
+    """Returns why a function cannot be called with a record or frame; empty if it can."""
+    if isinstance(function, type):
+        return "it is a class: give an instance that can be called, or a function"
+    call = getattr(function, "__call__", None)  # noqa: B004 - a method's kind, not its being there
+    if isasyncgenfunction(function) or isasyncgenfunction(call):
+        return "it is an async generator: return rows as a list instead of yielding them"
+    try:
+        found = signature(function)
+    except (TypeError, ValueError):
+        return ""  # Some functions of C tell nothing.
+    try:
+        found.bind(object())
+    except TypeError as error:
+        return f"it is called as handler({argument}), and its parameters are {found}: {error}"
+    return ""

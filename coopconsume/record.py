@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -32,41 +33,77 @@ class Record(NamedTuple):
     attempt: int = 1
 
 
+#: The longest wait, in seconds, before a record is tried again: 365 days.
+MAX_WAIT = 31_536_000.0
+
+
+def usable_seconds(given: Any) -> float | None:
+    """Returns a wait as a float from 0 to `MAX_WAIT`; None if it is no such number."""
+    if isinstance(given, str | bytes | bytearray):
+        return None
+    try:
+        seconds = float(given)
+    except Exception:  # noqa: BLE001 - any object may stand here
+        return None
+    return seconds if 0 <= seconds <= MAX_WAIT else None
+
+
 class Retry(Exception):
     """Raised or returned by a handler: not done, try this record again.
 
     Args:
-        after: Seconds to wait at least, 0 or more; None leaves it to the retry policy's backoff.
-        reason: Kept with the pending record and shown to operators.
+        after: Seconds to wait at least, 0 to 31,536,000 (365 days); None leaves it to the retry
+            policy's backoff.
+        reason: Kept with the pending record and shown to operators; text, or any object, such as
+            the error that is the reason.
 
     Raises:
-        ValueError: ``after`` is negative.
+        ValueError: ``after`` is no such number.
     """
 
-    def __init__(self, after: float | None = None, reason: str = "") -> None:
-        if after is not None and after < 0:
-            raise ValueError(f"Retry(after={after}): seconds to wait cannot be negative")
+    # For subclasses that do not call this class's ``__init__``.
+    after: float | None = None
+    reason: object = ""
+
+    def __init__(self, after: float | None = None, reason: object = "") -> None:
+        if after is not None and usable_seconds(after) is None:
+            raise ValueError(f"Retry(after={after!r}): give seconds from 0 to {MAX_WAIT:.0f}")
         super().__init__(after, reason)
         self.after = after
         self.reason = reason
 
     def __str__(self) -> str:
-        return self.reason or "retry asked for"
+        return _reason_text(self.reason) or "retry asked for"
 
 
 class Reject(Exception):
     """Raised or returned by a handler: this record will never succeed, make it a dead letter.
 
     Args:
-        reason: Written beside the dead letter.
+        reason: Written beside the dead letter: text, or any object, such as the error that is the
+            reason.
     """
 
-    def __init__(self, reason: str = "") -> None:
+    reason: object = ""
+
+    def __init__(self, reason: object = "") -> None:
         super().__init__(reason)
         self.reason = reason
+        if isinstance(reason, BaseException):
+            self.__cause__ = reason
 
     def __str__(self) -> str:
-        return self.reason or "rejected"
+        return _reason_text(self.reason) or "rejected"
+
+
+def _reason_text(reason: object) -> str:
+    if reason is None:
+        return ""
+    if isinstance(reason, bytes | bytearray):
+        return reason.decode("utf-8", "backslashreplace")
+    if isinstance(reason, BaseException):
+        return f"{type(reason).__name__}: {reason}".removesuffix(": ")
+    return str(reason)
 
 
 @dataclass(frozen=True)
@@ -79,9 +116,11 @@ class RetryPolicy:
     Attributes:
         max_attempts: Handler calls a record gets before it becomes a dead letter, 1 or more; None:
             no limit.
-        backoff: Seconds before the second attempt, 0 or more; doubles with each further one.
-        max_backoff: Upper bound of the wait in seconds, not below ``backoff``.
-        jitter: Part of the wait that is drawn at random, 0 to 1.
+        backoff: Seconds before the second attempt, 0 to 31,536,000; doubles with each further one.
+        max_backoff: Upper bound of the wait in seconds, before jitter is added; from ``backoff`` to
+            31,536,000.
+        jitter: Adds a random part of the wait to it, 0 (none) to 1 (up to twice the wait). It never
+            shortens the wait.
         retry_on: Exceptions that are tried again, with what derives from them; others are given up
             at once. None: all are tried again.
         give_up_on: Exceptions that are given up at once, with what derives from them; stronger
@@ -106,16 +145,16 @@ class RetryPolicy:
     timeout: float | None = None
 
     def __post_init__(self) -> None:
-        if self.max_attempts is not None and self.max_attempts < 1:
+        if self.max_attempts is not None and not self.max_attempts >= 1:
             raise ValueError(f"max_attempts={self.max_attempts}: give at least 1, or None")
-        if self.backoff < 0 or self.max_backoff < self.backoff:
+        if not 0 <= self.backoff <= self.max_backoff <= MAX_WAIT:
             raise ValueError(
                 f"backoff={self.backoff}, max_backoff={self.max_backoff}: "
-                "need 0 <= backoff <= max_backoff (seconds)"
+                f"need 0 <= backoff <= max_backoff <= {MAX_WAIT:.0f} (seconds)"
             )
         if not 0 <= self.jitter <= 1:
             raise ValueError(f"jitter={self.jitter}: give a part between 0 and 1")
-        if self.timeout is not None and self.timeout <= 0:
+        if self.timeout is not None and not 0 < self.timeout < math.inf:
             raise ValueError(f"timeout={self.timeout}: give more than 0 seconds, or None")
         for name in ("retry_on", "give_up_on"):
             classes = getattr(self, name)
@@ -138,10 +177,10 @@ class RetryPolicy:
         return self.retry_on is not None and not isinstance(error, self.retry_on)
 
     def delay(self, attempt: int) -> float:
-        """Seconds to wait after the ``attempt``-th failure."""
+        """Returns the seconds to wait after the ``attempt``-th failure, jitter included."""
         # The exponent is bounded first: 2.0 ** 2000 is an error, not infinity.
         wait = min(self.max_backoff, self.backoff * 2.0 ** min(attempt - 1, 60))
-        return wait * (1 - self.jitter * random.random())  # noqa: S311 - no secret
+        return min(MAX_WAIT, wait * (1 + self.jitter * random.random()))  # noqa: S311 - no secret
 
 
 def _exceptions(name: str, given: Any) -> tuple[type[BaseException], ...]:

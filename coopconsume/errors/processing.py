@@ -21,7 +21,8 @@ class HandlerNotUsable(CoopConsumeError, ValueError):
     def __str__(self) -> str:
         return (
             f"handler {self.handler} cannot be used: {self.cause}; give a function or callable "
-            "object that pickles (open files and connections inside it), or module:function"
+            "object of one argument that pickles (open files and connections inside it), or "
+            "module:function"
         )
 
 

@@ -15,6 +15,8 @@ from coopconsume.job.saving import due_ms
 from coopconsume.options import parse_seconds
 from coopconsume.plan import covering, reach_of
 from coopconsume.reading.source import Span, read_spans
+from coopconsume.record import MAX_WAIT, usable_seconds
+from coopconsume.task.answers import clean
 from coopconsume.task.report import DeadLetter
 
 if TYPE_CHECKING:
@@ -30,21 +32,19 @@ if TYPE_CHECKING:
 
     Told = dict[TopicPartition, dict[int, str]]
 
-_ERROR_CHARS = 500
-
 
 def delay_of(delay: float | str) -> float:
     """Seconds to wait, from a number or a text.
 
     Raises:
-        InvalidOption: It is neither, or less than none, or without an end.
+        InvalidOption: It is neither, or not from 0 to 365 days.
     """
     try:
         seconds = parse_seconds(delay)
     except ValueError as error:
         raise InvalidOption("delay", repr(delay), str(error)) from None
-    if not 0 <= seconds < math.inf:
-        raise InvalidOption("delay", repr(delay), "give seconds from 0")
+    if usable_seconds(seconds) is None:
+        raise InvalidOption("delay", repr(delay), f"give 0 to {MAX_WAIT:.0f} seconds (365 days)")
     return seconds
 
 
@@ -60,11 +60,11 @@ def told_of(frame: DataFrame, reason: str | Column) -> Told:
     missing = [name for name in names if name not in frame.columns]
     if missing:
         raise ValueError(f"the column {missing[0]!r} is needed; the frame has {frame.columns}")
-    why = F.lit(reason) if isinstance(reason, str) else reason
+    why = F.lit(clean(reason)) if isinstance(reason, str) else reason
     rows = frame.select(*names, why.cast("string").alias("reason")).toArrow().to_pydict()
     told: Told = {}
     for topic, partition, offset, text in zip(*rows.values(), strict=True):
-        told.setdefault((topic, partition), {})[offset] = (text or "")[:_ERROR_CHARS]
+        told.setdefault((topic, partition), {})[offset] = clean(text or "")
     return told
 
 

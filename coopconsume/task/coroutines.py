@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from coopconsume.task.crew import rows_of
 from coopconsume.task.desk import Desk
-from coopconsume.task.ledger import as_answer, wanted_rows
+from coopconsume.task.ledger import wanted_rows
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable, Iterator
@@ -22,6 +24,8 @@ if TYPE_CHECKING:
     from coopconsume.task.ledger import Ledger
 
     AsyncHandler = Callable[[Record], Awaitable[Any]]
+
+log = logging.getLogger(__name__)
 
 #: Records that a worker handles at a stretch where handlers never wait for anything.
 _AT_A_STRETCH = 64
@@ -37,8 +41,23 @@ def event_loop() -> asyncio.AbstractEventLoop:
     global _loop  # noqa: PLW0603 - one a process, as handlers' connections are
     if _loop is None or _loop.is_closed():
         _loop = asyncio.new_event_loop()
-        threading.Thread(target=_loop.run_forever, name="handlers", daemon=True).start()
+        threading.Thread(target=_keep_running, args=(_loop,), name="handlers", daemon=True).start()
     return _loop
+
+
+def _keep_running(loop: asyncio.AbstractEventLoop) -> None:
+    """Run an event loop until it is closed.
+
+    A task that a handler made stops the loop if it raises SystemExit or KeyboardInterrupt; all
+    other handlers would then wait for ever.
+    """
+    while not loop.is_closed():
+        try:
+            loop.run_forever()
+        except BaseException:
+            log.warning("a task of a handler stopped the event loop: it goes on", exc_info=True)
+        else:
+            return
 
 
 def run_coroutines(
@@ -73,6 +92,7 @@ class Shift:
         #: When the handler at a seat began, the earliest first; only where time is limited.
         self._began: dict[int, float] = {}
         self._cancelled: set[int] = set()
+        self._is_given_up = False
 
     async def run(self, batches: Iterator[pa.RecordBatch]) -> None:
         """Handle all rows."""
@@ -89,6 +109,7 @@ class Shift:
                 await worker
             self._desk.close(time.monotonic())
         finally:
+            self._is_given_up = True
             if self._alarm is not None:
                 self._alarm.cancel()
             for task in (clock, *self._workers):
@@ -135,10 +156,12 @@ class Shift:
 
     async def _work(self, seat: int) -> None:  # noqa: C901 - one loop, called for each record
         """Handle one record after another."""
-        desk, handler = self._desk, self._handler
+        desk, handler, taken = self._desk, self._handler, self._ledger.taken
         enter, leave = self._life.box.enter, self._life.box.leave
         began = self._began if self._timeout is not None else None
         stretch = 0
+        task = asyncio.current_task()
+        assert task is not None
         self._called -= 1
         while True:
             now = time.monotonic()
@@ -158,7 +181,7 @@ class Shift:
             try:
                 answer = await handler(record)
                 if answer is not None:
-                    answer = as_answer(answer)
+                    answer = taken(answer)
             except BaseException as error:  # noqa: BLE001 - SystemExit too costs its record alone
                 answer = error
             leave(seat)
@@ -166,6 +189,10 @@ class Shift:
                 began.pop(seat, None)
                 if seat in self._cancelled:
                     answer = self._was_cancelled(seat, answer)
+            if task.cancelling():
+                if self._is_given_up:
+                    return
+                await _stay(task)
             desk.settle(lane, row, record, answer, time.monotonic())
             self._space.set()
             stretch += 1
@@ -184,9 +211,6 @@ class Shift:
     def _was_cancelled(self, seat: int, answer: Any) -> Any:
         """What a call that had its time ended with, in words that say so."""
         self._cancelled.discard(seat)
-        task = asyncio.current_task()
-        if task is not None:
-            task.uncancel()
         if isinstance(answer, asyncio.CancelledError):
             return TimeoutError(f"the handler took longer than {self._timeout:g} s")
         return answer
@@ -234,3 +258,11 @@ class Shift:
                 stuck.append(seat)
         if stuck:
             self._life.outlived(stuck)
+
+
+async def _stay(task: asyncio.Task[Any]) -> None:
+    """Go on in a task that was cancelled, by its time limit or by a handler that ran in it."""
+    while task.cancelling():
+        task.uncancel()
+        with suppress(asyncio.CancelledError):
+            await asyncio.sleep(0)  # A cancellation that no handler has seen yet is raised here.

@@ -9,7 +9,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from coopconsume.task.desk import Desk
-from coopconsume.task.ledger import Row, as_answer, headers_of, wanted_rows
+from coopconsume.task.ledger import Row, headers_of, wanted_rows
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -55,6 +55,7 @@ class Crew:
 
     def __init__(self, handler: Handler, ledger: Ledger, life: Life) -> None:
         self._handler = handler
+        self._taken = ledger.taken
         self._most = ledger.spec.concurrency
         self._timeout = ledger.policy.timeout
         self._life = life
@@ -141,7 +142,7 @@ class Crew:
             self._idle -= 1
 
     def _run(self, seat: int) -> None:
-        desk, box, handler = self._desk, self._life.box, self._handler
+        desk, box, handler, taken = self._desk, self._life.box, self._handler, self._taken
         began = self._began if self._timeout is not None else None
         settled: tuple[Lane, Row, Record, Any] | None = None
         while True:
@@ -157,7 +158,9 @@ class Crew:
             if began is not None:
                 began[seat] = time.monotonic()
             try:
-                answer = as_answer(handler(record))
+                answer = handler(record)
+                if answer is not None:
+                    answer = taken(answer)
             except BaseException as error:  # noqa: BLE001 - SystemExit too costs its record alone
                 answer = error
             box.leave(seat)

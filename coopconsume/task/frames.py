@@ -13,13 +13,14 @@ from typing import TYPE_CHECKING, Any, Literal
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from coopconsume.record import Record, Retry
+from coopconsume.record import Record
+from coopconsume.task.answers import outcomes_of
 from coopconsume.task.coroutines import event_loop
 from coopconsume.task.crew import rows_of
-from coopconsume.task.ledger import Row, as_answer, wanted_rows
+from coopconsume.task.ledger import Row, wanted_rows
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Coroutine, Iterable, Iterator, Sequence
 
     from coopconsume.task.handling import Life
     from coopconsume.task.ledger import Ledger
@@ -98,13 +99,13 @@ class Frames:
         ledger.report.handled += batch.num_rows
         offsets = batch.column(1)
         self._life.box.enter_all([(part, offset) for offset in offsets.to_pylist()])
-        answer = self._call(self._frame(part, batch))
+        outcomes = self._call(self._frame(part, batch), batch.num_rows)
         self._life.box.leave_all()
-        if answer is None:
+        if outcomes is None:
             self._settled += batch.num_rows
             ledger.done[part].append(offsets)
         else:
-            self._settle(part, batch, outcomes_of(answer, batch.num_rows))
+            self._settle(part, batch, outcomes)
 
     def _startable(self, part: int, batch: pa.RecordBatch) -> pa.RecordBatch:
         """The rows that nothing is in the way of."""
@@ -148,17 +149,21 @@ class Frames:
         frame = pa.RecordBatch.from_pydict(columns)
         return frame.to_pandas() if self._handler.format == "pandas" else frame
 
-    def _call(self, frame: Any) -> Any:
-        timeout = self._ledger.policy.timeout
+    def _call(self, frame: Any, count: int) -> Sequence[Any] | None:
+        """Returns what became of each row, as `Ledger.taken` says it; None: all are done."""
+        timeout, ledger = self._ledger.policy.timeout, self._ledger
         try:
             with _time_limit(timeout, self._life):
                 answer = self._handler(frame)
-            if iscoroutine(answer):
-                within = asyncio.wait_for(answer, timeout)
-                answer = asyncio.run_coroutine_threadsafe(within, event_loop()).result()
+                if iscoroutine(answer):
+                    within = _in_time(answer, timeout)
+                    answer = asyncio.run_coroutine_threadsafe(within, event_loop()).result()
+                outcomes = outcomes_of(answer, count)
+                if isinstance(outcomes, BaseException):
+                    return [outcomes] * count
+                return outcomes and [_taken_of(ledger, outcome) for outcome in outcomes]
         except BaseException as error:  # noqa: BLE001 - SystemExit too costs its records alone
-            return error
-        return answer
+            return [error] * count
 
     def _settle(self, part: int, batch: pa.RecordBatch, outcomes: Sequence[Any]) -> None:
         """Row by row; one behind a failed row of its key waits, whatever was answered for it."""
@@ -172,11 +177,7 @@ class Frames:
                 self._settled += 1  # One error for many rows is one failure.
             before = outcome
             ledger.number = self._settled
-            try:
-                answer = as_answer(outcome)
-            except TypeError as error:
-                answer = error
-            if answer is None or ledger.answer(row, record, answer):
+            if outcome is None or ledger.answer(row, record, outcome):
                 done.append(row.offset)
         ledger.done[part].append(pa.array(done, pa.int64()))
 
@@ -187,39 +188,34 @@ class Frames:
         )
 
 
-def outcomes_of(answer: Any, count: int) -> Sequence[Any]:
-    """What a batch handler answered, as one outcome a row.
+async def _in_time(coroutine: Coroutine[Any, Any, Any], seconds: float | None) -> Any:
+    """Returns what a coroutine returns, or the error that it raises.
 
-    An exception stands for all rows. Of a column, null and true are done; false and texts ask for
-    another try. Everything else is taken as one outcome a row, as a handler of one record gives it.
+    If it raised SystemExit or KeyboardInterrupt into the event loop, the loop would stop.
+
+    Raises:
+        TimeoutError: It took longer than some seconds.
     """
-    if isinstance(answer, BaseException):
-        return [answer] * count
+
+    async def caught() -> Any:
+        try:
+            return await coroutine
+        except asyncio.CancelledError:
+            raise
+        except BaseException as error:  # noqa: BLE001 - of the handler
+            return error
+
     try:
-        if hasattr(answer, "__array__") or isinstance(answer, pa.Array | pa.ChunkedArray):
-            outcomes = [_of_cell(cell) for cell in _column(answer)]
-        else:
-            outcomes = list(answer)
-    except (TypeError, ValueError, pa.ArrowException) as error:
-        return [error] * count
-    if len(outcomes) != count:
-        wrong = f"the batch handler answered {len(outcomes)} times for {count} rows"
-        return [ValueError(wrong)] * count
-    return outcomes
+        return await asyncio.wait_for(caught(), seconds)
+    except TimeoutError:
+        raise TimeoutError(f"the handler took longer than {seconds:g} s") from None
 
 
-def _column(answer: Any) -> list[Any]:
-    array = answer if hasattr(answer, "to_pylist") else pa.array(answer, from_pandas=True)
-    cells: list[Any] = array.to_pylist()
-    return cells
-
-
-def _of_cell(cell: Any) -> Any:
-    if cell is None or cell is True:
-        return None
-    if cell is False or isinstance(cell, str):
-        return Retry(reason=cell or "")
-    raise TypeError(f"the batch handler's column holds {cell!r}: give null, true, false or a text")
+def _taken_of(ledger: Ledger, outcome: Any) -> Any:
+    try:
+        return ledger.taken(outcome)
+    except BaseException as error:  # noqa: BLE001 - costs its record alone
+        return error
 
 
 def _taken(gathered: list[pa.RecordBatch], most: int) -> pa.RecordBatch:

@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from coopconsume.record import Record
-from coopconsume.task.ledger import Row, as_answer, headers_of, wanted_rows
+from coopconsume.task.ledger import Row, headers_of, wanted_rows
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -119,7 +119,7 @@ def run_serial(
             try:
                 answer = handler(record)
                 if answer is not None:
-                    answer = as_answer(answer)
+                    answer = ledger.taken(answer)
             except BaseException as error:  # noqa: BLE001 - SystemExit too costs its record alone
                 answer = error
             if answer is not None:

@@ -4,38 +4,27 @@ from __future__ import annotations
 
 import math
 import os
-import traceback
 from bisect import bisect_right
-from inspect import iscoroutine
 from itertools import repeat
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from coopconsume.record import Record, Reject, Retry, RetryPolicy
+from coopconsume.record import Record
+from coopconsume.task.answers import as_rows, trace_of, verdict_on
 from coopconsume.task.report import DeadLetter, Failure, PartitionReport, SlotReport, pack_offsets
+from coopconsume.task.rows import OutputRows
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
+    from coopconsume.record import RetryPolicy
     from coopconsume.task.report import BatchSpec, PartitionWork
 
     Headers = tuple[tuple[str, bytes | None], ...]
 
-_ERROR_CHARS = 500
-_TRACE_CHARS = 8_000
 _HEADERS = 6  # index of the column, where there is one
-
-
-def as_answer(answer: Any) -> Any:
-    """What a handler returned, with several rows gathered while it is still the handler's call."""
-    if answer is None or isinstance(answer, dict | BaseException):
-        return answer
-    if iscoroutine(answer):
-        answer.close()
-        raise TypeError("the handler returned a coroutine: define it by async def")
-    return list(answer)
 
 
 class WorkerEnded(Exception):
@@ -68,7 +57,7 @@ class Ledger:
     ) -> None:
         self.spec = spec
         self.policy = policy
-        self.output_schema = output_schema
+        self.outputs = None if output_schema is None else OutputRows(output_schema)
         self.dead_letters = dead_letters
         self.work: Mapping[int, PartitionWork] = spec.work[slot]
         self.report = SlotReport(batch=spec.batch, slot=slot, pid=os.getpid())
@@ -80,8 +69,6 @@ class Ledger:
         self.number = 0
         self._failed_at = 0
         self._streak = spec.streaks.get(slot, 0)
-        self.rows: list[dict[str, Any]] = []
-        self.row_origins: list[tuple[int, int]] = []
         #: Takes over a record that is to be tried again within this batch; tells whether it does.
         self.again: Callable[[Row, Failure], bool] = lambda _row, _failure: False
 
@@ -123,14 +110,26 @@ class Ledger:
         """The row waits behind an earlier one of its lane."""
         self.parts[row.part].blocked.append((row.offset, row.key_hash))
 
+    def taken(self, answer: Any) -> Any:
+        """Returns what a handler's answer comes to, for `answer`; None: the record is done.
+
+        Part of the handler's call: whatever it raises is the handler's error.
+
+        Raises:
+            BaseException: The answer is neither an outcome nor rows that fit the output schema.
+        """
+        outputs = self.outputs
+        rows = as_rows(answer, wanted=outputs is not None)
+        if not isinstance(rows, list) or outputs is None:
+            return rows
+        return outputs.checked(rows) if rows else None
+
     def answer(self, row: Row, record: Record, answer: Any) -> bool:
-        """Settle what a handler returned or raised; False if the record is not done."""
+        """Settle what `taken` returned, or the handler raised; False if the record is not done."""
         if isinstance(answer, BaseException):
             return self._failed(row, record, answer)
-        if self.output_schema is not None:
-            rows = [answer] if isinstance(answer, dict) else answer
-            self.rows += rows
-            self.row_origins += [(row.part, row.offset)] * len(rows)
+        if self.outputs is not None:
+            self.outputs.add(answer, row.part, row.offset)
         return True
 
     def _failed(
@@ -138,26 +137,20 @@ class Ledger:
     ) -> bool:
         self.report.failures += 1
         attempt = record.attempt
-        text = (
-            str(error) if isinstance(error, Retry | Reject) else f"{type(error).__name__}: {error}"
-        )
-        text = text[:_ERROR_CHARS]
-        if called and not isinstance(error, Retry | Reject):
+        verdict = verdict_on(error, attempt, self.policy)
+        text = verdict.text
+        if called and not verdict.is_asked_for:
             self._count_in_a_row(text, again=attempt > self.attempt(row.part, row.offset))
-        if isinstance(error, Reject) and not self.dead_letters:
+        if verdict.is_rejected and not self.dead_letters:
             where = f"{record.topic}-{record.partition}@{record.offset}"
             self.report.fatal = (
                 f"the handler rejected {where} ({text}) but no dead_letter table is given: "
                 "give foreach(dead_letter=…), or raise Retry"
             )
-        elif isinstance(error, Reject) or self.policy.gives_up(attempt, error):
-            trace = "".join(traceback.format_exception(error))[-_TRACE_CHARS:]
-            letter = DeadLetter(*record[:7], attempt, text, trace)
-            self.report.dead.append(letter)
+        elif verdict.is_given_up and self.dead_letters:
+            self.report.dead.append(DeadLetter(*record[:7], attempt, text, trace_of(error)))
             return not self.spec.park or self._wait(row, attempt, math.inf, text)
-        delay = error.after if isinstance(error, Retry) else None
-        wait = self.policy.delay(attempt) if delay is None else delay
-        return self._wait(row, attempt, wait, text)
+        return self._wait(row, attempt, verdict.wait, text)
 
     def _wait(self, row: Row, attempt: int, wait: float, text: str) -> bool:
         failure = Failure(row.offset, row.key_hash, row.key, attempt, wait, text)
@@ -219,33 +212,9 @@ class Ledger:
                 report.done = pack_offsets(ascending)
         self.report.partitions = self.parts
         self.report.streak = self._streak if self.number == self._failed_at else 0
-        if self.rows:
-            self.report.outputs = self._encode_rows()
+        if self.outputs is not None:
+            self.report.outputs = self.outputs.encode()
         return self.report
-
-    def _encode_rows(self) -> bytes | None:
-        assert self.output_schema is not None
-        try:
-            table = pa.Table.from_pylist(self.rows, schema=self.output_schema)
-        except (pa.ArrowException, TypeError, AttributeError, ValueError) as error:
-            self.report.fatal = f"{self._misfit()} does not fit the output schema: {error}"
-            return None
-        parts, offsets = zip(*self.row_origins, strict=True)
-        table = table.append_column("_part", pa.array(parts, pa.int32()))
-        table = table.append_column("_offset", pa.array(offsets, pa.int64()))
-        sink = pa.BufferOutputStream()
-        with pa.ipc.new_stream(sink, table.schema) as writer:
-            writer.write_table(table)
-        return sink.getvalue().to_pybytes()  # type: ignore[no-any-return]
-
-    def _misfit(self) -> str:
-        for (part, offset), row in zip(self.row_origins, self.rows, strict=True):
-            try:
-                pa.Table.from_pylist([row], schema=self.output_schema)
-            except (pa.ArrowException, TypeError, AttributeError, ValueError):
-                topic, number = self.spec.partitions[part]
-                return f"the row {row!r} that the handler returned for {topic}-{number}@{offset}"
-        return "a row that the handler returned"
 
 
 def _all_wanted(parts: pa.Array, offsets: pa.Array, work: Mapping[int, PartitionWork]) -> bool:

@@ -22,6 +22,7 @@ from coopconsume.record import Record, RetryPolicy
 from coopconsume.task.report import BatchSpec, Failure, PartitionReport, pack_offsets
 from coopconsume.task.slot import SlotRunner
 from tests.examples import examples
+from tests.odd import ODD_ERRORS
 
 
 class World:
@@ -83,7 +84,8 @@ class World:
             self.failures[at] -= 1
             if self.policy.gives_up(record.attempt, RuntimeError()) and not self.park:
                 self.dead.add(at)
-            raise RuntimeError("planned")
+            make, _ = ODD_ERRORS[(record.offset + self.failures[at]) % len(ODD_ERRORS)]
+            raise make()
         self.succeeded[at] += 1
 
     def rows(self, plan, slot):

@@ -6,10 +6,11 @@ import os
 
 import pytest
 
-from coopconsume import CooperativeConsumer, Reject, RetryPolicy
+from coopconsume import CooperativeConsumer, Reject, RetryPolicy, counted
 from coopconsume.dead_letters.choice import Choice
 from coopconsume.dead_letters.desk import Desk
 from coopconsume.history import check, read_history
+from tests.odd import ODD_ERRORS
 from tests.spark.support import PATIENCE, Recorded, done_book, options, pending_book, until
 
 pytestmark = [pytest.mark.spark, pytest.mark.broker]
@@ -98,3 +99,39 @@ def test_parked_keys_wait_until_somebody_decides(spark, kafka, topic, tmp_path):
         (c.offset, c.attempt) for c in read_history(tmp_path / "history") if c.offset in (3, 5)
     ]
     assert sorted(calls) == [(3, 1), (3, 1), (5, 1), (5, 2)]
+
+
+def odd_by_offset(record):
+    """Two rounds of odd errors, the second one returned; then rows, some of which do not fit."""
+    kind, which = divmod(record.offset, len(ODD_ERRORS))
+    if kind < 2:
+        error = ODD_ERRORS[which][0]()
+        if kind:
+            return error
+        raise error
+    return {0: 7, 1: {"text": "half \ud83d"}, 2: {"text": 8}}.get(which, {"text": str(which)})
+
+
+def test_odd_handlers_cost_their_own_records(spark, kafka, topic, produce, tmp_path):
+    """Each is tried twice and is a dead letter; all other records are done, in one run."""
+    name, size = topic(1), len(ODD_ERRORS)
+    produce(name, [(b"%d" % (i % 7), b"") for i in range(3 * size)])
+    tables = {"output": str(tmp_path / "out"), "output_schema": "text string"}
+    policy = RetryPolicy(max_attempts=2, backoff=0.05)
+    opts = options(kafka, tmp_path, name, deadLetter=str(tmp_path / "dead"))
+    with CooperativeConsumer(opts, spark) as consumer:
+        job = consumer.foreach(odd_by_offset, concurrency=2, retry=policy, **tables)
+        query = job.trigger(availableNow=True).start()
+        assert query.awaitTermination(PATIENCE)
+        assert query.lastProgress["totals"]["failedBatches"] == 0
+        (lag,) = consumer.lag().collect()
+        assert lag["stable_offset"] == 3 * size
+        group = consumer.options.group_id
+    letters = counted(tmp_path / "dead", tmp_path / "commits", group).to_pylist()
+    assert sorted(x["_offset"] for x in letters) == list(range(2 * size + 3))
+    assert {x["attempts"] for x in letters} == {2}
+    for letter in letters:
+        if letter["_offset"] < 2 * size:
+            assert ODD_ERRORS[letter["_offset"] % size][1] in letter["reason"]
+    rows = counted(tmp_path / "out", tmp_path / "commits", group).to_pylist()
+    assert sorted(int(row["text"]) for row in rows) == list(range(3, size))

@@ -564,6 +564,9 @@ def test_pending_records_live_in_the_log(path: str, store: CommitStore) -> None:
     )
     expected = {3: Pending(3, 9, 2, 0, "y"), 5: Pending(5)}
     assert CommitStore.open(path).pending("g") == {P0: expected}
+    store.commit("g", epoch, "m", {}, pending={P0: [Pending(5, error="half \ud83d")]})
+    assert CommitStore.open(path).pending("g")[P0][5].error == "half \\ud83d"
+    store.commit("g", epoch, "m", {}, pending={P0: [Pending(5)]})
     store.commit("g", epoch, "m", {P0: [(3, 3)]}, holes={P0: [(2, 2)]})
     assert store.pending("g") == {P0: {5: Pending(5)}}
     assert store.state("g") == {P0: PartitionCommits(4)}

@@ -120,7 +120,11 @@ def test_what_it_raises_holds_for_every_row():
 
 @pytest.mark.parametrize(
     ("answer", "text"),
-    [([None], "answered 1 times for 4 rows"), (7, "not iterable"), ([1, None, None, None], "int")],
+    [
+        ([None], "answered 1 times for 4 rows"),
+        (7, "not iterable"),
+        ([1, None, None, None], "answered for a row 1"),
+    ],
 )
 def test_an_answer_that_makes_no_sense_fails_the_rows(answer, text):
     """The failure tells what was wrong with it."""

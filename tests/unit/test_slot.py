@@ -215,13 +215,6 @@ def test_output_rows_carry_their_origin():
     assert table.to_pydict() == {"n": [10, 20, 21], "_part": [0, 0, 0], "_offset": [1, 2, 2]}
 
 
-def test_a_row_that_does_not_fit_is_named():
-    """A row of another type than the schema stops the job, naming record and row."""
-    report = run(lambda r: {"n": "x"}, [(0, 4, b"k")], schema=pa.schema([("n", pa.int64())]))
-    assert "t-10@4" in report.fatal
-    assert "'x'" in report.fatal
-
-
 @pytest.mark.parametrize("name", ["nowhere", "os:nothing", "no_such_module:f", ":f"])
 def test_a_handler_that_is_not_there_is_told(name):
     """A name that leads to nothing callable is an error."""

@@ -1,0 +1,248 @@
+"""What a handler answered, made safe: errors as text, waits as numbers, rows as Arrow takes them.
+
+A handler may return or raise any object. Nothing here raises because of one, except where the
+docstring says so; then the caller counts the error as the handler's own. Task-side code.
+"""
+
+from __future__ import annotations
+
+import reprlib
+import traceback
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from inspect import isasyncgen, isawaitable, iscoroutine, isgenerator
+from itertools import islice
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from coopconsume.record import Reject, Retry, RetryPolicy, usable_seconds
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+_ERROR_CHARS = 500
+_TRACE_CHARS = 8_000
+#: Characters of a value that an error text shows.
+_SHOWN_CHARS = 200
+_SHOWN_ERRORS = 3
+#: Groups in groups that are opened to find an error.
+_NESTED_GROUPS = 100
+_repr = reprlib.Repr()
+_repr.maxstring = _repr.maxother = _SHOWN_CHARS
+_repr.maxdict = 20
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What a failed attempt comes to.
+
+    Attributes:
+        text: The reason, for people.
+        wait: Seconds until the next attempt.
+        is_rejected: Whether the handler rejected the record.
+        is_given_up: Whether the record is not tried again.
+        is_asked_for: Whether the handler asked for it by `Retry` or `Reject`.
+    """
+
+    text: str
+    wait: float
+    is_rejected: bool
+    is_given_up: bool
+    is_asked_for: bool
+
+
+def verdict_on(error: BaseException, attempt: int, policy: RetryPolicy) -> Verdict:
+    """Decides what an attempt comes to that ended with an error, whatever the error is."""
+    error = _only_leaf(error)
+    is_retry, is_reject = _is_a(error, Retry), _is_a(error, Reject)
+    text = error_text(error)
+    wait = usable_seconds(_safely(lambda: policy.delay(attempt)))
+    if wait is None:
+        wait = RetryPolicy().delay(attempt)
+    if is_retry:
+        after = _safely(lambda: error.after)  # type: ignore[attr-defined]
+        asked = usable_seconds(after)
+        if asked is not None:
+            wait = asked
+        elif after is not None:
+            odd = f"after={shown(after)} is not a number of seconds that a record can wait"
+            text = f"{text} ({odd}; it waits as the retry policy says)"
+    gives_up = is_reject or bool(_safely(lambda: policy.gives_up(attempt, error)))
+    return Verdict(text, wait, is_reject, gives_up, is_retry or is_reject)
+
+
+def _only_leaf(error: BaseException) -> BaseException:
+    """Returns the one error inside exception groups, as `asyncio.TaskGroup` raises them."""
+    for _ in range(_NESTED_GROUPS):
+        inner = _members(error)
+        if len(inner) != 1:
+            break
+        error = inner[0]
+    return error
+
+
+def _members(error: BaseException) -> tuple[BaseException, ...]:
+    """Returns the errors of an exception group; none of any other error."""
+    found = _safely(lambda: error.exceptions) if _is_a(error, BaseExceptionGroup) else ()  # type: ignore[attr-defined]
+    return found if isinstance(found, tuple) else ()
+
+
+def error_text(error: BaseException) -> str:
+    """Returns an error as one text for people, at most 500 characters that UTF-8 can hold."""
+    inner = "; ".join(_one_text(one) for one in _members(error)[:_SHOWN_ERRORS])
+    return (f"{_one_text(error)}: {inner}" if inner else _one_text(error))[:_ERROR_CHARS]
+
+
+def _one_text(error: BaseException) -> str:
+    said = _safely(lambda: str(error))
+    name = clean(_safely(lambda: type(error).__name__)) or "an error"
+    if said is None:
+        return f"{name} (its text cannot be shown)"
+    if _is_a(error, Retry) or _is_a(error, Reject):
+        return clean(said)
+    return f"{name}: {clean(said)}" if said else name
+
+
+def trace_of(error: BaseException) -> str:
+    """Returns the end of an error's trace, at most 8,000 characters that UTF-8 can hold."""
+    lines = _safely(lambda: traceback.format_exception(error))
+    if lines is None:
+        return f"{error_text(error)} (its trace cannot be shown)"
+    return clean("".join(lines)[-_TRACE_CHARS:], _TRACE_CHARS)
+
+
+def clean(text: Any, most: int = _ERROR_CHARS) -> str:
+    """Returns the beginning of a text, with what UTF-8 cannot hold escaped; "" of anything else."""
+    # By the methods of `str` itself, as a subclass may have others; the answer is no subclass.
+    begin = _safely(lambda: str.__getitem__(text, slice(most)))
+    return "" if begin is None else str.encode(begin, "utf-8", "backslashreplace").decode()[:most]
+
+
+def shown(value: Any) -> str:
+    """Returns a value for an error text, shortened, whatever it is."""
+    text = clean(_safely(lambda: _repr.repr(value)))
+    return text or f"an object of type {clean(type(value).__name__)}"
+
+
+def as_rows(answer: Any, *, wanted: bool) -> list[Any] | BaseException | None:
+    """Returns the output rows that a handler's answer holds, or the error that it is.
+
+    Part of the handler's call: generators run here.
+
+    Args:
+        answer: What the handler returned.
+        wanted: Whether there is an output. Without one, what is no error is ignored, as by
+            PySpark's ``foreach``.
+
+    Raises:
+        BaseException: Whatever a generator raises.
+        TypeError: The answer is a coroutine, which nobody has awaited; or there is an output, and
+            the answer is neither a row nor several.
+    """
+    if answer is None or _is_error(answer):
+        return _error_in(answer)
+    _refuse_unawaited(answer)
+    if isinstance(answer, Mapping):
+        return [answer] if wanted else None
+    if not wanted:
+        if isgenerator(answer) or isinstance(answer, list | tuple):
+            return next((found for one in answer if (found := _error_in(one)) is not None), None)
+        return None
+    if isinstance(answer, str | bytes | bytearray) or not isinstance(answer, Iterable):
+        raise TypeError(
+            f"the handler returned {shown(answer)} of type {type(answer).__name__}: with an output "
+            "it returns None, a dictionary by column names, or several of them"
+        )
+    rows = list(answer)
+    errors = (found for one in rows if (found := _error_in(one)) is not None)
+    return next(errors, rows)
+
+
+def outcomes_of(answer: Any, count: int) -> list[Any] | BaseException | None:
+    """Returns a batch handler's answer as one outcome a row, each as a handler of one record gives.
+
+    Part of the handler's call: generators run here. An error stands for all rows, None says that
+    all are done. Of a column, and of a list, null and true are done; false and texts ask for
+    another try.
+
+    Raises:
+        BaseException: Whatever a generator raises.
+        TypeError, ValueError, pyarrow.ArrowException: The answer makes no sense.
+    """
+    if answer is None or _is_error(answer):
+        return _error_in(answer)
+    _refuse_unawaited(answer)
+    if isinstance(answer, Mapping | set | frozenset | str | bytes | bytearray):
+        raise TypeError(
+            f"the batch handler returned {shown(answer)} of type {type(answer).__name__}: give "
+            "None, a list with an outcome for each row, or a column"
+        )
+    if hasattr(answer, "to_pylist") or hasattr(answer, "__array__"):
+        is_arrow = hasattr(answer, "to_pylist")
+        column = answer if is_arrow else pa.array(answer, from_pandas=True)
+        outcomes = [_of_cell(cell, in_column=True) for cell in column.to_pylist()]
+    else:
+        # One more than there are rows is enough: it may have no end.
+        outcomes = [_of_cell(cell) for cell in islice(answer, count + 1)]
+    if len(outcomes) != count:
+        answered = f"more than {count}" if len(outcomes) > count else f"{len(outcomes)}"
+        raise ValueError(f"the batch handler answered {answered} times for {count} rows")
+    return outcomes
+
+
+def _of_cell(cell: Any, *, in_column: bool = False) -> Any:
+    is_flag = type(cell).__name__ in ("bool", "bool_")  # NumPy's among them
+    if cell is None or (is_flag and cell):
+        return None
+    if is_flag or isinstance(cell, str):
+        return Retry(reason=cell if isinstance(cell, str) else "")
+    if not in_column and (_is_error(cell) or isinstance(cell, Iterable) or _is_unawaited(cell)):
+        return cell  # As a handler of one record gives it.
+    where = "'s column holds" if in_column else " answered for a row"
+    return TypeError(
+        f"the batch handler{where} {shown(cell)}: give null or true for done, false or a text to "
+        "try again" + ("" if in_column else ", an output row, Retry, Reject or another exception")
+    )
+
+
+def _is_error(one: Any) -> bool:
+    """Whether a value is an exception, or the class of one."""
+    return isinstance(one, BaseException) or (
+        isinstance(one, type) and issubclass(one, BaseException)
+    )
+
+
+def _error_in(one: Any) -> BaseException | None:
+    """Returns the error that one of several rows is, or None."""
+    if not _is_error(one):
+        return None
+    return one if isinstance(one, BaseException) else one()
+
+
+def _is_unawaited(answer: Any) -> bool:
+    return isasyncgen(answer) or isawaitable(answer)
+
+
+def _refuse_unawaited(answer: Any) -> None:
+    if iscoroutine(answer):
+        answer.close()
+        raise TypeError("the handler returned a coroutine: define it by async def")
+    if _is_unawaited(answer):
+        raise TypeError(
+            f"the handler returned {shown(answer)}, which nothing awaits: define the handler by "
+            "async def, and return rows instead of yielding them"
+        )
+
+
+def _is_a(error: BaseException, kind: type) -> bool:
+    """Whether an error is of a class; its own class may lie or raise when asked."""
+    return bool(_safely(lambda: isinstance(error, kind)))
+
+
+def _safely(call: Callable[[], Any]) -> Any:
+    """Returns what a call returns; None if it raises, as a user's object may do anywhere."""
+    try:
+        return call()
+    except BaseException:  # noqa: BLE001 - SystemExit too
+        return None
