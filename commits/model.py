@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
@@ -57,6 +58,8 @@ class Pending:
         due_ms: When it is to be tried again, in milliseconds since 1970; 0 for at once, and
             `PARKED_MS` for not before somebody decides about it.
         error: The last error, for people.
+        delay_ms: How long before it was due its row was written, by the clock of the writer; None
+            if that is not known. It bounds the wait where clocks differ, or are set.
     """
 
     offset: int
@@ -64,11 +67,26 @@ class Pending:
     attempts: int = 0
     due_ms: int = 0
     error: str = ""
+    delay_ms: int | None = field(default=None, compare=False)
 
     @property
     def is_parked(self) -> bool:
         """Whether it waits until somebody decides about it."""
         return self.due_ms == PARKED_MS
+
+    def wait(self, now_ms: int) -> float:
+        """Returns the seconds until it is to be tried again; infinity if it is parked.
+
+        Never more than its writer asked for: a reader whose clock differs from the writer's may
+        try it earlier by that much, but does not wait longer.
+
+        Args:
+            now_ms: The reader's time, in milliseconds since 1970.
+        """
+        if self.is_parked:
+            return math.inf
+        left = max(0, self.due_ms - now_ms)
+        return (left if self.delay_ms is None else min(left, self.delay_ms)) / 1000
 
 
 class OwnedShare(NamedTuple):

@@ -100,7 +100,7 @@ class PathEngine:
         self._read: tuple[int, bytes] | None = None  # the last version of a tail, and its digest
         self._own: dict[str, pa.Table] = {}  # what was appended last from here
         self._in_doubt = False
-        self._looked_at = time.time()
+        self._looked_at = time.monotonic()
 
     @classmethod
     def open_or_create(
@@ -184,7 +184,7 @@ class PathEngine:
         """Looks for newer versions and returns the newest."""
         if self._pinned is not None:
             return self._pinned
-        self._looked_at = time.time()
+        self._looked_at = time.monotonic()
         if not reopen:
             try:
                 self._table.update_incremental()
@@ -207,7 +207,7 @@ class PathEngine:
             raise CommitLogUnavailable(self._uri, "append", "there is no table any more")
         if self._in_doubt or self.version - self._opened_at >= CHECKPOINT_VERSIONS:
             self.refresh(reopen=True)
-        elif time.time() - self._looked_at > _STALE_SECONDS:
+        elif time.monotonic() - self._looked_at > _STALE_SECONDS:
             self.refresh()
         token = uuid.uuid4().hex
         try:

@@ -83,7 +83,7 @@ SCHEMA = pa.schema(
             ),
         ),
         pa.field("detail", pa.string()),  # JSON
-        pa.field("written_at", pa.timestamp("us", tz="UTC")),  # for people; never folded
+        pa.field("written_at", pa.timestamp("us", tz="UTC")),  # for people, and `Pending.delay_ms`
         pa.field("segment", pa.int64(), nullable=False),  # the table's partition column
     ]
 )
@@ -140,7 +140,7 @@ class Event:
         member: Who wrote it.
         detail: What else the kind needs, as JSON.
         parts: What it says about partitions.
-        written_at: The writer's clock, for people.
+        written_at: The writer's clock, for people and `Pending.delay_ms`.
     """
 
     kind: str
@@ -316,8 +316,16 @@ def _part(row: Mapping[str, Any]) -> Part:
         last=row["last_offset"],
         offsets=_ranges(row["offsets"]),
         holes=_ranges(row["holes"]),
-        pending=tuple(Pending(**pending) for pending in row["pending"] or ()),
+        pending=tuple(_pending(pending, row["written_at"]) for pending in row["pending"] or ()),
     )
+
+
+def _pending(row: Mapping[str, Any], written_at: datetime | None) -> Pending:
+    pending = Pending(**row)
+    if written_at is None or pending.is_parked:
+        return pending
+    delay_ms = max(0, pending.due_ms - int(written_at.timestamp() * 1000))
+    return replace(pending, delay_ms=delay_ms)
 
 
 def _ranges(data: bytes | None) -> OffsetRanges:

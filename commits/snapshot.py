@@ -7,7 +7,7 @@ version and the settings, each other one a group, with a row for each partition.
 from __future__ import annotations
 
 from collections import OrderedDict
-from dataclasses import astuple
+from dataclasses import astuple, replace
 from typing import TYPE_CHECKING, Any
 
 from commits.fold import LogState
@@ -21,6 +21,8 @@ from commits.tenure import Holder, Tenure
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
+
+    from commits.model import Pending, TopicPartition
 
 __all__ = ["newest_snapshot", "snapshot_events"]
 
@@ -117,12 +119,14 @@ def _group_to_plain(group: GroupState) -> dict[str, Any]:
         "counted": group.counted.to_plain(),
         "answers": [[key, *_answer_to_plain(answer)] for key, answer in group.answers.items()],
         "loose": group.loose,
+        "delays": _delays_to_plain(group.partitions),
         **({"refused": group.refused} if group.refused else {}),
     }
 
 
 def _group_from_event(event: Event) -> GroupState:
     plain = event.detail
+    delays = {(topic, number): dict(pairs) for topic, number, pairs in plain.get("delays", ())}
     claims = [_tenure_from_plain(claim) for claim in plain["claims"]]
     return GroupState(
         highest=plain["highest"],
@@ -132,7 +136,7 @@ def _group_from_event(event: Event) -> GroupState:
             part.topic_partition: PartitionState(
                 part.topic_id,
                 PartitionCommits(part.first or 0, part.offsets, max_ranges=None),
-                {pending.offset: pending for pending in part.pending},
+                _with_delays(part.pending, delays.get(part.topic_partition, {})),
             )
             for part in event.parts
         },
@@ -145,6 +149,19 @@ def _group_from_event(event: Event) -> GroupState:
             for commit_id, places in plain.get("refused", {}).items()
         },
     )
+
+
+def _delays_to_plain(partitions: Mapping[TopicPartition, PartitionState]) -> list[Any]:
+    """Returns what `Pending.delay_ms` was: a snapshot is not written when its records failed."""
+    delays = [
+        [*at, [[p.offset, p.delay_ms] for p in state.pending.values() if p.delay_ms is not None]]
+        for at, state in partitions.items()
+    ]
+    return [one for one in delays if one[-1]]
+
+
+def _with_delays(pending: Iterable[Pending], delays: Mapping[int, int]) -> dict[int, Pending]:
+    return {p.offset: replace(p, delay_ms=delays.get(p.offset, p.delay_ms)) for p in pending}
 
 
 def _tenure_to_plain(tenure: Tenure) -> dict[str, Any]:

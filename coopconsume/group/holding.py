@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import itertools
 import logging
-import math
 import threading
 import time
 import uuid
@@ -125,12 +124,12 @@ class Holding:
             self.store.start(group, epoch, self.member, fresh)
         state = self.store.state(group)
         pending = self.store.pending(group)
+        now, now_ms = time.monotonic(), int(time.time() * 1000)
         for tp, key_ranges in ranges.items():
             commits = state[tp]
             self.owned[tp] = Owned(
                 *tp, tuple(sorted(key_ranges)), commits.stable_offset, commits.ranges,
-                [(p.offset, p.key_hash or 0, p.attempts,
-                  math.inf if p.is_parked else p.due_ms / 1000, p.error)
+                [(p.offset, p.key_hash or 0, p.attempts, now + p.wait(now_ms), p.error)
                  for p in pending.get(tp, {}).values()],
                 commits.ranges.range_count, commits.max_ranges or 0,
             )  # fmt: skip

@@ -27,7 +27,7 @@ class Owned:
         ranges: The key ranges, disjoint and ascending.
         stable: The stable offset in the commit log.
         committed: What the log has above it.
-        pending: (offset, key hash, attempts, due in seconds since the epoch, error);
+        pending: (offset, key hash, attempts, due on the monotonic clock, error);
             one that is due at infinity is parked.
         range_count: Ranges above the stable offset in the commit log when it was last looked at.
         max_ranges: How many it takes.

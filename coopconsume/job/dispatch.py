@@ -67,7 +67,7 @@ class Dispatcher:
 
     Attributes:
         running: Batches that Spark works on, by number.
-        barred: Until when, in seconds since the epoch, slots may be at work on what is lost.
+        barred: Until when, on the monotonic clock, slots may be at work on what is lost.
         window: How many offsets a batch has.
         breaker: Whether batches are paused.
     """
@@ -98,7 +98,7 @@ class Dispatcher:
         self._send = open_mailbox(spark, lambda data: post(self._reported, data))
         self._numbers = itertools.count()
         self._busy: dict[int, int] = {}
-        self._batch_at = 0.0
+        self._batch_at = -math.inf
         self._warned_at = -math.inf
         self._failures = FailuresInARow()
         self._crashes = Crashes(work.policy.max_attempts)
@@ -169,7 +169,7 @@ class Dispatcher:
         # Looked at also while slots are long at work: what is lost must not go on.
         if self.of(shift) and not self._is_ours(shift):
             return
-        now = time.time()
+        now = time.monotonic()
         self.barred = {slot: at for slot, at in self.barred.items() if at > now}
         too_soon = stopping or now - self._batch_at < self._work.interval
         on_trial = any(r.trial for r in self.running.values())
@@ -199,7 +199,7 @@ class Dispatcher:
             number, plan, set(plan.slots), now, tag, shift, self._run_id, trial,
             dict(self._carried.streaks),
         )  # fmt: skip
-        running.gates = self._carried.gates(plan.slots, running.names, time.monotonic())
+        running.gates = self._carried.gates(plan.slots, running.names, now)
         self.running[number] = running
         self._busy |= dict.fromkeys(plan.slots, number)
         self._batch_at = now
@@ -257,7 +257,7 @@ class Dispatcher:
         if not self._counts(running.shift):
             self._busy.pop(report.slot, None)
             return
-        now = time.time()
+        now = time.monotonic()
         if report.unknown:
             self._lost(running, report.slot, now)
             return
@@ -329,20 +329,20 @@ class Dispatcher:
                 # Spark found the slot's rows to be none and ran no task for it.
                 self._reported_nothing(running, slot)
             else:
-                self._lost(running, slot, time.time())
+                self._lost(running, slot, time.monotonic())
         del self.running[running.number]
         if error is None:
             self._failures.succeeded()
         elif self._counts(running.shift):
             self._batch_failed(running, error)
-        self._meter.batch_ended(running.number, time.time() - running.started)
+        self._meter.batch_ended(running.number, time.monotonic() - running.started)
 
     def _reported_nothing(self, running: Running, slot: int) -> None:
         parts = sorted(running.plan.wanted)
         seen = {parts.index(part): PartitionReport() for part in running.plan.work[slot]}
         self._busy.pop(slot, None)
         report = SlotReport(running.number, slot, partitions=seen)
-        self._take_in(running, report, time.time())
+        self._take_in(running, report, time.monotonic())
 
     def _batch_failed(self, running: Running, error: BaseException) -> None:
         refused = refused_by_spark(error, self._options.kafka)
@@ -351,7 +351,7 @@ class Dispatcher:
         text = reason(error)
         log.warning("batch %d failed, its slots are planned again: %s", running.number, text)
         handled = running.handled > 0
-        failures = self._failures.failed(running.started, time.time(), handled=handled)
+        failures = self._failures.failed(running.started, time.monotonic(), handled=handled)
         self._meter.failed(text)
         running.shift.look_at_starts_soon()  # Perhaps records were deleted under it.
         if failures >= _FAILED_BATCHES:

@@ -221,7 +221,7 @@ class Job:
 
     def _watch_limits(self, shift: Shift) -> None:
         for partition in shift.partitions:
-            partition.stand(time.time())
+            partition.stand(time.monotonic())
         now = time.monotonic()
         for words in self._limits.look(shift.partitions, now):
             log.warning("%s", words)
@@ -330,7 +330,7 @@ class Job:
             pass
 
     def _patience(self) -> float:
-        now = time.time()
+        now = time.monotonic()
         waits = [_IDLE_WAIT]
         waits += [due - now for p in self.partitions if (due := p.next_due()) is not None]
         waits += [at - now for at in self._dispatcher.barred.values()]

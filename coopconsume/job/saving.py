@@ -52,7 +52,7 @@ class Unsaved:
     """What has come in since the last commit, beside the offsets that are done.
 
     Attributes:
-        since: When the first of it came, in seconds since the epoch; 0: nothing has.
+        since: When the first of it came, on the monotonic clock; 0: nothing has.
         pending: Records that failed, for the commit log.
         dead: Records that were given up.
         outputs: Rows that handlers returned, with the partitions that they count by index.
@@ -120,7 +120,7 @@ def save(
     Raises:
         commits.FencedMember: Another member holds the group.
     """
-    started = time.time()
+    started = time.monotonic()
     fit = holding.affordable(offsets, holes)
     left = {tp: done - fit[tp] for tp, done in offsets.items()}
     now, later = unsaved.divided(left)
@@ -133,7 +133,7 @@ def save(
     if sink is not None and (now.outputs or (sink.hears_all and any(fit.values()))):
         sink.write(Outputs(now.outputs, fit, holding.topic_ids, commit_id))
         is_written = True
-    written = time.time()
+    written = time.monotonic()
     results: Mapping[TopicPartition, CommitResult]
     try:
         results = holding.commit(
@@ -142,7 +142,7 @@ def save(
     except MaxIndividualCommitsReached as error:
         # Other members were quicker.
         results = error.results or {}
-    logged = time.time()
+    logged = time.monotonic()
     refused = {tp for tp, result in results.items() if result.status == "refused"}
     answered = {
         tp: (fit.get(tp, OffsetRanges()), result.stable_offset)
@@ -154,9 +154,9 @@ def save(
     return Saved(answered, holes, (written - started, logged - written), held, later)
 
 
-def due_ms(due: float) -> int:
-    """A time in seconds since the epoch as the log has it; infinity stands for parked."""
-    return PARKED_MS if due == math.inf else int(due * 1000)
+def due_ms(delay: float) -> int:
+    """Returns the time some seconds from now as the log has it; infinity stands for parked."""
+    return PARKED_MS if delay == math.inf else int((time.time() + delay) * 1000)
 
 
 class Saver:
@@ -217,7 +217,7 @@ class Saver:
 
     @property
     def due(self) -> float | None:
-        """When the next commit is due, in seconds since the epoch; None: not known."""
+        """When the next commit is due, on the monotonic clock; None: not known."""
         since = self._unsaved.since
         return since + _LINGER if since and not self.is_busy else None
 
@@ -227,14 +227,14 @@ class Saver:
         Args:
             report: The report.
             parts: The partitions that it counts by index.
-            now: Seconds since the epoch.
+            now: The time, on the monotonic clock.
         """
         unsaved = self._unsaved
         unsaved.since = unsaved.since or now
         for i, outcome in report.partitions.items():
             if outcome.failed:
                 unsaved.pending.setdefault((parts[i].topic, parts[i].partition), []).extend(
-                    Pending(f.offset, f.key_hash, f.attempts, due_ms(now + f.delay), f.error)
+                    Pending(f.offset, f.key_hash, f.attempts, due_ms(f.delay), f.error)
                     for f in outcome.failed
                 )
         unsaved.dead += report.dead
@@ -244,7 +244,7 @@ class Saver:
     def amend(self, partition: Partition, holes: OffsetRanges) -> None:
         """Offsets of a partition are proven never to be delivered."""
         partition.amend(holes)
-        self._unsaved.since = self._unsaved.since or time.time()
+        self._unsaved.since = self._unsaved.since or time.monotonic()
 
     def save(self, *, more_to_come: bool) -> None:
         """Commit what came in, or let it gather a moment if more is about to come."""
@@ -265,10 +265,10 @@ class Saver:
             if time.monotonic() - self._mirror_at > self._mirror_every():
                 self._run(self._mirror)
             return
-        if self.held and not self._unsaved.since and time.time() < self._again_at:
+        if self.held and not self._unsaved.since and time.monotonic() < self._again_at:
             return  # Nothing came that could make room.
         # With what is to come there will be fewer ranges, too.
-        if more_to_come and time.time() - self._unsaved.since < _LINGER:
+        if more_to_come and time.monotonic() - self._unsaved.since < _LINGER:
             return
         offsets = {(p.topic, p.partition): p.unsaved for p in self._open() if p.unsaved}
         holes = {(p.topic, p.partition): p.unsaved_holes for p in self._open() if p.unsaved_holes}
@@ -356,7 +356,7 @@ class Saver:
         for decision in applied:
             partition = self._partitions[decision.topic, decision.partition]
             act = partition.replay if decision.action == "replay" else partition.discard
-            act(decision.offset, time.time())
+            act(decision.offset, time.monotonic())
             stable = self._holding.owned[decision.topic, decision.partition].stable
             partition.saved(OffsetRanges(), stable, OffsetRanges())
 
@@ -376,7 +376,7 @@ class Saver:
         self.held = saved.held
         if saved.held:
             # Kept until gaps below are done and it fits.
-            self._again_at = time.time() + _REFUSED_WAIT
+            self._again_at = time.monotonic() + _REFUSED_WAIT
             self._unsaved.put_back(saved.later)
         count = sum(len(offsets) for offsets, _ in saved.offsets.values())
         self._meter.saved(count, saved.took, list(self._partitions.values()))

@@ -6,6 +6,7 @@ With the next epoch comes another shift; whatever still arrives for an earlier o
 from __future__ import annotations
 
 import logging
+import math
 import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -90,7 +91,7 @@ class Shift:
         self._slots = slots
         self._post_any = post
         self._fixed_ends = ends
-        self._ends_at = self._starts_at = 0.0
+        self._ends_at = self._starts_at = -math.inf
         self._audit = Audit(spark, holding.options)
         self._auditing = False
         self._audits = ThreadPoolExecutor(1, thread_name_prefix="coopconsume-audit")
@@ -103,7 +104,7 @@ class Shift:
         self.refresh_ends(force=True)
 
     def _make_partitions(self) -> list[Partition]:
-        now = time.time()
+        now = time.monotonic()
         partitions = []
         waits = isinstance(self._work.outputs, TransactionalTopic)
         most = self.holding.options.max_outputs_waiting if waits else None
@@ -181,7 +182,7 @@ class Shift:
 
     def look_at_starts_soon(self) -> None:
         """Records may have been deleted: look at the next occasion."""
-        self._starts_at = 0.0
+        self._starts_at = -math.inf
 
     def refresh_ends(self, *, force: bool = False) -> None:
         """Notice what was written and what was deleted, as often as is good.

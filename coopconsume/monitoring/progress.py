@@ -70,7 +70,7 @@ class Meter:
         self._listeners = tuple(listeners)
         self._lock = threading.Lock()
         self._recent: deque[Progress] = deque(maxlen=_KEPT)
-        self._began = self._last = time.time()
+        self._last = time.monotonic()
         self._batch = -1
         self._before: dict[str, int] = {}
         self._ends: dict[tuple[str, int], int] = {}
@@ -98,7 +98,7 @@ class Meter:
     def launched(self, number: int, plan: BatchPlan) -> None:
         """A batch goes to Spark."""
         self._batch = number
-        self._launched[number] = time.time()
+        self._launched[number] = time.monotonic()
         self.message = f"batch {number}: {plan.span} offsets on {len(plan.slots)} slots"
 
     def reported(self, report: SlotReport) -> None:
@@ -111,14 +111,14 @@ class Meter:
             self.totals["handled"] += report.handled
             self.totals["retries"] += report.failures - len(report.dead)
             self.totals["deadLetters"] += len(report.dead)
-            if report.started:
+            launched = self._launched.get(report.batch)
+            if report.busy and launched is not None:
                 # Before its first handler a slot waits for Spark to read, hash, shuffle and sort.
-                launched = self._launched.get(report.batch, report.started)
-                self._took("read", report.started - launched)
-                self._took("handlers", report.ended - report.started)
+                self._took("read", time.monotonic() - launched - report.busy)
+                self._took("handlers", report.busy)
 
     def _took(self, phase: str, seconds: float) -> None:
-        """Keep the longest time of a phase since the last event; clocks may differ a little."""
+        """Keep the longest time of a phase since the last event."""
         self._phases[phase] = max(self._phases.get(phase, 0.0), seconds)
 
     def lost(self, _slot: int) -> None:
@@ -160,10 +160,10 @@ class Meter:
             )
 
     def _make_event(self, partitions: Sequence[Partition]) -> None:
-        now = time.time()
+        now = time.monotonic()
         with self._lock:
             span = max(now - self._last, 1e-6)
-            self._last, self._told = now, time.monotonic()
+            self._last = self._told = now
             new = {name: n - self._before.get(name, 0) for name, n in self.totals.items()}
             self._before = dict(self.totals)
             told = [describe(partition, now) for partition in partitions]
@@ -172,7 +172,7 @@ class Meter:
             self._ends = ends
             event = Progress(
                 self._identity,
-                timestamp=_iso(now),
+                timestamp=_iso(),
                 batchId=self._batch,
                 epoch=self._epoch,
                 numInputRows=new["handled"],
@@ -256,6 +256,5 @@ def describe(partition: Partition, now: float) -> dict[str, Any]:
     }
 
 
-def _iso(now: float | None = None) -> str:
-    moment = dt.datetime.fromtimestamp(time.time() if now is None else now, dt.UTC)
-    return moment.isoformat(timespec="milliseconds")
+def _iso() -> str:
+    return dt.datetime.now(dt.UTC).isoformat(timespec="milliseconds")

@@ -9,7 +9,7 @@ The order rule is kept by three facts. A share's rows are planned in ascending o
 ``todo`` before anything new. A key with a waiting record is named in the batch as blocked. A slot
 is in one batch at a time.
 
-No clock, no socket, no Spark: times come in as seconds since the epoch.
+No clock, no socket, no Spark: times come in, on the monotonic clock.
 """
 
 from __future__ import annotations

@@ -44,7 +44,7 @@ class Share:
     #: What the batch now running may start; None between batches.
     flying: OffsetRanges | None = None
     next_position: int = 0
-    #: Until then, in seconds since the epoch, an earlier owner may still be at work on it.
+    #: Until then, on the monotonic clock, an earlier owner may still be at work on it.
     barred_until: float = 0.0
     #: The only offsets that may be planned while its slot is under suspicion; None: any.
     only: OffsetRanges | None = None

@@ -18,7 +18,7 @@ class Waiting:
     Attributes:
         offset, key_hash: Which record.
         attempts: Failures so far.
-        due: Seconds since the epoch at which it is tried again; infinity: it is parked until
+        due: When it is tried again, on the monotonic clock; infinity: it is parked until
             somebody decides about it.
         error: What the handler said.
         key: Its key for people, where this process has seen it.

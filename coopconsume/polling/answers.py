@@ -138,11 +138,11 @@ def hold(
     Raises:
         commits.FencedMember: Another member holds the group.
     """
-    due = time.time() + delay
+    due = time.monotonic() + delay
     pending = {
         tp: [
             Pending(offset, hashes[tp][offset], handout.places[tp].held.attempt(offset),
-                    due_ms(due), text)
+                    due_ms(delay), text)
             for offset, text in records.items()
         ]
         for tp, records in told.items()
@@ -177,7 +177,7 @@ def hashes_of(frame: DataFrame, told: Told) -> dict[TopicPartition, dict[int, in
 def take_decisions(handout: Handout, holding: Holding, commit_ids: Iterator[str]) -> None:
     """Take what an operator decided on parked records; the handout's lock is held."""
     parked = [(tp, r) for tp, place in handout.places.items() for r in place.held.parked]
-    now = time.time()
+    now = time.monotonic()
     for decision in apply_decisions(holding, parked, commit_ids):
         place = handout.places[decision.topic, decision.partition]
         if decision.action == "replay":

@@ -3,7 +3,7 @@
 A key with a held record is left out of new frames; which offsets they passed over is kept, so that
 the key's later records come right behind the held one, and nothing else is read again.
 
-No clock, no socket, no Spark: times come in as seconds since the epoch.
+No clock, no socket, no Spark: times come in, on the monotonic clock.
 """
 
 from __future__ import annotations

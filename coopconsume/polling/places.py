@@ -220,7 +220,7 @@ def next_rows(
         owned: The partitions.
         ends: Their ends; a partition without one is left out.
         window: Offsets to span at most.
-        now: Seconds since the epoch.
+        now: The time, on the monotonic clock.
 
     Returns:
         Offsets by partition, none of them empty; and which of their rows, where not all.

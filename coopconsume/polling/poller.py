@@ -109,7 +109,7 @@ class Poller:
                         self.handout.begin(holding)
                         continue
                     places, owned = self.handout.places, holding.owned
-                    found, choose = next_rows(places, owned, ends, window, time.time())
+                    found, choose = next_rows(places, owned, ends, window, time.monotonic())
                     if found:
                         return window_frame(
                             self._spark, self._options, owned, found, self._slots(), choose

@@ -62,7 +62,7 @@ class Life:
         The first call, at the first record, sets it.
         """
         if self._deadline is None:
-            self.started = time.time()
+            self.started = time.monotonic()
             self._deadline = time.monotonic() + self._time
             self.is_over = self._time <= 0
             threading.Thread(target=self._watch, name="coopconsume-life", daemon=True).start()

@@ -141,8 +141,7 @@ class SlotReport:
             ``_offset`` added; None without rows.
         handled: Handler calls made. ``failures``: those that did not succeed.
         value_bytes: Bytes of key and value of the rows read.
-        started, ended: Wall clock seconds of the first and after the last handler; 0 without any.
-        busy: Seconds spent between both.
+        busy: Seconds from the first handler to the end of the last one; 0 without any.
         timed_out: The time box closed before the rows were through.
         tripped: The last of so many failures in a row that nothing more was started; else empty.
         streak: Failures in a row with which it ended, those of batches before included.
@@ -162,8 +161,6 @@ class SlotReport:
     handled: int = 0
     failures: int = 0
     value_bytes: int = 0
-    started: float = 0.0
-    ended: float = 0.0
     busy: float = 0.0
     timed_out: bool = False
     tripped: str = ""

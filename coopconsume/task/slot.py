@@ -142,8 +142,7 @@ class SlotRunner:
             box.close()
         report = ledger.close()
         if life.started:
-            report.started, report.ended = life.started, time.time()
-            report.busy = report.ended - report.started
+            report.busy = time.monotonic() - life.started
         return report
 
     def after_a_crash(self, slot: int, batches: Iterable[pa.RecordBatch]) -> SlotReport:

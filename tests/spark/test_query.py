@@ -189,25 +189,37 @@ def comes_back_in_an_hour(record):
         raise Retry(3600, "the shop is closed")
 
 
-def test_a_restart_does_not_try_a_record_before_it_is_due(spark, kafka, topic, produce, tmp_path):
-    """When it is due, how often it failed and why are in the commit log, and hold after it."""
-    name = topic(1)
+def test_a_restart_does_not_try_a_record_before_it_is_due(
+    spark, kafka, topic, produce, tmp_path, monkeypatch
+):
+    """When it is due, how often it failed and why are in the commit log, and hold after it.
+
+    Also where the clock is set a day forward while the job runs, and a day back for its next start.
+    """
+    name, real = topic(1), time.time
     opts = options(kafka, tmp_path, name)
     handler = Recorded(tmp_path / "history", comes_back_in_an_hour)
 
-    def run(records, calls):
+    def set_clock(step):
+        monkeypatch.setattr(time, "time", lambda: real() + step)
+
+    def run(records, calls, step):
+        set_clock(step)
         produce(name, records)
         with CooperativeConsumer(opts, spark) as consumer:
             query = consumer.foreach(handler).start()
             until(lambda: query.lastProgress and query.lastProgress["totals"]["handled"] >= 1)
             until(lambda: len(read_history(tmp_path / "history")) == calls)
             until(lambda: query.lastProgress and query.lastProgress["partitions"][0]["blocker"])
+            set_clock(step + 86_400.0)
+            produce(name, [(b"step", b"")])
+            until(lambda: len(read_history(tmp_path / "history")) == calls + 1)
             query.stop()
             held = consumer.membership().store.pending(f"{name}-group")[name, 0][2]
             return query.lastProgress["partitions"][0], held
 
-    before, first = run([(b"k%d" % i, b"") for i in range(5)], 5)
-    after, second = run([(b"more", b"")], 6)
+    before, first = run([(b"k%d" % i, b"") for i in range(5)], 5, 0.0)
+    after, second = run([(b"more", b"")], 7, -86_400.0)
     assert first == second
     assert (first.attempts, first.error) == (1, "the shop is closed")
     for told in (before, after):

@@ -78,8 +78,8 @@ def run(listeners) -> Meter:
     meter.started()
     meter.joined(4)
     meter.launched(0, PLAN)
-    began = meter._launched[0]
-    report = SlotReport(0, 0, handled=3, failures=1, started=began + 2, ended=began + 5, busy=3.0)
+    meter._launched[0] -= 5.0
+    report = SlotReport(0, 0, handled=3, failures=1, busy=3.0)
     report.dead = [object()]
     meter.reported(report)
     meter.batch_ended(0, 6.0)
@@ -95,9 +95,9 @@ def test_an_event_tells_all_of_a_batch():
     assert {name: told[name] for name in IDENTITY} == IDENTITY
     assert (told["numInputRows"], told["numDeadLetters"], told["numRetries"]) == (3, 1, 0)
     assert (told["epoch"], told["batchId"]) == (4, 0)
-    assert told["durationMs"] == {
-        "read": 2000, "handlers": 3000, "batch": 6000, "outputs": 250, "commit": 500
-    }  # fmt: skip
+    read = told["durationMs"].pop("read")
+    assert read >= 2_000, "what no handler took of the time before the report"
+    assert told["durationMs"] == {"handlers": 3000, "batch": 6000, "outputs": 250, "commit": 500}
     assert (told["lag"], told["pending"], told["parked"], told["gapRanges"]) == (6, 2, 1, 2)
     (found,) = told["partitions"]
     assert found["blocker"]["dueInSeconds"] is None

@@ -1,0 +1,149 @@
+"""Clocks: waits are measured by the monotonic one; the wall clock is read where a list says why."""
+
+from __future__ import annotations
+
+import ast
+import math
+import time
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import commits
+import commits.rows
+import coopconsume
+from assignors import KeyRange
+from commits import CommitStore, Pending
+from commits.model import PARKED_MS
+from coopconsume.job.saving import due_ms
+from coopconsume.job.shift import Shift
+
+#: Where the wall clock is read, how often, and why it must be that one.
+WALL = {
+    "commits/repair.py": (1, "how long ago other hosts appended, by the table's own log"),
+    "commits/rows.py": (1, "the time of writing, for people and for bounds of waits"),
+    "coopconsume/cli/groups.py": (1, "ages for people"),
+    "coopconsume/cli/offsets.py": (2, "ages for people"),
+    "coopconsume/dead_letters/decisions.py": (1, "the time of a decision, for people"),
+    "coopconsume/dead_letters/stored.py": (1, "times stored with letters, for people"),
+    "coopconsume/fenced/leader.py": (1, "timestamps of records"),
+    "coopconsume/fenced/ownership/decider.py": (1, "the time of an event, for people"),
+    "coopconsume/fenced/ownership/delta_store.py": (1, "the time of writing, for people"),
+    "coopconsume/group/holding.py": (1, "due times of the log become waits"),
+    "coopconsume/job/saving.py": (1, "waits become due times of the log"),
+    "coopconsume/monitoring/progress.py": (1, "timestamps of events"),
+    "coopconsume/security/oauth.py": (3, "tokens tell their end by the wall clock"),
+    "coopconsume/sinks/letters.py": (2, "times stored with letters, for people"),
+    "coopconsume/sinks/purgatory.py": (1, "times stored with rows"),
+    "coopconsume/views.py": (1, "ages for people"),
+}
+
+
+def wall_clocks(source: str) -> list[str]:
+    """The places of a program that read the wall clock."""
+    names = {"time.time", "time.time_ns", "datetime.now", "dt.datetime.now", "datetime.utcnow",
+             "datetime.datetime.now", "datetime.today", "date.today"}  # fmt: skip
+    nodes = [node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Attribute)]
+    return [ast.unparse(node) for node in nodes if ast.unparse(node) in names]
+
+
+def test_the_wall_clock_is_read_only_where_it_must_be():
+    """Everything else would end, or never end, when somebody sets the clock."""
+    found = {}
+    for package in (coopconsume, commits):
+        folder = Path(package.__file__).parent
+        for path in sorted(folder.rglob("*.py")):
+            if readings := wall_clocks(path.read_text(encoding="utf-8")):
+                found[f"{folder.name}/{path.relative_to(folder).as_posix()}"] = len(readings)
+    assert found == {path: count for path, (count, _) in WALL.items()}
+
+
+@given(
+    st.integers(0, 10**9), st.integers(-(10**10), 10**10), st.integers(0, 10**9),
+    st.booleans(),
+)  # fmt: skip
+def test_a_wait_read_by_another_host_is_never_longer_than_asked_for(delay, skew, passed, known):
+    """Whatever its clock says; and where the clocks agree it is exactly what is left."""
+    written = 1_700_000_000_000
+    pending = Pending(5, due_ms=written + delay, delay_ms=delay if known else None)
+    left = pending.wait(written + passed + skew)
+    assert left >= 0
+    if known:
+        assert left <= delay / 1000
+    if skew == 0:
+        assert left == pytest.approx(max(0, delay - passed) / 1000)
+    assert Pending(5, due_ms=PARKED_MS, delay_ms=0).wait(written) == math.inf
+
+
+class Skewed(datetime):
+    """The clock of a host that is some hours ahead."""
+
+    hours = 0
+
+    @classmethod
+    def now(cls, tz=None):
+        """Its time."""
+        return datetime.now(tz) + timedelta(hours=cls.hours)
+
+
+@pytest.mark.parametrize("hours", [-30, 30])
+def test_a_due_time_holds_although_its_writer_had_another_clock(tmp_path, monkeypatch, hours):
+    """Read from the log, from a snapshot, and after a hand-over: at most what was asked for."""
+    path = str(tmp_path / "commits")
+    store = CommitStore.open(path)
+    epoch = store.open_epoch("g", {"m": [("t", 0)]}, previous=None)
+    real = time.time
+    with monkeypatch.context() as patch:
+        patch.setattr(time, "time", lambda: real() + hours * 3600)
+        patch.setattr(Skewed, "hours", hours)
+        patch.setattr(commits.rows, "datetime", Skewed)
+        pending = [Pending(5, 1, 1, due_ms(600.0), "x"), Pending(7, 1, 1, due_ms(math.inf), "y"),
+                   Pending(9, 1)]  # fmt: skip
+        store.commit("g", epoch, "m", {("t", 0): [(0, 4)]}, pending={("t", 0): pending})
+
+    def waits():
+        found = CommitStore.open(path).pending("g")["t", 0]
+        return [found[offset].wait(int(time.time() * 1000)) for offset in (5, 7, 9)]
+
+    for _ in range(3):
+        soon, parked, at_once = waits()
+        assert (soon <= 600.0, parked, at_once) == (True, math.inf, 0.0)
+        if hours > 0:
+            assert soon > 599.0
+        store.compact()
+        store.commit("g", epoch, "m", {("t", 0): [(6, 6)]})
+
+
+def test_what_is_in_doubt_waits_its_time_by_the_monotonic_clock(monkeypatch):
+    """A clock that is set, forth or back, neither ends the wait nor makes it longer."""
+    owned = SimpleNamespace(
+        topic="t", partition=0, stable=0, committed=commits.OffsetRanges(),
+        ranges=(KeyRange(),), is_whole=True, max_ranges=100, range_count=0,
+        pending=[(3, 5, 1, time.monotonic() + 40.0, "x")],
+    )  # fmt: skip
+    options = SimpleNamespace(max_outputs_waiting=None)
+    shift = Shift.__new__(Shift)
+    shift._work = SimpleNamespace(outputs=None, ordering="key")
+    shift._slots = 1
+    shift.holding = SimpleNamespace(
+        options=options, owned={("t", 0): owned}, waits=lambda tp, ranges: 72.0
+    )
+    begun, real = time.monotonic(), time.time
+    for step in (-86_400.0, 86_400.0):
+        monkeypatch.setattr(time, "time", lambda step=step: real() + step)
+        (partition,) = shift._make_partitions()
+        partition.end = 10
+        assert partition.backlog([0], begun + 71.0) == 0
+        assert partition.next_due() == pytest.approx(time.monotonic() + 72.0, abs=30.0)
+        assert partition.backlog([0], time.monotonic() + 72.5) > 0
+
+
+def test_a_due_time_in_the_log_is_that_of_the_wall_clock():
+    """For people, and for hosts that start later."""
+    assert due_ms(60.0) == pytest.approx((time.time() + 60.0) * 1000, abs=30_000)
+    assert due_ms(math.inf) == PARKED_MS
+    assert datetime.fromtimestamp(due_ms(31_536_000.0) / 1000, UTC) > datetime.now(UTC)
