@@ -10,17 +10,19 @@ from coopconsume.history.recorder import RecordedCall, Recorder
 if TYPE_CHECKING:
     from coopconsume.history.calls import Call, CorruptHistory, History, read_history
     from coopconsume.history.checker import check
-    from coopconsume.history.rules import Kill
+    from coopconsume.history.rules import Disturbance, Kill, Seen
     from coopconsume.history.verdict import Finding, Verdict, Witness
 
 __all__ = [
     "Call",
     "CorruptHistory",
+    "Disturbance",
     "Finding",
     "History",
     "Kill",
     "RecordedCall",
     "Recorder",
+    "Seen",
     "Verdict",
     "Witness",
     "check",
@@ -33,7 +35,9 @@ _HOMES = {
     "CorruptHistory": "calls",
     "Finding": "verdict",
     "History": "calls",
+    "Disturbance": "rules",
     "Kill": "rules",
+    "Seen": "rules",
     "Verdict": "verdict",
     "Witness": "verdict",
     "check": "checker",

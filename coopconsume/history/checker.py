@@ -7,7 +7,7 @@ calls bear it out.
 
 Terms
     A call *ends* at its recorded end. A call without one ends at the first kill after its start
-    that took its process; without such a kill it never ends.
+    that took its process, or when its process was seen to be gone; else it never ends.
     A call *settles* its record if its outcome is ``done``, or if it failed for good: its outcome is
     ``reject``, or ``retry`` on attempt ``max_attempts`` or above. Without ``max_attempts``, the
     last call of a dead-lettered record failed for good.
@@ -16,6 +16,8 @@ Terms
     between two instants if it is at or after the first and before the second. A kill of the whole
     job divides the history into *lives*. A kill of some workers (``pids``) does not: it only ends
     their calls and explains repeats of theirs.
+    A *disturbance* of some processes is a time in which what they did may not have been committed:
+    they were stopped, or killed, or cut off from the group.
     The *scope* of a record is what it keeps order with: the records of its partition that have its
     key (``ordering="key"``; a record without key is alone), all of its partition
     (``"partition"``), or itself alone (``"none"``).
@@ -41,11 +43,12 @@ Rules
     repeated
         A call that starts after a call that settled the same record. It is *in flight* if a kill
         lies between both at which the record was not committed (a kill of workers: if it took the
-        worker of the earlier call). Any other repeat is a fault, above all that of a record that
-        had been committed.
+        worker of the earlier call); or if the process of the earlier call was disturbed before the
+        later one started, and the earlier one had started before the disturbance was over. Any
+        other repeat is a fault, above all that of a record that had been committed before.
     attempts back
-        A call after one that did not settle the record is told a higher attempt, unless a kill lies
-        between both.
+        A call after one that did not settle the record is told a higher attempt, unless a kill or
+        a disturbance of the earlier call's process lies between both.
 
 What the rules cannot see: a handler that ran and whose first event never reached the file, records
 of different partitions (there is no order between them), and the disk after a loss of power.
@@ -56,7 +59,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Literal
 
 from coopconsume.history.records import Books, Records
-from coopconsume.history.rules import Case
+from coopconsume.history.rules import Case, Seen
 from coopconsume.history.verdict import Verdict
 
 if TYPE_CHECKING:
@@ -77,6 +80,7 @@ def check(
     dead_lettered: Mapping[tuple[str, int], Offsets],
     *,
     kills: Sequence[Kill] = (),
+    seen: Seen | None = None,
     ordering: Ordering = "key",
     max_attempts: int | None = None,
     witnesses: int = 5,
@@ -93,6 +97,8 @@ def check(
         pending: What the log counts as read and not done.
         dead_lettered: What was given up.
         kills: Every kill there was.
+        seen: What was seen of a run that was disturbed otherwise: when processes were disturbed or
+            gone, and what the log counted as committed all along.
         ordering: The order that was asked for.
         max_attempts: The retry policy's limit, if it had one.
         witnesses: How many cases of each finding are quoted.
@@ -112,6 +118,7 @@ def check(
         records=records,
         books=books,
         kills=sorted(kills, key=lambda kill: kill.at_ns),
+        seen=seen or Seen(),
         max_attempts=max_attempts,
         witnesses=witnesses,
     )

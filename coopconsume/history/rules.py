@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -40,6 +41,36 @@ class Kill:
     pids: frozenset[int] | None = None
 
 
+@dataclass(frozen=True)
+class Disturbance:
+    """A time in which work of some processes may have been lost before it was committed.
+
+    Attributes:
+        since_ns: When it began, as ``time.monotonic_ns()``.
+        until_ns: When it was over: what these processes started later counts again.
+        pids: The processes.
+    """
+
+    since_ns: int
+    until_ns: int
+    pids: frozenset[int]
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What was seen of a run besides its calls.
+
+    Attributes:
+        disturbances: Each disturbance of some of its processes.
+        commits: The offsets that the log counted as committed at an instant, for many instants.
+        gone: When a process was first seen to be gone, by its id; that ends its open calls.
+    """
+
+    disturbances: Sequence[Disturbance] = ()
+    commits: Sequence[tuple[int, Mapping[tuple[str, int], Offsets]]] = ()
+    gone: Mapping[int, int] = field(default_factory=dict)
+
+
 def _highest_before(group: Numbers, value: Numbers) -> Numbers:
     """For each row, the position of a highest value among the rows before it in its group, or -1.
 
@@ -69,6 +100,7 @@ class Case:
         records: Records,
         books: Books,
         kills: Sequence[Kill],
+        seen: Seen,
         max_attempts: int | None,
         witnesses: int,
     ) -> None:
@@ -76,6 +108,7 @@ class Case:
         self._records = records
         self._books = books
         self._kills = kills
+        self._seen = seen
         self._witnesses = witnesses
         self._committed = [records.mask(kill.committed) for kill in kills]
         self._row, self._other_key = records.rows(history)
@@ -83,6 +116,9 @@ class Case:
         self._calls = np.flatnonzero(self._row >= 0)
         self._rec = self._row[self._calls]
         self._start = history.start[self._calls]
+        self._pid = np.array(
+            [int(process.partition("-")[0]) for process in history.processes], np.int64
+        )[history.process[self._calls]]
         self._taken = [self._took(kill) for kill in kills]
         self._end = self._ends()
         self._settles = self._settling(max_attempts)
@@ -91,9 +127,7 @@ class Case:
         """Which calls ran in a process that ``kill`` ended."""
         if kill.pids is None:
             return np.ones(len(self._calls), np.bool_)
-        gone = [int(process.partition("-")[0]) in kill.pids for process in self._history.processes]
-        taken: Mask = np.array(gone, np.bool_)[self._history.process[self._calls]]
-        return taken
+        return np.isin(self._pid, [*kill.pids])
 
     def _ends(self) -> Numbers:
         end: Numbers = self._history.end[self._calls].copy()
@@ -101,7 +135,31 @@ class Case:
         end[open_] = _NEVER
         for kill, taken in zip(reversed(self._kills), reversed(self._taken), strict=True):
             end[open_ & taken & (self._start <= kill.at_ns)] = kill.at_ns
+        for pid, at_ns in self._seen.gone.items():
+            late = open_ & (self._pid == pid) & (self._start <= at_ns)
+            end[late] = np.minimum(end[late], at_ns)
         return end
+
+    @cached_property
+    def _committed_at(self) -> Numbers:
+        """The first instant at which the log was seen to count each record as committed."""
+        first = np.full(len(self._records), _NEVER, np.int64)
+        for at_ns, book in self._seen.commits:
+            first[self._records.mask(book) & (first > at_ns)] = at_ns
+        return first
+
+    def _disturbed(self, earlier: Numbers, later: Numbers) -> Mask:
+        """Whether what an earlier call did may have been lost before a later one started.
+
+        Its own process was disturbed, while it ran or after it, and before the later one started.
+        """
+        lost = np.zeros(len(earlier), np.bool_)
+        for one in self._seen.disturbances:
+            mine = np.isin(self._pid[earlier], [*one.pids])
+            lost |= (
+                mine & (self._start[earlier] <= one.until_ns) & (one.since_ns < self._start[later])
+            )
+        return lost
 
     def _settling(self, max_attempts: int | None) -> Mask:
         outcome = self._history.outcome[self._calls]
@@ -263,14 +321,16 @@ class Case:
             undone = over & taken[earlier] & (self._end[earlier] <= kill.at_ns)
             explained |= undone & ~committed[record]
             committed_before |= over & committed[record]
+        committed_before |= self._committed_at[record] <= self._start[call]
+        explained |= self._disturbed(earlier, call)
         fault = ~explained | committed_before
 
         def witness(case: int) -> Witness:
             reason = "started again after it was settled"
             if committed_before[case]:
-                reason += ", though it was committed when the job was killed"
+                reason += ", though it was committed before"
             elif fault[case]:
-                reason += ", without a kill in between"
+                reason += ", without a kill or disturbance of its process in between"
             return self._witness(int(record[case]), reason, [int(earlier[case]), int(call[case])])
 
         def found(cases: Numbers) -> Finding:
@@ -290,6 +350,8 @@ class Case:
             back &= ~(
                 taken[last] & (self._start[last] <= kill.at_ns) & (kill.at_ns < self._start[call])
             )
+
+        back &= ~self._disturbed(last, call)
 
         def witness(case: int) -> Witness:
             reason = f"attempt {attempt[call[case]]} after attempt {attempt[last[case]]}"

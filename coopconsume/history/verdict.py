@@ -75,9 +75,9 @@ class Verdict:
         order_breaks: Calls that started before a lower offset of their key was settled.
         overlaps: Calls that started while another of their key was running.
         repeated: Records started again after they were settled.
-        repeated_outside_flight: Those among them that no kill explains.
+        repeated_outside_flight: Those among them that no kill or disturbance explains.
         attempts_back: Calls told an attempt number that was not higher than the last, without a
-            kill in between.
+            kill or disturbance in between.
     """
 
     produced: int

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from coopconsume.history import Call, History, Kill, Verdict, check
+from coopconsume.history import Call, Disturbance, History, Kill, Seen, Verdict, check
 from tests.examples import examples
 
 if TYPE_CHECKING:
@@ -40,6 +40,7 @@ class Run:
     kills: list[Kill] = field(default_factory=list)
     max_attempts: int | None = None
     ordering: str = "key"
+    seen: Seen | None = None
 
     def check(self) -> Verdict:
         keys = {c.offset: c.key for c in self.calls} | self.keys
@@ -53,6 +54,7 @@ class Run:
             {TP: np.array(sorted(self.pending), np.int64)},
             {TP: [(offset, offset) for offset in self.dead]},
             kills=self.kills,
+            seen=self.seen,
             ordering=self.ordering,
             max_attempts=self.max_attempts,
         )
@@ -63,7 +65,40 @@ def killed(at: int, *committed: int, pids: frozenset[int] | None = None) -> Kill
     return Kill(at, {TP: [(offset, offset) for offset in committed]}, pids)
 
 
+def disturbed(
+    since: int, until: int, *, pid: int = 7, commits: dict[int, set[int]] | None = None,
+    gone: int | None = None,
+) -> Seen:  # fmt: skip
+    """A disturbance of one process, with what the log counted as committed at some instants."""
+    return Seen(
+        [Disturbance(since, until, frozenset({pid}))],
+        [(at, {TP: [(o, o) for o in offsets]}) for at, offsets in (commits or {}).items()],
+        {} if gone is None else {pid: gone},
+    )
+
+
+OTHER = "8-bb"
 RIGHT = {
+    "done by a process that is then disturbed, and again by another": Run(
+        [call(0, 0, 5), call(0, 20, 25, process=OTHER)], seen=disturbed(10, 30)
+    ),
+    "running in a process that is disturbed, and again by another": Run(
+        [call(0, 0, 15), call(0, 20, 25, process=OTHER)], seen=disturbed(10, 12)
+    ),
+    "started by a process that is disturbed, and again after it": Run(
+        [call(0, 12, 15), call(0, 40, 45, process=OTHER)], seen=disturbed(10, 30)
+    ),
+    "committed only after it was started again": Run(
+        [call(0, 0, 5), call(0, 20, 25, process=OTHER)],
+        seen=disturbed(10, 30, commits={9: set(), 21: {0}}),
+    ),
+    "its process was seen to be gone, then its successor": Run(
+        [call(0, 0, None), call(0, 20, 25, process=OTHER), call(1, 25, 30, process=OTHER)],
+        seen=disturbed(5, 30, gone=15),
+    ),
+    "told the same attempt again after a disturbance": Run(
+        [call(0, 0, 5, outcome="retry"), call(0, 20, 25, process=OTHER)], seen=disturbed(3, 30)
+    ),
     "nothing at all": Run([]),
     "one after another": Run([call(0, 0, 10), call(1, 10, 20), call(2, 21, 30)]),
     "different keys side by side": Run([call(0, 0, 10), call(1, 5, 15, key=B)]),
@@ -158,6 +193,50 @@ def test_right_histories_pass(name: str) -> None:
 
 # Each: the run, the findings that are faults, and the offset that a witness of the first names.
 WRONG = {
+    "repeated by another though nothing was disturbed": (
+        Run([call(0, 0, 5), call(0, 20, 25, process=OTHER)], seen=Seen()),
+        {"repeated_outside_flight"},
+        0,
+    ),
+    "repeated though another process was disturbed": (
+        Run([call(0, 0, 5), call(0, 20, 25, process=OTHER)], seen=disturbed(10, 30, pid=9)),
+        {"repeated_outside_flight"},
+        0,
+    ),
+    "repeated before its process was disturbed": (
+        Run([call(0, 0, 5), call(0, 6, 9, process=OTHER)], seen=disturbed(10, 30)),
+        {"repeated_outside_flight"},
+        0,
+    ),
+    "repeated though the disturbance was over": (
+        Run([call(0, 35, 38), call(0, 40, 45, process=OTHER)], seen=disturbed(10, 30)),
+        {"repeated_outside_flight"},
+        0,
+    ),
+    "disturbed, but committed before it was started again": (
+        Run(
+            [call(0, 0, 5), call(0, 20, 25, process=OTHER)],
+            seen=disturbed(10, 30, commits={8: {0}}),
+        ),
+        {"repeated_outside_flight"},
+        0,
+    ),
+    "seen to be gone too late for its successor": (
+        Run(
+            [call(0, 0, None), call(0, 12, 14, process=OTHER)],
+            seen=disturbed(5, 30, gone=15),
+        ),
+        {"overlaps"},
+        0,
+    ),
+    "told the same attempt again though nothing was disturbed": (
+        Run(
+            [call(0, 0, 5, outcome="retry"), call(0, 20, 25, process=OTHER)],
+            seen=Seen(),
+        ),
+        {"attempts_back"},
+        0,
+    ),
     "in no book": (Run([call(0, 0, 5), call(1, 5, 9)], done={0}), {"lost"}, 1),
     "never called, in no book": (Run([call(0, 0, 5)], keys={7: B}), {"lost"}, 7),
     "done without a call": (Run([call(0, 0, 5)], keys={1: A}, done={0, 1}), {"lost"}, 1),
