@@ -170,6 +170,9 @@ TABLE: tuple[Option, ...] = (
            "Where a partition starts that nobody has committed: earliest, latest or JSON."),
     Option("failOnDataLoss", True, _flag,
            "Stop when records were deleted before they were done; false: report them and go on."),
+    Option("onMissingTopic", "fail", _one_of("fail", "wait"),
+           "When a topic does not exist yet, or is deleted: fail, or go on with the other topics "
+           "until it is there."),
     Option("maxOffsetsPerTrigger", None, _whole(1),
            "Offsets a batch may span at most, over all partitions."),
     Option("minPartitions", None, _whole(1, 10_000),
@@ -241,6 +244,7 @@ class Options:
     subscribe_pattern: str | None
     starting_offsets: str | dict[str, dict[int, int]]
     fail_on_data_loss: bool
+    on_missing_topic: str
     max_offsets_per_trigger: int | None
     min_partitions: int | None
     include_headers: bool
@@ -318,6 +322,12 @@ class Options:
     def read_committed(self) -> bool:
         """Whether records of open and aborted transactions are left out."""
         return self.kafka["isolation.level"] == "read_committed"
+
+    @property
+    def outlives_topics(self) -> bool:
+        """Whether the deletion of a topic whose records are done leaves a consumer running."""
+        may_wait = self.on_missing_topic == "wait" or self.subscribe_pattern is not None
+        return may_wait or not self.fail_on_data_loss
 
     @property
     def batch_life(self) -> float:

@@ -276,7 +276,7 @@ def _look_before_starting(options: Options, session: SparkSession | None) -> Non
         find_java(needed_by="Spark 4", newest=NEWEST_JAVA)
     cluster = Cluster(options)
     try:
-        cluster.topics(options.subscribe, options.subscribe_pattern)
+        cluster.subscribed(options.subscribe, options.subscribe_pattern)
         # What is in a catalog only Spark can open, so it is looked at when there is a session.
         if session is not None or not is_named(options.commit_table):
             CommitStore.open(options.commit_table, spark=session, cluster=cluster.cluster_id)

@@ -152,6 +152,27 @@ class Cluster:
             self._check_rights(wanted)
         return topics
 
+    def subscribed(self, names: Iterable[str] | None, pattern: str | None) -> list[str]:
+        """Returns the topics to subscribe to; with ``onMissingTopic=wait`` some may not exist yet.
+
+        Raises:
+            NotAuthorized, TopicNotFound: As for `topics`.
+        """
+        if self._options.on_missing_topic == "fail":
+            return [topic.name for topic in self.topics(names, pattern)]
+        if names is None:
+            wanted = list(filter(TopicPattern(pattern or "").match, self.topic_names()))
+        else:
+            wanted = list(names)
+        found, hidden = self.visible_topics(wanted)
+        there = {*hidden, *(topic.name for topic in found)}
+        self.topics([name for name in wanted if name in there])
+        missing = [name for name in wanted if name not in there]
+        if missing or not wanted:
+            awaited = ", ".join(missing) or pattern
+            log.warning("waiting for topics that do not exist yet: %s", awaited)
+        return wanted
+
     def visible_topics(self, names: Iterable[str]) -> tuple[list[Topic], list[str]]:
         """Returns those of some topics that exist, and the names that this user may not see."""
         wanted = list(names)
@@ -258,7 +279,8 @@ class Cluster:
         """Bytes a record takes on the brokers' disks, in the partition where it takes most.
 
         Returns:
-            None where the cluster does not tell, as without the right to describe it.
+            None where the cluster does not tell, as without the right to describe it, or if a
+            topic has just been deleted.
         """
         from kafka.errors import KafkaError
 
@@ -269,7 +291,7 @@ class Cluster:
         try:
             answers = self._admin.describe_log_dirs(topics)
             starts, ends = self.log_starts(wanted), self.ends(wanted)
-        except KafkaError:
+        except (KafkaError, TopicNotFound):
             return None
         sizes = {
             (topic["name"], found["partition_index"]): found["partition_size"]

@@ -65,7 +65,7 @@ class HeldLogs:
         Raises:
             DataLoss: There are some, and ``failOnDataLoss`` is true.
         """
-        starts = self._cluster.log_starts(self._owned)
+        starts = self._cluster.log_starts(self.present)
         passed: dict[TopicPartition, int] = {}
         for tp, start in starts.items():
             with self._lock:
@@ -95,21 +95,60 @@ class HeldLogs:
                     self._owned[tp].follow(start)
         return passed
 
-    def check_topics(self) -> None:
-        """Make sure that the topics are still those of the epoch.
+    @property
+    def present(self) -> list[TopicPartition]:
+        """The partitions whose topics are not known to be deleted."""
+        return [tp for tp, owned in self._owned.items() if not owned.is_deleted]
+
+    def check_topics(
+        self, unsaved: Mapping[TopicPartition, OffsetRanges] | None = None
+    ) -> list[str]:
+        """Makes sure that the topics are still those of the epoch.
+
+        Args:
+            unsaved: What is done besides, and on its way into the commit log.
+
+        Returns:
+            Topics that were deleted since the last look, without which the consumer goes on.
 
         Raises:
-            TopicNotFound: One was deleted.
+            DataLoss: One was deleted before its records were done, and ``failOnDataLoss`` is true.
+            TopicNotFound: One was deleted, and ``onMissingTopic`` is fail.
             TopicReplaced: One was deleted and made again.
         """
-        names = sorted({topic for topic, _ in self._owned})
-        found = {topic.name: topic.id for topic in self._cluster.topics(names, missing_ok=True)}
-        for name in names:
-            if name not in found:
-                raise TopicNotFound(name, self._options.kafka["bootstrap.servers"])
+        names = sorted({topic for topic, _ in self.present})
+        visible, hidden = self._cluster.visible_topics(names)
+        found = {topic.name: topic.id for topic in visible}
+        for name, topic_id in found.items():
             known = self._tenure.topic_ids.get(name, "")
-            if known and found[name] != known:
-                raise TopicReplaced(name, known, found[name])
+            if known and topic_id != known:
+                raise TopicReplaced(name, known, topic_id)
+        if missing := set(names) - found.keys() - set(hidden):
+            # A broker may not have heard of a topic yet that is there.
+            missing -= set(self._cluster.topic_names())
+        for name in sorted(missing):
+            self._leave_out(name, unsaved or {})
+        return sorted(missing)
+
+    def _leave_out(self, topic: str, unsaved: Mapping[TopicPartition, OffsetRanges]) -> None:
+        """Go on without a topic that was deleted, unless that is to be an error."""
+        state = self._store.state(self._options.group_id)
+        ours = [tp for tp in self.present if tp[0] == topic]
+        for tp in ours:
+            self._owned[tp].is_deleted = True
+        for tp in ours:
+            end, commits = self._ends.get(tp, 0), state[tp]
+            if commits.stable_offset >= end:
+                continue
+            done = commits.ranges | unsaved.get(tp, OffsetRanges())
+            if lost := done.complement(commits.stable_offset, end - 1).pairs():
+                loss = DataLoss(*tp, lost[0][0], lost[-1][1])
+                if self._options.fail_on_data_loss:
+                    raise loss
+                log.warning("%s", loss)
+        if not self._options.outlives_topics:
+            raise TopicNotFound(topic, self._options.kafka["bootstrap.servers"])
+        log.warning("topic %s was deleted: going on without it", topic)
 
     def check_ends(self) -> None:
         """Notice logs that end before what was done: truncated after an unclean election.
@@ -117,7 +156,7 @@ class HeldLogs:
         Raises:
             DataLoss: There are some, and ``failOnDataLoss`` is true.
         """
-        ends = self._cluster.ends(self._owned)
+        ends = self._cluster.ends(self.present)
         cut = self._losses({tp: end for tp, end in ends.items() if end <= self._top(tp)})
         for loss in cut.values():
             if self._options.fail_on_data_loss:
@@ -131,7 +170,7 @@ class HeldLogs:
 
         It is written in any case: whoever starts next does not know where they ended.
         """
-        ends = self._cluster.ends(self._owned)
+        ends = self._cluster.ends(self.present)
         cut = self._losses({tp: end for tp, end in ends.items() if end < self._ends.get(tp, 0)})
         self._truncate(cut)
         for loss in cut.values():

@@ -25,7 +25,7 @@ from kafka.structs import OffsetAndMetadata
 from assignors import AssignmentConflict
 from commits import CommitLogUnavailable, EpochConflict, FencedMember
 from coopconsume.cluster.pattern import TopicPattern
-from coopconsume.errors import CoopConsumeError, GroupRefused, InvalidOption
+from coopconsume.errors import CoopConsumeError, GroupRefused, InvalidOption, TopicNotFound
 from coopconsume.group.core import GroupCore, Rejoin, Replaced, TakeOver
 from coopconsume.group.owned import LEASE, Tenure
 from coopconsume.group.plugin import plugins
@@ -44,6 +44,10 @@ if TYPE_CHECKING:
     from coopconsume.options import Options
 
 log = logging.getLogger(__name__)
+# It would say so ten times a second, and the consumer says it once.
+logging.getLogger("kafka.cluster").addFilter(
+    lambda line: not str(line.msg).startswith("Topic %s not found in cluster metadata")
+)
 # Ours is no listener that blocks the heartbeat, as kafka-python would warn.
 logging.getLogger("kafka.coordinator.consumer").addFilter(
     lambda line: not str(line.msg).startswith("Rebalance listener %s.%s for group %s took")
@@ -281,6 +285,8 @@ class GroupMember:
                 self._join_again(str(cause))
             case FencedMember() if cause.epoch is not None:
                 self._join_again(str(cause))
+            case TopicNotFound() if self._options.outlives_topics:
+                self._join_again(str(cause))  # The leader did not know yet that it is deleted.
             case FencedInstanceIdError():
                 raise self._replaced("Kafka") from error
             case InconsistentGroupProtocolError():
@@ -448,4 +454,5 @@ def _consumer_config(options: Options) -> dict[str, Any]:
         "max_poll_interval_ms": interval,
         "enable_auto_commit": False,
         "auto_offset_reset": "earliest",
+        "allow_auto_create_topics": False,
     }

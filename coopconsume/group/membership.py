@@ -133,7 +133,7 @@ class Membership:
             GroupRefused: Others in the group work with another store, or are no members of ours.
             ExternalReset, DataLoss: As their options say.
         """
-        names = [topic.name for topic in self.cluster.topics(topics, pattern)]
+        names = self.cluster.subscribed(topics, pattern)
         self._listener = listener
         self._group = GroupMember(self.options, self.store, self.cluster, self._slots, self)
         self._group.allow_key_share(allowed=self._allow_key_share)

@@ -31,6 +31,7 @@ class Owned:
             one that is due at infinity is parked.
         range_count: Ranges above the stable offset in the commit log when it was last looked at.
         max_ranges: How many it takes.
+        is_deleted: Whether the topic was deleted, and nothing of it can be read any more.
     """
 
     topic: str
@@ -41,6 +42,7 @@ class Owned:
     pending: list[tuple[int, int, int, float, str]] = field(default_factory=list)
     range_count: int = 0
     max_ranges: int = 1_000_000
+    is_deleted: bool = False
 
     @property
     def is_whole(self) -> bool:

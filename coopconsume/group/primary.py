@@ -117,7 +117,9 @@ class PrimaryOffsets:
             return False
         with self._lock:
             return any(
-                owned.owns_first and self._written.get(tp, (-1, 0.0))[0] != owned.stable
+                owned.owns_first
+                and not owned.is_deleted
+                and self._written.get(tp, (-1, 0.0))[0] != owned.stable
                 for tp, owned in self._owned.items()
             )
 
@@ -137,7 +139,7 @@ class PrimaryOffsets:
         now = time.monotonic()
         due = {}
         for tp, offset in self._stable().items():
-            if not self._owned[tp].owns_first:
+            if not self._owned[tp].owns_first or self._owned[tp].is_deleted:
                 continue
             written, at = self._written.get(tp, (-1, 0.0))
             if (force and not self.publishes) or written != offset or now - at > PRIMARY_REFRESH:
@@ -173,6 +175,7 @@ class PrimaryOffsets:
             tp
             for tp, owned in self._owned.items()
             if owned.owns_first
+            and not owned.is_deleted
             and tp not in self._bound
             and self._written.get(tp, (-1, 0.0))[0] != owned.stable
         ]

@@ -136,7 +136,7 @@ class Job:
         """Wait until everything that is in the topics now is done and committed."""
         done = threading.Event()
         holding = self._membership.wait_for_holding()
-        ends = holding.cluster.ends(holding.owned) if holding else {}
+        ends = holding.cluster.ends(holding.logs.present) if holding else {}
         self._post(self._waiters.append, (ends, done))
         while not done.wait(0.1) and not self.ended.is_set():
             pass
@@ -207,6 +207,9 @@ class Job:
         shift = self._shift
         if shift is not None:
             shift.refresh_ends()
+            if shift.deleted:
+                self._membership.rebalance(f"deleted: {', '.join(shift.deleted)}")
+                shift.deleted = []
             shift.look_for_holes()
             self._watch_limits(shift)
             late = self._hand_over is not None and self._hand_over.is_late
@@ -254,7 +257,7 @@ class Job:
         self._meter.joined(holding.epoch.number)
         window = self._dispatcher.window
         if holding.owned and not window.has_begun:
-            window.begin(holding.cluster.record_bytes(holding.owned))
+            window.begin(holding.cluster.record_bytes(holding.logs.present))
 
     def _drain(self, hand_over: _HandOver) -> None:
         if self._shift is None:

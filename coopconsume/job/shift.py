@@ -10,11 +10,11 @@ import math
 import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from assignors import Share
 from commits import CommitLogUnavailable
-from coopconsume.errors import BrokerUnreachable
+from coopconsume.errors import BrokerUnreachable, TopicNotFound
 from coopconsume.job.saving import Saver
 from coopconsume.plan import Partition, deal
 from coopconsume.reading.audit import Audit
@@ -34,6 +34,8 @@ if TYPE_CHECKING:
     from coopconsume.reading.source import Span
 
 log = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 _ENDS_EVERY = 0.5
 _STARTS_EVERY = 10.0
@@ -87,6 +89,7 @@ class Shift:
     ) -> None:
         self.holding = holding
         self.is_over = False
+        self.deleted: list[str] = []
         self._work = work
         self._slots = slots
         self._post_any = post
@@ -191,8 +194,10 @@ class Shift:
             BrokerUnreachable, commits.CommitLogUnavailable: If forced: no broker, or not the
                 commit table, answers; otherwise it is tried again later.
             DataLoss: Records were deleted before they were done, or a log was cut.
-            TopicNotFound, TopicReplaced: A topic was deleted, and perhaps made again.
+            TopicNotFound, TopicReplaced: A topic was deleted, and the job does not go on without
+                it, or it was made again.
         """
+        logs = self.holding.logs
         try:
             if time.monotonic() - self._starts_at > _STARTS_EVERY:
                 self._check_starts()
@@ -200,7 +205,7 @@ class Shift:
             recent = time.monotonic() - self._ends_at < _ENDS_EVERY
             if not force and (recent or self._work.available_now):
                 return
-            ends = self.holding.cluster.ends(self.holding.owned)
+            ends = self._without_deleted(lambda: self.holding.cluster.ends(logs.present))
             if self.holding.logs.is_cut(ends):
                 self.holding.logs.check_topics()
                 raise self.holding.logs.follow_cut()
@@ -216,12 +221,35 @@ class Shift:
             ends |= fixed
             self._fixed_ends |= ends
         for partition in self.partitions:
-            partition.end = max(ends[partition.topic, partition.partition], partition.end)
+            end = ends.get((partition.topic, partition.partition), 0)
+            partition.end = max(end, partition.end)
+
+    def _done(self) -> dict[TopicPartition, OffsetRanges]:
+        return {(p.topic, p.partition): p.done for p in self.partitions}
+
+    def _without_deleted(self, look: Callable[[], T]) -> T:
+        """Returns what a look at the logs finds, without topics that turn out to be deleted."""
+        while True:
+            try:
+                return look()
+            except TopicNotFound:
+                if not self._check_topics():
+                    raise
+
+    def _check_topics(self) -> list[str]:
+        """Notices topics that were deleted: nothing of them is left to do."""
+        deleted = self.holding.logs.check_topics(self._done())
+        for partition in self.partitions:
+            if partition.topic in deleted:
+                pending = self.holding.owned[partition.topic, partition.partition].pending
+                ends = [offset + 1 for offset, *_ in pending]
+                partition.log_start(max(partition.end, (partition.done.last or 0) + 1, *ends))
+        self.deleted += deleted
+        return deleted
 
     def _check_starts(self) -> None:
-        self.holding.logs.check_topics()
-        done = {(p.topic, p.partition): p.done for p in self.partitions}
-        passed = self.holding.logs.check_starts(done)
+        self._check_topics()
+        passed = self._without_deleted(lambda: self.holding.logs.check_starts(self._done()))
         for partition in self.partitions:
             start = passed.get((partition.topic, partition.partition))
             if start is not None:

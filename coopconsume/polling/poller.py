@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from commits import CommitLogUnavailable, FencedMember, MaxIndividualCommitsReached
-from coopconsume.errors import InvalidOption, MissingOption, NotPolled
+from coopconsume.errors import InvalidOption, MissingOption, NotPolled, TopicNotFound
 from coopconsume.group.repeating import repeated
 from coopconsume.polling.answers import (
     check_polled,
@@ -85,13 +85,9 @@ class Poller:
             with self.handout.lock:
                 holding = self.handout.holding
                 if holding is not None and holding.owned:
-                    if holding is not last:
-                        left = max(0.0, deadline - time.monotonic())
-                        repeated(holding.logs.check_starts, "look at the logs' starts", left)
-                        last = holding
                     free = [
                         tp for tp, owned in holding.owned.items()
-                        if holding.waits(tp, owned.ranges) <= 0
+                        if holding.waits(tp, owned.ranges) <= 0 and not owned.is_deleted
                     ]  # fmt: skip
                     if self._is_time_to_decide():
                         self._decisions_at = time.monotonic()
@@ -100,7 +96,11 @@ class Poller:
                         except FencedMember as error:
                             membership.fenced(str(error))
                             continue
-                    ends = holding.cluster.ends(free)
+                    left = max(0.0, deadline - time.monotonic()) if holding is not last else None
+                    ends = self._ends(membership, holding, free, left)
+                    if ends is None:
+                        continue
+                    last = holding
                     if holding.logs.is_cut(ends):
                         holding.logs.check_topics()
                         loss = holding.logs.follow_cut()
@@ -117,6 +117,22 @@ class Poller:
             if time.monotonic() >= deadline:
                 return window_frame(self._spark, self._options, membership.owned, {}, self._slots())
             time.sleep(min(_POLL_EVERY, max(0.0, deadline - time.monotonic())))
+
+    def _ends(
+        self, membership: Membership, holding: Holding, free: list[TopicPartition],
+        check_starts_within: float | None,
+    ) -> dict[TopicPartition, int] | None:  # fmt: skip
+        """Returns where logs end; None if a topic was deleted without which polling goes on."""
+        try:
+            if check_starts_within is not None:
+                repeated(holding.logs.check_starts, "look at the logs' starts", check_starts_within)
+            return holding.cluster.ends(free)
+        except TopicNotFound:
+            deleted = holding.logs.check_topics()
+            if not deleted:
+                raise
+            membership.rebalance(f"deleted: {', '.join(deleted)}")
+            return None
 
     def _is_time_to_decide(self) -> bool:
         """Whether to look at what was decided; without parked records one look will do."""

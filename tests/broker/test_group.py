@@ -279,18 +279,21 @@ def test_plain_consumers_and_ours_are_told_apart(ground: Ground) -> None:
 
 
 def test_a_pattern_matches_whole_names_at_the_start_and_later(ground: Ground) -> None:
-    """Topics with a longer name stay out, whether they are there first or come later."""
+    """Topics with a longer name stay out, whether they are there first or come later.
+
+    A pattern that matches nothing yet is refused or waits, as ``onMissingTopic`` says.
+    """
     name = ground.topic
-    ground.kafka.create_topic(f"{name}-dlq")
-    a = ground.start(
-        subscribe=None, subscribePattern=f"{name}|(?:{name}-[0-9])",
-        **{"kafka.metadata.max.age.ms": 500},
-    )  # fmt: skip
-    ground.settled(a)
-    assert {share[0] for share in a.events[-1]["shares"]} == {name}
-    ground.kafka.create_topic(f"{name}-1-dlq")
-    ground.kafka.create_topic(f"{name}-1")
+    ground.kafka.create_topic(f"{name}-0-dlq")
+    given = {"subscribe": None, "subscribePattern": f"{name}-0|(?:{name}-[1-9])"}
+    refused = ground.start(**given)
+    a = ground.start(onMissingTopic="wait", **given, **{"kafka.metadata.max.age.ms": 500})
+    assert refused.wait_for("refused")["error"] == "TopicNotFound"
+    assert a.wait_for("begin")["shares"] == []
     topics: set[str] = set()
-    while f"{name}-1" not in topics:
-        topics = {share[0] for share in a.wait_for("begin")["shares"]}
-        assert topics <= {name, f"{name}-1"}
+    for number in range(2):
+        ground.kafka.create_topic(f"{name}-{number}-dlq-2")
+        ground.kafka.create_topic(f"{name}-{number}")
+        while f"{name}-{number}" not in topics:
+            topics = {share[0] for share in a.wait_for("begin")["shares"]}
+            assert topics <= {f"{name}-0", f"{name}-1"}

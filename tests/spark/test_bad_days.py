@@ -93,6 +93,62 @@ def test_a_topic_that_is_made_anew_is_told_by_its_id(spark, kafka, topic, produc
         assert (row["stable_offset"], row["committed_above"]) == (5, 0)
 
 
+def test_topics_come_and_go_while_a_job_runs(spark, kafka, topic, produce, tmp_path):
+    """Deleted with all done, or before it is there, a topic costs the others nothing.
+
+    What is deleted before it was done is a loss, which ends the job only where it is to.
+    """
+    from kafka.admin import KafkaAdminClient
+
+    first, stays = topic(1), topic(1)
+    later = f"{first}-later"
+    opts = options(
+        kafka, tmp_path, f"{first},{stays},{later}", onMissingTopic="wait",
+        **{"kafka.group.id": first, "kafka.metadata.max.age.ms": 500},
+    )  # fmt: skip
+    for name in (first, stays):
+        produce(name, [(name.encode(), b"") for _ in range(20)])
+    history = tmp_path / "history"
+    admin = KafkaAdminClient(bootstrap_servers=kafka.bootstrap_servers)
+
+    def delete(name):
+        admin.delete_topics([name])
+        until(lambda: name not in admin.list_topics())
+
+    with CooperativeConsumer(opts, spark) as consumer:
+        query = consumer.foreach(Recorded(history)).start()
+        query.processAllAvailable()
+        delete(first)
+        produce(stays, [(b"more", b"") for _ in range(20)])
+        until(lambda: handled(history).count(b"more") == 20)
+        kafka.create_topic(later, 1)
+        produce(later, [(b"later", b"") for _ in range(20)])
+        until(lambda: handled(history).count(b"later") == 20)
+        query.processAllAvailable()
+        query.stop()
+        # What waits for its next attempt is not done.
+        produce(later, [(b"undone", b"") for _ in range(5)])
+        frame = until(lambda: (found := consumer.poll(1.0)).count() and found)
+        consumer.retry(frame, delay=3600)
+        query = consumer.foreach(Recorded(history)).start()
+        delete(later)
+        with pytest.raises(DataLoss) as caught:
+            query.awaitTermination(PATIENCE)
+        assert (caught.value.topic, caught.value.first, caught.value.last) == (later, 20, 24)
+    with CooperativeConsumer(opts | {"failOnDataLoss": "false"}, spark) as consumer:
+        consumer.subscribe()
+        delete(stays)
+        until(lambda: consumer.poll(0).count() == 0 and not consumer.assignment())
+        kafka.create_topic(stays, 1)
+        produce(stays, [(b"new", b"") for _ in range(5)])
+        assert until(lambda: consumer.poll(1.0).count()) == 5
+    admin.close()
+    calls = handled(history)
+    assert {name: calls.count(name) for name in set(calls)} == {
+        first.encode(): 20, stays.encode(): 20, b"more": 20, b"later": 20,
+    }  # fmt: skip
+
+
 def handled(folder):
     """The keys of all calls."""
     return [call.key for call in read_history(folder)]
