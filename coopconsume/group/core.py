@@ -199,6 +199,8 @@ class GroupCore:
         topic_ids: Mapping[str, str],
         shareable: Collection[str],
         hidden: Collection[str] = (),
+        *,
+        noted: Epoch | None,
     ) -> Deal:
         """Give every member its shares.
 
@@ -211,6 +213,8 @@ class GroupCore:
             topic_ids: Kafka's ids of the topics.
             shareable: Topics that may be split between members.
             hidden: Topics that the leader may not see; members report them.
+            noted: `noted` as it was when Kafka asked the leader. The member may join again, and
+                note a later epoch, while a leader that is stalled still decides.
 
         Raises:
             GroupRefused: The leader itself works with another store or cluster than most.
@@ -234,7 +238,7 @@ class GroupCore:
                 continue
             said = told[member.id]
             # Shares owned under an epoch that others have ended since were dealt anew.
-            fresh = self.noted is not None and said.epoch == self.noted.number
+            fresh = noted is not None and said.epoch == noted.number
             members.append(
                 Member(
                     member.id, member.topics, said.slots, said.allow_key_share,
@@ -246,8 +250,8 @@ class GroupCore:
         shares = assignor.assign(partitions, members, shareable_topics=shareable)
         return Deal(
             shares,
-            self.noted,
-            _nonce(self.group, me, generation, self.noted, shares),
+            noted,
+            _nonce(self.group, me, generation, noted, shares),
             max((told[member.id].life_ms for member in members), default=self.life_ms),
             {topic: topic_ids.get(topic, "") for topic in partitions},
             refused,

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from assignors import KeyRangeAssignor
-    from commits import CommitStore
+    from commits import CommitStore, Epoch
     from coopconsume.cluster.client import Cluster
     from coopconsume.group.core import Joined
     from coopconsume.group.plugin import Answer
@@ -315,7 +315,9 @@ class GroupMember:
 
     def lead(self, assignor: KeyRangeAssignor, joined: Sequence[Joined]) -> dict[str, Answer]:
         """Deal the shares and open the epoch, within a third of the session."""
-        return self._worker.submit(self._lead, assignor, joined).result(self._lead_within)
+        # It may be stalled for longer than that, and this member join again meanwhile.
+        asked = (self._consumer.group_metadata(), self._core.noted)
+        return self._worker.submit(self._lead, assignor, joined, *asked).result(self._lead_within)
 
     @property
     def _lead_within(self) -> float:
@@ -323,8 +325,9 @@ class GroupMember:
         timeout: int = self._config["session_timeout_ms"]
         return timeout / 3000
 
-    def _lead(self, assignor: KeyRangeAssignor, joined: Sequence[Joined]) -> dict[str, Answer]:
-        place = self._consumer.group_metadata()
+    def _lead(
+        self, assignor: KeyRangeAssignor, joined: Sequence[Joined], place: Any, noted: Epoch | None
+    ) -> dict[str, Answer]:
         names = sorted({topic for member in joined for topic in member.topics})
         topics, hidden = self._cluster.visible_topics(names)
         deal = self._core.lead(
@@ -336,6 +339,7 @@ class GroupMember:
             {topic.name: topic.id for topic in topics},
             self._store.open_to_sharing(names),
             hidden,
+            noted=noted,
         )
         for topic in sorted(set(hidden) - deal.topic_ids.keys()):
             log.warning(

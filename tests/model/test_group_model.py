@@ -8,6 +8,7 @@ sleeps, for as long as a batch may live.
 from __future__ import annotations
 
 import itertools
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 from hypothesis import settings
@@ -74,7 +75,7 @@ class Process:
     id: str = ""
     state: str = "out"
     handed: bytes = b""
-    heard: tuple[int, list[Joined]] = (0, [])
+    heard: tuple[int, list[Joined], Epoch | None] = (0, [], None)
     tenure: Tenure | None = None
     waits: list[tuple[Share, int]] = field(default_factory=list)
     checked: int = -100
@@ -162,6 +163,7 @@ class GroupMachine(RuleBasedStateMachine):
         self.refused: set[int] = set()
         self.started = itertools.count()
         self.led = 0
+        self.stalled: list[tuple[GroupCore, str, tuple[int, list[Joined], Epoch | None]]] = []
 
     @initialize()
     def two(self) -> None:
@@ -206,7 +208,8 @@ class GroupMachine(RuleBasedStateMachine):
             if self.kafka.phase == "syncing" and self.kafka.leader == process.id:
                 members = self.kafka.members.items()
                 joined = [Joined(m, tuple(TOPICS), d, i) for m, (d, i) in members]
-                process.heard, process.state = (self.kafka.generation, joined), "leading"
+                process.heard = (self.kafka.generation, joined, process.core.noted)
+                process.state = "leading"
             elif self.kafka.phase == "joining" and process.id not in self.kafka.joined:
                 self._join(process)
             elif self.kafka.phase == "stable" and process.id in self.kafka.assigned:
@@ -261,25 +264,49 @@ class GroupMachine(RuleBasedStateMachine):
 
     def _lead(self, process: Process) -> None:
         """Decide by what Kafka said, however long ago that is."""
-        generation, joined = process.heard
-        deal = process.core.lead(
-            process.id, generation, joined, StickyKeyRangeAssignor(), TOPICS, self.topic_ids,
-            set(TOPICS),
-        )  # fmt: skip
-        assert set(deal.refused) == {m.id for m in joined if m.data == NEWER}
         try:
-            epoch = self.log.open_epoch(deal)
+            deal, epoch = self._decide(process.core, process.id, process.heard)
         except FencedMember:
             self._join(process)  # A rebalance with what is in force noted anew.
             return
-        assert generation > self.led, "a leader that slept has fenced the live group"
-        self.led = generation
+        generation = process.heard[0]
         process.state = "joining"
         if self.kafka.phase == "syncing" and self.kafka.generation == generation:
             self.kafka.assigned = deal.answers(epoch)
             self.kafka.phase = "stable"
             for refused in deal.refused:
                 self.kafka.expire(refused)
+
+    def _decide(
+        self, core: GroupCore, me: str, heard: tuple[int, list[Joined], Epoch | None]
+    ) -> tuple[Deal, Epoch]:
+        generation, joined, noted = heard
+        deal = core.lead(
+            me, generation, joined, StickyKeyRangeAssignor(), TOPICS, self.topic_ids, set(TOPICS),
+            noted=noted,
+        )  # fmt: skip
+        assert set(deal.refused) == {m.id for m in joined if m.data == NEWER}
+        epoch = self.log.open_epoch(deal)
+        assert generation > self.led, "a leader that slept has fenced the live group"
+        self.led = generation
+        return deal, epoch
+
+    @rule(before=st.integers(1, 4), at=NUMBER)
+    def stall(self, before: int, at: int) -> None:
+        """A leader's decision takes longer than it may: the member joins again meanwhile."""
+        self.settle(before, late=False, then=True, freeze=True)
+        process = self.processes.get(at)
+        if process is not None and process.state == "leading":
+            self.stalled.append((process.core, process.id, process.heard))
+            process.paused = False
+            self._join(process)
+
+    @precondition(lambda self: self.stalled)
+    @rule(pick=st.integers(0, 9))
+    def decide_at_last(self, pick: int) -> None:
+        """A stalled decision is made; nobody waits for it any more."""
+        with suppress(FencedMember):
+            self._decide(*self.stalled.pop(pick % len(self.stalled)))
 
     def _take(self, process: Process) -> None:
         row = self.log.state.in_force

@@ -24,7 +24,9 @@ def deal(leader, members, partitions, hidden=()):
         for name, (core, topics) in members.items()
     ]
     ids = {topic: f"id of {topic}" for topic in partitions}
-    return leader.lead("a", 1, joined, RoundRobinKeyRangeAssignor(), partitions, ids, (), hidden)
+    return leader.lead(
+        "a", 1, joined, RoundRobinKeyRangeAssignor(), partitions, ids, (), hidden, noted=None
+    )
 
 
 def row_of(dealt):

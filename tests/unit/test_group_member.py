@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import threading
 import types
 
 import pytest
 
 from assignors import StickyKeyRangeAssignor, wire
 from commits import CommitStore, Epoch
+from coopconsume.cluster.client import Topic
 from coopconsume.group.core import GroupCore, Joined
 from coopconsume.group.member import GroupMember
 from coopconsume.options import Options
@@ -41,8 +43,9 @@ def lead(member, store, generation):
     core = member._core
     told = core.subscription(store.current_epoch("g"), with_owned=False)
     deal = core.lead(
-        "me", generation, [Joined("me", ("t",), told)], StickyKeyRangeAssignor(), {"t": 1}, {}, ()
-    )
+        "me", generation, [Joined("me", ("t",), told)], StickyKeyRangeAssignor(), {"t": 1}, {}, (),
+        noted=core.noted,
+    )  # fmt: skip
     epoch = store.open_epoch(
         "g", deal.shares, previous=deal.previous, generation=generation, nonce=deal.nonce,
         life_ms=deal.life_ms,
@@ -78,11 +81,39 @@ def test_a_member_that_is_out_joins_again_once(tmp_path):
     member.leave()
 
 
+def test_a_stalled_leader_does_not_fence_the_group_that_went_on(tmp_path):
+    """It decides by the epoch that it noted before it was asked, though it has joined again."""
+    member, store = a_member(tmp_path, Idle())
+    released, begun = threading.Event(), threading.Event()
+
+    def visible_topics(_names):
+        begun.set()
+        assert released.wait(60)
+        return [Topic("t", "", 1)], []
+
+    member._cluster.visible_topics = visible_topics
+    place = types.SimpleNamespace(member_id="me", generation_id=1)
+    member._consumer = types.SimpleNamespace(group_metadata=lambda: place)
+    member._config["session_timeout_ms"] = 30
+    joined = [Joined("me", ("t",), member.subscription(with_owned=False))]
+    with pytest.raises(TimeoutError):
+        member.lead(StickyKeyRangeAssignor(), joined)
+    assert begun.wait(60)
+    live = store.open_epoch("g", {"other": [("t", 0)]}, previous=None, generation=2)
+    member.subscription(with_owned=False)
+    place.generation_id = 3
+    released.set()
+    member.revoke().result(60)
+    assert store.current_epoch("g") == live
+    member._consumer = None
+    member.leave()
+
+
 def dealt(leader, joined):
     """What a leader of a group without an epoch decides for members by their data."""
     return leader.lead(
         "m0", 1, [Joined(f"m{at}", ("t",), data) for at, data in enumerate(joined)],
-        StickyKeyRangeAssignor(), {"t": 4}, {}, (),
+        StickyKeyRangeAssignor(), {"t": 4}, {}, (), noted=leader.noted,
     )  # fmt: skip
 
 
