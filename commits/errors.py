@@ -23,6 +23,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from commits.secrets import hidden_in
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
@@ -51,13 +53,19 @@ __all__ = [
 
 
 class CommitStoreError(Exception):
-    """Base of all errors of the commit store.
+    """Base of all errors of the commit store; secrets of URIs in its texts are hidden.
 
     Attributes:
         retriable: Whether the same call may succeed when it is made again.
     """
 
     retriable: ClassVar[bool] = False
+
+    def __init__(self, *args: object) -> None:
+        super().__init__(*map(hidden_in, args))
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        super().__setattr__(name, hidden_in(value))
 
 
 class IndividualCommitNotAllowed(CommitStoreError):

@@ -45,6 +45,7 @@ from commits.errors import (
 )
 from commits.places import local_path, refuse_unsafe_path
 from commits.rows import SCHEMA
+from commits.secrets import hidden
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -156,8 +157,8 @@ class PathEngine:
 
     @property
     def target(self) -> str:
-        """The table, for messages."""
-        return self._uri
+        """The table, for messages; without secrets."""
+        return hidden(self._uri)
 
     @property
     def properties(self) -> Mapping[str, str]:
@@ -189,7 +190,7 @@ class PathEngine:
             try:
                 self._table.update_incremental()
             except (DeltaError, OSError) as error:
-                log.debug("opening %s anew: %s", self._uri, error)
+                log.debug("opening %s anew: %s", self.target, _told(error))
                 reopen = True
         if reopen or self._in_doubt or self.version - self._opened_at >= CHECKPOINT_VERSIONS:
             table = self._open()
@@ -324,7 +325,7 @@ class PathEngine:
             pinned = DeltaTable(self._uri, version=upto, storage_options=self._options)
             pinned.cleanup_metadata()
         except (DeltaError, OSError) as error:
-            log.warning("old log entries of %s were not removed: %s", self._uri, error)
+            log.warning("old log entries of %s were not removed: %s", self.target, _told(error))
 
     def vacuum(self, retention_hours: int | None = None) -> int:
         """Removes files that only old versions need, and returns how many."""
@@ -386,7 +387,9 @@ class PathEngine:
         try:
             self._table.create_checkpoint()
         except (DeltaError, OSError) as error:  # the row is written: only later reads are slower
-            log.warning("no checkpoint of %s at version %d: %s", self._uri, self.version, error)
+            log.warning(
+                "no checkpoint of %s at version %d: %s", self.target, self.version, _told(error)
+            )
 
 
 def _create(
@@ -462,4 +465,4 @@ def _local(uri: str) -> Path:
 
 def _told(error: Exception) -> str:
     """What deltalake said, in one line and without colours."""
-    return " ".join(re.sub(r"\x1b\[[0-9;]*m|↳", " ", str(error)).split())
+    return hidden(" ".join(re.sub(r"\x1b\[[0-9;]*m|↳", " ", str(error)).split()))

@@ -25,6 +25,7 @@ from commits.group import PartitionState
 from commits.offsets import OffsetRanges
 from commits.partition import PartitionCommits
 from commits.rows import decode, encode
+from commits.secrets import hidden
 from commits.snapshot import newest_snapshot, snapshot_events
 from commits.table import open_table, opened_at
 
@@ -212,7 +213,7 @@ def repair_table(
         raise RepairRefused(
             patient.check.target, "it cannot be opened to be written; give a new table (into)"
         )
-    written = patient.check.target if into is None else str(into)
+    written = patient.check.target if into is None else hidden(str(into))
     if dry_run:
         return TableRepair(written, source, state)
     patient.check_quiet(quiet_seconds)

@@ -108,6 +108,12 @@ def _pattern(value: Any) -> str:
     return str(value)
 
 
+def _place(value: Any) -> str:
+    from commits.secrets import SecretUri
+
+    return SecretUri(_text(value))
+
+
 def _topics(value: Any) -> tuple[str, ...]:
     names = value.split(",") if isinstance(value, str) else list(value)
     topics = tuple(dict.fromkeys(str(name).strip() for name in names))
@@ -178,7 +184,7 @@ TABLE: tuple[Option, ...] = (
     Option("minPartitions", None, _whole(1, 10_000),
            "Slices a batch is read in at least; default: slots."),
     Option("includeHeaders", False, _flag, "Hand record headers to handlers and frames."),
-    Option("commitTable", None, _text,
+    Option("commitTable", None, _place,
            "Delta table that keeps the commits: its path, or its name in a catalog. Required."),
     Option("slots", None, _whole(1, 10_000),
            "Spark tasks side by side; default: the cores Spark has."),
@@ -214,9 +220,9 @@ TABLE: tuple[Option, ...] = (
            "Seconds of the first pause; each failed trial doubles it, up to ten times."),
     Option("onExternalReset", "fail", _one_of("fail", "honour"),
            "When somebody else moved the group's offset in Kafka."),
-    Option("deadLetter", None, _text,
+    Option("deadLetter", None, _place,
            "Where records go that are given up: path of a Delta table, or `kafka:` and a topic."),
-    Option("purgatory", None, _text,
+    Option("purgatory", None, _place,
            "Folder of the Delta tables in which rows of transactional outputs wait."),
     Option("maxOutputsWaiting", 1_000_000, _whole(1),
            "Records of a partition whose transactional outputs wait above its stable offset; from "
@@ -367,7 +373,9 @@ class Options:
             f"kafka.{name}": value if is_harmless(name) else "***"
             for name, value in self.kafka.items()
         }
-        return shown | {option.name: getattr(self, option.attribute) for option in TABLE}
+        from commits.secrets import hidden_in
+
+        return shown | {option.name: hidden_in(getattr(self, option.attribute)) for option in TABLE}
 
     def __str__(self) -> str:
         return str(self.redacted())

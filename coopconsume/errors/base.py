@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import Any, ClassVar
 
 
 class CoopConsumeError(Exception):
-    """Base of every error that coopconsume raises by itself.
+    """Base of every error that coopconsume raises by itself; secrets of URIs in it are hidden.
 
     Attributes:
         retriable: Whether the same call, made again unchanged, may succeed.
     """
 
     retriable: ClassVar[bool] = False
+
+    def __init__(self, *args: object) -> None:
+        super().__init__(*map(_shown, args))
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        super().__setattr__(name, _shown(value))
 
 
 class ReasonError(CoopConsumeError):
@@ -39,3 +45,12 @@ class OffsetsError(CoopConsumeError):
     @property
     def _offsets(self) -> str:
         return f"offsets {self.first} to {self.last} of {self.topic}-{self.partition}"
+
+
+def _shown(value: Any) -> Any:
+    if isinstance(value, str) and "://" in value:
+        # Only now, as errors of the fenced writer must not load the commit store.
+        from commits.secrets import hidden
+
+        return hidden(value)
+    return value

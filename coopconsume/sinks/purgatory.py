@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from commits.secrets import hidden
 from coopconsume.errors import OutputsNotPublished
 from coopconsume.sinks.base import ORIGIN, ROW
 from coopconsume.sinks.table import Table
@@ -100,7 +101,7 @@ class Purgatory(Table):
             DeltaTable.create(self.path, self._full, mode="ignore", configuration=_RETENTION)
         except (DeltaError, OSError) as error:
             # Perhaps another member was quicker.
-            log.debug("the purgatory at %s was not made: %s", self.path, error)
+            log.debug("the purgatory at %s was not made: %s", hidden(self.path), hidden(str(error)))
         self._append(pa.table(columns))
 
     def chunk(
@@ -162,7 +163,9 @@ class Purgatory(Table):
         except TableNotFoundError:
             return
         except (DeltaError, OSError) as error:
-            log.info("published rows are left in %s for now: %s", self.path, error)
+            log.info(
+                "published rows are left in %s for now: %s", hidden(self.path), hidden(str(error))
+            )
 
     def close(self) -> None:
         """Nothing is open."""

@@ -8,9 +8,22 @@ import logging
 import pickle
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from kafka.protocol.parser import KafkaProtocol
 from kafka.protocol.sasl import SaslAuthenticateRequest, SaslHandshakeRequest
 
+from commits import (
+    CommitLogUnavailable,
+    CommitStore,
+    CommitTableNotFound,
+    CorruptCommitLog,
+    UnsupportedTarget,
+)
+from commits.secrets import SecretUri, hidden
+from coopconsume.errors import InvalidOption, OutputNotWritten, TableUnusable
+from coopconsume.fenced.errors import OwnershipUnavailable
+from coopconsume.options import Options
 from coopconsume.security.secrets import Secret, is_secret, keep_out_of_logs
 
 
@@ -77,3 +90,73 @@ def test_py4j_logs_no_secret_option(caplog):
     assert "hush" not in caplog.text
     assert "failOnDataLoss" in caplog.text
     assert caplog.text.count("(a secret option)") == 2
+
+
+@pytest.mark.parametrize(
+    ("uri", "shown"),
+    [
+        ("s3://AKIA:se/c+r=et@bucket/a/b", "s3://AKIA:***@bucket/a/b"),
+        ("s3://bucket/user@x:y/b", "s3://bucket/user@x:y/b"),
+        ("https://token@host/t", "https://***@host/t"),
+        ("abfss://box@account.dfs.core.windows.net/t", "abfss://box@account.dfs.core.windows.net/t"),
+        ("abfss://box@account/t?sv=1&sig=a%2Fb", "abfss://box@account/t?sv=1&sig=***"),
+        ("jdbc:postgresql://host:5432/db?user=me&password=hush", "jdbc:postgresql://host:5432/db?user=me&password=***"),
+        ("gs://b/t?X-Goog-Signature=abc&X-Goog-Date=1", "gs://b/t?X-Goog-Signature=***&X-Goog-Date=1"),
+        ("GET 'https://u:p@h/x?sas=1': 403, https://v:q@h", "GET 'https://u:***@h/x?sas=***': 403, https://v:***@h"),
+        ("/data/a:b@c/commits?key=1", "/data/a:b@c/commits?key=1"),
+        ("main.shop.commits", "main.shop.commits"),
+    ],
+)  # fmt: skip
+def test_what_a_uri_shows(uri, shown):
+    """Everything but passwords, keys, tokens and signatures; paths and names as they are."""
+    assert hidden(uri) == shown
+    assert hidden(shown) == shown
+    assert repr(SecretUri(uri)) == repr(shown)
+    assert str(SecretUri(uri)) == uri == pickle.loads(pickle.dumps(SecretUri(uri)))
+
+
+safe = st.text("abcXYZ019-_.~%+=", min_size=6, max_size=20)
+
+
+@given(
+    safe, st.text("abcXYZ019-_.~%+/=", min_size=6, max_size=20), st.sampled_from(["s3", "https"])
+)
+def test_no_error_shows_a_secret(name, secret, scheme):
+    """Whatever is said of a place: neither text nor representation, data or pickle has it."""
+    secret = f"#{secret}#".replace("#", "QQ")
+    uri = f"{scheme}://{name}:{secret}@host/t?sv=1&sig={secret}"
+    errors = [
+        CommitLogUnavailable(uri, "append", f"Generic error: GET {uri} failed"),
+        CorruptCommitLog(uri, "it cannot be opened"),
+        UnsupportedTarget(uri, "it is empty"),
+        CommitTableNotFound(uri),
+        OutputNotWritten("rows", uri, f"no answer from {uri}"),
+        TableUnusable("table", uri, uri),
+        InvalidOption("output", repr(uri), "give a path"),
+        OwnershipUnavailable(uri, "reading", uri),
+    ]
+    for error in errors:
+        again = pickle.loads(pickle.dumps(error))
+        shown = f"{error} {error!r} {vars(error)} {again} {vars(again)}"
+        assert secret not in shown
+        assert "host/t" in str(error)
+    options = Options.parse(
+        {
+            "kafka.bootstrap.servers": "a:1", "kafka.group.id": "g", "commitTable": uri,
+            "deadLetter": uri, "purgatory": uri,
+        }
+    )  # fmt: skip
+    assert options.commit_table == uri
+    assert secret not in f"{options} {options!r} {options.redacted()}"
+    assert secret not in json.dumps(options.redacted())
+
+
+def test_a_table_that_cannot_be_reached_shows_no_secret(caplog):
+    """Neither what deltalake says of it, nor what is logged."""
+    caplog.set_level(logging.DEBUG)
+    options = {"aws_endpoint_url": "http://127.0.0.1:1", "aws_region": "x", "max_retries": "0",
+               "allow_http": "true", "access_key_id": "a", "secret_access_key": "b"}  # fmt: skip
+    with pytest.raises(CommitLogUnavailable) as error:
+        CommitStore.open("s3://AKIA:hush@bucket/x", storage_options=options)
+    assert "s3://AKIA:***@bucket/x" in str(error.value)
+    assert "hush" not in f"{error.value} {error.value!r} {vars(error.value)} {caplog.text}"
