@@ -76,6 +76,14 @@ class Kafka:
         """The topic."""
         return [Topic("t", "topic-id", 1)]
 
+    def visible_topics(self, _names):
+        """The topic, and none that is hidden."""
+        return self.topics(), []
+
+    def topic_names(self):
+        """Its name."""
+        return ["t"]
+
     def ends(self, partitions):
         """Where its log ends."""
         return dict.fromkeys(partitions, self.end)
@@ -218,6 +226,13 @@ class World:
             gate.opened.set()
         for job in self._jobs:
             job.abort()
+
+    def until(self, holds):
+        """Wait until a condition holds; a job that ends meanwhile is an error."""
+        until(lambda: holds() or any(job.ended.is_set() for job in self._jobs))
+        for job in self._jobs:
+            if job.error is not None:
+                raise AssertionError("the job has failed") from job.error
 
     def done(self, member):
         """What the commit log counts as done."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 
+import pyarrow as pa
 import pytest
 
 from assignors import KeyRange
@@ -33,7 +34,7 @@ def test_a_hand_over_waits_for_running_handlers_and_commits_them(world):
     there = world(drainTimeout="300 seconds")
     member, gate = there.claim(), there.gate(3)
     job = there.run(member, gate)
-    until(lambda: gate.at_work)
+    there.until(lambda: gate.at_work)
     there.kafka.log |= {offset: b"new%d" % offset for offset in range(20, 50)}
     handing_over = threading.Thread(target=member.hand_over)
     handing_over.start()
@@ -53,7 +54,7 @@ def test_what_a_hand_over_gives_up_is_in_doubt_and_done_again(world):
     there = world(drainTimeout="0 seconds")
     member, gate = there.claim(), there.gate(3)
     there.run(member, gate)
-    until(lambda: gate.at_work)
+    there.until(lambda: gate.at_work)
     member.hand_over()
     assert 3 not in there.done(member)
     after = there.claim()
@@ -68,7 +69,7 @@ def test_work_of_a_lost_task_is_done_again_and_nothing_counts_without_a_handler(
     there.failures = [RuntimeError("executor lost")] * batches
     member, gate = there.claim(), there.gate()
     there.run(member, gate)
-    until(lambda: there.done(member) >= set(range(20)))
+    there.until(lambda: there.done(member) >= set(range(20)))
     assert {offset for offset, _ in gate.calls} == set(range(20))
 
 
@@ -82,7 +83,7 @@ def test_the_next_owner_waits_for_the_life_of_a_batch(world):
     assert wait > 0
     gate = there.gate()
     there.run(second, gate)
-    until(lambda: there.done(second) == set(range(20)))
+    there.until(lambda: there.done(second) == set(range(20)))
     assert min(at for _, at in gate.calls) >= claimed + 0.6 + LEASE - 0.1
     first.lost("it was taken over")
 
@@ -92,6 +93,7 @@ class Watching:
 
     topic = None
     hears_all = False
+    schema = pa.schema([("text", pa.string())])
 
     def __init__(self, member, there):
         self.seen = []
@@ -101,6 +103,13 @@ class Watching:
         """Dead letters."""
         done = self._done()
         self.seen += [(letter.offset, letter.offset in done, commit_id) for letter in letters]
+
+    def write(self, outputs):
+        """Rows."""
+        done = self._done()
+        rows = outputs.table(self.schema)
+        for offset in rows.column("_offset").to_pylist():
+            self.seen.append((offset, offset in done, outputs.commit_id))
 
     def close(self):
         """Nothing is open."""
@@ -117,8 +126,21 @@ def test_a_dead_letter_is_there_before_its_record_counts_as_done(world):
             raise Reject("no")
 
     there.run(member, handler, dead_letters=sink)
-    until(lambda: there.done(member) == set(range(20)))
+    there.until(lambda: there.done(member) == set(range(20)))
     assert {offset for offset, _, _ in sink.seen} == {3, 10, 17}
     assert not any(counted for _, counted, _ in sink.seen)
+    counted = member.store.counted_commits("g")
+    assert all(commit in counted for _, _, commit in sink.seen)
+
+
+def test_an_output_row_is_there_before_its_record_counts_as_done(world):
+    """As with dead letters: a row stands or falls with the commit that it names."""
+    there = world()
+    member = there.claim()
+    sink = Watching(member, there)
+    there.run(member, lambda record: {"text": str(record.offset)}, outputs=sink)
+    there.until(lambda: there.done(member) == set(range(20)))
+    assert sorted(offset for offset, _, _ in sink.seen) == list(range(20))
+    assert not any(done for _, done, _ in sink.seen)
     counted = member.store.counted_commits("g")
     assert all(commit in counted for _, _, commit in sink.seen)

@@ -359,6 +359,94 @@ RETRIES = [
         "if words is None:\n            return SlotReport(batch=spec.batch, slot=slot, pid=os.getpid())",
         ("tests/unit/test_crashes.py::test_without_a_box_nothing_is_known",),
     ),
+    Mutant(
+        "jitter-subtracted",
+        "A record waits at least for its backoff.",
+        "coopconsume/record.py",
+        "(1 + self.jitter * random.random())",
+        "(1 - self.jitter * random.random())",
+        ("tests/unit/test_odd_answers.py::test_jitter_is_added_and_never_subtracted",),
+    ),
+    Mutant(
+        "due-times-trusted",
+        "A due time that another host wrote is never waited for longer than was asked for.",
+        "commits/model.py",
+        "(left if self.delay_ms is None else min(left, self.delay_ms))",
+        "left",
+        (
+            "tests/unit/test_clocks.py::test_a_wait_read_by_another_host_is_never_longer_than_asked_for",
+        ),
+    ),
+    Mutant(
+        "lost-answer-ends-the-job",
+        "A call of the commit table is repeated while the table does not answer.",
+        "coopconsume/group/repeating.py",
+        "if over.is_set() or took + pause > limit:",
+        "if True:",
+        ("tests/unit/test_repeating.py::test_the_first_answer_is_taken",),
+    ),
+]
+
+OUTPUTS = [
+    Mutant(
+        "commit-before-letter",
+        "Dead letters and output rows are written before the commit that they count with.",
+        "coopconsume/job/saving.py",
+        "fit = holding.affordable(offsets, holes)",
+        "fit = holding.affordable(offsets, holes); holding.commit(fit, commit_id=f'{commit_id}-0')",
+        (
+            _JOB + "test_a_dead_letter_is_there_before_its_record_counts_as_done",
+            _JOB + "test_an_output_row_is_there_before_its_record_counts_as_done",
+        ),
+    ),
+    Mutant(
+        "uncounted-row-read",
+        "An output row counts only if the commit log counts its commit.",
+        "coopconsume/sinks/reading.py",
+        "alive = [commit for commit in written if any(commit in counted for counted, _ in logged)]",
+        "alive = [commit for commit in written]",
+        ("tests/unit/test_sinks.py::test_appended_rows_count_with_their_commit",),
+    ),
+    Mutant(
+        "refused-part-read",
+        "A row does not count in a partition in which its commit was refused.",
+        "coopconsume/sinks/reading.py",
+        "for place in sorted(parts.get(commit, ()))",
+        "for place in ()",
+        ("tests/unit/test_sinks.py::test_appended_rows_count_with_their_commit",),
+    ),
+]
+
+LIMITS = [
+    Mutant(
+        "crowded-reads-on",
+        "Nothing new is read of a partition near its limit of ranges.",
+        "coopconsume/plan/partition.py",
+        "return self.ranges >= crowded_at(self.max_ranges) or self.has_outputs_enough",
+        "return False",
+        ("tests/model/test_limits_model.py::test_outputs_that_wait_keep_news_away_and_are_told",),
+    ),
+    Mutant(
+        "limit-exceeded",
+        "What would exceed the limit of ranges waits in the job.",
+        "coopconsume/plan/crowding.py",
+        "fits[np.flatnonzero(~fits)[:room]] = True",
+        "fits[:] = True",
+        (
+            "tests/model/test_limits_model.py::test_what_is_affordable_is_never_refused_and_no_more_would_fit",
+        ),
+    ),
+]
+
+POLLING = [
+    Mutant(
+        "key-waits-too-short",
+        "A polled key comes again when its last held record is due.",
+        "coopconsume/polling/held.py",
+        "max(due.get(record.key_hash, 0.0), record.due)",
+        "min(due.get(record.key_hash, record.due), record.due)",
+        ("tests/unit/test_held.py::test_a_key_waits_for_the_record_that_is_due_last",),
+    ),
 ]
 
 FENCED = [
@@ -477,5 +565,5 @@ OWNERS = [
 ]
 
 MUTANTS = [
-    *ORDER, *DRAIN, *GROUP, *COMMITS, *SNAPSHOTS, *RETRIES, *FENCED, *ASSIGNORS, *OWNERS,
+    *ORDER, *DRAIN, *GROUP, *COMMITS, *SNAPSHOTS, *OUTPUTS, *LIMITS, *POLLING, *RETRIES, *FENCED, *ASSIGNORS, *OWNERS,
 ]  # fmt: skip

@@ -112,7 +112,7 @@ def test_a_thread_that_never_ends_has_its_worker_ended_and_is_charged():
 
     rows = [(0, o, b"%d" % (o % 2)) for o in range(400)]
     slot, batches = prepared(
-        handler, rows, concurrency=2, run_id="r4", policy=RetryPolicy(timeout=1.5, jitter=0)
+        handler, rows, concurrency=2, run_id="r4", policy=RetryPolicy(timeout=3.0, jitter=0)
     )  # fmt: skip
     assert in_a_worker(slot, batches) == OUTLIVED
     report = slot.after_a_crash(3, batches)
