@@ -105,8 +105,7 @@ class Shift:
                 await self._feed(raw)
             self._desk.is_closed = True
             self._wake(len(self._idle))
-            for worker in self._workers:
-                await worker
+            await asyncio.gather(*self._workers)
             self._desk.close(time.monotonic())
         finally:
             self._is_given_up = True

@@ -69,6 +69,8 @@ class Crew:
         self._threads: list[threading.Thread] = []
         self._began: dict[int, float] = {}
         self._over = threading.Event()
+        #: What ended one of the threads; it is no handler's error.
+        self._broken: BaseException | None = None
         if self._timeout is not None:
             threading.Thread(target=self._watch, args=(self._timeout,), daemon=True).start()
 
@@ -83,6 +85,8 @@ class Crew:
             desk.deadline = deadline
             for i, row in enumerate(rows):
                 while not desk.has_room() and not desk.is_late(time.monotonic()):
+                    if self._broken is not None:
+                        raise self._broken
                     self._call_up()
                     self._space.wait(max(0.001, min(1.0, deadline - time.monotonic())))
                 if desk.is_late(time.monotonic()):
@@ -99,6 +103,8 @@ class Crew:
         for thread in self._threads:
             thread.join()
         self._over.set()
+        if self._broken is not None:
+            raise self._broken
         self._desk.close(time.monotonic())
 
     def _call_up(self) -> None:
@@ -118,7 +124,7 @@ class Crew:
     def _next(self) -> tuple[Lane, Row, Record] | None:
         """The next record to handle; None at the end. Called with the lock held."""
         desk = self._desk
-        while True:
+        while self._broken is None:
             now = time.monotonic()
             found = desk.take(now)
             if found is not None:
@@ -140,8 +146,18 @@ class Crew:
             else:
                 self._work.wait()
             self._idle -= 1
+        return None
 
     def _run(self, seat: int) -> None:
+        try:
+            self._work_on(seat)
+        except BaseException as error:  # noqa: BLE001 - raised where the slot waits
+            with self._lock:
+                self._broken = error
+                self._work.notify_all()
+                self._space.notify()
+
+    def _work_on(self, seat: int) -> None:
         desk, box, handler, taken = self._desk, self._life.box, self._handler, self._taken
         began = self._began if self._timeout is not None else None
         settled: tuple[Lane, Row, Record, Any] | None = None

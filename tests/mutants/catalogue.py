@@ -15,6 +15,8 @@ _ASSIGNORS = "tests/model/test_assignors_invariants.py::"
 _PLAN = "tests/unit/test_plan_rules.py::"
 _EVENTS = "tests/unit/test_fold_rules.py::"
 _JOB = "tests/model/test_job_model.py::"
+_ODD = "tests/unit/test_odd_answers.py::"
+_CLOCKS = "tests/unit/test_clocks.py::"
 
 ORDER = [
     Mutant(
@@ -449,6 +451,156 @@ POLLING = [
     ),
 ]
 
+ANSWERS = [
+    Mutant(
+        "error-text-raises",
+        "An error whose text raises costs its own record alone.",
+        "coopconsume/task/answers.py",
+        "said = _safely(lambda: str(error))",
+        "said = str(error)",
+        (_ODD + "test_an_odd_error_costs_its_record_alone",),
+    ),
+    Mutant(
+        "trace-raises",
+        "An error whose trace raises costs its own record alone.",
+        "coopconsume/task/answers.py",
+        "lines = _safely(lambda: traceback.format_exception(error))",
+        "lines = traceback.format_exception(error)",
+        (_ODD + "test_an_odd_error_makes_a_dead_letter",),
+    ),
+    Mutant(
+        "surrogates-kept",
+        "The text of a failure is one that UTF-8 can hold.",
+        "coopconsume/task/answers.py",
+        'str.encode(begin, "utf-8", "backslashreplace").decode()[:most]',
+        "str(begin)",
+        (_ODD + "test_an_odd_error_costs_its_record_alone",),
+    ),
+    Mutant(
+        "any-retry-after",
+        "A wait is checked where the answer is settled.",
+        "coopconsume/task/answers.py",
+        "asked = usable_seconds(after)",
+        "asked = after if isinstance(after, float) else usable_seconds(after)",
+        (_ODD + "test_a_retry_that_was_changed_waits_as_the_policy_says",),
+    ),
+    Mutant(
+        "endless-wait",
+        "No record waits longer than 365 days.",
+        "coopconsume/record.py",
+        "return seconds if 0 <= seconds <= MAX_WAIT else None",
+        "return seconds if seconds >= 0 else None",
+        (_ODD + "test_a_retry_that_cannot_be_waited_for_is_refused",),
+    ),
+    Mutant(
+        "answer-not-ignored",
+        "Without an output, what a handler returns is ignored.",
+        "coopconsume/task/answers.py",
+        "    if not wanted:\n",
+        "    if not wanted and isgenerator(answer):\n",
+        (_ODD + "test_without_an_output_what_is_returned_is_ignored",),
+    ),
+    Mutant(
+        "generator-not-run",
+        "A handler that is a generator runs to its end.",
+        "coopconsume/task/answers.py",
+        "if isgenerator(answer) or isinstance(answer, list | tuple):",
+        "if isinstance(answer, list | tuple):",
+        (_ODD + "test_a_generator_that_raises_half_way_fails_its_record",),
+    ),
+    Mutant(
+        "coroutine-taken-for-done",
+        "What nobody awaits is not done.",
+        "coopconsume/task/answers.py",
+        "    if iscoroutine(answer):\n        answer.close()\n        raise",
+        "    if iscoroutine(answer):\n        answer.close()\n        return\n        raise",
+        (_ODD + "test_what_nobody_awaits_fails_its_record",),
+    ),
+    Mutant(
+        "misfit-row-kept",
+        "A row that does not fit the output schema fails its record.",
+        "coopconsume/task/rows.py",
+        "raise self._misfit(row, error) from error",
+        "arrays = [pa.nulls(1, field.type) for field in self.schema]",
+        (_ODD + "test_with_an_output_what_does_not_fit_fails_its_record",),
+    ),
+    Mutant(
+        "odd-outcome-is-done",
+        "An outcome of a batch handler that says nothing is not done.",
+        "coopconsume/task/answers.py",
+        '    return TypeError(\n        f"the batch',
+        '    return None and TypeError(\n        f"the batch',
+        (_ODD + "test_a_row_of_a_frame_with_an_odd_outcome_fails_alone",),
+    ),
+    Mutant(
+        "dropped-without-a-letter",
+        "Nothing is given up without a place for dead letters.",
+        "coopconsume/task/ledger.py",
+        "elif verdict.is_given_up and self.dead_letters:",
+        "elif verdict.is_given_up:",
+        (_ODD + "test_nothing_is_given_up_without_a_place_for_it",),
+    ),
+    Mutant(
+        "cancellation-spreads",
+        "A handler that cancels itself costs its own record alone.",
+        "coopconsume/task/coroutines.py",
+        "if task.cancelling():\n                if",
+        "if False:\n                if",
+        (_ODD + "test_a_handler_that_cancels_itself_costs_its_record_alone",),
+    ),
+    Mutant(
+        "jitter-shortens",
+        "Jitter is added to a backoff, never subtracted.",
+        "coopconsume/record.py",
+        "wait * (1 + self.jitter",
+        "wait * (1 - self.jitter",
+        (_ODD + "test_jitter_is_added_and_never_subtracted",),
+    ),
+    Mutant(
+        "signature-not-looked-at",
+        "A handler that cannot be called with one argument is refused at foreach.",
+        "coopconsume/query.py",
+        "found.bind(object())",
+        "found.bind_partial()",
+        (_ODD + "test_a_handler_that_cannot_be_called_with_a_record_is_refused",),
+    ),
+]
+
+CLOCKS = [
+    Mutant(
+        "in-doubt-by-wall-clock",
+        "What is in doubt waits by the monotonic clock.",
+        "coopconsume/job/shift.py",
+        "now = time.monotonic()\n        partitions = []",
+        "now = time.time()\n        partitions = []",
+        (_CLOCKS + "test_what_is_in_doubt_waits_its_time_by_the_monotonic_clock",),
+    ),
+    Mutant(
+        "lost-slot-by-wall-clock",
+        "A lost slot waits by the monotonic clock.",
+        "coopconsume/job/dispatch.py",
+        "self._lost(running, slot, time.monotonic())",
+        "self._lost(running, slot, time.time())",
+        (_CLOCKS + "test_the_wall_clock_is_read_only_where_it_must_be",),
+    ),
+    Mutant(
+        "longer-than-asked-for",
+        "No reader waits longer for a failed record than its writer asked for.",
+        "commits/model.py",
+        "min(left, self.delay_ms)",
+        "left",
+        (_CLOCKS + "test_a_wait_read_by_another_host_is_never_longer_than_asked_for",),
+    ),
+    Mutant(
+        "snapshot-forgets-waits",
+        "A snapshot keeps how long a failed record was to wait.",
+        "commits/snapshot.py",
+        '"delays": _delays_to_plain(group.partitions),',
+        '"delays": [],',
+        (_CLOCKS + "test_a_due_time_holds_although_its_writer_had_another_clock",),
+    ),
+]
+
 FENCED = [
     Mutant(
         "expectation-not-checked",
@@ -565,5 +717,5 @@ OWNERS = [
 ]
 
 MUTANTS = [
-    *ORDER, *DRAIN, *GROUP, *COMMITS, *SNAPSHOTS, *OUTPUTS, *LIMITS, *POLLING, *RETRIES, *FENCED, *ASSIGNORS, *OWNERS,
+    *ORDER, *DRAIN, *GROUP, *COMMITS, *SNAPSHOTS, *OUTPUTS, *LIMITS, *POLLING, *RETRIES, *ANSWERS, *CLOCKS, *FENCED, *ASSIGNORS, *OWNERS,
 ]  # fmt: skip

@@ -8,6 +8,7 @@ import datetime as dt
 import itertools
 import math
 import pickle
+import time
 from decimal import Decimal
 from fractions import Fraction
 
@@ -21,15 +22,25 @@ from coopconsume.errors import HandlerNotUsable
 from coopconsume.query import check_handler
 from coopconsume.record import MAX_WAIT, Reject, Retry, RetryPolicy
 from coopconsume.task.frames import BatchHandler
+from coopconsume.task.ledger import Ledger
 from coopconsume.task.report import PartitionWork
 from coopconsume.task.rows import OutputRows
 from tests.odd import ODD_ERRORS, BareRetry, OddText, Silent, SlyText
-from tests.unit.slot_ground import WAYS, done, run
+from tests.unit import slot_ground
+from tests.unit.slot_ground import WAYS, done
 
 EVERY_WAY = [*WAYS, "frames"]
 NUMBERS = pa.schema([("n", pa.int64())])
 POLICY = RetryPolicy(backoff=1_000.0, max_backoff=1_000.0, jitter=0)
 ROWS = [(0, o, b"%d" % (o % 3)) for o in range(7)]
+
+
+def run(handler, rows, **more):
+    """Run rows through a handler in this process: whatever it does, the slot comes to its end."""
+    try:
+        return slot_ground.run(handler, rows, **more)
+    except BaseException as error:  # noqa: BLE001 - SystemExit too
+        pytest.fail(f"the handler ended its slot: {error!r}")
 
 
 def answering(way, answer, *, raises=False, rows=ROWS, **more):
@@ -55,6 +66,11 @@ def answering(way, answer, *, raises=False, rows=ROWS, **more):
     return run(handler, rows, way=way, policy=more.pop("policy", POLICY), **more)
 
 
+def is_utf8(text):
+    """Whether a text has no surrogates."""
+    return not any(0xD800 <= ord(one) <= 0xDFFF for one in text)
+
+
 def failure(report):
     """The one failure of a report; all other keys are done, and it travels to the driver."""
     assert done(report) == [0, 2, 3, 5, 6], "other keys are done"
@@ -65,7 +81,7 @@ def failure(report):
     assert type(found.error) is str
     assert type(found.delay) is float
     assert 0 <= found.delay <= MAX_WAIT
-    found.error.encode()
+    assert is_utf8(found.error)
     assert len(found.error) <= 500
     assert pickle.loads(pickle.dumps(report)) == report
     return found
@@ -89,7 +105,7 @@ def test_an_odd_error_makes_a_dead_letter(way, make, text):
     assert text in letter.reason
     for said in (letter.reason, letter.trace):
         assert type(said) is str
-        said.encode()
+        assert is_utf8(said)
     assert letter.trace
     assert len(letter.trace) <= 8_000
     assert done(report) == list(range(7))
@@ -380,6 +396,20 @@ def test_nothing_is_given_up_without_a_place_for_it():
 
 def _fails(record):
     raise OSError
+
+
+@pytest.mark.parametrize("way", EVERY_WAY)
+def test_an_error_of_the_slot_itself_ends_its_task_at_once(way, monkeypatch):
+    """It is no handler's: the task fails, rather than to wait for a record that never settles."""
+
+    def broken(*_, **__):
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(Ledger, "answer", broken)
+    begun = time.monotonic()
+    with pytest.raises(pytest.fail.Exception, match="ZeroDivisionError"):
+        answering(way, OSError, raises=True, batch_time=900.0)
+    assert time.monotonic() - begun < 600
 
 
 # -- output rows
