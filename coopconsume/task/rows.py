@@ -42,12 +42,14 @@ class OutputRows:
         self._full = schema.append(pa.field("_part", pa.int32())).append(
             pa.field("_offset", pa.int64())
         )
-        self._takes = [(field.name, _take_of(field)) for field in schema]
-        self._columns: list[list[Any]] = [[] for _ in self._full]
+        self._takes = [(field.name, field.nullable, _take_of_type(field.type)) for field in schema]
+        self._width = max(1, len(self._takes))
+        self._cells: list[Any] = []
+        self._origins: list[tuple[int, int]] = []
         self._pieces: list[pa.RecordBatch] = []
 
-    def checked(self, rows: Sequence[Any]) -> list[list[Any]] | pa.RecordBatch:
-        """Returns the rows of one record in a form that surely fits the schema.
+    def checked(self, rows: Sequence[Any]) -> list[Any] | pa.RecordBatch:
+        """Returns the rows of one record, as their cells or a batch, that surely fit the schema.
 
         Safe to call from several threads.
 
@@ -56,7 +58,11 @@ class OutputRows:
             ValueError: A row does not fit.
         """
         try:
-            return [[take(row.get(name)) for name, take in self._takes] for row in rows]
+            return [
+                None if (value := row.get(name)) is None and nullable else take(value)
+                for row in rows
+                for name, nullable, take in self._takes
+            ]
         except Exception:  # noqa: BLE001 - whatever it is, Arrow has the last word
             return self._checked_by_arrow(rows)
 
@@ -86,12 +92,11 @@ class OutputRows:
             f"({columns}): {why}"
         )
 
-    def add(self, rows: list[list[Any]] | pa.RecordBatch, part: int, offset: int) -> None:
+    def add(self, rows: list[Any] | pa.RecordBatch, part: int, offset: int) -> None:
         """Keep what `checked` returned for a record."""
         if isinstance(rows, list):
-            for row in rows:
-                for column, value in zip(self._columns, (*row, part, offset), strict=True):
-                    column.append(value)
+            self._cells += rows
+            self._origins += [(part, offset)] * (len(rows) // self._width)
             return
         self._flush()
         origin = [pa.array([at] * rows.num_rows, kind)
@@ -110,10 +115,13 @@ class OutputRows:
         return sink.getvalue().to_pybytes()  # type: ignore[no-any-return]
 
     def _flush(self) -> None:
-        if self._columns[0]:
+        if self._origins:
+            columns: list[Sequence[Any]]
+            columns = [self._cells[i :: self._width] for i in range(self._width)]
+            columns += zip(*self._origins, strict=True)
             arrays = [pa.array(values, field.type)
-                      for values, field in zip(self._columns, self._full, strict=True)]  # fmt: skip
-            self._columns = [[] for _ in self._full]
+                      for values, field in zip(columns, self._full, strict=True)]  # fmt: skip
+            self._cells, self._origins = [], []
             table = pa.Table.from_arrays(arrays, schema=self._full)
             for piece in table.to_batches():
                 self._put(piece)
@@ -153,18 +161,17 @@ def _take_of(field: pa.Field) -> Take:
 def _take_of_type(kind: pa.DataType) -> Take:  # noqa: PLR0911 - one for each type
     types = pa.types
     if types.is_signed_integer(kind):
-        most = 1 << kind.bit_width - 1
-        return _exact(int, lambda value: -most <= value < most)
+        return _whole_number(1 << kind.bit_width - 1)
     if types.is_string(kind) or types.is_large_string(kind):
-        return _exact(str, lambda value: len(value) < _LONG and _is_utf8(value))
+        return _take_text
     if types.is_binary(kind) or types.is_large_binary(kind):
         return _exact(bytes, lambda value: len(value) < _LONG)
     if types.is_boolean(kind):
-        return _exact(bool, lambda _: True)
+        return _exact(bool)
     if types.is_float64(kind):
         return _take_float
     if types.is_date32(kind):
-        return _exact(dt.date, lambda _: True)
+        return _exact(dt.date)
     if types.is_timestamp(kind) and kind.unit == "us":
         return _exact(dt.datetime, lambda value: value.tzinfo in (None, dt.UTC))
     if types.is_list(kind):
@@ -176,13 +183,30 @@ def _take_of_type(kind: pa.DataType) -> Take:  # noqa: PLR0911 - one for each ty
     return _unsure
 
 
-def _exact(kind: type, fits: Callable[[Any], bool]) -> Take:
+def _exact(kind: type, fits: Callable[[Any], bool] | None = None) -> Take:
     def take(value: Any) -> Any:
-        if type(value) is kind and fits(value):
+        if type(value) is kind and (fits is None or fits(value)):
             return value
         raise _Unsure
 
     return take
+
+
+def _whole_number(most: int) -> Take:
+    def take(value: Any) -> Any:
+        if type(value) is int and -most <= value < most:
+            return value
+        raise _Unsure
+
+    return take
+
+
+def _take_text(value: Any) -> Any:
+    if type(value) is str and len(value) < _LONG:
+        if not value.isascii():
+            value.encode()  # UnicodeEncodeError leaves it to Arrow, which tells why.
+        return value
+    raise _Unsure
 
 
 def _take_float(value: Any) -> Any:
@@ -199,10 +223,3 @@ def _of(kind: type, value: Any) -> Any:
     if type(value) is not kind:
         raise _Unsure
     return value
-
-
-def _is_utf8(text: str) -> bool:
-    if text.isascii():
-        return True
-    text.encode()  # UnicodeEncodeError leaves it to Arrow, which tells why.
-    return True
