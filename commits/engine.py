@@ -17,7 +17,7 @@ class AppendConflict(Exception):
 
 
 class TailGone(Exception):
-    """Rows are not to be had any more: cleaned away after a compaction, or damaged."""
+    """Rows are no longer available although the storage answers: removed, or damaged."""
 
 
 class Tail(NamedTuple):
@@ -40,7 +40,8 @@ class Tail(NamedTuple):
 class LogEngine(Protocol):
     """A table that is appended to, and read from a version on.
 
-    One thread at a time may use an engine.
+    One thread at a time may use an engine. Every method raises `CommitLogUnavailable` while the
+    storage does not answer; `TailGone` and `CorruptCommitLog` mean that it answers.
     """
 
     @property

@@ -9,7 +9,7 @@
      |    +-- EpochConflict              an epoch that follows on one that is not in force
      +-- ClaimConflict                   somebody else holds an overlapping share
      +-- CommitStoreBusy                 the table changed under every attempt; try again
-     +-- CommitLogUnavailable            the table cannot be reached; whether it wrote is not known
+     +-- CommitLogUnavailable            the table does not answer; nothing shows that it is damaged
      +-- CommitTableFormat               not our table, or another format
      +-- CorruptCommitLog                rows that cannot be read or make no sense
      +-- RepairRefused                   members are active, or there is nothing to repair from
@@ -270,12 +270,14 @@ class CommitStoreBusy(CommitStoreError, TimeoutError):
 
 
 class CommitLogUnavailable(CommitStoreError):
-    """The table could not be written; whether the row is in the log is not known.
+    """The table cannot be reached, read or written now; nothing shows that it is damaged.
+
+    After a failed write it is not known whether the row is in the log.
 
     Attributes:
         target: The commit table.
-        operation: What was tried: `create`, `append` or `compact`.
-        problem: What the table's engine said.
+        operation: What was tried: `open`, `read`, `append`, `compact` or `vacuum`.
+        problem: What the table's engine reported.
     """
 
     retriable = True
@@ -287,11 +289,15 @@ class CommitLogUnavailable(CommitStoreError):
         self.problem = problem
 
     def __str__(self) -> str:
+        unknown = "" if self.operation in {"open", "read"} else _UNKNOWN
         return (
-            f"commit table {self.target}: {self.operation} failed: {self.problem}. "
-            "Whether anything was written is not known: try again, a commit with its id, which "
-            "then counts once"
+            f"commit table {self.target} is unavailable: {self.operation} failed: {self.problem}. "
+            f"{unknown}Try again once its storage answers; a commit that is repeated with its id "
+            "counts once"
         )
+
+
+_UNKNOWN = "It is not known whether anything was written. "
 
 
 class CommitTableFormat(CommitStoreError, ValueError):
@@ -335,7 +341,9 @@ class CommitTableNotFound(CommitStoreError):
 
 
 class CorruptCommitLog(CommitStoreError):
-    """The commit table cannot be read, or holds rows that make no sense.
+    """The commit table is damaged: its storage answers, and files or rows are missing or invalid.
+
+    An outage of the storage is `CommitLogUnavailable`.
 
     Attributes:
         target: The commit table.
@@ -349,10 +357,11 @@ class CorruptCommitLog(CommitStoreError):
 
     def __str__(self) -> str:
         return (
-            f"commit table {self.target} is damaged: {self.problem}. Nothing was changed. Ways "
-            "out, unless the missing files can be brought back: go back to an older version of the "
-            "table, to its newest readable snapshot, or to the groups' stable offsets in Kafka (at "
-            "least once): see coopconsume store check, then repair"
+            f"commit table {self.target} is damaged: {self.problem}. Its storage answers, so this "
+            "is not an outage. Restore the missing files, or run 'coopconsume store check' and "
+            "then 'coopconsume store repair', which goes back to an older version of the table, to "
+            "its newest readable snapshot, or to the groups' stable offsets in Kafka (at least "
+            "once)"
         )
 
 

@@ -16,7 +16,9 @@ import uuid
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
+from stat import S_ISREG
 from typing import TYPE_CHECKING, TypeVar
+from urllib.parse import unquote
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -48,7 +50,7 @@ from commits.rows import SCHEMA
 from commits.secrets import hidden
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
 __all__ = ["CHECKPOINT_VERSIONS", "MIN_RETENTION_HOURS", "PathEngine"]
 
@@ -68,6 +70,8 @@ _NO_HOOKS = PostCommitHookProperties(create_checkpoint=False, cleanup_expired_lo
 _ONE_BY_ONE = 16  # files up to which one thread reads them
 _READERS = 16
 _STALE_SECONDS = 3600.0
+_PROBED = 2 * CHECKPOINT_VERSIONS  # entries of the log, read to tell an outage from damage
+_NO_TABLE = "there is no table (its disk may not be mounted, or it was moved or deleted)"
 _IN_FILES = SCHEMA.remove(SCHEMA.get_field_index("segment"))  # a partition column
 
 T = TypeVar("T")
@@ -95,9 +99,9 @@ class PathEngine:
         self._uri = uri
         self._options = dict(storage_options) if storage_options else None
         self._pinned = version
+        self._files = DeltaStorageHandler(uri, self._options)
         self._table = self._open()
         self._opened_at = self._table.version()
-        self._files = DeltaStorageHandler(uri, self._options)
         self._read: tuple[int, bytes] | None = None  # the last version of a tail, and its digest
         self._own: dict[str, pa.Table] = {}  # what was appended last from here
         self._in_doubt = False
@@ -123,8 +127,8 @@ class PathEngine:
             CommitTableNotFound: If there is no table, and none is to be created.
             UnsupportedTarget: If writers could overwrite each other there.
             CommitTableFormat: If there is something else than a Delta table.
-            CorruptCommitLog: If there is one that cannot be opened.
-            CommitLogUnavailable: If the place cannot be reached or written.
+            CorruptCommitLog: If there is one that is damaged.
+            CommitLogUnavailable: If the storage cannot be reached, read or written.
         """
         uri = _uri_of(target)
         options = dict(storage_options) if storage_options else None
@@ -137,7 +141,7 @@ class PathEngine:
                     raise CommitTableNotFound(uri)
                 _create(uri, schema, properties, options)
         except (DeltaError, OSError) as error:
-            raise CommitLogUnavailable(uri, "create", _told(error)) from error
+            raise CommitLogUnavailable(uri, "open", _told(error)) from error
         return cls(uri, storage_options)
 
     @classmethod
@@ -150,7 +154,11 @@ class PathEngine:
         """The newest version that can be opened, of so many; only to be read."""
         uri = _uri_of(target)
         options = dict(storage_options) if storage_options else None
-        for version in _listed(DeltaStorageHandler(uri, options))[:versions]:
+        try:
+            listed = _listed(DeltaStorageHandler(uri, options))
+        except OSError as error:
+            raise CommitLogUnavailable(uri, "read", _told(error)) from error
+        for version in listed[:versions]:
             with suppress(CorruptCommitLog):
                 return cls(uri, storage_options, version)
         return None
@@ -190,8 +198,10 @@ class PathEngine:
             try:
                 self._table.update_incremental()
             except (DeltaError, OSError) as error:
-                log.debug("opening %s anew: %s", self.target, _told(error))
+                log.debug("reopening %s: %s", self.target, _told(error))
                 reopen = True
+            else:
+                self._check_mounted("read")
         if reopen or self._in_doubt or self.version - self._opened_at >= CHECKPOINT_VERSIONS:
             table = self._open()
             if table.version() < self.version:
@@ -204,8 +214,8 @@ class PathEngine:
 
     def append(self, rows: pa.Table, *, snapshot_of: int | None = None) -> int:
         """Appends rows and returns the version they became, or a later one."""
-        if self._in_doubt and not DeltaTable.is_deltatable(self._uri, self._options):
-            raise CommitLogUnavailable(self._uri, "append", "there is no table any more")
+        # Otherwise rows are written into the bare folder of a disk that is not mounted.
+        self._check_mounted("append")
         if self._in_doubt or self.version - self._opened_at >= CHECKPOINT_VERSIONS:
             self.refresh(reopen=True)
         elif time.monotonic() - self._looked_at > _STALE_SECONDS:
@@ -251,10 +261,10 @@ class PathEngine:
             files = [(v, f) for v, e in appends.items() if v not in own for f in e.files]
             found = [_in_version(rows.select(_IN_FILES.names), v) for v, rows in own.items()]
             found += _side_by_side(self._rows, files)
-        except CorruptCommitLog:
+        except (CommitLogUnavailable, CorruptCommitLog):
             raise
-        except Exception as error:  # pyarrow and deltalake raise many where a file is missing
-            raise TailGone(f"versions {after + 1} to {upto}: {_told(error)}") from error
+        except Exception as error:  # a file of nonsense can raise anything
+            raise self._unreadable(error, f"versions {after + 1} to {upto}") from error
         rows = pa.concat_tables(found) if found else Tail().rows
         self._read = upto, entries[upto].digest
         return Tail(
@@ -266,15 +276,22 @@ class PathEngine:
 
     def snapshots(self, version: int | None = None) -> pa.Table:
         """The rows of kind `snapshot` in a version, by default the newest."""
-        query = "SELECT *, 0 AS _commit_version FROM log WHERE kind = 'snapshot'"
+        what = f"snapshots in version {version or self.version}"
         try:
             table = self._table
             if version is not None:
                 table = DeltaTable(self._uri, version=version, storage_options=self._options)
-            return pa.table(QueryBuilder().register("log", table).execute(query).read_all())
-        except Exception as error:  # as above
-            told = _told(error)
-            raise TailGone(f"snapshots in version {version or self.version}: {told}") from error
+        except (DeltaError, OSError) as error:
+            raise self._unreadable(error, what) from error
+        try:
+            return _snapshot_rows(table)
+        except Exception as error:  # the query engine raises nothing more specific  # noqa: BLE001
+            log.debug("reading %s of %s: %s", what, self.target, _told(error))
+        self._check_answers(table.get_add_actions(flatten=True).column("path").to_pylist())
+        try:  # the storage may have come back in between
+            return _snapshot_rows(table)
+        except Exception as error:
+            raise TailGone(f"{what}: {_told(error)}") from error
 
     def last_append_ms(self) -> int | None:
         """When something was last appended, by the writer's clock, in milliseconds since 1970.
@@ -287,7 +304,10 @@ class PathEngine:
 
     def compactions(self) -> list[int]:
         """The versions that brought a snapshot, as far as they are known; the newest first."""
-        versions = [version for version in _listed(self._files) if version <= self.version]
+        try:
+            versions = [version for version in _listed(self._files) if version <= self.version]
+        except OSError as error:
+            raise self._unreadable(error, "the entries of its log") from error
         found = self._entries(versions, broken_ok=True)
         return [version for version, entry in found.items() if entry.snapshot_of >= 0]
 
@@ -352,10 +372,12 @@ class PathEngine:
         def read(version: int) -> Entry | None:
             try:
                 return self._entry(version)
-            except (KeyError, OSError, ValueError):
+            except (KeyError, FileNotFoundError, ValueError):
                 if broken_ok:
                     return None
                 raise
+            except OSError as error:
+                raise self._unreadable(error, f"version {version}") from error
 
         entries = _side_by_side(read, versions)
         return {v: entry for v, entry in zip(versions, entries, strict=True) if entry is not None}
@@ -363,7 +385,10 @@ class PathEngine:
     def _rows(self, append: tuple[int, str]) -> pa.Table:
         version, file = append
         data = pa.BufferReader(self._files.open_input_file(file).read())
-        rows = pq.ParquetFile(data).read(columns=_IN_FILES.names).cast(_IN_FILES)
+        try:
+            rows = pq.ParquetFile(data).read(columns=_IN_FILES.names).cast(_IN_FILES)
+        except OSError as error:  # of the content: the bytes are here
+            raise ValueError(f"{file} is no Parquet file: {_told(error)}") from error
         if not rows.num_rows:
             raise ValueError(f"{file} should have brought rows and brought none")
         return _in_version(rows, version)
@@ -373,15 +398,60 @@ class PathEngine:
 
     def _open(self) -> DeltaTable:
         try:
-            return DeltaTable(self._uri, version=self._pinned, storage_options=self._options)
+            try:
+                return self._opened()
+            except TableNotFoundError:
+                raise
+            except DeltaError as error:
+                log.debug("opening %s: %s", self.target, _told(error))
+                self._check_answers(self._log_files())
+                return self._opened()  # the storage may have come back in between
         except TableNotFoundError as error:
-            raise CorruptCommitLog(
-                self._uri, f"there is no table any more ({_told(error)})"
-            ) from error
+            raise CommitLogUnavailable(self._uri, "read", _NO_TABLE) from error
         except OSError as error:
             raise CommitLogUnavailable(self._uri, "read", _told(error)) from error
         except DeltaError as error:
             raise CorruptCommitLog(self._uri, f"it cannot be opened ({_told(error)})") from error
+
+    def _opened(self) -> DeltaTable:
+        return DeltaTable(self._uri, version=self._pinned, storage_options=self._options)
+
+    def _log_files(self) -> list[str]:
+        found = self._files.get_file_info_selector(FileSelector("_delta_log"))
+        return sorted((info.path for info in found if info.is_file), reverse=True)[:_PROBED]
+
+    def _check_mounted(self, operation: str) -> None:
+        """Makes sure that a local table is still there: deltalake takes its absence for no news."""
+        if "://" in self._uri and not self._uri.startswith("file://"):
+            return
+        try:
+            with os.scandir(_local(self._uri) / "_delta_log") as entries:
+                is_there = next(entries, None) is not None
+        except FileNotFoundError:
+            is_there = False
+        except OSError as error:
+            raise CommitLogUnavailable(self._uri, operation, _told(error)) from error
+        if not is_there:
+            raise CommitLogUnavailable(self._uri, operation, _NO_TABLE)
+
+    def _check_answers(self, files: Iterable[str]) -> None:
+        """Reads files of the table, to tell whether its storage answers; they may be missing.
+
+        Raises:
+            CommitLogUnavailable: If it does not answer.
+        """
+        try:
+            for file in files:
+                with suppress(FileNotFoundError):
+                    self._files.open_input_file(unquote(file)).read()
+        except OSError as error:
+            raise CommitLogUnavailable(self._uri, "read", _told(error)) from error
+
+    def _unreadable(self, error: Exception, what: str) -> CommitLogUnavailable | TailGone:
+        """What a failed read means: files are gone, or the storage does not answer."""
+        if isinstance(error, OSError) and not isinstance(error, FileNotFoundError):
+            return CommitLogUnavailable(self._uri, "read", _told(error))
+        return TailGone(f"{what}: {_told(error)}")
 
     def _checkpoint(self) -> None:
         try:
@@ -412,6 +482,11 @@ def _create(
         # Somebody else may have been faster; if not, this is why it cannot be created.
         if not DeltaTable.is_deltatable(uri, options):
             raise
+
+
+def _snapshot_rows(table: DeltaTable) -> pa.Table:
+    query = "SELECT *, 0 AS _commit_version FROM log WHERE kind = 'snapshot'"
+    return pa.table(QueryBuilder().register("log", table).execute(query).read_all())
 
 
 def _listed(files: DeltaStorageHandler) -> list[int]:
@@ -448,8 +523,12 @@ def _uri_of(target: str | os.PathLike[str]) -> str:
 
 
 def _refuse_file(uri: str) -> None:
-    if _local(uri).is_file():
-        raise CommitTableFormat(uri, "a file", "a Delta table or nothing")
+    path = _local(uri)
+    # deltalake takes a path that cannot be looked at for one without a table.
+    with suppress(FileNotFoundError):
+        if S_ISREG(path.stat().st_mode):
+            raise CommitTableFormat(uri, "a file", "a Delta table or nothing")
+        (path / "_delta_log").stat()
 
 
 def _refuse_foreign_files(uri: str) -> None:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from commits.engine import AppendConflict, TailGone
 from commits.errors import (
+    CommitLogUnavailable,
     CommitStoreError,
     CommitTableFormat,
     CommitTableNotFound,
@@ -323,6 +324,8 @@ class _Patient:
         for engine in self._readers:
             try:
                 return state_at(engine, version)
+            except CommitLogUnavailable:
+                raise
             except CommitStoreError as error:
                 raise RepairRefused(
                     self.check.target, f"version {version} cannot be read: {_problem(error)}"
@@ -414,6 +417,8 @@ def _snapshots(engine: LogEngine) -> Iterator[LogState]:
         try:
             rows = engine.snapshots(version)
             found = newest_snapshot(event for _, event in decode(rows, engine.target))
+        except CommitLogUnavailable:
+            raise
         except (TailGone, CommitStoreError, KeyError, TypeError, ValueError):
             continue
         if found is not None:
@@ -426,7 +431,7 @@ def _checked(engine: LogEngine, problem: str) -> TableCheck:
     readable, found = newest, None
     try:
         found = state_at(engine, newest)
-    except CommitTableFormat:
+    except (CommitLogUnavailable, CommitTableFormat):
         raise
     except CommitStoreError as error:
         problem = problem or _problem(error)
@@ -453,6 +458,8 @@ def _newest_readable(
         try:
             best, found = middle, state_at(engine, middle)
             low = middle + 1
+        except CommitLogUnavailable:
+            raise
         except CommitStoreError:
             high = middle
     return best, found

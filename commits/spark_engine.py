@@ -34,6 +34,16 @@ __all__ = ["SparkEngine", "is_name"]
 
 _NAME = re.compile(r"(`[^`]+`|\w+)(\.(`[^`]+`|\w+)){0,2}", re.ASCII)
 _CONFLICT = re.compile(r"Concurrent\w*Exception|DELTA_CONCURRENT|MetadataChanged|ProtocolChanged")
+_PY4J = "An error occurred while calling "
+#: What Spark, Delta, Hadoop and Parquet report of missing or invalid files. Everything else is an
+#: outage: a stopped session, a catalog or storage that does not answer, a table that is not there.
+_DAMAGE = re.compile(
+    r"\[DELTA_(VERSIONS_NOT_CONTIGUOUS|TRUNCATED_TRANSACTION_LOG|LOG_FILE_NOT_FOUND\w*"
+    r"|MISSING_PART_FILES|FILE_NOT_FOUND\w*|CHANGE_DATA_FILE_NOT_FOUND|STATE_RECOVER_ERROR"
+    r"|INVALID_LOG_VERSION|MISSING_TRANSACTION_LOG|NO_COMMITS_FOUND)\]"
+    r"|FILE_NOT_EXIST|CANNOT_READ_FILE_FOOTER|is not a Parquet file|Checksum(Exception| error)"
+    r"|\b(FileNotFound|NoSuchFile|JsonParse|JsonEOF|MismatchedInput|ParquetDecoding)Exception"
+)
 _TYPES = {pa.int32(): "INT", pa.int64(): "BIGINT", pa.string(): "STRING", pa.binary(): "BINARY"}
 _PENDING = (
     "ARRAY<STRUCT<offset: BIGINT, key_hash: BIGINT, attempts: INT, due_ms: BIGINT, error: STRING>>"
@@ -58,7 +68,8 @@ class SparkEngine:
 
     Raises:
         UnsupportedTarget: If drivers that commit there at once could overwrite each other.
-        CorruptCommitLog: If it cannot be opened.
+        CorruptCommitLog: If it is damaged.
+        CommitLogUnavailable: If the session, the catalog or the storage does not answer.
     """
 
     def __init__(self, name: str, spark: Any) -> None:
@@ -68,7 +79,9 @@ class SparkEngine:
         try:
             detail = spark.sql(f"DESCRIBE DETAIL {name}").collect()[0]
         except Exception as error:
-            raise CorruptCommitLog(name, f"it cannot be opened ({_told(error)})") from error
+            if _is_damage(error):
+                raise CorruptCommitLog(name, f"it cannot be opened ({_told(error)})") from error
+            raise CommitLogUnavailable(name, "open", _told(error)) from error
         if detail["format"] != "delta":
             raise CommitTableFormat(name, f"a table of format {detail['format']}", "a Delta table")
         self._properties: Mapping[str, str] = dict(detail["properties"])
@@ -105,7 +118,7 @@ class SparkEngine:
         try:
             is_there = spark.catalog.tableExists(name)
         except Exception as error:
-            raise CommitLogUnavailable(name, "create", _told(error)) from error
+            raise CommitLogUnavailable(name, "open", _told(error)) from error
         if not is_there and properties is None:
             raise CommitTableNotFound(name)
         try:
@@ -120,7 +133,7 @@ class SparkEngine:
                     f"PARTITIONED BY (segment) TBLPROPERTIES ({listed})"
                 ).collect()
         except Exception as error:
-            raise CommitLogUnavailable(name, "create", _told(error)) from error
+            raise CommitLogUnavailable(name, "open", _told(error)) from error
         return cls(name, spark)
 
     @property
@@ -153,8 +166,8 @@ class SparkEngine:
         """Looks for newer versions and returns the newest."""
         try:
             self._look(_NEWEST)
-        except Exception as error:
-            raise CorruptCommitLog(self._name, f"it cannot be read ({_told(error)})") from error
+        except TailGone as error:
+            raise CorruptCommitLog(self._name, f"it cannot be read ({error})") from error
         version = max(self._known)
         if version < self._version:
             raise CorruptCommitLog(
@@ -183,10 +196,10 @@ class SparkEngine:
             entries = self._known_entries(after, upto)
             appends = [v for v, entry in entries.items() if v > after and entry.is_append]
             rows = self._inserted(appends) if appends else Tail().rows
-        except (CorruptCommitLog, TailGone):
+        except (CommitLogUnavailable, CorruptCommitLog, TailGone):
             raise
         except Exception as error:
-            raise TailGone(f"versions {after + 1} to {upto}: {_told(error)}") from error
+            raise self._unreadable(error, f"versions {after + 1} to {upto}") from error
         found = set(rows["_commit_version"].to_pylist()) if appends else set()
         if set(appends) - found:
             missed = min(set(appends) - found)
@@ -207,14 +220,11 @@ class SparkEngine:
         try:
             return self._fetched(query)
         except Exception as error:
-            raise TailGone(f"snapshots in version {version}: {_told(error)}") from error
+            raise self._unreadable(error, f"snapshots in version {version}") from error
 
     def compactions(self) -> list[int]:
         """The versions that brought a snapshot, as far as they are known; the newest first."""
-        try:
-            entries = self._entries(-1, self._version)
-        except Exception as error:
-            raise TailGone(f"the history cannot be read: {_told(error)}") from error
+        entries = self._entries(-1, self._version)
         found = [version for version, entry in entries.items() if entry.snapshot_of >= 0]
         return sorted(found, reverse=True)
 
@@ -269,6 +279,12 @@ class SparkEngine:
                 raise AppendConflict(_told(error)) from error
             raise CommitLogUnavailable(self._name, operation, _told(error)) from error
 
+    def _unreadable(self, error: Exception, what: str) -> CommitLogUnavailable | TailGone:
+        """What a failed read means: files are gone, or the storage does not answer."""
+        if _is_damage(error):
+            return TailGone(f"{what}: {_told(error)}")
+        return CommitLogUnavailable(self._name, "read", _told(error))
+
     def _late_rows(self, at: int, closed: int | None) -> bool:
         entries = self._entries(at, self._version)
         late = [v for v, entry in entries.items() if v > at and entry.is_append]
@@ -285,7 +301,10 @@ class SparkEngine:
 
     def _look(self, count: int) -> None:
         """Reads the entries of the newest versions: they take about as long as one."""
-        rows = self._spark.sql(f"DESCRIBE HISTORY {self._name} LIMIT {count}").collect()
+        try:
+            rows = self._spark.sql(f"DESCRIBE HISTORY {self._name} LIMIT {count}").collect()
+        except Exception as error:
+            raise self._unreadable(error, "its history") from error
         self._known = {int(row["version"]): _entry(row) for row in rows}
 
     def _known_entries(self, after: int, upto: int) -> dict[int, Entry]:
@@ -356,7 +375,13 @@ def _sql_type(kind: pa.DataType) -> str:
     return _PENDING if pa.types.is_list(kind) else _TYPES[kind]
 
 
+def _is_damage(error: Exception) -> bool:
+    """Whether files of the table are missing or invalid although the storage answers."""
+    return _DAMAGE.search(str(error)) is not None
+
+
 def _told(error: Exception) -> str:
-    """What Spark said, in one line and without the Java stack."""
-    first = next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)
-    return " ".join(first.split())[:500]
+    """What Spark reported, in one line and without the Java stack."""
+    lines = [line.lstrip(": ") for line in str(error).splitlines() if line.strip()]
+    told = next((line for line in lines if not line.startswith(_PY4J)), type(error).__name__)
+    return " ".join(told.split())[:500]

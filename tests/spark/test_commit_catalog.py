@@ -12,13 +12,16 @@ import pytest
 from click.testing import CliRunner
 
 from commits import (
+    CommitLogUnavailable,
     CommitStore,
     CommitTableFormat,
+    CorruptCommitLog,
     FencedMember,
     OffsetRanges,
     PartitionCommits,
     Pending,
     UnsupportedTarget,
+    check_table,
     move_table,
     repair_table,
 )
@@ -144,6 +147,40 @@ def test_rows_of_a_closed_segment_are_folded_by_the_next_attempt(
     written: list[str] = []
     write(Writer(), "append")
     assert written == [name]
+
+
+def test_an_outage_of_a_catalog_table_is_no_damage(spark: SparkSession, name: str) -> None:
+    """A folder or log that cannot be read is unavailable; a missing entry or file is damage."""
+    store = CommitStore.open(name, spark=spark)
+    epoch = opened(store)
+    store.commit("g", epoch, "m", {P0: [(0, 0)]})
+    folder = folder_of(spark, name)
+    away = folder.with_name(f"{folder.name}-away")
+
+    def commit() -> object:
+        return store.commit("g", epoch, "m", {P0: [(1, 1)]}, commit_id="run-1")
+
+    for of, back in ((folder, away), (folder / "_delta_log", folder / "away")):
+        of.rename(back)
+        of.symlink_to(of)  # every access is an I/O error
+        for call in (commit, lambda: store.state("g"), lambda: check_table(name, spark=spark)):
+            with pytest.raises(CommitLogUnavailable) as caught:
+                call()
+            assert "damaged" not in str(caught.value)
+        of.unlink()
+        back.rename(of)
+    commit()
+    assert store.state("g") == CommitStore.open(name, spark=spark).state("g")
+    assert store.state("g") == {P0: PartitionCommits(2)}
+    oldest = min(folder.glob("segment=0/*.parquet"), key=lambda file: file.stat().st_mtime)
+    lost = [oldest, folder / "_delta_log" / f"{1:020d}.json"]
+    for file in lost:
+        saved = file.read_bytes()
+        file.unlink()
+        with pytest.raises((CorruptCommitLog, CommitLogUnavailable)) as told:
+            CommitStore.open(name, spark=spark).state("g")
+        assert isinstance(told.value, CorruptCommitLog), told.value
+        file.write_bytes(saved)
 
 
 def test_a_table_moves_between_engines_and_loses_nothing(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import socket
 import subprocess
 import sys
@@ -10,23 +11,30 @@ import time
 import urllib.request
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from commits import CommitStore, PartitionCommits, Pending, UnsupportedTarget, check_table
+from commits import (
+    CommitLogUnavailable,
+    CommitStore,
+    PartitionCommits,
+    Pending,
+    UnsupportedTarget,
+    check_table,
+)
 from commits.places import mount_kind, refuse_unsafe_spark
 from tests.commit_suite import check_behaviour
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
 P0, P1 = ("t", 0), ("t", 1)
 
 
 @pytest.fixture(scope="module")
-def options() -> Iterator[dict[str, str]]:
-    """Storage options of a server of its own, with a bucket.
+def bucket() -> Iterator[tuple[subprocess.Popen[bytes], dict[str, str]]]:
+    """A server of its own with a bucket, and the storage options for it.
 
     It is a process, as `deltalake` lets no other thread run while it asks for a table.
     """
@@ -38,16 +46,23 @@ def options() -> Iterator[dict[str, str]]:
             break
     try:
         assert server.poll() is None
-        yield {
+        options = {
             "AWS_ENDPOINT_URL": endpoint,
             "AWS_REGION": "us-east-1",
             "AWS_ACCESS_KEY_ID": "a",
             "AWS_SECRET_ACCESS_KEY": "b",
             "AWS_ALLOW_HTTP": "true",
         }
+        yield server, options
     finally:
         server.kill()
         server.wait()
+
+
+@pytest.fixture
+def options(bucket: tuple[subprocess.Popen[bytes], dict[str, str]]) -> dict[str, str]:
+    """Storage options of a server of its own, with a bucket."""
+    return bucket[1]
 
 
 def _server() -> tuple[subprocess.Popen[bytes], str]:
@@ -95,6 +110,54 @@ def test_a_bucket_keeps_commits_as_a_disk_does(options: dict[str, str]) -> None:
 def test_a_table_in_a_bucket_behaves_as_all_do(options: dict[str, str]) -> None:
     """The suite that tables on paths and in catalogs pass, too."""
     check_behaviour(partial(CommitStore.open, "s3://books/suite", storage_options=options))
+
+
+def test_a_bucket_that_does_not_answer_is_unavailable(
+    bucket: tuple[subprocess.Popen[bytes], dict[str, str]],
+) -> None:
+    """Every call says so, none speaks of damage; the commit is repeated with its id later.
+
+    The server stops before the commit, or between its row and the reading of its answer.
+    """
+    server, options = bucket
+    quick = {"timeout": "500ms", "connect_timeout": "500ms", "max_retries": "0"}
+    target, known = "s3://books/outage", {**options, **quick}
+    with pytest.raises(CommitLogUnavailable, match="open failed"):
+        CommitStore.open("s3://no-such-bucket/commits", storage_options=options)
+    epoch = CommitStore.open(target, storage_options=options).open_epoch(
+        "g", {"m": [P0]}, previous=None
+    )
+    store = CommitStore.open(target, storage_options=known)
+    engine: Any = store._engine
+    append = engine.append
+
+    def stopped_after(*args: Any, **more: Any) -> int:
+        version = append(*args, **more)
+        engine._own = {}  # so that it is read from the table
+        server.send_signal(signal.SIGSTOP)
+        return int(version)
+
+    def commit() -> object:
+        return store.commit("g", epoch, "m", {P0: [(0, 4)]}, commit_id="run-1")
+
+    calls: list[Callable[[], object]] = [
+        commit, lambda: store.state("g"), store.compact,
+        lambda: CommitStore.open(target, storage_options=known),
+        lambda: check_table(target, storage_options=known),
+    ]  # fmt: skip
+    engine.append = stopped_after
+    try:
+        for call in calls:
+            with pytest.raises(CommitLogUnavailable) as caught:
+                call()
+            assert caught.value.retriable
+            assert not {"repair", "damaged"} & set(str(caught.value).split())
+    finally:
+        server.send_signal(signal.SIGCONT)
+    engine.append = append
+    assert CommitStore.open(target, storage_options=options).state("g") == {P0: PartitionCommits(5)}
+    commit()
+    assert store.state("g") == {P0: PartitionCommits(5)}
 
 
 def test_writers_of_a_bucket_lose_nothing(options: dict[str, str]) -> None:

@@ -1,0 +1,182 @@
+"""A commit table whose storage does not answer is unavailable, and never called damaged."""
+
+from __future__ import annotations
+
+import os
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from commits import (
+    CommitLogUnavailable,
+    CommitStore,
+    CorruptCommitLog,
+    PartitionCommits,
+    check_table,
+    repair_table,
+)
+from tests.commit_suite import P0, opened
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+
+@contextmanager
+def unmounted(path: Path) -> Iterator[None]:
+    """A disk that is not mounted: the folder is missing."""
+    away = path.with_name(f"{path.name}-away")
+    path.rename(away)
+    try:
+        yield
+    finally:
+        if path.exists():
+            path.rmdir()
+        away.rename(path)
+
+
+@contextmanager
+def empty(path: Path) -> Iterator[None]:
+    """A disk that is not mounted: its mount point is an empty folder."""
+    with unmounted(path):
+        path.mkdir()
+        yield
+
+
+@contextmanager
+def broken(path: Path) -> Iterator[None]:
+    """Every access is an I/O error: a link to itself."""
+    away = path.with_name(f"{path.name}-away")
+    path.rename(away)
+    path.symlink_to(path)
+    try:
+        yield
+    finally:
+        path.unlink()
+        away.rename(path)
+
+
+def table(path: Path) -> Path:
+    """The whole table."""
+    return path
+
+
+def log(path: Path) -> Path:
+    """Its own log."""
+    return path / "_delta_log"
+
+
+def rows(path: Path) -> Path:
+    """Its data files."""
+    return path / "segment=0"
+
+
+OUTAGES = [(unmounted, table), (empty, table), (broken, table), (broken, log), (broken, rows)]
+
+
+def filled(path: Path) -> CommitStore:
+    """A table with a snapshot and commits after it."""
+    store = CommitStore.open(path)
+    epoch = opened(store)
+    for n in range(4):
+        store.commit("g", epoch, "m", {P0: [(2 * n, 2 * n)]})
+        if n == 1:
+            store.compact()
+    return store
+
+
+@pytest.mark.parametrize(("outage", "of"), OUTAGES)
+def test_an_outage_is_no_damage(
+    tmp_path: Path, outage: Callable[[Path], Any], of: Callable[[Path], Path]
+) -> None:
+    """Every call says that the table is unavailable and can be tried again, none speaks of repair.
+
+    Once the storage answers, the commit is repeated with its id and counts once.
+    """
+    path = tmp_path / "commits"
+    store, stale = filled(path), CommitStore.open(path)
+    epoch = store.current_epoch("g")
+    assert epoch is not None
+    expected = store.state("g")
+    store.commit("g", epoch, "m", {P0: [(9, 9)]})
+
+    def commit() -> object:
+        return store.commit("g", epoch, "m", {P0: [(1, 1)]}, commit_id="run-1")
+
+    calls: list[Callable[[], object]] = [
+        commit, commit, lambda: stale.state("g"), lambda: stale.check("g", epoch, "m"),
+        lambda: CommitStore.open(path, create=False), store.compact, lambda: store.history("g"),
+        lambda: check_table(path), lambda: repair_table(path),
+    ]  # fmt: skip
+    if outage is not broken:  # what is not there cannot be told from what never was
+        calls = calls[:4]
+    with outage(of(path)):
+        for call in calls:
+            with pytest.raises(CommitLogUnavailable) as caught:
+                call()
+            assert caught.value.retriable
+            assert "repair" not in str(caught.value)
+            assert "damaged" not in str(caught.value)
+    assert stale.state("g") == store.state("g")
+    assert commit() == commit()
+    assert expected == {P0: PartitionCommits(1, [(2, 2), (4, 4), (6, 6)])}
+    for one in (store, stale, CommitStore.open(path)):
+        assert one.state("g") == {P0: PartitionCommits(3, [(4, 4), (6, 6), (9, 9)])}
+    assert check_table(path).is_sound
+
+
+@pytest.mark.parametrize("of", [log, rows])
+def test_an_outage_between_the_row_and_the_answer_is_no_damage(
+    tmp_path: Path, of: Callable[[Path], Path]
+) -> None:
+    """The row is written, its answer cannot be read: unavailable; the repeat counts once.
+
+    So it is where a snapshot took the rows away meanwhile and the state is recovered.
+    """
+    path = tmp_path / "commits"
+    store = filled(path)
+    epoch = store.current_epoch("g")
+    assert epoch is not None
+    engine: Any = store._engine
+    append, tail, outage = engine.append, engine.tail, broken(of(path))
+
+    def appended(*args: Any, **more: Any) -> int:
+        version = append(*args, **more)
+        other = CommitStore.open(path)
+        other.commit("g", epoch, "m", {P0: [(3, 3)]})
+        engine._own = {}  # so that it is read from the table
+        outage.__enter__()
+        return int(version)
+
+    engine.append = appended
+    with pytest.raises(CommitLogUnavailable, match="read failed"):
+        store.commit("g", epoch, "m", {P0: [(1, 1)]}, commit_id="run-1")
+    engine.append = append
+    outage.__exit__(None, None, None)
+    assert engine.tail == tail
+    for one in (store, CommitStore.open(path)):
+        one.commit("g", epoch, "m", {P0: [(1, 1)]}, commit_id="run-1")
+        assert one.state("g") == {P0: PartitionCommits(5, [(6, 6)])}
+
+
+def test_an_outage_while_recovering_is_no_damage(tmp_path: Path) -> None:
+    """A file that cannot be read for a moment is tried again; one that is gone is damage."""
+    path = tmp_path / "commits"
+    store = filled(path)
+    expected = store.state("g")
+    newest = max(rows(path).glob("*.parquet"), key=os.path.getmtime)
+    with broken(newest), pytest.raises(CommitLogUnavailable):
+        CommitStore.open(path)
+    with broken(newest), pytest.raises(CommitLogUnavailable):
+        check_table(path)
+    assert CommitStore.open(path).state("g") == expected
+    newest.rename(tmp_path / "gone")
+    with pytest.raises(CorruptCommitLog, match="rows are missing") as caught:
+        CommitStore.open(path)
+    assert not caught.value.retriable
+    assert not check_table(path).is_sound
+    for nonsense in (b"", b"PAR1 nonsense PAR1", b"PAR1" + bytes(30) + b"\x08\0\0\0PAR1"):
+        newest.write_bytes(nonsense)
+        with pytest.raises(CorruptCommitLog, match="rows are missing"):
+            CommitStore.open(path)
