@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 from assignors import KeyRange, Share, coverage
@@ -44,7 +45,7 @@ class Owned:
     max_ranges: int = 1_000_000
     is_deleted: bool = False
 
-    @property
+    @cached_property
     def is_whole(self) -> bool:
         """Whether the ranges are the whole partition."""
         return not coverage(self.ranges).holes

@@ -44,6 +44,8 @@ class Crashes:
             What such slots may start, by partition.
         """
         allowed: dict[int, Parts] = {}
+        if not self._suspects:
+            return allowed
         for slot in slots:
             some = self._suspects[slot].allowed if slot in self._suspects else None
             if some is not None:

@@ -213,10 +213,10 @@ class Dispatcher:
         allowed = self._crashes.confine(shift.partitions, free)
         if self.breaker.state == "trial":
             few = Limits(_TRIAL_OFFSETS, limits.max_pending, limits.max_ranges)
-            plans = (plan_batch(shift.partitions, [slot], now, few) for slot in free)
+            plans = (plan_batch(shift.busy, [slot], now, few) for slot in free)
             plan = next((found for found in plans if found is not None), None)
         else:
-            plan = plan_batch(shift.partitions, free, now, limits)
+            plan = plan_batch(shift.busy, free, now, limits)
         for slot, some in allowed.items():
             if plan is None or slot not in plan.work:
                 # Done, deleted or waiting by now: not among the suspects any more.

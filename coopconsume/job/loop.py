@@ -220,15 +220,17 @@ class Job:
                 self._hand_back(shift, self._hand_over)
             else:
                 self._dispatcher.launch(shift, stopping=self._stopping)
+            shift.settle()
         self._take_events(self._patience())
 
     def _watch_limits(self, shift: Shift) -> None:
-        for partition in shift.partitions:
+        busy = shift.busy
+        for partition in busy:
             partition.stand(time.monotonic())
         now = time.monotonic()
-        for words in self._limits.look(shift.partitions, now):
+        for words in self._limits.look(busy, now):
             log.warning("%s", words)
-        why = self._limits.ask(shift.partitions, shift.saver.held, now)
+        why = self._limits.ask(busy, shift.saver.held, now)
         if why is not None and self._hand_over is None:
             self._membership.rebalance(why)
 
@@ -335,7 +337,8 @@ class Job:
     def _patience(self) -> float:
         now = time.monotonic()
         waits = [_IDLE_WAIT]
-        waits += [due - now for p in self.partitions if (due := p.next_due()) is not None]
+        busy = self._shift.busy if self._shift is not None else []
+        waits += [due - now for p in busy if (due := p.next_due()) is not None]
         waits += [at - now for at in self._dispatcher.barred.values()]
         breaker = self._dispatcher.breaker
         if breaker.state == "open":
@@ -359,7 +362,7 @@ class Job:
         saved = shift.saver.has_all_it_can if self._stopping else shift.saver.has_all
         if self._dispatcher.of(shift) or not saved:
             return False
-        drained = not self._dispatcher.barred and all(p.is_drained for p in shift.partitions)
+        drained = not self._dispatcher.barred and all(p.is_drained for p in shift.busy)
         return self._stopping or (self._work.available_now and drained)
 
     def _stop(self) -> None:

@@ -23,7 +23,7 @@ from coopconsume.errors import CoopConsumeError
 from coopconsume.sinks.base import Outputs, divided_rows
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from commits import CommitResult
     from coopconsume.dead_letters.decisions import Decision
@@ -200,7 +200,7 @@ class Saver:
     @property
     def has_all(self) -> bool:
         """Whether all that came in is committed, and decisions were looked at once."""
-        unsaved = any(p.unsaved or p.unsaved_holes for p in self._partitions.values())
+        unsaved = bool(self._open())
         unlooked = self._decisions_at == -math.inf and (self._work.park or bool(self._parked()))
         waits = self._unsaved.since or unsaved or unlooked or self._holding.primary.has_unpublished
         return not (self.is_busy or waits)
@@ -257,7 +257,7 @@ class Saver:
                 self._run(self._decide, parked)
                 return
             self._decisions_at = time.monotonic()
-        for partition in self._partitions.values():
+        for partition in self._busy():
             found = partition.holes()
             if found:
                 self.amend(partition, found)
@@ -289,11 +289,14 @@ class Saver:
         if well:
             self._holding.primary.write_quietly(force=True)
 
+    def _busy(self) -> list[Partition]:
+        return [p for p in self._partitions.values() if not p.is_quiet]
+
     def _open(self) -> list[Partition]:
-        return [p for p in self._partitions.values() if p.unsaved or p.unsaved_holes]
+        return [p for p in self._busy() if p.unsaved or p.unsaved_holes]
 
     def _parked(self) -> list[tuple[TopicPartition, Waiting]]:
-        return [(tp, waiting) for tp, p in self._partitions.items() for waiting in p.parked]
+        return [((p.topic, p.partition), waiting) for p in self._busy() for waiting in p.parked]
 
     def _run(self, call: Callable[..., None], *args: Any) -> None:
         self.is_busy = True
@@ -362,8 +365,10 @@ class Saver:
 
     def _mirrored(self, stable: Mapping[TopicPartition, int]) -> None:
         for tp, offset in stable.items():
-            self._partitions[tp].saved(OffsetRanges(), offset, OffsetRanges())
-        self._count_ranges()
+            if offset != self._partitions[tp].stable:
+                self._partitions[tp].saved(OffsetRanges(), offset, OffsetRanges())
+        if self._holding.is_shared:
+            self._count_ranges(stable)
         self._mirror_at = time.monotonic()
         self.is_busy = False
 
@@ -372,7 +377,7 @@ class Saver:
         for tp, (offsets, stable) in saved.offsets.items():
             holes = saved.holes.get(tp, OffsetRanges())
             self._partitions[tp].saved(offsets, stable, holes)
-        self._count_ranges()
+        self._count_ranges(saved.offsets)
         self.held = saved.held
         if saved.held:
             # Kept until gaps below are done and it fits.
@@ -381,9 +386,9 @@ class Saver:
         count = sum(len(offsets) for offsets, _ in saved.offsets.values())
         self._meter.saved(count, saved.took, list(self._partitions.values()))
 
-    def _count_ranges(self) -> None:
-        for tp, partition in self._partitions.items():
-            partition.log_ranges = self._holding.owned[tp].range_count
+    def _count_ranges(self, places: Iterable[TopicPartition]) -> None:
+        for tp in places:
+            self._partitions[tp].log_ranges = self._holding.owned[tp].range_count
 
     def _failed(self, error: BaseException) -> None:
         self.is_busy = False

@@ -127,6 +127,16 @@ class Shift:
             partitions.append(partition)
         return partitions
 
+    @property
+    def busy(self) -> list[Partition]:
+        """The partitions that a turn of the loop looks at: those with something left to do."""
+        return [p for p in self.partitions if not p.is_quiet]
+
+    def settle(self) -> None:
+        """Notes which partitions have nothing left to do."""
+        for partition in self.busy:
+            partition.settle()
+
     def _post(self, call: Callable[..., None], *args: Any) -> None:
         """Have a function called in the loop, unless the shift is over by then."""
 
@@ -262,7 +272,7 @@ class Shift:
 
         An offset that all our shares have passed belongs to another member, or is a hole.
         """
-        for partition in self.partitions:
+        for partition in self.busy:
             if self._auditing or partition.whole:
                 continue
             owned = self.holding.owned[partition.topic, partition.partition]

@@ -75,6 +75,8 @@ class Meter:
         self._before: dict[str, int] = {}
         self._ends: dict[tuple[str, int], int] = {}
         self._launched: dict[int, float] = {}
+        #: The states of partitions without anything left to do, as they were last described.
+        self._quiet: dict[tuple[str, int], tuple[tuple[object, ...], dict[str, Any]]] = {}
         self.totals = dict.fromkeys(
             ("handled", "done", "retries", "deadLetters", "failedBatches", "lostSlots"), 0
         )
@@ -166,7 +168,7 @@ class Meter:
             self._last = self._told = now
             new = {name: n - self._before.get(name, 0) for name, n in self.totals.items()}
             self._before = dict(self.totals)
-            told = [describe(partition, now) for partition in partitions]
+            told = [self._described(partition, now) for partition in partitions]
             ends = {(p["topic"], p["partition"]): p["endOffset"] for p in told}
             came = sum(max(0, end - self._ends.get(tp, end)) for tp, end in ends.items())
             self._ends = ends
@@ -193,6 +195,18 @@ class Meter:
             self._phases = {}
             self._recent.append(event)
         self._tell("onQueryProgress", QueryProgressEvent(event))
+
+    def _described(self, partition: Partition, now: float) -> dict[str, Any]:
+        """The state of a partition; of one with nothing left to do the last one, if it holds."""
+        at = partition.topic, partition.partition
+        if not partition.is_quiet:
+            self._quiet.pop(at, None)
+            return describe(partition, now)
+        state = (partition, partition.stable, partition.end, partition.log_ranges)
+        known = self._quiet.get(at)
+        if known is None or known[0] != state:
+            known = self._quiet[at] = state, describe(partition, now)
+        return known[1]
 
     def _tell(self, what: str, event: object) -> None:
         for listener in self._listeners:

@@ -59,7 +59,9 @@ class Partition:
         self.done = committed
         self.unsaved = OffsetRanges()
         self.unsaved_holes = OffsetRanges()
-        self.end = stable
+        self._end = stable
+        #: Whether nothing is left to do, save or wait for; whatever changes that sets it to false.
+        self.is_quiet = False
         self.ordering = ordering
         self.whole = whole
         self.max_ranges = max_ranges
@@ -80,6 +82,24 @@ class Partition:
         self.shares = {slot: Share(slot, ranges, position, gaps) for slot, ranges in shares}
 
     # -- what is known
+
+    @property
+    def end(self) -> int:
+        """The end of the partition's log, as far as it was seen."""
+        return self._end
+
+    @end.setter
+    def end(self, end: int) -> None:
+        if end != self._end:
+            self._end, self.is_quiet = end, False
+
+    def settle(self) -> None:
+        """Notes whether nothing is left to do, so that turns of the loop pass over it."""
+        self.is_quiet = (
+            not (self.unsaved or self.unsaved_holes)
+            and all(share.is_quiet(self.end) for share in self.shares.values())
+            and self.first_open() >= max(self.end, self.position)
+        )
 
     @property
     def position(self) -> int:
@@ -205,6 +225,7 @@ class Partition:
 
     def restore(self, pending: Iterable[tuple[int, int, int, float, str]]) -> None:
         """Take over (offset, key hash, attempts, due, error) of an earlier run from the log."""
+        self.is_quiet = False
         for offset, key_hash, attempts, due, error in pending:
             if offset < self.stable or offset in self.done:
                 continue
@@ -223,6 +244,7 @@ class Partition:
 
     def take_along(self, offsets: OffsetRanges) -> None:
         """These are done, and were not committed yet."""
+        self.is_quiet = False
         offsets = offsets.clip(self.stable, MAX_OFFSET) - self.done
         self.done |= offsets
         self.unsaved |= offsets
@@ -231,6 +253,7 @@ class Partition:
 
     def reported(self, slot: int, report: PartitionReport, now: float) -> None:
         """Take in what a slot reported of its part of a batch."""
+        self.is_quiet = False
         share = self.shares[slot]
         wanted = share.flying
         if wanted is None:
@@ -284,6 +307,7 @@ class Partition:
 
     def replay(self, offset: int, now: float) -> None:
         """A parked record is to be tried again from its first attempt on; harmless if it is not."""
+        self.is_quiet = False
         for waiting in self.parked:
             if waiting.offset == offset:
                 waiting.due, waiting.attempts = now, 0
@@ -291,6 +315,7 @@ class Partition:
 
     def discard(self, offset: int, now: float) -> None:
         """A parked record counts as done in the log: its key flows on; harmless if it is not."""
+        self.is_quiet = False
         for waiting in self.parked:
             if waiting.offset == offset:
                 waiting.due = now  # What is behind it goes on with the slot's next batch.
@@ -300,10 +325,12 @@ class Partition:
 
     def unknown(self, slot: int) -> None:
         """Nobody knows what a slot did of its part: all of it is to be done again."""
+        self.is_quiet = False
         self.shares[slot].give_up()
 
     def saved(self, offsets: OffsetRanges, stable: int, holes: OffsetRanges) -> None:
         """The commit log has taken these, and its stable offset is now ``stable``."""
+        self.is_quiet = False
         self.unsaved -= offsets
         self.unsaved_holes -= holes
         self._advance(stable)
@@ -333,6 +360,7 @@ class Partition:
 
     def amend(self, holes: OffsetRanges) -> None:
         """These offsets are proven holes: they count as done."""
+        self.is_quiet = False
         self.done |= holes
         self.unsaved_holes |= holes
         for share in self.shares.values():
@@ -340,6 +368,7 @@ class Partition:
 
     def log_start(self, offset: int) -> None:
         """The log now begins at ``offset``: forget what lay below."""
+        self.is_quiet = False
         self._advance(offset)
         self.unsaved = self.unsaved.clip(offset, MAX_OFFSET)
         self.unsaved_holes = self.unsaved_holes.clip(offset, MAX_OFFSET)
@@ -348,6 +377,7 @@ class Partition:
 
     def charge(self, offset: int) -> None:
         """An attempt of this record ended without a word, with its worker."""
+        self.is_quiet = False
         self.attempts[offset] = self.attempts.get(offset, 0) + 1
 
     def _advance(self, stable: int) -> None:
@@ -371,6 +401,7 @@ class Partition:
 
     def plan(self, slots: Iterable[int], now: float, limits: Limits) -> dict[int, OffsetRanges]:
         """Offsets wanted by each free slot that has work; marks them as flying."""
+        self.is_quiet = False
         mine = [self.shares[slot] for slot in slots if slot in self.shares]
         shares = [share for share in mine if share.flying is None and not share.is_barred(now)]
         todo = OffsetRanges()

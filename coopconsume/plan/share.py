@@ -74,6 +74,11 @@ class Share:
             and self.flying is None
         )
 
+    def is_quiet(self, end: int) -> bool:
+        """Whether nothing is left to do below an offset, to hear of or to wait for."""
+        is_idle = self.flying is None and not self.barred_until and self.only is None
+        return is_idle and self.position >= end and not self.todo and not self.waiting
+
     def is_settled(self, end: int) -> bool:
         """Whether all below an offset was looked at, and waits for nothing but a decision."""
         return (

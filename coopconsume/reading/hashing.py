@@ -11,22 +11,26 @@ falls on the task that is to be its own.
 
 from __future__ import annotations
 
+import itertools
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from assignors import MAX_KEY_HASH
+from commits import OffsetRanges
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from assignors import KeyRange
-    from commits import OffsetRanges
 
 _U32 = 0xFFFFFFFF
 #: Ranges up to this number are compared one by one; more are looked up in a bit set.
 _COMPARED = 32
+#: Offsets that a bit set spans in passing. Longer ranges are compared, and what lies farther apart
+#: has bit sets of its own.
+_STRETCH = 8_192
 
 
 def key_hash_sql() -> str:
@@ -95,13 +99,43 @@ def slot_sql(deal_hash: str, ranges: Sequence[tuple[KeyRange, int | None]]) -> s
 
 
 def in_ranges_sql(ranges: OffsetRanges) -> str:
-    """Whether the column ``offset`` is in the set."""
-    pairs = ranges.pairs()
-    if len(pairs) <= _COMPARED:
-        each = [f"`offset` BETWEEN {first}L AND {last}L" for first, last in pairs]
-        return f"({' OR '.join(each) or 'false'})"
-    # Too many to compare: a literal bit set of 64-bit words, folded once by Spark.
-    base, last = pairs[0][0], pairs[-1][1]
+    """Whether the column ``offset`` is in the set.
+
+    The size of the text grows with the number of ranges, not with their length or distance: each
+    stretch of near ranges has a bit set of its own, and a search over the stretches finds it.
+    """
+    if ranges.range_count <= _COMPARED:
+        return _compared_sql(ranges.pairs())
+    firsts, lasts = ranges.bounds()
+    is_wide = lasts - firsts >= _STRETCH
+    starts = np.flatnonzero((firsts[1:] - lasts[:-1] > _STRETCH) | is_wide[1:] | is_wide[:-1]) + 1
+    bounds = [0, *starts.tolist(), len(firsts)]
+    stretches = [
+        OffsetRanges.from_bounds(firsts[start:end], lasts[start:end])
+        for start, end in itertools.pairwise(bounds)
+    ]
+
+    def search(low: int, high: int) -> str:
+        if low == high:
+            stretch = stretches[low]
+            few = stretch.range_count <= _COMPARED
+            return _compared_sql(stretch.pairs()) if few else _bit_set_sql(stretch)
+        middle = (low + high) // 2
+        below, above = search(low, middle), search(middle + 1, high)
+        return f"CASE WHEN `offset` <= {stretches[middle].last}L THEN {below} ELSE {above} END"
+
+    return search(0, len(stretches) - 1)
+
+
+def _compared_sql(pairs: Sequence[tuple[int, int]]) -> str:
+    each = [f"`offset` BETWEEN {first}L AND {last}L" for first, last in pairs]
+    return f"({' OR '.join(each) or 'false'})"
+
+
+def _bit_set_sql(ranges: OffsetRanges) -> str:
+    """A literal bit set of 64-bit words, which Spark folds once."""
+    base, last = ranges.first, ranges.last
+    assert base is not None
     offsets = ranges.offsets() - base
     bits = np.zeros((int(offsets[-1]) // 64 + 1) * 64, np.uint8)
     bits[offsets] = 1

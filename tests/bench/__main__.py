@@ -18,6 +18,7 @@ from tests.bench.fenced import fenced
 from tests.bench.figures import WARM_UPS
 from tests.bench.ground import prepared, surroundings
 from tests.bench.group import group
+from tests.bench.growth import growth
 from tests.bench.owners import owners
 from tests.bench.processing import processing
 from tests.bench.sleep import sleep
@@ -39,6 +40,7 @@ _BENCHMARKS: dict[str, Callable[[Ground, Callable[[str], None]], list[Report]]] 
     "assignors": assignors,
     "group": group,
     "store": store,
+    "growth": growth,
     "fenced": fenced,
     "owners": owners,
     "slots": slots,

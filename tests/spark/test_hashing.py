@@ -75,10 +75,23 @@ def test_a_hash_finds_its_range(spark):
         assert found[edge] == (None if at == 3 else at)
 
 
-@pytest.mark.parametrize("pairs", [[], [(5, 5)], [(3, 9), (20, 40)], None])
+FAR = [
+    *((n * 10**9, n * 10**9 + 4) for n in range(30)),
+    *((10**12 + 3 * n, 10**12 + 3 * n) for n in range(100)),
+    (10**12 + 10**5, 10**12 + 10**9),  # longer than a bit set may be
+    *((10**12 + 10**9 + 3 * n, 10**12 + 10**9 + 3 * n) for n in range(1, 50)),
+    (2**63 - 9, 2**63 - 1),
+]
+
+
+@pytest.mark.parametrize("pairs", [[], [(5, 5)], [(3, 9), (20, 40)], None, FAR])
 def test_membership_of_offsets(spark, strict_words, pairs):
-    """Few ranges are compared, many looked up in a bit set; both are exact."""
-    if pairs is None:
+    """Few ranges are compared, many looked up in bit sets near each other; all are exact."""
+    if pairs is FAR:
+        wanted = OffsetRanges(pairs)
+        ends = [end for pair in pairs for end in pair]
+        around = sorted({o for end in ends for o in range(max(0, end - 2), min(end + 3, 2**63))})
+    elif pairs is None:
         dice = random.Random(3)
         wanted = OffsetRanges.from_offsets([2**60 + dice.randrange(3_000) for _ in range(900)])
         assert wanted.range_count > 100

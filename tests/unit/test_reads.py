@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import tracemalloc
 from unittest import mock
 
 import pytest
@@ -12,6 +13,7 @@ from hypothesis import strategies as st
 from assignors import KeyRange
 from commits import OffsetRanges
 from coopconsume.plan import Limits, Partition, covering, plan_batch, reach_of
+from coopconsume.reading.hashing import in_ranges_sql
 from coopconsume.reading.source import Span, is_short
 from coopconsume.task.report import Failure, PartitionReport
 
@@ -192,3 +194,20 @@ def test_what_waits_behind_a_deleted_record_is_not_lost():
     plan = plan_batch([partition], [0], 1.0, LIMITS)
     assert plan is not None
     assert plan.wanted[0] == OffsetRanges([(70, 70)])
+
+
+@pytest.mark.parametrize("length", [1, 5, 100_000_000])
+@pytest.mark.parametrize("distance", [10, 10_000, 400_000_000])
+def test_the_filter_of_a_read_is_as_large_as_its_ranges_are_many(
+    length: int, distance: int
+) -> None:
+    """Neither its text nor the memory to write it depends on how long or distant the ranges are."""
+    count = 100
+    ranges = OffsetRanges([(n * (length + distance), n * (length + distance) + length - 1)
+                           for n in range(count)])  # fmt: skip
+    tracemalloc.start()
+    text = in_ranges_sql(ranges)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert len(text) < 200 * count
+    assert peak < 10_000_000

@@ -1,0 +1,85 @@
+"""A job's loop with nothing to do, without Spark and Kafka: what a turn costs by itself."""
+
+from __future__ import annotations
+
+import itertools
+from contextlib import contextmanager
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+from unittest import mock
+
+from assignors import KeyRange
+from commits import Epoch, OffsetRanges
+from coopconsume import Options, RetryPolicy
+from coopconsume.group.holding import Holding
+from coopconsume.group.owned import Owned
+from coopconsume.job.batch import Work
+from coopconsume.job.loop import Job
+from coopconsume.job.shift import Shift
+from coopconsume.monitoring.progress import Meter
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+_SLOTS = 2
+
+
+def idle_job(partitions: int) -> Job:
+    """A job that owns partitions of which everything is done and committed."""
+    options = Options.parse(
+        {
+            "kafka.bootstrap.servers": "localhost:1",
+            "kafka.group.id": "g",
+            "subscribe": "t",
+            "commitTable": "unused",
+        }
+    )
+    work = Work(
+        handler=print, concurrency=1, ordering="key", policy=RetryPolicy(), dead_letters=None,
+        park=False, outputs=None, interval=0.0, available_now=False,
+    )  # fmt: skip
+    meter = Meter({"id": "q", "runId": "r", "name": None, "groupId": "g"}, _SLOTS)
+    holding: Any = Holding.__new__(Holding)
+    ends = {("t", number): 10 for number in range(partitions)}
+    holding.options = options
+    holding.owned = {tp: Owned(*tp, (KeyRange(),), 10, OffsetRanges()) for tp in ends}
+    holding.cluster = SimpleNamespace(ends=lambda _: dict(ends))
+    holding.logs = SimpleNamespace(
+        is_cut=lambda _: False, check_topics=lambda: None, check_starts=lambda _: {}
+    )
+    holding.primary = SimpleNamespace(
+        publish_by=lambda _: None, has_unpublished=False, publishes=False,
+        write_quietly=lambda **_: None, stop_publishing=lambda: None,
+    )  # fmt: skip
+    holding.topic_ids, holding.epoch, holding._waits = {"t": "id"}, Epoch(1, "n"), []
+    holding.check = holding.stop_repeating = lambda: None
+    membership: Any = SimpleNamespace(options=options)
+    with mock.patch("coopconsume.job.dispatch.open_mailbox"):
+        job = Job(mock.sentinel.spark, membership, work, _SLOTS, meter)
+    job._shift = Shift(
+        mock.sentinel.spark, holding, work, _SLOTS, meter, map(str, itertools.count()), {},
+        job._post,
+    )  # fmt: skip
+    return job
+
+
+@contextmanager
+def idle_turn(partitions: int) -> Iterator[Callable[[], None]]:
+    """A turn of the loop without its wait; the first one, in which all is looked at, is over."""
+    job = idle_job(partitions)
+    shift = job._shift
+    assert shift is not None
+    holding: Any = shift.holding
+    holding.refresh = dict
+
+    def turn() -> None:
+        assert not job._finished()
+        with mock.patch.object(job, "_take_events"):
+            job._turn()
+
+    turn()
+    try:
+        yield turn
+    finally:
+        shift.end()
+        job._dispatcher.close()

@@ -1,0 +1,94 @@
+"""A turn of a job's loop costs by what changed: partitions with nothing to do are passed over."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections import Counter
+from typing import TYPE_CHECKING, Any
+from unittest import mock
+
+from commits import OffsetRanges
+from coopconsume.monitoring.progress import describe
+from tests.bench.idle import idle_job
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from coopconsume.job.loop import Job
+
+PARTITIONS = 300
+
+
+def visits(job: Job) -> Counter[Any]:
+    """How often a turn, without its wait, calls a method of each partition or share."""
+    found: Counter[Any] = Counter()
+
+    def note(frame: Any, event: str, _: object) -> None:
+        if event == "call" and "/coopconsume/plan/" in frame.f_code.co_filename:
+            own = frame.f_locals.get("self")
+            found[getattr(own, "partition", None)] += 1
+
+    with mock.patch.object(job, "_take_events"):
+        sys.setprofile(note)
+        try:
+            job._finished()
+            job._turn()
+        finally:
+            sys.setprofile(None)
+    return found
+
+
+def settled(partitions: int) -> Job:
+    """A job with nothing to do after its first turn; ends are not looked at by itself."""
+    job = idle_job(partitions)
+    shift = job._shift
+    assert shift is not None
+    visits(job)
+    shift._ends_at = shift._starts_at = time.monotonic() + 1e6
+    return job
+
+
+def test_a_turn_visits_no_partition_without_work() -> None:
+    """Nothing is asked of any partition; the same few calls are made for 3 as for 300."""
+    few, many = settled(3), settled(PARTITIONS)
+    found = visits(many)
+    assert set(found) <= {None}
+    assert found.total() == visits(few).total()
+
+
+def test_a_turn_visits_a_partition_that_changed() -> None:
+    """A new end wakes its partition alone, and what is done and saved lets it rest again."""
+    job = settled(PARTITIONS)
+    shift = job._shift
+    assert shift is not None
+    changed = shift.partitions[7]
+    wakes: list[Callable[[], object]] = [
+        lambda: setattr(changed, "end", 11),
+        lambda: changed.take_along(OffsetRanges([(10, 10)])),
+        lambda: changed.saved(OffsetRanges([(10, 10)]), 11, OffsetRanges()),
+    ]
+    shift.saver.is_busy = True  # no commit is written here
+    with mock.patch.object(job._dispatcher, "launch"):
+        for wake in wakes:
+            wake()
+            assert {7} <= set(visits(job)) <= {7, None}
+    changed.shares[0].position = changed.shares[1].position = 11
+    shift.settle()
+    assert set(visits(job)) <= {None}
+
+
+def test_progress_describes_a_partition_without_work_once() -> None:
+    """Its description is taken from the last event; a change is described again."""
+    job = settled(20)
+    shift = job._shift
+    assert shift is not None
+    with mock.patch("coopconsume.monitoring.progress.describe", wraps=describe) as described:
+        for count in (20, 0, 1):
+            described.reset_mock()
+            if count == 1:
+                shift.partitions[3].end = 12
+            job._meter._make_event(shift.partitions)
+            assert described.call_count == count
+    ends = [partition["endOffset"] for partition in job._meter.recent[-1]["partitions"]]
+    assert ends == [12 if number == 3 else 10 for number in range(20)]
