@@ -79,9 +79,7 @@ class SparkEngine:
         try:
             detail = spark.sql(f"DESCRIBE DETAIL {name}").collect()[0]
         except Exception as error:
-            if _is_damage(error):
-                raise CorruptCommitLog(name, f"it cannot be opened ({_told(error)})") from error
-            raise CommitLogUnavailable(name, "open", _told(error)) from error
+            raise _not_opened(name, error) from error
         if detail["format"] != "delta":
             raise CommitTableFormat(name, f"a table of format {detail['format']}", "a Delta table")
         self._properties: Mapping[str, str] = dict(detail["properties"])
@@ -118,7 +116,7 @@ class SparkEngine:
         try:
             is_there = spark.catalog.tableExists(name)
         except Exception as error:
-            raise CommitLogUnavailable(name, "open", _told(error)) from error
+            raise _not_opened(name, error) from error
         if not is_there and properties is None:
             raise CommitTableNotFound(name)
         try:
@@ -133,7 +131,7 @@ class SparkEngine:
                     f"PARTITIONED BY (segment) TBLPROPERTIES ({listed})"
                 ).collect()
         except Exception as error:
-            raise CommitLogUnavailable(name, "open", _told(error)) from error
+            raise _not_opened(name, error) from error
         return cls(name, spark)
 
     @property
@@ -373,6 +371,12 @@ def _sql_type(kind: pa.DataType) -> str:
     if pa.types.is_timestamp(kind):
         return "TIMESTAMP"
     return _PENDING if pa.types.is_list(kind) else _TYPES[kind]
+
+
+def _not_opened(name: str, error: Exception) -> CommitLogUnavailable | CorruptCommitLog:
+    if _is_damage(error):
+        return CorruptCommitLog(name, f"it cannot be opened ({_told(error)})")
+    return CommitLogUnavailable(name, "open", _told(error))
 
 
 def _is_damage(error: Exception) -> bool:
