@@ -45,7 +45,10 @@ def idle_job(partitions: int) -> Job:
     holding.owned = {tp: Owned(*tp, (KeyRange(),), 10, OffsetRanges()) for tp in ends}
     holding.cluster = SimpleNamespace(ends=lambda _: dict(ends))
     holding.logs = SimpleNamespace(
-        is_cut=lambda _: False, check_topics=lambda: None, check_starts=lambda _: {}
+        is_cut=lambda *_: False,
+        check_topics=lambda *_: [],
+        check_starts=lambda *_: {},
+        present=ends,
     )
     holding.primary = SimpleNamespace(
         publish_by=lambda _: None, has_unpublished=False, publishes=False,
