@@ -11,7 +11,6 @@ from coopconsume.group.membership import Membership
 from coopconsume.options import Options
 from coopconsume.overview import overview_of
 from coopconsume.overview.drawing import assignment_html, group_html, in_time
-from coopconsume.polling.places import offsets_of
 from coopconsume.polling.poller import Poller
 from coopconsume.query import CooperativeForeach, CooperativeQuery
 from coopconsume.standing import committed_frame, gaps_frame, lag_frame
@@ -206,27 +205,41 @@ class CooperativeConsumer(Closing):
         return self._poller.poll(self._alone("poll"), timeout)
 
     def commit(
-        self, done: DataFrame | Mapping[TopicPartition, OffsetRanges | Iterable[tuple[int, int]]]
+        self,
+        done: DataFrame
+        | Mapping[TopicPartition, OffsetRanges | Iterable[tuple[int, int]] | int]
+        | None = None,
     ) -> dict[TopicPartition, CommitResult]:
-        """Commit polled records one by one; in any order, repeated ones are harmless.
+        """Commits polled records one by one; in any order, repeated ones are harmless.
+
+        Only records that a frame of this consumer contained, since its last assignment, can be
+        committed: not those of other members, and not those that were left out because their key
+        waits. The call is done for all partitions or for none.
 
         Args:
-            done: A frame with the columns topic, partition and offset, or ranges (first, last) of
-                offsets by partition.
+            done: Which records are done:
+
+                - a frame with the columns topic, partition and offset: its rows;
+                - a mapping from partitions to ranges (first, last) of offsets, both included:
+                  exactly these; each must have been handed out;
+                - a mapping from partitions to one offset, as in Kafka: all records below it that
+                  were handed out and not given back. It is one past the last record that is done;
+                  kafka-python's ``OffsetAndMetadata`` is taken, too;
+                - nothing: all records that were handed out and not given back.
 
         Returns:
-            For each partition what the commit log answered.
+            The answer of the commit log for each partition of which something was named.
 
         Raises:
             NotPolled: An offset was not handed out by `poll`; nothing is committed.
+            ValueError: The frame lacks a column, or an offset or a range is wrong.
             commits.FencedMember: Another member holds the group; nothing counts.
             commits.MaxIndividualCommitsReached: Partitions have too many ranges; its ``results``
-                tell which, and what the other ones have committed.
+                say which, and what the other ones have committed.
         """
         from kafka import TopicPartition
 
-        membership = self._alone("commit")
-        results = self._poller.commit(membership, offsets_of(done))
+        results = self._poller.commit(self._alone("commit"), done)
         return {TopicPartition(*tp): result for tp, result in results.items()}
 
     def retry(
@@ -239,7 +252,7 @@ class CooperativeConsumer(Closing):
         all behind it, or their order is lost.
 
         Args:
-            frame: The records; it needs topic, partition, offset, and key_hash or key.
+            frame: The records; it needs the columns topic, partition and offset.
             delay: Seconds, or text such as ``"1 minute"``.
             reason: Why, for people: text, or a column of the frame.
 
@@ -259,7 +272,7 @@ class CooperativeConsumer(Closing):
         The letters are the records as they are in Kafka, read anew, headers included.
 
         Args:
-            frame: The records; it needs topic, partition, offset; to park them key_hash or key.
+            frame: The records; it needs the columns topic, partition and offset.
             reason: Why: text, or a column of the frame.
             on_dead: ``continue``: they are committed. ``park``: their keys wait until
                 ``coopconsume dead-letters`` replays or discards them.

@@ -43,7 +43,7 @@ class SessionUnusable(ReasonError):
 
 
 class NotPolled(OffsetsError, ValueError):
-    """A commit names offsets that this consumer has not handed out.
+    """An answer names offsets that this consumer has not handed out, or that were answered for.
 
     Attributes:
         topic: The topic.
@@ -54,8 +54,9 @@ class NotPolled(OffsetsError, ValueError):
 
     def __str__(self) -> str:
         return (
-            f"{self._offsets} were not polled by this consumer: commit only what poll() returned "
-            "since the last assignment"
+            f"{self._offsets} were not polled by this consumer, or are answered for: commit, retry "
+            "and reject only rows that poll() returned since the last assignment; "
+            "commit({partition: offset}) names all of them below an offset"
         )
 
 

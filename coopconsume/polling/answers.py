@@ -1,4 +1,4 @@
-"""What a user of frames says of polled records that are not done: `retry` and `reject`."""
+"""What users answer for polled records that are not done: `retry` and `reject`."""
 
 from __future__ import annotations
 
@@ -13,28 +13,29 @@ from coopconsume.dead_letters.decisions import apply_decisions
 from coopconsume.errors import InvalidOption, NotPolled
 from coopconsume.job.saving import due_ms
 from coopconsume.options import parse_seconds
-from coopconsume.plan import covering, reach_of
-from coopconsume.reading.source import Span, read_spans
 from coopconsume.record import MAX_WAIT, usable_seconds
 from coopconsume.task.answers import clean
 from coopconsume.task.report import DeadLetter
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
-    from pyspark.sql import Column, DataFrame, SparkSession
+    from pyspark.sql import Column, DataFrame
 
+    from commits.offsets import Int64s
     from coopconsume.group.holding import Holding
     from coopconsume.group.owned import TopicPartition
-    from coopconsume.options import Options
-    from coopconsume.polling.places import Handout
+    from coopconsume.polling.handout import Handout
     from coopconsume.sinks import DeadLetterSink
 
-    Told = dict[TopicPartition, dict[int, str]]
+    #: By partition and offset the reason that was given.
+    Reasons = dict[TopicPartition, dict[int, str]]
+    #: By partition and offset the hash that the record is dealt by.
+    Hashes = Mapping[TopicPartition, Mapping[int, int]]
 
 
 def delay_of(delay: float | str) -> float:
-    """Seconds to wait, from a number or a text.
+    """Returns seconds to wait, from a number or a text.
 
     Raises:
         InvalidOption: It is neither, or not from 0 to 365 days.
@@ -48,8 +49,8 @@ def delay_of(delay: float | str) -> float:
     return seconds
 
 
-def told_of(frame: DataFrame, reason: str | Column) -> Told:
-    """The records that a frame names, by partition, each with its reason.
+def reasons_of(frame: DataFrame, reason: str | Column, call: str) -> Reasons:
+    """Returns the records that a frame names, each with its reason.
 
     Raises:
         ValueError: The frame lacks a column.
@@ -59,78 +60,89 @@ def told_of(frame: DataFrame, reason: str | Column) -> Told:
     names = ("topic", "partition", "offset")
     missing = [name for name in names if name not in frame.columns]
     if missing:
-        raise ValueError(f"the column {missing[0]!r} is needed; the frame has {frame.columns}")
+        raise ValueError(f"{call} needs the column {missing[0]!r}; the frame has {frame.columns}")
     why = F.lit(clean(reason)) if isinstance(reason, str) else reason
     rows = frame.select(*names, why.cast("string").alias("reason")).toArrow().to_pydict()
-    told: Told = {}
+    reasons: Reasons = {}
     for topic, partition, offset, text in zip(*rows.values(), strict=True):
-        told.setdefault((topic, partition), {})[offset] = clean(text or "")
-    return told
+        reasons.setdefault((topic, partition), {})[offset] = clean(text or "")
+    return reasons
 
 
-def check_polled(handout: Handout, holding: Holding | None, told: Told) -> None:
-    """Refuse records that were not handed out, or are done.
+def hashes_of(
+    reasons: Reasons, dealt: Mapping[TopicPartition, tuple[Int64s, Int64s]]
+) -> dict[TopicPartition, dict[int, int]]:
+    """Returns the hashes that records are dealt by, as they are in Kafka.
+
+    Args:
+        reasons: The records.
+        dealt: By partition the offsets and the hashes of the records that were read.
 
     Raises:
-        NotPolled: There is one.
+        NotPolled: At an offset there is no record of ours.
     """
-    for tp, records in told.items():
-        place = handout.places.get(tp) if holding else None
-        named = OffsetRanges.from_offsets(list(records))
-        strange = named - place.polled if place else named
-        if strange:
-            first, last = next(iter(strange))
-            raise NotPolled(*tp, first, last)
+    hashes = {
+        tp: dict(zip(offsets.tolist(), found.tolist(), strict=True))
+        for tp, (offsets, found) in dealt.items()
+    }
+    for tp, records in reasons.items():
+        check_found(tp, records, hashes.get(tp, {}))
+    return hashes
 
 
-def originals(
-    spark: SparkSession, options: Options, told: Mapping[TopicPartition, Iterable[int]], slices: int
-) -> Iterator[Any]:
-    """The records at some offsets as Kafka has them now, headers included."""
-    from pyspark.sql import functions as F  # noqa: N812
+def check_found(tp: TopicPartition, named: Iterable[int], found: Iterable[int]) -> None:
+    """Makes sure that all named records of a partition were found in Kafka.
 
-    spans, wanted = [], {}
-    for tp, offsets in told.items():
-        wanted[tp] = set(offsets)
-        asked = OffsetRanges.from_offsets(list(wanted[tp]))
-        reads = covering(asked, reach_of(asked))
-        spans += [Span(*tp, first, last) for first, last in reads]
-    frame = read_spans(spark, options, spans, slices, headers=True)
-    rows = frame.withColumn("millis", F.unix_millis("timestamp")).drop("timestamp")
-    for row in rows.toLocalIterator():
-        if row["offset"] in wanted[row["topic"], row["partition"]]:
-            yield row
+    Raises:
+        NotPolled: One was not.
+    """
+    absent = set(named).difference(found)
+    if absent:
+        raise NotPolled(*tp, min(absent), min(absent))
 
 
-def letters_of(rows: Iterable[Any], handout: Handout, told: Told) -> list[DeadLetter]:
-    """Dead letters of records, in the order of their partitions."""
+def letters_of(
+    rows: Iterable[Any], reasons: Reasons, attempt: Callable[[TopicPartition, int], int]
+) -> list[DeadLetter]:
+    """Returns dead letters of records, in the order of their partitions.
+
+    Args:
+        rows: The records as they are in Kafka.
+        reasons: The records that were named.
+        attempt: The number of the attempt that was made at a record.
+
+    Raises:
+        NotPolled: A record that was named is not among the rows.
+    """
     letters = [
         DeadLetter(
             row["topic"], row["partition"], row["offset"], _bytes(row["key"]),
             _bytes(row["value"]), row["millis"],
             tuple((h["key"], _bytes(h["value"])) for h in row["headers"] or ()),
-            handout.places[row["topic"], row["partition"]].held.attempt(row["offset"]),
-            told[row["topic"], row["partition"]][row["offset"]], "",
+            attempt((row["topic"], row["partition"]), row["offset"]),
+            reasons[row["topic"], row["partition"]][row["offset"]], "",
         )
         for row in rows
     ]  # fmt: skip
+    for tp, records in reasons.items():
+        check_found(tp, records, {x.offset for x in letters if (x.topic, x.partition) == tp})
     return sorted(letters, key=lambda x: (x.topic, x.partition, x.offset))
 
 
 def hold(
     handout: Handout,
     holding: Holding,
-    told: Told,
-    hashes: Mapping[TopicPartition, Mapping[int, int]],
+    reasons: Reasons,
+    hashes: Hashes,
     delay: float,
     commit_id: str,
 ) -> None:
-    """Write that records are to come again after so many seconds, and hold their keys back.
+    """Writes that records come again after some seconds, and holds their keys back.
 
     Args:
-        handout: What was handed out; its lock is held.
-        holding: What is owned.
-        told: The records.
+        handout: What was handed out.
+        holding: What is held.
+        reasons: The records.
         hashes: The hash that each record is dealt by.
         delay: Seconds; infinity parks them.
         commit_id: Of this commit.
@@ -141,49 +153,30 @@ def hold(
     due = time.monotonic() + delay
     pending = {
         tp: [
-            Pending(offset, hashes[tp][offset], handout.places[tp].held.attempt(offset),
+            Pending(offset, hashes[tp][offset], handout.attempt(holding, tp, offset),
                     due_ms(delay), text)
             for offset, text in records.items()
         ]
-        for tp, records in told.items()
+        for tp, records in reasons.items()
     }  # fmt: skip
     holding.commit({}, pending=pending, commit_id=commit_id)
-    for tp, records in told.items():
-        place = handout.places[tp]
-        for offset, text in records.items():
-            place.held.hold(offset, hashes[tp][offset], due, text)
-        place.polled -= OffsetRanges.from_offsets(list(records))
-
-
-def hashes_of(frame: DataFrame, told: Told) -> dict[TopicPartition, dict[int, int]]:
-    """The hash that each record is dealt by: its key's, or without a key its offset's.
-
-    Raises:
-        ValueError: The frame has neither ``key_hash`` nor ``key``.
-    """
-    column = next((name for name in ("key_hash", "key") if name in frame.columns), None)
-    if column is None:
-        raise ValueError(f"retry needs the column key_hash or key; the frame has {frame.columns}")
-    names = ("topic", "partition", "offset", column)
-    found: dict[TopicPartition, dict[int, int]] = {tp: {} for tp in told}
-    rows = frame.select(*names).toArrow().to_pydict()
-    for topic, partition, offset, key in zip(*rows.values(), strict=True):
-        hashed = key_hash(key) if column == "key" else key
-        dealt = offset_hash(offset) if hashed is None else hashed
-        found[topic, partition][offset] = dealt
-    return found
+    handout.hold(holding, reasons, hashes, due)
 
 
 def take_decisions(handout: Handout, holding: Holding, commit_ids: Iterator[str]) -> None:
-    """Take what an operator decided on parked records; the handout's lock is held."""
-    parked = [(tp, r) for tp, place in handout.places.items() for r in place.held.parked]
+    """Takes what an operator decided on parked records."""
+    parked = [
+        (tp, record)
+        for tp, place in handout.places_of(holding).items()
+        for record in place.held.parked
+    ]
     now = time.monotonic()
     for decision in apply_decisions(holding, parked, commit_ids):
-        place = handout.places[decision.topic, decision.partition]
+        tp, offset = (decision.topic, decision.partition), decision.offset
         if decision.action == "replay":
-            place.held.replay(decision.offset, now)
+            handout.replay(holding, tp, offset, now)
         else:
-            place.settle(OffsetRanges([(decision.offset, decision.offset)]))
+            handout.settle(holding, {tp: OffsetRanges([(offset, offset)])})
 
 
 def reject(
@@ -191,17 +184,18 @@ def reject(
     holding: Holding,
     sink: DeadLetterSink,
     letters: Sequence[DeadLetter],
-    hashes: Mapping[TopicPartition, Mapping[int, int]] | None,
+    *,
+    park: bool,
     commit_id: str,
 ) -> None:
-    """Write dead letters, then the commit that they stand or fall with.
+    """Writes dead letters, then the commit that they stand or fall with.
 
     Args:
-        handout: What was handed out; its lock is held.
-        holding: What is owned.
+        handout: What was handed out.
+        holding: What is held.
         sink: Where dead letters go.
         letters: The letters.
-        hashes: To park the records, the hash that each is dealt by; None: they are done.
+        park: Whether the records wait for a decision; if not, they are done.
         commit_id: Of this commit.
 
     Raises:
@@ -209,16 +203,20 @@ def reject(
         commits.FencedMember: Another member holds the group.
     """
     sink.append(letters, holding.topic_ids, commit_id)
-    told: Told = {}
+    reasons: Reasons = {}
+    hashes: dict[TopicPartition, dict[int, int]] = {}
     for letter in letters:
-        told.setdefault((letter.topic, letter.partition), {})[letter.offset] = letter.reason
-    if hashes is not None:
-        hold(handout, holding, told, hashes, math.inf, commit_id)
+        tp = letter.topic, letter.partition
+        reasons.setdefault(tp, {})[letter.offset] = letter.reason
+        hashed = key_hash(letter.key)
+        dealt = offset_hash(letter.offset) if hashed is None else hashed
+        hashes.setdefault(tp, {})[letter.offset] = dealt
+    if park:
+        hold(handout, holding, reasons, hashes, math.inf, commit_id)
         return
-    done = {tp: OffsetRanges.from_offsets(list(records)) for tp, records in told.items()}
+    done = {tp: OffsetRanges.from_offsets(list(records)) for tp, records in reasons.items()}
     holding.commit(done, commit_id=commit_id)
-    for tp, offsets in done.items():
-        handout.settle(tp, offsets)
+    handout.settle(holding, done)
 
 
 def _bytes(value: Any) -> bytes | None:

@@ -39,6 +39,14 @@ class Held:
     def __len__(self) -> int:
         return len(self._records)
 
+    def copy(self) -> Held:
+        """Returns the same records and keys; a change of one does not show in the other."""
+        new = Held()
+        new._records = dict(self._records)
+        new._passed = dict(self._passed)
+        new._attempts = dict(self._attempts)
+        return new
+
     @property
     def keys(self) -> frozenset[int]:
         """Hashes of the keys that wait."""
@@ -69,12 +77,19 @@ class Held:
         for key_hash in self._passed:
             self._passed[key_hash] |= taken
 
-    def release(self, now: float) -> dict[int, OffsetRanges]:
-        """Keys of which all is due, with the offsets to look for them at; they wait no more."""
+    def release(self, now: float, end: int) -> dict[int, OffsetRanges]:
+        """Ends the wait of keys of which all is due; returns the offsets to look for them at.
+
+        Args:
+            now: The time, on the monotonic clock.
+            end: All undone offsets below it were handed out or passed over. A key with a record
+                from there on still waits: lower records of it may come first.
+        """
         due: dict[int, float] = {}
         for record in self._records.values():
             # A key goes on in order: the record that is due last decides.
-            due[record.key_hash] = max(due.get(record.key_hash, 0.0), record.due)
+            at = record.due if record.offset < end else math.inf
+            due[record.key_hash] = max(due.get(record.key_hash, 0.0), at)
         free = sorted(key_hash for key_hash, at in due.items() if at <= now)[:KEYS_AT_ONCE]
         released = {}
         for key_hash in free:
@@ -83,6 +98,10 @@ class Held:
             for offset in own:
                 del self._records[offset]
         return released
+
+    def has_from(self, offset: int) -> bool:
+        """Whether a record from an offset on is held."""
+        return any(held >= offset for held in self._records)
 
     def replay(self, offset: int, now: float) -> None:
         """A parked record is to come again, as if for the first time; harmless if it is not."""

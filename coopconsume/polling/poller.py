@@ -1,30 +1,31 @@
-"""What polling does with what a consumer holds: hand it out, and settle what is said of it."""
+"""Implements ``poll``, ``commit``, ``retry`` and ``reject`` of a consumer."""
 
 from __future__ import annotations
 
 import itertools
 import logging
 import math
+import threading
 import time
 import uuid
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from commits import CommitLogUnavailable, FencedMember, MaxIndividualCommitsReached
-from coopconsume.errors import InvalidOption, MissingOption, NotPolled, TopicNotFound
+from coopconsume.errors import InvalidOption, MissingOption, TopicNotFound
 from coopconsume.group.repeating import repeated
 from coopconsume.polling.answers import (
-    check_polled,
     delay_of,
     hashes_of,
     hold,
     letters_of,
-    originals,
+    reasons_of,
     reject,
     take_decisions,
-    told_of,
 )
-from coopconsume.polling.places import POLL_WINDOW, Handout, next_rows, window_frame
+from coopconsume.polling.frames import Frames, offsets_of
+from coopconsume.polling.handout import Handout
+from coopconsume.polling.places import POLL_WINDOW
 from coopconsume.reading.audit import Audit
 from coopconsume.sinks import open_dead_letters
 
@@ -38,32 +39,37 @@ if TYPE_CHECKING:
     from coopconsume.group.membership import Membership
     from coopconsume.group.owned import TopicPartition
     from coopconsume.options import Options
+    from coopconsume.polling.answers import Reasons
+    from coopconsume.polling.handout import Window
     from coopconsume.polling.places import Place
     from coopconsume.query import OnDead
     from coopconsume.sinks import DeadLetterSink
 
 log = logging.getLogger(__name__)
 
+T = TypeVar("T")
+
 _POLL_EVERY = 0.1
 _DECIDE_EVERY = 2.0
 
 
 class Poller:
-    """Hands out what is held, and commits, holds back or gives up what users say of it.
+    """Hands out what is held, and commits, holds back or gives up what users answer for.
 
-    What each call does and raises is told by `CooperativeConsumer`, which calls it.
+    `CooperativeConsumer` documents each call and what it raises. Calls of several threads are done
+    one after another.
 
     Args:
         spark: The session.
         options: Of the consumer.
-        slots: Tells how many Spark tasks run side by side.
+        slots: Returns how many Spark tasks run side by side.
 
     Attributes:
         handout: What was handed out.
     """
 
     def __init__(self, spark: SparkSession, options: Options, slots: Callable[[], int]) -> None:
-        self.handout = Handout()
+        self.handout = Handout(self._present)
         self._spark = spark
         self._options = options
         self._slots = slots
@@ -72,61 +78,94 @@ class Poller:
         self._commit_ids = (f"{self._run_id}-{number}" for number in itertools.count())
         self._decisions_at = -math.inf
         self._audit = Audit(spark, options)
+        self._calls = threading.RLock()
+
+    @contextmanager
+    def _call(self, membership: Membership) -> Iterator[None]:
+        """One call of the user's at a time; none once the consumer is closed."""
+        with self._calls:
+            self.handout.check_closed()
+            try:
+                yield
+            except FencedMember as error:
+                membership.fenced(str(error))
+                raise
+
+    @property
+    def _frames(self) -> Frames:
+        return Frames(self._spark, self._options, self._slots())
 
     # -- handing out
 
     def poll(self, membership: Membership, timeout: float) -> DataFrame:
-        """The next records, as a DataFrame of a fixed window of offsets."""
+        """Returns the next records, as a DataFrame of a fixed window of offsets."""
         deadline = time.monotonic() + timeout
-        window = min(POLL_WINDOW, self._options.max_offsets_per_trigger or POLL_WINDOW)
-        self.handout.polled()
-        last = None
-        while True:
-            with self.handout.lock:
-                holding = self.handout.holding
-                if holding is not None and holding.owned:
-                    free = [
-                        tp for tp, owned in holding.owned.items()
-                        if holding.waits(tp, owned.ranges) <= 0 and not owned.is_deleted
-                    ]  # fmt: skip
-                    if self._is_time_to_decide():
-                        self._decisions_at = time.monotonic()
+        checked: Holding | None = None
+        with self.handout.polling():
+            while True:
+                with self._calls:
+                    self.handout.check_closed()
+                    holding = membership.holding
+                    if holding is not None and holding is self.handout.holding and holding.owned:
                         try:
-                            self._decide(holding)
+                            if holding is not checked:
+                                is_checked = self._check_starts(membership, holding, deadline)
+                                checked = holding if is_checked else None
+                            frame = self._next_frame(membership, holding, deadline)
                         except FencedMember as error:
-                            membership.fenced(str(error))
+                            if not membership.fenced(str(error)):
+                                raise
                             continue
-                    left = max(0.0, deadline - time.monotonic()) if holding is not last else None
-                    ends = self._ends(membership, holding, free, left)
-                    if ends is None:
-                        continue
-                    last = holding
-                    if holding.logs.is_cut(ends):
-                        holding.logs.check_topics()
-                        loss = holding.logs.follow_cut()
-                        if self._options.fail_on_data_loss:
-                            raise loss
-                        self.handout.begin(holding)
-                        continue
-                    places, owned = self.handout.places, holding.owned
-                    found, choose = next_rows(places, owned, ends, window, time.monotonic())
-                    if found:
-                        return window_frame(
-                            self._spark, self._options, owned, found, self._slots(), choose
-                        )
-            if time.monotonic() >= deadline:
-                return window_frame(self._spark, self._options, membership.owned, {}, self._slots())
-            time.sleep(min(_POLL_EVERY, max(0.0, deadline - time.monotonic())))
+                        if frame is not None:
+                            return frame
+                left = deadline - time.monotonic()
+                if left <= 0:
+                    return self._frames.empty()
+                self.handout.wait(min(_POLL_EVERY, left))
 
-    def _ends(
-        self, membership: Membership, holding: Holding, free: list[TopicPartition],
-        check_starts_within: float | None,
-    ) -> dict[TopicPartition, int] | None:  # fmt: skip
-        """Returns where logs end; None if a topic was deleted without which polling goes on."""
+    def _next_frame(
+        self, membership: Membership, holding: Holding, deadline: float
+    ) -> DataFrame | None:
+        """Hands out the next records; None if there are none now."""
+        if self._is_time_to_decide():
+            self._decisions_at = time.monotonic()
+            self._decide(holding)
+        free = [
+            tp for tp, owned in holding.owned.items()
+            if holding.waits(tp, owned.ranges) <= 0 and not owned.is_deleted
+        ]  # fmt: skip
+        ends = self._unless_deleted(membership, holding, lambda: holding.cluster.ends(free))
+        if ends is None:
+            return None
+        if holding.logs.is_cut(ends):
+            holding.logs.check_topics()
+            loss = holding.logs.follow_cut()
+            if self._options.fail_on_data_loss:
+                raise loss
+            self.handout.restart(holding)
+            return None
+        size = min(POLL_WINDOW, self._options.max_offsets_per_trigger or POLL_WINDOW)
+        while window := self.handout.take(holding, ends, size, time.monotonic()):
+            frame = self._hand_out(holding, window)
+            if frame is not None or time.monotonic() >= deadline:
+                return frame
+        return None
+
+    def _check_starts(self, membership: Membership, holding: Holding, deadline: float) -> bool:
+        left = max(0.0, deadline - time.monotonic())
+        what, over = "look at the logs' starts", self.handout.closed
+        passed = self._unless_deleted(
+            membership, holding, lambda: repeated(holding.logs.check_starts, what, left, over)
+        )
+        return passed is not None
+
+    @staticmethod
+    def _unless_deleted(
+        membership: Membership, holding: Holding, look: Callable[[], T]
+    ) -> T | None:
+        """Looks at the logs; returns None if a topic was deleted without which polling goes on."""
         try:
-            if check_starts_within is not None:
-                repeated(holding.logs.check_starts, "look at the logs' starts", check_starts_within)
-            return holding.cluster.ends(free)
+            return look()
         except TopicNotFound:
             deleted = holding.logs.check_topics()
             if not deleted:
@@ -134,11 +173,37 @@ class Poller:
             membership.rebalance(f"deleted: {', '.join(deleted)}")
             return None
 
+    def _hand_out(self, holding: Holding, window: Window) -> DataFrame | None:
+        """Hands out the rows of a window; None if it has none of ours, or the shares changed.
+
+        Where others have keys of a partition, or keys wait, the window's offsets do not tell which
+        records are in the frame: they are read.
+        """
+        try:
+            frames = self._frames
+            partly = {
+                tp: offsets
+                for tp, offsets in window.offsets.items()
+                if tp in window.chosen or not holding.owned[tp].is_whole
+            }
+            rows = frames.present(holding.owned, partly, window.chosen)
+            shown = {tp: at for tp, at in window.offsets.items() if rows.get(tp, at)}
+            frame = frames.rows(holding.owned, shown, window.chosen) if shown else None
+        except BaseException:
+            self.handout.put_back(holding, window)
+            raise
+        return frame if self.handout.hand_out(holding, window, rows) else None
+
+    def _present(
+        self, holding: Holding, offsets: Mapping[TopicPartition, OffsetRanges]
+    ) -> dict[TopicPartition, OffsetRanges]:
+        return self._frames.present(holding.owned, offsets, {})
+
     def _is_time_to_decide(self) -> bool:
-        """Whether to look at what was decided; without parked records one look will do."""
+        """Whether to look for decisions; without parked records one look is enough."""
         if self._decisions_at == -math.inf:
             return True
-        parked = any(place.held.parked for place in self.handout.places.values())
+        parked = any(place.held.parked for place in list(self.handout.places.values()))
         return parked and time.monotonic() - self._decisions_at > _DECIDE_EVERY
 
     def _decide(self, holding: Holding) -> None:
@@ -149,7 +214,7 @@ class Poller:
             log.warning("decisions on parked records are read later: %s", error)
 
     def place(self, tp: TopicPartition) -> Place:
-        """Where polling stands in a partition.
+        """Returns where polling stands in a partition.
 
         Raises:
             ValueError: It is not ours.
@@ -160,100 +225,90 @@ class Poller:
         return place
 
     def seek(self, tp: TopicPartition, offset: int) -> None:
-        """Poll from an offset on next."""
-        place = self.place(tp)
+        """Polls from an offset on next."""
         if offset < 0:
             raise ValueError(f"seek to offset {offset}: give 0 or more")
-        with self.handout.lock:
-            place.seek(offset)
+        with self._calls, self.handout.lock:
+            self.place(tp).seek(offset)
             self._audit.forget(tp)
 
-    # -- what is said of it
+    # -- answers
 
     def commit(
-        self, membership: Membership, done: Mapping[TopicPartition, OffsetRanges]
+        self, membership: Membership, done: DataFrame | Mapping[TopicPartition, object] | None
     ) -> dict[TopicPartition, CommitResult]:
-        """Commit polled records one by one."""
-        offsets = {tp: ranges for tp, ranges in done.items() if ranges}
-        holding = membership.holding
-        with self.handout.lock:
-            for tp, ranges in offsets.items():
-                place = self.handout.places.get(tp) if holding else None
-                strange = place.strange(holding.owned[tp], ranges) if place and holding else ranges
-                if strange:
-                    first, last = next(iter(strange))
-                    raise NotPolled(*tp, first, last)
-        if holding is None:
-            return {}
-        try:
-            results = holding.commit(offsets)
-            for tp, ranges in offsets.items():
-                self.handout.settle(tp, ranges)
-            self._commit_holes(holding)
-        except MaxIndividualCommitsReached as error:
-            for tp, result in (error.results or {}).items():
-                if result.status != "refused":
-                    self.handout.settle(tp, offsets[tp])
-            raise
-        except FencedMember as error:
-            membership.fenced(str(error))
-            raise
-        holding.primary.write_quietly()
-        return results
+        """Commits polled records one by one."""
+        with self._call(membership):
+            named = None if done is None else offsets_of(done)
+            holding = membership.holding
+            offsets = self.handout.named(holding, named)
+            if holding is None:
+                return {}
+            try:
+                results = holding.commit(offsets) if offsets else {}
+                self.handout.settle(holding, offsets)
+                self._commit_holes(holding)
+            except MaxIndividualCommitsReached as error:
+                found = error.results or {}
+                taken = [tp for tp, result in found.items() if result.status != "refused"]
+                self.handout.settle(holding, {tp: offsets[tp] for tp in taken if tp in offsets})
+                raise
+            holding.primary.write_quietly()
+            return results
 
     def retry(
         self, membership: Membership, frame: DataFrame, delay: float | str, reason: str | Column
     ) -> None:
-        """Have polled records come again, later."""
+        """Has polled records come again, later."""
         seconds = delay_of(delay)
-        told = told_of(frame, reason)
-        hashes = hashes_of(frame, told)
-        holding = membership.holding
-        with self.handout.lock, self._fencing(membership):
-            check_polled(self.handout, holding, told)
-            if holding is not None and told:
-                hold(self.handout, holding, told, hashes, seconds, next(self._commit_ids))
+        with self._call(membership):
+            reasons = reasons_of(frame, reason, "retry")
+            holding = membership.holding
+            offsets = self.handout.check_open(holding, reasons)
+            if holding is not None and reasons:
+                dealt = self._frames.dealt(holding.owned, offsets, {})
+                hashes = hashes_of(reasons, dealt)
+                hold(self.handout, holding, reasons, hashes, seconds, next(self._commit_ids))
 
     def reject(
         self, membership: Membership, frame: DataFrame, reason: str | Column, on_dead: OnDead
     ) -> None:
-        """Give polled records up: they become dead letters."""
+        """Gives polled records up: they become dead letters."""
         if on_dead not in ("continue", "park"):
             raise InvalidOption("on_dead", repr(on_dead), "give continue or park")
         if self._options.dead_letter is None:
             raise MissingOption("deadLetter")
-        told = told_of(frame, reason)
-        hashes = hashes_of(frame, told) if on_dead == "park" else None
-        if self._dead_letters is None:
-            self._dead_letters = open_dead_letters(self._options.dead_letter, self._options)
-        holding = membership.holding
-        with self.handout.lock, self._fencing(membership):
-            check_polled(self.handout, holding, told)
-            if holding is None or not told:
-                return
-            rows = originals(self._spark, self._options, told, self._slots())
-            letters = letters_of(rows, self.handout, told)
-            reject(
-                self.handout, holding, self._dead_letters, letters, hashes, next(self._commit_ids)
-            )
+        with self._call(membership):
+            reasons = reasons_of(frame, reason, "reject")
+            if self._dead_letters is None:
+                self._dead_letters = open_dead_letters(self._options.dead_letter, self._options)
+            holding = membership.holding
+            self.handout.check_open(holding, reasons)
+            if holding is not None and reasons:
+                self._reject(holding, self._dead_letters, reasons, park=on_dead == "park")
+
+    def _reject(
+        self, holding: Holding, sink: DeadLetterSink, reasons: Reasons, *, park: bool
+    ) -> None:
+        letters = letters_of(
+            self._frames.originals(reasons),
+            reasons,
+            lambda tp, offset: self.handout.attempt(holding, tp, offset),
+        )
+        commit_id = next(self._commit_ids)
+        reject(self.handout, holding, sink, letters, park=park, commit_id=commit_id)
         holding.primary.write_quietly()
 
     def close(self) -> None:
-        """Let go of where dead letters go."""
-        if self._dead_letters is not None:
-            self._dead_letters.close()
-
-    @contextmanager
-    def _fencing(self, membership: Membership) -> Iterator[None]:
-        try:
-            yield
-        except FencedMember as error:
-            membership.fenced(str(error))
-            raise
+        """Ends calls that wait, waits for those that work, and closes the dead letters' sink."""
+        self.handout.close()
+        with self._calls:
+            if self._dead_letters is not None:
+                self._dead_letters.close()
 
     def _commit_holes(self, holding: Holding) -> None:
         holes = {}
-        for tp, place in list(self.handout.places.items()):
+        for tp, place in list(self.handout.places_of(holding).items()):
             owned = holding.owned[tp]
             span = self._audit.due(owned, owned.stable, place.position)
             absent = self._audit.look(span) if span else None
@@ -261,5 +316,4 @@ class Poller:
                 holes[tp] = absent
         if holes:
             holding.commit({}, holes=holes)
-            for tp, absent in holes.items():
-                self.handout.settle(tp, absent)
+            self.handout.settle(holding, holes)

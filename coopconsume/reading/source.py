@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
+
+import numpy as np
 
 from commits import OffsetRanges
 from coopconsume.reading.hashing import (
@@ -21,6 +24,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from assignors import KeyRange
+    from commits.offsets import Int64s
     from coopconsume.options import Options
 
 
@@ -247,8 +251,59 @@ def poll_frame(
     """
     from pyspark.sql import functions as F  # noqa: N812
 
-    frame = read_spans(spark, options, spans, slices, headers=options.include_headers)
-    names = frame.columns
+    read = read_spans(spark, options, spans, slices, headers=options.include_headers)
+    names = read.columns
+    return (
+        _polled_rows(read, wanted, tasks, choose, f"{key_hash_sql()} AS key_hash")
+        .repartition(len(tasks), F.col("_task"))
+        .sortWithinPartitions("topic", "partition", "offset")
+        .select(*names, "key_hash")
+    )
+
+
+def poll_offsets(
+    spark: SparkSession,
+    options: Options,
+    spans: Sequence[Span],
+    wanted: Sequence[Wanted],
+    slices: int,
+    choose: Mapping[tuple[str, int], Callable[[str], str]],
+) -> list[tuple[Int64s, Int64s]]:
+    """The offsets of the rows of `poll_frame` and the hashes they are dealt by.
+
+    Args:
+        spark: The session.
+        options: Of the consumer.
+        spans: What is read.
+        wanted: Which rows of it, by partition.
+        slices: Spark partitions that the read is cut in, at least.
+        choose: By partition, SQL of which of its rows are wanted, where not all are.
+
+    Returns:
+        For each of ``wanted`` two arrays of equal length, in any order.
+    """
+    tasks = range(1 + max(slot for one in wanted for _, slot in one.slots))
+    part = _by_partition(wanted, [str(i) for i in range(len(wanted))])
+    dealt = f"{deal_hash_sql()} AS _dealt"
+    rows = _polled_rows(read_spans(spark, options, spans, slices), wanted, tasks, choose, dealt)
+    table = rows.selectExpr(f"{part} AS part", "`offset`", "_dealt").toArrow()
+    parts, offsets, hashes = (table.column(i).to_numpy() for i in range(3))
+    if len(wanted) == 1:
+        return [(offsets, hashes)]
+    order = np.argsort(parts, kind="stable")
+    bounds = np.searchsorted(parts[order], np.arange(len(wanted) + 1))
+    each = [order[first:end] for first, end in itertools.pairwise(bounds)]
+    return [(offsets[rows], hashes[rows]) for rows in each]
+
+
+def _polled_rows(
+    frame: DataFrame,
+    wanted: Sequence[Wanted],
+    tasks: Sequence[int],
+    choose: Mapping[tuple[str, int], Callable[[str], str]],
+    column: str,
+) -> DataFrame:
+    """The rows of a frame that ``poll`` returns, with one more column and their task."""
     if choose:
         chosen = [
             choose[at](deal_hash_sql()) if at in choose else "true"
@@ -256,14 +311,8 @@ def poll_frame(
         ]
         frame = frame.where(_by_partition(wanted, chosen))
     task = _task_sql(wanted, tasks, deal_hash_sql(), _by_partition)
-    return (
-        _kept(frame, wanted)
-        .selectExpr("*", f"{key_hash_sql()} AS key_hash", f"{task} AS _task")
-        .where("_task IS NOT NULL")
-        .repartition(len(tasks), F.col("_task"))
-        .sortWithinPartitions("topic", "partition", "offset")
-        .select(*names, "key_hash")
-    )
+    rows = _kept(frame, wanted).selectExpr("*", column, f"{task} AS _task")
+    return rows.where("_task IS NOT NULL")
 
 
 def empty_poll_frame(spark: SparkSession, options: Options) -> DataFrame:

@@ -16,7 +16,7 @@ from coopconsume.dead_letters.decisions import Decision, apply_decisions, decide
 from coopconsume.group.membership import Membership
 from coopconsume.options import Options
 from coopconsume.plan import Waiting
-from coopconsume.polling.places import Handout
+from coopconsume.polling.handout import Handout
 from coopconsume.sinks import open_dead_letters
 from coopconsume.task.report import DeadLetter
 from tests.broker.test_sinks import records_of

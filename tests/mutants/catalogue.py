@@ -445,7 +445,7 @@ POLLING = [
         "key-waits-too-short",
         "A polled key comes again when its last held record is due.",
         "coopconsume/polling/held.py",
-        "max(due.get(record.key_hash, 0.0), record.due)",
+        "max(due.get(record.key_hash, 0.0), at)",
         "min(due.get(record.key_hash, record.due), record.due)",
         ("tests/unit/test_held.py::test_a_key_waits_for_the_record_that_is_due_last",),
     ),

@@ -120,7 +120,7 @@ def test_frames_are_given_back_and_given_up(spark, kafka, topic, produce, tmp_pa
             consumer.reject(frame, reason="no")
     opts |= {"deadLetter": str(tmp_path / "dead")}
     with CooperativeConsumer(opts, spark) as consumer:
-        frame = consumer.poll(PATIENCE).select("topic", "partition", "offset", "key", "key_hash")
+        frame = consumer.poll(PATIENCE).select("topic", "partition", "offset", "key")
         assert in_key_order(frame) == [(0, o) for o in range(20)]
         consumer.retry(frame.where("key = 'k3'"), delay=1_000, reason=F.lit("the bank sleeps"))
         consumer.retry(frame.where("key = 'k4'"), delay=0)
@@ -138,7 +138,16 @@ def test_frames_are_given_back_and_given_up(spark, kafka, topic, produce, tmp_pa
         consumer.commit(again)
         new = consumer.poll(PATIENCE)
         assert in_key_order(new) == [(0, o) for o in range(20, 40) if o % 10 not in (3, 7)]
-        consumer.commit(new)
+        place = TopicPartition(name, 0)
+        with pytest.raises(NotPolled) as refused:
+            consumer.commit({place: [(20, 39)]})
+        assert (refused.value.first, refused.value.last) == (23, 23), "its key waits"
+        for answer in (consumer.retry, lambda rows: consumer.reject(rows, reason="no")):
+            with pytest.raises(NotPolled):
+                answer(new.withColumn("offset", F.col("offset") + 1))
+        assert consumer.commit({place: 17}) == {}, "all below 17 is answered for"
+        (answer,) = consumer.commit(new).values()
+        assert (answer.stable_offset, answer.committed) == (3, 16)
         letters = counted(*(opts[n] for n in ("deadLetter", "commitTable", "kafka.group.id")))
         told = [(r["_offset"], r["value"], r["reason"], r["attempts"]) for r in letters.to_pylist()]
         assert sorted(told) == [
@@ -163,3 +172,27 @@ def test_frames_are_given_back_and_given_up(spark, kafka, topic, produce, tmp_pa
         assert {o: (p.attempts, p.error) for o, p in pending.items()} == {
             3: (1, "the bank sleeps"), 13: (1, "the bank sleeps")
         }  # fmt: skip
+
+
+def test_holes_do_not_hold_up_a_hand_over(spark, kafka, topic, tmp_path, monkeypatch):
+    """Markers of transactions and aborted records were never handed out: nobody waits for them."""
+    from kafka import KafkaProducer
+
+    monkeypatch.setattr("coopconsume.reading.audit.AUDIT_SPAN", 2)
+    name = topic(1)
+    producer = KafkaProducer(bootstrap_servers=kafka.bootstrap_servers, transactional_id=name)
+    producer.init_transactions()
+    for n in range(6):
+        producer.begin_transaction()
+        producer.send(name, key=b"k", value=b"")
+        producer.flush()
+        (producer.abort_transaction if n % 2 else producer.commit_transaction)()
+    producer.close()
+    opts = options(kafka, tmp_path, name, **{"kafka.isolation.level": "read_committed"})
+    with CooperativeConsumer(opts, spark) as consumer:
+        frame = consumer.poll(PATIENCE)
+        assert in_key_order(frame) == [(0, 0), (0, 4), (0, 8)]
+        consumer.commit(frame)
+        handout = consumer.membership()._worker
+        assert handout.places[name, 0].polled, "not all holes are proven yet"
+        assert handout.drain(PATIENCE) == []

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
 import pytest
 from pyspark import TaskContext
@@ -451,6 +452,12 @@ def test_what_was_polled_before_a_rebalance_comes_again(spark, kafka, topic, pro
         assert not rows[first] & rows[second]
         (row,) = second.lag().collect()
         assert row["lag"] == 0
+        with CooperativeConsumer(opts, spark) as third:
+            third.subscribe()
+            until(third.assignment)
+            holding = third.membership().wait_for_holding(PATIENCE)
+            wait = holding.waits((name, 0), holding.owned[name, 0].ranges)
+            assert wait == 0, "everything that the others had polled was committed"
 
 
 def test_the_order_of_a_partition_holds_over_all_members(spark, kafka, topic, produce, tmp_path):
@@ -561,7 +568,7 @@ def test_two_standalone_members_share_a_partition_and_prove_holes(spark, kafka, 
         producer.commit_transaction()
     producer.close()
     tp = TopicPartition(name, 0)
-    opts = options(kafka, tmp_path, name)
+    opts = options(kafka, tmp_path, name, deadLetter=str(tmp_path / "dead"))
     del opts["subscribe"]
     low, high = KeyRange().split(2)
     with CooperativeConsumer(opts, spark) as a, CooperativeConsumer(opts, spark) as b:
@@ -575,7 +582,24 @@ def test_two_standalone_members_share_a_partition_and_prove_holes(spark, kafka, 
         frame = b.poll(PATIENCE)
         mine = {bytes(row["key"]) for row in frame.collect()}
         assert mine == {k for k in (b"k%d" % i for i in range(40)) if high.contains(key_hash(k))}
-        b.commit(frame)
+        others = a.poll(PATIENCE)
+        for answer in (b.commit, b.retry, partial(b.reject, reason="no")):
+            for rows in (others, frame.union(others.limit(1))):
+                with pytest.raises(NotPolled):
+                    answer(rows)
+        with pytest.raises(NotPolled):
+            b.commit({tp: [(0, 43)]})
+        store, group = b.membership().store, b.options.group_id
+        assert store.pending(group) == {}
+        assert store.state(group)[name, 0].stable_offset == 0
+        assert not store.state(group)[name, 0].ranges
+        b.commit({tp: 22})
+        offsets = sorted(row["offset"] for row in frame.collect())
+        done = store.state(group)[name, 0]
+        ours = [o for o in offsets if o < 22 and (o < done.stable_offset or o in done.ranges)]
+        assert ours == [o for o in offsets if o < 22]
+        assert done.stable_offset + len(done.ranges) < 22, "only what b was given"
+        b.commit()
         query = a.foreach(Recorded(tmp_path / "history")).start()
         query.processAllAvailable()
         query.stop()

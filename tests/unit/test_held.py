@@ -30,21 +30,23 @@ def test_a_key_waits_for_the_record_that_is_due_last():
     held.hold(4, 8, 10.0, "c")
     held.pass_over(OffsetRanges([(10, 19)]))
     assert held.keys == {7, 8}
-    assert {k: r.pairs() for k, r in held.release(10.0).items()} == {8: [(4, 4), (10, 19)]}
-    assert {k: r.pairs() for k, r in held.release(20.0).items()} == {7: [(3, 3), (5, 5), (10, 19)]}
-    assert not held.release(99.0)
+    assert {k: r.pairs() for k, r in held.release(10.0, 100).items()} == {8: [(4, 4), (10, 19)]}
+    assert {k: r.pairs() for k, r in held.release(20.0, 100).items()} == {
+        7: [(3, 3), (5, 5), (10, 19)]
+    }
+    assert not held.release(99.0, 100)
     assert held.attempt(3) == 2
 
 
 def test_a_parked_record_waits_for_a_decision():
     """Replayed it counts anew; settled, its key flows on."""
     held = Held([(3, 7, 5, math.inf, ""), (4, 8, 2, math.inf, "")])
-    assert not held.release(1e12)
+    assert not held.release(1e12, 100)
     assert [record.offset for record in held.parked] == [3, 4]
     held.replay(3, 5.0)
     assert held.attempt(3) == 1
     held.settle(OffsetRanges([(4, 4)]), 5.0)
-    assert set(held.release(5.0)) == {7, 8}
+    assert set(held.release(5.0, 100)) == {7, 8}
 
 
 keys = st.sampled_from([1, 2, 3])
@@ -66,6 +68,8 @@ class Polling:
         found, _ = next_rows(
             {TP: self.place}, {TP: self.owned}, {TP: len(self.log)}, window, self.now
         )
+        for offsets in found.values():
+            self.place.hand_out(offsets, are_read=True)
         return found.get(TP, OffsetRanges())
 
     def rows(self, window):
@@ -91,7 +95,7 @@ class Polling:
 
     def retry(self, offset, delay):
         record = self.place.held.hold(offset, self.log[offset], self.now + delay, "")
-        self.place.polled -= OffsetRanges([(offset, offset)])
+        self.place.answer(OffsetRanges([(offset, offset)]))
         self.pending[offset] = (offset, record.key_hash, record.attempts, record.due, "")
 
     def restart(self):

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
+from kafka import OffsetAndMetadata
 
 from assignors import KeyRange
 from commits import OffsetRanges
 from coopconsume.group.membership import Owned
-from coopconsume.polling.places import Place, next_window, offsets_of
+from coopconsume.polling.frames import offsets_of
+from coopconsume.polling.places import Place, next_window
 
 TP = ("t", 0)
 OTHER = ("t", 1)
@@ -21,6 +24,8 @@ def owned(stable: int = 0, committed: list[tuple[int, int]] | None = None, part:
 def polled(places: dict, of: dict, ends: dict, window: int) -> dict:
     """The next window, as pairs."""
     found = next_window(places, of, ends, window)
+    for tp, offsets in found.items():
+        places[tp].hand_out(offsets, are_read=False)
     return {tp: offsets.pairs() for tp, offsets in found.items()}
 
 
@@ -75,8 +80,28 @@ def test_only_what_was_handed_out_may_be_committed() -> None:
     assert place.strange(one, OffsetRanges([(3, 3)])).pairs() == [(3, 3)]
 
 
-def test_ranges_of_a_mapping_are_taken_as_they_are() -> None:
-    """Kafka's TopicPartition and plain pairs name a partition alike."""
+def test_a_window_that_nobody_got_is_handed_out_next() -> None:
+    """Gaps, position and waiting keys are as before; what was handed out earlier stays so."""
+    of = {TP: owned(2, [(4, 5)])}
+    places = {TP: Place.at_start(of[TP])}
+    polled(places, of, {TP: 100}, 2)
+    places[TP].held.hold(2, 7, 0.0, "no")
+    before = places[TP].held.copy()
+    assert places[TP].take_again(of[TP], 1.0).keys() == {7}
+    places[TP].put_back()
+    assert places[TP].held.keys == before.keys == {7}
+    assert places[TP].take(of[TP], 100, 4).pairs() == [(6, 9)]
+    places[TP].put_back()
+    assert polled(places, of, {TP: 100}, 4) == {TP: [(6, 9)]}
+    assert places[TP].held.release(1.0, 99)[7].pairs() == [(2, 2), (6, 9)]
+
+
+def test_a_mapping_names_ranges_or_the_first_offset_that_is_not_done() -> None:
+    """Kafka's TopicPartition and plain pairs name a partition alike, and so do offsets."""
     assert offsets_of({("t", 0): [(1, 2), (3, 3)]}) == {TP: OffsetRanges([(1, 3)])}
+    ends = {("t", 0): 7, ("t", 1): np.int64(8), ("t", 2): OffsetAndMetadata(9, "", -1)}
+    assert offsets_of(ends) == {TP: 7, OTHER: 8, ("t", 2): 9}
     with pytest.raises(ValueError, match="2"):
         offsets_of({("t", 0): [(2, 1)]})
+    with pytest.raises(ValueError, match="offset -1: give the first offset that is not done"):
+        offsets_of({("t", 0): -1})

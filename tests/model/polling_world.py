@@ -1,0 +1,255 @@
+"""Members that poll from one topic: everything is real but Kafka, Spark and the commit log."""
+
+from __future__ import annotations
+
+import types
+from unittest import mock
+
+import numpy as np
+
+from assignors import KeyRange, Share, key_hash
+from assignors.ranges import offset_hash
+from commits import FencedMember, OffsetRanges, PartitionCommits
+from coopconsume.group.owned import Owned
+from coopconsume.polling.poller import Poller
+
+TOPIC = "t"
+
+
+class SparkGone(Exception):
+    """Stands for a Spark job that fails."""
+
+
+class Frame(list):
+    """Rows of (partition, offset)."""
+
+
+class Log:
+    """A topic's records and what the group's commit log says of them."""
+
+    def __init__(self, records, splits):
+        self.records = records  # {partition: {offset: key}}; other offsets are holes
+        self.ends = {p: max(log, default=-1) + 1 for p, log in records.items()}
+        self.commits = {p: PartitionCommits() for p in records}
+        self.pending = {p: {} for p in records}
+        self.epoch = 0
+        self.splits = splits
+        self.now = 1_000.0
+        self.failures = 0  # Spark jobs that fail from now on
+
+    def hash_of(self, partition, offset):
+        """The hash that a record is dealt by."""
+        hashed = key_hash(self.records[partition][offset])
+        return offset_hash(offset) if hashed is None else hashed
+
+    def is_done(self, partition, offset):
+        """Whether the commit log counts an offset as done."""
+        commits = self.commits[partition]
+        return offset < commits.stable_offset or offset in commits.ranges
+
+    def present(self, owned, offsets, chosen):
+        """By partition the offsets of rows, as Spark reads them."""
+        if self.failures:
+            self.failures -= 1
+            raise SparkGone
+        found = {}
+        for tp, wanted in offsets.items():
+            choice = chosen.get(tp)
+            rows = []
+            for offset in wanted.offsets().tolist():
+                if offset not in self.records[tp[1]]:
+                    continue
+                dealt = self.hash_of(tp[1], offset)
+                if not any(r.contains(dealt) for r in owned[tp].ranges):
+                    continue
+                if choice is not None and (
+                    dealt in choice.without
+                    if choice.only is None
+                    else offset not in choice.only.get(dealt, OffsetRanges())
+                ):
+                    continue
+                rows.append(offset)
+            found[tp] = rows
+        return found
+
+
+class MemoryFrames:
+    """What `Frames` reads, from a `Log`."""
+
+    def __init__(self, log, _options, _slots):
+        self._log = log
+
+    def empty(self):
+        """No rows."""
+        return Frame()
+
+    def rows(self, owned, offsets, chosen):
+        """The rows of a frame."""
+        found = self._log.present(owned, offsets, chosen)
+        return Frame((tp[1], o) for tp, rows in found.items() for o in rows)
+
+    def present(self, owned, offsets, chosen):
+        """Their offsets."""
+        found = self._log.present(owned, offsets, chosen) if offsets else {}
+        return {tp: OffsetRanges.from_offsets(rows) for tp, rows in found.items()}
+
+    def dealt(self, owned, offsets, chosen):
+        """Their offsets and hashes."""
+        return {
+            tp: (
+                np.array(rows, np.int64),
+                np.array([self._log.hash_of(tp[1], o) for o in rows], np.int64),
+            )
+            for tp, rows in self._log.present(owned, offsets, chosen).items()
+        }
+
+    def originals(self, named):
+        """The records of some offsets."""
+        return [
+            {
+                "topic": tp[0], "partition": tp[1], "offset": o, "value": b"", "millis": 0,
+                "key": self._log.records[tp[1]][o], "headers": None,
+            }
+            for tp, offsets in named.items() for o in offsets if o in self._log.records[tp[1]]
+        ]  # fmt: skip
+
+
+class Holding:
+    """What a member holds under one epoch of a `Log`."""
+
+    def __init__(self, log, ranges):
+        self._log = log
+        self.epoch = log.epoch
+        self.owned = {
+            (TOPIC, p): Owned(
+                TOPIC, p, tuple(of), log.commits[p].stable_offset, log.commits[p].ranges,
+                [(r.offset, r.key_hash, r.attempts, log.now if not r.is_parked else np.inf, "")
+                 for r in log.pending[p].values()],
+            )
+            for p, of in ranges.items()
+        }  # fmt: skip
+        self.shares = tuple(Share(TOPIC, p, r) for p, of in ranges.items() for r in of)
+        self.topic_ids = {}
+        self.options = types.SimpleNamespace(group_id="g")
+        self.cluster = types.SimpleNamespace(ends=lambda tps: {tp: log.ends[tp[1]] for tp in tps})
+        self.logs = types.SimpleNamespace(check_starts=dict, is_cut=lambda _: False)
+        self.primary = types.SimpleNamespace(write_quietly=lambda: None)
+        self.store = types.SimpleNamespace(settings=lambda _: {})
+
+    def waits(self, _tp, _ranges):
+        """Nobody was before us."""
+        return 0.0
+
+    def commit(self, offsets, *, pending=None, holes=None, commit_id=None):
+        """All or nothing, under the epoch in force."""
+        assert commit_id != ""
+        if self.epoch != self._log.epoch:
+            raise FencedMember("g", "m", None, None, "a later epoch is in force")
+        results = {}
+        for tp in {*offsets, *(pending or {}), *(holes or {})}:
+            done = offsets.get(tp, OffsetRanges()) | (holes or {}).get(tp, OffsetRanges())
+            commits, waiting = self._log.commits[tp[1]], self._log.pending[tp[1]]
+            for record in (pending or {}).get(tp, ()):
+                waiting[record.offset] = record
+            for offset in [o for o in waiting if o in done]:
+                del waiting[offset]
+            commits.amend(done.pairs())
+            self.owned[tp].follow(commits.stable_offset, done)
+            results[tp] = types.SimpleNamespace(stable_offset=commits.stable_offset)
+        return results
+
+
+class Member:
+    """One consumer: the real poller, and what a user of it knows."""
+
+    def __init__(self, log):
+        self.log = log
+        self.holding = None
+        self.given = set()  # (partition, offset) that a frame contained, and not answered for
+        options = types.SimpleNamespace(
+            max_offsets_per_trigger=None, dead_letter="dead", min_partitions=None
+        )
+        self.poller = Poller(log, options, lambda: 1)
+        self.letters = []
+
+    def fenced(self, _why):
+        """The next rebalance brings new shares."""
+        self.holding = None
+        self.given = set()
+        self.poller.handout.drop()
+        return True
+
+    def begin(self, ranges):
+        """Get shares of the epoch in force."""
+        self.holding = Holding(self.log, ranges)
+        self.given = set()
+        self.poller.handout.begin(self.holding)
+
+    def append(self, letters, _topic_ids, _commit_id):
+        """Take dead letters."""
+        self.letters += letters
+
+    def poll(self, window):
+        """A frame; without any rows if there are none now."""
+        self.poller._options.max_offsets_per_trigger = window
+        frame = self.poller.poll(self, 0)
+        self.given |= set(frame)
+        return frame
+
+    def is_ours(self, partition, offset):
+        """Whether a record's hash is in our ranges."""
+        owned = self.holding.owned.get((TOPIC, partition))
+        dealt = self.log.hash_of(partition, offset)
+        return owned is not None and any(r.contains(dealt) for r in owned.ranges)
+
+
+def in_memory(log, member_of):
+    """Patches by which pollers read from a log in memory.
+
+    Args:
+        log: The log.
+        member_of: Returns where dead letters go.
+    """
+    base = "coopconsume.polling.poller"
+
+    def reasons_of(frame, reason, _call):
+        found = {}
+        for partition, offset in frame:
+            found.setdefault((TOPIC, partition), {})[offset] = reason
+        return found
+
+    def offsets_of(done):
+        if not isinstance(done, Frame):
+            return done
+        found = {}
+        for partition, offset in done:
+            found.setdefault((TOPIC, partition), []).append(offset)
+        return {tp: OffsetRanges.from_offsets(offsets) for tp, offsets in found.items()}
+
+    def sink(*_):
+        return member_of()
+
+    clock = types.SimpleNamespace(monotonic=lambda: log.now)
+
+    def present_offsets(_spark, _options, span, _slices):
+        records = log.records[span.partition]
+        return OffsetRanges.from_offsets([o for o in records if span.first <= o <= span.last])
+
+    return [
+        mock.patch(f"{base}.Frames", MemoryFrames),
+        mock.patch(f"{base}.reasons_of", reasons_of),
+        mock.patch(f"{base}.offsets_of", offsets_of),
+        mock.patch(f"{base}.open_dead_letters", sink),
+        mock.patch("coopconsume.reading.audit.present_offsets", present_offsets),
+        mock.patch("coopconsume.polling.poller.time", clock),
+        mock.patch("coopconsume.polling.answers.time", clock),
+    ]
+
+
+def dealt(parts, splits):
+    """Key ranges by member and partition: each partition is split at some hashes."""
+    ranges = [{} for _ in range(parts)]
+    for partition, (first_owner, count) in splits.items():
+        for i, piece in enumerate(KeyRange().split(count)):
+            ranges[(first_owner + i) % parts].setdefault(partition, []).append(piece)
+    return ranges

@@ -1,0 +1,327 @@
+"""Several members poll, commit, retry and reject, and hand their shares over.
+
+Judged by: no record counts as done that was not handed out to the member that answered for it; an
+answer for anything else changes nothing; no record is lost; keys keep their order; a hand-over
+waits for nothing once everything was answered for.
+"""
+
+from __future__ import annotations
+
+import contextlib
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from commits import FencedMember, OffsetRanges
+from coopconsume.errors import NotPolled
+from tests.examples import examples
+from tests.model.polling_world import TOPIC, Frame, Log, Member, SparkGone, dealt, in_memory
+
+#: Seconds that a hand-over may take that is to wait for nothing.
+SOON = 20.0
+
+
+class World:
+    """Members of one group, and an oracle that knows what each of them was given."""
+
+    def __init__(self, log, members):
+        self.log = log
+        self.members = [Member(log) for _ in range(members)]
+        self.asking = self.members[0]
+        self.answered = set()  # records that are done by an answer that counted
+
+    def deal(self, splits):
+        """Open the next epoch with other shares."""
+        self.log.epoch += 1
+        for member, ranges in zip(self.members, dealt(len(self.members), splits), strict=True):
+            member.begin(ranges)
+
+    def is_current(self, member):
+        """Whether a member holds its shares under the epoch in force."""
+        return member.holding is not None and member.holding.epoch == self.log.epoch
+
+    def snapshot(self):
+        """Everything that an answer could change."""
+        log = self.log
+        return {
+            p: (c.stable_offset, c.ranges.pairs(), sorted(log.pending[p]))
+            for p, c in log.commits.items()
+        }
+
+    def check(self):
+        """What counts as done was answered for by whoever had it."""
+        for p, records in self.log.records.items():
+            done = {(p, o) for o in records if self.log.is_done(p, o)}
+            assert done <= self.answered, f"nobody answered for {done - self.answered}"
+            assert {a for a in self.answered if a[0] == p} <= done, "an answer was lost"
+
+    def poll(self, member, window):
+        """A frame, of which the order of keys is checked."""
+        before = set(member.given)
+        frame = member.poll(window)
+        rows = set(frame)
+        for p, o in frame:
+            assert member.is_ours(p, o), f"{(p, o)} belongs to another member"
+            assert not self.log.is_done(p, o), f"{(p, o)} is done and comes again"
+            for lower, key in self.log.records[p].items():
+                if lower < o and key is not None and key == self.log.records[p][o]:
+                    known = (p, lower) in rows or (p, lower) in before
+                    assert known or self.log.is_done(p, lower), f"{(p, o)} before {lower}"
+        return frame
+
+    def commit(self, member, done):
+        """Any answer: it counts exactly, or changes nothing."""
+        named, strange, holes = self.named(member, done)
+        was = self.snapshot()
+        try:
+            member.poller.commit(member, done)
+        except NotPolled:
+            assert strange or holes, f"{done} was refused, with {member.given} open"
+            assert self.snapshot() == was
+            return False
+        except FencedMember:
+            assert self.snapshot() == was
+            return False
+        assert not strange, f"{strange} counts, and {member.given} was handed out"
+        self.answered |= named
+        member.given -= named
+        return True
+
+    def named(self, member, done):
+        """The records that an answer names, those of them that may not be named, and holes."""
+        if done is None:
+            return set(member.given), set(), False
+        asked, strange = set(), set()
+        if isinstance(done, Frame):
+            asked = set(done)
+        else:
+            for (_, p), what in done.items():
+                if isinstance(what, int):
+                    owned = member.holding is not None and (TOPIC, p) in member.holding.owned
+                    strange |= set() if owned else {(p, what)}
+                    asked |= {one for one in member.given if one[0] == p and one[1] < what}
+                else:
+                    asked |= {(p, o) for o in what.offsets().tolist()}
+        records = {one for one in asked if one[1] in self.log.records[one[0]]}
+        strange |= {one for one in records - member.given if not self.log.is_done(*one)}
+        return records & member.given, strange, asked != records
+
+    def give_back(self, member, one, *, delay=None, park=False):
+        """Retry or park a record and what was handed out of its key behind it, or reject it."""
+        p, offset = one
+        key = self.log.records[p].get(offset)
+        behind = {
+            (q, o) for q, o in member.given
+            if q == p and o > offset and key is not None and self.log.records[p][o] == key
+        }  # fmt: skip
+        rows = Frame(sorted({one} | behind)) if delay is not None or park else Frame([one])
+        was = self.snapshot()
+        self.asking = member
+        try:
+            if delay is not None:
+                member.poller.retry(member, rows, delay, "later")
+            else:
+                member.poller.reject(member, rows, "no", "park" if park else "continue")
+        except NotPolled:
+            assert one not in member.given, f"{one} was refused, with {member.given} open"
+            assert self.snapshot() == was
+            return
+        except FencedMember:
+            assert self.snapshot() == was
+            return
+        assert set(rows) <= member.given, f"{rows} was taken, with {member.given} open"
+        if delay is None and not park:
+            self.answered |= set(rows)
+        member.given -= set(rows)
+
+    def hand_over(self, member):
+        """What the member still has is reported; with nothing open nothing is waited for."""
+        handout = member.poller.handout
+        if not member.given:
+            assert handout.drain(SOON) == [], "it waited, though everything was answered for"
+            return
+        out = {share.partition for share in handout.drain(0.0)}
+        held = {p for p, _ in member.given}
+        has_holes = any(len(log) < self.log.ends[p] for p, log in self.log.records.items())
+        assert held <= out
+        assert has_holes or held == out
+
+
+keys = st.sampled_from([None, b"a", b"b", b"c"])
+windows = st.integers(1, 6)
+
+
+@st.composite
+def worlds(draw):
+    """One or two partitions with holes and keys, and one to three members."""
+    records = {}
+    for partition in range(draw(st.integers(1, 2))):
+        offsets = draw(st.lists(st.integers(0, 40), min_size=5, max_size=30, unique=True))
+        dense = draw(st.booleans())
+        ordered = range(len(offsets)) if dense else sorted(offsets)
+        records[partition] = {offset: draw(keys) for offset in ordered}
+    return World(Log(records, {}), draw(st.integers(1, 3)))
+
+
+def splits(world, data):
+    """How partitions are shared: in how many pieces, and who gets the first."""
+    most = len(world.members)
+    return {
+        p: (data.draw(st.integers(0, most - 1)), data.draw(st.integers(1, most)))
+        for p in world.log.records
+    }
+
+
+def some_done(world, member, data):
+    """What a user may name in a commit, rightly or wrongly."""
+    p = data.draw(st.sampled_from(sorted(world.log.records)))
+    end = world.log.ends[p]
+    match data.draw(st.integers(0, 6)):
+        case 0:
+            return None
+        case 1:
+            return {(TOPIC, p): data.draw(st.integers(0, end + 1))}
+        case 2:
+            return {(TOPIC, q): world.log.ends[q] for q in world.log.records}
+        case 3:
+            first = data.draw(st.integers(0, end))
+            last = data.draw(st.integers(first, end))
+            more = {(TOPIC, q): 5 for q in world.log.records if q != p and data.draw(st.booleans())}
+            return more | {(TOPIC, p): OffsetRanges([(first, last)])}
+        case 4:
+            return Frame(world.log.records[p] and [(p, o) for o in world.log.records[p]])
+        case _:
+            return Frame(one for one in sorted(member.given) if data.draw(st.booleans()))
+
+
+def step(world, data):
+    """Anything that users and the group do."""
+    member = data.draw(st.sampled_from(world.members))
+    every = [(p, o) for p, log in world.log.records.items() for o in range(world.log.ends[p])]
+    anything = st.sampled_from(sorted(member.given) or every or [(0, 0)])
+    if data.draw(st.integers(0, 2)) == 0 and every:
+        anything = st.sampled_from(every)
+    match data.draw(st.sampled_from("pppppccccrrrrjkdtfs")):
+        case "p":
+            world.poll(member, data.draw(windows))
+        case "c":
+            world.commit(member, some_done(world, member, data))
+        case "r":
+            world.give_back(member, data.draw(anything), delay=data.draw(st.integers(0, 3)))
+        case "j":
+            world.give_back(member, data.draw(anything))
+        case "k":
+            world.give_back(member, data.draw(anything), park=True)
+        case "d":
+            for one in world.members:
+                if data.draw(st.integers(0, 3)):  # Others stall, and are fenced.
+                    world.hand_over(one)
+            world.deal(splits(world, data))
+        case "t":
+            world.log.now += data.draw(st.integers(0, 4))
+        case "f":
+            world.log.failures = 1
+            with contextlib.suppress(SparkGone):
+                world.poll(member, data.draw(windows))
+            world.log.failures = 0
+        case "s":
+            stall = data.draw(st.sampled_from(world.members))
+            world.log.epoch += 1  # Somebody opened an epoch that this member knows nothing of.
+            if stall.holding is not None:
+                world.commit(stall, None)
+            world.deal(splits(world, data))
+
+
+def poll_all(world):
+    """Everybody polls and commits until nothing comes any more."""
+    for _ in range(10):
+        world.log.now += 100
+        for member in world.members:
+            while frame := world.poll(member, 40):
+                assert world.commit(member, frame) or not world.is_current(member)
+
+
+def finish(world, data):
+    """Everything is polled and committed; whatever was parked is let go."""
+    poll_all(world)
+    for p, log in world.log.records.items():
+        parked = {r.key_hash for r in world.log.pending[p].values() if r.is_parked}
+        for offset in log:
+            owners = [m for m in world.members if m.holding and m.is_ours(p, offset)]
+            if not all(map(world.is_current, owners)) or world.log.hash_of(p, offset) in parked:
+                continue
+            is_open = any((p, offset) in member.given for member in owners)
+            assert is_open or world.log.is_done(p, offset), f"{(p, offset)} is never handed out"
+    for waiting in world.log.pending.values():
+        for offset in [o for o, record in waiting.items() if record.is_parked]:
+            del waiting[offset]
+    world.deal(splits(world, data))
+    poll_all(world)
+    for p, log in world.log.records.items():
+        assert all(world.log.is_done(p, o) for o in log), f"lost in {world.snapshot()}"
+    for member in world.members:
+        world.hand_over(member)
+
+
+@given(worlds(), st.data())
+@settings(max_examples=examples(300), deadline=None)
+def test_only_what_was_handed_out_is_answered_for_and_nothing_is_lost(world, data):
+    """Members answer rightly and wrongly, fall asleep, hand over: the oracle agrees."""
+    with contextlib.ExitStack() as stack:
+        for patch in in_memory(world.log, lambda: world.asking):
+            stack.enter_context(patch)
+        world.deal(splits(world, data))
+        for _ in range(data.draw(st.integers(5, 40))):
+            step(world, data)
+            world.check()
+        finish(world, data)
+        world.check()
+
+
+def test_a_range_over_a_waiting_key_is_refused():
+    """Records that were left out because their key waits cannot be committed with the others."""
+    world = World(Log({0: {o: b"k%d" % (o % 10) for o in range(40)}}, {}), 1)
+    with contextlib.ExitStack() as stack:
+        for patch in in_memory(world.log, lambda: world.asking):
+            stack.enter_context(patch)
+        world.deal({0: (0, 1)})
+        (member,) = world.members
+        world.poll(member, 20)
+        world.give_back(member, (0, 3), delay=1_000)
+        frame = world.poll(member, 20)
+        assert {o for _, o in frame} == {o for o in range(20, 40) if o % 10 != 3}
+        with pytest.raises(NotPolled) as refused:
+            member.poller.commit(member, {(TOPIC, 0): OffsetRanges([(20, 39)])})
+        assert (refused.value.first, refused.value.last) == (23, 23)
+        assert world.commit(member, {(TOPIC, 0): 40})
+        commits = world.log.commits[0]
+        assert (commits.stable_offset, commits.ranges.pairs()) == (
+            3, [(4, 12), (14, 22), (24, 32), (34, 39)]
+        )  # fmt: skip
+        world.check()
+
+
+def test_a_hole_is_no_record_to_answer_for_and_no_reason_to_wait():
+    """Where all rows of a window are handed out, holes are found out when it matters."""
+    world = World(Log({0: {0: b"a", 2: b"b", 4: b"c"}}, {}), 1)
+    with contextlib.ExitStack() as stack:
+        for patch in in_memory(world.log, lambda: world.asking):
+            stack.enter_context(patch)
+        world.deal({0: (0, 1)})
+        (member,) = world.members
+        assert world.poll(member, 40) == [(0, 0), (0, 2), (0, 4)]
+        with pytest.raises(NotPolled):
+            member.poller.retry(member, Frame([(0, 1)]), 0, "")
+        with pytest.raises(NotPolled):
+            member.poller.reject(member, Frame([(0, 0), (0, 3)]), "", "continue")
+        assert not world.log.pending[0]
+        assert not member.letters
+        member.poller._options.max_offsets_per_trigger = None
+        member.poller.commit(member, {(TOPIC, 0): OffsetRanges([(4, 4)])})
+        handout = member.poller.handout
+        place = handout.places[TOPIC, 0]
+        assert handout.drain(0.2) == list(member.holding.shares), "0 and 2 are still open"
+        with handout.lock:
+            assert handout.lock.wait_for(lambda: len(place.polled) == 2, SOON)
+        assert place.polled.pairs() == [(0, 0), (2, 2)]
