@@ -20,14 +20,24 @@ if TYPE_CHECKING:
 
 
 class Work:
-    """Takes some milliseconds; if told so, one record in 97 fails on its first attempt."""
+    """Takes some milliseconds.
 
-    def __init__(self, seconds: float, *, fails: bool) -> None:
+    Args:
+        seconds: A call takes, on average.
+        fails: Whether one record in 97 fails on its first attempt.
+        long: Seconds that one record in 149 takes, if they are not 0.
+    """
+
+    def __init__(self, seconds: float, *, fails: bool, long: float = 0.0) -> None:
         self.seconds = seconds
         self.fails = fails
+        self.long = long
 
     def __call__(self, record: Record) -> None:
         """Sleep, then fail or not."""
+        if self.long and record.offset % 149 == 11:
+            time.sleep(self.long)
+            return
         time.sleep(self.seconds * (0.5 + record.offset * 2654435761 % 1000 / 1000))
         if self.fails and record.offset % 97 == 5 and record.attempt == 1:
             raise RuntimeError("not yet")
@@ -38,10 +48,14 @@ def main(settings: dict[str, Any]) -> None:
     logging.basicConfig(format="%(created).3f %(name)s %(message)s")
     logging.getLogger("coopconsume").setLevel(logging.INFO)
     spark = local_session(settings["name"], cores=settings["options"]["slots"])
+    work = Work(settings["seconds"], fails=settings["fails"], long=settings["long"])
     with CooperativeConsumer(settings["options"], spark) as consumer:
+        if settings["claim"] is not None:
+            topic, partition = settings["claim"]
+            consumer.assign({(topic, partition): []}, takeover=True)
         query = (
             consumer.foreach(
-                Recorded(settings["history"], Work(settings["seconds"], fails=settings["fails"])),
+                Recorded(settings["history"], work),
                 concurrency=settings["concurrency"],
                 retry=RetryPolicy(backoff=0.2, max_backoff=0.2),
             )
@@ -51,7 +65,7 @@ def main(settings: dict[str, Any]) -> None:
         sys.stdin.read()
         if query.isActive:
             query.stop()
-        query.awaitTermination(60)
+        query.awaitTermination(120)
     stop_session(spark)
 
 

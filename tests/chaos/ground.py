@@ -1,4 +1,4 @@
-"""The ground of a chaos run: broker, topic, commit table, applications, and what is seen of them.
+"""A chaos run: broker, topics, commit table, applications, and what is seen of them.
 
 Everything that is judged comes from outside of the applications: the history that each handler
 call wrote, the records that were produced, and the commit log as it was looked at all along.
@@ -11,45 +11,41 @@ import os
 import signal
 import subprocess
 import sys
-import threading
 import time
-from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
-from kafka import KafkaProducer
-
-from commits import CommitStore, CommitStoreError
+from commits import CommitStore, OffsetRanges
 from coopconsume import Options, accept_range_fetch
 from coopconsume.cluster.client import Cluster
-from coopconsume.demo.processes import kill_tree, process_tree
+from coopconsume.demo.processes import kill_tree
 from coopconsume.group.owned import LEASE
-from coopconsume.history import Kill, check, read_history
+from coopconsume.history import check, read_history
+from tests.chaos.topics import Topics
+from tests.chaos.watcher import Watcher, runs
 from tests.spark.support import done_book, pending_book
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
     from types import TracebackType
 
     from coopconsume.history import Verdict
     from coopconsume.local.broker import LocalKafka
+    from tests.chaos.topics import Place
 
 ROOT = Path(__file__).parents[2]
-SESSION = 5.0
-BATCH_TIME, HANDLER_TIMEOUT = 1.0, 2.0
-#: Seconds that a member may go on for after its group has given it up: the session, the lease and
-#: the life of a batch.
-_UNAWARE = SESSION + LEASE + BATCH_TIME + HANDLER_TIMEOUT
-#: Seconds after a disturbance within which what was in flight at it may be done again: that, and
-#: what a loaded machine adds.
-REACH = _UNAWARE + 10.0
-_SAMPLE_EVERY = 0.25
-#: What applications log when work of theirs does not count; a member may learn of it late.
-_SIGNS = (
-    "were not through within drainTimeout",
-    "all shares are lost",
-    "failed, its slots are planned again",
-)
+SESSION = 6.0
+BATCH_TIME, HANDLER_TIMEOUT = 1.0, 25.0
+#: Seconds of a handler call that outlasts the session; it fits into `DRAIN`.
+LONG = SESSION + 2.0
+DRAIN = 60.0
+#: Seconds for which a batch may go on that was begun before its owner lost its shares.
+LIFE = BATCH_TIME + HANDLER_TIMEOUT + LEASE
+#: The topic of which one application at a time claims the whole, and the group that does so.
+CLAIMED, CLAIMANTS = "claimed", "claimants"
+#: The topic that may be deleted and created again.
+RECREATED = "again"
 
 
 @dataclass
@@ -59,123 +55,131 @@ class App:
     Attributes:
         name: Its name.
         popen: Its driver.
-        pids: All processes it was ever seen to have.
+        history: Where its workers write their calls.
+        instance: Its ``group.instance.id``, if it is a static member.
+        claims: Whether it claims its partitions by hand.
         paused: Whether its driver is stopped.
+        may_fail: Whether it may end by an error, as another has taken its claim over.
     """
 
     name: str
     popen: subprocess.Popen[str]
-    pids: set[int] = field(default_factory=set)
+    history: Path
+    instance: str | None = None
+    claims: bool = False
     paused: bool = False
+    may_fail: bool = False
 
     @property
     def is_alive(self) -> bool:
         """Whether the driver runs, or is only stopped."""
         return self.popen.poll() is None
 
-
-@dataclass(frozen=True)
-class Disturbance:
-    """Something that may have left work of an application uncommitted.
-
-    Attributes:
-        at: When, in seconds of `time.monotonic`.
-        app: Whose.
-        since: From when on it may have been so.
-    """
-
-    at: float
-    app: App
-    since: float
+    @property
+    def workers(self) -> frozenset[int]:
+        """All processes that ever ran a handler of it."""
+        return frozenset(int(file.name.split("-")[1]) for file in self.history.glob("calls-*"))
 
 
 class Ground:
-    """A topic of one partition, and the applications of one group on it.
+    """Topics, and the applications of one group on them.
 
     Args:
         kafka: The broker.
-        topic: The topic, of one partition.
+        topics: The partitions of each topic that is created for it, or the name of one topic of one
+            partition that exists.
         folder: Where the tables, the history and the logs go.
         slots: Of each application.
         concurrency: Handlers at once in a slot.
         seconds: A handler takes, on average.
-        fails: Whether some records fail on their first attempt.
         batch_time: Seconds after which a batch starts no further handler.
+        fails: Whether some records fail on their first attempt, and some take `LONG` seconds.
         watched: Whether the commit log is looked at all along, as a `verdict` needs it.
     """
 
     def __init__(
-        self, kafka: LocalKafka, topic: str, folder: Path, *, slots: int = 2,
+        self, kafka: LocalKafka, topics: str | Mapping[str, int], folder: Path, *, slots: int = 2,
         concurrency: int = 2, seconds: float = 0.01, batch_time: float = BATCH_TIME,
         fails: bool = True, watched: bool = True,
     ) -> None:  # fmt: skip
         self.kafka = kafka
-        self.topic = topic
         self.folder = folder
-        self.group = f"{topic}-group"
+        if isinstance(topics, str):
+            partitions: Mapping[str, int] = {topics: 1}
+        else:
+            partitions = topics
+            for topic, number in topics.items():
+                kafka.create_topic(topic, number)
+        self.topics = Topics(kafka, partitions, [RECREATED] if RECREATED in partitions else [])
+        self.shared = [topic for topic in partitions if topic != CLAIMED]
+        self.group = f"{self.shared[0]}-group"
         self.options: dict[str, Any] = {
             "kafka.bootstrap.servers": kafka.bootstrap_servers,
             "kafka.group.id": self.group,
             "kafka.session.timeout.ms": int(1000 * SESSION),
             "kafka.heartbeat.interval.ms": 500,
-            "subscribe": topic,
+            "kafka.metadata.max.age.ms": 2000,
+            "subscribe": ",".join(self.shared),
             "commitTable": str(folder / "commits"),
             "slots": slots,
             "batchTime": batch_time,
             "handlerTimeout": HANDLER_TIMEOUT,
-            "drainTimeout": 10,
+            "drainTimeout": DRAIN,
+            "failOnDataLoss": "false",
         }
         self._work = {"concurrency": concurrency, "seconds": seconds, "fails": fails}
         self.apps: list[App] = []
-        self.disturbances: list[Disturbance] = []
-        self.produced: dict[int, bytes | None] = {}
-        self._samples: list[tuple[float, dict[Any, Any]]] = []
         self._names = iter(range(1000))
-        self._closing = threading.Event()
-        accept_range_fetch(self.options, [topic])
+        accept_range_fetch(self.options, list(partitions))
         cluster = Cluster(Options.parse(self.options))
         self.store = CommitStore.open(self.options["commitTable"], cluster=cluster.cluster_id)
         cluster.close()
-        self._watcher = threading.Thread(target=self._watch, daemon=True)
-        if not watched:
-            self._closing.set()
+        self._incarnations = {self.topics.id_of(topic): topic for topic in self.topics.incarnations}
+        self.watcher = Watcher(lambda: list(self.apps), self._named_book)
+        self._watched = watched
 
     def __enter__(self) -> Self:
-        self._watcher.start()
+        if self._watched:
+            self.watcher.start()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None,
         at: TracebackType | None,
     ) -> None:  # fmt: skip
-        self._closing.set()
-        self._watcher.join(30)
+        self.watcher.close()
         for app in self.apps:
             if app.is_alive:
                 kill_tree(app.popen)
 
-    # -- the topic
-
-    def produce(self, count: int, keys: int = 60) -> None:
+    def produce(self, count: int, keys: int = 60, topics: Sequence[str] = ()) -> None:
         """Write records, whose keys come round in turn."""
-        producer = KafkaProducer(bootstrap_servers=self.kafka.bootstrap_servers, linger_ms=20)
-        first = len(self.produced)
-        sent = []
-        for number in range(first, first + count):
-            key = b"k%d" % (number * 7919 % keys)
-            sent.append((key, producer.send(self.topic, key=key, value=b"", partition=0)))
-        producer.flush(timeout=120)
-        for key, future in sent:
-            self.produced[future.get(timeout=120).offset] = key
-        producer.close()
+        self.topics.produce(count, keys, topics)
 
     # -- applications
 
-    def start(self) -> App:
-        """Start another application."""
-        name = f"app{next(self._names)}"
+    def start(self, *, static: bool = False, instance: str | None = None) -> App:
+        """Start another application; a static member, or one that claims what it handles."""
+        number = next(self._names)
+        instance = instance or (f"static-{number}" if static else None)
+        more = {"kafka.group.instance.id": instance} if instance else {}
+        return self._start(f"app{number}", self.options | more, instance=instance)
+
+    def start_claimant(self) -> App:
+        """Start an application that claims a topic's only partition, whoever has it."""
+        options = self.options | {"kafka.group.id": CLAIMANTS}
+        del options["subscribe"]
+        return self._start(f"claimant{next(self._names)}", options, claim=[CLAIMED, 0])
+
+    def _start(
+        self, name: str, options: dict[str, Any], *, instance: str | None = None,
+        claim: list[Any] | None = None,
+    ) -> App:  # fmt: skip
+        history = self.folder / "history" / name
+        history.mkdir(parents=True)
         settings = self._work | {
-            "name": name, "options": self.options, "history": str(self.folder / "history"),
+            "name": name, "options": options, "history": str(history), "claim": claim,
+            "long": LONG if self._work["fails"] else 0.0,
         }  # fmt: skip
         with (self.folder / f"{name}.log").open("w") as log:
             popen = subprocess.Popen(
@@ -183,26 +187,40 @@ class Ground:
                 cwd=ROOT, stdin=subprocess.PIPE, stdout=log, stderr=log, text=True,
                 start_new_session=True,
             )  # fmt: skip
-        self.apps.append(App(name, popen))
+        self.apps.append(App(name, popen, history, instance, claim is not None))
         return self.apps[-1]
 
     @property
     def alive(self) -> list[App]:
-        """The applications that run."""
-        return [app for app in self.apps if app.is_alive]
+        """The members of the group that run."""
+        return [app for app in self.apps if app.is_alive and not app.claims]
+
+    @property
+    def claimant(self) -> App | None:
+        """The application that claimed last, if it runs."""
+        found = [app for app in self.apps if app.claims and app.is_alive]
+        return found[-1] if found else None
 
     def kill(self, app: App, *, driver_alone: bool) -> None:
         """SIGKILL an application: its driver, or that with all it has started."""
-        self._note(app)
+        self.watcher.disturb(app)
         if driver_alone:
             app.popen.kill()
             app.popen.wait(60)
         else:
             kill_tree(app.popen)
 
+    def kill_worker(self, app: App) -> bool:
+        """SIGKILL one of its Python workers; whether there was one."""
+        there = sorted(filter(runs, app.workers))
+        for pid in there[-1:]:
+            self.watcher.disturb(frozenset({pid}))
+            os.kill(pid, signal.SIGKILL)
+        return bool(there)
+
     def pause(self, app: App) -> None:
         """SIGSTOP a driver; its JVM and workers go on."""
-        self._note(app)
+        self.watcher.disturb(app)
         app.paused = True
         os.kill(app.popen.pid, signal.SIGSTOP)
 
@@ -215,37 +233,47 @@ class Ground:
         """Let an application end in order."""
         assert app.popen.stdin is not None
         app.popen.stdin.close()
-        assert app.popen.wait(180) == 0, self.log_of(app)
+        assert app.popen.wait(300) == 0, self.log_of(app)
 
     def log_of(self, app: App) -> str:
         """The end of what an application has logged."""
         return (self.folder / f"{app.name}.log").read_text()[-4000:]
 
-    def _note(self, app: App) -> None:
-        app.pids |= set(process_tree(app.popen.pid))
-        now = time.monotonic()
-        self.disturbances.append(Disturbance(now, app, now))
-        self._look()
+    def recreate(self, topic: str) -> None:
+        """Delete a topic and create it again."""
+        self.topics.recreate(topic)
+        self._incarnations[self.topics.id_of(topic)] = topic
 
     # -- what is seen
 
-    def _watch(self) -> None:
-        while not self._closing.wait(_SAMPLE_EVERY):
-            with suppress(CommitStoreError):  # the next look will do
-                self._look()
-            for app in self.apps:
-                if app.is_alive:
-                    app.pids |= set(process_tree(app.popen.pid))
+    def book(self) -> dict[Place, list[tuple[int, int]]]:
+        """What the commit log counts as done, of topics as they are now."""
+        book = done_book(self.store, self.group)
+        if CLAIMED in self.topics.partitions:
+            book |= done_book(self.store, CLAIMANTS)
+        row = self.store.assignment(self.group)
+        for topic in self.topics.incarnations:
+            known = row.topic_ids.get(topic) if row is not None else None
+            # Until the group has heard of a new incarnation, its log speaks of the last one.
+            if known != list(self._incarnations)[-1]:
+                book = {place: done for place, done in book.items() if place[0] != topic}
+        return book
 
-    def _look(self) -> None:
-        at = time.monotonic()
-        self._samples.append((at, done_book(self.store, self.group)))
+    def _named_book(self) -> dict[Place, list[tuple[int, int]]]:
+        return {(self.topics.name(t), p): done for (t, p), done in self.book().items()}
 
     @property
     def done(self) -> int:
-        """Records that the log counts as done."""
-        state = self.store.state(self.group).get((self.topic, 0))
-        return 0 if state is None else state.stable_offset + len(state.ranges)
+        """Offsets that the log counts as done."""
+        return sum(last - first + 1 for done in self.book().values() for first, last in done)
+
+    def left(self) -> int:
+        """Records of the topics as they are now that are not done."""
+        book = self.book()
+        return sum(
+            len(OffsetRanges.from_offsets(list(records)) - OffsetRanges(book.get(place, ())))
+            for place, records in self.topics.expected().items()
+        )
 
     def members(self) -> int:
         """Members of the epoch in force that hold something and may commit."""
@@ -254,40 +282,41 @@ class Ground:
             return 0
         return sum(bool(shares) and m not in row.fenced for m, shares in row.members.items())
 
-    def wait_for_members(self, count: int, timeout: float = 180.0) -> float:
-        """Wait until so many members share the topic; returns the seconds it took."""
-        return self._wait(lambda: self.members() == count, f"{count} members", timeout)
+    def partitions_dealt(self) -> int:
+        """Partitions that the epoch in force gives to somebody."""
+        row = self.store.assignment(self.group)
+        shares = [] if row is None else [s for held in row.members.values() for s in held]
+        return len({(share.topic, share.partition) for share in shares})
+
+    def wait_for_members(self, count: int, timeout: float = 300.0) -> float:
+        """Wait until so many members share the topics; returns the seconds it took."""
+        return self.wait(lambda: self.members() == count, f"{count} members", timeout)
 
     def wait_for_done(self, count: int, timeout: float = 300.0, every: float = 0.05) -> float:
         """Look every so often until so many records are done; returns the seconds it took."""
-        return self._wait(lambda: self.done >= count, f"{count} records done", timeout, every)
+        return self.wait(lambda: self.done >= count, f"{count} records done", timeout, every)
 
-    def _wait(self, holds: Any, what: str, timeout: float, every: float = 0.05) -> float:
+    def wait_for_all(self, timeout: float = 600.0) -> float:
+        """Wait until every record is done; returns the seconds it took."""
+        return self.wait(lambda: not self.left(), "end of the records", timeout, 0.2)
+
+    def wait(self, holds: Any, what: str, timeout: float, every: float = 0.05) -> float:
+        """Wait until something holds; an application that fails meanwhile is an error."""
         begun = time.monotonic()
         while not holds():
             for app in self.apps:
                 code = app.popen.poll()
                 # A closed standard input, or a kill of ours, ends them otherwise.
-                assert code in (None, 0, -signal.SIGKILL), f"{app.name}: {self.log_of(app)}"
+                fine = code in (None, 0, -signal.SIGKILL) or app.may_fail
+                assert fine, f"{app.name}: {self.log_of(app)}"
             if time.monotonic() - begun > timeout:
                 logs = "\n".join(f"{app.name}:\n{self.log_of(app)}" for app in self.alive)
                 raise AssertionError(
-                    f"no {what} after {timeout} s; {self.done} of {len(self.produced)} done, "
+                    f"no {what} after {timeout} s; {self.left()} records left, "
                     f"{self.members()} members\n{logs}"
                 )
             time.sleep(every)
         return time.monotonic() - begun
-
-    def logged(self) -> list[Disturbance]:
-        """Late hand-overs and lost memberships; the applications log them."""
-        clock = time.time() - time.monotonic()
-        found = []
-        for app in self.apps:
-            for line in (self.folder / f"{app.name}.log").read_text().splitlines():
-                if any(sign in line for sign in _SIGNS):
-                    at = float(line.split(" ")[0]) - clock
-                    found.append(Disturbance(at, app, at - _UNAWARE))
-        return found
 
     def told(self) -> str:
         """What the applications' own loggers said, for people."""
@@ -299,23 +328,26 @@ class Ground:
         )
 
     def verdict(self) -> Verdict:
-        """The checker's word over the histories of all applications.
+        """What the checker makes of the histories of all applications.
 
-        A record may be done again if it was in flight in an application at a disturbance of it, and
-        not committed at a look at the log soon after.
+        A record may be done again if its own call ran in, or had been reported to, an application
+        that was disturbed before the record was committed; nothing else excuses a repeat.
         """
-        kills = []
-        for disturbance in [*self.disturbances, *self.logged()]:
-            pids = frozenset(disturbance.app.pids)
-            for at, book in self._samples:
-                if disturbance.since <= at <= disturbance.at + REACH:
-                    kills.append(Kill(int(at * 1e9), book, pids))
-        tp = (self.topic, 0)
+        everything = self.folder / "history" / "all"
+        everything.mkdir()
+        for app in self.apps:
+            for file in app.history.glob("calls-*"):
+                os.link(file, everything / file.name)
+        done = self._named_book()
+        for (topic, partition), records in self.topics.produced.items():
+            # Of a topic that is gone all was done before.
+            if "#" in topic and topic not in map(self.topics.name, self.topics.incarnations):
+                done[topic, partition] = [(offset, offset) for offset in records]
+        pending = {
+            (self.topics.name(t), p): held
+            for (t, p), held in pending_book(self.store, self.group).items()
+        }
         return check(
-            read_history(self.folder / "history"),
-            {tp: self.produced},
-            done_book(self.store, self.group),
-            pending_book(self.store, self.group),
-            {},
-            kills=kills,
-        )
+            self.topics.by_incarnation(read_history(everything)), self.topics.produced, done,
+            pending, {}, seen=self.watcher.seen(),
+        )  # fmt: skip

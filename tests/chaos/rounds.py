@@ -1,4 +1,4 @@
-"""Rounds of bad luck, drawn by a seed: the same seed draws the same ones."""
+"""Rounds of a chaos run, drawn by a seed: the same seed draws the same ones."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import random
 import time
 from typing import TYPE_CHECKING
 
-from tests.chaos.ground import SESSION
+from tests.chaos.ground import CLAIMED, LIFE, RECREATED, SESSION
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -15,15 +15,15 @@ if TYPE_CHECKING:
 
     Action = Callable[[Ground, App], None]
 
-_EACH = 400
+_EACH = 300
 _FEWEST, _MOST = 2, 4
 
 
 def begin(ground: Ground, apps: int) -> None:
-    """Start applications that share the topic, and see them work."""
+    """Start applications that share the topics, one of them static, and see them work."""
     ground.produce(_EACH)
-    for _ in range(apps):
-        ground.start()
+    for number in range(apps):
+        ground.start(static=number == 0)
     ground.wait_for_members(apps)
     ground.wait_for_done(1)
 
@@ -31,31 +31,117 @@ def begin(ground: Ground, apps: int) -> None:
 def finish(ground: Ground) -> None:
     """Let everything be done, and all applications stop in order."""
     ground.produce(_EACH)
-    ground.wait_for_done(len(ground.produced))
-    for app in ground.alive:
-        ground.stop(app)
+    if CLAIMED in ground.topics.partitions and ground.claimant is None:
+        ground.start_claimant()
+    ground.wait_for_all()
+    for app in ground.apps:
+        if app.is_alive:
+            ground.stop(app)
 
 
 def play(ground: Ground, rounds: int, seed: int, tell: Callable[[str], None]) -> None:
     """Play some rounds on applications that have begun."""
     dice = random.Random(seed)
+    waiting: list[Action] = []
     for number in range(1, rounds + 1):
         ground.produce(_EACH)
         time.sleep(dice.uniform(0.1, 1.5))
-        action = dice.choice(_possible(ground))
-        app = dice.choice(ground.alive)
+        # Every kind has its turn before any comes again, as far as it is possible at the time.
+        possible = _possible(ground)
+        turn = [action for action in waiting if action in possible]
+        if not turn:
+            waiting, turn = list(_ALL), possible
+        action, app = dice.choice(turn), dice.choice(ground.alive)
+        waiting.remove(action)
+        begun = time.monotonic()
         tell(f"round {number}: {action.__name__.replace('_', ' ')} {app.name}")
         action(ground, app)
         ground.wait_for_members(len(ground.alive))
+        ground.watcher.settled(LIFE)
+        tell(f"round {number}: {time.monotonic() - begun:.0f} s, {ground.left()} records left")
 
 
 def _possible(ground: Ground) -> list[Action]:
-    actions: list[Action] = [pause, pause_all, kill_driver, kill_all, restart_broker]
-    if len(ground.alive) < _MOST:
-        actions += [join, join]
-    if len(ground.alive) > _FEWEST:
+    alive, topics = ground.alive, ground.topics
+    actions: list[Action] = [
+        pause, pause_all, kill_driver, kill_all, kill_worker, restart_broker, freeze_broker,
+        restart, delete_records,
+    ]  # fmt: skip
+    if len(alive) < _MOST:
+        actions += [join]
+    if len(alive) > _FEWEST:
         actions += [leave]
+    if any(topics.partitions[topic] < 5 for topic in ground.shared if topic != RECREATED):
+        actions += [grow]
+    if RECREATED in topics.partitions:
+        actions += [recreate]
+    if CLAIMED in topics.partitions:
+        actions += [take_over_claim]
     return actions
+
+
+# -- calm: no record may be done again
+
+
+def join(ground: Ground, _app: App) -> None:
+    """Another application starts, as a static member every other time."""
+    ground.start(static=len(ground.apps) % 2 == 0)
+
+
+def leave(ground: Ground, app: App) -> None:
+    """The application stops in order."""
+    ground.stop(app)
+    if app.instance is not None:
+        # Kafka keeps the place of a static member until its session ends.
+        time.sleep(SESSION)
+
+
+def restart(ground: Ground, app: App) -> None:
+    """The application stops in order and starts again; a static member in its old place."""
+    ground.stop(app)
+    ground.start(instance=app.instance)
+
+
+def grow(ground: Ground, _app: App) -> None:
+    """A topic gets another partition, with records."""
+    topic = min((t for t in ground.shared if t != RECREATED), key=ground.topics.partitions.get)
+    ground.topics.grow(topic)
+    ground.produce(_EACH // 2, topics=[topic])
+    count = sum(ground.topics.partitions[topic] for topic in ground.shared)
+    ground.wait(lambda: ground.partitions_dealt() == count, f"{count} partitions dealt", 300)
+
+
+def delete_records(ground: Ground, _app: App) -> None:
+    """Retention deletes what is done in each partition."""
+    for place, commits in ground.store.state(ground.group).items():
+        if place in ground.topics.expected() and place[0] != RECREATED:
+            ground.topics.delete_below(place, commits.stable_offset)
+
+
+# -- disturbing: what was in flight may be done again
+
+
+def recreate(ground: Ground, _app: App) -> None:
+    """A topic of which all is done is deleted and created again, with new records."""
+    ground.wait_for_all()
+    for app in ground.alive:
+        ground.watcher.disturb(app)
+    ground.recreate(RECREATED)
+    ground.produce(_EACH // 2, topics=[RECREATED])
+    ground.wait_for_all()
+
+
+def take_over_claim(ground: Ground, _app: App) -> None:
+    """Another application claims what one has claimed; that one is fenced and ends."""
+    old = ground.claimant
+    if old is not None:
+        old.may_fail = True
+        ground.watcher.disturb(old)
+    ground.produce(_EACH // 4, topics=[CLAIMED])
+    ground.start_claimant()
+    if old is not None:
+        ground.wait(lambda: not old.is_alive, f"end of {old.name}", 300)
+    ground.wait_for_all()
 
 
 def pause(ground: Ground, app: App) -> None:
@@ -73,32 +159,48 @@ def pause_all(ground: Ground, _app: App) -> None:
     time.sleep(SESSION + 2.0)
     for app in asleep:
         ground.wake(app)
+    ground.wait_for_all()
 
 
 def kill_driver(ground: Ground, app: App) -> None:
-    """The driver alone is killed; another application starts."""
+    """The driver alone is killed; another application starts, a static one in its place."""
     ground.kill(app, driver_alone=True)
-    ground.start()
+    ground.start(instance=app.instance)
 
 
 def kill_all(ground: Ground, app: App) -> None:
     """Driver, JVM and workers are killed; another application starts."""
     ground.kill(app, driver_alone=False)
-    ground.start()
+    ground.start(instance=app.instance)
+
+
+def kill_worker(ground: Ground, app: App) -> None:
+    """One Python worker is killed; its application goes on."""
+    ground.kill_worker(app)
+    ground.wait_for_all()
 
 
 def restart_broker(ground: Ground, _app: App) -> None:
     """The broker is killed and started again."""
+    for app in ground.alive:
+        ground.watcher.disturb(app)
     ground.kafka.kill()
     time.sleep(1.0)
     ground.kafka.start()
+    ground.wait_for_all()
 
 
-def join(ground: Ground, _app: App) -> None:
-    """Another application starts."""
-    ground.start()
+def freeze_broker(ground: Ground, _app: App) -> None:
+    """The broker stands still for longer than a session."""
+    for app in ground.alive:
+        ground.watcher.disturb(app)
+    ground.kafka.freeze()
+    time.sleep(SESSION + 2.0)
+    ground.kafka.thaw()
+    ground.wait_for_all()
 
 
-def leave(ground: Ground, app: App) -> None:
-    """The application stops in order."""
-    ground.stop(app)
+_ALL: list[Action] = [
+    join, leave, restart, grow, delete_records, recreate, take_over_claim, pause, pause_all,
+    kill_driver, kill_all, kill_worker, restart_broker, freeze_broker,
+]  # fmt: skip
