@@ -27,7 +27,7 @@ def run(name: str, about: str, rounds: int, play: Callable[[Path, int, int, Tell
     Returns:
         The exit code: 1 if a promise was broken.
     """
-    # The many JVMs of a run live for minutes: one that optimises what it runs takes twice their time.
+    # The many JVMs of a run live for minutes: to optimise what they run takes longer than it saves.
     os.environ.setdefault("JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
     parser = argparse.ArgumentParser(prog=f"tests.{name}", description=about)
     parser.add_argument("--rounds", type=int, default=rounds, help=f"how many ({rounds})")

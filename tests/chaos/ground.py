@@ -282,6 +282,11 @@ class Ground:
             return 0
         return sum(bool(shares) and m not in row.fenced for m, shares in row.members.items())
 
+    def epoch(self) -> int:
+        """Number of the epoch in force; 0 without one."""
+        row = self.store.assignment(self.group)
+        return 0 if row is None else row.epoch.number
+
     def partitions_dealt(self) -> int:
         """Partitions that the epoch in force gives to somebody."""
         row = self.store.assignment(self.group)

@@ -145,9 +145,11 @@ def take_over_claim(ground: Ground, _app: App) -> None:
 
 
 def pause(ground: Ground, app: App) -> None:
-    """The driver sleeps beyond its session, and wakes."""
+    """The driver sleeps until the group has dealt its shares to others, and wakes."""
+    before = ground.epoch()
     ground.pause(app)
-    time.sleep(SESSION + 2.0)
+    ground.wait(lambda: ground.epoch() > before, "epoch without the sleeper", 300)
+    time.sleep(2.0)
     ground.wake(app)
 
 
