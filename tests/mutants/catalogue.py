@@ -14,6 +14,7 @@ _RULES = "tests/model/test_ownership_rules.py::"
 _ASSIGNORS = "tests/model/test_assignors_invariants.py::"
 _PLAN = "tests/unit/test_plan_rules.py::"
 _EVENTS = "tests/unit/test_fold_rules.py::"
+_CHECKER = "tests/model/test_checker.py::test_each_fault_is_found_with_its_witness"
 _JOB = "tests/model/test_job_model.py::"
 _ODD = "tests/unit/test_odd_answers.py::"
 _CLOCKS = "tests/unit/test_clocks.py::"
@@ -716,6 +717,39 @@ OWNERS = [
     ),
 ]
 
+CHECKER = [
+    Mutant(
+        "any-disturbance-excuses",
+        "A repeat is excused only if the process of its own earlier call was disturbed.",
+        "coopconsume/history/rules.py",
+        "mine = np.isin(self._pid[earlier], [*one.pids])",
+        "mine = np.ones(len(earlier), np.bool_)",
+        (_CHECKER,),
+    ),
+    Mutant(
+        "committed-is-excused",
+        "Nothing excuses the repeat of a record that was committed before.",
+        "coopconsume/history/rules.py",
+        "committed_before |= self._committed_at[record] <= self._start[call]",
+        "pass",
+        (_CHECKER,),
+    ),
+]
+
 MUTANTS = [
-    *ORDER, *DRAIN, *GROUP, *COMMITS, *SNAPSHOTS, *OUTPUTS, *LIMITS, *POLLING, *RETRIES, *ANSWERS, *CLOCKS, *FENCED, *ASSIGNORS, *OWNERS,
-]  # fmt: skip
+    *ORDER,
+    *DRAIN,
+    *GROUP,
+    *COMMITS,
+    *SNAPSHOTS,
+    *OUTPUTS,
+    *LIMITS,
+    *POLLING,
+    *RETRIES,
+    *ANSWERS,
+    *CLOCKS,
+    *FENCED,
+    *ASSIGNORS,
+    *OWNERS,
+    *CHECKER,
+]
