@@ -11,7 +11,6 @@ _GROUP = "tests/model/test_group_model.py::TestGroup::runTest"
 _FOLD = "tests/model/test_commits_fold.py::test_the_fold_agrees_with_a_naive_model"
 _STORE = "tests/unit/test_commit_store.py::"
 _RULES = "tests/model/test_ownership_rules.py::"
-_ASSIGNORS = "tests/model/test_assignors_invariants.py::"
 _PLAN = "tests/unit/test_plan_rules.py::"
 _EVENTS = "tests/unit/test_fold_rules.py::"
 _CHECKER = "tests/model/test_checker.py::test_each_fault_is_found_with_its_witness"
@@ -668,7 +667,7 @@ ASSIGNORS = [
         "assignors/sharing.py",
         "FULL.size * end // total - 1)",
         "FULL.size * end // total - 1 - (end < total))",
-        (_ASSIGNORS + "test_complete_disjoint_and_only_subscribed",),
+        ("tests/unit/test_assignors.py::test_kip_x_round_robin",),
     ),
     Mutant(
         "parts-without-consent",
@@ -676,7 +675,7 @@ ASSIGNORS = [
         "assignors/sharing.py",
         "[member for member in members if member.allow_key_share]",
         "list(members)",
-        (_ASSIGNORS + "test_no_parts_without_consent",),
+        ("tests/unit/test_assignors.py::test_whoever_did_not_opt_in_gets_whole_partitions",),
     ),
     Mutant(
         "conflict-not-seen",
