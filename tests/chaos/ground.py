@@ -93,14 +93,17 @@ class Ground:
         concurrency: Handlers at once in a slot.
         seconds: A handler takes, on average.
         batch_time: Seconds after which a batch starts no further handler.
-        fails: Whether some records fail on their first attempt, and some take `LONG` seconds.
+        fails: Whether some records fail on their first attempt.
+        long: Seconds that some records take, if some fail; 0: none does.
+        handler_timeout: Seconds that handlers get beyond ``batch_time``.
         watched: Whether the commit log is looked at all along, as a `verdict` needs it.
     """
 
     def __init__(
         self, kafka: LocalKafka, topics: str | Mapping[str, int], folder: Path, *, slots: int = 2,
         concurrency: int = 2, seconds: float = 0.01, batch_time: float = BATCH_TIME,
-        fails: bool = True, watched: bool = True,
+        fails: bool = True, long: float = LONG,
+        handler_timeout: float = HANDLER_TIMEOUT, watched: bool = True,
     ) -> None:  # fmt: skip
         self.kafka = kafka
         self.folder = folder
@@ -123,11 +126,14 @@ class Ground:
             "commitTable": str(folder / "commits"),
             "slots": slots,
             "batchTime": batch_time,
-            "handlerTimeout": HANDLER_TIMEOUT,
+            "handlerTimeout": handler_timeout,
             "drainTimeout": DRAIN,
             "failOnDataLoss": "false",
         }
-        self._work = {"concurrency": concurrency, "seconds": seconds, "fails": fails}
+        self._work = {
+            "concurrency": concurrency, "seconds": seconds, "fails": fails,
+            "long": long if fails else 0.0,
+        }  # fmt: skip
         self.apps: list[App] = []
         self._names = iter(range(1000))
         accept_range_fetch(self.options, list(partitions))
@@ -179,7 +185,6 @@ class Ground:
         history.mkdir(parents=True)
         settings = self._work | {
             "name": name, "options": options, "history": str(history), "claim": claim,
-            "long": LONG if self._work["fails"] else 0.0,
         }  # fmt: skip
         with (self.folder / f"{name}.log").open("w") as log:
             popen = subprocess.Popen(

@@ -24,7 +24,7 @@ def test_three_applications_share_two_topics_under_disturbances(tmp_path):
     """
     with (
         LocalKafka(tmp_path / "kafka", config={"group.initial.rebalance.delay.ms": 3000}) as kafka,
-        Ground(kafka, {"t": 2, "u": 1}, tmp_path) as ground,
+        Ground(kafka, {"t": 2, "u": 1}, tmp_path, long=0.0, handler_timeout=12.0) as ground,
     ):
         begin(ground, 3)
         static, second, third = ground.apps
