@@ -442,6 +442,17 @@ LIMITS = [
 
 POLLING = [
     Mutant(
+        "answer-for-anything",
+        "Only what a frame contained may be answered for.",
+        "coopconsume/polling/handout.py",
+        "    if strange:\n        first, last",
+        "    if False:\n        first, last",
+        (
+            "tests/model/test_polling_model.py::test_only_what_was_handed_out_is_answered_for_and_nothing_is_lost",
+            "tests/model/test_polling_model.py::test_a_range_over_a_waiting_key_is_refused",
+        ),
+    ),
+    Mutant(
         "key-waits-too-short",
         "A polled key comes again when its last held record is due.",
         "coopconsume/polling/held.py",
