@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 from zlib import crc32
 
 from commits.errors import (
@@ -118,7 +118,7 @@ class Committing(Settings):
         Args:
             group: The group.
             epoch: The epoch or claim of the member.
-            member: An owner of the partitions.
+            member: A member of the epoch or claim; it may start partitions of other members.
             offsets: The first offset to be done.
 
         Returns:
@@ -138,6 +138,41 @@ class Committing(Settings):
         Arguments, answers and errors are those of `start`.
         """
         return self._move("log_start", group, epoch, member, offsets)
+
+    def note_primary(
+        self,
+        group: str,
+        epoch: Epoch,
+        member: str,
+        offsets: Mapping[TopicPartition, int | None],
+        *,
+        follow: bool = False,
+    ) -> Results:
+        """Takes the group's offsets in Kafka into account, once for each partition and epoch.
+
+        Until the group has written its own offset to Kafka, an offset that others wrote stays
+        there. The log notes it before the first commit on top of it, so that nobody takes it for a
+        change from outside.
+
+        Args:
+            group: The group.
+            epoch: The epoch or claim of the member.
+            member: An owner of the partitions.
+            offsets: Kafka's offset of each partition, which others wrote; None where a member of
+                the group has written it.
+            follow: Whether the stable offset moves to Kafka's, and all above it is forgotten.
+
+        Returns:
+            The answer of each partition: `duplicate` where this epoch has noted one already.
+
+        Raises:
+            FencedMember: As for `commit`.
+            CommitRefused: As for `commit`, and where another epoch or claim holds part of a
+                partition whose stable offset is to move.
+        """
+        return self._move(
+            "primary", group, epoch, member, offsets, detail={"follow": True} if follow else {}
+        )
 
     def truncate(
         self, group: str, epoch: Epoch, member: str, ends: Mapping[TopicPartition, int]
@@ -245,20 +280,21 @@ class Committing(Settings):
         group: str,
         epoch: Epoch | None,
         member: str,
-        offsets: Mapping[TopicPartition, int],
+        offsets: Mapping[TopicPartition, int | None],
         known: Mapping[TopicPartition, Part] | None = None,
         topic_ids: Mapping[str, str] | None = None,
+        detail: Mapping[str, Any] | None = None,
     ) -> Results:
         parts = tuple(
             replace((known or {}).get(at) or Part(*checked_place(at)),
-                    first=exact_offset(at, offset))
+                    first=None if offset is None else exact_offset(at, offset))
             for at, offset in offsets.items()
         )  # fmt: skip
         if not parts:
             return {}
         with self._lock:
             event = Event(kind, self._new_id(), self._cluster, group, epoch, member=member,
-                          parts=parts)  # fmt: skip
+                          detail=detail or {}, parts=parts)  # fmt: skip
             answer = self._append(with_topic_ids(event, self._state_for(event), topic_ids))
             now = in_force(self._log.state.group(self._cluster, group))
         results = dict(answer.results)

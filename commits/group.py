@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from commits.rows import Event, Part
     from commits.tenure import Holder
 
-__all__ = ["KEPT_ANSWERS", "RELEASED", "Answer", "GroupState", "PartitionState"]
+__all__ = ["KEPT_ANSWERS", "RELEASED", "Answer", "GroupState", "KnownPrimary", "PartitionState"]
 
 RELEASED = "it has released its shares"
 """Why a member that gave back its shares may not commit any more."""
@@ -50,6 +50,21 @@ class Answer:
     holder: Holder | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class KnownPrimary:
+    """An offset in Kafka that others wrote, and that the log has taken into account.
+
+    Attributes:
+        offset: The offset.
+        epoch: Number of the epoch or claim under which the log took it into account.
+        replaced: Whether a member of the group has written Kafka's offset since.
+    """
+
+    offset: int
+    epoch: int
+    replaced: bool = False
+
+
 @dataclass(slots=True)
 class PartitionState:
     """What the log says of one partition.
@@ -58,11 +73,13 @@ class PartitionState:
         topic_id: The id of its topic; empty if nobody told it yet.
         commits: What is committed.
         pending: The records that were read and are not done, by offset.
+        primary: Kafka's offset, where others wrote it and the log has taken it into account.
     """
 
     topic_id: str = ""
     commits: PartitionCommits = field(default_factory=lambda: PartitionCommits(max_ranges=None))
     pending: dict[int, Pending] = field(default_factory=dict)
+    primary: KnownPrimary | None = None
 
     def drop_done_pending(self) -> None:
         """Forgets pending records that are committed."""
@@ -94,6 +111,8 @@ class GroupState:
         refused: Of those that counted in some partitions and not in others, the others.
         answers: The newest answers by id.
         loose: Shares that nobody has now and that their last owners did not hand over.
+        initial_partitions: How many partitions each topic had when the group first dealt it. Later
+            ones were added since.
     """
 
     highest: int = 0
@@ -105,6 +124,7 @@ class GroupState:
     refused: dict[str, tuple[TopicPartition, ...]] = field(default_factory=dict)
     answers: OrderedDict[str, Answer] = field(default_factory=OrderedDict)
     loose: list[Doubt] = field(default_factory=list)
+    initial_partitions: dict[str, int] = field(default_factory=dict)
 
     def fold(self, event: Event) -> Answer:
         """Applies the next event of the log.
@@ -178,6 +198,11 @@ class GroupState:
         self.in_force = new
         self._take_loose(new, new.all_shares())
         self._adopt_topics(new.topic_ids)
+        for topic, count in _partition_counts(event, new).items():
+            self.initial_partitions.setdefault(topic, count)
+        for state in self.partitions.values():
+            if state.primary is not None and state.primary.replaced:
+                state.primary = None
         return Answer(counted=True)
 
     def _claim(self, event: Event) -> Answer:
@@ -281,7 +306,7 @@ class GroupState:
             state.commits.log_start(part.first or 0)
             return state.result()
 
-        return self._by_partition(event, start)
+        return self._by_partition(event, start, of_any_member=True)
 
     def _log_start(self, event: Event) -> Answer:
         def follow(state: PartitionState, part: Part) -> CommitResult:
@@ -300,6 +325,35 @@ class GroupState:
 
         return self._by_partition(event, cut)
 
+    def _primary(self, event: Event) -> Answer:
+        """Takes Kafka's offsets into account, once in each epoch, or notes that they are ours."""
+        assert event.epoch is not None
+        number = event.epoch.number
+        tenures = (self.in_force, *self.claims.values())
+        others = [tenure for tenure in tenures if tenure and tenure.epoch != event.epoch]
+        known = set(self.partitions)
+
+        def note(state: PartitionState, part: Part) -> CommitResult:
+            if part.topic_partition not in known:
+                return state.result("refused", "the log does not know where it starts")
+            if part.first is None:
+                if state.primary is not None:
+                    state.primary = replace(state.primary, replaced=True)
+                return state.result()
+            if state.primary is not None and state.primary.epoch == number:
+                return state.result("duplicate")
+            if event.detail.get("follow"):
+                whole = (event.member, OwnedShare(*part.topic_partition))
+                holder = holder_of([whole], others)
+                if holder is not None:
+                    return state.result("refused", f"{holder.member!r} is at work on it")
+                state.commits.reset(part.first)
+                state.pending = {}
+            state.primary = KnownPrimary(part.first, number)
+            return state.result()
+
+        return self._by_partition(event, note)
+
     def _reset(self, event: Event) -> Answer:
         def set_back(state: PartitionState, part: Part) -> CommitResult:
             state.commits.reset(part.first or 0)
@@ -315,7 +369,11 @@ class GroupState:
         return self._by_partition(event, set_back)
 
     def _by_partition(
-        self, event: Event, change: Callable[[PartitionState, Part], CommitResult]
+        self,
+        event: Event,
+        change: Callable[[PartitionState, Part], CommitResult],
+        *,
+        of_any_member: bool = False,
     ) -> Answer:
         is_operator = event.kind == "reset" and event.epoch is None
         fence = "" if is_operator else self.fenced(event.epoch, event.member)
@@ -323,22 +381,26 @@ class GroupState:
         results = {}
         for part in event.parts:
             state = self.partitions.get(part.topic_partition) or PartitionState(part.topic_id)
-            refusal = fence or (tenure.refusal_of(event.member, part) if tenure else "")
+            holder = "" if of_any_member else event.member
+            refusal = fence or (tenure.refusal_of(holder, part) if tenure else "")
             is_other = part.topic_id and state.topic_id not in {"", part.topic_id}
             if is_other and not is_operator:
                 refusal = refusal or f"its topic now has the id {state.topic_id!r}"
             if refusal:
                 results[part.topic_partition] = state.result("refused", refusal)
             else:
-                results[part.topic_partition] = change(state, part)
-                self.partitions[part.topic_partition] = state
+                result = results[part.topic_partition] = change(state, part)
+                if result.status != "refused":
+                    self.partitions[part.topic_partition] = state
         return Answer(counted=not fence, reason=fence, results=results)
 
     def _adopt_topics(self, topic_ids: Mapping[str, str]) -> None:
         for at, state in list(self.partitions.items()):
             topic_id = topic_ids.get(at[0])
             if topic_id and state.topic_id not in {"", topic_id}:
-                del self.partitions[at]  # the topic was made anew: old commits say nothing
+                # The topic was deleted and created again: old commits say nothing.
+                del self.partitions[at]
+                self.initial_partitions[at[0]] = 0
             elif topic_id:
                 state.topic_id = topic_id
 
@@ -351,8 +413,18 @@ class GroupState:
         "start": _start,
         "log_start": _log_start,
         "truncation": _truncation,
+        "primary": _primary,
         "reset": _reset,
     }
+
+
+def _partition_counts(event: Event, tenure: Tenure) -> dict[str, int]:
+    """How many partitions the topics of an epoch have: as its leader says, else as it deals."""
+    counts: dict[str, int] = {}
+    for share in tenure.all_shares():
+        counts[share.topic] = max(counts.get(share.topic, 0), share.partition + 1)
+    counts.update(event.detail.get("partitions", {}))
+    return counts
 
 
 def _commit_part(state: PartitionState, part: Part) -> CommitResult:

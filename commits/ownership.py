@@ -87,6 +87,7 @@ class Ownership:
         nonce: str | None = None,
         takeover: bool = False,
         life_ms: int = 0,
+        partitions: Mapping[str, int] | None = None,
     ) -> Epoch:
         """Opens the next epoch of a group: from its row on only its members may commit.
 
@@ -104,6 +105,9 @@ class Ownership:
             takeover: Whether to fence claims that overlap instead of refusing.
             life_ms: How long a batch of any of the members may go on. What they do not hand over
                 is in doubt for so long (see `Assignment.doubts`).
+            partitions: How many partitions of each topic begin by the option for new groups; by
+                default as many as the assignment has. It counts in the first epoch that names the
+                topic; later partitions were added since.
 
         Raises:
             EpochConflict: If another epoch than `previous` is in force; nothing changed.
@@ -116,6 +120,7 @@ class Ownership:
             "topic_ids": dict(topic_ids or {}),
             "takeover": takeover,
             "life_ms": life_ms,
+            **({"partitions": dict(partitions)} if partitions else {}),
         }
         with self._lock:
             for _ in range(_NUMBER_TRIES):

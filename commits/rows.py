@@ -40,6 +40,7 @@ KINDS = frozenset(
         "start",  # where an unknown partition begins; of several rows the first counts
         "log_start",  # the partition's log now begins at first_offset
         "truncation",  # the partition's log now ends before first_offset
+        "primary",  # Kafka's offset is first_offset and not ours; without first_offset it is ours
         "reset",  # the stable offset is first_offset, `offsets` above; without an epoch it fences
         "setting",  # a switch or limit, of the store or of one topic
         "snapshot",  # part of the state of all groups at one version
@@ -98,7 +99,8 @@ class Part:
         topic: The topic.
         partition: The partition.
         topic_id: The topic's id; empty if it is not known.
-        first: The offset of a start, log start, truncation or reset; the first key hash of a claim.
+        first: The offset of a start, log start, truncation, reset or primary; the first key hash
+            of a claim.
         last: The last key hash of a claim.
         offsets: Offsets that are done.
         holes: Offsets that are proven never to be delivered.

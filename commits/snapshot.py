@@ -11,7 +11,7 @@ from dataclasses import astuple, replace
 from typing import TYPE_CHECKING, Any
 
 from commits.fold import LogState
-from commits.group import Answer, GroupState, PartitionState
+from commits.group import Answer, GroupState, KnownPrimary, PartitionState
 from commits.ids import CommitIds
 from commits.model import Doubt, Epoch, OwnedShare
 from commits.offsets import MAX_OFFSET, OffsetRanges
@@ -121,6 +121,12 @@ def _group_to_plain(group: GroupState) -> dict[str, Any]:
         "loose": group.loose,
         "delays": _delays_to_plain(group.partitions),
         **({"refused": group.refused} if group.refused else {}),
+        "initial_partitions": group.initial_partitions,
+        "primary": [
+            [*at, *astuple(state.primary)]
+            for at, state in group.partitions.items()
+            if state.primary is not None
+        ],
     }
 
 
@@ -128,6 +134,10 @@ def _group_from_event(event: Event) -> GroupState:
     plain = event.detail
     delays = {(topic, number): dict(pairs) for topic, number, pairs in plain.get("delays", ())}
     claims = [_tenure_from_plain(claim) for claim in plain["claims"]]
+    primary = {
+        (topic, partition): KnownPrimary(*rest)
+        for topic, partition, *rest in plain.get("primary", ())
+    }
     return GroupState(
         highest=plain["highest"],
         in_force=_tenure_from_plain(plain["in_force"]) if plain["in_force"] else None,
@@ -137,6 +147,7 @@ def _group_from_event(event: Event) -> GroupState:
                 part.topic_id,
                 PartitionCommits(part.first or 0, part.offsets, max_ranges=None),
                 _with_delays(part.pending, delays.get(part.topic_partition, {})),
+                primary.get(part.topic_partition),
             )
             for part in event.parts
         },
@@ -148,6 +159,7 @@ def _group_from_event(event: Event) -> GroupState:
             commit_id: tuple((topic, partition) for topic, partition in places)
             for commit_id, places in plain.get("refused", {}).items()
         },
+        initial_partitions=dict(plain.get("initial_partitions", {})),
     )
 
 

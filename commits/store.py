@@ -160,6 +160,20 @@ class CommitStore(Committing):
         with self._lock:
             return {at: state.topic_id for at, state in self._refreshed(group).partitions.items()}
 
+    def known_primary(self, group: str) -> dict[TopicPartition, int]:
+        """Offsets in Kafka that others wrote, that the log knows, and that may still be there."""
+        with self._lock:
+            return {
+                at: state.primary.offset
+                for at, state in self._refreshed(group).partitions.items()
+                if state.primary is not None and not state.primary.replaced
+            }
+
+    def initial_partitions(self, group: str) -> dict[str, int]:
+        """How many partitions each topic had when the group first dealt it."""
+        with self._lock:
+            return dict(self._refreshed(group).initial_partitions)
+
     # -- the table
 
     def compact(self) -> int | None:

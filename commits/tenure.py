@@ -94,11 +94,15 @@ class Tenure:
         return self.fenced.get(member, "")
 
     def refusal_of(self, member: str, part: Part) -> str:
-        """Why a live member may not commit in a partition; empty if it may."""
+        """Why a live member may not commit in a partition; empty if it may.
+
+        Args:
+            member: The member; empty for what any member may say of a partition of another one.
+            part: What it says.
+        """
         if member not in self._held:
-            self._held[member] = frozenset(
-                (share.topic, share.partition) for share in self.members[member]
-            )
+            shares = self.members[member] if member else self.all_shares()
+            self._held[member] = frozenset((share.topic, share.partition) for share in shares)
         if part.topic_partition not in self._held[member]:
             return "the member has no share of it"
         topic_id = self.topic_ids.get(part.topic, "")

@@ -173,7 +173,8 @@ TABLE: tuple[Option, ...] = (
            "Topics whose whole names match a regular expression (Python's); topics that are "
            "created later are taken up."),
     Option("startingOffsets", "earliest", _starting,
-           "Where a partition starts that nobody has committed: earliest, latest or JSON."),
+           "Where a partition starts that nobody has committed: earliest, latest or JSON. "
+           "Partitions that are added while the group exists start at earliest."),
     Option("failOnDataLoss", True, _flag,
            "Stop when records were deleted before they were done; false: report them and go on."),
     Option("onMissingTopic", "fail", _one_of("fail", "wait"),

@@ -58,6 +58,8 @@ class Deal:
         topic_ids: Kafka's ids of the topics.
         refused: Why members are refused, by id.
         versions: The protocol version of each member that is accepted.
+        initial: How many partitions of each topic begin by ``startingOffsets``, if the group deals
+            the topic for the first time.
     """
 
     shares: dict[str, tuple[Share, ...]]
@@ -67,6 +69,7 @@ class Deal:
     topic_ids: dict[str, str]
     refused: dict[str, str]
     versions: dict[str, int]
+    initial: dict[str, int]
 
     def answers(self, epoch: Epoch) -> dict[str, bytes]:
         """What to hand each member once the epoch is open."""
@@ -113,6 +116,7 @@ class GroupCore:
         allow_key_share: Whether parts of partitions are accepted; a change counts from the next
             join on.
         life_ms: How long a batch may go on.
+        by_pattern: Whether it subscribes to a pattern.
     """
 
     group: str
@@ -121,6 +125,7 @@ class GroupCore:
     slots: int
     allow_key_share: bool
     life_ms: int
+    by_pattern: bool = False
     noted: Epoch | None = None
     joined_to_share: bool = True
     seen: dict[str, tuple[int, str]] = field(default_factory=dict)
@@ -256,6 +261,9 @@ class GroupCore:
             {topic: topic_ids.get(topic, "") for topic in partitions},
             refused,
             {m.id: version_of(m.data) for m in joined if m.id not in refused},
+            # A topic that is created while the group waits for it or watches its pattern: none.
+            dict.fromkeys({topic for member in members for topic in member.topics} - {*hidden}, 0)
+            | ({} if self.by_pattern and noted is not None else dict(partitions)),
         )
 
     # -- what comes of it

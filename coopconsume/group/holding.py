@@ -13,8 +13,9 @@ import time
 import uuid
 from typing import TYPE_CHECKING, Any
 
-from commits import MaxIndividualCommitsReached, OffsetRanges
+from commits import CommitRefused, MaxIndividualCommitsReached, OffsetRanges
 from coopconsume.errors import ExternalReset
+from coopconsume.group.beginning import LogFacts, beginning
 from coopconsume.group.held_logs import HeldLogs
 from coopconsume.group.owned import LEASE, Owned
 from coopconsume.group.primary import PrimaryOffsets
@@ -22,7 +23,7 @@ from coopconsume.group.repeating import repeated
 from coopconsume.plan.crowding import affordable
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
     from assignors import KeyRange, Share
     from commits import CommitResult, CommitStore, Pending
@@ -97,31 +98,11 @@ class Holding:
         self.logs.check_ends()
 
     def _load(self, shares: Iterable[Share]) -> None:
-        group, epoch = self.options.group_id, self.epoch
+        group = self.options.group_id
         ranges: dict[TopicPartition, list[KeyRange]] = {}
         for share in shares:
             ranges.setdefault((share.topic, share.partition), []).append(share.key_range)
-        state = self.store.state(group)
-        primary = self.cluster.primary()
-        self.primary.found(
-            {tp: p.outputs for tp, p in primary.items() if p.outputs and tp in ranges}
-        )
-        fresh: dict[TopicPartition, int] = {}
-        for tp in ranges:
-            held = primary.get(tp)
-            if held is not None and held.ours and held.topic_id != self.topic_ids[tp[0]]:
-                held = None  # It speaks of a topic that was deleted and made again.
-            if tp not in state:
-                if held is not None:
-                    fresh[tp] = held.offset
-            elif held is not None and not held.ours and held.offset != state[tp].stable_offset:
-                if self.options.on_external_reset == "fail":
-                    raise ExternalReset(*tp, held.offset, state[tp].stable_offset)
-                log.warning("%s-%d: following Kafka's offset %d", *tp, held.offset)
-                self.store.reset(group, {tp: held.offset}, epoch=epoch, member=self.member)
-        fresh |= self.cluster.starting([tp for tp in ranges if tp not in state and tp not in fresh])
-        if fresh:
-            self.store.start(group, epoch, self.member, fresh)
+        self._begin(ranges.keys())
         state = self.store.state(group)
         pending = self.store.pending(group)
         now, now_ms = time.monotonic(), int(time.time() * 1000)
@@ -133,6 +114,40 @@ class Holding:
                  for p in pending.get(tp, {}).values()],
                 commits.ranges.range_count, commits.max_ranges or 0,
             )  # fmt: skip
+
+    def _begin(self, owned: Collection[TopicPartition]) -> None:
+        """Have the log say where our partitions begin, and which offsets it found in Kafka."""
+        store, group, epoch, member = self.store, self.options.group_id, self.epoch, self.member
+        row = store.assignment(group, epoch)
+        topics = {topic for topic, _ in owned}
+        dealt = {
+            (share.topic, share.partition)
+            for shares in (row.members.values() if row else ())
+            for share in shares
+            if share.topic in topics
+        }
+        stable = {tp: commits.stable_offset for tp, commits in store.state(group).items()}
+        facts = LogFacts(stable, store.known_primary(group), store.initial_partitions(group))
+        primary = self.cluster.primary()  # After the log: a mirror is written after its commits.
+        self.primary.found(
+            {tp: p.outputs for tp, p in primary.items() if p.outputs and tp in owned}
+        )
+        found = beginning(owned, dealt, facts, primary, self.topic_ids)
+        starts = found.from_primary | self.cluster.starting(found.from_options)
+        starts |= self.cluster.log_starts(found.from_earliest)
+        if starts:
+            store.start(group, epoch, member, starts)
+        if found.noted:
+            store.note_primary(group, epoch, member, found.noted)
+        for tp, offset in found.moved.items():
+            if self.options.on_external_reset == "fail":
+                raise ExternalReset(*tp, offset, stable[tp])
+            log.warning("%s-%d: following Kafka's offset %d", *tp, offset)
+            try:
+                store.note_primary(group, epoch, member, {tp: offset}, follow=True)
+            except CommitRefused as error:
+                raise ExternalReset(*tp, offset, stable[tp]) from error
+        self.primary.to_replace(tp for tp in store.known_primary(group) if tp in owned)
 
     @property
     def key_ranges(self) -> dict[TopicPartition, list[KeyRange]]:

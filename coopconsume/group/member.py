@@ -127,6 +127,7 @@ class GroupMember:
     def start(self, topics: Iterable[str] | None, pattern: str | None) -> None:
         """Begin to join; what comes of it reaches the tenant."""
         self._pattern = TopicPattern(pattern) if pattern else None
+        self._core.by_pattern = self._pattern is not None
         self._topics = () if pattern else tuple(topics or ())
         self._thread.start()
 
@@ -350,7 +351,7 @@ class GroupMember:
             lambda: self._store.open_epoch(
                 self._group, deal.shares, previous=deal.previous, generation=place.generation_id,
                 topic_ids=deal.topic_ids, member=place.member_id, nonce=deal.nonce,
-                life_ms=deal.life_ms,
+                life_ms=deal.life_ms, partitions=deal.initial,
             ),
             f"epoch of {len(deal.shares)} members", self._lead_within / 2,
         )  # fmt: skip

@@ -6,11 +6,12 @@ import logging
 import time
 from typing import TYPE_CHECKING, Protocol
 
+from commits import CommitStoreError
 from coopconsume.cluster.client import primary_mark
 from coopconsume.errors import OutputsNotPublished
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
     from contextlib import AbstractContextManager
 
     from commits import CommitStore
@@ -78,10 +79,16 @@ class PrimaryOffsets:
         # Partitions whose primary offset moves in transactions alone, and the topic of those.
         self._bound: dict[TopicPartition, str] = {}
         self._written: dict[TopicPartition, tuple[int, float]] = {}
+        # Partitions where the log still knows an offset of others in Kafka.
+        self._to_replace: set[TopicPartition] = set()
 
     def found(self, bound: Mapping[TopicPartition, str]) -> None:
         """Partitions whose primary offset was moved in transactions, and the topic of those."""
         self._bound = dict(bound)
+
+    def to_replace(self, partitions: Iterable[TopicPartition]) -> None:
+        """Partitions of which the log is to say so once Kafka's offset is ours."""
+        self._to_replace = set(partitions)
 
     def publish_by(self, publishing: Publishes | None) -> None:
         """Have primary offsets moved in transactions from now on, together with outputs.
@@ -148,6 +155,7 @@ class PrimaryOffsets:
             for tp, offset in due.items():
                 if self._publishing.publish(tp, offset):
                     self._written[tp] = (offset, now)
+                    self._note_replaced([tp])
             return
         for tp in sorted(due.keys() & self._bound.keys()):
             del due[tp]
@@ -161,6 +169,20 @@ class PrimaryOffsets:
         if due:
             self._write({tp: (offset, self._mark(tp)) for tp, offset in due.items()})
             self._written |= {tp: (offset, now) for tp, offset in due.items()}
+            self._note_replaced(due)
+
+    def _note_replaced(self, written: Iterable[TopicPartition]) -> None:
+        """Have the log say that Kafka's offsets are ours now; whoever begins next sees it, too."""
+        replaced = self._to_replace.intersection(written)
+        if not replaced:
+            return
+        try:
+            self._store.note_primary(
+                self._group, self._tenure.epoch, self._tenure.member, dict.fromkeys(replaced)
+            )
+            self._to_replace -= replaced
+        except CommitStoreError as error:
+            log.debug("that Kafka's offsets are ours is not in the log yet: %s", error)
 
     def write_quietly(self, *, force: bool = False) -> None:
         """Write the primary offsets, or warn: the log has them, Kafka's copy may lag."""

@@ -66,7 +66,7 @@ def times_of(history: Iterable[Mapping[str, Any]]) -> dict[TopicPartition, Times
             tp = (part["topic"], part["partition"])
             if part["stable_offset"] is None or part["status"] == "refused":
                 continue
-            if entry["kind"] in ("reset", "truncation"):
+            if entry["kind"] in ("reset", "truncation") or entry["detail"].get("follow"):
                 tops[tp] = []
             if tp not in stable or stable[tp][0] != part["stable_offset"]:
                 stable[tp] = part["stable_offset"], at

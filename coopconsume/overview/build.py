@@ -66,6 +66,7 @@ class Facts:
         pending: What is to be tried again.
         ends: Where the logs end; partitions that do not exist are not in it.
         primary: The group's offsets in Kafka.
+        known_primary: Those that others wrote and that the log has taken into account.
     """
 
     kafka: KafkaGroup = field(default_factory=KafkaGroup)
@@ -76,6 +77,7 @@ class Facts:
     pending: Mapping[TopicPartition, Mapping[int, Pending]] = field(default_factory=dict)
     ends: Mapping[TopicPartition, int] = field(default_factory=dict)
     primary: Mapping[TopicPartition, Primary] = field(default_factory=dict)
+    known_primary: Mapping[TopicPartition, int] = field(default_factory=dict)
 
     @property
     def is_known(self) -> bool:
@@ -269,8 +271,9 @@ def _notes(place: Place, facts: Facts, partitions: Sequence[PartitionOverview]) 
     for topic in sorted({p.topic for p in partitions if p.end_offset is None}):
         yield f"topic {topic} or part of it does not exist any more, or may not be seen"
     for p in partitions:
-        if p.primary_offset not in (None, p.stable_offset) and not p.primary_is_ours:
+        expected = None, p.stable_offset, facts.known_primary.get((p.topic, p.partition))
+        if p.primary_offset not in expected and not p.primary_is_ours:
             yield (
                 f"Kafka's offset {p.primary_offset} of {p.topic}-{p.partition} was written by "
-                "somebody else: see onExternalReset"
+                "another client: see onExternalReset"
             )

@@ -106,6 +106,7 @@ def overview_of(
         store.history(group) if history else (),
         store.state(group),
         store.pending(group),
+        known_primary=store.known_primary(group),
         primary=cluster.primary(),
     )
     servers = options.kafka["bootstrap.servers"]

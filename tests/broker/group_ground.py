@@ -140,13 +140,15 @@ class Ground:
         slots: int = 1,
         *,
         freezes_as_leader: bool = False,
+        freezes_as_owner: bool = False,
         protocol: int = wire.VERSION,
         **options: Any,
     ) -> Process:
         """Start a member."""
         config = {
             "options": self.options | options, "slots": slots,
-            "freezes_as_leader": freezes_as_leader, "protocol": protocol,
+            "freezes_as_leader": freezes_as_leader, "freezes_as_owner": freezes_as_owner,
+            "protocol": protocol,
         }  # fmt: skip
         self.processes.append(Process(config))
         return self.processes[-1]

@@ -4,8 +4,8 @@ Started with a JSON of its options; each line it prints is an event as JSON, eac
 a command: ``commit N`` (under what it holds), ``commit N EPOCH`` (under what it held then),
 ``mirror`` (the stable offset to Kafka), ``topics`` (look whether they are still those of the
 epoch), ``leave``. With ``freezes_as_leader`` it stops itself by SIGSTOP once, between Kafka's
-telling it to lead and its opening the epoch. With ``protocol`` it speaks that version of the
-group's protocol.
+telling it to lead and its opening the epoch; with ``freezes_as_owner`` once it knows its shares and
+before it looks where they begin. With ``protocol`` it speaks that version of the group's protocol.
 """
 
 from __future__ import annotations
@@ -109,17 +109,17 @@ def check_topics(worker: Teller, membership: Membership) -> None:
         membership.start_anew(str(error), [])
 
 
-def freeze_as_leader(membership: Membership) -> None:
-    """Stop this process the first time it is about to open an epoch."""
-    open_epoch = membership.store.open_epoch
+def freeze_before(owner: Any, method: str) -> None:
+    """Stop this process the first time that a method is called."""
+    call = getattr(owner, method)
 
     def frozen(*args: Any, **more: Any) -> Any:
-        membership.store.open_epoch = open_epoch  # type: ignore[method-assign]
-        tell("freezing")
+        setattr(owner, method, call)
+        tell("freezing", member=getattr(args[0], "member", ""))
         os.kill(os.getpid(), signal.SIGSTOP)
-        return open_epoch(*args, **more)
+        return call(*args, **more)
 
-    membership.store.open_epoch = frozen  # type: ignore[method-assign]
+    setattr(owner, method, frozen)
 
 
 def main(config: dict[str, Any]) -> None:
@@ -129,7 +129,9 @@ def main(config: dict[str, Any]) -> None:
     worker = Teller()
     membership = Membership(options, config.get("slots", 1), worker)
     if config.get("freezes_as_leader"):
-        freeze_as_leader(membership)
+        freeze_before(membership.store, "open_epoch")
+    if config.get("freezes_as_owner"):
+        freeze_before(membership, "moved_in")
     try:
         membership.subscribe(options.subscribe, options.subscribe_pattern, Listener())
     except Exception as error:  # noqa: BLE001 - the test looks at it

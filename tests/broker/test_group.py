@@ -8,7 +8,7 @@ import time
 from typing import TYPE_CHECKING
 
 import pytest
-from kafka import KafkaConsumer
+from kafka import KafkaConsumer, KafkaProducer
 from kafka.admin import KafkaAdminClient
 
 from assignors import wire
@@ -83,20 +83,31 @@ def test_a_topic_that_is_not_open_is_not_split(ground: Ground) -> None:
 
 
 def test_partitions_that_are_added_are_shared_out(ground: Ground) -> None:
-    """The leader sees them when it looks at the topic again, and Kafka rebalances."""
-    a = ground.start(**{"kafka.metadata.max.age.ms": 1_000})
+    """The leader sees them at its next look at the topic; they start at their first record."""
+    latest = {"kafka.metadata.max.age.ms": 1_000, "startingOffsets": "latest"}
+    a = ground.start(**latest)
     first = ground.settled(a)
-    b = ground.start(**{"kafka.metadata.max.age.ms": 1_000})
+    b = ground.start(**latest)
     assert ground.settled(a, b) > first
     admin = KafkaAdminClient(bootstrap_servers=ground.kafka.bootstrap_servers)
+    for member in (a, b):  # The partition has records before they see it.
+        os.kill(member.popen.pid, signal.SIGSTOP)
     admin.create_partitions({ground.topic: 2})
     admin.close()
+    producer = KafkaProducer(bootstrap_servers=ground.kafka.bootstrap_servers)
+    for _ in range(7):
+        producer.send(ground.topic, b"", partition=1).get(PATIENCE)
+    producer.close()
+    for member in (a, b):
+        os.kill(member.popen.pid, signal.SIGCONT)
     partitions: set[int] = set()
     while partitions != {0, 1}:
         a.wait_for("begin")
         row = ground.store.assignment(ground.group)
         assert row is not None
         partitions = {share.partition for held in row.members.values() for share in held}
+    state = ground.store.state(ground.group)
+    assert [state[ground.topic, p].stable_offset for p in (0, 1)] == [10, 0]
 
 
 def test_a_member_that_does_not_share_gets_whole_partitions(ground: Ground) -> None:

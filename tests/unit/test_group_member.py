@@ -109,10 +109,10 @@ def test_a_stalled_leader_does_not_fence_the_group_that_went_on(tmp_path):
     member.leave()
 
 
-def dealt(leader, joined):
+def dealt(leader, joined, topics=("t",)):
     """What a leader of a group without an epoch decides for members by their data."""
     return leader.lead(
-        "m0", 1, [Joined(f"m{at}", ("t",), data) for at, data in enumerate(joined)],
+        "m0", 1, [Joined(f"m{at}", topics, data) for at, data in enumerate(joined)],
         StickyKeyRangeAssignor(), {"t": 4}, {}, (), noted=leader.noted,
     )  # fmt: skip
 

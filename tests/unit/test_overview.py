@@ -161,8 +161,10 @@ def test_notes_say_what_to_look_at(store: CommitStore) -> None:
         f"a works with another commit table: its id is other, that of /data/commits is {store.id}",
         "x is no member of coopconsume's kind",
         "topic orders or part of it does not exist any more, or may not be seen",
-        "Kafka's offset 7 of orders-0 was written by somebody else: see onExternalReset",
+        "Kafka's offset 7 of orders-0 was written by another client: see onExternalReset",
     )  # fmt: skip
+    noted = replace(found, known_primary={P0: 7})
+    assert not any("another client" in note for note in overview(store, noted).notes)
     (unknown,) = overview(store, facts(store, state="Dead", ends={P0: 0})).notes
     assert "Kafka does not know the group" in unknown
     (unheard,) = overview(store, Facts(KafkaGroup("Empty"))).notes

@@ -1,0 +1,116 @@
+"""Groups that begin at offsets in Kafka that others wrote, on a broker with Kafka's own delays."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from typing import TYPE_CHECKING
+
+import pytest
+from kafka import KafkaConsumer, KafkaProducer
+
+from commits import ACCEPT_RANGE_FETCH
+from coopconsume.cluster.client import Cluster
+from coopconsume.local.broker import LocalKafka
+from coopconsume.options import Options
+from tests.broker.group_ground import PATIENCE, Ground, Process
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+pytestmark = pytest.mark.broker
+TOPIC = "orders"
+
+
+@pytest.fixture
+def ground(tmp_path: Path) -> Iterator[Ground]:
+    """A topic of ten records, on a broker that waits for the first members as Kafka does."""
+    with LocalKafka(config={"group.initial.rebalance.delay.ms": 3_000}) as kafka:
+        kafka.create_topic(TOPIC)
+        producer = KafkaProducer(bootstrap_servers=kafka.bootstrap_servers)
+        for number in range(10):
+            producer.send(TOPIC, key=b"%d" % number)
+        producer.close()
+        found = Ground(kafka, TOPIC, tmp_path)
+        found.store.set_setting(ACCEPT_RANGE_FETCH, value=True, topic=TOPIC)
+        yield found
+        for process in found.processes:
+            process.end()
+
+
+def consume_plainly(ground: Ground) -> int:
+    """Have a plain consumer of the group read some records and commit; returns its offset."""
+    plain = KafkaConsumer(
+        TOPIC, bootstrap_servers=ground.kafka.bootstrap_servers, group_id=ground.group,
+        auto_offset_reset="earliest", enable_auto_commit=False, max_poll_records=3,
+    )  # fmt: skip
+    deadline = time.monotonic() + PATIENCE
+    count = 0
+    while not count and time.monotonic() < deadline:
+        count = sum(map(len, plain.poll(timeout_ms=1_000).values()))
+    plain.commit()
+    plain.close()
+    return count
+
+
+def kill(ground: Ground, *members: Process) -> None:
+    """Kill all members of the group, and have the broker notice."""
+    for member in members:
+        member.end()
+    ground.forget_members()
+
+
+def join_together(ground: Ground) -> tuple[Process, Process]:
+    """Let two members join the first epoch; returns the owner of hash 0, then the other one.
+
+    Both are frozen: they have their shares, and have not looked where these begin.
+    """
+    pair = [ground.start(freezes_as_owner=True) for _ in range(2)]
+    ids = [member.wait_for("freezing")["member"] for member in pair]
+    row = ground.store.assignment(ground.group)
+    assert row is not None
+    assert (row.epoch.number, set(row.members)) == (1, set(ids)), "they did not join together"
+    owner = 0 if row.members[ids[0]][0].first == 0 else 1
+    return pair[owner], pair[1 - owner]
+
+
+def wake(member: Process) -> None:
+    """Let a frozen member go on."""
+    os.kill(member.popen.pid, signal.SIGCONT)
+
+
+def test_offsets_of_plain_consumers_are_no_change_from_outside(ground: Ground) -> None:
+    """Neither for members of the first epoch that are late nor after a kill before the mirror.
+
+    Once the group has written Kafka's offset, the same offset from outside is a change.
+    """
+    start = consume_plainly(ground)
+    late, early = join_together(ground)
+    wake(early)
+    early.wait_for("begin")
+    early.say(f"commit {start}")
+    early.wait_for("committed")
+    wake(late)
+    late.wait_for("begin")
+    late.say(f"commit {start + 1}")
+    late.wait_for("committed")
+
+    kill(ground, early, late)
+    again = ground.start(onExternalReset="honour")
+    again.wait_for("begin")
+    assert ground.store.state(ground.group)[TOPIC, 0].stable_offset == start + 2
+    again.say("mirror")
+    again.wait_for("mirrored", taken=True)
+
+    kill(ground, again)
+    cluster = Cluster(Options.parse(ground.options))
+    assert cluster.primary()[TOPIC, 0].offset == start + 2
+    cluster.commit_primary({(TOPIC, 0): (start, "")})
+    cluster.close()
+    refused = ground.start().wait_for("refused")
+    assert refused["error"] == "ExternalReset"
+    assert ground.store.state(ground.group)[TOPIC, 0].stable_offset == start + 2
+    ground.start(onExternalReset="honour").wait_for("begin")
+    assert ground.store.state(ground.group)[TOPIC, 0].stable_offset == start
