@@ -7,7 +7,7 @@ tools write offsets while the group has no member, as Kafka allows it; partition
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from hypothesis import event, settings
 from hypothesis import strategies as st
@@ -34,6 +34,7 @@ class Member:
     at: int
     of: int
     decided: Beginning | None = None
+    saw_ours: set[tuple[str, int]] = field(default_factory=set)
     has_begun: bool = False
 
 
@@ -129,6 +130,8 @@ class OffsetsMachine(RuleBasedStateMachine):
         )  # fmt: skip
         assert state.in_force is not None
         dealt = {share[:2] for share in state.in_force.all_shares()}
+        member.saw_ours = {tp for tp in self._owned(member) & self.primary.keys()
+                           if self.primary[tp].ours}  # fmt: skip
         member.decided = beginning(self._owned(member), dealt, facts, self.primary, {TOPIC: ""})
         for tp, offset in member.decided.moved.items():
             assert self.moved.get(tp) == offset, "nobody has moved it"
@@ -151,10 +154,10 @@ class OffsetsMachine(RuleBasedStateMachine):
                 assert offset == 0, "records of an added partition are skipped"
         for tp, status in self._write(member, "primary", found.noted).items():
             noted = found.noted[tp]
-            if noted is None:
-                self.known.pop(tp, None)
-            elif status == "committed":
+            if noted is not None and status == "committed":
                 self.known[tp] = noted
+        for tp in member.saw_ours:
+            self.known.pop(tp, None)
         for tp, offset in found.moved.items():
             if self._write(member, "primary", {tp: offset}, follow=True)[tp] == "committed":
                 assert self.moved.pop(tp) == offset
