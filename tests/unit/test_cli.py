@@ -189,7 +189,7 @@ def test_a_table_of_a_catalog_is_left_to_spark(
         def __init__(self, *_: object) -> None:
             pass
 
-        topics = close = __init__
+        topics = subscribed = close = __init__
 
     def start(*_: object) -> None:
         raise RuntimeError("Spark starts")
