@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from commits import CommitRefused, CommitStore, Epoch
+from coopconsume.cluster.client import Primary
 from coopconsume.group.beginning import LogFacts, beginning
 from coopconsume.group.core import GroupCore
 from tests.unit.test_group_member import dealt
@@ -72,6 +73,15 @@ def test_an_offset_of_others_is_not_followed_under_the_hands_of_a_claim(store: C
     store.release("g", mine, "a")
     store.note_primary("g", other, "b", {P0: 2}, follow=True)
     assert store.state("g")[P0].stable_offset == 2
+
+
+def test_a_member_that_finds_the_groups_own_offset_has_the_log_say_so() -> None:
+    """The member that wrote it was killed before; the offset of others is not there any more."""
+    facts = LogFacts({P0: 8}, {P0: 5}, {"t": 1})
+    ours, theirs = (Primary(offset, ours=offset == 8, topic_id="") for offset in (8, 5))
+    assert beginning([P0], [P0], facts, {P0: ours}, {"t": ""}).noted == {P0: None}
+    found = beginning([P0], [P0], facts, {P0: theirs}, {"t": ""})
+    assert (found.noted, found.moved) == ({}, {})
 
 
 def test_a_topic_that_is_created_again_starts_at_its_first_record(store: CommitStore) -> None:
