@@ -145,6 +145,8 @@ class GroupState:
             )
         answer = self._RULES[event.kind](self, event)
         if answer.counted:
+            if event.epoch is not None and event.epoch.nonce in self.claims:
+                self.claims[event.epoch.nonce].beats += 1
             statuses = {result.status for result in answer.results.values()}
             is_work = event.kind == "commit" and "committed" in statuses
             (self.counted if is_work else self.seen).add(event.id)

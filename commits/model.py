@@ -143,6 +143,9 @@ class Assignment:
         life_ms: How long a batch of its members may go on, at most; 0 if nobody said.
         doubts: Shares of it that their old owners did not hand over.
         heirs: Members whose shares went to another id, and that id.
+        session_ms: Of a claim: after so long without a row of it its process is gone; 0: never.
+        beats: Of a claim: how many of its rows the reader has seen. While it changes, the claim's
+            process lives.
     """
 
     epoch: Epoch
@@ -153,6 +156,8 @@ class Assignment:
     life_ms: int = 0
     doubts: tuple[Doubt, ...] = ()
     heirs: Mapping[str, str] = field(default_factory=dict)
+    session_ms: int = 0
+    beats: int = field(default=0, compare=False)
 
     def heir(self, member: str) -> str:
         """The id that a member's shares have gone to; its own if they have not."""

@@ -158,6 +158,7 @@ class Ownership:
         takeover: bool = False,
         topic_ids: Mapping[str, str] | None = None,
         life_ms: int = 0,
+        session_ms: int = 0,
         nonce: str | None = None,
     ) -> Epoch:
         """Claims shares by hand, without a group's rebalance, under an epoch of its own.
@@ -172,6 +173,8 @@ class Ownership:
                 claim ends, a member of the epoch in force may not commit any more.
             topic_ids: As for `open_epoch`.
             life_ms: As for `open_epoch`.
+            session_ms: After so long without a row of the claim, renewals included, others take
+                its process for gone and may release it; 0: never.
             nonce: A word of the caller's that no other epoch or claim uses. Claiming the same again
                 with the same word, because the answer was lost, gives the same claim while it
                 lives.
@@ -203,7 +206,10 @@ class Ownership:
                 answer = self._append(
                     Event(
                         "claim", self._new_id(), self._cluster, group, epoch, member=member,
-                        detail={"takeover": takeover, "life_ms": life_ms}, parts=parts,
+                        detail={
+                            "takeover": takeover, "life_ms": life_ms, "session_ms": session_ms,
+                        },
+                        parts=parts,
                     )
                 )  # fmt: skip
                 if answer.counted:
@@ -212,6 +218,19 @@ class Ownership:
                     raise ClaimConflict(group, member, *answer.holder)
             now = in_force(self._log.state.group(self._cluster, group))
             raise EpochConflict(group, member, epoch, now, "others took all its numbers")
+
+    def renew(self, group: str, epoch: Epoch, member: str) -> None:
+        """Writes a row that shows that the process of a claim lives.
+
+        Raises:
+            FencedMember: If the claim has ended.
+        """
+        with self._lock:
+            event = Event("commit", self._new_id(), self._cluster, group, epoch, member=member)
+            answer = self._append(event)
+            if not answer.counted:
+                now = in_force(self._log.state.group(self._cluster, group))
+                raise FencedMember(group, member, epoch, now, answer.reason)
 
     def release(
         self, group: str, epoch: Epoch, member: str, *, running: Iterable[Any] = ()

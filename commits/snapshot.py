@@ -187,6 +187,7 @@ def _tenure_to_plain(tenure: Tenure) -> dict[str, Any]:
         "doubts": tenure.doubts,
         "heirs": tenure.heirs,
         "settled": sorted(tenure.settled),
+        "session_ms": tenure.session_ms,
     }
 
 
@@ -204,6 +205,7 @@ def _tenure_from_plain(plain: Mapping[str, Any]) -> Tenure:
         tuple(_doubts_from_plain(plain.get("doubts", ()))),
         plain.get("heirs", {}),
         set(plain.get("settled", ())),
+        plain.get("session_ms", 0),
     )
 
 

@@ -38,6 +38,8 @@ class Tenure:
         doubts: Shares that came to it although their old owner may still be at work.
         heirs: Members whose shares went to another id, and that id.
         settled: Members of which is already said on what they may still be at work.
+        session_ms: Of a claim: after so long without a row of it its process is gone; 0: never.
+        beats: Of a claim: how many of its rows were folded here.
     """
 
     epoch: Epoch
@@ -49,6 +51,8 @@ class Tenure:
     doubts: tuple[Doubt, ...] = ()
     heirs: dict[str, str] = field(default_factory=dict)
     settled: set[str] = field(default_factory=set)
+    session_ms: int = 0
+    beats: int = field(default=0, compare=False)
     _held: dict[str, frozenset[TopicPartition]] = field(
         default_factory=dict, compare=False, repr=False
     )
@@ -73,9 +77,11 @@ class Tenure:
         )
         topic_ids = {part.topic: part.topic_id for part in event.parts if part.topic_id}
         life_ms = event.detail.get("life_ms", 0)
+        session_ms = event.detail.get("session_ms", 0)
         return cls(
-            event.epoch, event.generation, {event.member: shares}, topic_ids, life_ms=life_ms
-        )
+            event.epoch, event.generation, {event.member: shares}, topic_ids, life_ms=life_ms,
+            session_ms=session_ms,
+        )  # fmt: skip
 
     def live_shares(self) -> Iterator[tuple[str, OwnedShare]]:
         """Members that may commit, with each of their shares, in the members' order."""
@@ -135,6 +141,8 @@ class Tenure:
             self.life_ms,
             self.doubts,
             dict(self.heirs),
+            self.session_ms,
+            self.beats,
         )
 
 

@@ -115,7 +115,8 @@ class CooperativeConsumer(Closing):
             takeover: Fence whoever holds part of it, instead of being refused.
 
         Raises:
-            commits.ClaimConflict: Somebody holds part of it.
+            commits.ClaimConflict: A process that lives holds part of it. The claim of one that is
+                gone ends after its ``kafka.session.timeout.ms``, which is waited for.
             ConsumerRangeFetchNotAccepted: A part is given in spite of allowKeyShare=false.
             TopicNotFound: A topic does not exist.
             TopicRangeFetchNotAllowed: A part is given, and the topic is not open to sharing.

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from assignors import AssignmentConflict, KeyRange, Member, ProtocolMismatch, Share, coverage
 from assignors.wire import Assignment, Refusal, Subscription, read_answer, version_of
-from commits import Epoch
+from commits import Epoch, OwnedShare
 from coopconsume.errors import ConsumerRangeFetchNotAccepted, GroupRefused
 from coopconsume.group.owned import Tenure
 
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 
     from assignors import KeyRangeAssignor
     from commits import Assignment as EpochRow
-    from commits import OwnedShare
 
 
 @dataclass(frozen=True)
@@ -130,6 +129,8 @@ class GroupCore:
     joined_to_share: bool = True
     seen: dict[str, tuple[int, str]] = field(default_factory=dict)
     joined_with_seen: dict[str, tuple[int, str]] = field(default_factory=dict)
+    around: set[tuple[str, int]] = field(default_factory=set)
+    freed: bool = False
     owned: tuple[Share, ...] = ()
     owned_under: Epoch | None = None
     attempt: int = 0
@@ -166,7 +167,12 @@ class GroupCore:
         """
         self.attempt += 1
 
-    def unassigned(self, row: EpochRow, topics: Mapping[str, tuple[int, str]]) -> list[str]:
+    def unassigned(
+        self,
+        row: EpochRow,
+        topics: Mapping[str, tuple[int, str]],
+        claimed: Sequence[OwnedShare] = (),
+    ) -> list[str]:
         """Returns partitions that an epoch assigns to nobody; the next join reports their topics.
 
         A leader may have no right to a topic, or old metadata.
@@ -174,23 +180,27 @@ class GroupCore:
         Args:
             row: The epoch in force.
             topics: The partitions and id of each topic that we subscribe to and that exists.
+            claimed: Shares that are claimed by hand.
         """
-        assigned = {
+        given = _given(row)
+        incomplete = [
             (topic, partition)
-            for shares in row.members.values() for topic, partition, _, _ in shares
-        }  # fmt: skip
-        left = {
-            topic: [p for p in range(count) if (topic, p) not in assigned]
-            for topic, (count, _) in topics.items()
-        }
+            for topic, (count, _) in sorted(topics.items()) for partition in range(count)
+            if coverage(given.get((topic, partition), ())).holes
+        ]  # fmt: skip
+        before, held = self.around, {share[:2] for share in claimed}
+        self.around = {tp for tp in incomplete if tp in held}
+        left = [tp for tp in incomplete if tp not in held]
+        self.freed = not before.isdisjoint(left)
         # What was reported once is reported as long as we are here: the leader is as blind as then.
-        self.seen = {t: found for t, found in topics.items() if left[t] or t in self.seen}
-        return [f"{topic}-{p}" for topic, some in sorted(left.items()) for p in some]
+        some = {topic for topic, _ in left} | self.seen.keys()
+        self.seen = {topic: found for topic, found in topics.items() if topic in some}
+        return [f"{topic}-{partition}" for topic, partition in left]
 
     @property
     def has_news(self) -> bool:
-        """Whether the next join reports topics that the last one did not."""
-        return self.seen != self.joined_with_seen
+        """Whether a rebalance would help: there is more to report, or a claim has ended."""
+        return self.freed or self.seen != self.joined_with_seen
 
     # -- the leader
 
@@ -206,6 +216,7 @@ class GroupCore:
         hidden: Collection[str] = (),
         *,
         noted: Epoch | None,
+        claimed: Sequence[OwnedShare] = (),
     ) -> Deal:
         """Give every member its shares.
 
@@ -220,6 +231,7 @@ class GroupCore:
             hidden: Topics that the leader may not see; members report them.
             noted: `noted` as it was when Kafka asked the leader. The member may join again, and
                 note a later epoch, while a leader that is stalled still decides.
+            claimed: Shares that are claimed by hand: nobody of the group gets them.
 
         Raises:
             GroupRefused: The leader itself works with another store or cluster than most.
@@ -253,6 +265,11 @@ class GroupCore:
         accepted = [said for member, said in told.items() if member not in refused]
         partitions, topic_ids = _with_reports(accepted, partitions, topic_ids, hidden)
         shares = assignor.assign(partitions, members, shareable_topics=shareable)
+        if claimed:
+            shares = {
+                member.id: _around(shares[member.id], claimed, member, shareable)
+                for member in members
+            }
         return Deal(
             shares,
             noted,
@@ -269,7 +286,7 @@ class GroupCore:
     # -- what comes of it
 
     def take(
-        self, me: str, data: bytes, row: EpochRow | None
+        self, me: str, data: bytes, row: EpochRow | None, claimed: Sequence[OwnedShare] = ()
     ) -> Tenure | TakeOver | Rejoin | Replaced:
         """Check what the leader handed us against the row of its epoch.
 
@@ -277,6 +294,7 @@ class GroupCore:
             me: Our member id.
             data: The assignment's `user_data`.
             row: The epoch in force, as the log says now.
+            claimed: Shares that are claimed by hand.
 
         Raises:
             AssignmentConflict: The row gives a key range to nobody or to several.
@@ -301,7 +319,7 @@ class GroupCore:
             return TakeOver(epoch, holder)
         if row.members.get(me) != tuple(map(_as_owned, answer.shares)):
             return Rejoin(f"epoch {epoch.number} has other shares for us in the log")
-        _check_whole(row)
+        _check_whole(row, claimed)
         if not self.joined_to_share:
             for share in answer.shares:
                 if not share.key_range.is_full:
@@ -379,19 +397,46 @@ def _as_owned(share: Share) -> tuple[str, int, int, int]:
     return (share.topic, share.partition, share.key_range.first, share.key_range.last)
 
 
-def _check_whole(row: EpochRow) -> None:
-    """Every partition of the row's topics is given away completely and once."""
+def _around(
+    shares: Sequence[Share],
+    claimed: Sequence[OwnedShare],
+    member: Member,
+    shareable: Collection[str],
+) -> tuple[Share, ...]:
+    """What of a member's shares is not claimed by hand, and is a share that it may have."""
+    left = []
+    for share in shares:
+        pieces = [OwnedShare(*_as_owned(share))]
+        for claim in claimed:
+            pieces = [rest for piece in pieces for rest in piece.without(claim)]
+        may_have_parts = member.allow_key_share and share.topic in shareable
+        left += [
+            Share(share.topic, share.partition, KeyRange(first, last))
+            for _, _, first, last in pieces
+            if may_have_parts or KeyRange(first, last).is_full
+        ]
+    return tuple(left)
+
+
+def _given(row: EpochRow) -> dict[tuple[str, int], list[KeyRange]]:
+    """The key ranges of each partition that a row gives to its members."""
     given: dict[tuple[str, int], list[KeyRange]] = {}
     for member, shares in row.members.items():
         if member not in row.heirs:
             for topic, partition, first, last in shares:
                 given.setdefault((topic, partition), []).append(KeyRange(first, last))
+    return given
+
+
+def _check_whole(row: EpochRow, claimed: Sequence[OwnedShare]) -> None:
+    """Every partition of the row's topics is given away once, and all that is not claimed."""
+    given, held = _given(row), {share[:2] for share in claimed}
     counts: dict[str, int] = {}
     for topic, partition in given:
         counts[topic] = max(partition + 1, counts.get(topic, 0))
     for topic, partition in [(t, p) for t, count in counts.items() for p in range(count)]:
         found = coverage(given.get((topic, partition), ()))
-        if found.holes or found.overlaps:
+        if found.overlaps or (found.holes and (topic, partition) not in held):
             raise AssignmentConflict(topic, partition, found.holes, found.overlaps)
 
 

@@ -23,14 +23,16 @@ from kafka.errors import (
 from kafka.structs import OffsetAndMetadata
 
 from assignors import AssignmentConflict
-from commits import CommitLogUnavailable, EpochConflict, FencedMember
+from commits import ClaimConflict, CommitLogUnavailable, EpochConflict, FencedMember
 from coopconsume.cluster.pattern import TopicPattern
-from coopconsume.errors import CoopConsumeError, GroupRefused, InvalidOption, TopicNotFound
+from coopconsume.errors import CoopConsumeError, GroupRefused, TopicNotFound
+from coopconsume.group.claims import LOOK_EVERY, ClaimWatch
 from coopconsume.group.core import GroupCore, Rejoin, Replaced, TakeOver
 from coopconsume.group.owned import LEASE, Tenure
 from coopconsume.group.plugin import plugins
 from coopconsume.group.quirks import coordinate, keep_answers, pause, request_rejoin, subscribe
 from coopconsume.group.repeating import repeated
+from coopconsume.group.settings import consumer_config
 from coopconsume.kafka_settings import hurry_metadata
 
 if TYPE_CHECKING:
@@ -54,9 +56,6 @@ logging.getLogger("kafka.coordinator.consumer").addFilter(
 )
 
 _POLL_MS = 100
-_SESSION_MS = 45_000
-_HEARTBEAT_MS = 1_000
-_REBALANCE_SPARE = 30.0
 _RETRY_WAIT = 0.3
 _MOST_CONFLICTS = 5
 _STALE_AFTER = 5.0
@@ -108,12 +107,13 @@ class GroupMember:
             life_ms=int(1000 * (options.batch_life + LEASE)),
         )  # fmt: skip
         self._instance = options.kafka.get("group.instance.id")
-        self._config = _consumer_config(options)
+        self._config = consumer_config(options)
         self._topics: tuple[str, ...] = ()
         self._pattern: TopicPattern | None = None
         self._consumer: Any = None
         self._handed: tuple[str, bytes] | None = None
         self._waits_since: float | None = None
+        self._claims = ClaimWatch(store, self._group)
         self._conflicts = 0
         self._looked = 0.0
         self._look_every = self._config.get("metadata_max_age_ms", _METADATA_AGE_MS) / 1000
@@ -198,7 +198,8 @@ class GroupMember:
             self._leaving.wait(_POLL_MS / 1000)
         if self._handed is not None:
             self._settle(*self._handed)
-        if self._core.owned_under and time.monotonic() - self._looked > self._look_every:
+        look_every = LOOK_EVERY if self._core.around else self._look_every
+        if self._core.owned_under and time.monotonic() - self._looked > look_every:
             self._look_for_unassigned()
         if self._waits_since and time.monotonic() - self._waits_since > _STALE_AFTER:
             self._join_again("the assignment is out of date")
@@ -241,7 +242,8 @@ class GroupMember:
 
     def _settle(self, me: str, data: bytes) -> None:
         """Look at what we were handed, and begin with it."""
-        decision = self._core.take(me, data, self._store.assignment(self._group))
+        row = self._store.assignment(self._group)
+        decision = self._core.take(me, data, row, self._claims.claimed())
         if isinstance(decision, TakeOver):
             log.info("group %s: taking over from %s", self._group, decision.replaces)
             self._store.take_over(self._group, decision.epoch, me, replaces=decision.replaces)
@@ -265,7 +267,8 @@ class GroupMember:
         names = sorted(self._consumer.subscription() or ())
         topics, _ = self._cluster.visible_topics(names)
         found = {topic.name: (topic.partitions, topic.id) for topic in topics}
-        if row is None or not (left := self._core.unassigned(row, found)):
+        claimed = self._claims.claimed()
+        if row is None or not (left := self._core.unassigned(row, found, claimed)):
             return
         some = ", ".join(left[:_NAMED]) + (", …" if len(left) > _NAMED else "")
         if self._core.has_news:
@@ -279,7 +282,7 @@ class GroupMember:
         if type(error) is KafkaError and isinstance(error.__cause__, Exception):
             cause = error.__cause__  # kafka-python wraps what its listener raises.
         match cause:
-            case EpochConflict() | CommitLogUnavailable() | TimeoutError():
+            case EpochConflict() | ClaimConflict() | CommitLogUnavailable() | TimeoutError():
                 log.info("group %s: once more, as %s", self._group, cause)
             case AssignmentConflict() if self._conflicts < _MOST_CONFLICTS:
                 self._conflicts += 1
@@ -341,6 +344,7 @@ class GroupMember:
             self._store.open_to_sharing(names),
             hidden,
             noted=noted,
+            claimed=self._claims.claimed(),
         )
         for topic in sorted(set(hidden) - deal.topic_ids.keys()):
             log.warning(
@@ -391,7 +395,8 @@ class GroupMember:
 
     def _give_back(self, me: str, data: bytes) -> None:
         """What we did not begin with: whoever gets it next need not wait for us."""
-        tenure = self._core.take(me, data, self._store.assignment(self._group))
+        claimed = self._claims.claimed()
+        tenure = self._core.take(me, data, self._store.assignment(self._group), claimed)
         if isinstance(tenure, Tenure):
             doubtful = [share for share, _ in tenure.waits]
             self._store.release(self._group, tenure.epoch, tenure.member, running=doubtful)
@@ -436,28 +441,3 @@ class _Listener(AsyncConsumerRebalanceListener):  # type: ignore[misc]
         while not future.done():
             await pause(self._consumer, 0.02)
         future.result()
-
-
-def _consumer_config(options: Options) -> dict[str, Any]:
-    kafka = options.kafka
-    session = int(kafka.get("session.timeout.ms", _SESSION_MS))
-    longest = 1000 * (options.drain_timeout + _REBALANCE_SPARE)
-    interval = int(kafka.get("max.poll.interval.ms", max(longest, session)))
-    if interval <= 1000 * options.drain_timeout:
-        raise InvalidOption(
-            "kafka.max.poll.interval.ms", str(interval),
-            f"give more than drainTimeout, {options.drain_timeout:g} s: a member that takes longer "
-            "to hand over is thrown out of the group",
-        )  # fmt: skip
-    return options.client_config() | {
-        "group_id": options.group_id,
-        "group_instance_id": kafka.get("group.instance.id"),
-        "session_timeout_ms": session,
-        "heartbeat_interval_ms": int(
-            kafka.get("heartbeat.interval.ms", min(_HEARTBEAT_MS, session // 3))
-        ),
-        "max_poll_interval_ms": interval,
-        "enable_auto_commit": False,
-        "auto_offset_reset": "earliest",
-        "allow_auto_create_topics": False,
-    }

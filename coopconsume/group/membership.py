@@ -24,9 +24,11 @@ from coopconsume.errors import (
     TopicRangeFetchNotAllowed,
 )
 from coopconsume.group import GroupMember
+from coopconsume.group.claims import ClaimKeeper, ClaimWatch
 from coopconsume.group.holding import Holding
 from coopconsume.group.owned import LEASE, Owned, Tenure, TopicPartition
 from coopconsume.group.repeating import repeated
+from coopconsume.group.settings import session_ms
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -101,6 +103,7 @@ class Membership:
         self._listener: RebalanceListener | None = None
         self._allow_key_share = options.allow_key_share
         self._group: GroupMember | None = None
+        self._claim: ClaimKeeper | None = None
         self._holding: Holding | None = None
         self._latest: Holding | None = None
         self._refused: Holding | None = None
@@ -180,7 +183,8 @@ class Membership:
             TopicNotFound: A topic or partition does not exist.
             TopicRangeFetchNotAllowed: A part was asked for, and the topic is not open to sharing.
             ConsumerRangeFetchNotAccepted: A part was asked for in spite of allowKeyShare=false.
-            commits.ClaimConflict: Somebody holds part of it, and ``takeover`` is false.
+            commits.ClaimConflict: A process that lives holds part of it, and ``takeover`` is false.
+                It is waited for a sign of life of another claim, for its session at most.
         """
         found = {t.name: t for t in self.cluster.topics(dict.fromkeys(t for t, _ in partitions))}
         shares = []
@@ -204,16 +208,19 @@ class Membership:
         def claim() -> Epoch:
             return self.store.claim(
                 group, member, shares, takeover=takeover, topic_ids=topic_ids, life_ms=life_ms,
-                nonce=member,
+                session_ms=session, nonce=member,
             )  # fmt: skip
 
-        limit = self.options.batch_life
-        epoch = repeated(claim, f"claim of {len(shares)} shares", limit)
+        session, limit = session_ms(self.options), self.options.batch_life
+        epoch = ClaimWatch(self.store, group).insist(
+            lambda: repeated(claim, f"claim of {len(shares)} shares", limit), time.sleep
+        )
         row = repeated(lambda: self.store.assignment(group, epoch), "look at the claim", limit)
         waits = tuple(
             (Share(d.share.topic, d.share.partition, KeyRange(*d.share[2:])), d.life_ms / 1000)
             for d in (row.doubts if row else ())
         )
+        self._claim = ClaimKeeper(self.store, group, epoch, member, session / 3000)
         self._hold(Tenure(epoch, member, tuple(shares), topic_ids, waits))
 
     def _check_ranges(self, topic: str, partition: int, ranges: Sequence[KeyRange]) -> None:
@@ -229,6 +236,8 @@ class Membership:
     def leave(self) -> None:
         """Give back what is held and leave the group at once; harmless when repeated."""
         group, self._group = self._group, None
+        if self._claim is not None:
+            self._claim.stop()
         try:
             holding = self._let_go()
             if holding is not None:

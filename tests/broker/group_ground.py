@@ -145,11 +145,17 @@ class Ground:
         **options: Any,
     ) -> Process:
         """Start a member."""
-        config = {
-            "options": self.options | options, "slots": slots,
-            "freezes_as_leader": freezes_as_leader, "freezes_as_owner": freezes_as_owner,
-            "protocol": protocol,
-        }  # fmt: skip
+        return self._start(
+            options, slots=slots, freezes_as_leader=freezes_as_leader,
+            freezes_as_owner=freezes_as_owner, protocol=protocol,
+        )  # fmt: skip
+
+    def claim(self, *ranges: tuple[int, int, int], takeover: bool, **options: Any) -> Process:
+        """Start a process that assigns itself ranges: partition, first and last key hash."""
+        return self._start(options, assign=ranges, takeover=takeover)
+
+    def _start(self, options: dict[str, Any], **more: Any) -> Process:
+        config = {"options": self.options | options, **more}
         self.processes.append(Process(config))
         return self.processes[-1]
 

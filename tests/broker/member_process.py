@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from kafka.errors import KafkaError
 
-from assignors import wire
+from assignors import KeyRange, wire
 from commits import CommitStoreError, OffsetRanges
 from coopconsume.errors import TopicReplaced
 from coopconsume.group.membership import Membership
@@ -133,7 +133,12 @@ def main(config: dict[str, Any]) -> None:
     if config.get("freezes_as_owner"):
         freeze_before(membership, "moved_in")
     try:
-        membership.subscribe(options.subscribe, options.subscribe_pattern, Listener())
+        if config.get("assign"):
+            (topic,) = options.subscribe or ()
+            ranges = {(topic, p): [KeyRange(*r)] for p, *r in config["assign"]}
+            membership.assign(ranges, takeover=config["takeover"])
+        else:
+            membership.subscribe(options.subscribe, options.subscribe_pattern, Listener())
     except Exception as error:  # noqa: BLE001 - the test looks at it
         tell("refused", error=type(error).__name__, text=str(error))
         membership.leave()

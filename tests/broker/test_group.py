@@ -11,7 +11,7 @@ import pytest
 from kafka import KafkaConsumer, KafkaProducer
 from kafka.admin import KafkaAdminClient
 
-from assignors import wire
+from assignors import KeyRange, coverage, wire
 from commits import ACCEPT_RANGE_FETCH
 from coopconsume.group.membership import Membership
 from coopconsume.options import Options
@@ -168,6 +168,32 @@ def test_a_member_that_the_log_refuses_has_lost_its_shares_and_joins_again(groun
     a.say("leave")
     a.wait_for("left")
     assert [a.count(what) for what in ("on_assigned", "on_lost", "on_revoked")] == [2, 1, 0]
+
+
+def test_a_group_works_around_claims_until_their_processes_are_gone(ground: Ground) -> None:
+    """A part taken over costs the group that part; a second claim is refused while it lives."""
+    low, high = KeyRange().split(2)
+    a = ground.start()
+    ground.settled(a)
+    claim = ground.claim((0, low.first, low.last), takeover=True, **MORTAL)
+    assert claim.wait_for("begin")["shares"] == [[ground.topic, 0, low.first, low.last]]
+    a.say("commit 5")
+    assert a.wait_for("refused")["error"] == "FencedMember"
+    begin = a.wait_for("begin")
+    assert begin["shares"] == [[ground.topic, 0, high.first, high.last]]
+    b = ground.start()
+    begins = {member: member.wait_for("begin") for member in (a, b)}
+    while begins[a]["epoch"] != begins[b]["epoch"]:
+        late = min(begins, key=lambda member: begins[member]["epoch"])
+        begins[late] = late.wait_for("begin")
+    shares = [share for told in begins.values() for share in told["shares"]]
+    found = coverage([KeyRange(*share[2:]) for share in shares])
+    assert (found.holes, found.overlaps) == ((low,), ())
+    other = ground.claim((0, low.first, low.last), takeover=False, **MORTAL)
+    assert other.wait_for("refused")["error"] == "ClaimConflict"
+    claim.popen.kill()
+    ground.settled(a, b)
+    assert max(member.events[-1]["wait"] for member in (a, b)) > 0
 
 
 def test_a_leader_that_slept_fences_nobody(ground: Ground) -> None:

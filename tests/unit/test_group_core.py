@@ -7,7 +7,7 @@ import pytest
 from assignors import AssignmentConflict, KeyRange, RoundRobinKeyRangeAssignor, Share, wire
 from assignors.wire import Subscription
 from commits import Epoch
-from commits.model import Assignment, as_shares
+from commits.model import Assignment, OwnedShare, as_shares
 from coopconsume.group.core import GroupCore, Joined
 from coopconsume.group.owned import Tenure
 
@@ -89,3 +89,29 @@ def test_subscriptions_of_members_that_report_nothing_are_read():
     fields = wire._unpack("subscription", "S", Subscription("s", "c").to_bytes())
     old = {name: value for name, value in fields.items() if name != "seen"}
     assert Subscription.from_bytes(wire._pack("S", old)) == Subscription("s", "c")
+
+
+def test_a_leader_deals_around_claims():
+    """What is claimed goes to nobody; who takes whole partitions alone gets no rest of one."""
+    low, high = KeyRange().split(2)
+    claimed = [OwnedShare("t", 0, low.first, low.last)]
+    told = {"t": (2, "id of t")}
+    core = a_core()
+    for shareable, allowed, rest in ((("t",), True, (high,)), (("t",), False, ()), ((), True, ())):
+        core.allow_key_share = allowed
+        joined = [Joined("a", ("t",), core.subscription(None, with_owned=False))]
+        dealt = core.lead(
+            "a", 1, joined, RoundRobinKeyRangeAssignor(), {"t": 2}, {"t": "id of t"}, shareable,
+            noted=None, claimed=claimed,
+        )  # fmt: skip
+        assert dealt.shares["a"] == (*(Share("t", 0, part) for part in rest), Share("t", 1))
+        row, data = row_of(dealt), dealt.answers(Epoch(1, dealt.nonce))["a"]
+        assert isinstance(core.take("a", data, row, claimed), Tenure)
+        assert core.unassigned(row, told, claimed) == []
+        assert not core.has_news
+        # When the claim ends the rest is asked for.
+        with pytest.raises(AssignmentConflict):
+            core.take("a", data, row)
+        assert core.unassigned(row, told) == ["t-0"]
+        assert core.has_news
+        core.seen = {}

@@ -1,0 +1,49 @@
+"""Settings of a group's members."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from coopconsume.errors import InvalidOption
+
+if TYPE_CHECKING:
+    from coopconsume.options import Options
+
+_SESSION_MS = 45_000
+_HEARTBEAT_MS = 1_000
+_REBALANCE_SPARE = 30.0
+
+
+def session_ms(options: Options) -> int:
+    """Returns after how many milliseconds without a sign of life a member or claim is gone."""
+    return int(options.kafka.get("session.timeout.ms", _SESSION_MS))
+
+
+def consumer_config(options: Options) -> dict[str, Any]:
+    """Returns the settings of the kafka-python consumer that is a group's member.
+
+    Raises:
+        InvalidOption: ``kafka.max.poll.interval.ms`` leaves no time to hand over.
+    """
+    kafka = options.kafka
+    session = session_ms(options)
+    longest = 1000 * (options.drain_timeout + _REBALANCE_SPARE)
+    interval = int(kafka.get("max.poll.interval.ms", max(longest, session)))
+    if interval <= 1000 * options.drain_timeout:
+        raise InvalidOption(
+            "kafka.max.poll.interval.ms", str(interval),
+            f"give more than drainTimeout, {options.drain_timeout:g} s: a member that takes longer "
+            "to hand over is thrown out of the group",
+        )  # fmt: skip
+    return options.client_config() | {
+        "group_id": options.group_id,
+        "group_instance_id": kafka.get("group.instance.id"),
+        "session_timeout_ms": session,
+        "heartbeat_interval_ms": int(
+            kafka.get("heartbeat.interval.ms", min(_HEARTBEAT_MS, session // 3))
+        ),
+        "max_poll_interval_ms": interval,
+        "enable_auto_commit": False,
+        "auto_offset_reset": "earliest",
+        "allow_auto_create_topics": False,
+    }
