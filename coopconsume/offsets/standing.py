@@ -21,6 +21,9 @@ if TYPE_CHECKING:
 
 TopicPartition = tuple[str, int]
 
+#: The last millisecond that a `datetime` can tell; the log may have later due times.
+_LAST_MS = 253_402_300_799_999
+
 #: A handler has tried the record, and it failed.
 FAILED = "failed"
 #: Given up, and waiting for `coopconsume dead-letters`.
@@ -195,7 +198,7 @@ class Standing:
             failed.key_hash if failed else None,
             failed.attempts if failed else 0,
             self.times.stable_since if stands else None,
-            datetime.fromtimestamp(failed.due_ms / 1000, UTC)
+            datetime.fromtimestamp(min(failed.due_ms, _LAST_MS) / 1000, UTC)
             if failed and not failed.is_parked
             else None,
             failed.error if failed else "",

@@ -15,6 +15,7 @@ from kafka.protocol.consumer.metadata import ConsumerProtocolSubscription
 from assignors import MAX_KEY_HASH, KeyRange
 from assignors.wire import Subscription
 from commits import CommitStore, Pending
+from commits.model import PARKED_MS
 from coopconsume.cli.text import group_lines, hash_map, letters_of, table
 from coopconsume.cluster.client import Primary
 from coopconsume.cluster.coordinator import KafkaGroup, KafkaMember, read_subscription
@@ -91,6 +92,8 @@ def test_what_holds_a_stable_offset_is_told_and_drawn(store: CommitStore) -> Non
     told = overview(store, replace(found, pending={P0: {3: failed}}))
     assert told.partitions[0].holder.attempts == 4
     assert told.to_dict()["partitions"][0]["holder"]["error"] == "<no>"
+    late = replace(failed, due_ms=PARKED_MS - 1)
+    assert overview(store, replace(found, pending={P0: {3: late}})).partitions[0].holder.due
     html = group_html(told)
     assert "3, key hash 9, failed 4 times since" in html
     assert ": &lt;no&gt;" in html
