@@ -78,8 +78,13 @@ def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalKafka]:
 @pytest.fixture(scope="session")
 def spark() -> Iterator[SparkSession]:
     """One Spark session of six task slots for the whole run."""
-    patient = {"spark.python.authenticate.socketTimeout": "300s"}
-    session = local_session("coopconsume-tests", cores=_CORES, conf=patient)
+    settings = {
+        "spark.python.authenticate.socketTimeout": "300s",
+        # Spark's default, as in sessions of users: what was fetched must not be read in its place
+        # after a topic was created again.
+        "spark.kafka.consumer.fetchedData.cache.timeout": "5m",
+    }
+    session = local_session("coopconsume-tests", cores=_CORES, conf=settings)
     yield session
     stop_session(session)
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from coopconsume.cluster import coordinator
+from coopconsume.cluster.identity import LOG_IDENTITIES
 from coopconsume.cluster.leaders import leader_starts
 from coopconsume.cluster.pattern import INTERNAL, TopicPattern
 from coopconsume.errors import BrokerUnreachable, MissingOption, TopicNotFound
@@ -148,6 +149,7 @@ class Cluster:
                     continue
                 raise TopicNotFound(name, self._servers)
             topics.append(Topic(name, str(topic.get("topic_id", "")), len(topic["partitions"])))
+        self._saw(topics)
         if not missing_ok:
             self._check_rights(wanted)
         return topics
@@ -185,7 +187,11 @@ class Cluster:
             for t in described
             if not t["error_code"] and t["partitions"]
         ]
+        self._saw(found)
         return found, hidden
+
+    def _saw(self, topics: Iterable[Topic]) -> None:
+        LOG_IDENTITIES.saw_topics(self.cluster_id, {topic.name: topic.id for topic in topics})
 
     def existing(self, partitions: Iterable[Partition]) -> list[Partition]:
         """Those of some partitions that exist."""
@@ -260,6 +266,14 @@ class Cluster:
         wanted = {TopicPartition(t, p): spec for (t, p), spec in specs.items()}
         topics = sorted({topic for topic, _ in specs})
         found = self._call(lambda: self._admin.list_partition_offsets(wanted, level), topics)
+        LOG_IDENTITIES.saw_epochs(
+            self.cluster_id,
+            {
+                (tp.topic, tp.partition): at.leader_epoch
+                for tp, at in found.items()
+                if at.leader_epoch is not None and wanted[tp] == _LATEST
+            },
+        )
         return {(tp.topic, tp.partition): int(at.offset) for tp, at in found.items()}
 
     def starting(self, partitions: Iterable[Partition]) -> dict[Partition, int]:

@@ -47,9 +47,11 @@ def read_log(
     """
     keep_out_of_logs()
     settings = Settings.parse(options)
+    # Under a group id, Spark would serve what it fetched of a deleted topic of the same name.
+    kafka = {name: value for name, value in settings.kafka.items() if name != "group.id"}
     frame = (
         spark.read.format("kafka")
-        .options(**_TUNED | {f"kafka.{name}": str(v) for name, v in settings.kafka.items()})
+        .options(**_TUNED | {f"kafka.{name}": str(value) for name, value in kafka.items()})
         .option("kafka.isolation.level", "read_committed")
         .option("subscribe", topic)
         .option("startingOffsets", starting_offsets)

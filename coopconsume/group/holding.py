@@ -14,6 +14,7 @@ import uuid
 from typing import TYPE_CHECKING, Any
 
 from commits import CommitRefused, MaxIndividualCommitsReached, OffsetRanges
+from coopconsume.cluster.identity import LOG_IDENTITIES
 from coopconsume.errors import ExternalReset
 from coopconsume.group.beginning import LogFacts, beginning
 from coopconsume.group.held_logs import HeldLogs
@@ -76,6 +77,7 @@ class Holding:
         self.epoch = tenure.epoch
         self.member = tenure.member
         self.topic_ids = dict(tenure.topic_ids)
+        LOG_IDENTITIES.saw_topics(cluster.cluster_id, self.topic_ids)
         self.shares = tenure.shares
         self.owned: dict[TopicPartition, Owned] = {}
         self.place: Callable[[], Any] = place or (lambda: options.group_id)

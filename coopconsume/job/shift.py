@@ -212,8 +212,9 @@ class Shift:
             if time.monotonic() - self._starts_at > _STARTS_EVERY:
                 self._check_starts()
                 self._starts_at = time.monotonic()
-            recent = time.monotonic() - self._ends_at < _ENDS_EVERY
-            if not force and (recent or self._work.available_now):
+            # Where to stop is fixed with availableNow, but a log may be cut in the meantime.
+            every = _STARTS_EVERY if self._work.available_now else _ENDS_EVERY
+            if not force and time.monotonic() - self._ends_at < every:
                 return
             ends = self._without_deleted(lambda: self.holding.cluster.ends(logs.present))
             if self.holding.logs.is_cut(ends):

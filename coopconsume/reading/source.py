@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from commits import OffsetRanges
+from coopconsume.cluster.identity import LOG_IDENTITIES
 from coopconsume.reading.hashing import (
     deal_hash_sql,
     in_ranges_sql,
@@ -78,11 +79,13 @@ def read_spans(
     for layer in _layers(spans):
         size = sum(span.last - span.first + 1 for span in layer)
         fetching = options.source_options()
-        if is_short(layer[0]) and len(spans) >= _STREWN:
+        short = is_short(layer[0]) and len(spans) >= _STREWN
+        if short:
             fetching[_FETCH] = "1"
-            # Spark keeps consumers by group and partition, and takes no two settings for one. As
-            # they only read what they are told, no right on a group is needed.
-            fetching[_GROUP] = f"{fetching[_GROUP]}-short-reads"
+        if _GROUP in fetching:
+            # Spark keeps consumers by group and partition, and takes no two settings for one.
+            group = LOG_IDENTITIES.read_group(fetching[_GROUP])
+            fetching[_GROUP] = f"{group}-short" if short else group
         reader = (
             spark.read.format("kafka")
             .options(**fetching)

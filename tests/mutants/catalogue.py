@@ -221,6 +221,34 @@ COMMITS = [
         (_PLAN + "test_a_slot_whose_outcome_is_unknown_has_all_of_its_part_to_do_again", _LOOP),
     ),
     Mutant(
+        "deleted-topic-read-from-the-cache",
+        "Reads change their group id with a topic id.",
+        "coopconsume/cluster/identity.py",
+        "self._changes += bool(known)",
+        "pass",
+        (
+            "tests/unit/test_identity.py::test_the_group_id_for_reads_changes_with_a_topic_id_and_a_leader_epoch",
+        ),
+    ),
+    Mutant(
+        "cut-log-read-from-the-cache",
+        "Reads change their group id with a leader epoch.",
+        "coopconsume/cluster/identity.py",
+        "self._changes += 1",
+        "pass",
+        (
+            "tests/unit/test_identity.py::test_the_group_id_for_reads_changes_with_a_topic_id_and_a_leader_epoch",
+        ),
+    ),
+    Mutant(
+        "short-reads-under-the-users-group",
+        "All reads are made under the group id for reads.",
+        "coopconsume/reading/source.py",
+        "group = LOG_IDENTITIES.read_group(fetching[_GROUP])",
+        "group = fetching[_GROUP]",
+        ("tests/unit/test_identity.py::test_every_read_is_made_under_that_group_id",),
+    ),
+    Mutant(
         "holes-in-a-part",
         "Part of a partition proves no hole.",
         "coopconsume/plan/partition.py",

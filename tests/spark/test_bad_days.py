@@ -8,6 +8,7 @@ import pytest
 
 from coopconsume import CooperativeConsumer, LocalKafka
 from coopconsume.cluster.client import Cluster
+from coopconsume.cluster.identity import LOG_IDENTITIES
 from coopconsume.errors import DataLoss, ExternalReset, TopicNotFound, TopicReplaced
 from coopconsume.history import check, read_history
 from coopconsume.options import Options
@@ -147,6 +148,35 @@ def test_topics_come_and_go_while_a_job_runs(spark, kafka, topic, produce, tmp_p
     assert {name: calls.count(name) for name in set(calls)} == {
         first.encode(): 20, stays.encode(): 20, b"more": 20, b"later": 20,
     }  # fmt: skip
+
+
+def test_records_fetched_of_a_deleted_topic_are_not_handled(spark, kafka, topic, produce, tmp_path):
+    """Spark keeps fetched records by group id, partition and offset, and knows of no topic id."""
+    from kafka.admin import KafkaAdminClient
+
+    name = topic(1)
+    produce(name, [(b"old", b"") for _ in range(1_000)])
+    opts = options(kafka, tmp_path, name, slots=1, maxOffsetsPerTrigger=400)
+    admin = KafkaAdminClient(bootstrap_servers=kafka.bootstrap_servers)
+    with CooperativeConsumer(opts, spark) as consumer:
+        frame = consumer.poll(PATIENCE)
+        consumer.commit(frame)
+        # What one batch reads is a part of what its consumer fetched.
+        assert frame.count() == 400
+        before = LOG_IDENTITIES.read_group(name)
+    with CooperativeConsumer(opts, spark) as consumer:
+        consumer.poll(PATIENCE)
+        assert LOG_IDENTITIES.read_group(name) == before, "an unchanged topic keeps its consumers"
+    admin.delete_topics([name])
+    until(lambda: name not in admin.list_topics())
+    kafka.create_topic(name, 1)
+    admin.close()
+    produce(name, [(b"new", b"") for _ in range(1_000)])
+    with CooperativeConsumer(opts, spark) as consumer:
+        handler = Recorded(tmp_path / "history")
+        query = consumer.foreach(handler).trigger(availableNow=True).start()
+        assert query.awaitTermination(PATIENCE)
+    assert handled(tmp_path / "history") == [b"new"] * 1_000
 
 
 def handled(folder):
