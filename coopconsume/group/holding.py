@@ -114,8 +114,9 @@ class Holding:
                 *tp, tuple(sorted(key_ranges)), commits.stable_offset, commits.ranges,
                 [(p.offset, p.key_hash or 0, p.attempts, now + p.wait(now_ms), p.error)
                  for p in pending.get(tp, {}).values()],
-                commits.ranges.range_count, commits.max_ranges or 0,
+                max_ranges=commits.max_ranges or 0,
             )  # fmt: skip
+            self.owned[tp].look(commits.ranges)
 
     def _begin(self, owned: Collection[TopicPartition]) -> None:
         """Have the log say where our partitions begin, and which offsets it found in Kafka."""
@@ -314,6 +315,7 @@ class Holding:
         for tp in tight:
             commits = state[tp]
             limit = self.owned[tp].max_ranges = commits.max_ranges or 0
+            self.owned[tp].look(commits.ranges)
             commits.amend(holes.get(tp, OffsetRanges()))
             fit[tp] = affordable(commits, offsets[tp], limit)
         return fit
@@ -331,6 +333,6 @@ class Holding:
                 if not owned.is_whole and tp in state:
                     with self._lock:
                         owned.follow(state[tp].stable_offset)
-                    owned.range_count = state[tp].ranges.range_count
+                    owned.look(state[tp].ranges)
         with self._lock:
             return {tp: owned.stable for tp, owned in self.owned.items()}

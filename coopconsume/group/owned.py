@@ -31,6 +31,8 @@ class Owned:
         pending: (offset, key hash, attempts, due on the monotonic clock, error);
             one that is due at infinity is parked.
         range_count: Ranges above the stable offset in the commit log when it was last looked at.
+        last_committed: The highest offset that the commit log had above its stable offset when it
+            was last read, whoever committed it; -1: none.
         max_ranges: How many it takes.
         is_deleted: Whether the topic was deleted, and nothing of it can be read any more.
     """
@@ -42,6 +44,7 @@ class Owned:
     committed: OffsetRanges
     pending: list[tuple[int, int, int, float, str]] = field(default_factory=list)
     range_count: int = 0
+    last_committed: int = -1
     max_ranges: int = 1_000_000
     is_deleted: bool = False
 
@@ -54,6 +57,11 @@ class Owned:
     def owns_first(self) -> bool:
         """Whether hash 0 is ours: its owner commits holes and the primary offset."""
         return any(key_range.contains(0) for key_range in self.ranges)
+
+    def look(self, ranges: OffsetRanges) -> None:
+        """Take note of the ranges that the commit log has now, those of other members included."""
+        self.range_count = ranges.range_count
+        self.last_committed = -1 if ranges.last is None else ranges.last
 
     def follow(self, stable: int, committed: OffsetRanges | None = None) -> None:
         """The commit log's stable offset is here now, or was; and this is committed, too."""

@@ -377,7 +377,7 @@ class Saver:
         for tp, (offsets, stable) in saved.offsets.items():
             holes = saved.holes.get(tp, OffsetRanges())
             self._partitions[tp].saved(offsets, stable, holes)
-        self._count_ranges(saved.offsets)
+        self._count_ranges({*saved.offsets, *saved.held})
         self.held = saved.held
         if saved.held:
             # Kept until gaps below are done and it fits.
@@ -388,7 +388,8 @@ class Saver:
 
     def _count_ranges(self, places: Iterable[TopicPartition]) -> None:
         for tp in places:
-            self._partitions[tp].log_ranges = self._holding.owned[tp].range_count
+            partition, owned = self._partitions[tp], self._holding.owned[tp]
+            partition.log_ranges, partition.log_last = owned.range_count, owned.last_committed
 
     def _failed(self, error: BaseException) -> None:
         self.is_busy = False

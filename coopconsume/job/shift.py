@@ -123,7 +123,7 @@ class Shift:
                 wait = self.holding.waits(tp, share.ranges)
                 share.barred_until = now + wait if wait > 0 else 0.0
             partition.restore(owned.pending)
-            partition.log_ranges = owned.range_count
+            partition.log_ranges, partition.log_last = owned.range_count, owned.last_committed
             partitions.append(partition)
         return partitions
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 def waiting_for(offset: int, shares: Collection[Share]) -> Waiting | None:
     """The failed record that an offset is, or waits for; None if there is none."""
     for share in shares:
-        for waiting in share.waiting.values():
+        for waiting in share.failed():
             if waiting.offset == offset or offset in waiting.behind:
                 return waiting
     return None

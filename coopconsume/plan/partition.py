@@ -68,6 +68,9 @@ class Partition:
         self.max_outputs_waiting = max_outputs_waiting
         #: Ranges in the commit log, those of other members among them.
         self.log_ranges = committed.range_count
+        #: The highest offset in the commit log, whoever committed it; -1: none above the stable
+        #: offset.
+        self.log_last = -1 if committed.last is None else committed.last
         self.attempts: dict[int, int] = {}
         self._may_have_parked = False
         #: The last failure of each record that has failed and is not done, in flight or not.
@@ -109,14 +112,14 @@ class Partition:
     @property
     def pending(self) -> int:
         """Records that are ours and wait."""
-        return sum(1 + len(w.behind) for s in self.shares.values() for w in s.waiting.values())
+        return sum(1 + len(w.behind) for share in self.shares.values() for w in share.failed())
 
     @property
     def parked(self) -> list[Waiting]:
         """Records that were given up, and hold their keys back until somebody decides."""
         if not self._may_have_parked:
             return []  # Waiting records may be many, and this is asked for often.
-        found = [w for s in self.shares.values() for w in s.waiting.values() if w.is_parked]
+        found = [w for share in self.shares.values() for w in share.failed() if w.is_parked]
         self._may_have_parked = bool(found)
         return found
 
@@ -204,12 +207,11 @@ class Partition:
         return self.stable if end is None else end + 1
 
     def _first_free(self) -> int:
-        """The first open offset that no parked record holds back."""
-        parked = self.parked
-        if not parked:
+        """The first open offset that does not wait for a parked record."""
+        if not self.parked:
             return self.first_open()
-        held = [offset for w in parked for offset in (w.offset, *w.behind)]
-        end = (self.done | OffsetRanges.from_offsets(held)).range_end(self.stable)
+        stuck = [offset for share in self.shares.values() for offset in share.stuck()]
+        end = (self.done | OffsetRanges.from_offsets(stuck)).range_end(self.stable)
         return self.stable if end is None else end + 1
 
     def next_due(self) -> float | None:
@@ -224,7 +226,11 @@ class Partition:
     # -- what happened
 
     def restore(self, pending: Iterable[tuple[int, int, int, float, str]]) -> None:
-        """Take over (offset, key hash, attempts, due, error) of an earlier run from the log."""
+        """Take over (offset, key hash, attempts, due, error) of an earlier run from the log.
+
+        A pending record may lie above everything that is done. All undone offsets below it are
+        read before anything new, as some may be of its key.
+        """
         self.is_quiet = False
         for offset, key_hash, attempts, due, error in pending:
             if offset < self.stable or offset in self.done:
@@ -234,12 +240,11 @@ class Partition:
             for share in self.shares.values():
                 if not any(key_range.contains(key_hash) for key_range in share.ranges):
                     continue
-                lane = self.lane(key_hash, offset)
-                # Of two failed records of a lane the lower goes first; the other is found again.
-                earlier = share.waiting.get(lane)
                 failed = self._failed[offset] = Waiting(offset, key_hash, attempts, due, error)
-                if earlier is None or offset < earlier.offset:
-                    share.waiting[lane] = failed
+                share.wait(self.lane(key_hash, offset), failed)
+                if share.position <= offset:
+                    share.todo |= OffsetRanges([(share.position, offset)])
+                    share.position = offset + 1
                 break
 
     def take_along(self, offsets: OffsetRanges) -> None:
@@ -259,39 +264,20 @@ class Partition:
         if wanted is None:
             return
         done = OffsetRanges.from_offsets(unpack_offsets(report.done).to_numpy())
-        named = [f.offset for f in report.failed] + [offset for offset, _ in report.blocked]
-        settled = done | OffsetRanges.from_offsets(named)
+        failed = OffsetRanges.from_offsets([f.offset for f in report.failed])
+        blocked = OffsetRanges.from_offsets([offset for offset, _ in report.blocked])
+        settled = done | failed | blocked
         left = (
             wanted.clip(report.resume, MAX_OFFSET) if report.resume is not None else OffsetRanges()
         )
         share.todo = ((share.todo - wanted) | left) - settled
         share.position = max(share.position, share.next_position)
-        failed: dict[int, Failure] = {}
-        others: list[tuple[int, int]] = []
-        for failure in sorted(report.failed, key=lambda one: one.offset):
-            lane = self.lane(failure.key_hash, failure.offset)
-            if failed.setdefault(lane, failure) is not failure:
-                # Of several of a lane the lowest goes first; none of them may be forgotten.
-                others.append((failure.offset, failure.key_hash))
-        named_failed = OffsetRanges.from_offsets([f.offset for f in report.failed])
-        share.settle_tries(done, left | named_failed)
+        share.settle_tries(done, left | failed)
         share.flying = None
-        for lane, failure in failed.items():
-            self.attempts[failure.offset] = failure.attempts
-            self._may_have_parked |= failure.delay == math.inf
-            earlier = share.waiting.get(lane)
-            waiting = self._failed[failure.offset] = Waiting(
-                failure.offset,
-                failure.key_hash,
-                failure.attempts,
-                now + failure.delay,
-                failure.error,
-                failure.key,
-                earlier.behind if earlier else [],
-            )
-            share.waiting[lane] = waiting
+        for failure in report.failed:
+            self._keep(share, failure, now)
         flowing: list[int] = []
-        for offset, key_hash in [*others, *report.blocked]:
+        for offset, key_hash in report.blocked:
             ahead = share.waiting.get(self.lane(key_hash, offset))
             (ahead.behind if ahead else flowing).append(offset)
         share.todo |= OffsetRanges.from_offsets(flowing)
@@ -299,11 +285,27 @@ class Partition:
             # Of a gap found at the start nobody knew whose key it was; now it is known.
             if other is not share and other.todo:
                 other.todo -= settled
-        self.done |= done
         self.unsaved |= done
+        self.done |= done.clip(self.stable, MAX_OFFSET)
+        # The stable offset may have passed what was in flight: retention deletes records.
+        share.forget_below(self.stable)
         if self.attempts:
             self.attempts = {o: n for o, n in self.attempts.items() if o not in done}
             self._failed = {o: w for o, w in self._failed.items() if o in self.attempts}
+
+    def _keep(self, share: Share, failure: Failure, now: float) -> None:
+        """A record of a share has failed: it waits for its next attempt."""
+        self.attempts[failure.offset] = failure.attempts
+        self._may_have_parked |= failure.delay == math.inf
+        failed = self._failed[failure.offset] = Waiting(
+            failure.offset,
+            failure.key_hash,
+            failure.attempts,
+            now + failure.delay,
+            failure.error,
+            failure.key,
+        )
+        share.wait(self.lane(failure.key_hash, failure.offset), failed)
 
     def replay(self, offset: int, now: float) -> None:
         """A parked record is to be tried again from its first attempt on; harmless if it is not."""
@@ -324,9 +326,10 @@ class Partition:
                 self._failed.pop(offset, None)
 
     def unknown(self, slot: int) -> None:
-        """Nobody knows what a slot did of its part: all of it is to be done again."""
+        """The outcome of a slot's part is unknown: all of it must be done again."""
         self.is_quiet = False
         self.shares[slot].give_up()
+        self.shares[slot].forget_below(self.stable)
 
     def saved(self, offsets: OffsetRanges, stable: int, holes: OffsetRanges) -> None:
         """The commit log has taken these, and its stable offset is now ``stable``."""
@@ -367,13 +370,9 @@ class Partition:
             share.todo -= holes
 
     def log_start(self, offset: int) -> None:
-        """The log now begins at ``offset``: forget what lay below."""
+        """The log now begins at ``offset``: what lay below it and was not done is lost."""
         self.is_quiet = False
         self._advance(offset)
-        self.unsaved = self.unsaved.clip(offset, MAX_OFFSET)
-        self.unsaved_holes = self.unsaved_holes.clip(offset, MAX_OFFSET)
-        for share in self.shares.values():
-            share.log_start(offset)
 
     def charge(self, offset: int) -> None:
         """An attempt of this record ended without a word, with its worker."""
@@ -385,7 +384,7 @@ class Partition:
             self.stable = stable
             self.done = self.done.clip(stable, MAX_OFFSET)
             for share in self.shares.values():
-                share.position = max(share.position, stable)
+                share.forget_below(stable)
 
     # -- what to do next
 
@@ -431,9 +430,10 @@ class Partition:
         """Up to where new offsets may be read."""
         if not crowded:
             return min(self.end, most)
-        # Below what is done there are gaps, no news: a share that stands lower goes on.
+        # What lies below a committed offset is a gap: a share that stands lower goes on. It may
+        # have the record at the stable offset, and nobody else can bring the ranges down.
         done = -1 if self.done.last is None else self.done.last
-        top = max(done + 1, *(share.position for share in self.shares.values()))
+        top = max(done + 1, self.log_last + 1, *(s.position for s in self.shares.values()))
         return min(self.end, most, top)
 
     def work(self, slot: int) -> PartitionWork:
@@ -441,8 +441,7 @@ class Partition:
         share = self.shares[slot]
         assert share.flying is not None
         attempts = {o: n for o, n in self.attempts.items() if o in share.flying}
-        blocked = frozenset() if self.ordering == "none" else frozenset(share.waiting)
-        tries = frozenset(
-            w.offset for w in share.waiting.values() if w.is_trying and w.offset in share.flying
+        blocked = {lane: waiting.offset for lane, waiting in share.waiting.items()}
+        return PartitionWork(
+            tuple(share.flying.pairs()), attempts, {} if self.ordering == "none" else blocked
         )
-        return PartitionWork(tuple(share.flying.pairs()), attempts, blocked, tries)

@@ -9,6 +9,8 @@ from commits import OffsetRanges
 from commits.offsets import MAX_OFFSET
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from assignors import KeyRange
     from coopconsume.plan.waiting import Waiting
     from coopconsume.task.report import Ordering
@@ -40,6 +42,7 @@ class Share:
     ranges: tuple[KeyRange, ...]
     position: int
     todo: OffsetRanges = field(default_factory=OffsetRanges)
+    #: The lowest failed record of each lane; higher ones of the lane follow by `Waiting.next`.
     waiting: dict[int, Waiting] = field(default_factory=dict)
     #: What the batch now running may start; None between batches.
     flying: OffsetRanges | None = None
@@ -61,9 +64,48 @@ class Share:
         self.barred_until = 0.0
         return False
 
+    def failed(self, lane: int | None = None) -> Iterator[Waiting]:
+        """All failed records, or those of one lane; the lowest of each lane first."""
+        for waiting in self.waiting.values() if lane is None else [self.waiting[lane]]:
+            each: Waiting | None = waiting
+            while each is not None:
+                yield each
+                each = each.next
+
     def held(self) -> OffsetRanges:
         """Offsets that wait: failed ones and those behind them."""
-        return OffsetRanges.from_offsets([o for w in self.waiting.values() for o in w.held])
+        return OffsetRanges.from_offsets([o for w in self.failed() for o in w.held])
+
+    def stuck(self) -> list[int]:
+        """Offsets that wait for a decision about a parked record, itself included."""
+        return [
+            offset
+            for lane, lowest in self.waiting.items()
+            if lowest.is_parked
+            for waiting in self.failed(lane)
+            for offset in (waiting.offset, *waiting.behind)
+        ]
+
+    def wait(self, lane: int, failed: Waiting) -> None:
+        """A record has failed: it waits behind lower failed records of its lane."""
+        lower, higher = None, self.waiting.get(lane)
+        while higher is not None and higher.offset < failed.offset:
+            lower, higher = higher, higher.next
+        if higher is not None and higher.offset == failed.offset:
+            failed.behind, higher = higher.behind, higher.next
+        failed.next = higher
+        if lower is None:
+            self.waiting[lane] = failed
+        else:
+            lower.next = failed
+
+    def _let_flow(self, lane: int) -> Waiting | None:
+        """The lowest failed record of a lane waits no longer; returns the next one."""
+        first = self.waiting.pop(lane)
+        self.todo |= OffsetRanges.from_offsets(first.behind)
+        if first.next is not None:
+            self.waiting[lane] = first.next
+        return first.next
 
     def is_drained(self, end: int, *, is_full: bool) -> bool:
         """Whether nothing below an offset is left that a job could do, or nothing may be read."""
@@ -101,8 +143,7 @@ class Share:
         for lane, waiting in list(self.waiting.items()):
             tried = waiting.is_trying and waiting.offset in wanted
             if tried and (waiting.offset in done or waiting.offset not in left):
-                del self.waiting[lane]
-                self.todo |= OffsetRanges.from_offsets(waiting.behind)
+                self._let_flow(lane)
 
     def backlog(self, end: int, now: float) -> int:
         """Offsets that could be planned now, up to the partition's end."""
@@ -138,40 +179,38 @@ class Share:
         return scope.cut is not None and last is not None and last > scope.cut
 
     def release_due(self, now: float, stable: int, done: OffsetRanges) -> None:
-        """What is due, or settled by now, need not wait any longer."""
-        for lane, waiting in list(self.waiting.items()):
-            if waiting.due > now:
-                continue
-            if waiting.offset < stable or waiting.offset in done:
-                # Discarded, or settled by somebody else: its key flows on.
-                del self.waiting[lane]
-                self.todo |= OffsetRanges.from_offsets(waiting.behind)
-            elif waiting.is_trying:
-                continue
-            elif waiting.is_far:
-                # What waits behind it is not read again and again while it keeps failing.
-                waiting.is_trying = True
-                self.todo |= OffsetRanges.from_offsets([waiting.offset])
-            else:
-                del self.waiting[lane]
-                self.todo |= OffsetRanges.from_offsets([waiting.offset, *waiting.behind])
+        """Failed records that are due, or are done by now, wait no longer."""
+        for lane, lowest in list(self.waiting.items()):
+            waiting: Waiting | None = lowest
+            while waiting is not None and waiting.due <= now:
+                # Discarded, or done by another member, where it is not retried.
+                is_done = waiting.offset < stable or waiting.offset in done
+                if not is_done and waiting.is_trying:
+                    break
+                if not is_done:
+                    self.todo |= OffsetRanges.from_offsets([waiting.offset])
+                    if waiting.is_far:
+                        # What waits behind it is not read again and again while it keeps failing.
+                        waiting.is_trying = True
+                        break
+                waiting = self._let_flow(lane)
 
     def give_up(self) -> None:
-        """Nobody knows what became of what is in flight: all of it is to be done again."""
+        """The outcome of what is in flight is unknown: all of it must be done again."""
         if self.flying is not None:
             self.todo |= self.flying
             self.position = max(self.position, self.next_position)
             self.flying = None
 
-    def log_start(self, offset: int) -> None:
-        """The log now begins at ``offset``: forget what lay below."""
-        self.todo = self.todo.clip(offset, MAX_OFFSET)
-        self.position = max(self.position, offset)
-        for lane, waiting in list(self.waiting.items()):
-            if waiting.offset < offset:
-                del self.waiting[lane]
-                behind = [o for o in waiting.behind if o >= offset]
-                self.todo |= OffsetRanges.from_offsets(behind)
+    def forget_below(self, stable: int) -> None:
+        """Nothing below the stable offset is left to do: it is done, or deleted."""
+        self.todo = self.todo.clip(stable, MAX_OFFSET)
+        self.position = max(self.position, stable)
+        for lane, lowest in list(self.waiting.items()):
+            waiting: Waiting | None = lowest
+            while waiting is not None and waiting.offset < stable:
+                waiting.behind = [o for o in waiting.behind if o >= stable]
+                waiting = self._let_flow(lane)
 
 
 def deal(

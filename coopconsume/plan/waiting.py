@@ -1,4 +1,4 @@
-"""A failed record that is not due yet, and what waits behind it."""
+"""A failed record that waits for its next attempt, and the offsets behind it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ SHOWN_KEY_BYTES = 100
 
 @dataclass
 class Waiting:
-    """A failed record that is not due yet, and what waits behind it.
+    """A failed record that waits for its next attempt, and the offsets behind it.
 
     Attributes:
         offset, key_hash: Which record.
@@ -22,8 +22,9 @@ class Waiting:
             somebody decides about it.
         error: What the handler said.
         key: Its key for people, where this process has seen it.
-        behind: Offsets of the same lane that must wait for it.
-        is_trying: Whether it is due and to be tried again, alone, while they wait on.
+        behind: Higher offsets of the same lane that wait for it.
+        is_trying: Whether it is due and is retried alone while the offsets behind it still wait.
+        next: The next higher failed record of the same lane, which waits for this one.
     """
 
     offset: int
@@ -34,17 +35,16 @@ class Waiting:
     key: bytes | None = None
     behind: list[int] = field(default_factory=list)
     is_trying: bool = False
+    next: Waiting | None = None
 
     @property
     def is_far(self) -> bool:
-        """Whether what waits behind it is not read in passing."""
-        behind = self.behind
-        # A lower one behind it was done by a worker that ended: it goes first again.
-        return bool(behind) and min(behind) > self.offset and is_far_apart(self.offset, max(behind))
+        """Whether the offsets behind it are too far away to be read together with it."""
+        return bool(self.behind) and is_far_apart(self.offset, max(self.behind))
 
     @property
     def held(self) -> list[int]:
-        """The offsets that are not to be started now."""
+        """The offsets that must not start now, those of the next failed records excluded."""
         return self.behind if self.is_trying else [self.offset, *self.behind]
 
     @property

@@ -62,7 +62,8 @@ class Ledger:
         self.work: Mapping[int, PartitionWork] = spec.work[slot]
         self.report = SlotReport(batch=spec.batch, slot=slot, pid=os.getpid())
         self.parts = {p: PartitionReport() for p in self.work}
-        self.blocked: dict[int, set[int]] = {p: set(w.blocked) for p, w in self.work.items()}
+        #: By partition and lane, the lowest offset that is not done: no higher one may start.
+        self.blocked: dict[int, dict[int, int]] = {p: dict(w.blocked) for p, w in self.work.items()}
         self.done: dict[int, list[pa.Array]] = {p: [] for p in self.work}
         self.retried = any(w.attempts for w in self.work.values())
         #: Which answer it is that comes next; kept up where answers are failures, and at the end.
@@ -78,13 +79,8 @@ class Ledger:
         return row.key_hash if ordering == "key" else 0 if ordering == "partition" else ~row.offset
 
     def is_blocked(self, row: Row) -> bool:
-        """Whether an earlier record of its lane is in its way."""
-        blocked = self.blocked[row.part]
-        return bool(
-            blocked
-            and self.lane(row) in blocked
-            and row.offset not in self.work[row.part].tries
-        )  # fmt: skip
+        """Whether a lower record of its lane is not done."""
+        return row.offset > self.blocked[row.part].get(self.lane(row), row.offset)
 
     def attempt(self, part: int, offset: int) -> int:
         """Number of the attempt that a handler call now would be."""
@@ -164,7 +160,8 @@ class Ledger:
         """A failed record is for a later batch, and so is what comes behind it in its lane."""
         self.parts[row.part].failed.append(failure)
         if self.spec.ordering != "none":
-            self.blocked[row.part].add(self.lane(row))
+            blocked, lane = self.blocked[row.part], self.lane(row)
+            blocked[lane] = min(row.offset, blocked.get(lane, row.offset))
 
     def _count_in_a_row(self, text: str, *, again: bool) -> None:
         if self.number == self._failed_at:

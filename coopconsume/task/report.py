@@ -28,14 +28,13 @@ class PartitionWork:
     Attributes:
         ranges: Offsets it may start, as ascending (first, last) pairs; others are not its own.
         attempts: Failures so far of the offsets that failed before.
-        blocked: Key hashes whose earlier record is still pending: nothing of them may start.
-        tries: Offsets that may start all the same: the pending records themselves.
+        blocked: The lowest pending offset of each lane that has one (see
+            `coopconsume.task.lanes`): no higher offset of the lane may start.
     """
 
     ranges: tuple[tuple[int, int], ...]
     attempts: Mapping[int, int] = field(default_factory=dict)
-    blocked: frozenset[int] = frozenset()
-    tries: frozenset[int] = frozenset()
+    blocked: Mapping[int, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

@@ -100,7 +100,7 @@ rows_drawn = st.lists(
     drawn=rows_drawn,
     failing=st.dictionaries(st.integers(0, 39), st.sampled_from([1, 2, 10**6]), max_size=8),
     backoff=st.sampled_from([0.01, 0.2, 3.0]),
-    blocked=st.sets(st.integers(0, 5), max_size=2),
+    blocked=st.dictionaries(st.integers(0, 5), st.integers(-1, 39), max_size=2),
     ordering=st.sampled_from(["key", "key", "partition", "none"]),
     seats=st.integers(1, 6),
     box=st.sampled_from([0.0, 0.5, 5.0, 1e6]),
@@ -120,7 +120,7 @@ def test_any_slot_keeps_the_order_and_settles_every_row(
     rows = [Row(p, o, k, b"k", b"v", 0, ()) for o, (p, k, _) in enumerate(drawn)]
     lasts = {(r.part, r.offset): drawn[r.offset][2] for r in rows}
     fails = {(r.part, r.offset): failing[r.offset] for r in rows if r.offset in failing}
-    blocked = {0: frozenset(blocked) if ordering == "key" else frozenset(), 1: frozenset()}
+    blocked = {0: blocked if ordering == "key" else {}, 1: {}}
     policy = RetryPolicy(max_attempts=None, backoff=backoff, max_backoff=backoff, jitter=0)
     desk, ledger = a_desk(
         rows, ordering=ordering, rates=rates, blocked=blocked, gates=gates, policy=policy
@@ -144,6 +144,8 @@ def test_any_slot_keeps_the_order_and_settles_every_row(
     report = ledger.close()
     assert crew.most_held <= room
     check_order(crew, rows, ordering)
+    for _, _, row in crew.starts:
+        assert row.offset <= blocked[row.part].get(row.key_hash, row.offset), "it is blocked"
     check_rates(crew, rates)
     if rates:
         for at, _, row in crew.starts:
@@ -161,9 +163,8 @@ def test_records_that_keep_failing_do_not_keep_a_slot_for_each_other():
     """Once nothing else is there, each of them is left to a later batch at its next failure."""
     rows = [Row(0, o, o, b"k", b"v", 0, ()) for o in range(2)]
     policy = RetryPolicy(max_attempts=None, backoff=0.01, max_backoff=0.01, jitter=0)
-    never = {0: frozenset(), 1: frozenset()}
     desk, ledger = a_desk(
-        rows, ordering="key", rates=Rates(), blocked=never, gates={}, policy=policy
+        rows, ordering="key", rates=Rates(), blocked={0: {}, 1: {}}, gates={}, policy=policy
     )
     crew = Seats(desk, ledger, 2, {(0, 0): 0.3, (0, 1): 2.0}, {(0, 0): 10**9, (0, 1): 10**9})
     desk.deadline = 1e6

@@ -65,7 +65,8 @@ class Crowded(World):
         """While a partition is crowded, nothing above what is done or passed is read."""
         tops = [
             (p, max(
-                p.done.last + 1,
+                p.done.last + 1 if p.done else 0,
+                p.log_last + 1,
                 *(s.position if s.flying is None else s.next_position for s in p.shares.values()),
             ))
             for p in self.partitions if p.is_crowded
@@ -150,6 +151,18 @@ def test_a_share_that_fell_behind_goes_on_in_a_crowded_partition() -> None:
     assert planned[0].last == 25
     assert planned[1].last == 25
     assert p.shares[1].next_position == 27
+
+
+def test_a_limit_does_not_stop_the_member_that_has_the_stable_offset() -> None:
+    """Others are far ahead: it reads up to what they have committed, and nothing beyond."""
+    p = Partition(
+        0, "t", 0, stable=10, committed=OffsetRanges(), shares=[(0, KeyRange().split(2)[:1])],
+        ordering="key", whole=False, max_ranges=10,
+    )  # fmt: skip
+    p.end = 100
+    p.log_ranges, p.log_last = 10, 59
+    assert p.is_crowded
+    assert p.plan([0], 0.0, Limits(1000, 1000)) == {0: OffsetRanges([(10, 59)])}
 
 
 def test_where_others_share_it_the_logs_ranges_count() -> None:

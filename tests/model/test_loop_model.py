@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from assignors import KeyRange, key_hash
 from assignors.ranges import offset_hash
 from commits import OffsetRanges, PartitionCommits
-from coopconsume.plan import Limits, Partition, plan_batch
+from coopconsume.plan import Limits, Partition, deal, plan_batch
 from coopconsume.record import Record, RetryPolicy
 from coopconsume.task.report import BatchSpec, Failure, PartitionReport, pack_offsets
 from coopconsume.task.slot import SlotRunner
@@ -27,6 +27,8 @@ from tests.odd import ODD_ERRORS
 
 class World:
     """A log of partitions, the calls that handlers made, and what was committed."""
+
+    ranges: tuple[KeyRange, ...] = (KeyRange(),)
 
     def __init__(self, logs, failures, *, slots, ordering, concurrency, policy, park=False):
         self.logs = logs  # {partition: {offset: key}}
@@ -49,23 +51,49 @@ class World:
         self.start()
 
     def start(self):
-        """Begin anew from what was committed, as a process does after a kill."""
+        """Start again from what was committed, as a process does after a kill."""
         self.partitions = []
+        for part, commits in self.committed.items():
+            self.forget(part, commits.uncommitted(0, self.ends[part]))
         for part in sorted(self.logs):
             commits = self.committed[part]
-            shares = (
-                [(part % self.slots, (KeyRange(),))]
-                if self.ordering == "partition"
-                else [(s, (r,)) for s, r in enumerate(KeyRange().split(self.slots))]
-            )
             p = Partition(
                 part, "t", part, stable=commits.stable_offset, committed=commits.ranges,
-                shares=shares, ordering=self.ordering, whole=True,
+                shares=deal(self.ranges, self.slots, part, self.ordering), ordering=self.ordering,
+                whole=self.ranges == (KeyRange(),),
             )  # fmt: skip
             p.restore(self.pending[part].values())
             p.end = max(self.seen[part], p.stable)
             self.partitions.append(p)
         self.busy = {}
+
+    def forget(self, part, offsets):
+        """Offsets are undone: whatever handlers made of them, they must be handled again."""
+        for offset in offsets.offsets().tolist():
+            if self.owns(part, offset):
+                self.succeeded.pop((part, offset), None)
+                self.dead.discard((part, offset))
+
+    def owns(self, part, offset):
+        """Whether a record is of our key ranges; an offset without one is anybody's."""
+        key = self.logs[part].get(offset)
+        deal_hash = offset_hash(offset) if key is None else key_hash(key)
+        return any(r.contains(deal_hash) for r in self.ranges)
+
+    def undo(self, part, first, last):
+        """An operator makes some offsets undone, which ends the epoch; other failures stay."""
+        commits, undone = self.committed[part], OffsetRanges([(first, last)])
+        lowest = min(first, commits.stable_offset)
+        below = (
+            OffsetRanges([(lowest, commits.stable_offset - 1)])
+            if lowest < (commits.stable_offset)
+            else OffsetRanges()
+        )
+        done = (below | commits.ranges) - undone
+        self.committed[part] = PartitionCommits(lowest, done, max_ranges=None)
+        for offset in undone.offsets().tolist():
+            self.pending[part].pop(offset, None)
+        self.start()
 
     def handler(self, record: Record):
         """Note breaks of the order rule at every start, then fail or succeed as planned."""
@@ -159,6 +187,8 @@ class World:
         parts, report, planned = self.busy.pop(slot)
         if lost:
             for part in planned:
+                share = self.partitions[part].shares[slot]
+                self.forget(part, (share.flying or OffsetRanges()) - self.partitions[part].done)
                 self.partitions[part].unknown(slot)
             return
         for i, outcome in report.partitions.items():
@@ -215,6 +245,11 @@ class World:
         elif what == "r" and self.crashes < 3:
             self.crashes += 1
             self.start()
+        elif what == "u" and self.crashes < 3:
+            self.crashes += 1
+            part = data.draw(st.sampled_from(sorted(self.logs)))
+            first = data.draw(st.integers(0, max(0, self.ends[part] - 1)))
+            self.undo(part, first, data.draw(st.integers(first, max(first, self.ends[part] - 1))))
         elif what == "w":
             self.now += 30
             self.see_ends()
@@ -224,7 +259,7 @@ class World:
         troubled = data.draw(st.integers(0, 25))
         for step in range(steps):
             rough = step < troubled
-            what = data.draw(st.sampled_from("lldddcrw")) if rough else "ldcw"[step % 4]
+            what = data.draw(st.sampled_from("lldddcruw")) if rough else "ldcw"[step % 4]
             self.step(what, data, rough=rough, most=most, hasty=hasty)
             if (
                 not rough
@@ -290,7 +325,7 @@ def test_parked_keys_wait_for_a_decision_and_flow_on_in_order(world, data):
     world.park, world.policy = True, RetryPolicy(max_attempts=2, backoff=1.0, jitter=0)
     for step in range(900):
         rough = step < 40
-        what = data.draw(st.sampled_from("lldddcrwp")) if rough else "ldcw"[step % 4]
+        what = data.draw(st.sampled_from("lldddcruwp")) if rough else "ldcw"[step % 4]
         world.step(what, data, rough=rough)
         if what == "p" and not any(p.unsaved for p in world.partitions):
             world.decide(lambda *_: data.draw(st.booleans()))
@@ -298,9 +333,7 @@ def test_parked_keys_wait_for_a_decision_and_flow_on_in_order(world, data):
             continue
         if not all(p.is_drained and not p.unsaved for p in world.partitions):
             continue
-        held = {
-            (p.part, o) for p in world.partitions for w in p.parked for o in [w.offset, *w.behind]
-        }
+        held = {(p.part, o) for p in world.partitions for s in p.shares.values() for o in s.stuck()}
         for p in world.partitions:
             assert p.is_settled(p.end)
             for offset in world.logs[p.part]:
@@ -352,3 +385,89 @@ def test_unread_offsets_are_never_holes():
     assert not p.holes()
     p.reported(1, PartitionReport(), 0.0)
     assert list(p.holes()) == [(0, 9)]
+
+
+@st.composite
+def restarts(draw):
+    """A world that starts from any state of the commit log: gaps, and pending records anywhere."""
+    offsets = draw(st.lists(st.integers(0, 40), min_size=1, max_size=30, unique=True))
+    log = {offset: draw(keys) for offset in sorted(offsets)}
+    world = World(
+        {0: log}, dict.fromkeys(draw(st.lists(st.tuples(st.just(0), st.sampled_from(offsets)))), 1),
+        slots=draw(st.integers(1, 3)), ordering=draw(st.sampled_from(["key", "key", "partition"])),
+        concurrency=draw(st.sampled_from([1, 3])), policy=RetryPolicy(backoff=1.0, jitter=0),
+    )  # fmt: skip
+    done = draw(st.sets(st.sampled_from(offsets)))
+    world.succeeded.update((0, offset) for offset in done)
+    world.committed[0] = PartitionCommits(0, OffsetRanges.from_offsets(sorted(done)))
+    for offset in set(offsets) - done:
+        if draw(st.integers(0, 3)) == 0:
+            key = log[offset]
+            hashed = offset_hash(offset) if key is None else key_hash(key)
+            due = draw(st.sampled_from([0.0, 0.0, 1_030.0, math.inf]))
+            world.pending[0][offset] = (offset, hashed, 1, due, "no")
+    world.start()
+    return world
+
+
+@given(restarts(), st.integers(1, 12), st.data())
+@settings(max_examples=examples(300), deadline=None)
+def test_a_start_from_any_commit_log_keeps_the_order(world, window, data):
+    """Pending records may lie above undone lower ones of their key, or above all that is done."""
+    for _ in range(400):
+        world.launch(window, batch_time=data.draw(st.sampled_from([9.0, 9.0, 0.0])))
+        for slot in data.draw(st.permutations(sorted(world.busy))):
+            world.deliver(slot, lost=False)
+        world.commit()
+        world.now += 10
+        if all(p.is_drained and not p.unsaved for p in world.partitions):
+            if world.committed[0].stable_offset >= world.ends[0]:
+                break
+            parked = [w.offset for p in world.partitions for w in p.parked]
+            assert parked, "nothing is left to do, and something is not done"
+            assert not any(world.calls[0, offset] for offset in parked)
+            world.decide(lambda *_: data.draw(st.booleans()))
+    else:
+        raise AssertionError("the world did not come to rest")
+    assert not world.breaks
+    assert max(world.succeeded.values(), default=0) <= 1
+
+
+def test_a_pending_record_above_all_that_is_done_waits_for_lower_ones_of_its_key():
+    """Offsets below it were made undone, or done ones did not fit into the log before a crash."""
+    world = World(
+        {0: {offset: b"a" if offset % 10 == 0 else b"b" for offset in range(60)}}, {},
+        slots=2, ordering="key", concurrency=1, policy=RetryPolicy(),
+    )  # fmt: skip
+    world.pending[0] = {50: (50, key_hash(b"a"), 1, 0.0, "no")}
+    world.undo(0, 5, 40)
+    while world.launch(8, batch_time=9.0):
+        world.deliver(0, lost=False) if 0 in world.busy else None
+        world.deliver(1, lost=False) if 1 in world.busy else None
+        world.commit()
+    assert not world.breaks
+    assert world.committed[0].stable_offset == 60
+
+
+def test_lower_records_of_a_parked_key_are_handled_and_it_stays_parked():
+    """They were made undone: they need no decision, and if they fail, it waits behind them."""
+    world = World(
+        {0: dict.fromkeys(range(20), b"a")}, {(0, 7): 1}, slots=1, ordering="key", concurrency=1,
+        policy=RetryPolicy(backoff=1.0, jitter=0),
+    )  # fmt: skip
+    world.pending[0] = {10: (10, key_hash(b"a"), 3, math.inf, "parked"),
+                        12: (12, key_hash(b"a"), 2, 0.0, "no")}  # fmt: skip
+    world.start()
+    for step in "ldcwldcwldc":
+        world.step(step, None, rough=False)
+    assert not world.breaks
+    assert world.committed[0].stable_offset == 10
+    assert [w.offset for w in world.partitions[0].parked] == [10]
+    assert world.partitions[0].is_drained
+    world.decide(lambda *_: True)
+    for step in "ldcwldc":
+        world.step(step, None, rough=False)
+    assert world.committed[0].stable_offset == 20
+    assert world.calls[0, 10] == 0
+    assert world.attempts[0, 7] == [1, 2]
+    assert world.attempts[0, 12] == [3]

@@ -21,10 +21,10 @@ _CLOCKS = "tests/unit/test_clocks.py::"
 ORDER = [
     Mutant(
         "first-blocked-hash-dropped",
-        "A batch carries the hash of every key that waits.",
+        "A batch carries the lowest pending offset of every key that waits.",
         "coopconsume/plan/partition.py",
-        'frozenset() if self.ordering == "none" else frozenset(share.waiting)',
-        "frozenset([*share.waiting][1:])",
+        "for lane, waiting in share.waiting.items()}",
+        "for lane, waiting in [*share.waiting.items()][1:]}",
         (_PLAN + "test_every_key_with_a_waiting_record_is_blocked_in_the_next_batch",),
     ),
     Mutant(
@@ -46,9 +46,9 @@ ORDER = [
     Mutant(
         "higher-pending-first",
         "Of two pending records of a key the lower one goes first.",
-        "coopconsume/plan/partition.py",
-        "offset < earlier.offset",
-        "offset > earlier.offset",
+        "coopconsume/plan/share.py",
+        "higher.offset < failed.offset",
+        "higher.offset > failed.offset",
         (_PLAN + "test_of_two_pending_records_of_a_key_the_lower_one_goes_first",),
     ),
     Mutant(
@@ -63,17 +63,67 @@ ORDER = [
         "behind-forgotten",
         "What waits behind a failed record is done after it.",
         "coopconsume/plan/share.py",
-        "from_offsets([waiting.offset, *waiting.behind])",
-        "from_offsets([waiting.offset])",
+        "from_offsets(first.behind)",
+        "from_offsets([])",
         (_LOOP,),
     ),
     Mutant(
         "blocked-pending-never-tries",
-        "A pending record starts although its key is blocked.",
+        "A pending record, and lower ones of its key, start although its key is blocked.",
         "coopconsume/task/ledger.py",
-        "and row.offset not in self.work[row.part].tries",
-        "",
-        ("tests/unit/test_crashes.py::test_a_pending_record_may_start_while_its_key_is_blocked",),
+        "row.offset > self.blocked[row.part].get(self.lane(row), row.offset)",
+        "self.lane(row) in self.blocked[row.part]",
+        (
+            "tests/unit/test_crashes.py::test_a_pending_record_and_lower_ones_may_start_while_their_key_is_blocked",
+        ),
+    ),
+    Mutant(
+        "pending-before-lower-undone",
+        "A pending record above all that is done waits until the offsets below it were read.",
+        "coopconsume/plan/partition.py",
+        "if share.position <= offset:",
+        "if offset < 0:",
+        (
+            "tests/model/test_loop_model.py::test_a_pending_record_above_all_that_is_done_waits_for_lower_ones_of_its_key",
+        ),
+    ),
+    Mutant(
+        "parked-record-forgotten",
+        "A lower record of a parked key that fails keeps the parked record parked.",
+        "coopconsume/plan/share.py",
+        "failed.next = higher",
+        "failed.next = None",
+        (
+            "tests/model/test_loop_model.py::test_lower_records_of_a_parked_key_are_handled_and_it_stays_parked",
+        ),
+    ),
+    Mutant(
+        "limit-stops-the-stable-offset",
+        "At the limit of ranges a member reads on up to what others have committed.",
+        "coopconsume/plan/partition.py",
+        "max(done + 1, self.log_last + 1, *(",
+        "max(done + 1, *(",
+        (
+            "tests/model/test_limits_model.py::test_a_limit_does_not_stop_the_member_that_has_the_stable_offset",
+        ),
+    ),
+    Mutant(
+        "leftovers-below-the-log-start",
+        "What was in flight below a new log start is not planned again.",
+        "coopconsume/plan/partition.py",
+        "share.forget_below(self.stable)\n        if self.attempts:",
+        "if self.attempts:",
+        (
+            "tests/unit/test_reads.py::test_what_is_in_flight_below_a_new_log_start_is_not_planned_again",
+        ),
+    ),
+    Mutant(
+        "log-start-of-another-member-ignored",
+        "A stable offset that another member moves drops what is left below it.",
+        "coopconsume/plan/partition.py",
+        "share.forget_below(stable)",
+        "share.position = max(share.position, stable)",
+        ("tests/unit/test_reads.py::test_a_log_start_that_another_member_found_counts_for_all",),
     ),
 ]
 
@@ -351,8 +401,8 @@ RETRIES = [
         "due-ignored",
         "A failed record starts again when it is due, not before.",
         "coopconsume/plan/share.py",
-        "if waiting.due > now:\n                continue",
-        "",
+        "while waiting is not None and waiting.due <= now:",
+        "while waiting is not None:",
         (_PLAN + "test_a_failed_record_waits_until_it_is_due_and_its_key_with_it",),
     ),
     Mutant(

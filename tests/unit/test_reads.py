@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 import random
 import tracemalloc
 from unittest import mock
 
+import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -15,7 +17,7 @@ from commits import OffsetRanges
 from coopconsume.plan import Limits, Partition, covering, plan_batch, reach_of
 from coopconsume.reading.hashing import in_ranges_sql
 from coopconsume.reading.source import Span, is_short
-from coopconsume.task.report import Failure, PartitionReport
+from coopconsume.task.report import Failure, PartitionReport, pack_offsets
 
 LIMITS = Limits(1_000_000, 10**6, 10**6)
 
@@ -170,7 +172,7 @@ def test_what_waits_behind_a_failing_record_is_not_read_with_each_try():
         assert plan is not None
         assert [(r.first, r.last) for r in plan.reads] == [(0, 0)]
         work = plan.work[0][0]
-        assert (work.blocked, work.tries) == ({5}, {0})
+        assert (work.blocked, work.ranges) == ({5: 0}, ((0, 0),))
         again = Failure(0, 5, b"k", attempt, 10.0, "no")
         partition.reported(0, PartitionReport(failed=[again]), 100.0 * attempt)
         assert partition.pending == 1_000
@@ -211,3 +213,36 @@ def test_the_filter_of_a_read_is_as_large_as_its_ranges_are_many(
     tracemalloc.stop()
     assert len(text) < 200 * count
     assert peak < 10_000_000
+
+
+def test_what_is_in_flight_below_a_new_log_start_is_not_planned_again():
+    """Retention passes a running batch: what it did is committed, what it leaves is gone."""
+    for is_lost in (False, True):
+        partition = a_partition(100, OffsetRanges([(0, 99)]))
+        plan = plan_batch([partition], [0], 0.0, LIMITS)
+        assert plan is not None
+        assert plan.reads[0].first == 0
+        partition.log_start(50)
+        if is_lost:
+            partition.unknown(0)
+        else:
+            failed = [Failure(20, 5, b"k", 1, math.inf, "no"), Failure(70, 6, b"l", 1, 0.0, "no")]
+            done = pack_offsets(pa.array([10, 60], pa.int64()))
+            blocked = [(21, 5), (61, 5)]
+            partition.reported(0, PartitionReport(done, 80, failed, blocked), 0.0)
+            assert partition.unsaved == OffsetRanges([(10, 10), (60, 60)])
+            assert partition.ranges == 1
+            assert not partition.parked
+        plan = plan_batch([partition], [0], 1.0, LIMITS)
+        assert plan is not None
+        left = [(61, 61), (70, 70), (80, 99)]
+        assert plan.wanted[0] == OffsetRanges([(50, 99)] if is_lost else left)
+
+
+def test_a_log_start_that_another_member_found_counts_for_all():
+    """It moves the stable offset in the commit log, and nothing below that is left to do."""
+    partition = a_partition(100, OffsetRanges([(0, 39)]))
+    partition.saved(OffsetRanges(), 30, OffsetRanges())
+    plan = plan_batch([partition], [0], 0.0, LIMITS)
+    assert plan is not None
+    assert plan.wanted[0] == OffsetRanges([(30, 39)])

@@ -192,7 +192,7 @@ def test_rows_that_are_not_wanted_are_left_alone():
     """Offsets outside the slot's ranges, and blocked keys, are not started."""
     seen = []
     key = hash(b"x") & (2**63 - 1)
-    work = {0: PartitionWork(((2, 3), (6, 6)), blocked=frozenset({key}))}
+    work = {0: PartitionWork(((2, 3), (6, 6)), blocked={key: 0})}
     rows = [(0, o, b"x" if o == 3 else b"y") for o in range(8)]
     report = run(lambda r: seen.append(r.offset), rows, work=work)
     assert seen == [2, 6]
