@@ -350,10 +350,11 @@ class Dispatcher:
             raise refused from error
         text = reason(error)
         log.warning("batch %d failed, its slots are planned again: %s", running.number, text)
-        handled = running.handled > 0
-        failures = self._failures.failed(running.started, time.monotonic(), handled=handled)
         self._meter.failed(text)
-        running.shift.look_at_starts_soon()  # Perhaps records were deleted under it.
+        # Retention that is faster than batches makes one after another fail, each at a new offset.
+        has_lost = running.shift.has_lost(running.plan.reads)
+        handled = running.handled > 0 or has_lost
+        failures = self._failures.failed(running.started, time.monotonic(), handled=handled)
         if failures >= _FAILED_BATCHES:
             raise error
 

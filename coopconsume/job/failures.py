@@ -24,10 +24,11 @@ class FailuresInARow:
         Args:
             started: When it was started, in seconds.
             now: The time now, on the same clock.
-            handled: Whether one of its slots had handled records and told so.
+            handled: Whether one of its slots reported handled records, or the records that it
+                wanted were deleted.
 
         Returns:
-            How many failures there were in a row by now.
+            The number of failures in a row.
         """
         if handled:
             self.count = 0

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from coopconsume.group.owned import TopicPartition
     from coopconsume.job.batch import Work
     from coopconsume.monitoring.progress import Meter
+    from coopconsume.plan import Read
     from coopconsume.reading.source import Span
 
 log = logging.getLogger(__name__)
@@ -193,9 +194,20 @@ class Shift:
 
     # -- the two ends of the logs
 
-    def look_at_starts_soon(self) -> None:
-        """Records may have been deleted: look at the next occasion."""
-        self._starts_at = -math.inf
+    def has_lost(self, reads: Iterable[Read]) -> bool:
+        """Looks where the logs begin now; returns whether some of these offsets were deleted.
+
+        Raises:
+            DataLoss: Records were deleted before they were done, and ``failOnDataLoss`` is true.
+            TopicNotFound, TopicReplaced: A topic was deleted, and perhaps created again.
+        """
+        try:
+            self._check_starts()
+            self._starts_at = time.monotonic()
+        except (BrokerUnreachable, CommitLogUnavailable) as error:
+            log.warning("%s; trying again", error)
+            self._starts_at = -math.inf
+        return any(read.first < self.partitions[read.part].stable for read in reads)
 
     def refresh_ends(self, *, force: bool = False) -> None:
         """Notice what was written and what was deleted, as often as is good.
@@ -294,5 +306,7 @@ class Shift:
 
     def _looked(self, partition: Partition, holes: OffsetRanges | None) -> None:
         self._auditing = False
+        if holes is None:
+            self._starts_at = -math.inf  # Perhaps records were deleted.
         if holes:
             self.saver.amend(partition, holes)

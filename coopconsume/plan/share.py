@@ -102,7 +102,8 @@ class Share:
     def _let_flow(self, lane: int) -> Waiting | None:
         """The lowest failed record of a lane waits no longer; returns the next one."""
         first = self.waiting.pop(lane)
-        self.todo |= OffsetRanges.from_offsets(first.behind)
+        if first.behind:
+            self.todo |= OffsetRanges.from_offsets(first.behind)
         if first.next is not None:
             self.waiting[lane] = first.next
         return first.next

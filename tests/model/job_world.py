@@ -71,6 +71,15 @@ class Kafka:
     def __init__(self, keys):
         self.log = dict(keys)
         self.end = max(self.log, default=-1) + 1
+        self.start = 0
+        #: Where the log begins while each of the next batches is read.
+        self.retention = []
+
+    def delete(self):
+        """Retention takes its next step."""
+        if self.retention:
+            self.start = self.retention.pop(0)
+            self.log = {offset: key for offset, key in self.log.items() if offset >= self.start}
 
     def topics(self, *_names, **_options):
         """The topic."""
@@ -90,7 +99,7 @@ class Kafka:
 
     def log_starts(self, partitions):
         """Where its log begins."""
-        return dict.fromkeys(partitions, 0)
+        return dict.fromkeys(partitions, self.start)
 
     starting = log_starts
 
@@ -115,8 +124,8 @@ class Kafka:
 class Frame:
     """What `batch_frame` makes of a batch: rows that slots' code is run over."""
 
-    def __init__(self, world, wanted, slots):
-        self._world, self._wanted, self._slots = world, wanted, slots
+    def __init__(self, world, spans, wanted, slots):
+        self._world, self._spans, self._wanted, self._slots = world, spans, wanted, slots
 
     def mapInArrow(self, runner, _schema):  # noqa: N802 - PySpark's name
         """Run this over the rows."""
@@ -128,6 +137,9 @@ class Frame:
         failure = self._world.failures.pop(0) if self._world.failures else None
         if failure is not None:
             raise failure
+        self._world.kafka.delete()
+        if min(span.first for span in self._spans) < self._world.kafka.start:
+            raise RuntimeError("OffsetOutOfRangeException")
         with ThreadPoolExecutor(len(self._slots)) as pool:
             reports = list(pool.map(self._run, self._slots))
         return [SimpleNamespace(slot=r.slot, report=pickle.dumps(r)) for r in reports]
@@ -181,8 +193,8 @@ class World:
         self._gates = []
         for target, stand_in in {
             "group.membership.Cluster": lambda _options: self.kafka,
-            "job.batch.batch_frame": lambda _spark, _options, _spans, wanted, slots, *_, **__: (
-                Frame(self, wanted, slots)
+            "job.batch.batch_frame": lambda _spark, _options, spans, wanted, slots, *_, **__: Frame(
+                self, spans, wanted, slots
             ),
             "job.batch.tagged": lambda *_: contextlib.nullcontext(),
             "job.dispatch.open_mailbox": lambda *_: None,

@@ -8,6 +8,7 @@ import pyarrow as pa
 import pytest
 
 from assignors import KeyRange
+from coopconsume.errors import DataLoss
 from coopconsume.group.owned import LEASE
 from coopconsume.record import Reject
 from tests.model.job_world import TP, World, until
@@ -71,6 +72,22 @@ def test_work_of_a_lost_task_is_done_again_and_nothing_counts_without_a_handler(
     there.run(member, gate)
     there.until(lambda: there.done(member) >= set(range(20)))
     assert {offset for offset, _ in gate.calls} == set(range(20))
+
+
+@pytest.mark.parametrize("fail", [True, False])
+def test_retention_that_outruns_batches_does_not_end_a_job_that_may_lose_records(world, fail):
+    """Each batch finds its first offsets deleted: the job goes on from where the log begins."""
+    there = world(batchTime="0.1 seconds", handlerTimeout="0.1 seconds", failOnDataLoss=fail)
+    there.kafka.retention = [2, 4, 6, 8, 10]
+    member, gate = there.claim(), there.gate()
+    job = there.run(member, gate)
+    until(lambda: there.done(member) >= set(range(20)) or job.ended.is_set())
+    if fail:
+        assert isinstance(job.error, DataLoss)
+        assert (job.error.first, job.error.last) == (0, 1)
+    else:
+        assert job.error is None
+        assert {offset for offset, _ in gate.calls} == set(range(10, 20))
 
 
 def test_the_next_owner_waits_for_the_life_of_a_batch(world):

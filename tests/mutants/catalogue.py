@@ -271,6 +271,14 @@ COMMITS = [
         (_PLAN + "test_a_slot_whose_outcome_is_unknown_has_all_of_its_part_to_do_again", _LOOP),
     ),
     Mutant(
+        "retention-ends-the-job",
+        "A batch whose records retention deleted does not count as a failure.",
+        "coopconsume/job/dispatch.py",
+        "running.handled > 0 or has_lost",
+        "running.handled > 0",
+        (_JOB + "test_retention_that_outruns_batches_does_not_end_a_job_that_may_lose_records",),
+    ),
+    Mutant(
         "deleted-topic-read-from-the-cache",
         "Reads change their group id with a topic id.",
         "coopconsume/cluster/identity.py",
