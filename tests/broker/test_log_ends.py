@@ -10,6 +10,7 @@ import pytest
 
 from commits import OffsetRanges, PartitionCommits, Pending
 from coopconsume import LocalKafka
+from coopconsume.cluster.identity import LOG_IDENTITIES
 from coopconsume.errors import DataLoss
 from coopconsume.group.membership import Membership
 from coopconsume.options import Options
@@ -85,6 +86,9 @@ def test_what_comes_new_under_old_offsets_is_not_taken_for_done(
         assert one.holding is not None
         one.holding.commit(done, pending={P0: [Pending(3, attempts=2)]})
     next_start.leave()
+    read_under = LOG_IDENTITIES.read_group("g")
+    live.cluster.ends([P0])
+    assert LOG_IDENTITIES.read_group("g") == read_under, "nothing has changed"
 
     broker.kill()
     cut(tmp_path / "kafka", 10)
@@ -97,6 +101,7 @@ def test_what_comes_new_under_old_offsets_is_not_taken_for_done(
     assert holding is not None
     ends = live.cluster.ends([P0])
     assert ends == {P0: 13}
+    assert LOG_IDENTITIES.read_group("g") != read_under, "Spark may still hold what was cut"
     assert holding.logs.is_cut(ends)
     loss = holding.logs.follow_cut()
     assert (loss.first, loss.last) == (10, 19)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from pathlib import Path
 
 import pytest
 
@@ -197,7 +198,6 @@ def test_deleted_records_stop_the_job_or_are_reported(spark, kafka, topic, produ
         consumer.commit(frame.where("offset in (0, 1, 5)"))
     admin = KafkaAdminClient(bootstrap_servers=kafka.bootstrap_servers)
     admin.delete_records({TopicPartition(name, 0): 8})
-    admin.close()
     with CooperativeConsumer(opts, spark) as consumer, pytest.raises(DataLoss) as loss:
         consumer.poll(1)
     assert (loss.value.first, loss.value.last) == (2, 7)
@@ -208,6 +208,31 @@ def test_deleted_records_stop_the_job_or_are_reported(spark, kafka, topic, produ
         (row,) = consumer.lag().collect()
         assert (row["stable_offset"], row["lag"]) == (20, 0)
     assert sorted(c.offset for c in read_history(tmp_path / "history")) == list(range(8, 20))
+    # The same while a batch is in flight, which leaves most of what was deleted to the next one.
+    produce(name, [(b"k", b"") for _ in range(20)])
+    with CooperativeConsumer(opts | {"batchTime": 0.05}, spark) as consumer:
+        query = consumer.foreach(Recorded(tmp_path / "later", Gate(tmp_path))).start()
+        until((tmp_path / "started").exists)
+        admin.delete_records({TopicPartition(name, 0): 37})
+        admin.close()
+        state = consumer.membership().store.state
+        until(lambda: state(f"{name}-group")[name, 0].stable_offset == 37)
+        (tmp_path / "open").touch()
+        query.processAllAvailable()
+        query.stop()
+    assert sorted(c.offset for c in read_history(tmp_path / "later")) == [20, 37, 38, 39]
+
+
+class Gate:
+    """Says that a handler has started, and waits until a file is there."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def __call__(self, _record):
+        """Wait."""
+        (self.folder / "started").touch()
+        until((self.folder / "open").exists)
 
 
 def test_an_offset_moved_by_kafkas_tools_is_noticed(spark, kafka, topic, produce, tmp_path):
