@@ -19,6 +19,7 @@ import coopconsume
 from assignors import KeyRange
 from commits import CommitStore, Pending
 from commits.model import PARKED_MS
+from coopconsume.group.owned import Owned
 from coopconsume.job.saving import due_ms
 from coopconsume.job.shift import Shift
 
@@ -120,11 +121,8 @@ def test_a_due_time_holds_although_its_writer_had_another_clock(tmp_path, monkey
 
 def test_what_is_in_doubt_waits_its_time_by_the_monotonic_clock(monkeypatch):
     """A clock that is set, forth or back, neither ends the wait nor makes it longer."""
-    owned = SimpleNamespace(
-        topic="t", partition=0, stable=0, committed=commits.OffsetRanges(),
-        ranges=(KeyRange(),), is_whole=True, max_ranges=100, range_count=0,
-        pending=[(3, 5, 1, time.monotonic() + 40.0, "x")],
-    )  # fmt: skip
+    pending = [(3, 5, 1, time.monotonic() + 40.0, "x")]
+    owned = Owned("t", 0, (KeyRange(),), 0, commits.OffsetRanges(), pending)
     options = SimpleNamespace(max_outputs_waiting=None)
     shift = Shift.__new__(Shift)
     shift._work = SimpleNamespace(outputs=None, ordering="key")
