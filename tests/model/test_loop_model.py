@@ -420,6 +420,7 @@ def test_a_start_from_any_commit_log_keeps_the_order(world, window, data):
             world.deliver(slot, lost=False)
         world.commit()
         world.now += 10
+        world.see_ends()
         if all(p.is_drained and not p.unsaved for p in world.partitions):
             if world.committed[0].stable_offset >= world.ends[0]:
                 break
@@ -441,6 +442,7 @@ def test_a_pending_record_above_all_that_is_done_waits_for_lower_ones_of_its_key
     )  # fmt: skip
     world.pending[0] = {50: (50, key_hash(b"a"), 1, 0.0, "no")}
     world.undo(0, 5, 40)
+    world.see_ends()
     while world.launch(8, batch_time=9.0):
         world.deliver(0, lost=False) if 0 in world.busy else None
         world.deliver(1, lost=False) if 1 in world.busy else None
@@ -458,6 +460,7 @@ def test_lower_records_of_a_parked_key_are_handled_and_it_stays_parked():
     world.pending[0] = {10: (10, key_hash(b"a"), 3, math.inf, "parked"),
                         12: (12, key_hash(b"a"), 2, 0.0, "no")}  # fmt: skip
     world.start()
+    world.see_ends()
     for step in "ldcwldcwldc":
         world.step(step, None, rough=False)
     assert not world.breaks

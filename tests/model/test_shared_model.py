@@ -63,6 +63,7 @@ class Member(Crowded):
     def refresh(self):
         """Read the store, as a member does where nothing of its own waits for a commit."""
         (p,) = self.partitions
+        self.see_ends()
         ranges = self.committed[0].ranges
         p.saved(OffsetRanges(), self.committed[0].stable_offset, OffsetRanges())
         p.log_ranges, p.log_last = ranges.range_count, -1 if ranges.last is None else ranges.last
