@@ -80,7 +80,7 @@ class TableUnusable(CoopConsumeError, ValueError):
 
 
 class OutputNotWritten(CoopConsumeError):
-    """Outputs or dead letters could not be written, so their records are not committed.
+    """Outputs or dead letters could not be written for now; their records are not committed.
 
     Attributes:
         what: What was to be written.
@@ -99,7 +99,23 @@ class OutputNotWritten(CoopConsumeError):
     def __str__(self) -> str:
         return (
             f"{self.what} could not be written to {self.where} ({self.cause}): their records are "
-            "not committed and will be done again; see to it and start the job anew"
+            "not committed and stay pending; check the destination"
+        )
+
+
+class OutputRefused(OutputNotWritten):
+    """The destination never takes these outputs or dead letters as they are.
+
+    Attributes are those of `OutputNotWritten`.
+    """
+
+    retriable = False
+
+    def __str__(self) -> str:
+        return (
+            f"{self.what} were refused by {self.where} ({self.cause}): their records are not "
+            "committed and stay pending; change the limits of the destination and start the job "
+            "again"
         )
 
 

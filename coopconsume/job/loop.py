@@ -359,11 +359,15 @@ class Job:
             ):
                 event.set()
                 self._waiters.remove((ends, event))
-        saved = shift.saver.has_all_it_can if self._stopping else shift.saver.has_all
-        if self._dispatcher.of(shift) or not saved:
+        if self._dispatcher.of(shift) or not shift.saver.has_all_it_can:
             return False
+        if self._stopping:
+            return True
         drained = not self._dispatcher.barred and all(p.is_drained for p in shift.busy)
-        return self._stopping or (self._work.available_now and drained)
+        if not (self._work.available_now and drained):
+            return False
+        shift.saver.outbox.raise_refused()
+        return shift.saver.has_all
 
     def _stop(self) -> None:
         self._stopping = True

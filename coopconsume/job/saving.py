@@ -17,10 +17,9 @@ from commits import (
     OffsetRanges,
     Pending,
 )
-from commits.model import PARKED_MS
 from coopconsume.dead_letters.decisions import apply_decisions
 from coopconsume.errors import CoopConsumeError
-from coopconsume.sinks.base import Outputs, divided_rows
+from coopconsume.job.outbox import Outbox, due_ms
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -30,9 +29,10 @@ if TYPE_CHECKING:
     from coopconsume.group.holding import Holding
     from coopconsume.group.owned import TopicPartition
     from coopconsume.job.batch import Work
+    from coopconsume.job.outbox import Written
     from coopconsume.monitoring.progress import Meter
     from coopconsume.plan import Partition, Waiting
-    from coopconsume.task.report import DeadLetter, SlotReport
+    from coopconsume.task.report import SlotReport
 
 log = logging.getLogger(__name__)
 
@@ -54,35 +54,22 @@ class Unsaved:
     Attributes:
         since: When the first of it came, on the monotonic clock; 0: nothing has.
         pending: Records that failed, for the commit log.
-        dead: Records that were given up.
-        outputs: Rows that handlers returned, with the partitions that they count by index.
     """
 
     since: float = 0.0
     pending: dict[TopicPartition, list[Pending]] = field(default_factory=dict)
-    dead: list[DeadLetter] = field(default_factory=list)
-    outputs: list[tuple[tuple[tuple[str, int], ...], bytes]] = field(default_factory=list)
 
-    def put_back(self, kept: Unsaved) -> None:
+    def put_back(self, kept: Mapping[TopicPartition, list[Pending]]) -> None:
         """Take back what could not be written; newer words of failed records count."""
-        for tp, pending in kept.pending.items():
+        for tp, pending in kept.items():
             self.pending.setdefault(tp, [])[:0] = pending
-        self.dead[:0] = kept.dead
-        self.outputs[:0] = kept.outputs
 
-    def divided(self, left: Mapping[TopicPartition, OffsetRanges]) -> tuple[Unsaved, Unsaved]:
-        """What goes with a commit that leaves out some offsets, and what waits with them."""
-        if not any(left.values()):
-            return self, Unsaved()
-        now, later = Unsaved(self.since, self.pending), Unsaved()
-        for letter in self.dead:
-            waits = letter.offset in left.get((letter.topic, letter.partition), OffsetRanges())
-            (later if waits else now).dead.append(letter)
-        for partitions, rows in self.outputs:
-            for one, some in zip((now, later), divided_rows(partitions, rows, left), strict=True):
-                if some is not None:
-                    one.outputs.append((partitions, some))
-        return now, later
+    def add(self, pending: Mapping[TopicPartition, list[Pending]], now: float) -> None:
+        """Takes in records that are pending from now on."""
+        for tp, records in pending.items():
+            self.pending.setdefault(tp, []).extend(records)
+        if pending:
+            self.since = self.since or now
 
 
 @dataclass(frozen=True)
@@ -92,8 +79,7 @@ class Saved:
     Attributes:
         offsets: What was committed, with the stable offset after it, of each partition.
         held: Partitions of which something done was not, as they have too many ranges.
-        later: Failed records of partitions that were refused altogether, rows and letters of
-            what is held.
+        later: Failed records of partitions that were refused altogether.
         holes: What was proven never to be delivered.
         took: Seconds for dead letters and outputs, and for the commit log.
     """
@@ -102,47 +88,48 @@ class Saved:
     holes: Mapping[TopicPartition, OffsetRanges]
     took: tuple[float, float]
     held: frozenset[TopicPartition] = frozenset()
-    later: Unsaved = field(default_factory=Unsaved)
+    later: Mapping[TopicPartition, list[Pending]] = field(default_factory=dict)
 
 
 def save(
     holding: Holding,
-    work: Work,
     offsets: Mapping[TopicPartition, OffsetRanges],
     holes: Mapping[TopicPartition, OffsetRanges],
-    unsaved: Unsaved,
+    pending: Mapping[TopicPartition, list[Pending]],
     commit_id: str,
+    written: Written | None = None,
 ) -> Saved:
-    """Write dead letters and outputs, then the commit that they stand or fall with.
+    """Commits what is done; what the limit on ranges does not let in is left out, and reported.
 
-    What the limit on ranges does not let in is left out, and told.
+    Args:
+        holding: What is owned.
+        offsets: What is done.
+        holes: What is proven never to be delivered.
+        pending: What failed.
+        commit_id: The id of the commit; that of the parcel, if there is one.
+        written: A parcel that is written, and stands or falls with the commit: all of it goes in.
 
     Raises:
         commits.FencedMember: Another member holds the group.
+        commits.CommitLogUnavailable: The log did not answer.
     """
     started = time.monotonic()
     fit = holding.affordable(offsets, holes)
     left = {tp: done - fit[tp] for tp, done in offsets.items()}
-    now, later = unsaved.divided(left)
-    # What is written stands or falls with the commit, so that must not be refused any more.
-    is_written = False
-    if now.dead and work.dead_letters:
-        work.dead_letters.append(now.dead, holding.topic_ids, commit_id)
-        is_written = True
-    sink = work.outputs
-    if sink is not None and (now.outputs or (sink.hears_all and any(fit.values()))):
-        sink.write(Outputs(now.outputs, fit, holding.topic_ids, commit_id))
-        is_written = True
-    written = time.monotonic()
+    told = {tp: list(records) for tp, records in pending.items()}
+    if written is not None:
+        for tp, done in written.parcel.offsets.items():
+            fit[tp] = fit.get(tp, OffsetRanges()) | done
+        for tp, records in written.parcel.pending.items():
+            told.setdefault(tp, []).extend(records)
     results: Mapping[TopicPartition, CommitResult]
     try:
         results = holding.commit(
-            fit, pending=now.pending, holes=holes, commit_id=commit_id, limited=not is_written
+            fit, pending=told, holes=holes, commit_id=commit_id, limited=written is None
         )
     except MaxIndividualCommitsReached as error:
         # Other members were quicker.
         results = error.results or {}
-    logged = time.monotonic()
     refused = {tp for tp, result in results.items() if result.status == "refused"}
     answered = {
         tp: (fit.get(tp, OffsetRanges()), result.stable_offset)
@@ -150,13 +137,9 @@ def save(
         if tp not in refused
     }
     held = frozenset(refused | {tp for tp, some in left.items() if some})
-    later.pending = {tp: pending for tp, pending in now.pending.items() if tp in refused}
-    return Saved(answered, holes, (written - started, logged - written), held, later)
-
-
-def due_ms(delay: float) -> int:
-    """Returns the time some seconds from now as the log has it; infinity stands for parked."""
-    return PARKED_MS if delay == math.inf else int((time.time() + delay) * 1000)
+    later = {tp: records for tp, records in told.items() if tp in refused}
+    took = (written.took if written else 0.0, time.monotonic() - started)
+    return Saved(answered, holes, took, held, later)
 
 
 class Saver:
@@ -194,8 +177,8 @@ class Saver:
         self._again_at = 0.0
         self.is_busy = False
         self._decisions_at = -math.inf
-        #: Partitions of which something done waits, as they have too many ranges.
-        self.held: frozenset[TopicPartition] = frozenset()
+        self._refused: frozenset[TopicPartition] = frozenset()
+        self.outbox = Outbox(holding, work, self._partitions, commit_ids, post, self._failed)
 
     @property
     def has_all(self) -> bool:
@@ -203,23 +186,29 @@ class Saver:
         unsaved = bool(self._open())
         unlooked = self._decisions_at == -math.inf and (self._work.park or bool(self._parked()))
         waits = self._unsaved.since or unsaved or unlooked or self._holding.primary.has_unpublished
-        return not (self.is_busy or waits)
+        return not (self.is_busy or waits or self.outbox.has_any)
+
+    @property
+    def held(self) -> frozenset[TopicPartition]:
+        """Partitions of which something done waits, as they have too many ranges."""
+        return self._refused | self.outbox.held
 
     @property
     def has_all_it_can(self) -> bool:
-        """Whether all that came in is committed, or cannot be as there are too many ranges."""
-        return self.has_all or bool(self.held and not self.is_busy and not self._unsaved.since)
-
-    @property
-    def has_more_than_offsets(self) -> bool:
-        """Whether rows or letters wait with offsets that did not fit."""
-        return bool(self._unsaved.outputs or self._unsaved.dead)
+        """Whether all is committed but what the limit on ranges or a destination holds back."""
+        if self.has_all:
+            return True
+        if self.is_busy or self._unsaved.since or self.outbox.is_moving:
+            return False
+        is_left = any((p.topic, p.partition) not in self.held for p in self._open())
+        return not is_left and bool(self.held or self.outbox.has_any)
 
     @property
     def due(self) -> float | None:
         """When the next commit is due, on the monotonic clock; None: not known."""
         since = self._unsaved.since
-        return since + _LINGER if since and not self.is_busy else None
+        waits = self.is_busy or self.outbox.is_young
+        return since + _LINGER if since and not waits else None
 
     def take(self, report: SlotReport, parts: Sequence[Partition], now: float) -> None:
         """Take what a slot reported, beside the offsets that its partitions took.
@@ -231,15 +220,15 @@ class Saver:
         """
         unsaved = self._unsaved
         unsaved.since = unsaved.since or now
+        parked = self.outbox.take(report, parts)
         for i, outcome in report.partitions.items():
             if outcome.failed:
                 unsaved.pending.setdefault((parts[i].topic, parts[i].partition), []).extend(
                     Pending(f.offset, f.key_hash, f.attempts, due_ms(f.delay), f.error)
                     for f in outcome.failed
+                    if (i, f.offset) not in parked
                 )
-        unsaved.dead += report.dead
-        if report.outputs is not None:
-            unsaved.outputs.append((tuple((p.topic, p.partition) for p in parts), report.outputs))
+        unsaved.add(self.outbox.show(), now)  # Before the next batch starts.
 
     def amend(self, partition: Partition, holes: OffsetRanges) -> None:
         """Offsets of a partition are proven never to be delivered."""
@@ -247,33 +236,49 @@ class Saver:
         self._unsaved.since = self._unsaved.since or time.monotonic()
 
     def save(self, *, more_to_come: bool) -> None:
-        """Commit what came in, or let it gather a moment if more is about to come."""
-        if self.is_busy:
+        """Writes and commits what came in, or waits a moment if more is about to come."""
+        linger = more_to_come and time.monotonic() - self._unsaved.since < _LINGER
+        if not linger:
+            self.outbox.start()
+        self._unsaved.add(self.outbox.show(), time.monotonic())
+        if self.is_busy or self._looks_at_decisions():
             return
-        if time.monotonic() - self._decisions_at > _DECIDE_EVERY:
-            parked = self._parked()
-            # At the start, too: what an earlier process has taken must not be taken again.
-            if parked or (self._work.park and self._decisions_at == -math.inf):
-                self._run(self._decide, parked)
-                return
-            self._decisions_at = time.monotonic()
         for partition in self._busy():
             found = partition.holes()
             if found:
                 self.amend(partition, found)
-        if not (self._unsaved.since or self._open()):
+        ready = self.outbox.ready
+        if not (self._unsaved.since or self._open() or ready):
             if time.monotonic() - self._mirror_at > self._mirror_every():
                 self._run(self._mirror)
             return
-        if self.held and not self._unsaved.since and time.monotonic() < self._again_at:
-            return  # Nothing came that could make room.
-        # With what is to come there will be fewer ranges, too.
-        if more_to_come and time.monotonic() - self._unsaved.since < _LINGER:
-            return
+        # With what is to come there will be fewer ranges, and fewer commits.
+        if ready or not (linger or self.outbox.is_young or self._waits_for_room()):
+            self._begin_commit(ready.popleft() if ready else None)
+
+    def _looks_at_decisions(self) -> bool:
+        """Begins to look at decisions on parked records, if it is the time and there are any."""
+        if time.monotonic() - self._decisions_at <= _DECIDE_EVERY:
+            return False
+        parked = self._parked()
+        # At the start, too: what an earlier process has taken must not be taken again.
+        if parked or (self._work.park and self._decisions_at == -math.inf):
+            self._run(self._decide, parked)
+            return True
+        self._decisions_at = time.monotonic()
+        return False
+
+    def _waits_for_room(self) -> bool:
+        """Whether the limit on ranges refused something, and nothing came that could make room."""
+        return bool(self._refused) and not self._unsaved.since and time.monotonic() < self._again_at
+
+    def _begin_commit(self, written: Written | None) -> None:
         offsets = {(p.topic, p.partition): p.unsaved for p in self._open() if p.unsaved}
         holes = {(p.topic, p.partition): p.unsaved_holes for p in self._open() if p.unsaved_holes}
         unsaved, self._unsaved = self._unsaved, Unsaved()
-        self._run(self._commit, offsets, holes, unsaved, next(self._ids))
+        if offsets or holes or unsaved.pending or written:
+            commit_id = written.commit_id if written else next(self._ids)
+            self._run(self._commit, offsets, holes, unsaved.pending, commit_id, written)
 
     def _mirror_every(self) -> float:
         if self._holding.primary.has_unpublished:
@@ -308,11 +313,12 @@ class Saver:
         self,
         offsets: Mapping[TopicPartition, OffsetRanges],
         holes: Mapping[TopicPartition, OffsetRanges],
-        unsaved: Unsaved,
+        pending: Mapping[TopicPartition, list[Pending]],
         commit_id: str,
+        written: Written | None,
     ) -> None:
         try:
-            saved = save(self._holding, self._work, offsets, holes, unsaved, commit_id)
+            saved = save(self._holding, offsets, holes, pending, commit_id, written)
         except BaseException as error:  # noqa: BLE001 - told to the loop
             self._post(self._failed, error)
         else:
@@ -378,7 +384,7 @@ class Saver:
             holes = saved.holes.get(tp, OffsetRanges())
             self._partitions[tp].saved(offsets, stable, holes)
         self._count_ranges({*saved.offsets, *saved.held})
-        self.held = saved.held
+        self._refused = saved.held
         if saved.held:
             # Kept until gaps below are done and it fits.
             self._again_at = time.monotonic() + _REFUSED_WAIT

@@ -154,9 +154,9 @@ class Shift:
         self.saver.close(well=well)
 
     def held(self) -> list[Held]:
-        """What is done and did not fit into the commit log; not where rows or letters wait, too."""
+        """What is done and did not fit into the commit log; not where rows or letters wait."""
         # What a commit that is under way leaves out is not known.
-        if self.saver.is_busy or self.saver.has_more_than_offsets:
+        if self.saver.is_busy:
             return []
         return [
             Held(

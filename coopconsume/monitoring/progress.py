@@ -6,6 +6,7 @@ import datetime as dt
 import itertools
 import json
 import logging
+import math
 import threading
 import time
 from collections import deque
@@ -262,7 +263,9 @@ def describe(partition: Partition, now: float) -> dict[str, Any]:
             "key": None if blocker.key is None else shown_key(blocker.key),
             "keyHash": blocker.key_hash,
             "attempts": blocker.attempts,
-            "dueInSeconds": None if blocker.is_parked else round(max(0.0, blocker.due - now), 1),
+            "dueInSeconds": None
+            if blocker.due == math.inf
+            else round(max(0.0, blocker.due - now), 1),
             "error": blocker.error,
             "behind": len(blocker.behind),
         }

@@ -59,6 +59,10 @@ class Partition:
         self.done = committed
         self.unsaved = OffsetRanges()
         self.unsaved_holes = OffsetRanges()
+        #: Handled records that are committed once their dead letters or rows are written.
+        self.undelivered = OffsetRanges()
+        #: Whether what they gave cannot be written for now: they count as pending.
+        self.is_stalled = False
         self._end = stable
         #: Whether nothing is left to do, save or wait for; whatever changes that sets it to false.
         self.is_quiet = False
@@ -99,7 +103,7 @@ class Partition:
     def settle(self) -> None:
         """Notes whether nothing is left to do, so that turns of the loop pass over it."""
         self.is_quiet = (
-            not (self.unsaved or self.unsaved_holes)
+            not (self.unsaved or self.unsaved_holes or self.undelivered)
             and all(share.is_quiet(self.end) for share in self.shares.values())
             and self.first_open() >= max(self.end, self.position)
         )
@@ -111,8 +115,10 @@ class Partition:
 
     @property
     def pending(self) -> int:
-        """Records that are ours and wait."""
-        return sum(1 + len(w.behind) for share in self.shares.values() for w in share.failed())
+        """Records that are ours and wait, for an attempt or for their rows to be written."""
+        failed = [w for s in self.shares.values() for w in s.failed() if not w.is_undelivered]
+        behind = sum(len(w.behind) for s in self.shares.values() for w in s.failed())
+        return len(failed) + behind + (len(self.undelivered) if self.is_stalled else 0)
 
     @property
     def parked(self) -> list[Waiting]:
@@ -126,7 +132,7 @@ class Partition:
     @property
     def committed(self) -> OffsetRanges:
         """What the commit log has above its stable offset, as far as it is ours."""
-        return self.done - self.unsaved - self.unsaved_holes
+        return self.done - self.unsaved - self.unsaved_holes - self.undelivered
 
     @property
     def ranges(self) -> int:
@@ -170,7 +176,8 @@ class Partition:
         """Whether all below an offset is done and committed, or held back by parked records."""
         if self.stable >= end:
             return True
-        if not self.parked or self.unsaved.clip(0, end - 1):
+        uncommitted = self.unsaved | (self.undelivered & self.done)
+        if not self.parked or uncommitted.clip(0, end - 1):
             return False
         if self.is_drained:
             return True
@@ -325,6 +332,36 @@ class Partition:
                 self.attempts.pop(offset, None)
                 self._failed.pop(offset, None)
 
+    def defer(self, offsets: OffsetRanges) -> None:
+        """These are done once their dead letters or rows are written, and committed with them."""
+        self.is_quiet = False
+        self.undelivered |= offsets
+        self.unsaved -= offsets
+
+    def hold(self, records: Iterable[Waiting]) -> None:
+        """What these deferred records gave cannot be written for now: their lanes wait for that."""
+        self.is_quiet = False
+        for record in records:
+            if record.offset not in self.undelivered:
+                continue
+            self._may_have_parked |= record.is_parked
+            self.attempts[record.offset], self._failed[record.offset] = record.attempts, record
+            self.done -= OffsetRanges([(record.offset, record.offset)])
+            for share in self.shares.values():
+                if any(key_range.contains(record.key_hash) for key_range in share.ranges):
+                    share.wait(self.lane(record.key_hash, record.offset), record)
+
+    def _delivered(self, offsets: OffsetRanges) -> None:
+        """What deferred records gave is written: lanes that waited for that go on."""
+        self.undelivered -= offsets
+        self.done |= offsets.clip(self.stable, MAX_OFFSET)
+        for share in self.shares.values():
+            for waiting in share.failed():
+                if waiting.offset in offsets:
+                    waiting.due, waiting.is_undelivered = -math.inf, False
+                    self.attempts.pop(waiting.offset, None)
+                    self._failed.pop(waiting.offset, None)
+
     def unknown(self, slot: int) -> None:
         """The outcome of a slot's part is unknown: all of it must be done again."""
         self.is_quiet = False
@@ -334,6 +371,8 @@ class Partition:
     def saved(self, offsets: OffsetRanges, stable: int, holes: OffsetRanges) -> None:
         """The commit log has taken these, and its stable offset is now ``stable``."""
         self.is_quiet = False
+        if self.undelivered:
+            self._delivered(offsets & self.undelivered)
         self.unsaved -= offsets
         self.unsaved_holes -= holes
         self._advance(stable)
@@ -383,6 +422,7 @@ class Partition:
         if stable > self.stable:
             self.stable = stable
             self.done = self.done.clip(stable, MAX_OFFSET)
+            self.undelivered = self.undelivered.clip(stable, MAX_OFFSET)
             for share in self.shares.values():
                 share.forget_below(stable)
 

@@ -24,6 +24,8 @@ class Waiting:
         key: Its key for people, where this process has seen it.
         behind: Higher offsets of the same lane that wait for it.
         is_trying: Whether it is due and is retried alone while the offsets behind it still wait.
+        is_undelivered: Whether it is handled, and what it gave cannot be written for now: it is not
+            tried again, and its lane waits until that is written.
         next: The next higher failed record of the same lane, which waits for this one.
     """
 
@@ -35,6 +37,7 @@ class Waiting:
     key: bytes | None = None
     behind: list[int] = field(default_factory=list)
     is_trying: bool = False
+    is_undelivered: bool = False
     next: Waiting | None = None
 
     @property
@@ -50,7 +53,7 @@ class Waiting:
     @property
     def is_parked(self) -> bool:
         """Whether it waits until somebody decides about it."""
-        return self.due == math.inf
+        return self.due == math.inf and not self.is_undelivered
 
 
 def shown_key(key: bytes) -> str:

@@ -11,7 +11,7 @@ from assignors.ranges import offset_hash
 from commits import OffsetRanges, Pending
 from coopconsume.dead_letters.decisions import apply_decisions
 from coopconsume.errors import InvalidOption, NotPolled
-from coopconsume.job.saving import due_ms
+from coopconsume.job.outbox import due_ms
 from coopconsume.options import parse_seconds
 from coopconsume.record import MAX_WAIT, usable_seconds
 from coopconsume.task.answers import clean

@@ -5,15 +5,17 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, ClassVar, Protocol
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+
+from commits import OffsetRanges
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from pyspark.sql.types import StructType
 
-    from commits import OffsetRanges
     from coopconsume.task.report import DeadLetter
 
 #: How a topic is told from a path, where either may be given.
@@ -37,7 +39,8 @@ class Outputs:
 
     Attributes:
         parts: Rows as slots reported them, with the partitions that their ``_part`` counts.
-        done: All offsets of the commit, by topic and partition: also those without a row.
+        done: The offsets of the records that are committed with the rows, by topic and partition;
+            for a sink that `OutputSink.hears_all`, those without a row, too.
         topic_ids: Kafka's ids of the topics.
         commit_id: The commit that the rows stand or fall with.
     """
@@ -100,6 +103,30 @@ def divided_rows(
         pa.bool_(),
     )
     return _packed(table.filter(pc.invert(waits))), _packed(table.filter(waits))
+
+
+def offsets_of_rows(
+    partitions: Sequence[tuple[str, int]], rows: bytes
+) -> dict[tuple[str, int], OffsetRanges]:
+    """The offsets of the records that the rows of a slot come from, by topic and partition."""
+    table = pa.ipc.open_stream(rows).read_all()
+    parts, offsets = (table.column(name).to_numpy() for name in ("_part", "_offset"))
+    return {
+        partitions[part]: OffsetRanges.from_offsets(offsets[parts == part])
+        for part in np.unique(parts).tolist()
+    }
+
+
+def hashes_of_rows(
+    partitions: Sequence[tuple[str, int]], rows: bytes
+) -> dict[tuple[str, int], dict[int, int]]:
+    """By partition, the records that the rows of a slot come from: offset and key hash."""
+    table = pa.ipc.open_stream(rows).read_all()
+    columns = (table.column(name).to_pylist() for name in ("_part", "_offset", "_key_hash"))
+    found: dict[tuple[str, int], dict[int, int]] = {}
+    for part, offset, key_hash in zip(*columns, strict=True):
+        found.setdefault(partitions[part], {})[offset] = key_hash
+    return found
 
 
 def _packed(table: pa.Table) -> bytes | None:

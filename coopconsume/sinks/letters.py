@@ -89,7 +89,9 @@ class DeadLetterTable(Table):
 
 
 class DeadLetterTopic:
-    """Records that were given up, in a Kafka topic: at least once, in the order of their keys.
+    """Records that were given up, in a Kafka topic: at least once.
+
+    The letters of a key are in the order of its records, unless a write has failed.
 
     Key, value and headers are the record's own; `HEADERS` follow behind its own ones. Times are
     milliseconds since the epoch, numbers are text.
@@ -113,6 +115,7 @@ class DeadLetterTopic:
         Raises:
             NotAuthorized: This user may not write to the topic.
             OutputNotWritten: Kafka did not acknowledge all of them.
+            OutputRefused: The topic never takes one of them, as it is too large.
         """
         now = int(time.time() * 1000)
         self._producer.write(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from coopconsume.errors import InvalidOption, OutputNotWritten
@@ -10,6 +11,7 @@ from coopconsume.sinks.merge import MergeTable
 from coopconsume.sinks.table import OutputTable
 from coopconsume.sinks.topic import OutputTopic
 from coopconsume.sinks.transactional import TransactionalTopic
+from coopconsume.task.answers import error_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -45,6 +47,7 @@ class OutputFunction:
         self._function = function
         self.schema = arrow_schema(schema)
         self._spark = spark
+        self._lock = threading.Lock()
 
     def write(self, outputs: Outputs) -> None:
         """Call the function.
@@ -53,12 +56,12 @@ class OutputFunction:
             OutputNotWritten: It raised something.
         """
         try:
-            frame = self._spark.createDataFrame(outputs.table(self.schema))
-            self._function(frame, outputs.commit_id)
+            with self._lock:
+                frame = self._spark.createDataFrame(outputs.table(self.schema))
+                self._function(frame, outputs.commit_id)
         except Exception as error:
             name = getattr(self._function, "__qualname__", repr(self._function))
-            cause = f"{type(error).__name__}: {error}"
-            raise OutputNotWritten("outputs", f"the function {name}", cause) from error
+            raise OutputNotWritten("outputs", f"the function {name}", error_text(error)) from error
 
     def close(self) -> None:
         """Nothing is open."""

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import threading
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from coopconsume.errors import NotAuthorized, OutputNotWritten
+from coopconsume.errors import NotAuthorized, OutputNotWritten, OutputRefused
 from coopconsume.security import access, sasl
 
 if TYPE_CHECKING:
@@ -39,6 +40,8 @@ class Message(NamedTuple):
 class Producer:
     """Connects when first used; idempotent, acknowledged by all replicas in sync.
 
+    It may be used by several threads; one of them writes at a time.
+
     Args:
         options: Of the consumer, whose ``kafka.*`` settings serve here, too.
         what: What is written, for errors.
@@ -48,6 +51,7 @@ class Producer:
         self._options = options
         self._what = what
         self._client: Any = None
+        self._lock = threading.Lock()
 
     def write(self, messages: Iterable[Message]) -> None:
         """Write records; returns when all of them are acknowledged.
@@ -55,7 +59,12 @@ class Producer:
         Raises:
             AuthenticationFailed, NotAuthorized: The cluster refuses this user.
             OutputNotWritten: One of them was not acknowledged; others may be there.
+            OutputRefused: The topic never takes one of them, as it is too large or malformed.
         """
+        with self._lock:
+            self._write(messages)
+
+    def _write(self, messages: Iterable[Message]) -> None:
         from kafka.errors import KafkaError, TopicAuthorizationFailedError
 
         topic = ""
@@ -83,7 +92,8 @@ class Producer:
             if refused is not None:
                 raise refused from None
             cause = f"{type(error).__name__}: {error}"
-            raise OutputNotWritten(self._what, f"topic {topic!r}", cause) from error
+            kind = OutputRefused if isinstance(error, _never_taken()) else OutputNotWritten
+            raise kind(self._what, f"topic {topic!r}", cause) from error
 
     def close(self) -> None:
         """Disconnect; harmless when repeated."""
@@ -100,6 +110,16 @@ class Producer:
             delivery_timeout_ms=int(_DELIVERY * 1000), max_request_size=MOST_BYTES,
             allow_auto_create_topics=False, key_serializer=apart(),
         )  # fmt: skip
+
+
+def _never_taken() -> tuple[type[Exception], ...]:
+    """The errors of kafka-python for a record that a topic does not take, however often."""
+    from kafka import errors
+
+    return (
+        errors.MessageSizeTooLargeError, errors.RecordListTooLargeError,
+        errors.InvalidRecordError, errors.InvalidTimestampError,
+    )  # fmt: skip
 
 
 def apart() -> Any:

@@ -127,7 +127,7 @@ class Ledger:
         if isinstance(answer, BaseException):
             return self._failed(row, record, answer)
         if self.outputs is not None:
-            self.outputs.add(answer, row.part, row.offset)
+            self.outputs.add(answer, row.part, row.offset, row.key_hash)
         return True
 
     def _failed(

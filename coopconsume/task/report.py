@@ -136,8 +136,8 @@ class SlotReport:
             did is not known. ``crashed``: it is known that its worker has ended, and nothing of it
             counts. ``suspects``: (index of the partition, offset) of the records that were at work
             then and may have ended it; those that certainly did are among the failures.
-        outputs: Rows that handlers returned, as an Arrow IPC stream with the columns ``_part`` and
-            ``_offset`` added; None without rows.
+        outputs: Rows that handlers returned, as an Arrow IPC stream with the columns ``_part``,
+            ``_offset`` and ``_key_hash`` added; None without rows.
         handled: Handler calls made. ``failures``: those that did not succeed.
         value_bytes: Bytes of key and value of the rows read.
         busy: Seconds from the first handler to the end of the last one; 0 without any.

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
     Take = Callable[[Any], Any]
 
+#: Beside a row: the index of its partition, and the record that it comes from.
+_ORIGIN = pa.schema([("_part", pa.int32()), ("_offset", pa.int64()), ("_key_hash", pa.int64())])
 #: Bytes or characters of a value above which Arrow itself checks it.
 _LONG = 1 << 26
 #: Up to here a float holds every whole number.
@@ -39,13 +41,11 @@ class OutputRows:
 
     def __init__(self, schema: pa.Schema) -> None:
         self.schema = schema
-        self._full = schema.append(pa.field("_part", pa.int32())).append(
-            pa.field("_offset", pa.int64())
-        )
+        self._full = pa.schema([*schema, *_ORIGIN])
         self._takes = [(field.name, field.nullable, _take_of_type(field.type)) for field in schema]
         self._width = max(1, len(self._takes))
         self._cells: list[Any] = []
-        self._origins: list[tuple[int, int]] = []
+        self._origins: list[tuple[int, int, int]] = []
         self._pieces: list[pa.RecordBatch] = []
 
     def checked(self, rows: Sequence[Any]) -> list[Any] | pa.RecordBatch:
@@ -92,15 +92,18 @@ class OutputRows:
             f"({columns}): {why}"
         )
 
-    def add(self, rows: list[Any] | pa.RecordBatch, part: int, offset: int) -> None:
+    def add(
+        self, rows: list[Any] | pa.RecordBatch, part: int, offset: int, key_hash: int
+    ) -> None:
         """Keep what `checked` returned for a record."""
+        place = (part, offset, key_hash)
         if isinstance(rows, list):
             self._cells += rows
-            self._origins += [(part, offset)] * (len(rows) // self._width)
+            self._origins += [place] * (len(rows) // self._width)
             return
         self._flush()
-        origin = [pa.array([at] * rows.num_rows, kind)
-                  for at, kind in ((part, pa.int32()), (offset, pa.int64()))]  # fmt: skip
+        origin = [pa.array([value] * rows.num_rows, field.type)
+                  for value, field in zip(place, _ORIGIN, strict=True)]  # fmt: skip
         self._put(pa.RecordBatch.from_arrays([*rows.columns, *origin], schema=self._full))
 
     def encode(self) -> bytes | None:

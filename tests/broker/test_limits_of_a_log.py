@@ -13,6 +13,8 @@ from assignors import KeyRange
 from commits import ACCEPT_RANGE_FETCH, MAX_NUM_RANGES, OffsetRanges, PartitionCommits, Pending
 from coopconsume.group.membership import Membership
 from coopconsume.job.batch import Work
+from coopconsume.job.outbox import Written, fitting, write
+from coopconsume.job.parcels import Parcel
 from coopconsume.job.saving import Unsaved, save
 from coopconsume.options import Options
 from coopconsume.record import RetryPolicy
@@ -55,10 +57,10 @@ def two(ground: Ground) -> Iterator[tuple[Holding, Holding]]:
         member.leave()
 
 
-def saved(holding: Holding, *pairs: tuple[int, int], commit_id: str, **more: Any) -> Saved:
+def saved(holding: Holding, *pairs: tuple[int, int], commit_id: str, pending: Any = None) -> Saved:
     """Save what is done of the partition, as the loop does."""
     (tp,) = holding.owned
-    return save(holding, WORK, {tp: OffsetRanges(pairs)}, {}, Unsaved(1.0, **more), commit_id)
+    return save(holding, {tp: OffsetRanges(pairs)}, {}, pending or {}, commit_id)
 
 
 def test_what_fits_is_committed_and_the_rest_is_held(two: tuple[Holding, Holding]) -> None:
@@ -113,21 +115,27 @@ def test_rows_wait_with_the_offsets_they_belong_to(two: tuple[Holding, Holding])
     sink = Sink()
     work = replace(WORK, outputs=sink)
 
-    def save_rows(offsets: list[int], unsaved: Unsaved, commit_id: str) -> Saved:
-        done = {tp: OffsetRanges.from_offsets(offsets)}
-        return save(first, work, done, {}, unsaved, commit_id)
+    def save_rows(parcel: Parcel, commit_id: str) -> tuple[Saved, Parcel]:
+        fit, left = fitting(first, parcel)
+        write(work, {}, fit, commit_id)
+        return save(first, {}, {}, {}, commit_id, Written(fit, commit_id, 0.0)), left
 
-    answer = save_rows([1, 3, 5], Unsaved(1.0, outputs=[rows(tp, 1, 3, 5)]), "a-1")
+    def parcel_of(*offsets: int) -> Parcel:
+        return Parcel({tp: OffsetRanges.from_offsets(offsets)}, rows=[rows(tp, *offsets)])
+
+    answer, left = save_rows(parcel_of(1, 3, 5), "a-1")
     assert sink.written == {"a-1": [1, 3]}
     assert answer.offsets == {tp: (OffsetRanges([(1, 1), (3, 3)]), 0)}
-    unsaved = Unsaved(1.0, outputs=[rows(tp, 0, 2)])
-    unsaved.put_back(answer.later)
-    assert not save_rows([0, 2, 5], unsaved, "a-2").held
+    assert left.places() == {tp: OffsetRanges([(5, 5)])}
+    left.add(parcel_of(0, 2))
+    answer, left = save_rows(left, "a-2")
+    assert not left
     assert sorted(sink.written["a-2"]) == [0, 2, 5]
     saved(second, (8, 8), commit_id="b-1")
     assert first.owned[tp].range_count == 1, "the member has not heard of that"
-    answer = save_rows([10], Unsaved(1.0, outputs=[rows(tp, 10)]), "a-3")
+    answer, left = save_rows(parcel_of(10), "a-3")
     assert sink.written["a-3"] == [10]
+    assert not left
     assert not answer.held, "its row is written: it is one range over the limit"
 
 
@@ -144,7 +152,7 @@ def test_a_refusal_because_others_were_quicker_keeps_everything(
     answer = saved(first, (8, 8), commit_id="a-1", pending={tp: [failed]})
     assert answer.held == {tp}
     assert not answer.offsets
-    assert answer.later.pending == {tp: [failed]}
+    assert answer.later == {tp: [failed]}
     assert first.owned[tp].range_count == 2, "now it has"
     unsaved = Unsaved()
     unsaved.put_back(answer.later)

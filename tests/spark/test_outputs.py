@@ -71,7 +71,11 @@ def test_outputs_as_dataframes(spark, kafka, topic, produce, tmp_path):
         query = job.trigger(availableNow=True).start()
         with pytest.raises(OutputNotWritten, match="no room left"):
             query.awaitTermination(PATIENCE)
-        assert consumer.lag().first()["lag"] == 100, "nothing is committed without its outputs"
+        assert consumer.lag().first()["lag"] == 50, "only records without outputs are committed"
+        store = consumer.membership().store
+        pending = store.pending(opts["kafka.group.id"])[name, 0]
+        assert sorted(pending) == list(range(0, 100, 2))
+        assert all("no room left" in record.error for record in pending.values())
     with CooperativeConsumer(opts, spark) as consumer:
         job = consumer.foreach(two_rows, output=keep, output_schema=schema)
         assert job.trigger(availableNow=True).start().awaitTermination(PATIENCE)

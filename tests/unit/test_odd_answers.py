@@ -455,7 +455,7 @@ def test_a_null_where_none_may_be_fails_its_record():
         with pytest.raises(ValueError, match=r"does not fit the output schema"):
             rows.checked([row])
     for row in ({"a": 1}, {"a": 1, "b": None, "c": None}, {"a": np.int64(1), "b": None}):
-        rows.add(rows.checked([row]), 0, 0)
+        rows.add(rows.checked([row]), 0, 0, 0)
 
 
 KINDS = [
@@ -490,7 +490,7 @@ def test_any_rows_are_refused_one_by_one_or_taken_as_arrow_takes_them(kinds, val
             with pytest.raises((TypeError, ValueError)):
                 rows.checked([row])
             continue
-        rows.add(rows.checked([row]), 0, offset)
+        rows.add(rows.checked([row]), 0, offset, 0)
         expected.append(arrow)
     data = rows.encode()
     assert (data is None) == (not expected)

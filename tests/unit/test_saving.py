@@ -16,7 +16,7 @@ class Holding:
     """What is owned; publishing it fails as often as is said."""
 
     def __init__(self, failures: list[BaseException | bool]) -> None:
-        self.options = SimpleNamespace(max_num_ranges_to_commit=10)
+        self.options = SimpleNamespace(max_num_ranges_to_commit=10, batch_time=1.0)
         self.is_shared = False
         self.primary = self
         self.publishes = True
@@ -49,7 +49,7 @@ class Holding:
 def saver(holding: Holding) -> tuple[Saver, queue.Queue[Any]]:
     """One that has nothing to commit, and what it has to say."""
     said: queue.Queue[Any] = queue.Queue()
-    work = SimpleNamespace(park=False)
+    work = SimpleNamespace(park=False, available_now=False)
     meter = SimpleNamespace()
     made = Saver(holding, work, [], meter, iter(()), lambda call, *args: said.put((call, args)))  # type: ignore[arg-type]
     return made, said
