@@ -92,9 +92,7 @@ class OutputRows:
             f"({columns}): {why}"
         )
 
-    def add(
-        self, rows: list[Any] | pa.RecordBatch, part: int, offset: int, key_hash: int
-    ) -> None:
+    def add(self, rows: list[Any] | pa.RecordBatch, part: int, offset: int, key_hash: int) -> None:
         """Keep what `checked` returned for a record."""
         place = (part, offset, key_hash)
         if isinstance(rows, list):

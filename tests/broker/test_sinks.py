@@ -7,7 +7,7 @@ from dataclasses import replace
 import pyarrow as pa
 import pytest
 
-from coopconsume.errors import InvalidOption, OutputNotWritten
+from coopconsume.errors import InvalidOption, OutputRefused
 from coopconsume.options import Options
 from coopconsume.sinks import DeadLetterTable, OutputTopic, open_dead_letters
 from coopconsume.sinks.letters import HEADERS
@@ -84,11 +84,11 @@ def test_what_the_broker_refuses_is_told(kafka, topic, tmp_path):
     name = topic(1, {"max.message.bytes": 1_000})
     sink = open_dead_letters(f"kafka:{name}", options_of(kafka, tmp_path))
     letter = DeadLetter("orders", 0, 1, b"k", bytes(2_000), 0, (), 1, "too large", "")
-    with pytest.raises(OutputNotWritten) as refused:
+    with pytest.raises(OutputRefused) as refused:
         sink.append([letter], {}, "run-0")
     assert (refused.value.what, refused.value.where) == ("dead letters", f"topic {name!r}")
     assert "MessageSizeTooLarge" in refused.value.cause
-    assert refused.value.retriable
+    assert not refused.value.retriable
     sink.append([small()], {}, "run-1")
     sink.close()
     assert [r.key for r in records_of(kafka, name, 1)] == [b"k"]

@@ -8,10 +8,10 @@ import pyarrow as pa
 import pytest
 
 from assignors import KeyRange
-from coopconsume.errors import DataLoss
+from coopconsume.errors import DataLoss, OutputNotWritten, OutputRefused
 from coopconsume.group.owned import LEASE
 from coopconsume.record import Reject
-from tests.model.job_world import TP, World, until
+from tests.model.job_world import _PATIENCE, TP, Gate, World, until
 
 KEYS = {offset: b"k%d" % (offset % 5) for offset in range(20)}
 
@@ -161,3 +161,100 @@ def test_an_output_row_is_there_before_its_record_counts_as_done(world):
     assert not any(done for _, done, _ in sink.seen)
     counted = member.store.counted_commits("g")
     assert all(commit in counted for _, _, commit in sink.seen)
+
+
+class Unreliable:
+    """A place for dead letters that hangs, is away, or never takes some of them."""
+
+    topic = None
+
+    def __init__(self, *, hangs=False, away=False, never=()):
+        self.back = threading.Event()
+        self.hangs, self.away, self.never = hangs, away, set(never)
+        self.written = []
+
+    def append(self, letters, topic_ids, commit_id):
+        """Take them, or not."""
+        offsets = [letter.offset for letter in letters]
+        if self.hangs:
+            assert self.back.wait(_PATIENCE)
+        elif self.away and not self.back.is_set():
+            raise OutputNotWritten("dead letters", "the far place", "no route")
+        if self.never.intersection(offsets):
+            raise OutputRefused("dead letters", "the far place", f"{offsets} are too large")
+        self.written += offsets
+
+    def close(self):
+        """Nothing is open."""
+
+
+class Rejecting(Gate):
+    """A handler that rejects some records; it notes its calls."""
+
+    def __init__(self, *rejected):
+        super().__init__()
+        self.rejected = rejected
+
+    def __call__(self, record):
+        super().__call__(record)
+        if record.offset in self.rejected:
+            raise Reject("no")
+
+
+def pending_of(member):
+    """The error of each pending record, as the commit log has it."""
+    return {o: p.error for o, p in member.store.pending("g").get(TP, {}).items()}
+
+
+@pytest.mark.parametrize("hangs", [True, False])
+def test_a_destination_that_does_not_answer_stops_no_commit(world, hangs):
+    """Its own records and their keys wait; no handler is called twice; in the end all is done."""
+    there = world(batchTime="2 seconds" if hangs else "300 seconds")
+    member, handler = there.claim(), Rejecting(3, 10)
+    sink = Unreliable(hangs=hangs, away=not hangs)
+    there.run(member, handler, dead_letters=sink)
+    there.until(lambda: there.done(member) == set(range(20)) - {3, 10})
+    there.until(lambda: set(pending_of(member)) == {3, 10})
+    told = "dead letters have not been written" if hangs else "the far place (no route)"
+    assert all(told in error for error in pending_of(member).values())
+    # Keys k0 and k3 wait, the others go on.
+    there.kafka.log |= {offset: b"k%d" % (offset % 5) for offset in range(20, 30)}
+    there.kafka.end = 30
+    waiting = {20, 23, 25, 28}
+    there.until(lambda: there.done(member) == set(range(30)) - {3, 10} - waiting)
+    assert not waiting & {offset for offset, _ in handler.calls}
+    assert not sink.written
+    sink.back.set()
+    there.until(lambda: there.done(member) == set(range(30)))
+    assert sorted(offset for offset, _ in handler.calls) == list(range(30))
+    assert sorted(sink.written) == [3, 10]
+    assert not pending_of(member)
+
+
+def test_what_is_held_back_passes_to_the_next_owner(world):
+    """A hand-over waits for no destination; the next owner does what was pending, and no more."""
+    there = world()
+    member, handler = there.claim(), Rejecting(3, 10)
+    there.run(member, handler, dead_letters=Unreliable(away=True))
+    there.until(lambda: set(pending_of(member)) == {3, 10})
+    there.until(lambda: there.done(member) == set(range(20)) - {3, 10})
+    member.hand_over()
+    after, again, sink = there.claim(), Rejecting(3, 10), Unreliable()
+    there.run(after, again, dead_letters=sink)
+    there.until(lambda: there.done(after) == set(range(20)))
+    assert sorted(offset for offset, _ in again.calls) == sorted(sink.written) == [3, 10]
+
+
+def test_what_is_never_taken_is_parked_and_ends_a_job_that_is_to_end(world):
+    """Found among others by halves; those are written, and the job says what is left."""
+    there = world()
+    member, handler = there.claim(), Rejecting(3, 6, 10, 14)
+    sink = Unreliable(never=[10])
+    job = there.run(member, handler, dead_letters=sink, available_now=True)
+    until(job.ended.is_set)
+    assert isinstance(job.error, OutputRefused)
+    assert "[10] are too large" in str(job.error)
+    assert there.done(member) == set(range(20)) - {10}
+    assert set(sink.written) == {3, 6, 14}
+    assert "[10] are too large" in pending_of(member)[10]
+    assert len(handler.calls) == 20

@@ -17,6 +17,7 @@ _CHECKER = "tests/model/test_checker.py::test_each_fault_is_found_with_its_witne
 _JOB = "tests/model/test_job_model.py::"
 _ODD = "tests/unit/test_odd_answers.py::"
 _CLOCKS = "tests/unit/test_clocks.py::"
+_DELIVERIES = "tests/model/test_deliveries_model.py::"
 
 ORDER = [
     Mutant(
@@ -479,13 +480,75 @@ OUTPUTS = [
     Mutant(
         "commit-before-letter",
         "Dead letters and output rows are written before the commit that they count with.",
-        "coopconsume/job/saving.py",
-        "fit = holding.affordable(offsets, holes)",
-        "fit = holding.affordable(offsets, holes); holding.commit(fit, commit_id=f'{commit_id}-0')",
+        "coopconsume/job/outbox.py",
+        "write(self._work, self._holding.topic_ids, fit, commit_id)",
+        "self._holding.commit(fit.offsets, commit_id=commit_id); write(self._work, self._holding.topic_ids, fit, commit_id)",
         (
             _JOB + "test_a_dead_letter_is_there_before_its_record_counts_as_done",
             _JOB + "test_an_output_row_is_there_before_its_record_counts_as_done",
         ),
+    ),
+    Mutant(
+        "commit-waits-for-destination",
+        "A destination that does not answer stops no commit.",
+        "coopconsume/job/saving.py",
+        "linger or self.outbox.is_young or",
+        "linger or self.outbox.has_any or",
+        (_JOB + "test_a_destination_that_does_not_answer_stops_no_commit",),
+    ),
+    Mutant(
+        "undelivered-key-goes-on",
+        "The key of a record whose letter or rows are not written waits for that.",
+        "coopconsume/plan/partition.py",
+        "share.wait(self.lane(record.key_hash, record.offset), record)",
+        "pass",
+        (
+            _DELIVERIES + "test_a_lane_waits_for_all_its_rows_and_then_goes_on",
+            _JOB + "test_a_destination_that_does_not_answer_stops_no_commit",
+        ),
+    ),
+    Mutant(
+        "undelivered-is-committed",
+        "A record is committed with its letter or rows, never before.",
+        "coopconsume/plan/partition.py",
+        "self.undelivered |= offsets",
+        "self.undelivered |= OffsetRanges()",
+        (_DELIVERIES + "test_a_lane_waits_for_all_its_rows_and_then_goes_on",),
+    ),
+    Mutant(
+        "refused-holds-others",
+        "A record that a destination never takes does not hold back the records beside it.",
+        "coopconsume/job/deliveries.py",
+        "if len(halves) > 1:",
+        "if len(halves) > 999:",
+        (
+            _DELIVERIES + "test_only_what_is_never_taken_stays",
+            _JOB + "test_what_is_never_taken_is_parked_and_ends_a_job_that_is_to_end",
+        ),
+    ),
+    Mutant(
+        "lost-answer-ends-the-job",
+        "A commit whose answer is lost is repeated with its id.",
+        "coopconsume/group/repeating.py",
+        "if over.is_set() or took + pause > limit:",
+        "if True:",
+        ("tests/unit/test_repeating.py::test_the_first_answer_is_taken",),
+    ),
+    Mutant(
+        "clean-up-fails-appends",
+        "An append that conflicts with a clean-up of published rows is repeated.",
+        "coopconsume/sinks/table.py",
+        "if tries == MOST_TRIES:",
+        "if tries:",
+        ("tests/unit/test_publishing.py::test_a_clean_up_does_not_fail_what_others_append",),
+    ),
+    Mutant(
+        "uri-shows-secrets",
+        "Errors hide the secrets of URIs.",
+        "coopconsume/errors/base.py",
+        "super().__setattr__(name, _shown(value))",
+        "super().__setattr__(name, value)",
+        ("tests/unit/test_secrets.py::test_no_error_shows_a_secret",),
     ),
     Mutant(
         "uncounted-row-read",

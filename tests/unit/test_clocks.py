@@ -20,7 +20,7 @@ from assignors import KeyRange
 from commits import CommitStore, Pending
 from commits.model import PARKED_MS
 from coopconsume.group.owned import Owned
-from coopconsume.job.saving import due_ms
+from coopconsume.job.outbox import due_ms
 from coopconsume.job.shift import Shift
 
 #: Where the wall clock is read, how often, and why it must be that one.
@@ -35,7 +35,7 @@ WALL = {
     "coopconsume/fenced/ownership/decider.py": (1, "the time of an event, for people"),
     "coopconsume/fenced/ownership/delta_store.py": (1, "the time of writing, for people"),
     "coopconsume/group/holding.py": (1, "due times of the log become waits"),
-    "coopconsume/job/saving.py": (1, "waits become due times of the log"),
+    "coopconsume/job/outbox.py": (1, "waits become due times of the log"),
     "coopconsume/monitoring/progress.py": (1, "timestamps of events"),
     "coopconsume/security/oauth.py": (3, "tokens tell their end by the wall clock"),
     "coopconsume/sinks/letters.py": (2, "times stored with letters, for people"),

@@ -212,7 +212,10 @@ def test_output_rows_carry_their_origin():
 
     report = run(handler, [(0, o, b"k") for o in range(3)], schema=pa.schema([("n", pa.int64())]))
     table = pa.ipc.open_stream(report.outputs).read_all()
-    assert table.to_pydict() == {"n": [10, 20, 21], "_part": [0, 0, 0], "_offset": [1, 2, 2]}
+    assert table.to_pydict() == {
+        "n": [10, 20, 21], "_part": [0, 0, 0], "_offset": [1, 2, 2],
+        "_key_hash": [hash(b"k") & (2**63 - 1)] * 3,
+    }  # fmt: skip
 
 
 @pytest.mark.parametrize("name", ["nowhere", "os:nothing", "no_such_module:f", ":f"])
