@@ -233,13 +233,13 @@ class Committing(Settings):
             state = self._refreshed(event.group)
         event = with_topic_ids(event, state, topic_ids)
         over: dict[TopicPartition, MaxIndividualCommitsReached] = {}
-        if state.knows(event.id):
+        if state.knows(event):
             answer = state.fold(event)
         else:
             fence = state.fenced(event.epoch, event.member)
             if fence:
                 answer = Answer(counted=False, reason=fence)
-            elif not self._settings("").get(ACCEPT_INDIVIDUAL_COMMIT, True):
+            elif not self._setting(ACCEPT_INDIVIDUAL_COMMIT, default=True):
                 raise IndividualCommitNotAllowed(event.group)
             else:
                 over = self._over_limit(state, event.parts) if limited else {}
@@ -266,10 +266,10 @@ class Committing(Settings):
         return results
 
     def _refuses(self, state: GroupState, event: Event, *, limited: bool) -> bool:
-        if state.knows(event.id) or state.fenced(event.epoch, event.member):
+        if state.knows(event) or state.fenced(event.epoch, event.member):
             return False
         return (
-            not self._settings("").get(ACCEPT_INDIVIDUAL_COMMIT, True)
+            not self._setting(ACCEPT_INDIVIDUAL_COMMIT, default=True)
             or (limited and bool(self._over_limit(state, event.parts)))
             or all(part.is_empty for part in event.parts)
         )
@@ -309,9 +309,8 @@ class Committing(Settings):
         return self._refreshed(event.group) if state.fenced(event.epoch, event.member) else state
 
     def _snapshot_if_due(self) -> None:
-        settings = self._settings("")
-        commits = int(settings.get(SNAPSHOT_COMMITS, self._snapshot_commits))
-        size = int(settings.get(SNAPSHOT_BYTES, self._snapshot_bytes))
+        commits = int(self._setting(SNAPSHOT_COMMITS, self._snapshot_commits))
+        size = int(self._setting(SNAPSHOT_BYTES, self._snapshot_bytes))
         # Not all writers at once: the first snapshot that lands serves everybody.
         late = crc32(self._writer.encode()) % (commits // 16 + 1)
         self._log.compact_if_due(commits + late if commits else 0, size)

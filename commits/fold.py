@@ -6,7 +6,6 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from commits.group import Answer, GroupState
-from commits.ids import CommitIds
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -25,16 +24,14 @@ class LogState:
     Attributes:
         version: The last version that is folded in; -1 for none.
         groups: The state of each group, by Kafka cluster id and group id.
-        settings: Switches and limits by cluster id, name and topic; the topic is empty for those
-            of the whole store.
-        seen: Ids of settings.
+        settings: Switches and limits by name, for each cluster id and topic; the topic is empty for
+            those of the whole store.
         store: The nonce of the store since it was repaired; empty if it never was.
     """
 
     version: int = -1
     groups: dict[GroupKey, GroupState] = field(default_factory=dict)
-    settings: dict[tuple[str, str, str], Any] = field(default_factory=dict)
-    seen: CommitIds = field(default_factory=CommitIds)
+    settings: dict[tuple[str, str], dict[str, Any]] = field(default_factory=dict)
     store: str = ""
 
     def group(self, cluster: str, group: str) -> GroupState:
@@ -43,9 +40,13 @@ class LogState:
 
     def knows(self, event: Event) -> bool:
         """Whether an event with this id was folded, as far as that is still known."""
+        return self.group(event.cluster, event.group).knows(event)
+
+    def answer_later(self, event: Event) -> Answer:
+        """The answer to an event that is folded in, and of whose id nothing is known any more."""
         if event.kind == "setting":
-            return event.id in self.seen
-        return self.group(event.cluster, event.group).knows(event.id)
+            return Answer(counted=True)
+        return self.group(event.cluster, event.group).answer_later(event)
 
     def fold(self, events: Iterable[Event]) -> Iterator[tuple[Event, Answer]]:
         """Applies the next events of the log; yields each that changes state with its answer."""
@@ -57,11 +58,14 @@ class LogState:
                 yield event, self.groups.setdefault(key, GroupState()).fold(event)
 
     def _set(self, event: Event) -> Answer:
-        if event.id not in self.seen:
-            self.seen.add(event.id)
-            key = event.cluster, event.detail["name"], event.detail["topic"]
-            if event.detail["value"] is None:
-                self.settings.pop(key, None)
-            else:
-                self.settings[key] = event.detail["value"]
+        detail = event.detail
+        single = [(detail["name"], detail["topic"], detail["value"])] if "name" in detail else []
+        for name, topic, value in (*single, *detail.get("settings", ())):
+            key = event.cluster, topic
+            if value is not None:
+                self.settings.setdefault(key, {})[name] = value
+            elif key in self.settings:
+                self.settings[key].pop(name, None)
+                if not self.settings[key]:
+                    del self.settings[key]
         return Answer(counted=True)

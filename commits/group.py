@@ -24,13 +24,29 @@ if TYPE_CHECKING:
     from commits.rows import Event, Part
     from commits.tenure import Holder
 
-__all__ = ["KEPT_ANSWERS", "RELEASED", "Answer", "GroupState", "KnownPrimary", "PartitionState"]
+__all__ = [
+    "KEPT_ANSWERS",
+    "KEPT_RESULTS",
+    "RELEASED",
+    "Answer",
+    "GroupState",
+    "KnownPrimary",
+    "PartitionState",
+]
 
 RELEASED = "it has released its shares"
 """Why a member that gave back its shares may not commit any more."""
 
+_BY_PARTITION = frozenset({"commit", "start", "log_start", "truncation", "reset"})
+
+REFUSED_BEFORE = "the first commit with this id was refused there"
+"""Why a repeated commit is refused whose first answer is no longer kept."""
+
 KEPT_ANSWERS = 256
 """How many of a group's newest answers are kept for events that are repeated."""
+
+KEPT_RESULTS = 1_000
+"""How many answers of partitions are kept in these: a snapshot carries all of them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,10 +122,10 @@ class GroupState:
         in_force: The epoch in force.
         claims: Live claims by nonce.
         partitions: What is committed.
-        seen: Ids of events other than commits that counted, and of commits that changed nothing.
-        counted: Ids of commits that counted.
+        counted: Ids of commits that counted and changed something. They are kept for good: they
+            tell which outputs and dead letters count.
         refused: Of those that counted in some partitions and not in others, the others.
-        answers: The newest answers by id.
+        answers: The newest answers by id, the older ones without those of partitions.
         loose: Shares that nobody has now and that their last owners did not hand over.
         initial_partitions: How many partitions each topic had when the group first dealt it. Later
             ones were added since.
@@ -119,53 +135,94 @@ class GroupState:
     in_force: Tenure | None = None
     claims: dict[str, Tenure] = field(default_factory=dict)
     partitions: dict[TopicPartition, PartitionState] = field(default_factory=dict)
-    seen: CommitIds = field(default_factory=CommitIds)
     counted: CommitIds = field(default_factory=CommitIds)
     refused: dict[str, tuple[TopicPartition, ...]] = field(default_factory=dict)
     answers: OrderedDict[str, Answer] = field(default_factory=OrderedDict)
     loose: list[Doubt] = field(default_factory=list)
     initial_partitions: dict[str, int] = field(default_factory=dict)
+    _kept_results: int = field(default=0, init=False, compare=False, repr=False)
+
+    def __post_init__(self) -> None:
+        """Counts the answers of partitions that are kept."""
+        self._kept_results = sum(len(answer.results) for answer in self.answers.values())
 
     def fold(self, event: Event) -> Answer:
         """Applies the next event of the log.
 
-        An id that was seen changes nothing and gets its first answer again; if that is too long
-        ago to be kept, an answer that all of it is a duplicate.
+        An id that is known changes nothing. It gets its first answer again; if that is no longer
+        kept, an answer with what was refused, and all else as a duplicate.
         """
-        answer = self.answer_to(event.id)
-        if answer is not None:
-            return answer
-        if event.id in self.counted or event.id in self.seen:
-            states = {
-                p.topic_partition: self.partitions.get(p.topic_partition) for p in event.parts
-            }
-            return Answer(
-                counted=True,
-                results={at: s.result("duplicate") for at, s in states.items() if s is not None},
-            )
+        known = self.answers.get(event.id)
+        if known is not None and (known.results or event.kind not in _BY_PARTITION):
+            return known
+        if known is not None or self.knows(event):
+            return self._answer_again(event, known or Answer(counted=True))
         answer = self._RULES[event.kind](self, event)
-        if answer.counted:
-            if event.epoch is not None and event.epoch.nonce in self.claims:
-                self.claims[event.epoch.nonce].beats += 1
-            statuses = {result.status for result in answer.results.values()}
-            is_work = event.kind == "commit" and "committed" in statuses
-            (self.counted if is_work else self.seen).add(event.id)
-            if is_work and "refused" in statuses:
-                self.refused[event.id] = tuple(
-                    at for at, result in answer.results.items() if result.status == "refused"
-                )
-        self.answers[event.id] = answer
-        if len(self.answers) > KEPT_ANSWERS:
-            self.answers.popitem(last=False)
+        if answer.counted and event.epoch is not None and event.epoch.nonce in self.claims:
+            self.claims[event.epoch.nonce].beats += 1
+        if answer.counted and event.kind == "commit":
+            self._note_id(event, answer)
+        self._keep(event.id, answer)
         return answer
 
-    def answer_to(self, event_id: str) -> Answer | None:
-        """The answer to an event, if it is among the newest."""
-        return self.answers.get(event_id)
-
-    def knows(self, event_id: str) -> bool:
+    def knows(self, event: Event) -> bool:
         """Whether an event with this id was folded, as far as that is still known."""
-        return event_id in self.answers or event_id in self.counted or event_id in self.seen
+        if event.id in self.answers or event.id in self.counted:
+            return True
+        tenure = self.tenure(event.epoch)
+        return tenure is not None and event.id in tenure.unchanged.get(event.member, ())
+
+    def _note_id(self, event: Event, answer: Answer) -> None:
+        statuses = {result.status for result in answer.results.values()}
+        if "committed" in statuses:
+            self.counted.add(event.id)
+            refused = [at for at, one in answer.results.items() if one.status == "refused"]
+            if refused:
+                self.refused[event.id] = tuple(refused)
+        else:
+            tenure = self.tenure(event.epoch)
+            assert tenure is not None
+            tenure.note_unchanged(event.member, event.id)
+
+    def _keep(self, event_id: str, answer: Answer) -> None:
+        self.answers[event_id] = answer
+        self._kept_results += len(answer.results)
+        if len(self.answers) > KEPT_ANSWERS:
+            _, oldest = self.answers.popitem(last=False)
+            self._kept_results -= len(oldest.results)
+        if self._kept_results > KEPT_RESULTS:
+            for one, old in self.answers.items():
+                if self._kept_results <= KEPT_RESULTS:
+                    break
+                self._kept_results -= len(old.results)
+                if old.results:
+                    self.answers[one] = replace(old, results={})
+
+    def answer_later(self, event: Event) -> Answer:
+        """The answer to an event that was folded so long ago that nothing is known of its id.
+
+        As far as the state tells: whether an epoch or claim is in force, and whether a member may
+        still commit.
+        """
+        if event.kind in {"epoch", "claim"}:
+            counted = self.tenure(event.epoch) is not None
+            return Answer(counted, "" if counted else "others came in between")
+        fence = self.fenced(event.epoch, event.member) if event.epoch else ""
+        return self._answer_again(event, Answer(not fence, fence))
+
+    def _answer_again(self, event: Event, answer: Answer) -> Answer:
+        """An answer whose results are not kept: what was refused, and all else as a duplicate."""
+        refused = self.refused.get(event.id, ())
+        results = {}
+        for part in event.parts if event.kind in _BY_PARTITION else ():
+            at = part.topic_partition
+            state = self.partitions.get(at)
+            if not answer.counted or at in refused:
+                reason = answer.reason or REFUSED_BEFORE
+                results[at] = (state or PartitionState()).result("refused", reason)
+            elif state is not None:
+                results[at] = state.result("duplicate")
+        return replace(answer, results=results)
 
     def tenure(self, epoch: Epoch | None) -> Tenure | None:
         """The epoch in force or the live claim with this number and nonce."""

@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import re
+from bisect import bisect_right
 from typing import TYPE_CHECKING, Any
-
-from pyroaring import BitMap64
-
-from commits.offsets import OffsetRanges
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -19,7 +16,7 @@ _NUMBERED = re.compile(r"(.*-)(0|[1-9][0-9]{0,17})", re.DOTALL)
 
 
 class CommitIds:
-    """A set of ids. Of ids that end in `-<number>` only a bitmap of numbers per prefix is kept.
+    """A set of ids. Of ids that end in `-<number>` only ranges of numbers per prefix are kept.
 
     Args:
         ids: The ids.
@@ -29,7 +26,8 @@ class CommitIds:
     __hash__ = None  # type: ignore[assignment]
 
     def __init__(self, ids: Iterable[str] = ()) -> None:
-        self._numbers: dict[str, Any] = {}
+        # By prefix the ends of separate ranges: first, last, first, last …, in order.
+        self._numbers: dict[str, list[int]] = {}
         self._others: set[str] = set()
         for one in ids:
             self.add(one)
@@ -40,22 +38,19 @@ class CommitIds:
         if numbered is None:
             self._others.add(commit_id)
         else:
-            self._numbers.setdefault(numbered[1], BitMap64()).add(int(numbered[2]))
+            _add(self._numbers.setdefault(numbered[1], []), int(numbered[2]))
 
     def copy(self) -> CommitIds:
         """A copy that changes by itself."""
         new = CommitIds()
-        new._numbers = {prefix: numbers.copy() for prefix, numbers in self._numbers.items()}
+        new._numbers = {prefix: list(ends) for prefix, ends in self._numbers.items()}
         new._others = set(self._others)
         return new
 
     def to_plain(self) -> dict[str, Any]:
         """As JSON can hold it: each prefix with its ranges of numbers, and the other ids."""
         return {
-            "numbers": {
-                prefix: [end for pair in OffsetRanges.from_offsets(numbers) for end in pair]
-                for prefix, numbers in self._numbers.items()
-            },
+            "numbers": {prefix: list(ends) for prefix, ends in self._numbers.items()},
             "others": sorted(self._others),
         }
 
@@ -63,11 +58,7 @@ class CommitIds:
     def from_plain(cls, plain: Mapping[str, Any]) -> CommitIds:
         """The set that `to_plain` has written."""
         new = cls(plain["others"])
-        for prefix, ends in plain["numbers"].items():
-            numbers = BitMap64()
-            for first, last in zip(ends[0::2], ends[1::2], strict=True):
-                numbers.add_range(first, last + 1)
-            new._numbers[prefix] = numbers
+        new._numbers = {prefix: list(ends) for prefix, ends in plain["numbers"].items()}
         return new
 
     def __contains__(self, commit_id: object) -> bool:
@@ -76,16 +67,20 @@ class CommitIds:
         numbered = _NUMBERED.fullmatch(commit_id)
         if numbered is None:
             return commit_id in self._others
-        return numbered[1] in self._numbers and int(numbered[2]) in self._numbers[numbered[1]]
+        return _has(self._numbers.get(numbered[1], []), int(numbered[2]))
 
     def __iter__(self) -> Iterator[str]:
-        for prefix, numbers in self._numbers.items():
-            for number in numbers:
-                yield f"{prefix}{number}"
+        for prefix, ends in self._numbers.items():
+            for first, last in _pairs(ends):
+                for number in range(first, last + 1):
+                    yield f"{prefix}{number}"
         yield from self._others
 
     def __len__(self) -> int:
-        return sum(map(len, self._numbers.values())) + len(self._others)
+        counts = (
+            last - first + 1 for ends in self._numbers.values() for first, last in _pairs(ends)
+        )
+        return sum(counts) + len(self._others)
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, CommitIds):
@@ -94,3 +89,29 @@ class CommitIds:
 
     def __repr__(self) -> str:
         return f"<CommitIds: {len(self)} ids of {len(self._numbers) + len(self._others)} writers>"
+
+
+def _pairs(ends: list[int]) -> Iterator[tuple[int, int]]:
+    return zip(ends[0::2], ends[1::2], strict=True)
+
+
+def _has(ends: list[int], number: int) -> bool:
+    at = bisect_right(ends, number)
+    # Behind a first end it is in the range; so it is if it is a last end itself.
+    return at % 2 == 1 or (at > 0 and ends[at - 1] == number)
+
+
+def _add(ends: list[int], number: int) -> None:
+    if _has(ends, number):
+        return
+    at = bisect_right(ends, number)
+    touches_left = at > 0 and ends[at - 1] == number - 1
+    touches_right = at < len(ends) and ends[at] == number + 1
+    if touches_left and touches_right:
+        del ends[at - 1 : at + 1]
+    elif touches_left:
+        ends[at - 1] = number
+    elif touches_right:
+        ends[at] = number
+    else:
+        ends[at:at] = [number, number]

@@ -58,6 +58,7 @@ class CommitLog:
         self._engine = engine
         self._segment_versions = segment_versions
         self._changed_at = self._snapshot_at = self._disturbed_at = -1
+        self._base = -1  # the version of the snapshot that the state began with
         self._sizes: deque[tuple[int, int]] = deque()  # versions of appends, and their bytes
         self._size = self._not_before = 0
         self.state = self._recovered()
@@ -203,6 +204,8 @@ class CommitLog:
                     return answer
             if self.state.knows(event):  # from a snapshot: its id gets the first answer
                 return next(answer for _, answer in self.state.fold([event]))
+            if self._base >= version:  # in a snapshot, and so long ago that its id is forgotten
+                return self.state.answer_later(event)
         raise CorruptCommitLog(
             self._engine.target,
             f"row {event.id!r} was written, and version {version} is without it",
@@ -224,7 +227,7 @@ class CommitLog:
         """The state from the newest snapshot and what was appended after it."""
         version = self._engine.refresh(reopen=True)
         state, tail = self._newest(version)
-        self._changed_at = self._snapshot_at = state.version
+        self._base = self._changed_at = self._snapshot_at = state.version
         self._disturbed_at = -1
         self._sizes.clear()
         self._size = 0

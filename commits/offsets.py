@@ -242,6 +242,10 @@ def _from_pairs(pairs: Pairs) -> Any:
     listed = list(pairs)
     if not listed:
         return BitMap64()
+    if len(listed) == 1:
+        bits = _from_pair(listed[0])
+        if bits is not None:
+            return bits
     try:
         firsts, lasts = [first for first, _ in listed], [last for _, last in listed]
     except (TypeError, ValueError):
@@ -271,6 +275,20 @@ def exact_integer(name: str, value: Any) -> int:
         with suppress(TypeError):
             return index(value)
     raise ValueError(f"{name} must be an integer, not {value!r}")
+
+
+def _from_pair(pair: Any) -> Any:
+    """The bits of one range, the common case; None if it needs a closer look."""
+    if type(pair) is not tuple or len(pair) != _PAIR:
+        return None
+    first, last = pair
+    if type(first) is not int or type(last) is not int:
+        return None
+    if not 0 <= first <= last <= MAX_OFFSET or last - first >= MAX_COUNT:
+        return None
+    bits = BitMap64()
+    bits.add_range(first, last + 1)
+    return bits
 
 
 def _from_bounds(firsts: NDArray[Any], lasts: NDArray[Any]) -> Any:

@@ -108,6 +108,10 @@ class PartitionCommits:
             return self._result(0, 0)
         if offered.last < self._stable_offset:
             raise IndividualCommitTooOld(self._stable_offset, offered.last)
+        if not self._ranges and self._is_at_head(offered):
+            count = offered.last + 1 - self._stable_offset
+            self._stable_offset = offered.last + 1
+            return CommitResult(self._stable_offset, count, len(offered) - count, 0)
         fresh = offered.clip(self._stable_offset, MAX_OFFSET) - self._ranges
         duplicates = len(offered) - len(fresh)
         if not fresh:
@@ -118,6 +122,13 @@ class PartitionCommits:
             raise MaxIndividualCommitsReached(count, limit)
         self._stable_offset, self._ranges = stable_offset, ranges
         return self._result(len(fresh), duplicates)
+
+    def _is_at_head(self, offered: OffsetRanges) -> bool:
+        """Whether a set that is not empty is one range from the stable offset, or from below it."""
+        first, last = offered.first, offered.last
+        assert first is not None
+        assert last is not None
+        return first <= self._stable_offset and len(offered) == last - first + 1
 
     def amend(self, pairs: Pairs | OffsetRanges) -> CommitResult:
         """Takes offsets that are proven never to be delivered as committed.

@@ -282,7 +282,7 @@ def _ended(
         group.end_all()
         group.highest = max(group.highest, highest.get(key, 0)) + unread
         groups[key] = group
-    return LogState(at, groups, state.settings, state.seen, uuid.uuid4().hex)
+    return LogState(at, groups, state.settings, uuid.uuid4().hex)
 
 
 class _Patient:

@@ -37,7 +37,7 @@ SNAPSHOT_BYTES = "snapshotBytes"
 """The setting, of the whole store, that overrides after how many bytes a snapshot is written."""
 
 DEFAULT_SNAPSHOT_COMMITS = 500
-DEFAULT_SNAPSHOT_BYTES = 64 << 20
+DEFAULT_SNAPSHOT_BYTES = 16 << 20
 DEFAULT_RANGES_TO_COMMIT = 10_000
 
 
@@ -86,6 +86,24 @@ class Settings(Ownership):
         with self._lock:
             self._append(Event("setting", self._new_id(), self._cluster, detail=detail))
 
+    def set_settings(self, settings: Iterable[tuple[str, str, Any]]) -> None:
+        """Sets many settings in one append, all or none.
+
+        Args:
+            settings: Topic (empty for the whole store), name and value, as for `set_setting`.
+
+        Raises:
+            TypeError, ValueError: As for `set_setting`; nothing was written.
+        """
+        listed = [[name, topic, value] for topic, name, value in settings]
+        for name, _, value in listed:
+            _check_setting(name, value)
+        if not listed:
+            return
+        with self._lock:
+            detail = {"settings": listed}
+            self._append(Event("setting", self._new_id(), self._cluster, detail=detail))
+
     def settings(self, topic: str = "") -> dict[str, Any]:
         """The switches and limits of the store, with those of a topic over them."""
         with self._lock:
@@ -96,21 +114,23 @@ class Settings(Ownership):
         """Those of some topics whose partitions members may share (KIP-X)."""
         with self._lock:
             self._log.refresh()
-            return {
-                topic for topic in topics if self._settings(topic).get(ACCEPT_RANGE_FETCH, False)
-            }
+            return {topic for topic in topics if self._setting(ACCEPT_RANGE_FETCH, False, topic)}
 
     def _settings(self, topic: str) -> dict[str, Any]:
         settings = self._log.state.settings
-        both = [
-            {name: value for (cluster, name, of), value in settings.items()
-             if cluster == self._cluster and of == wanted}
-            for wanted in ("", topic)
-        ]  # fmt: skip
-        return both[0] | both[1]
+        return settings.get((self._cluster, ""), {}) | settings.get((self._cluster, topic), {})
+
+    def _setting(self, name: str, default: Any, topic: str = "") -> Any:
+        """One setting, of a topic or else of the store: settings may be very many."""
+        settings = self._log.state.settings
+        for of in (topic, ""):
+            found = settings.get((self._cluster, of), {})
+            if name in found:
+                return found[name]
+        return default
 
     def _limit(self, topic: str) -> int:
-        limit: int = self._settings(topic).get(MAX_NUM_RANGES, self._max_ranges)
+        limit: int = self._setting(MAX_NUM_RANGES, self._max_ranges, topic)
         return limit
 
 

@@ -49,8 +49,11 @@ def snapshot_events(log: LogState, snapshot_id: str, *, repair: bool = False) ->
     head = {
         "version": log.version,
         "groups": len(groups),
-        "settings": [[*key, value] for key, value in log.settings.items()],
-        "seen": log.seen.to_plain(),
+        "settings": [
+            [cluster, name, topic, value]
+            for (cluster, topic), values in log.settings.items()
+            for name, value in values.items()
+        ],
         **({"store": log.store} if log.store else {}),
         **({"repair": True} if repair else {}),
     }
@@ -86,10 +89,16 @@ def newest_snapshot(events: Iterable[Event]) -> LogState | None:
     return LogState(
         version=head.detail["version"],
         groups={(event.cluster, event.group): _group_from_event(event) for event in groups},
-        settings={tuple(key): value for *key, value in head.detail["settings"]},
-        seen=CommitIds.from_plain(head.detail["seen"]),
+        settings=_settings_from_plain(head.detail["settings"]),
         store=head.detail.get("store", ""),
     )
+
+
+def _settings_from_plain(plain: Iterable[Any]) -> dict[tuple[str, str], dict[str, Any]]:
+    settings: dict[tuple[str, str], dict[str, Any]] = {}
+    for cluster, name, topic, value in plain:
+        settings.setdefault((cluster, topic), {})[name] = value
+    return settings
 
 
 def _version_of(snapshot: list[Event]) -> int:
@@ -115,7 +124,6 @@ def _group_to_plain(group: GroupState) -> dict[str, Any]:
         "highest": group.highest,
         "in_force": _tenure_to_plain(group.in_force) if group.in_force else None,
         "claims": [_tenure_to_plain(claim) for claim in group.claims.values()],
-        "seen": group.seen.to_plain(),
         "counted": group.counted.to_plain(),
         "answers": [[key, *_answer_to_plain(answer)] for key, answer in group.answers.items()],
         "loose": group.loose,
@@ -151,7 +159,6 @@ def _group_from_event(event: Event) -> GroupState:
             )
             for part in event.parts
         },
-        seen=CommitIds.from_plain(plain["seen"]),
         counted=CommitIds.from_plain(plain["counted"]),
         answers=OrderedDict((key, _answer_from_plain(rest)) for key, *rest in plain["answers"]),
         loose=_doubts_from_plain(plain.get("loose", ())),
@@ -188,6 +195,7 @@ def _tenure_to_plain(tenure: Tenure) -> dict[str, Any]:
         "heirs": tenure.heirs,
         "settled": sorted(tenure.settled),
         "session_ms": tenure.session_ms,
+        **({"unchanged": tenure.unchanged} if tenure.unchanged else {}),
     }
 
 
@@ -206,6 +214,7 @@ def _tenure_from_plain(plain: Mapping[str, Any]) -> Tenure:
         plain.get("heirs", {}),
         set(plain.get("settled", ())),
         plain.get("session_ms", 0),
+        unchanged=plain.get("unchanged", {}),
     )
 
 

@@ -13,7 +13,10 @@ if TYPE_CHECKING:
     from commits.model import TopicPartition
     from commits.rows import Event, Part
 
-__all__ = ["Holder", "Tenure", "cut", "holder_of"]
+__all__ = ["KEPT_UNCHANGED", "Holder", "Tenure", "cut", "holder_of"]
+
+KEPT_UNCHANGED = 16
+"""How many ids of commits that changed nothing are kept of a member."""
 
 
 class Holder(NamedTuple):
@@ -40,6 +43,8 @@ class Tenure:
         settled: Members of which is already said on what they may still be at work.
         session_ms: Of a claim: after so long without a row of it its process is gone; 0: never.
         beats: Of a claim: how many of its rows were folded here.
+        unchanged: The newest ids of each member's commits that changed nothing, at most
+            `KEPT_UNCHANGED`: a repeat of them changes nothing either, whatever came in between.
     """
 
     epoch: Epoch
@@ -53,6 +58,7 @@ class Tenure:
     settled: set[str] = field(default_factory=set)
     session_ms: int = 0
     beats: int = field(default=0, compare=False)
+    unchanged: dict[str, list[str]] = field(default_factory=dict)
     _held: dict[str, frozenset[TopicPartition]] = field(
         default_factory=dict, compare=False, repr=False
     )
@@ -115,6 +121,12 @@ class Tenure:
         if part.topic_id != topic_id:
             return f"topic id {part.topic_id!r} is not {topic_id!r}, that of the epoch"
         return ""
+
+    def note_unchanged(self, member: str, commit_id: str) -> None:
+        """A commit of a member counts and has changed nothing."""
+        ids = self.unchanged.setdefault(member, [])
+        ids.append(commit_id)
+        del ids[:-KEPT_UNCHANGED]
 
     def left_behind(self) -> list[Doubt]:
         """Shares on which members may still be at work when the tenure ends."""

@@ -52,17 +52,17 @@ class Decision:
 
 
 def decide(store: CommitStore, group: str, decisions: Iterable[Decision]) -> None:
-    """Write decisions; the last one on a record counts, until it is taken.
+    """Writes decisions, all in one append; the last one on a record counts, until it is taken.
 
     Raises:
         commits.CommitStoreError: The log cannot be written.
     """
-    for decision in decisions:
-        value = {
-            "action": decision.action, "topic_id": decision.topic_id,
-            "at_ms": int(time.time() * 1000),
-        }  # fmt: skip
-        store.set_setting(decision.setting(group), value, topic=decision.topic)
+    at_ms = int(time.time() * 1000)
+    store.set_settings(
+        (one.topic, one.setting(group),
+         {"action": one.action, "topic_id": one.topic_id, "at_ms": at_ms})
+        for one in decisions
+    )  # fmt: skip
 
 
 def decided(store: CommitStore, group: str, topics: Iterable[str]) -> list[Decision]:
@@ -105,6 +105,7 @@ def apply_decisions(
     found = decided(holding.store, group, (topic for topic, _ in holding.owned))
     in_log = holding.store.pending(group) if found else {}
     taken = []
+    stale = []
     offsets: dict[TopicPartition, OffsetRanges] = {}
     pending: dict[TopicPartition, list[Pending]] = {}
     for one in found:
@@ -112,7 +113,7 @@ def apply_decisions(
         if record is None:
             held = in_log.get((one.topic, one.partition), {}).get(one.offset)
             if held is None or not held.is_parked:  # Else it is another member's.
-                holding.store.set_setting(one.setting(group), None, topic=one.topic)
+                stale.append(one)
             continue
         if one.topic_id not in ("", holding.topic_ids.get(one.topic, "")):
             log.warning("a decision on %s-%d@%d is about a topic that was deleted since",
@@ -129,5 +130,5 @@ def apply_decisions(
         holding.commit(offsets, pending=pending, commit_id=next(commit_ids))
         for one in taken:
             log.info("%s of %s-%d@%d", one.action, one.topic, one.partition, one.offset)
-            holding.store.set_setting(one.setting(group), None, topic=one.topic)
+    holding.store.set_settings((one.topic, one.setting(group), None) for one in [*stale, *taken])
     return taken

@@ -154,7 +154,7 @@ class _Group:
 
     def __init__(self, path: Any, partitions: int) -> None:
         self.path = path
-        self.store = CommitStore.open(path, snapshot_commits=0, snapshot_bytes=0)
+        self.store = CommitStore.open(path)
         self.places = [("t", number) for number in range(partitions)]
         self.epoch: Epoch = self.store.open_epoch("g", {"m": self.places}, previous=None)
         self.store.start("g", self.epoch, "m", dict.fromkeys(self.places, 0))

@@ -117,7 +117,7 @@ def test_a_decision_is_taken_once_even_if_its_taker_dies(kafka, topic, tmp_path,
         decide(store, group, [Decision(orders, 0, 3, "replay"), Decision(orders, 0, 5, "discard")])
         ids = (f"again-{number}" for number in range(9))
         with monkeypatch.context() as broken:
-            broken.setattr(store, "set_setting", die)
+            broken.setattr(store, "set_settings", die)
             with pytest.raises(OSError, match="gone"):
                 apply_decisions(holding, parked, ids)
         pending = store.pending(group)[at]
