@@ -37,7 +37,7 @@ __all__ = [
 RELEASED = "it has released its shares"
 """Why a member that gave back its shares may not commit any more."""
 
-_BY_PARTITION = frozenset({"commit", "start", "log_start", "truncation", "reset"})
+_BY_PARTITION = frozenset({"commit", "start", "log_start", "truncation", "primary", "reset"})
 
 REFUSED_BEFORE = "the first commit with this id was refused there"
 """Why a repeated commit is refused whose first answer is no longer kept."""

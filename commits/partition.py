@@ -185,7 +185,11 @@ class PartitionCommits:
 
     def copy(self, *, max_ranges: int | None) -> PartitionCommits:
         """A copy that changes by itself, with a limit of its own."""
-        return PartitionCommits(self._stable_offset, self._ranges, max_ranges)
+        new = PartitionCommits.__new__(PartitionCommits)  # what is checked already is not again
+        new._stable_offset, new._ranges, new._max_ranges = (  # noqa: SLF001
+            self._stable_offset, self._ranges, max_ranges,
+        )  # fmt: skip
+        return new
 
     def _settle(self, stable_offset: int, ranges: OffsetRanges) -> None:
         ranges = ranges.clip(stable_offset, MAX_OFFSET)

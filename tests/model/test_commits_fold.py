@@ -356,9 +356,7 @@ def test_the_fold_agrees_with_a_naive_model(
         fold_and_compare(steps, cuts, kept)
 
 
-def fold_and_compare(
-    steps: list[tuple[object, ...]], cuts: set[int], kept: Kept
-) -> None:
+def fold_and_compare(steps: list[tuple[object, ...]], cuts: set[int], kept: Kept) -> None:
     """Folds events beside the model; see above."""
     naive, log = Naive(kept=kept), LogState()
     events: list[Event] = []

@@ -136,7 +136,8 @@ class World:
     def awake(self):
         """The partitions that a turn of the loop looks at; the others have nothing left to do."""
         for p in self.partitions:
-            p.settle()
+            if not p.is_quiet:
+                p.settle()
             if p.is_quiet:
                 assert p.is_drained
                 assert not p.unsaved

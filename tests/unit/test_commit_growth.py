@@ -152,6 +152,20 @@ def test_a_refused_partition_is_refused_again_once_the_answer_is_forgotten() -> 
         assert [one.status for one in again.results.values()] == ["duplicate", "refused"]
 
 
+def test_a_commit_that_changed_nothing_never_does_later() -> None:
+    """Its id is known while its epoch is in force: a late repeat adds nothing to a cut log."""
+    log = grouped(1)
+    list(log.fold([commit_of("run-0", {("t", 0): 0}), commit_of("late", {("t", 0): 0})]))
+    for number in range(1, KEPT_ANSWERS + 2):
+        list(log.fold([commit_of(f"run-{number}", {("t", 0): number})]))
+    cut = Event("truncation", "cut", "", "g", EPOCH, member="m", parts=(Part("t", 0, first=0),))
+    list(log.fold([cut]))
+    for state in (log, newest_snapshot(snapshot_events(log, "s"))):
+        assert state is not None
+        list(state.fold([commit_of("late", {("t", 0): 0})]))
+        assert state.group("", "g").partitions["t", 0].commits == PartitionCommits(0)
+
+
 @pytest.mark.parametrize("snapshot", [False, True])
 def test_a_writer_that_slept_through_a_snapshot_gets_an_answer(
     tmp_path: Path, *, snapshot: bool

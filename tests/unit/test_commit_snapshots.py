@@ -80,9 +80,9 @@ def told(state: LogState, snapshot_id: str, **more: bool) -> list[Event]:
 
 def test_a_snapshot_that_comes_while_a_repair_is_written_does_not_count() -> None:
     """Of the same version or a later one, in any order; what the repair's store tells goes on."""
-    old, late = LogState(7, settings={("", "x", ""): "old"}), LogState(8)
-    repaired = LogState(7, settings={("", "x", ""): "new"}, store="b")
-    after = LogState(12, settings={("", "x", ""): "newer"}, store="b")
+    old, late = LogState(7, settings={("", ""): {"x": "old"}}), LogState(8)
+    repaired = LogState(7, settings={("", ""): {"x": "new"}}, store="b")
+    after = LogState(12, settings={("", ""): {"x": "newer"}}, store="b")
     again = LogState(20, store="c")
     both = [*told(old, "1"), *told(repaired, "2", repair=True), *told(late, "3")]
     for events in (both, both[::-1]):
