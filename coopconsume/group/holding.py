@@ -187,9 +187,9 @@ class Holding:
             default=0.0,
         )
 
-    def left_running(self, shares: Iterable[Share]) -> None:
+    def left_running(self, shares: Iterable[Share], seconds: float) -> None:
         """Parts on which tasks may go on although nobody waits for them: they bar their shares."""
-        until = time.monotonic() + self.options.batch_life
+        until = time.monotonic() + seconds
         self._waits += [(share, until) for share in shares]
 
     def release(self, running: Iterable[Share] = ()) -> None:

@@ -89,14 +89,16 @@ class GroupMember:
         cluster: For the topics.
         slots: Tasks side by side that the member offers.
         tenant: Takes and gives back shares.
+        starts_within: Seconds after it is sent in which a batch may still start.
 
     Raises:
         InvalidOption: ``kafka.max.poll.interval.ms`` leaves no time to hand over.
     """
 
     def __init__(
-        self, options: Options, store: CommitStore, cluster: Cluster, slots: int, tenant: Tenant
-    ) -> None:
+        self, options: Options, store: CommitStore, cluster: Cluster, slots: int, tenant: Tenant,
+        starts_within: float = 0.0,
+    ) -> None:  # fmt: skip
         self._options = options
         self._store = store
         self._cluster = cluster
@@ -104,7 +106,7 @@ class GroupMember:
         self._group = options.group_id
         self._core = GroupCore(
             self._group, store.id, cluster.cluster_id, slots, options.allow_key_share,
-            life_ms=int(1000 * (options.batch_life + LEASE)),
+            life_ms=int(1000 * (options.batch_life + LEASE + starts_within)),
         )  # fmt: skip
         self._instance = options.kafka.get("group.instance.id")
         self._config = consumer_config(options)

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from assignors import KeyRange, Share, coverage
 from commits import CommitStore
+from coopconsume.classic import is_classic
 from coopconsume.cluster.client import Cluster
 from coopconsume.errors import (
     ConsumerRangeFetchNotAccepted,
@@ -26,7 +27,7 @@ from coopconsume.errors import (
 from coopconsume.group import GroupMember
 from coopconsume.group.claims import ClaimKeeper, ClaimWatch
 from coopconsume.group.holding import Holding
-from coopconsume.group.owned import LEASE, Owned, Tenure, TopicPartition
+from coopconsume.group.owned import LEASE, STARTS_WITHIN, Owned, Tenure, TopicPartition
 from coopconsume.group.repeating import repeated
 from coopconsume.group.settings import session_ms
 
@@ -99,6 +100,7 @@ class Membership:
         self.options = options
         self.cluster = Cluster(options)
         self._slots = slots
+        self._starts_within = 0.0 if spark is None or is_classic(spark) else STARTS_WITHIN
         self._idle_worker = self._worker = worker
         self._listener: RebalanceListener | None = None
         self._allow_key_share = options.allow_key_share
@@ -138,7 +140,9 @@ class Membership:
         """
         names = self.cluster.subscribed(topics, pattern)
         self._listener = listener
-        self._group = GroupMember(self.options, self.store, self.cluster, self._slots, self)
+        self._group = GroupMember(
+            self.options, self.store, self.cluster, self._slots, self, self._starts_within
+        )
         self._group.allow_key_share(allowed=self._allow_key_share)
         self._group.start(names, pattern)
         told = time.monotonic()
@@ -203,7 +207,7 @@ class Membership:
         topic_ids = {name: topic.id for name, topic in found.items()}
         member = new_member_id()
         group = self.options.group_id
-        life_ms = int(1000 * (self.options.batch_life + LEASE))
+        life_ms = int(1000 * (self.options.batch_life + LEASE + self._starts_within))
 
         def claim() -> Epoch:
             return self.store.claim(

@@ -18,6 +18,9 @@ TopicPartition = tuple[str, int]
 #: Seconds for which a look at the log is good enough to start another batch. A member that is not
 #: in the group any more may start one for so long, so it counts to the life of a batch.
 LEASE = 2.0
+#: Seconds within which a batch starts on Spark Connect, or not at all: there the server goes on
+#: with what a client sent that is gone. They count to the life of a batch.
+STARTS_WITHIN = 60.0
 
 
 @dataclass

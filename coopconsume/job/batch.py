@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -80,6 +81,8 @@ class Running:
     handled: int = 0
     rate: float = 0.0
     timed_out: bool = False
+    #: After which its slots start nothing, on the workers' clocks, in seconds since the epoch.
+    latest_start: float = math.inf
     #: When Spark is to be told next to end it, on the monotonic clock; None: it may go on.
     interrupt_at: float | None = None
 
@@ -140,6 +143,7 @@ def run_batch(
         streaks=running.streaks,
         gates=running.gates,
         run=running.run,
+        latest_start=running.latest_start,
     )
     spans = []
     for read in plan.reads:

@@ -23,6 +23,7 @@ from coopconsume.job.breaker import Breaker
 from coopconsume.job.carried import Carried
 from coopconsume.job.crashes import Crashes
 from coopconsume.job.failures import FailuresInARow, reason
+from coopconsume.job.late import LatestStart
 from coopconsume.job.window import Window
 from coopconsume.plan import Limits, plan_batch
 from coopconsume.security.access import refused_by_spark
@@ -96,6 +97,8 @@ class Dispatcher:
         self._post = post
         self._counts = counts
         self._send = open_mailbox(spark, lambda data: post(self._reported, data))
+        # Without a mailbox it is Spark Connect, which goes on without its client.
+        self._latest_start = LatestStart(slots, is_limited=self._send is None)
         self._numbers = itertools.count()
         self._busy: dict[int, int] = {}
         self._batch_at = -math.inf
@@ -112,6 +115,11 @@ class Dispatcher:
     def is_partly_busy(self) -> bool:
         """Whether some slots are at work and some are not."""
         return bool(self._busy) and len(self._busy) < self._slots
+
+    @property
+    def batch_life(self) -> float:
+        """Seconds after it was sent at which no handler of a batch runs any more."""
+        return self._options.batch_life + self._latest_start.starts_within
 
     def of(self, shift: Shift | None) -> list[Running]:
         """Batches of a shift; those of an earlier one only keep their slots busy."""
@@ -199,6 +207,7 @@ class Dispatcher:
             number, plan, set(plan.slots), now, tag, shift, self._run_id, trial,
             dict(self._carried.streaks),
         )  # fmt: skip
+        running.latest_start = self._latest_start.of_batch()
         running.gates = self._carried.gates(plan.slots, running.names, now)
         self.running[number] = running
         self._busy |= dict.fromkeys(plan.slots, number)
@@ -249,6 +258,7 @@ class Dispatcher:
 
     def _reported(self, data: bytes) -> None:
         report: SlotReport = pickle.loads(data)  # noqa: S301 - from our own workers
+        self._latest_start.heard(report.clock)
         running = self.running.get(report.batch)
         if running is None or report.slot not in running.waiting:
             return  # A second run of a task, or a batch that was given up.
@@ -274,6 +284,12 @@ class Dispatcher:
                 at_work if not charged else None, charged=charged,
             )  # fmt: skip
             self._meter.lost(report.slot)
+        elif report.late:
+            log.warning(
+                "slot %d got its records %.1f s after the latest start of batch %d and started "
+                "none of them: give Spark Connect's server more free cores, or a session fewer "
+                "slots", report.slot, report.late, report.batch,
+            )  # fmt: skip
         else:
             self.window.reported(report)
         self._take_in(running, report, now)
@@ -308,7 +324,7 @@ class Dispatcher:
     def _lost(self, running: Running, slot: int, now: float) -> None:
         """A slot's outcome is not known: its work waits until the batch's life is surely over."""
         self._busy.pop(slot, None)
-        self.barred[slot] = now + self._options.batch_life
+        self.barred[slot] = now + self.batch_life
         for part in running.plan.work[slot]:
             running.shift.partitions[part].unknown(slot)
         self._meter.lost(slot)

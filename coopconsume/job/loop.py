@@ -383,7 +383,7 @@ class Job:
         if shift is not None:
             # Aborted, or failed: Spark was told to end them, and may need a while for it.
             left = self._left_of(shift)
-            shift.holding.left_running(left)
+            shift.holding.left_running(left, self._dispatcher.batch_life)
             if hand_over is not None and not hand_over.is_late:
                 hand_over.running = left
         self._end_shift(well=self.error is None)

@@ -6,6 +6,7 @@ differences of neighbours in the narrowest integer that holds them, compressed.
 
 from __future__ import annotations
 
+import math
 import struct
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
@@ -59,6 +60,8 @@ class BatchSpec:
         gates: For slots, `SlotReport.gates` of their batch before, less the time since.
         run: Tells this run of a job from all others; empty: what was at work is not kept for a
             second attempt of the task.
+        latest_start: After this instant, in seconds since the epoch on the worker's clock, no
+            handler of the batch starts in a slot that has started none yet.
     """
 
     batch: int
@@ -76,6 +79,7 @@ class BatchSpec:
     streaks: Mapping[int, int] = field(default_factory=dict)
     gates: Mapping[int, Mapping[int | None, float]] = field(default_factory=dict)
     run: str = ""
+    latest_start: float = math.inf
 
 
 @dataclass(frozen=True)
@@ -146,6 +150,9 @@ class SlotReport:
         streak: Failures in a row with which it ended, those of batches before included.
         gates: Seconds until more may start of a partition, by its index; None: in the slot.
         fatal: Why the job cannot go on, for the person who runs it; empty: it can.
+        late: Seconds by which the rows came after the batch's latest start; then nothing was
+            started.
+        clock: The worker's clock as the slot ended, in seconds since the epoch.
     """
 
     batch: int
@@ -167,6 +174,8 @@ class SlotReport:
     gates: dict[int | None, float] = field(default_factory=dict)
     fatal: str = ""
     pid: int = 0
+    late: float = 0.0
+    clock: float = 0.0
 
 
 _HEAD = struct.Struct("<bqq")

@@ -12,6 +12,7 @@ import pickle
 import time
 from dataclasses import replace
 from inspect import iscoroutinefunction
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -107,6 +108,7 @@ class SlotRunner:
             report = self.after_a_crash(slot, batches)
         else:
             report = self.run(slot, batches)
+        report.clock = time.time()
         payload = pickle.dumps(report)
         if self._send is not None:
             self._send(payload)
@@ -126,6 +128,26 @@ class SlotRunner:
 
     def run(self, slot: int, batches: Iterable[pa.RecordBatch]) -> SlotReport:
         """Handle a slot's rows and tell what became of them."""
+        rows = iter(batches)
+        first = next(rows, None)  # Here Spark reads and sorts, if it has time for the batch at all.
+        late = time.time() - self._spec.latest_start
+        if late > 0:
+            return self._too_late(slot, late, rows)
+        batches = chain(() if first is None else (first,), rows)
+        return self._handle(slot, batches)
+
+    def _too_late(self, slot: int, late: float, rows: Iterator[pa.RecordBatch]) -> SlotReport:
+        """Starts nothing: the driver may be gone, and others may have the shares."""
+        ledger = self._ledger(slot)
+        for _ in rows:
+            pass
+        for part, work in ledger.work.items():
+            ledger.unlooked(part, work.ranges[0][0])
+        report = ledger.close()
+        report.late = late
+        return report
+
+    def _handle(self, slot: int, batches: Iterable[pa.RecordBatch]) -> SlotReport:
         global _current_slot  # noqa: PLW0603 - a worker process runs one task at a time
         spec = self._spec
         ledger = self._ledger(slot)

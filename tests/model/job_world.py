@@ -21,6 +21,7 @@ from assignors.ranges import offset_hash
 from coopconsume.cluster.client import Topic
 from coopconsume.group.membership import Membership
 from coopconsume.job.batch import Work
+from coopconsume.job.late import LatestStart
 from coopconsume.job.loop import Job
 from coopconsume.monitoring.progress import Meter
 from coopconsume.options import Options
@@ -199,6 +200,8 @@ class World:
             "job.batch.tagged": lambda *_: contextlib.nullcontext(),
             "job.dispatch.open_mailbox": lambda *_: None,
             "job.dispatch.interrupt": lambda *_: None,
+            # Reports come with a job's result here, but it is no server that outlives its client.
+            "job.dispatch.LatestStart": lambda slots, **_: LatestStart(slots, is_limited=False),
             # A slot must not end this process.
             "task.slot.Life": functools.partial(Life, end=lambda _status: None),
         }.items():

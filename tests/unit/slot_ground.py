@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import threading
 import time
 
@@ -79,7 +80,7 @@ def prepared(handler, rows, work=None, concurrency=1, ordering="key", **more):
         handler_timeout=more.pop("handler_timeout", 300.0),
         headers=False, rates=more.pop("rates", Rates()), run=more.pop("run_id", ""),
         break_after=more.pop("break_after", 0), streaks=more.pop("streaks", {}),
-        gates=more.pop("gates", {}),
+        gates=more.pop("gates", {}), latest_start=more.pop("latest_start", math.inf),
     )  # fmt: skip
     columns = [
         [r[0] for r in rows], [r[1] for r in rows],

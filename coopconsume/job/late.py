@@ -1,0 +1,52 @@
+"""Until when a batch may start where the cluster goes on without its driver: on Spark Connect."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections import deque
+from typing import TYPE_CHECKING
+
+from coopconsume.group.owned import STARTS_WITHIN
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+#: Batches whose reports tell what the workers' clocks say.
+_BATCHES = 4
+
+
+class LatestStart:
+    """Tells each batch its latest start on the workers' clocks.
+
+    A server of Spark Connect runs what a client sent, also when that client is gone. Others who get
+    the client's shares wait for the life of a batch, in which `STARTS_WITHIN` is counted.
+
+    A difference between the clocks of this host and of the workers is found from reports: what a
+    worker's clock said as its slot ended lies before the report came here. So a start is never
+    later than allowed if all workers have one time, after the first batch; until then it is by as
+    much as the clocks differ, and later by as much as the workers' clocks differ among each other.
+
+    Args:
+        slots: How many reports a batch may have.
+        is_limited: Whether batches have a latest start.
+        clock: Seconds since the epoch, on this host.
+    """
+
+    def __init__(
+        self, slots: int, *, is_limited: bool, clock: Callable[[], float] = time.time
+    ) -> None:
+        self.starts_within = STARTS_WITHIN if is_limited else 0.0
+        self._is_limited = is_limited
+        self._clock = clock
+        self._ahead: deque[float] = deque(maxlen=_BATCHES * slots)
+
+    def heard(self, worker_clock: float) -> None:
+        """Takes note of a worker's clock, from a report that has come just now."""
+        self._ahead.append(worker_clock - self._clock())
+
+    def of_batch(self) -> float:
+        """Returns the latest start of a batch that is sent now; infinite without a limit."""
+        if not self._is_limited:
+            return math.inf
+        return self._clock() + self.starts_within + max(self._ahead, default=0.0)
