@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
 from coopconsume.classic import cores, usable_session
@@ -66,6 +68,7 @@ class CooperativeConsumer(Closing):
         self._query: CooperativeQuery | None = None
         self._whole_partitions = False
         self._closed = False
+        self._joining = threading.Lock()
 
     # -- what is consumed
 
@@ -81,9 +84,10 @@ class CooperativeConsumer(Closing):
 
         Args:
             topics: Names; without any, the options ``subscribe`` or ``subscribePattern`` count.
-            listener: Is told which key ranges come and go.
+            listener: Its methods are called when key ranges come and go.
 
         Raises:
+            AlreadyClosed: The consumer is closed, perhaps by another thread meanwhile.
             AuthenticationFailed: The cluster does not let this user in, or TLS fails; at once.
             BrokerUnreachable: No broker answers.
             GroupRefused: Others of the group use another commit table, or another library.
@@ -131,18 +135,24 @@ class CooperativeConsumer(Closing):
         return self
 
     def _join(self, join: Callable[[Membership], None]) -> None:
-        if self._closed:
-            raise AlreadyClosed("the consumer")
-        if self._membership is not None:
-            raise InvalidOption("subscribe", "called twice", "make a new consumer for other topics")
-        membership = Membership(self.options, self.slots(), self._poller.handout, self.spark)
-        membership.need_whole_partitions(needed=self._whole_partitions)
+        with self._joining:
+            if self._closed:
+                raise AlreadyClosed("the consumer")
+            if self._membership is not None:
+                raise InvalidOption(
+                    "subscribe", "called twice", "make a new consumer for other topics"
+                )
+            # A listener's first call, and `close` in another thread, find it before it has joined.
+            membership = self._membership = Membership(
+                self.options, self.slots(), self._poller.handout, self.spark
+            )
         try:
+            membership.need_whole_partitions(needed=self._whole_partitions)
             join(membership)
         except BaseException:
             membership.leave()  # As a whole or not at all: nothing is left open.
+            self._membership = None
             raise
-        self._membership = membership
 
     def membership(self, *, whole_partitions: bool = False) -> Membership:
         """Returns the member's place in the group; joins first where an option names the topics.
@@ -199,6 +209,7 @@ class CooperativeConsumer(Closing):
             timeout: Seconds to wait for records if there are none; then the frame is empty.
 
         Raises:
+            AlreadyClosed: The consumer is closed, perhaps by another thread meanwhile.
             DataLoss: Records were deleted before they were done, or a log was cut, and
                 ``failOnDataLoss`` is true.
             TopicNotFound, TopicReplaced: A topic was deleted, and perhaps made again.
@@ -480,15 +491,28 @@ class CooperativeConsumer(Closing):
         return membership
 
     def close(self) -> None:
-        """Stop a running query, give back what is owned and disconnect; harmless when repeated."""
-        if self._closed:
-            return
-        self._closed = True
-        if self._query is not None:
-            self._query.stop()
-        self._poller.close()
-        if self._membership is not None:
-            self._membership.leave()
+        """Stops a running query, gives back what is owned and leaves the group.
+
+        It may be called from any thread, and more than once. Calls of other threads that wait,
+        such as `poll`, raise `AlreadyClosed`. Called by a listener of the query it returns at once,
+        and the consumer is closed when the query has ended.
+        """
+        with self._joining:
+            if self._closed:
+                return
+            self._closed = True
+        if self._query is not None and self._query.is_in_its_thread:
+            threading.Thread(target=self._leave, name="coopconsume-close").start()
+        else:
+            self._leave()
+
+    def _leave(self) -> None:
+        with ExitStack() as last:
+            if self._membership is not None:
+                last.callback(self._membership.leave)
+            last.callback(self._poller.close)
+            if self._query is not None:
+                last.callback(self._query.stop)
 
     def _repr_html_(self) -> str | None:
         membership = self._membership

@@ -119,8 +119,16 @@ class CooperativeQuery:
         if self._job.error is not None:
             raise self._job.error
 
+    @property
+    def is_in_its_thread(self) -> bool:
+        """Whether a listener of the query is calling, in the query's own thread."""
+        return self._job.is_in_its_thread
+
     def stop(self) -> None:
-        """Let what is in flight end, commit it and leave; harmless when repeated."""
+        """Lets what is in flight end, commits it and leaves; harmless when repeated.
+
+        Called by a listener of the query it returns at once, and the query ends by itself.
+        """
         if self.isActive:
             self._job.stop()
 

@@ -133,6 +133,7 @@ class GroupCore:
     freed: bool = False
     owned: tuple[Share, ...] = ()
     owned_under: Epoch | None = None
+    begun_under: Epoch | None = None
     attempt: int = 0
 
     # -- joining
@@ -331,9 +332,25 @@ class GroupCore:
         waits = _waits(answer.shares, row)
         return Tenure(epoch, me, answer.shares, dict(answer.topic_ids), waits)
 
+    def unbegun(self, me: str, row: EpochRow | None) -> tuple[Epoch, list[Share]] | None:
+        """Returns an epoch that gives us shares that we did not begin with, if one is in force.
+
+        Args:
+            me: Our member id.
+            row: The epoch in force.
+
+        Returns:
+            The epoch, and the parts of our shares on which an earlier owner may be at work.
+        """
+        if row is None or row.epoch == self.begun_under or me in row.fenced:
+            return None
+        shares = [Share(*one[:2], KeyRange(*one[2:])) for one in row.members.get(me, ())]
+        return (row.epoch, [share for share, _ in _waits(shares, row)]) if shares else None
+
     def taken(self, tenure: Tenure) -> None:
         """The shares are ours now."""
         self.owned, self.owned_under = tenure.shares, tenure.epoch
+        self.begun_under = tenure.epoch
 
     def lost(self) -> None:
         """Forget the shares: the next join asks for others."""

@@ -184,6 +184,10 @@ class GroupMember:
         except BaseException as error:  # noqa: BLE001 - the tenant tells the user
             self._tenant.failed(error)
         finally:
+            if self._consumer is not None:
+                # In the thread that opens epochs: one that is being opened now comes before it.
+                place = self._consumer.group_metadata()
+                self._worker.submit(self._give_back_unbegun, place.member_id)
             self._disconnect()
 
     def _turn(self) -> None:
@@ -402,6 +406,16 @@ class GroupMember:
         if isinstance(tenure, Tenure):
             doubtful = [share for share, _ in tenure.waits]
             self._store.release(self._group, tenure.epoch, tenure.member, running=doubtful)
+
+    def _give_back_unbegun(self, me: str) -> None:
+        """Gives back what an epoch gave us that was opened while we were leaving."""
+        try:
+            found = self._core.unbegun(me, self._store.assignment(self._group))
+            if found is not None:
+                epoch, in_doubt = found
+                self._store.release(self._group, epoch, me, running=in_doubt)
+        except Exception as error:  # noqa: BLE001 - then the next owners wait for a batch life
+            log.warning("group %s: not given back in the commit log: %s", self._group, error)
 
     def lose(self) -> Future[None]:
         """The coordinator has thrown us out."""

@@ -20,6 +20,7 @@ from commits import CommitStore
 from coopconsume.classic import is_classic
 from coopconsume.cluster.client import Cluster
 from coopconsume.errors import (
+    AlreadyClosed,
     ConsumerRangeFetchNotAccepted,
     InvalidOption,
     TopicRangeFetchNotAllowed,
@@ -42,6 +43,8 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _PATIENCE = 10.0
+#: Seconds between two looks whether a listener has returned.
+_LISTENER_PAUSE = 0.05
 
 
 class Worker(Protocol):
@@ -65,7 +68,11 @@ class Worker(Protocol):
 
 
 class RebalanceListener(Protocol):
-    """What users may want to be told; all on the driver, in a thread of the library's.
+    """Methods that are called on the driver when key ranges come and go, one call at a time.
+
+    The calls are made in a thread of their own; the group waits for each to return, so keep them
+    short. They may call the consumer and its query, and close them: `close` leaves the group while
+    the call is still running. An exception is logged, and changes nothing.
 
     Key ranges are given by partition, as `CooperativeConsumer.assignment` returns them.
     """
@@ -111,6 +118,8 @@ class Membership:
         self._refused: Holding | None = None
         self._error: BaseException | None = None
         self._changed = threading.Condition(threading.RLock())
+        self._leaving = threading.Event()
+        self._left = threading.Lock()
         try:
             self.store = CommitStore.open(
                 options.commit_table,
@@ -137,6 +146,7 @@ class Membership:
             TopicNotFound: A topic does not exist.
             GroupRefused: Others in the group work with another store, or are no members of ours.
             ExternalReset, DataLoss: As their options say.
+            AlreadyClosed: Another thread closed the consumer meanwhile.
         """
         names = self.cluster.subscribed(topics, pattern)
         self._listener = listener
@@ -149,6 +159,7 @@ class Membership:
         with self._changed:
             while self._holding is None:
                 self._raise_error()
+                self._check_open()
                 self._changed.wait(0.2)
                 if time.monotonic() - told > _PATIENCE:
                     log.warning(
@@ -226,6 +237,11 @@ class Membership:
         )
         self._claim = ClaimKeeper(self.store, group, epoch, member, session / 3000)
         self._hold(Tenure(epoch, member, tuple(shares), topic_ids, waits))
+        self._check_open()
+
+    def _check_open(self) -> None:
+        if self._leaving.is_set():
+            raise AlreadyClosed("the consumer")
 
     def _check_ranges(self, topic: str, partition: int, ranges: Sequence[KeyRange]) -> None:
         found = coverage(ranges)
@@ -238,7 +254,18 @@ class Membership:
                 raise TopicRangeFetchNotAllowed(topic)
 
     def leave(self) -> None:
-        """Give back what is held and leave the group at once; harmless when repeated."""
+        """Gives back what is held and leaves the group; harmless when repeated.
+
+        It may be called from any thread, a listener's call included. If another thread is leaving
+        already, it returns when that one is done.
+        """
+        with self._changed:
+            self._leaving.set()
+            self._changed.notify_all()
+        with self._left:
+            self._leave()
+
+    def _leave(self) -> None:
         group, self._group = self._group, None
         if self._claim is not None:
             self._claim.stop()
@@ -276,16 +303,18 @@ class Membership:
         return holding.owned if holding is not None else {}
 
     def wait_for_holding(self, timeout: float | None = None) -> Holding | None:
-        """What is held now; between epochs it waits for the next one.
+        """Returns what is held now; between epochs it waits for the next one.
 
         Args:
-            timeout: Seconds; then None is returned.
+            timeout: Seconds; then None is returned, as after `leave`.
 
         Raises:
             CoopConsumeError: The member is out of the group for good.
         """
         with self._changed:
-            self._changed.wait_for(lambda: self._holding or self._error, timeout)
+            self._changed.wait_for(
+                lambda: self._holding or self._error or self._leaving.is_set(), timeout
+            )
             self._raise_error()
             return self._holding
 
@@ -412,10 +441,15 @@ class Membership:
                 )
             raise
         with self._changed:
-            self._holding = self._latest = holding
-            self._worker.begin(holding)
-            self._changed.notify_all()
-        self._tell("on_assigned", holding)
+            is_open = not self._leaving.is_set()
+            if is_open:
+                self._holding = self._latest = holding
+                self._worker.begin(holding)
+                self._changed.notify_all()
+        if is_open:
+            self._tell("on_assigned", holding)
+        else:
+            self._give_back(holding, ())
 
     def _give_back(self, holding: Holding, running: Sequence[Share]) -> None:
         with self._warning():
@@ -447,11 +481,27 @@ class Membership:
             return holding
 
     def _tell(self, what: str, holding: Holding) -> None:
-        if self._listener is not None:
-            try:
-                getattr(self._listener, what)(holding.key_ranges)
-            except Exception:
-                log.exception("the rebalance listener failed in %s", what)
+        """Calls the listener, and waits until it returns or somebody leaves the group.
+
+        A listener that closes its consumer waits for the group's threads; they do not wait for it.
+        """
+        if self._listener is None or self._leaving.is_set():
+            return
+        call = threading.Thread(
+            target=self._call_listener, args=(what, holding.key_ranges),
+            name="coopconsume-listener", daemon=True,
+        )  # fmt: skip
+        call.start()
+        while call.is_alive() and not self._leaving.is_set():
+            call.join(_LISTENER_PAUSE)
+
+    def _call_listener(
+        self, what: str, ranges: Mapping[TopicPartition, Sequence[KeyRange]]
+    ) -> None:
+        try:
+            getattr(self._listener, what)(ranges)
+        except Exception:
+            log.exception("the rebalance listener failed in %s", what)
 
     def _raise_error(self) -> None:
         if self._error is not None:

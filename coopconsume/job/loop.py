@@ -111,15 +111,25 @@ class Job:
         self._thread.start()
 
     def stop(self) -> None:
-        """Let what is in flight end, commit it, and leave; returns when that is done."""
+        """Lets what is in flight end, commits it and leaves; returns when that is done.
+
+        The loop's own thread does not wait for itself: a listener may stop its query.
+        """
         self._post(self._stop)
-        self.ended.wait()
-        self._thread.join()
+        if not self.is_in_its_thread:
+            self.ended.wait()
+            self._thread.join()
 
     def abort(self) -> None:
-        """Leave at once: running tasks are interrupted, what they did is not committed."""
+        """Leaves at once: running tasks are interrupted, what they did is not committed."""
         self._post(self._abort)
-        self.ended.wait(10.0)
+        if not self.is_in_its_thread:
+            self.ended.wait(10.0)
+
+    @property
+    def is_in_its_thread(self) -> bool:
+        """Whether the loop's own thread is calling: a listener of the query."""
+        return threading.current_thread() is self._thread
 
     @property
     def batches_running(self) -> int:

@@ -8,13 +8,14 @@ waits for nothing once everything was answered for.
 from __future__ import annotations
 
 import contextlib
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from commits import FencedMember, OffsetRanges
-from coopconsume.errors import NotPolled
+from coopconsume.errors import AlreadyClosed, NotPolled
 from tests.examples import examples
 from tests.model.polling_world import TOPIC, Frame, Log, Member, SparkGone, dealt, in_memory
 
@@ -325,3 +326,27 @@ def test_a_hole_is_no_record_to_answer_for_and_no_reason_to_wait():
         with handout.lock:
             assert handout.lock.wait_for(lambda: len(place.polled) == 2, SOON)
         assert place.polled.pairs() == [(0, 0), (2, 2)]
+
+
+def test_a_poll_that_waits_holds_no_hand_over_up_and_ends_with_close():
+    """Who polls again is done with earlier frames; `close` in another thread ends the wait."""
+    world = World(Log({0: {0: b"a"}}, {}), 1)
+    with contextlib.ExitStack() as stack:
+        for patch in in_memory(world.log, lambda: world.asking):
+            stack.enter_context(patch)
+        pool = stack.enter_context(ThreadPoolExecutor(1))
+        world.deal({0: (0, 1)})
+        (member,) = world.members
+        assert world.poll(member, 40) == [(0, 0)]
+        handout = member.poller.handout
+        stack.callback(member.poller.close)
+        waiting = pool.submit(member.poller.poll, member, 600)
+        with handout.lock:
+            assert handout.lock.wait_for(lambda: handout._is_polling, SOON)
+        assert handout.drain(SOON) == [], "nobody works on the record that is open"
+        member.poller.close()
+        with pytest.raises(AlreadyClosed):
+            waiting.result(SOON)
+        for call in (member.poller.poll, member.poller.commit):
+            with pytest.raises(AlreadyClosed):
+                call(member, None if call == member.poller.commit else 0)

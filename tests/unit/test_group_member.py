@@ -12,6 +12,7 @@ from commits import CommitStore, Epoch
 from coopconsume.cluster.client import Topic
 from coopconsume.group.core import GroupCore, Joined
 from coopconsume.group.member import GroupMember
+from coopconsume.group.membership import Membership
 from coopconsume.options import Options
 
 
@@ -25,14 +26,19 @@ class Idle:
         """Nothing to lose."""
 
 
-def a_member(path, tenant):
-    """A member of group g that is not connected."""
-    options = Options.parse(
+def options_of(path):
+    """Options of a member of group g."""
+    return Options.parse(
         {
             "kafka.bootstrap.servers": "127.0.0.1:1", "kafka.group.id": "g",
             "commitTable": str(path), "subscribe": "t",
         }
     )  # fmt: skip
+
+
+def a_member(path, tenant):
+    """A member of group g that is not connected."""
+    options = options_of(path)
     store = CommitStore.open(path, cluster="c")
     cluster = types.SimpleNamespace(cluster_id="c")
     return GroupMember(options, store, cluster, 1, tenant), store
@@ -158,3 +164,38 @@ def test_a_member_that_wants_another_assignment_joins_with_other_data(why):
     assert core.subscription(Epoch(1, "n"), with_owned=True) == first
     getattr(core, why)()
     assert core.subscription(Epoch(1, "n"), with_owned=True) != first
+
+
+def test_what_an_epoch_gave_a_member_that_was_leaving_is_given_back(tmp_path):
+    """It was opened after the member had decided to leave; what it worked on is another matter."""
+    member, store = a_member(tmp_path, Idle())
+    lead(member, store, 1)
+    member._give_back_unbegun("me")
+    lead(member, store, 2)
+    assert store.assignment("g").doubts == ()
+    member._core.begun_under = store.current_epoch("g")
+    member._core.lost()
+    member._give_back_unbegun("me")
+    lead(member, store, 3)
+    assert len(store.assignment("g").doubts) == 1, "tasks of it may still run"
+
+
+def test_a_listener_that_leaves_the_group_does_not_wait_for_itself(tmp_path, monkeypatch):
+    """Leaving waits for the group's thread, which called the listener."""
+    cluster = types.SimpleNamespace(cluster_id="c", close=lambda: None)
+    monkeypatch.setattr("coopconsume.group.membership.Cluster", lambda _: cluster)
+    membership = Membership(options_of(tmp_path), 1, Idle())
+    has_left = threading.Event()
+
+    class Leaver:
+        def on_revoked(self, _ranges):
+            membership.leave()
+            has_left.set()
+
+    membership._listener = Leaver()
+    holding = types.SimpleNamespace(key_ranges={})
+    group = threading.Thread(target=membership._tell, args=("on_revoked", holding), daemon=True)
+    membership._group = types.SimpleNamespace(leave=group.join)
+    group.start()
+    assert has_left.wait(60)
+    assert membership.wait_for_holding() is None
