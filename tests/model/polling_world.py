@@ -134,7 +134,7 @@ class Holding:
         self.cluster = types.SimpleNamespace(ends=lambda tps: {tp: log.ends[tp[1]] for tp in tps})
         self.logs = types.SimpleNamespace(check_starts=dict, is_cut=lambda _: False)
         self.primary = types.SimpleNamespace(write_quietly=lambda: None)
-        self.store = types.SimpleNamespace(settings=lambda _: {})
+        self.store = types.SimpleNamespace(settings=lambda _: {}, set_settings=list)
 
     def waits(self, _tp, _ranges):
         """Nobody was before us."""

@@ -36,10 +36,12 @@ WALL = {
     "coopconsume/fenced/ownership/delta_store.py": (1, "the time of writing, for people"),
     "coopconsume/group/holding.py": (1, "due times of the log become waits"),
     "coopconsume/job/outbox.py": (1, "waits become due times of the log"),
+    "coopconsume/job/late.py": (1, "the latest start of a batch, on the clocks of other hosts"),
     "coopconsume/monitoring/progress.py": (1, "timestamps of events"),
     "coopconsume/security/oauth.py": (3, "tokens tell their end by the wall clock"),
     "coopconsume/sinks/letters.py": (2, "times stored with letters, for people"),
     "coopconsume/sinks/purgatory.py": (1, "times stored with rows"),
+    "coopconsume/task/slot.py": (2, "the latest start of a batch, sent by another host"),
     "coopconsume/views.py": (1, "ages for people"),
 }
 
