@@ -561,14 +561,6 @@ OUTPUTS = [
         ),
     ),
     Mutant(
-        "lost-answer-ends-the-job",
-        "A commit whose answer is lost is repeated with its id.",
-        "coopconsume/group/repeating.py",
-        "if over.is_set() or took + pause > limit:",
-        "if True:",
-        ("tests/unit/test_repeating.py::test_the_first_answer_is_taken",),
-    ),
-    Mutant(
         "clean-up-fails-appends",
         "An append that conflicts with a clean-up of published rows is repeated.",
         "coopconsume/sinks/table.py",

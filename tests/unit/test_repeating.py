@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 
 import pytest
@@ -46,13 +47,14 @@ def test_after_the_limit_the_error_says_what_is_known():
     with pytest.raises(CommitLogUnavailable) as error:
         repeated(table, "commit 7 of 3 offsets", 0.3)
     assert table.calls > 1
-    said = f"commit 7 of 3 offsets: no answer after {table.calls} attempts in 0 s: no route"
-    assert error.value.problem == said
+    said = f"commit 7 of 3 offsets: no answer after {table.calls} attempts in [0-9]+ s: no route"
+    assert re.fullmatch(said, error.value.problem)
     assert (error.value.target, error.value.retriable) == ("/table", True)
     with pytest.raises(CommitStoreBusy):
         repeated(Table(busy()), "commit 7", 0.0)
-    with pytest.raises(CommitLogUnavailable, match="no answer after 2 attempts"):
-        repeated(Table(away(), *[busy() for _ in range(9)]), "commit 7", 0.21)
+    # One attempt without an answer is enough for nobody to know what became of the call.
+    with pytest.raises(CommitLogUnavailable, match="commit 7: no answer after"):
+        repeated(Table(away(), *[busy() for _ in range(99)]), "commit 7", 0.5)
 
 
 def test_other_errors_and_the_end_are_heard_at_once():
