@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import os
 import pickle
 import threading
 import time
@@ -29,7 +30,7 @@ from coopconsume.record import RetryPolicy
 from coopconsume.task.handling import Life
 
 TP = ("t", 0)
-_PATIENCE = 120.0
+_PATIENCE = float(os.environ.get("COOPCONSUME_TEST_PATIENCE", "120"))
 _TYPES = [pa.int32(), pa.int64(), pa.int64(), pa.binary(), pa.binary(), pa.int64()]
 
 

@@ -39,9 +39,9 @@ ORDER = [
     Mutant(
         "lane-starts-two",
         "Of a key at most one record is at work.",
-        "coopconsume/task/lanes.py",
-        "held.append(row)\n            return False",
-        "held.append(row)\n            return self._next_in(lane)",
+        "coopconsume/task/ledger.py",
+        'return row.key_hash if ordering == "key"',
+        'return ~row.offset if ordering == "key"',
         ("tests/model/test_lanes_model.py::test_any_slot_keeps_the_order_and_settles_every_row",),
     ),
     Mutant(

@@ -78,7 +78,10 @@ def run(tree: str, root: str, tests: list[str]) -> None:
     # The checkout stands on the path, too, as an installation that can be edited puts it there.
     sys.path[:] = [tree, *(path for path in sys.path if path not in ("", tree, root))]
     sys.dont_write_bytecode = True
-    os.environ |= {"PYTHONPATH": tree, "PYTHONDONTWRITEBYTECODE": "1"}
+    # What a fault brings to a standstill is waited for no longer than this: to fail is right here.
+    os.environ |= {
+        "PYTHONPATH": tree, "PYTHONDONTWRITEBYTECODE": "1", "COOPCONSUME_TEST_PATIENCE": "15",
+    }  # fmt: skip
     outcomes = Outcomes()
     pytest.main(
         ["-q", "-p", "no:cacheprovider", "--hypothesis-profile=mutants", "--tb=short", *tests],
