@@ -143,6 +143,8 @@ def test_killed_at_every_phase_each_output_is_there_once(kafka, topic, produce, 
     log_path = tmp_path / "job.log"
 
     def lying() -> list[int]:
+        if not DeltaTable.is_deltatable(out):
+            return []  # The first kill may come before the first row is written.
         return sorted(DeltaTable(out).to_pyarrow_table(columns=["offset"]).column(0).to_pylist())
 
     with log_path.open("w") as log, ExitStack() as stack:
