@@ -62,8 +62,8 @@ def beginning(
 
     Args:
         owned: Partitions of which the member owns key ranges.
-        dealt: All partitions of the epoch in the topics of the member. Whoever comes first starts
-            them all, so that ``latest`` means the same moment for all.
+        dealt: All partitions of the epoch in the topics of the member. The first member to begin
+            starts them all, so that ``latest`` means the same moment for all.
         log: What the commit log says.
         primary: The group's offsets in Kafka.
         topic_ids: Kafka's ids of the topics.

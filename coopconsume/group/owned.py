@@ -35,7 +35,7 @@ class Owned:
             one that is due at infinity is parked.
         range_count: Ranges above the stable offset in the commit log when it was last looked at.
         last_committed: The highest offset that the commit log had above its stable offset when it
-            was last read, whoever committed it; -1: none.
+            was last read, by any member; -1: none.
         max_ranges: How many it takes.
         is_deleted: Whether the topic was deleted, and nothing of it can be read any more.
     """

@@ -172,7 +172,7 @@ class PrimaryOffsets:
             self._note_replaced(due)
 
     def _note_replaced(self, written: Iterable[TopicPartition]) -> None:
-        """Have the log say that Kafka's offsets are ours now; whoever begins next sees it, too."""
+        """Notes in the log that Kafka's offsets are ours now, also for the next owner."""
         replaced = self._to_replace.intersection(written)
         if not replaced:
             return

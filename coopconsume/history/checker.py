@@ -47,7 +47,7 @@ Rules
         later one started, and the earlier one had started before the disturbance was over. Any
         other repeat is a fault, above all that of a record that had been committed before.
     attempts back
-        A call after one that did not settle the record is told a higher attempt, unless a kill or
+        A call after one that did not settle the record gets a higher attempt, unless a kill or
         a disturbance of the earlier call's process lies between both.
 
 What the rules cannot see: a handler that ran and whose first event never reached the file, records
