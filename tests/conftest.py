@@ -22,9 +22,9 @@ if TYPE_CHECKING:
     from kafka import KafkaProducer
     from pyspark.sql import SparkSession
 
-# Inherited by every process that the run starts, however far down and whoever its parent is now.
-_MARK = str(uuid.uuid4())
-os.environ["COOPCONSUME_TEST_RUN"] = _MARK
+# Inherited by every process that the run starts, however far down and whoever its parent is now,
+# the processes included that the run shares its tests out to.
+_MARK = os.environ.setdefault("COOPCONSUME_TEST_RUN", str(uuid.uuid4()))
 # The many JVMs of a run live for seconds: one that optimises what it runs takes twice their time.
 os.environ.setdefault("JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
 
@@ -132,8 +132,19 @@ def produce(_producer: KafkaProducer) -> Produce:
     return write
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Keep tests of Spark in one process and those of the broker in one, for `--dist loadgroup`."""
+    for item in items:
+        folder = item.path.parent.name
+        if folder in ("spark", "notebooks", "broker"):
+            group = "broker" if folder == "broker" else "spark"
+            item.add_marker(pytest.mark.xdist_group(group))
+
+
 def pytest_sessionfinish(session: pytest.Session) -> None:
     """Fail the run if a JVM or a worker that it started is still there after it."""
+    if hasattr(session.config, "workerinput"):
+        return  # the process that shares out the tests looks at all of them
     deadline = time.monotonic() + _PATIENCE
     while (left := _leftovers()) and time.monotonic() < deadline:
         time.sleep(0.2)
@@ -157,6 +168,8 @@ def _leftovers() -> list[str]:
         except OSError:  # another user's, or gone meanwhile
             continue
         ours = Path(words[0]).name == "java" or any("coopconsume" in word for word in words[:5])
+        # A helper process of `multiprocessing` ends with this one.
+        ours = ours and "from multiprocessing." not in " ".join(words[:5])
         if marked and ours:
             left.append(f"{folder.name} {' '.join(words)[:200]}")
     return left

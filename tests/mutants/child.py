@@ -81,6 +81,7 @@ def run(tree: str, root: str, tests: list[str]) -> None:
     # What a fault brings to a standstill is waited for no longer than this: to fail is right here.
     os.environ |= {
         "PYTHONPATH": tree, "PYTHONDONTWRITEBYTECODE": "1", "COOPCONSUME_TEST_PATIENCE": "15",
+        "COOPCONSUME_TEST_RUN": tree,
     }  # fmt: skip
     outcomes = Outcomes()
     pytest.main(

@@ -20,6 +20,9 @@ WAYS = ["plain", "threads", "coroutines"]
 #: Seconds after which a test gives up waiting for its own threads.
 PATIENCE = 120.0
 
+#: A record that fails is not tried again in the run of its slot, however long the run takes.
+RETRIES_LATER = RetryPolicy(backoff=1_000.0, max_backoff=1_000.0, jitter=0)
+
 NAMES = ["part", "offset", "key_hash", "key", "value", "timestamp"]
 TYPES = [pa.int32(), pa.int64(), pa.int64(), pa.binary(), pa.binary(), pa.int64()]
 
@@ -91,9 +94,7 @@ def prepared(handler, rows, work=None, concurrency=1, ordering="key", **more):
     batch = pa.RecordBatch.from_arrays(arrays, names=NAMES)
     options = {"dead_letters": True, "send": None} | more
     schema, size = options.pop("schema", None), options.pop("batch_rows", 4)
-    runner = SlotRunner(
-        spec, handler, options.pop("policy", RetryPolicy(jitter=0)), schema, **options
-    )
+    runner = SlotRunner(spec, handler, options.pop("policy", RETRIES_LATER), schema, **options)
     return runner, [batch.slice(i, size) for i in range(0, batch.num_rows, size)]
 
 

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from coopconsume.job.breaker import Breaker
 from coopconsume.job.carried import Carried
-from coopconsume.record import Record, Reject, Retry, RetryPolicy
+from coopconsume.record import Record, Reject, Retry
 from coopconsume.task.frames import BatchHandler
 from coopconsume.task.report import PartitionWork
-from tests.unit.slot_ground import WAYS, done, run
+from tests.unit.slot_ground import RETRIES_LATER, WAYS, done, run
 
 
 def test_it_opens_tries_after_the_pause_and_closes():
@@ -89,7 +91,7 @@ def test_failures_that_are_not_in_a_row_do_not_trip(way):
         if record.offset % 3:
             raise OSError
 
-    report = run(handler, keyed(200), way=way, break_after=20, policy=RetryPolicy(jitter=0))
+    report = run(handler, keyed(200), way=way, break_after=20)
     assert not report.tripped
     assert report.handled == 200
 
@@ -142,7 +144,7 @@ def _outcome(handler, offset):
 def test_a_record_that_is_given_up_without_a_call_is_no_failure_in_a_row(way):
     """Its last attempt was counted as it ended."""
     work = {0: PartitionWork(((0, 10),), attempts={0: 2})}
-    policy = RetryPolicy(max_attempts=2, jitter=0)
+    policy = dataclasses.replace(RETRIES_LATER, max_attempts=2)
     report = run(
         lambda record: None, keyed(1), way=way, work=work, policy=policy, break_after=1,
         streaks={3: 2},

@@ -56,12 +56,10 @@ def test_every_row_has_its_own_outcome():
         ]
 
     rows = [(0, o, b"%d" % o) for o in range(6)]
-    report = batched(
-        handler, rows, schema=pa.schema([("n", pa.int64())]), policy=RetryPolicy(jitter=0)
-    )
+    report = batched(handler, rows, schema=pa.schema([("n", pa.int64())]))
     assert done(report) == [0, 1, 3, 5]
     failures = [(f.offset, f.delay, f.error) for f in report.partitions[0].failed]
-    assert failures == [(2, 9, "retry asked for"), (4, 1.0, "ValueError: bad")]
+    assert failures == [(2, 9, "retry asked for"), (4, 1_000.0, "ValueError: bad")]
     assert [(d.offset, d.reason) for d in report.dead] == [(3, "no")]
     assert pa.ipc.open_stream(report.outputs).read_all().drop("_key_hash").to_pylist() == [
         {"n": 1, "_part": 0, "_offset": 1}

@@ -27,11 +27,10 @@ from coopconsume.task.report import PartitionWork
 from coopconsume.task.rows import OutputRows
 from tests.odd import ODD_ERRORS, BareRetry, OddText, Silent, SlyText
 from tests.unit import slot_ground
-from tests.unit.slot_ground import WAYS, done
+from tests.unit.slot_ground import RETRIES_LATER, WAYS, done
 
 EVERY_WAY = [*WAYS, "frames"]
 NUMBERS = pa.schema([("n", pa.int64())])
-POLICY = RetryPolicy(backoff=1_000.0, max_backoff=1_000.0, jitter=0)
 ROWS = [(0, o, b"%d" % (o % 3)) for o in range(7)]
 
 
@@ -62,8 +61,8 @@ def answering(way, answer, *, raises=False, rows=ROWS, **more):
 
     if way == "frames":
         one = BatchHandler(raising if raises else frames, 1)
-        return run(one, rows, policy=more.pop("policy", POLICY), **more)
-    return run(handler, rows, way=way, policy=more.pop("policy", POLICY), **more)
+        return run(one, rows, policy=more.pop("policy", RETRIES_LATER), **more)
+    return run(handler, rows, way=way, policy=more.pop("policy", RETRIES_LATER), **more)
 
 
 def is_utf8(text):
@@ -289,7 +288,7 @@ def test_with_an_output_what_does_not_fit_fails_its_record(way, answer, text):
     def handler(record):
         return answer if record.offset == 1 else {"n": record.offset}
 
-    report = run(handler, ROWS, way=way, schema=NUMBERS, policy=POLICY)
+    report = run(handler, ROWS, way=way, schema=NUMBERS, policy=RETRIES_LATER)
     assert text in failure(report).error
     table = pa.ipc.open_stream(report.outputs).read_all().to_pydict()
     assert sorted(table["n"]) == sorted(table["_offset"]) == [0, 2, 3, 5, 6]
@@ -354,7 +353,7 @@ def test_a_task_of_a_handler_does_not_stop_the_event_loop(error):
             await asyncio.create_task(ends())
         await asyncio.sleep(0)
 
-    report = run(handler, ROWS, concurrency=4, policy=POLICY)
+    report = run(handler, ROWS, concurrency=4, policy=RETRIES_LATER)
     assert failure(report).error == error.__name__
 
 
@@ -368,7 +367,7 @@ def test_a_handler_that_cancels_itself_costs_its_record_alone():
         if record.offset == 3:
             asyncio.current_task().cancel()  # Nothing is awaited: the record is done.
 
-    report = run(handler, ROWS, concurrency=1, policy=POLICY)
+    report = run(handler, ROWS, concurrency=1, policy=RETRIES_LATER)
     assert failure(report).error == "CancelledError"
 
 
