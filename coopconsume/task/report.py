@@ -19,6 +19,8 @@ from coopconsume.task.pace import Rates
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from coopconsume.channel.spec import ChannelSpec
+
 Ordering = Literal["key", "partition", "none"]
 
 
@@ -62,6 +64,8 @@ class BatchSpec:
             second attempt of the task.
         latest_start: After this instant, in seconds since the epoch on the worker's clock, no
             handler of the batch starts in a slot that has started none yet.
+        channel: Where the slots reach the driver; None: they report as they end, and stop by
+            themselves.
     """
 
     batch: int
@@ -80,6 +84,7 @@ class BatchSpec:
     gates: Mapping[int, Mapping[int | None, float]] = field(default_factory=dict)
     run: str = ""
     latest_start: float = math.inf
+    channel: ChannelSpec | None = None
 
 
 @dataclass(frozen=True)
@@ -133,7 +138,10 @@ class PartitionReport:
 
 @dataclass
 class SlotReport:
-    """All a slot has to say of its part of a batch.
+    """What a slot reports of its part of a batch.
+
+    A progressive report has only partitions (done and failed), dead letters, outputs, and the
+    counts of handled and failed calls. The final report holds what is in no progressive report.
 
     Attributes:
         unknown: This is a second run of a Spark task: nothing was started, and what the first run
@@ -153,6 +161,14 @@ class SlotReport:
         late: Seconds by which the rows came after the batch's latest start; then nothing was
             started.
         clock: The worker's clock as the slot ended, in seconds since the epoch.
+        seq: Number of a progressive report of the slot in this batch, from 1; 0: the final report.
+        unacknowledged: In the final report, the progressive reports that the driver did not
+            acknowledge, in their order.
+        channel_error: Why the slot had no channel, and started nothing; empty: it had one, or the
+            batch has none.
+        stopped: Why the slot started nothing more before its rows and its time were over: ``stop``
+            by the driver's word, ``lease`` as its lease was not renewed, ``connection`` as it was
+            lost; else empty.
     """
 
     batch: int
@@ -176,6 +192,10 @@ class SlotReport:
     pid: int = 0
     late: float = 0.0
     clock: float = 0.0
+    seq: int = 0
+    unacknowledged: list[SlotReport] = field(default_factory=list)
+    channel_error: str = ""
+    stopped: str = ""
 
 
 _HEAD = struct.Struct("<bqq")

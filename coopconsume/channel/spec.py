@@ -1,0 +1,29 @@
+"""Where a task finds the channel to its driver."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+#: Seconds after the last renewal in which a slot may start records.
+LEASE = 2.0
+#: Seconds between two progressive reports of a slot, at least.
+REPORT_EVERY = 0.2
+
+
+@dataclass(frozen=True)
+class ChannelSpec:
+    """The channel of a job, as every task of a batch gets it.
+
+    Attributes:
+        host: Name or address of the driver, as workers reach it.
+        port: Where the driver listens.
+        secret: Random bytes that only the job knows; both sides prove that they know it.
+        lease: Seconds after the last renewal in which a slot may start records.
+        report_every: Seconds between two progressive reports of a slot, at least.
+    """
+
+    host: str
+    port: int
+    secret: bytes = field(repr=False)
+    lease: float = LEASE
+    report_every: float = REPORT_EVERY

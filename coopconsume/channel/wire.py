@@ -1,0 +1,294 @@
+"""Frames of the channel, and how both sides prove that they know the secret. No sockets, no clock.
+
+A frame is a length, a protocol version, a type, a payload and, after the handshake, a MAC. The
+MAC covers the direction, the number of the frame and the frame, so that a frame that was changed,
+repeated, left out or sent back is refused.
+
+The handshake has three frames: `HELLO` names the slot and carries a nonce, `CHALLENGE` carries the
+driver's nonce and proof, `PROOF` is the slot's. Both proofs, and the keys of the session, cover
+everything that both sides have said, and the role of the side that proves.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import secrets
+import struct
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import TYPE_CHECKING, Literal
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    Role = Literal[b"driver", b"slot"]
+
+VERSION = 1
+#: Bytes of a frame's contents before the handshake, and after it.
+HANDSHAKE_BYTES = 1 << 10
+FRAME_BYTES = 32 << 20
+NONCE_BYTES = 32
+MAC_BYTES = hashlib.sha256().digest_size
+
+_LENGTH = struct.Struct(">I")
+_HEAD = struct.Struct(">BB")
+_SLOT = struct.Struct(">qqq")
+_ASK = struct.Struct(">Q")
+_LEASE = struct.Struct(">Qd")
+_TAKEN = struct.Struct(">Q")
+
+
+class Frame(IntEnum):
+    """Types of frames; 1 to 15 handshake, 16 to 31 from the driver, 32 to 47 from a slot."""
+
+    HELLO = 1
+    CHALLENGE = 2
+    PROOF = 3
+    LEASE = 16
+    STOP = 17
+    TAKEN = 18
+    ASK = 32
+    PROGRESS = 33
+
+
+class ProtocolError(Exception):
+    """What the other side sent is not of this protocol, or it does not know the secret."""
+
+
+@dataclass(frozen=True)
+class Identity:
+    """Which slot of which batch a connection is of.
+
+    Attributes:
+        run: Identifies the run of the job.
+        batch: Number of the batch.
+        slot: Number of the slot.
+        pid: Of the worker process, for people.
+    """
+
+    run: str
+    batch: int
+    slot: int
+    pid: int = 0
+
+    def encode(self) -> bytes:
+        """Returns it as bytes; two identities never have the same."""
+        return _SLOT.pack(self.batch, self.slot, self.pid) + self.run.encode()
+
+    @classmethod
+    def decode(cls, data: bytes) -> Identity:
+        """The inverse of `encode`.
+
+        Raises:
+            ProtocolError: The bytes are no identity.
+        """
+        try:
+            batch, slot, pid = _SLOT.unpack_from(data)
+            return cls(data[_SLOT.size :].decode(), batch, slot, pid)
+        except (struct.error, UnicodeDecodeError) as error:
+            raise ProtocolError(f"no identity of a slot: {error}") from None
+
+
+def frame(kind: Frame, payload: bytes, mac: bytes = b"") -> bytes:
+    """Returns a frame as it goes over the wire."""
+    size = _HEAD.size + len(payload) + len(mac)
+    return b"".join((_LENGTH.pack(size), _HEAD.pack(VERSION, kind), payload, mac))
+
+
+class Splitter:
+    """Splits a stream of bytes into frames.
+
+    Attributes:
+        limit: Bytes that a frame may have.
+    """
+
+    def __init__(self, limit: int = HANDSHAKE_BYTES) -> None:
+        self.limit = limit
+        self._held = bytearray()
+
+    def feed(self, data: bytes) -> None:
+        """Takes in the next bytes."""
+        self._held += data
+
+    def frames(self) -> Iterator[tuple[int, bytes]]:
+        """Yields the complete frames as (type, payload with MAC).
+
+        Raises:
+            ProtocolError: A frame is too long or too short, or of another version. Looked at as
+                soon as its length is there.
+        """
+        while len(self._held) >= _LENGTH.size:
+            (size,) = _LENGTH.unpack_from(self._held)
+            if not _HEAD.size <= size <= self.limit:
+                raise ProtocolError(f"a frame of {size} bytes; at most {self.limit} are allowed")
+            end = _LENGTH.size + size
+            if len(self._held) < end:
+                return
+            version, kind = _HEAD.unpack_from(self._held, _LENGTH.size)
+            payload = bytes(memoryview(self._held)[_LENGTH.size + _HEAD.size : end])
+            del self._held[:end]
+            if version != VERSION:
+                raise ProtocolError(f"a frame of version {version}; expected {VERSION}")
+            yield kind, payload
+
+
+class Sealer:
+    """Signs the frames of one direction, or checks them."""
+
+    def __init__(self, key: bytes) -> None:
+        self._key = key
+        self._number = 0
+
+    def _mac(self, kind: int, payload: bytes) -> bytes:
+        mac = hmac.new(self._key, _TAKEN.pack(self._number) + _HEAD.pack(VERSION, kind), "sha256")
+        mac.update(payload)
+        self._number += 1
+        return mac.digest()
+
+    def seal(self, kind: Frame, payload: bytes = b"") -> bytes:
+        """Returns the next frame."""
+        return frame(kind, payload, self._mac(kind, payload))
+
+    def open(self, kind: int, sealed: bytes) -> bytes:
+        """Returns the payload of the next frame.
+
+        Raises:
+            ProtocolError: Its MAC is wrong.
+        """
+        if len(sealed) < MAC_BYTES:
+            raise ProtocolError("a frame without a MAC")
+        payload = sealed[:-MAC_BYTES]
+        if not hmac.compare_digest(sealed[-MAC_BYTES:], self._mac(kind, payload)):
+            raise ProtocolError("a frame with a wrong MAC")
+        return payload
+
+
+@dataclass(frozen=True)
+class Session:
+    """An authenticated connection, as one side has it.
+
+    Attributes:
+        identity: The slot.
+        sent: Signs what this side sends.
+        received: Checks what it receives.
+    """
+
+    identity: Identity
+    sent: Sealer
+    received: Sealer
+
+
+def _prove(secret: bytes, purpose: bytes, said: bytes) -> bytes:
+    return hmac.new(secret, b"coopconsume channel " + purpose + b"\0" + said, "sha256").digest()
+
+
+def _session(secret: bytes, said: bytes, identity: Identity, role: Role) -> Session:
+    keys = {of: Sealer(_prove(secret, of + b" key", said)) for of in (b"driver", b"slot")}
+    other = b"slot" if role == b"driver" else b"driver"
+    return Session(identity, keys[role], keys[other])
+
+
+class SlotHandshake:
+    """The slot's part of a handshake."""
+
+    def __init__(self, secret: bytes, identity: Identity) -> None:
+        self._secret = secret
+        self._identity = identity
+        self._hello = secrets.token_bytes(NONCE_BYTES) + identity.encode()
+
+    def hello(self) -> bytes:
+        """Returns the first frame."""
+        return frame(Frame.HELLO, self._hello)
+
+    def answer(self, kind: int, payload: bytes) -> tuple[bytes, Session]:
+        """Returns the last frame, and the session, if the driver has proved itself.
+
+        Raises:
+            ProtocolError: It has not.
+        """
+        if kind != Frame.CHALLENGE or len(payload) != NONCE_BYTES + MAC_BYTES:
+            raise ProtocolError("the driver's part of the handshake was expected")
+        said = self._hello + payload[:NONCE_BYTES]
+        if not hmac.compare_digest(
+            payload[NONCE_BYTES:], _prove(self._secret, b"driver proof", said)
+        ):
+            raise ProtocolError("whoever listens does not know the job's secret")
+        proof = frame(Frame.PROOF, _prove(self._secret, b"slot proof", said))
+        return proof, _session(self._secret, said, self._identity, b"slot")
+
+
+class DriverHandshake:
+    """The driver's part of a handshake."""
+
+    def __init__(self, secret: bytes, run: str) -> None:
+        self._secret = secret
+        self._run = run
+        self._identity: Identity | None = None
+        self._said = b""
+
+    @property
+    def has_identity(self) -> bool:
+        """Whether the client has named a slot of this run."""
+        return self._identity is not None
+
+    def answer(self, kind: int, payload: bytes) -> bytes | Session:
+        """Returns the driver's frame after `HELLO`, and the session after `PROOF`.
+
+        Raises:
+            ProtocolError: The frame is not the expected one, names another run, or proves nothing.
+        """
+        if self._identity is None:
+            return self._challenge(kind, payload)
+        proof = _prove(self._secret, b"slot proof", self._said)
+        if kind != Frame.PROOF or not hmac.compare_digest(payload, proof):
+            raise ProtocolError("the client does not know the job's secret")
+        return _session(self._secret, self._said, self._identity, b"driver")
+
+    def _challenge(self, kind: int, payload: bytes) -> bytes:
+        if kind != Frame.HELLO:
+            raise ProtocolError(f"a frame of type {kind}; a handshake was expected")
+        identity = Identity.decode(payload[NONCE_BYTES:])
+        if identity.run != self._run:
+            raise ProtocolError("a slot of another run")
+        self._identity = identity
+        nonce = secrets.token_bytes(NONCE_BYTES)
+        self._said = payload + nonce
+        return frame(Frame.CHALLENGE, nonce + _prove(self._secret, b"driver proof", self._said))
+
+
+def ask(stamp: int) -> bytes:
+    """The payload of `ASK`: when the slot asks for a lease, in nanoseconds on its own clock."""
+    return _ASK.pack(stamp)
+
+
+def asked(payload: bytes) -> int:
+    """The inverse of `ask`."""
+    return int(_unpack(_ASK, payload)[0])
+
+
+def lease(stamp: int, seconds: float) -> bytes:
+    """The payload of `LEASE`: seconds from the moment at which the slot has asked."""
+    return _LEASE.pack(stamp, seconds)
+
+
+def leased(payload: bytes) -> tuple[int, float]:
+    """The inverse of `lease`."""
+    stamp, seconds = _unpack(_LEASE, payload)
+    return int(stamp), float(seconds)
+
+
+def taken(seq: int) -> bytes:
+    """The payload of `TAKEN`: the progressive reports up to this one are taken over."""
+    return _TAKEN.pack(seq)
+
+
+def taken_up_to(payload: bytes) -> int:
+    """The inverse of `taken`."""
+    return int(_unpack(_TAKEN, payload)[0])
+
+
+def _unpack(form: struct.Struct, payload: bytes) -> tuple[float, ...]:
+    if len(payload) != form.size:
+        raise ProtocolError(f"{len(payload)} bytes; {form.size} were expected")
+    return form.unpack(payload)

@@ -1,0 +1,472 @@
+"""The channel between the driver and its slots, over real sockets and through a bad network."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import socket
+import threading
+import time
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
+
+import pytest
+
+from coopconsume.channel import client as clients
+from coopconsume.channel import server as servers
+from coopconsume.channel.client import SlotChannel
+from coopconsume.channel.server import ChannelServer
+from coopconsume.channel.wire import Identity, SlotHandshake, frame
+from coopconsume.task.report import PartitionReport, SlotReport
+from tests.unit.slot_ground import PATIENCE
+
+SECRET = b"s" * 32
+
+
+def until(condition, seconds=PATIENCE):
+    """Waits until a condition holds."""
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, "it did not come to pass"
+        time.sleep(0.005)
+
+
+class Slot:
+    """A slot at work, as the channel sees it: parts that are ready to be reported."""
+
+    def __init__(self):
+        self.ready, self.halts = [], []
+        self.size = 0
+
+    def cut(self, seq):
+        if not self.ready:
+            return None
+        done = PartitionReport(done=b"x" * self.size + b"%d" % self.ready.pop(0))
+        return SlotReport(7, 2, seq=seq, partitions={0: done})
+
+    def halt(self, why, since):
+        self.halts.append((why, since))
+
+
+class Bench:
+    """A server whose calls are noted; reports are acknowledged if `takes` is set."""
+
+    def __init__(self, lease=60.0, bind="127.0.0.1", **more):
+        self.reports, self.closed, self.takes = [], [], True
+        self.server = ChannelServer(
+            SECRET, "r", bind, bind, 0, self.report, lambda *at: self.closed.append(at),
+            lease=lease, report_every=0.01, **more,
+        )  # fmt: skip
+
+    def report(self, report):
+        self.reports.append(report)
+        if self.takes:
+            self.server.taken(report.batch, report.slot, report.seq)
+
+
+@contextmanager
+def bench(**more):
+    """A server, closed at the end."""
+    made = Bench(**more)
+    try:
+        yield made
+    finally:
+        made.server.close()
+
+
+def connected(server, spec=None, batch=7, slot=2):
+    """A slot's channel that has its lease."""
+    server.renew([(batch, slot)])
+    channel = SlotChannel(spec or server.spec(), "r", batch, slot)
+    assert channel.wait() == ""
+    return channel
+
+
+class Proxy:
+    """A network between slot and driver that can hold bytes back, or lose the connection."""
+
+    def __init__(self, port):
+        self._port = port
+        self.listener = socket.create_server(("127.0.0.1", 0))
+        self.port = self.listener.getsockname()[1]
+        self.passes = threading.Event()
+        self.passes.set()
+        self.pairs = []
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def _accept(self):
+        while True:
+            try:
+                near, _ = self.listener.accept()
+            except OSError:
+                return
+            far = socket.socket()
+            far.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4_096)
+            far.connect(("127.0.0.1", self._port))
+            self.pairs.append((near, far))
+            for one, other in ((near, far), (far, near)):
+                threading.Thread(target=self._pump, args=(one, other), daemon=True).start()
+
+    def _pump(self, one, other):
+        try:
+            while data := one.recv(1 << 16):
+                self.passes.wait(PATIENCE)
+                other.sendall(data)
+        except OSError:
+            pass
+
+    def cut(self, *, near=True, far=True):
+        """Close what slots, or the driver, have open."""
+        for pair in self.pairs:
+            for sock, wanted in zip(pair, (near, far), strict=True):
+                if wanted:
+                    sock.shutdown(socket.SHUT_RDWR)
+                    sock.close()
+
+    def close(self):
+        self.listener.close()
+        self.passes.set()
+        for pair in self.pairs:
+            for sock in pair:
+                sock.close()
+
+
+@contextmanager
+def proxied(server):
+    """A proxy before a server, and the channel's spec by way of it."""
+    proxy = Proxy(server.spec().port)
+    try:
+        yield proxy, replace(server.spec(), port=proxy.port)
+    finally:
+        proxy.close()
+
+
+def has_ipv6():
+    """Whether this machine has the loopback address of IPv6."""
+    try:
+        socket.create_server(("::1", 0), family=socket.AF_INET6).close()
+    except OSError:
+        return False
+    return True
+
+
+HOSTS = ["127.0.0.1", *(["::1"] if has_ipv6() else [])]
+
+
+@pytest.mark.parametrize("bind", HOSTS)
+def test_reports_arrive_and_are_acknowledged(bind):
+    """In their order, from the slot that proved itself; acknowledged ones are not kept."""
+    with bench(bind=bind) as driver:
+        channel, slot = connected(driver.server), Slot()
+        assert driver.server.connected == {(7, 2)}
+        channel.begin(slot)
+        slot.ready = list(range(20))
+        until(lambda: len(driver.reports) == 20)
+        assert [report.seq for report in driver.reports] == list(range(1, 21))
+        until(lambda: not channel._unacknowledged)
+        assert channel.close() == []
+        until(lambda: driver.closed == [(7, 2)])
+        assert driver.server.connected == set()
+        assert slot.halts == []
+
+
+def test_reports_that_are_not_acknowledged_come_back_at_the_end():
+    """With their numbers, for the final report."""
+    with bench() as driver:
+        driver.takes = False
+        channel, slot = connected(driver.server), Slot()
+        channel.begin(slot)
+        slot.ready = [1, 2, 3]
+        until(lambda: len(driver.reports) == 3)
+        driver.server.taken(7, 2, 2)
+        until(lambda: len(channel._unacknowledged) == 1)
+        assert [report.seq for report in channel.close()] == [3]
+
+
+def test_stop_reaches_a_slot_at_once_also_one_that_connects_later():
+    """No lease is renewed after it."""
+    with bench() as driver:
+        channel, slot = connected(driver.server), Slot()
+        channel.begin(slot)
+        driver.server.stop([(7, 2), (7, 3)])
+        until(lambda: slot.halts)
+        assert [why for why, _ in slot.halts] == ["stop"]
+        driver.server.renew([(7, 3)])
+        other, later = SlotChannel(driver.server.spec(), "r", 7, 3), Slot()
+        assert other.wait() == ""
+        other.begin(later)
+        assert [why for why, _ in later.halts] == ["stop"]
+        for one in (channel, other):
+            one.close()
+
+
+def test_a_slot_waits_for_its_first_lease(monkeypatch):
+    """The server alone grants none: the loop must have said that its epoch is in force."""
+    with bench() as driver:
+        channel = SlotChannel(driver.server.spec(), "r", 7, 2)
+        until(lambda: driver.server.connected)
+        assert not channel._ready.wait(0.1)
+        driver.server.renew([(7, 2)])
+        assert channel.wait() == ""
+        channel.close()
+        monkeypatch.setattr(clients, "CONNECT_TIME", 0.2)
+        assert "no lease within 0.2 s" in SlotChannel(driver.server.spec(), "r", 7, 4).wait()
+
+
+def test_a_slot_whose_lease_is_not_renewed_starts_nothing_more():
+    """Although its connection stands; it goes on reporting."""
+    with bench(lease=0.3) as driver:
+        channel, slot = connected(driver.server), Slot()
+        begun = time.monotonic()
+        channel.begin(slot)
+        until(lambda: slot.halts)
+        ((why, since),) = slot.halts
+        assert why == "lease"
+        assert since <= begun + 0.3
+        slot.ready = [1]
+        until(lambda: driver.reports)
+        driver.server.renew([(7, 2)])
+        slot.ready = [2]
+        until(lambda: len(driver.reports) == 2)
+        assert len(slot.halts) == 1
+        channel.close()
+
+
+def test_a_renewed_slot_goes_on():
+    """For many times its lease."""
+    with bench(lease=2.0) as driver:
+        channel, slot = connected(driver.server), Slot()
+        channel.begin(slot)
+        end = time.monotonic() + 2.4
+        while time.monotonic() < end and not slot.halts:
+            driver.server.renew([(7, 2)])
+            time.sleep(0.02)
+        assert slot.halts == []
+        channel.close()
+
+
+@pytest.mark.parametrize("half", ["near", "far", "both"])
+def test_a_cut_connection_stops_the_slot(half):
+    """What was not acknowledged comes with the final report."""
+    with bench() as driver, proxied(driver.server) as (proxy, spec):
+        driver.takes = False
+        channel, slot = connected(driver.server, spec), Slot()
+        channel.begin(slot)
+        slot.ready = [1, 2]
+        until(lambda: len(driver.reports) == 2)
+        proxy.cut(near=half != "far", far=half != "near")
+        if half == "far":
+            until(lambda: driver.closed)
+            proxy.cut(far=False)
+        until(lambda: slot.halts)
+        assert [why for why, _ in slot.halts] == ["connection"]
+        assert [report.seq for report in channel.close()] == [1, 2]
+
+
+def test_a_connection_that_swallows_everything_stops_the_slot():
+    """Half-open: it is not closed, but no renewal comes. One that comes late changes nothing."""
+    with bench(lease=1.0) as driver, proxied(driver.server) as (proxy, spec):
+        channel, slot = connected(driver.server, spec), Slot()
+        channel.begin(slot)
+        proxy.passes.clear()
+        certain = time.monotonic()
+        while not slot.halts:
+            driver.server.renew([(7, 2)])
+            time.sleep(0.01)
+            assert time.monotonic() < certain + PATIENCE
+        ((why, since),) = slot.halts
+        assert why == "lease"
+        assert since <= time.monotonic()
+        proxy.passes.set()
+        slot.ready = [1]
+        until(lambda: driver.reports)
+        assert len(slot.halts) == 1
+        channel.close()
+
+
+def test_a_driver_that_does_not_acknowledge_gets_no_more_than_fits(monkeypatch):
+    """The slot keeps the rest for its final report, and so its memory is bounded."""
+    monkeypatch.setattr(clients, "UNACKNOWLEDGED_BYTES", 100_000)
+    with bench() as driver:
+        driver.takes = False
+        channel, slot = connected(driver.server), Slot()
+        channel.begin(slot)
+        slot.size, slot.ready = 30_000, list(range(10))
+        until(lambda: len(driver.reports) == 4)
+        time.sleep(0.1)
+        assert len(slot.ready) == 6
+        driver.server.taken(7, 2, 4)
+        until(lambda: len(driver.reports) == 8)
+        assert len(channel.close()) == 4
+
+
+def test_a_report_that_fits_no_frame_comes_at_the_end(monkeypatch):
+    """And so do all after it, as the driver takes them in their order."""
+    monkeypatch.setattr(clients, "FRAME_BYTES", 10_000)
+    with bench() as driver:
+        channel, slot = connected(driver.server), Slot()
+        channel.begin(slot)
+        slot.size, slot.ready = 20_000, [1]
+        until(lambda: channel._is_too_long)
+        slot.size, slot.ready = 0, [2]
+        time.sleep(0.1)
+        assert slot.ready == [2]
+        assert driver.reports == []
+        assert [report.seq for report in channel.close()] == [1]
+
+
+def test_a_second_connection_of_a_slot_is_refused():
+    """The first one goes on; and a slot that lost its connection gets no other."""
+    with bench() as driver:
+        first, slot = connected(driver.server), Slot()
+        first.begin(slot)
+        assert "no channel" in SlotChannel(driver.server.spec(), "r", 7, 2).wait()
+        slot.ready = [1]
+        until(lambda: driver.reports)
+        first.close()
+        until(lambda: not driver.server.connected)
+        assert "no channel" in SlotChannel(driver.server.spec(), "r", 7, 2).wait()
+
+
+def test_a_batch_that_has_ended_is_forgotten():
+    """Its connections are closed."""
+    with bench() as driver:
+        channel, slot = connected(driver.server), Slot()
+        channel.begin(slot)
+        other = connected(driver.server, batch=8)
+        driver.server.forget(7)
+        until(lambda: driver.closed == [(7, 2)])
+        assert driver.server.connected == {(8, 2)}
+        for one in (channel, other):
+            one.close()
+
+
+@pytest.mark.parametrize("secret", [b"", b"x" * 32])
+def test_a_slot_with_another_secret_has_no_channel(secret):
+    """It reports why, with the address; the driver reads nothing of it."""
+    with bench() as driver:
+        spec = replace(driver.server.spec(), secret=secret)
+        error = SlotChannel(spec, "r", 7, 2).wait()
+        assert f"no channel to the driver at 127.0.0.1:{spec.port}" in error
+        assert "does not know the job's secret" in error
+        assert driver.server.connected == set()
+
+
+def test_a_slot_that_reaches_nobody_says_so():
+    """A closed port, and a listener that says nothing."""
+    with bench() as driver:
+        spec = driver.server.spec()
+    assert "Refused" in SlotChannel(spec, "r", 7, 2).wait()
+
+
+def test_a_silent_listener_is_given_up(monkeypatch):
+    """After the time for a handshake."""
+    monkeypatch.setattr(clients, "CONNECT_TIME", 0.2)
+    with bench() as driver, socket.create_server(("127.0.0.1", 0)) as silent:
+        spec = replace(driver.server.spec(), port=silent.getsockname()[1])
+        assert "no channel" in SlotChannel(spec, "r", 7, 2).wait()
+
+
+def strangers(server, first):
+    """A client that says something and never proves itself."""
+    sock = socket.create_connection(("127.0.0.1", server.spec().port))
+    sock.sendall(first)
+    return sock
+
+
+def is_closed_by_peer(sock):
+    """Whether the other side closes a connection within the time of a test."""
+    sock.settimeout(PATIENCE)
+    try:
+        while sock.recv(1 << 16):
+            pass
+    except ConnectionError:
+        return True
+    return True
+
+
+@pytest.mark.parametrize(
+    "said", [b"GET / HTTP/1.1\r\n\r\n", b"\xff" * 5_000, frame(3, b"p" * 32), frame(33, b"")]
+)
+def test_a_client_without_proof_is_closed_at_once(said):
+    """And nothing that it says is read as a report."""
+    with bench() as driver:
+        sock = strangers(driver.server, said)
+        assert is_closed_by_peer(sock)
+        assert driver.reports == []
+        assert driver.closed == []
+
+
+def test_a_client_that_proves_nothing_is_closed_in_time(monkeypatch):
+    """One that says nothing, one that stops after its first frame, one that dribbles."""
+    monkeypatch.setattr(servers, "HANDSHAKE_TIME", 0.2)
+    with bench() as driver, ExitStack() as open_ones:
+        hello = SlotHandshake(b"x" * 32, Identity("r", 7, 2)).hello()
+        socks = [
+            open_ones.enter_context(strangers(driver.server, said))
+            for said in (b"", hello, hello[:9])
+        ]
+        assert all(is_closed_by_peer(sock) for sock in socks)
+
+
+def test_a_flood_leaves_the_slots_unharmed():
+    """Hundreds of strangers, silent or loud, while a slot works and others connect."""
+    with bench() as driver, ExitStack() as open_ones:
+        channel, slot = connected(driver.server), Slot()
+        channel.begin(slot)
+        quiet = threading.Event()
+
+        def flood():
+            while not quiet.is_set():
+                try:
+                    sock = open_ones.enter_context(strangers(driver.server, os.urandom(3)))
+                    sock.sendall(secrets.token_bytes(200) if os.urandom(1)[0] % 2 else b"\0\0")
+                except OSError:
+                    continue
+
+        threads = [threading.Thread(target=flood) for _ in range(2)]
+        for thread in threads:
+            thread.start()
+        try:
+            for i in range(10):
+                driver.server.renew([(7, 2)])
+                slot.ready = [i]
+                until(lambda i=i: len(driver.reports) == i + 1)
+                connected(driver.server, batch=100 + i).close()
+        finally:
+            quiet.set()
+            for thread in threads:
+                thread.join()
+        assert slot.halts == []
+        assert len(driver.server._strangers) <= servers.STRANGERS
+        channel.close()
+
+
+def test_a_slot_that_does_not_read_loses_its_connection(monkeypatch):
+    """What waits for it is bounded, and the driver waits for nobody."""
+    monkeypatch.setattr(servers, "UNREAD_BYTES", 1_000)
+    with bench() as driver, proxied(driver.server) as (proxy, spec):
+        driver.server._listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4_096)
+        channel = connected(driver.server, spec)
+        proxy.passes.clear()
+        end = time.monotonic() + PATIENCE
+        while not driver.closed and time.monotonic() < end:
+            for seq in range(2_000):
+                driver.server.taken(7, 2, seq)
+            time.sleep(0.01)
+        assert driver.closed == [(7, 2)]
+        proxy.passes.set()
+        channel.close()
+
+
+def test_a_closed_server_stops_its_slots():
+    """As a driver that has ended does."""
+    with bench() as driver:
+        channel, slot = connected(driver.server), Slot()
+        channel.begin(slot)
+        assert driver.server.is_open
+        driver.server.close()
+        until(lambda: slot.halts)
+        assert [why for why, _ in slot.halts] == ["connection"]
+        assert not driver.server.is_open
+        channel.close()
