@@ -28,7 +28,7 @@ demo: $(VENV)/.ready-demo ## a year of flights through 8 slots on a real Kafka, 
 	@$(BIN)/coopconsume demo $(ARGS)
 
 test: $(VENV)/.ready ## set up and run all tests (ARGS='-k name' narrows)
-	@$(BIN)/python -m pytest -n 2 --dist loadgroup $(if $(CI),--durations=40) $(ARGS)
+	@$(BIN)/python -m pytest -n 2 --dist loadscope $(if $(CI),--durations=40) $(ARGS)
 
 lint: $(VENV)/.ready ## ruff and mypy strict
 	@$(BIN)/ruff check .

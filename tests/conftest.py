@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Protocol
 
 import pytest
 from hypothesis import HealthCheck, settings
+from xdist.scheduler import LoadScopeScheduling
 
 from coopconsume.local.broker import LocalKafka
 from coopconsume.local.session import local_session, stop_session
@@ -132,13 +133,19 @@ def produce(_producer: KafkaProducer) -> Produce:
     return write
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Keep tests of Spark in one process and those of the broker in one, for `--dist loadgroup`."""
-    for item in items:
-        folder = item.path.parent.name
-        if folder in ("spark", "notebooks", "broker"):
-            group = "broker" if folder == "broker" else "spark"
-            item.add_marker(pytest.mark.xdist_group(group))
+class _ByPlace(LoadScopeScheduling):
+    """Runs all tests with Spark in one process, all of the broker in one, others by file."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        file = nodeid.partition("::")[0]
+        folder = Path(file).parent.name
+        return {"spark": "spark", "notebooks": "spark", "broker": "broker"}.get(folder, file)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> LoadScopeScheduling:
+    """Keep what shares a Spark session or a broker in one process (`pytest -n 2`)."""
+    return _ByPlace(config, log)
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
