@@ -80,6 +80,18 @@ def refuse_second_runs(setting: Callable[[str, str], str | None], *, classic: bo
         )
 
 
+def driver_address(session: SparkSession | None) -> tuple[str, str] | None:
+    """Returns the address that the driver listens on, and the host by which workers reach it.
+
+    Returns:
+        None on Spark Connect, whose driver is in another process.
+    """
+    if session is None or not is_classic(session):
+        return None
+    host = session.conf.get("spark.driver.host", "localhost")
+    return session.conf.get("spark.driver.bindAddress", host) or "", host or ""
+
+
 @contextmanager
 def tagged(session: SparkSession, tag: str) -> Iterator[None]:
     """Have the jobs that this thread starts carry a tag, by which `interrupt` finds them."""

@@ -67,6 +67,7 @@ class CooperativeConsumer(Closing):
         self._membership: Membership | None = None
         self._query: CooperativeQuery | None = None
         self._whole_partitions = False
+        self._lease: float | None = None
         self._closed = False
         self._joining = threading.Lock()
 
@@ -148,17 +149,21 @@ class CooperativeConsumer(Closing):
             )
         try:
             membership.need_whole_partitions(needed=self._whole_partitions)
+            membership.work_under_leases(self._lease)
             join(membership)
         except BaseException:
             membership.leave()  # As a whole or not at all: nothing is left open.
             self._membership = None
             raise
 
-    def membership(self, *, whole_partitions: bool = False) -> Membership:
+    def membership(
+        self, *, whole_partitions: bool = False, lease: float | None = None
+    ) -> Membership:
         """Returns the member's place in the group; joins first where an option names the topics.
 
         Args:
             whole_partitions: Whether the member is about to need whole partitions.
+            lease: Seconds of the leases under which slots are about to work; None: without.
 
         Raises:
             InvalidOption: It does, and parts of partitions are assigned by hand.
@@ -166,7 +171,7 @@ class CooperativeConsumer(Closing):
         if self._closed:
             raise AlreadyClosed("the consumer")
         if self._membership is None:
-            self._whole_partitions = whole_partitions
+            self._whole_partitions, self._lease = whole_partitions, lease
             self.subscribe()
         assert self._membership is not None
         if whole_partitions:
@@ -490,29 +495,33 @@ class CooperativeConsumer(Closing):
         self.check_no_query(what)
         return membership
 
-    def close(self) -> None:
+    def close(self, timeout: float | None = None) -> None:
         """Stops a running query, gives back what is owned and leaves the group.
 
         It may be called from any thread, and more than once. Calls of other threads that wait,
         such as `poll`, raise `AlreadyClosed`. Called by a listener of the query it returns at once,
         and the consumer is closed when the query has ended.
+
+        Args:
+            timeout: Seconds that running handlers of the query have to end, as in
+                `CooperativeQuery.stop`; None: as long as they take.
         """
         with self._joining:
             if self._closed:
                 return
             self._closed = True
         if self._query is not None and self._query.is_in_its_thread:
-            threading.Thread(target=self._leave, name="coopconsume-close").start()
+            threading.Thread(target=self._leave, args=(timeout,), name="coopconsume-close").start()
         else:
-            self._leave()
+            self._leave(timeout)
 
-    def _leave(self) -> None:
+    def _leave(self, timeout: float | None) -> None:
         with ExitStack() as last:
             if self._membership is not None:
                 last.callback(self._membership.leave)
             last.callback(self._poller.close)
             if self._query is not None:
-                last.callback(self._query.stop)
+                last.callback(self._query.stop, timeout)
 
     def _repr_html_(self) -> str | None:
         membership = self._membership

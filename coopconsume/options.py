@@ -207,6 +207,8 @@ TABLE: tuple[Option, ...] = (
            "Seconds running handlers get beyond batchTime before their worker is ended."),
     Option("drainTimeout", 10.0, _seconds(0),
            "Seconds to wait for running handlers before a share moves to a new owner."),
+    Option("channelPort", 0, _whole(0, 65_535),
+           "Port of the driver to which running slots connect (see spark.driver.host); 0: any."),
     Option("maxPending", 100_000, _whole(1),
            "Pending records of a partition at which no new ones are taken."),
     Option("maxRecordsPerSecond", None, _rate,
@@ -265,6 +267,7 @@ class Options:
     batch_time: float
     handler_timeout: float
     drain_timeout: float
+    channel_port: int
     max_pending: int
     max_records_per_second: float | None
     max_records_per_second_per_share: float | None

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from coopconsume.errors import HandlerNotUsable, InvalidOption, TopicNotFound
 from coopconsume.job.batch import Work, rates_of
 from coopconsume.job.loop import Job
+from coopconsume.job.slot_leases import lease_seconds
 from coopconsume.monitoring.listener import QueryListener
 from coopconsume.monitoring.progress import Meter, Progress
 from coopconsume.options import parse_seconds
@@ -124,13 +125,32 @@ class CooperativeQuery:
         """Whether a listener of the query is calling, in the query's own thread."""
         return self._job.is_in_its_thread
 
-    def stop(self) -> None:
-        """Lets what is in flight end, commits it and leaves; harmless when repeated.
+    def stop(self, timeout: float | None = None, *, drain: bool = False) -> None:
+        """Stops the query: starts no handler, lets running ones end, commits what is done.
 
-        Called by a listener of the query it returns at once, and the query ends by itself.
+        It takes as long as the longest running handler and a moment. Without a channel to the
+        slots, as on Spark Connect, it takes until the running batches end. Harmless when repeated;
+        the shortest timeout counts. Called by a listener of the query it returns at once, and the
+        query ends by itself.
+
+        Args:
+            timeout: Seconds that running handlers have to end. The records of those that do not
+                are not committed and come again. None: as long as they take.
+            drain: Whether to handle the records first that running batches have read.
         """
         if self.isActive:
-            self._job.stop()
+            self._job.stop(timeout, drain=drain)
+
+    def pause(self) -> None:
+        """Lets running handlers end and starts no other; the query keeps its key ranges.
+
+        Returns at once. Without a channel to the slots, running batches go on to their end.
+        """
+        self._job.pause()
+
+    def resume(self) -> None:
+        """Starts handlers again after `pause`; harmless on a query that is not paused."""
+        self._job.resume()
 
     def abort(self) -> None:
         """Leave at once; what is in flight is not committed and will be done again."""
@@ -252,7 +272,10 @@ class CooperativeForeach:
         """
         consumer = self._consumer
         consumer.check_no_query("foreach")
-        membership = consumer.membership(whole_partitions=self._ordering == "partition")
+        membership = consumer.membership(
+            whole_partitions=self._ordering == "partition",
+            lease=lease_seconds(consumer.spark, consumer.options),
+        )
         slots = consumer.slots()
         group = membership.options.group_id
         _check_topics(membership.cluster, self._dead_letters, self._outputs)

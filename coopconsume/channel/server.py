@@ -139,6 +139,11 @@ class ChannelServer:
         with self._lock:
             return set(self._slots)
 
+    def has_met(self, at: At) -> bool:
+        """Returns whether a slot of a batch that has not ended has proved itself."""
+        with self._lock:
+            return at in self._known
+
     @property
     def is_open(self) -> bool:
         """Whether slots can connect and get leases."""

@@ -114,7 +114,7 @@ class GroupCore:
         slots: Tasks side by side.
         allow_key_share: Whether parts of partitions are accepted; a change counts from the next
             join on.
-        life_ms: How long a batch may go on.
+        life_ms: How long our work may go on after our death; a change counts from the next join on.
         by_pattern: Whether it subscribes to a pattern.
     """
 
@@ -330,7 +330,7 @@ class GroupCore:
                         share.topic, share.partition, str(share.key_range)
                     )
         waits = _waits(answer.shares, row)
-        return Tenure(epoch, me, answer.shares, dict(answer.topic_ids), waits)
+        return Tenure(epoch, me, answer.shares, dict(answer.topic_ids), waits, row.life_ms)
 
     def unbegun(self, me: str, row: EpochRow | None) -> tuple[Epoch, list[Share]] | None:
         """Returns an epoch that gives us shares that we did not begin with, if one is in force.

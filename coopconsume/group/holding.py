@@ -53,6 +53,7 @@ class Holding:
 
     Attributes:
         owned: What of each partition is ours.
+        life_ms: How long the next owners of our shares wait for what we do not hand over.
         logs: The partitions' logs in Kafka: where they begin and end.
         primary: The group's offsets in Kafka.
 
@@ -79,6 +80,7 @@ class Holding:
         self.topic_ids = dict(tenure.topic_ids)
         LOG_IDENTITIES.saw_topics(cluster.cluster_id, self.topic_ids)
         self.shares = tenure.shares
+        self.life_ms = tenure.life_ms
         self.owned: dict[TopicPartition, Owned] = {}
         self.place: Callable[[], Any] = place or (lambda: options.group_id)
         # A job's loop and its committing thread both read and move what is owned.
@@ -159,17 +161,28 @@ class Holding:
 
     # -- how long it lasts
 
-    def check(self) -> None:
+    def check(self, within: float = LEASE) -> float:
         """Make sure that the epoch is still in force, if nobody has looked for a while.
+
+        Args:
+            within: Seconds for which a look at the log is good enough.
+
+        Returns:
+            When the epoch was in force for certain, on the monotonic clock.
 
         Raises:
             commits.FencedMember: It is not.
             commits.CommitLogUnavailable: The log cannot be read.
         """
         now = time.monotonic()
-        if now - self._seen > LEASE:
+        if now - self._seen > within:
             self.store.check(self.options.group_id, self.epoch, self.member)
-            self._seen = now
+            self._saw(now)
+        return self._seen
+
+    def _saw(self, asked: float) -> None:
+        """The log has answered what it was asked at an instant: the epoch was in force after it."""
+        self._seen = max(self._seen, asked)
 
     def waits(self, tp: TopicPartition, ranges: Sequence[KeyRange]) -> float:
         """Seconds until no earlier owner of some key ranges of a partition can be at work."""
@@ -260,12 +273,15 @@ class Holding:
 
         count = sum(len(done) for done in offsets.values())
         what = f"commit {commit_id} of {count} offsets of {len(offsets)} partitions"
+        # The log repeats its first answer, also after the epoch has passed.
+        asked = time.monotonic()
         try:
             results = repeated(commit, what, self.options.batch_life, self._over)
         except MaxIndividualCommitsReached as error:
             # What other partitions committed stands.
             self._answered(error.results or {}, offsets, holes)
             raise
+        self._saw(asked)
         self._answered(results, offsets, holes)
         return results
 
@@ -275,7 +291,6 @@ class Holding:
         offsets: Mapping[TopicPartition, OffsetRanges],
         holes: Mapping[TopicPartition, OffsetRanges],
     ) -> None:
-        self._seen = time.monotonic()
         nothing = OffsetRanges()
         for tp, result in results.items():
             self.owned[tp].range_count = result.range_count

@@ -28,7 +28,7 @@ from coopconsume.cluster.pattern import TopicPattern
 from coopconsume.errors import CoopConsumeError, GroupRefused, TopicNotFound
 from coopconsume.group.claims import LOOK_EVERY, ClaimWatch
 from coopconsume.group.core import GroupCore, Rejoin, Replaced, TakeOver
-from coopconsume.group.owned import LEASE, Tenure
+from coopconsume.group.owned import Tenure
 from coopconsume.group.plugin import plugins
 from coopconsume.group.quirks import coordinate, keep_answers, pause, request_rejoin, subscribe
 from coopconsume.group.repeating import repeated
@@ -89,7 +89,7 @@ class GroupMember:
         cluster: For the topics.
         slots: Tasks side by side that the member offers.
         tenant: Takes and gives back shares.
-        starts_within: Seconds after it is sent in which a batch may still start.
+        life_ms: How long the member's work may go on after its death.
 
     Raises:
         InvalidOption: ``kafka.max.poll.interval.ms`` leaves no time to hand over.
@@ -97,7 +97,7 @@ class GroupMember:
 
     def __init__(
         self, options: Options, store: CommitStore, cluster: Cluster, slots: int, tenant: Tenant,
-        starts_within: float = 0.0,
+        life_ms: int,
     ) -> None:  # fmt: skip
         self._options = options
         self._store = store
@@ -106,7 +106,7 @@ class GroupMember:
         self._group = options.group_id
         self._core = GroupCore(
             self._group, store.id, cluster.cluster_id, slots, options.allow_key_share,
-            life_ms=int(1000 * (options.batch_life + LEASE + starts_within)),
+            life_ms=life_ms,
         )  # fmt: skip
         self._instance = options.kafka.get("group.instance.id")
         self._config = consumer_config(options)
@@ -144,6 +144,10 @@ class GroupMember:
     def allow_key_share(self, *, allowed: bool) -> None:
         """Sets whether the next join accepts parts of partitions."""
         self._core.allow_key_share = allowed
+
+    def work_may_last(self, life_ms: int) -> None:
+        """Sets what the next join says of how long the member's work may go on after its death."""
+        self._core.life_ms = life_ms
 
     def leave(self) -> None:
         """Leave the group at once (a static member stays in it until its session ends)."""

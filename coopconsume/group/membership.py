@@ -30,7 +30,7 @@ from coopconsume.group.claims import ClaimKeeper, ClaimWatch
 from coopconsume.group.holding import Holding
 from coopconsume.group.owned import LEASE, STARTS_WITHIN, Owned, Tenure, TopicPartition
 from coopconsume.group.repeating import repeated
-from coopconsume.group.settings import session_ms
+from coopconsume.group.settings import lease_of, session_ms
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -107,7 +107,10 @@ class Membership:
         self.options = options
         self.cluster = Cluster(options)
         self._slots = slots
-        self._starts_within = 0.0 if spark is None or is_classic(spark) else STARTS_WITHIN
+        starts_within = 0.0 if spark is None or is_classic(spark) else STARTS_WITHIN
+        longest = max(options.batch_time + LEASE + starts_within, lease_of(options))
+        self._batch_life_ms = int(1000 * (longest + options.handler_timeout))
+        self._life_ms = self._batch_life_ms
         self._idle_worker = self._worker = worker
         self._listener: RebalanceListener | None = None
         self._allow_key_share = options.allow_key_share
@@ -116,6 +119,8 @@ class Membership:
         self._holding: Holding | None = None
         self._latest: Holding | None = None
         self._refused: Holding | None = None
+        #: For which a rebalance was asked for, as work would go on for longer than others wait.
+        self._asked_for: Holding | None = None
         self._error: BaseException | None = None
         self._changed = threading.Condition(threading.RLock())
         self._leaving = threading.Event()
@@ -151,7 +156,7 @@ class Membership:
         names = self.cluster.subscribed(topics, pattern)
         self._listener = listener
         self._group = GroupMember(
-            self.options, self.store, self.cluster, self._slots, self, self._starts_within
+            self.options, self.store, self.cluster, self._slots, self, self._life_ms
         )
         self._group.allow_key_share(allowed=self._allow_key_share)
         self._group.start(names, pattern)
@@ -189,6 +194,38 @@ class Membership:
         if self._group is not None:
             self._group.allow_key_share(allowed=self._allow_key_share)
 
+    def work_under_leases(self, lease: float | None) -> None:
+        """Sets how long the next join says that work may go on after the death of this process.
+
+        Args:
+            lease: Seconds after the last renewal in which slots start records; what they have
+                started then has ``handlerTimeout``. None: slots have no leases, and a batch may go
+                on for its whole life.
+        """
+        timeout = self.options.handler_timeout
+        self._life_ms = self._batch_life_ms if lease is None else int(1000 * (lease + timeout))
+        if self._group is not None:
+            self._group.work_may_last(self._life_ms)
+
+    def may_work_for(self, holding: Holding, lease: float | None) -> bool:
+        """Returns whether the next owners wait long enough for work; asks for a rebalance if not.
+
+        Args:
+            holding: What the work is done under.
+            lease: As for `work_under_leases`.
+        """
+        self.work_under_leases(lease)
+        if holding.life_ms >= self._life_ms:
+            return True
+        if self._asked_for is holding:
+            return False
+        self._asked_for = holding
+        self.rebalance(
+            "slots work without leases from now on, and the group must know that they may go on "
+            "for longer after the death of this process"
+        )
+        return False
+
     def assign(
         self, partitions: Mapping[TopicPartition, Iterable[KeyRange]], *, takeover: bool
     ) -> None:
@@ -218,7 +255,8 @@ class Membership:
         topic_ids = {name: topic.id for name, topic in found.items()}
         member = new_member_id()
         group = self.options.group_id
-        life_ms = int(1000 * (self.options.batch_life + LEASE + self._starts_within))
+        # A claim cannot tell another time later, and the next worker may be without leases.
+        life_ms = self._batch_life_ms
 
         def claim() -> Epoch:
             return self.store.claim(
@@ -236,7 +274,7 @@ class Membership:
             for d in (row.doubts if row else ())
         )
         self._claim = ClaimKeeper(self.store, group, epoch, member, session / 3000)
-        self._hold(Tenure(epoch, member, tuple(shares), topic_ids, waits))
+        self._hold(Tenure(epoch, member, tuple(shares), topic_ids, waits, life_ms))
         self._check_open()
 
     def _check_open(self) -> None:
@@ -332,6 +370,7 @@ class Membership:
         with self._changed:
             self._worker = self._idle_worker
             self.need_whole_partitions(needed=False)
+            self.work_under_leases(None)
             if self._holding is not None:
                 self._worker.begin(self._holding)
 

@@ -83,6 +83,8 @@ class Tenure:
         shares: What is ours.
         topic_ids: Kafka's ids of the topics.
         waits: Parts on which an earlier owner may still be at work, and for how many seconds.
+        life_ms: How long the work of a member may go on after its death, as the commit log tells
+            the next owners of its shares.
     """
 
     epoch: Epoch
@@ -90,3 +92,4 @@ class Tenure:
     shares: tuple[Share, ...]
     topic_ids: Mapping[str, str]
     waits: tuple[tuple[Share, float], ...] = ()
+    life_ms: int = 0

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from commits.table import is_named
 from coopconsume.errors import InvalidOption
+from coopconsume.group.owned import LEASE
 
 if TYPE_CHECKING:
     from coopconsume.options import Options
 
+_LEASE_IN_CATALOG = 6.0
 _SESSION_MS = 45_000
 _HEARTBEAT_MS = 1_000
 _REBALANCE_SPARE = 30.0
@@ -17,6 +20,12 @@ _REBALANCE_SPARE = 30.0
 def session_ms(options: Options) -> int:
     """Returns after how many milliseconds without a sign of life a member or claim is gone."""
     return int(options.kafka.get("session.timeout.ms", _SESSION_MS))
+
+
+def lease_of(options: Options) -> float:
+    """Returns for how many seconds a slot may start records after a look at the commit log."""
+    # A look at a commit table in a catalog takes a Spark job.
+    return _LEASE_IN_CATALOG if is_named(options.commit_table) else LEASE
 
 
 def consumer_config(options: Options) -> dict[str, Any]:

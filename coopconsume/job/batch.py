@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from commits import OffsetRanges
 from coopconsume.classic import tagged
 from coopconsume.reading.source import Span, Wanted, batch_frame
 from coopconsume.task.pace import Rates
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from assignors import KeyRange
+    from coopconsume.channel.spec import ChannelSpec
     from coopconsume.job.shift import Shift
     from coopconsume.options import Options
     from coopconsume.plan import BatchPlan, Partition
@@ -85,17 +87,48 @@ class Running:
     latest_start: float = math.inf
     #: When Spark is to be told next to end it, on the monotonic clock; None: it may go on.
     interrupt_at: float | None = None
+    #: Where its slots reach the driver; None: they have no channel, and no leases.
+    channel: ChannelSpec | None = None
+    #: Of each slot, the number of the last progressive report that was taken.
+    taken: dict[int, int] = field(default_factory=dict)
+    #: Of each slot, the handler calls in its progressive reports.
+    told: dict[int, int] = field(default_factory=dict)
+    #: Slots that start nothing more, as they were stopped.
+    stopped: set[int] = field(default_factory=set)
+    #: Those of them that cannot have started anything.
+    withdrawn: set[int] = field(default_factory=set)
 
     @property
     def names(self) -> list[tuple[str, int]]:
         """(topic, partition) by the index that reports name partitions by."""
-        chosen = (self.shift.partitions[part] for part in sorted(self.plan.wanted))
-        return [(p.topic, p.partition) for p in chosen]
+        return [(p.topic, p.partition) for p in self.parts]
 
     @property
-    def is_partly_back(self) -> bool:
-        """Whether some slots have reported and some have not."""
-        return bool(self.waiting and self.first_report)
+    def connections(self) -> set[tuple[int, int]]:
+        """(batch, slot) of those that still work and have a channel."""
+        return {(self.number, slot) for slot in self.waiting if self.channel is not None}
+
+    @property
+    def parts(self) -> list[Partition]:
+        """Its partitions, by the index that reports name them by."""
+        return [self.shift.partitions[part] for part in sorted(self.plan.wanted)]
+
+    def given(self, slot: int) -> dict[int, OffsetRanges]:
+        """What a slot might start, by partition."""
+        return {part: OffsetRanges(work.ranges) for part, work in self.plan.work[slot].items()}
+
+    def left(self, slot: int) -> dict[int, OffsetRanges]:
+        """What of that is not reported yet, by partition."""
+        nothing = OffsetRanges()
+        return {
+            part: offsets & (self.shift.partitions[part].shares[slot].flying or nothing)
+            for part, offsets in self.given(slot).items()
+        }
+
+    @property
+    def reports_more(self) -> bool:
+        """Whether some slots have reported, and more reports are about to come."""
+        return bool(self.waiting and (self.first_report or self.taken))
 
 
 def run_batch(
@@ -144,6 +177,7 @@ def run_batch(
         gates=running.gates,
         run=running.run,
         latest_start=running.latest_start,
+        channel=running.channel,
     )
     spans = []
     for read in plan.reads:

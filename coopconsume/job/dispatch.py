@@ -24,16 +24,18 @@ from coopconsume.job.carried import Carried
 from coopconsume.job.crashes import Crashes
 from coopconsume.job.failures import FailuresInARow, reason
 from coopconsume.job.late import LatestStart
+from coopconsume.job.slot_leases import SlotLeases
 from coopconsume.job.window import Window
 from coopconsume.plan import Limits, plan_batch
 from coopconsume.security.access import refused_by_spark
 from coopconsume.task.report import PartitionReport, SlotReport
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from pyspark.sql import SparkSession
 
+    from coopconsume.group.membership import Membership
     from coopconsume.job.shift import Shift
     from coopconsume.monitoring.progress import Meter
     from coopconsume.options import Options
@@ -65,6 +67,7 @@ class Dispatcher:
         run_id: Of this run of the job.
         post: Has a function called in the loop.
         counts: Whether what was done in a shift may still be committed.
+        membership: Knows for how long our work may go on after our death.
 
     Attributes:
         running: Batches that Spark works on, by number.
@@ -83,6 +86,7 @@ class Dispatcher:
         run_id: str,
         post: Callable[..., None],
         counts: Callable[[Shift], bool],
+        membership: Membership,
     ) -> None:
         self.running: dict[int, Running] = {}
         self.barred: dict[int, float] = {}
@@ -99,6 +103,8 @@ class Dispatcher:
         self._send = open_mailbox(spark, lambda data: post(self._reported, data))
         # Without a mailbox it is Spark Connect, which goes on without its client.
         self._latest_start = LatestStart(slots, is_limited=self._send is None)
+        self._membership = membership
+        self.leases = SlotLeases(spark, options, run_id, lambda r: post(self._progressed, r))
         self._numbers = itertools.count()
         self._busy: dict[int, int] = {}
         self._batch_at = -math.inf
@@ -116,10 +122,18 @@ class Dispatcher:
         """Whether some slots are at work and some are not."""
         return bool(self._busy) and len(self._busy) < self._slots
 
-    @property
-    def batch_life(self) -> float:
-        """Seconds after it was sent at which no handler of a batch runs any more."""
-        return self._options.batch_life + self._latest_start.starts_within
+    def life_of(self, running: Iterable[Running]) -> float:
+        """Returns after how many seconds no handler of some batches runs any more.
+
+        With a lease that is so once the lease has passed and running handlers have had their time.
+        """
+        lives = [
+            self._options.batch_life + self._latest_start.starts_within
+            if one.channel is None
+            else one.channel.lease + self._options.handler_timeout
+            for one in running
+        ]
+        return max(lives, default=0.0)
 
     def of(self, shift: Shift | None) -> list[Running]:
         """Batches of a shift; those of an earlier one only keep their slots busy."""
@@ -139,16 +153,43 @@ class Dispatcher:
             running.interrupt_at = -math.inf
         self.interrupt_overdue()
 
+    def may_run_for(self, shift: Shift) -> float:
+        """Returns for how many seconds slots of a shift may still be at work."""
+        now = time.monotonic()
+        left = [at - now for at in self.barred.values()]
+        return max([self.life_of(self.of(shift)), *left])
+
     def give_up(self, shift: Shift) -> None:
         """What runs does not count any more: it must be over when the life of a batch is.
 
         A task may not even have begun: it waits for a free slot, a cold JVM, or a broker. Those
         who get the shares wait for the life of a batch, and begin.
         """
-        rest = max(0.0, self._options.batch_life + LEASE - _KILL_TIME)
         for running in self.of(shift):
             if running.waiting:
-                running.interrupt_at = time.monotonic() + rest
+                spare = LEASE if running.channel is None else 0.0
+                rest = self.life_of([running]) + spare - _KILL_TIME
+                running.interrupt_at = time.monotonic() + max(0.0, rest)
+
+    def keep_leases(self, shift: Shift | None) -> None:
+        """Renews the leases of the slots that work in a shift, and of no other."""
+        slots: set[tuple[int, int]] = set().union(*(r.connections for r in self.of(shift)))
+        self.leases.keep(shift.holding if shift else None, slots)
+
+    def stop(self, shift: Shift | None) -> None:
+        """Slots that have a channel start nothing more; their running handlers end.
+
+        A batch of which no slot has begun is ended at once.
+        """
+        for running in self.of(shift):
+            slots = running.connections
+            if not slots:
+                continue
+            running.stopped |= running.waiting
+            running.withdrawn |= {slot for _, slot in self.leases.stop(slots)}
+            if running.withdrawn >= running.waiting and running.interrupt_at is None:
+                running.interrupt_at = -math.inf
+        self.interrupt_overdue()
 
     def interrupt_overdue(self) -> None:
         """Have Spark end what was given up, once its time has come.
@@ -166,6 +207,7 @@ class Dispatcher:
 
     def close(self) -> None:
         """Start nothing more."""
+        self.leases.close()
         self._batches.shutdown(wait=False, cancel_futures=True)
 
     def launch(self, shift: Shift, *, stopping: bool) -> None:
@@ -195,7 +237,7 @@ class Dispatcher:
             return
         free = [s for s in range(self._slots) if s not in self._busy and s not in self.barred]
         limits = Limits(self.window.offsets, self._options.max_pending)
-        if not free or not self._is_ours(shift):
+        if not free or not self._is_ours(shift) or not self._may_work(shift):
             return
         plan = self._plan(shift, free, now, limits)
         if plan is None:
@@ -208,11 +250,13 @@ class Dispatcher:
             dict(self._carried.streaks),
         )  # fmt: skip
         running.latest_start = self._latest_start.of_batch()
+        running.channel = self.leases.spec
         running.gates = self._carried.gates(plan.slots, running.names, now)
         self.running[number] = running
         self._busy |= dict.fromkeys(plan.slots, number)
         self._batch_at = now
         self._meter.launched(number, plan)
+        self.keep_leases(shift)
         self._batches.submit(self._run_batch, running)
 
     def _plan(
@@ -231,6 +275,10 @@ class Dispatcher:
                 # Done, deleted or waiting by now: not among the suspects any more.
                 self._crashes.passed(shift.partitions, slot, some)
         return plan
+
+    def _may_work(self, shift: Shift) -> bool:
+        """Whether the next owners would wait long enough for what a new batch may leave behind."""
+        return self._membership.may_work_for(shift.holding, self.leases.lease)
 
     def _is_ours(self, shift: Shift) -> bool:
         """Whether the log says that the shares are still ours; it must not be long ago."""
@@ -262,25 +310,49 @@ class Dispatcher:
         running = self.running.get(report.batch)
         if running is None or report.slot not in running.waiting:
             return  # A second run of a task, or a batch that was given up.
+        for earlier in report.unacknowledged:
+            self._progressed(earlier)
         running.waiting.discard(report.slot)
+        if running.channel is not None and not (report.unknown or report.crashed):
+            self.leases.slot_ended(report.channel_error)
+            self._meter.channel_error = self.leases.error
         self._carried.closed(report.slot, report.gates, running.names, time.monotonic())
         if not self._counts(running.shift):
             self._busy.pop(report.slot, None)
-            return
-        now = time.monotonic()
-        if report.unknown:
-            self._lost(running, report.slot, now)
-            return
+        elif report.unknown:
+            self._lost(running, report.slot, time.monotonic())
+        else:
+            self._ended(running, report, time.monotonic())
+
+    def _ended(self, running: Running, report: SlotReport, now: float) -> None:
+        """Takes the final report of a slot."""
         running.first_report = running.first_report or now
+        handled = report.handled + running.told.get(report.slot, 0)
         running.handled += report.handled
-        running.rate += report.handled / max(report.busy, 0.001)
-        running.timed_out |= report.timed_out and not report.tripped
+        running.rate += handled / max(report.busy, 0.001)
+        running.timed_out |= report.timed_out and not (report.tripped or report.stopped)
+        if report.stopped or report.channel_error:
+            running.stopped.add(report.slot)
         self._busy.pop(report.slot, None)
+        self._judge(running, report)
+        self._take_in(running, report, now)
+        if not report.crashed and self._crashes.concern(report.slot):
+            given = running.given(report.slot)
+            self._crashes.passed(running.shift.partitions, report.slot, given)
+        self._look_for_a_pause(running, report, handled, now)
+        self._meter.reported(report)
+        if not running.waiting and not running.stopped:
+            self.window.completed(running)
+        if report.fatal:
+            raise HandlerFailed(report.fatal)
+
+    def _judge(self, running: Running, report: SlotReport) -> None:
+        """Notes what a final report tells of its worker and of the size of records."""
         if report.crashed:
             at_work = _by_part(report.suspects, sorted(running.plan.wanted))
             charged = report.failures > 0
             self._crashes.crashed(
-                running.shift.partitions, report.slot, _given(running, report.slot),
+                running.shift.partitions, report.slot, running.left(report.slot),
                 at_work if not charged else None, charged=charged,
             )  # fmt: skip
             self._meter.lost(report.slot)
@@ -292,20 +364,29 @@ class Dispatcher:
             )  # fmt: skip
         else:
             self.window.reported(report)
-        self._take_in(running, report, now)
-        if not report.crashed and self._crashes.concern(report.slot):
-            given = _given(running, report.slot)
-            self._crashes.passed(running.shift.partitions, report.slot, given)
-        self._look_for_a_pause(running, report, now)
-        self._meter.reported(report)
-        if not running.waiting:
-            self.window.completed(running)
-        if report.fatal:
-            raise HandlerFailed(report.fatal)
 
-    def _look_for_a_pause(self, running: Running, report: SlotReport, now: float) -> None:
+    def _progressed(self, report: SlotReport) -> None:
+        """Takes a progressive report; each one once, in their order."""
+        running, slot = self.running.get(report.batch), report.slot
+        if running is None or slot not in running.waiting or not self._counts(running.shift):
+            return
+        if report.seq != running.taken.get(slot, 0) + 1:
+            return
+        running.taken[slot] = report.seq
+        running.told[slot] = running.told.get(slot, 0) + report.handled
+        running.handled += report.handled
+        now, parts = time.monotonic(), running.parts
+        for i, outcome in report.partitions.items():
+            parts[i].progressed(slot, outcome, now)
+        running.shift.saver.take(report, parts, now)
+        self._meter.reported(report)
+        self.leases.taken(report)
+
+    def _look_for_a_pause(
+        self, running: Running, report: SlotReport, handled: int, now: float
+    ) -> None:
         breaker = self.breaker
-        if breaker.reported(report.tripped, report.handled, now, trial=running.trial):
+        if breaker.reported(report.tripped, handled, now, trial=running.trial):
             words = (
                 f"paused for {breaker.until - now:.0f} s by the circuit breaker: {breaker.reason}"
             )
@@ -316,7 +397,7 @@ class Dispatcher:
         self._meter.breaker = breaker
 
     def _take_in(self, running: Running, report: SlotReport, now: float) -> None:
-        parts = [running.shift.partitions[part] for part in sorted(running.plan.wanted)]
+        parts = running.parts
         for i, outcome in report.partitions.items():
             parts[i].reported(report.slot, outcome, now)
         running.shift.saver.take(report, parts, now)
@@ -324,11 +405,11 @@ class Dispatcher:
     def _lost(self, running: Running, slot: int, now: float) -> None:
         """A slot's outcome is not known: its work waits until the batch's life is surely over."""
         self._busy.pop(slot, None)
-        self.barred[slot] = now + self.batch_life
+        self.barred[slot] = now + self.life_of([running])
+        given = running.left(slot)
         for part in running.plan.work[slot]:
             running.shift.partitions[part].unknown(slot)
         self._meter.lost(slot)
-        given = _given(running, slot)
         self._crashes.crashed(running.shift.partitions, slot, given, None, charged=False)
 
     def _batch_ended(
@@ -344,14 +425,23 @@ class Dispatcher:
             elif error is None and slot not in rows:
                 # Spark found the slot's rows to be none and ran no task for it.
                 self._reported_nothing(running, slot)
+            elif slot in running.withdrawn:
+                self._withdrawn(running, slot)
             else:
                 self._lost(running, slot, time.monotonic())
         del self.running[running.number]
+        self.leases.ended(running.number)
         if error is None:
             self._failures.succeeded()
-        elif self._counts(running.shift):
+        elif self._counts(running.shift) and running.interrupt_at is None:
             self._batch_failed(running, error)
         self._meter.batch_ended(running.number, time.monotonic() - running.started)
+
+    def _withdrawn(self, running: Running, slot: int) -> None:
+        """A slot was stopped before it could start anything: its records are planned again."""
+        self._busy.pop(slot, None)
+        for part in running.plan.work[slot]:
+            running.shift.partitions[part].unknown(slot)
 
     def _reported_nothing(self, running: Running, slot: int) -> None:
         parts = sorted(running.plan.wanted)
@@ -373,11 +463,6 @@ class Dispatcher:
         failures = self._failures.failed(running.started, time.monotonic(), handled=handled)
         if failures >= _FAILED_BATCHES:
             raise error
-
-
-def _given(running: Running, slot: int) -> dict[int, OffsetRanges]:
-    """What a slot might start in a batch, by partition."""
-    return {part: OffsetRanges(work.ranges) for part, work in running.plan.work[slot].items()}
 
 
 def _by_part(at_work: Sequence[tuple[int, int]], parts: Sequence[int]) -> dict[int, OffsetRanges]:

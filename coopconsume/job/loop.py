@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import itertools
 import logging
+import math
 import queue
 import threading
 import time
@@ -90,7 +91,7 @@ class Job:
         run_id = uuid.uuid4().hex[:12]
         self._commit_ids = (f"{run_id}-{number}" for number in itertools.count())
         self._dispatcher = Dispatcher(
-            spark, self._options, work, slots, meter, run_id, self._post, self._counts
+            spark, self._options, work, slots, meter, run_id, self._post, self._counts, membership
         )
         self._shift: Shift | None = None
         self._unbegun: Holding | None = None
@@ -99,6 +100,8 @@ class Job:
         self._hand_over: _HandOver | None = None
         self._limits = LimitWatch(self._options.batch_time)
         self._stopping = False
+        self._stop_by = math.inf
+        self._is_paused = False
         self._waiters: list[tuple[dict[TopicPartition, int], threading.Event]] = []
         self.error: BaseException | None = None
         self.ended = threading.Event()
@@ -110,12 +113,17 @@ class Job:
         """Begin; returns at once."""
         self._thread.start()
 
-    def stop(self) -> None:
-        """Lets what is in flight end, commits it and leaves; returns when that is done.
+    def stop(self, timeout: float | None = None, *, drain: bool = False) -> None:
+        """Lets running handlers end, commits what is done and leaves; returns when that is done.
 
         The loop's own thread does not wait for itself: a listener may stop its query.
+
+        Args:
+            timeout: Seconds that running handlers have to end; None: as long as they take.
+            drain: Whether the records that batches have read are handled first.
         """
-        self._post(self._stop)
+        stop_by = math.inf if timeout is None else time.monotonic() + timeout
+        self._post(self._stop, stop_by, drain)
         if not self.is_in_its_thread:
             self.ended.wait()
             self._thread.join()
@@ -125,6 +133,14 @@ class Job:
         self._post(self._abort)
         if not self.is_in_its_thread:
             self.ended.wait(10.0)
+
+    def pause(self) -> None:
+        """Lets running handlers end, and starts no other until `resume`."""
+        self._post(self._pause, True)
+
+    def resume(self) -> None:
+        """Starts handlers again."""
+        self._post(self._pause, False)
 
     @property
     def is_in_its_thread(self) -> bool:
@@ -158,7 +174,7 @@ class Job:
         self._post(self._begin, holding)
 
     def drain(self, timeout: float) -> Sequence[Share]:
-        """Start nothing more, let what runs end within some seconds, and commit it.
+        """Start nothing more, let running handlers end in time, and commit what is done.
 
         Returns:
             The parts that are still being worked on.
@@ -223,14 +239,15 @@ class Job:
             shift.look_for_holes()
             self._watch_limits(shift)
             late = self._hand_over is not None and self._hand_over.is_late
-            more_to_come = not late and any(r.is_partly_back for r in self._dispatcher.of(shift))
+            more_to_come = not late and any(r.reports_more for r in self._dispatcher.of(shift))
             shift.saver.save(more_to_come=more_to_come)
             self._meter.idle(shift.partitions)
             if self._hand_over is not None:
                 self._hand_back(shift, self._hand_over)
             else:
-                self._dispatcher.launch(shift, stopping=self._stopping)
+                self._dispatcher.launch(shift, stopping=self._stopping or self._is_paused)
             shift.settle()
+        self._dispatcher.keep_leases(self._shift)
         self._take_events(self._patience())
 
     def _watch_limits(self, shift: Shift) -> None:
@@ -267,6 +284,7 @@ class Job:
             return
         self._take_along(self._shift)
         self._meter.joined(holding.epoch.number)
+        self._shift.warn_of_waits(self._meter)
         window = self._dispatcher.window
         if holding.owned and not window.has_begun:
             window.begin(holding.cluster.record_bytes(holding.logs.present))
@@ -276,6 +294,7 @@ class Job:
             hand_over.done.set()
         else:
             self._hand_over = hand_over
+            self._dispatcher.stop(self._shift)
 
     def _hand_back(self, shift: Shift, hand_over: _HandOver) -> None:
         """Nothing new starts; what comes in is committed until all is back, or it is too late."""
@@ -288,8 +307,9 @@ class Job:
             if out:
                 self._dispatcher.give_up(shift)
                 log.warning(
-                    "slots %s were not through within drainTimeout: their new owners wait for a "
-                    "batch life, and do again what these do not commit any more", sorted(out)
+                    "slots %s did not finish within drainTimeout; new owners wait up to %.0f s and "
+                    "reprocess their uncommitted records", sorted(out),
+                    shift.holding.life_ms / 1000,
                 )  # fmt: skip
         if shift.saver.has_all_it_can or time.monotonic() > hand_over.until + _LAST_COMMIT:
             self._end_shift(take_along=True)
@@ -303,6 +323,7 @@ class Job:
         return shift.parts_of(self._dispatcher.at_work(shift) | set(self._dispatcher.barred))
 
     def _drop(self) -> None:
+        self._dispatcher.stop(self._shift)
         self._dispatcher.interrupt()
         self._end_shift()
         if self._hand_over is not None:
@@ -361,26 +382,40 @@ class Job:
 
     def _finished(self) -> bool:
         shift = self._shift
-        if shift is None or self._hand_over is not None:
-            return self._stopping and self._hand_over is None
+        if self._hand_over is not None:
+            self._hand_over.until = min(self._hand_over.until, self._stop_by)
+            return False
+        if shift is None:
+            return self._stopping
         for ends, event in list(self._waiters):
             if not shift.holding.primary.has_unpublished and all(
                 p.is_settled(ends.get((p.topic, p.partition), 0)) for p in shift.partitions
             ):
                 event.set()
                 self._waiters.remove((ends, event))
-        if self._dispatcher.of(shift) or not shift.saver.has_all_it_can:
+        late = time.monotonic() - self._stop_by
+        is_at_work = bool(self._dispatcher.of(shift)) and late < 0
+        if is_at_work or (not shift.saver.has_all_it_can and late < _LAST_COMMIT):
             return False
-        if self._stopping:
-            return True
+        if self._stopping or self._is_paused:
+            return self._stopping
         drained = not self._dispatcher.barred and all(p.is_drained for p in shift.busy)
         if not (self._work.available_now and drained):
             return False
         shift.saver.outbox.raise_refused()
         return shift.saver.has_all
 
-    def _stop(self) -> None:
+    def _stop(self, stop_by: float, drain: bool) -> None:  # noqa: FBT001 - an event of the loop
         self._stopping = True
+        self._stop_by = min(self._stop_by, stop_by)
+        if not drain:
+            self._dispatcher.stop(self._shift)
+
+    def _pause(self, is_paused: bool) -> None:  # noqa: FBT001 - an event of the loop
+        self._is_paused = is_paused
+        self._meter.paused(is_paused=is_paused)
+        if is_paused:
+            self._dispatcher.stop(self._shift)
 
     def _abort(self) -> None:
         self._dispatcher.interrupt()
@@ -393,7 +428,7 @@ class Job:
         if shift is not None:
             # Aborted, or failed: Spark was told to end them, and may need a while for it.
             left = self._left_of(shift)
-            shift.holding.left_running(left, self._dispatcher.batch_life)
+            shift.holding.left_running(left, self._dispatcher.may_run_for(shift))
             if hand_over is not None and not hand_over.is_late:
                 hand_over.running = left
         self._end_shift(well=self.error is None)

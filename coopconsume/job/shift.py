@@ -40,6 +40,7 @@ T = TypeVar("T")
 
 _ENDS_EVERY = 0.5
 _STARTS_EVERY = 10.0
+_NAMED = 5
 
 
 @dataclass(frozen=True)
@@ -127,6 +128,23 @@ class Shift:
             partition.log_ranges, partition.log_last = owned.range_count, owned.last_committed
             partitions.append(partition)
         return partitions
+
+    def warn_of_waits(self, meter: Meter) -> None:
+        """Says for which earlier owners the job waits, and until when."""
+        now = time.monotonic()
+        waits = {(p.topic, p.partition): p.in_doubt(now) for p in self.partitions}
+        named = [f"{topic}-{number}" for (topic, number), wait in waits.items() if wait > 0]
+        if named:
+            longest = max(waits.values())
+            until = time.strftime("%H:%M:%S", time.localtime(time.time() + longest))
+            more = [f"{len(named) - _NAMED} more"] if len(named) > _NAMED else []
+            words = (
+                f"waiting {longest:.0f} s, until {until}, for earlier owners of key ranges of "
+                f"{', '.join(named[:_NAMED] + more)}: they did not hand them over, and their "
+                "handlers may still run"
+            )
+            log.warning("%s", words)
+            meter.waits(words, self.partitions)
 
     @property
     def busy(self) -> list[Partition]:

@@ -35,6 +35,7 @@ _KEPT = 100
 _IDLE_EVERY = 10.0
 _SUMS = ("lag", "pending", "parked", "gapRanges", "outputsWaiting")
 _SHOWN_RANGES = 5
+_PAUSED = "Paused"
 
 
 class Progress(dict[str, Any]):
@@ -88,6 +89,9 @@ class Meter:
         self._told = time.monotonic()
         self.message = "Initializing"
         self.breaker: Breaker | None = None
+        #: Why slots have no channel to the driver; empty if they have one, or need none yet.
+        self.channel_error = ""
+        self._is_paused = False
 
     def started(self) -> None:
         """The query begins."""
@@ -97,6 +101,11 @@ class Meter:
         """The member works under another epoch."""
         self._epoch = epoch
         self.message = f"Working under epoch {epoch}"
+
+    def waits(self, words: str, partitions: Sequence[Partition]) -> None:
+        """Records wait for earlier owners of their key ranges: an event is made."""
+        self.message = words
+        self._make_event(partitions)
 
     def launched(self, number: int, plan: BatchPlan) -> None:
         """A batch goes to Spark."""
@@ -124,6 +133,11 @@ class Meter:
         """Keep the longest time of a phase since the last event."""
         self._phases[phase] = max(self._phases.get(phase, 0.0), seconds)
 
+    def paused(self, *, is_paused: bool) -> None:
+        """Handlers do not start, or they start again."""
+        self._is_paused = is_paused
+        self.message = _PAUSED if is_paused else "Running"
+
     def lost(self, _slot: int) -> None:
         """What a slot did is not known."""
         self.totals["lostSlots"] += 1
@@ -148,7 +162,7 @@ class Meter:
             self._took("outputs", took[0])
             self._took("commit", took[1])
         if self.breaker is None or self.breaker.state != "open":
-            self.message = "Running"
+            self.message = _PAUSED if self._is_paused else "Running"
         self._make_event(partitions)
 
     def idle(self, partitions: Sequence[Partition]) -> None:
@@ -189,6 +203,8 @@ class Meter:
                 },
                 totals=dict(self.totals),
                 slots=[dict(slot) for slot in self.slots],
+                isPaused=self._is_paused,
+                channelError=self.channel_error,
                 circuitBreaker=self.breaker.describe(now) if self.breaker else None,
                 partitions=told,
                 **{name: sum(p[name] for p in told) for name in _SUMS},
@@ -252,6 +268,7 @@ def describe(partition: Partition, now: float) -> dict[str, Any]:
         "parked": len(partition.parked),
         "gapRanges": gaps.range_count,
         "firstGaps": first,
+        "inDoubtSeconds": round(max(0.0, partition.in_doubt(now)), 1),
         "ranges": partition.ranges,
         "isCrowded": partition.is_crowded,
         "outputsWaiting": partition.outputs_waiting,

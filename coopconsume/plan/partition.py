@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from coopconsume.plan.batch import Limits
     from coopconsume.task.report import Failure, Ordering, PartitionReport
 
+_NOTHING = OffsetRanges()
+
 
 class Partition:
     """Everything the loop knows of one partition.
@@ -221,6 +223,10 @@ class Partition:
         end = (self.done | OffsetRanges.from_offsets(stuck)).range_end(self.stable)
         return self.stable if end is None else end + 1
 
+    def in_doubt(self, now: float) -> float:
+        """Returns for how many seconds an earlier owner may still be at work on part of it."""
+        return max((share.barred_until - now for share in self.shares.values()), default=0.0)
+
     def next_due(self) -> float | None:
         """When the next waiting record is due; None without any."""
         dues = (share.next_due() for share in self.shares.values() if share.flying is None)
@@ -263,39 +269,77 @@ class Partition:
         for share in self.shares.values():
             share.todo -= offsets
 
+    def progressed(self, slot: int, report: PartitionReport, now: float) -> None:
+        """Takes what a slot reports while it works: these records are not in flight any more.
+
+        What the slot reports later, or what becomes of it, concerns the rest of its records alone.
+
+        Args:
+            slot: The slot.
+            report: Its ``done`` and ``failed``; of a lane no record without all that come before.
+            now: The time, on the monotonic clock.
+        """
+        share = self.shares[slot]
+        if share.flying is not None:
+            self._settle(share, share.flying, report, share.flying, now)
+
     def reported(self, slot: int, report: PartitionReport, now: float) -> None:
         """Take in what a slot reported of its part of a batch."""
-        self.is_quiet = False
         share = self.shares[slot]
         wanted = share.flying
         if wanted is None:
             return
-        done = OffsetRanges.from_offsets(unpack_offsets(report.done).to_numpy())
-        failed = OffsetRanges.from_offsets([f.offset for f in report.failed])
-        blocked = OffsetRanges.from_offsets([offset for offset, _ in report.blocked])
-        settled = done | failed | blocked
         left = (
             wanted.clip(report.resume, MAX_OFFSET) if report.resume is not None else OffsetRanges()
         )
-        share.todo = ((share.todo - wanted) | left) - settled
+        share.todo = (share.todo - wanted) | left
         share.position = max(share.position, share.next_position)
-        share.settle_tries(done, left | failed)
+        blocked = OffsetRanges.from_offsets([offset for offset, _ in report.blocked])
+        self._settle(share, wanted, report, left, now, blocked)
         share.flying = None
-        for failure in report.failed:
-            self._keep(share, failure, now)
         flowing: list[int] = []
         for offset, key_hash in report.blocked:
             ahead = share.waiting.get(self.lane(key_hash, offset))
             (ahead.behind if ahead else flowing).append(offset)
         share.todo |= OffsetRanges.from_offsets(flowing)
-        for other in self.shares.values():
-            # Of a gap found at the start nobody knew whose key it was; now it is known.
-            if other is not share and other.todo:
-                other.todo -= settled
-        self.unsaved |= done
-        self.done |= done.clip(self.stable, MAX_OFFSET)
         # The stable offset may have passed what was in flight: retention deletes records.
         share.forget_below(self.stable)
+
+    def _settle(
+        self,
+        share: Share,
+        wanted: OffsetRanges,
+        report: PartitionReport,
+        left: OffsetRanges,
+        now: float,
+        blocked: OffsetRanges = _NOTHING,
+    ) -> None:
+        """Takes the records of a report that are done, have failed or wait.
+
+        Args:
+            share: Whose they are.
+            wanted: What is in flight.
+            report: The report.
+            left: What may still be started.
+            now: The time, on the monotonic clock.
+            blocked: What waits behind failed records.
+        """
+        self.is_quiet = False
+        done = OffsetRanges.from_offsets(unpack_offsets(report.done).to_numpy())
+        # A worker may die after it reported a record and before it noted that nothing is at work.
+        report.failed = [failure for failure in report.failed if failure.offset in wanted]
+        failed = OffsetRanges.from_offsets([failure.offset for failure in report.failed])
+        settled = done | failed | blocked
+        share.settle_tries(done, left | failed)
+        share.flying = wanted - settled
+        for failure in report.failed:
+            self._keep(share, failure, now)
+        for each in self.shares.values():
+            # Of a gap found at the start nobody knew whose key it was; now it is known.
+            if each.todo:
+                each.todo -= settled
+        self.unsaved |= done
+        self.done |= done.clip(self.stable, MAX_OFFSET)
         if self.attempts:
             self.attempts = {o: n for o, n in self.attempts.items() if o not in done}
             self._failed = {o: w for o, w in self._failed.items() if o in self.attempts}

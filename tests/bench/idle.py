@@ -56,7 +56,7 @@ def idle_job(partitions: int) -> Job:
     )  # fmt: skip
     holding.topic_ids, holding.epoch, holding._waits = {"t": "id"}, Epoch(1, "n"), []
     holding.check = holding.stop_repeating = lambda: None
-    membership: Any = SimpleNamespace(options=options)
+    membership: Any = SimpleNamespace(options=options, may_work_for=lambda *_: True)
     with mock.patch("coopconsume.job.dispatch.open_mailbox"):
         job = Job(mock.sentinel.spark, membership, work, _SLOTS, meter)
     job._shift = Shift(

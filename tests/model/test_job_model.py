@@ -99,7 +99,10 @@ def test_the_next_owner_waits_for_the_life_of_a_batch(world):
     claimed = second.holding._seen
     assert wait > 0
     gate = there.gate()
-    there.run(second, gate)
+    job = there.run(second, gate)
+    told = until(lambda: job._meter.recent)[0]
+    assert 0 < told["partitions"][0]["inDoubtSeconds"] <= wait + 0.1
+    assert "until" in job._meter.message or there.done(second)
     there.until(lambda: there.done(second) == set(range(20)))
     assert min(at for _, at in gate.calls) >= claimed + 0.6 + LEASE - 0.1
     first.lost("it was taken over")

@@ -19,7 +19,13 @@ from assignors.ranges import offset_hash
 from commits import OffsetRanges, PartitionCommits
 from coopconsume.plan import Limits, Partition, deal, plan_batch
 from coopconsume.record import Record, RetryPolicy
-from coopconsume.task.report import BatchSpec, Failure, PartitionReport, pack_offsets
+from coopconsume.task.report import (
+    BatchSpec,
+    Failure,
+    PartitionReport,
+    pack_offsets,
+    unpack_offsets,
+)
 from coopconsume.task.slot import SlotRunner
 from tests.examples import examples
 from tests.odd import ODD_ERRORS
@@ -67,18 +73,18 @@ class World:
             self.partitions.append(p)
         self.busy = {}
 
-    def forget(self, part, offsets):
+    def forget(self, part, offsets, ranges=None):
         """Offsets are undone: whatever handlers made of them, they must be handled again."""
         for offset in offsets.offsets().tolist():
-            if self.owns(part, offset):
+            if self.owns(part, offset, ranges):
                 self.succeeded.pop((part, offset), None)
                 self.dead.discard((part, offset))
 
-    def owns(self, part, offset):
-        """Whether a record is of our key ranges; an offset without one is anybody's."""
+    def owns(self, part, offset, ranges=None):
+        """Whether a record is of some key ranges, by default ours; a hole is anybody's."""
         key = self.logs[part].get(offset)
         deal_hash = offset_hash(offset) if key is None else key_hash(key)
-        return any(r.contains(deal_hash) for r in self.ranges)
+        return any(r.contains(deal_hash) for r in ranges or self.ranges)
 
     def undo(self, part, first, last):
         """An operator makes some offsets undone, which ends the epoch; other failures stay."""
@@ -189,16 +195,45 @@ class World:
         if lost:
             for part in planned:
                 share = self.partitions[part].shares[slot]
-                self.forget(part, (share.flying or OffsetRanges()) - self.partitions[part].done)
+                lost = (share.flying or OffsetRanges()) - self.partitions[part].done
+                self.forget(part, lost, share.ranges)
                 self.partitions[part].unknown(slot)
             return
         for i, outcome in report.partitions.items():
             part = parts[i]
             self.partitions[part].reported(slot, outcome, self.now)
-            for f in outcome.failed:
-                self.pending[part][f.offset] = (
-                    f.offset, f.key_hash, f.attempts, self.now + f.delay, f.error,
-                )  # fmt: skip
+            self.note_failures(part, outcome)
+
+    def progress(self, slot, data):
+        """A slot reports some of its records while it works: of a key none without lower ones."""
+        parts, report, _ = self.busy[slot]
+        for i, outcome in report.partitions.items():
+            part = parts[i]
+            done = unpack_offsets(outcome.done).to_pylist()
+            failed = {f.offset: f for f in outcome.failed}
+            some = sorted({*done, *failed})
+            cut = data.draw(st.sampled_from(some)) if some else -1
+            key = data.draw(st.sampled_from([None, *sorted({*self.logs[part].values()} - {None})]))
+
+            def is_told(offset, cut=cut, key=key, log=self.logs[part]):
+                return offset <= cut and (self.ordering == "partition" or log[offset] != key)
+
+            told = PartitionReport(
+                pack_offsets(pa.array([o for o in done if is_told(o)], pa.int64())), None,
+                [f for o, f in failed.items() if is_told(o)],
+            )  # fmt: skip
+            rest = [o for o in done if not is_told(o)]
+            outcome.done = pack_offsets(pa.array(rest, pa.int64()))
+            outcome.failed = [f for o, f in failed.items() if not is_told(o)]
+            self.partitions[part].progressed(slot, told, self.now)
+            self.note_failures(part, told)
+
+    def note_failures(self, part, outcome):
+        """The commit log has the failed records as pending."""
+        for f in outcome.failed:
+            self.pending[part][f.offset] = (
+                f.offset, f.key_hash, f.attempts, self.now + f.delay, f.error,
+            )  # fmt: skip
 
     def decide(self, discard):
         """An operator decides on all parked records; the commit log knows it before the loop."""
@@ -241,6 +276,8 @@ class World:
             slots = sorted(self.busy)
             for slot in [data.draw(st.sampled_from(slots))] if rough else slots:
                 self.deliver(slot, lost=rough and data.draw(st.integers(0, 5)) == 0)
+        elif what == "p" and self.busy:
+            self.progress(data.draw(st.sampled_from(sorted(self.busy))), data)
         elif what == "c":
             self.commit()
         elif what == "r" and self.crashes < 3:
@@ -260,7 +297,7 @@ class World:
         troubled = data.draw(st.integers(0, 25))
         for step in range(steps):
             rough = step < troubled
-            what = data.draw(st.sampled_from("lldddcruw")) if rough else "ldcw"[step % 4]
+            what = data.draw(st.sampled_from("llddpcpcruw")) if rough else "ldcw"[step % 4]
             self.step(what, data, rough=rough, most=most, hasty=hasty)
             if (
                 not rough
@@ -326,9 +363,9 @@ def test_parked_keys_wait_for_a_decision_and_flow_on_in_order(world, data):
     world.park, world.policy = True, RetryPolicy(max_attempts=2, backoff=1.0, jitter=0)
     for step in range(900):
         rough = step < 40
-        what = data.draw(st.sampled_from("lldddcruwp")) if rough else "ldcw"[step % 4]
+        what = data.draw(st.sampled_from("llddpcpcruwo")) if rough else "ldcw"[step % 4]
         world.step(what, data, rough=rough)
-        if what == "p" and not any(p.unsaved for p in world.partitions):
+        if what == "o" and not any(p.unsaved for p in world.partitions):
             world.decide(lambda *_: data.draw(st.booleans()))
         if rough or world.seen != world.ends:
             continue

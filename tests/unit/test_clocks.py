@@ -37,6 +37,7 @@ WALL = {
     "coopconsume/group/holding.py": (1, "due times of the log become waits"),
     "coopconsume/job/outbox.py": (1, "waits become due times of the log"),
     "coopconsume/job/late.py": (1, "the latest start of a batch, on the clocks of other hosts"),
+    "coopconsume/job/shift.py": (1, "the end of a wait, for people"),
     "coopconsume/monitoring/progress.py": (1, "timestamps of events"),
     "coopconsume/security/oauth.py": (3, "tokens tell their end by the wall clock"),
     "coopconsume/sinks/letters.py": (2, "times stored with letters, for people"),

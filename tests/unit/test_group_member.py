@@ -41,7 +41,7 @@ def a_member(path, tenant):
     options = options_of(path)
     store = CommitStore.open(path, cluster="c")
     cluster = types.SimpleNamespace(cluster_id="c")
-    return GroupMember(options, store, cluster, 1, tenant), store
+    return GroupMember(options, store, cluster, 1, tenant, life_ms=1000), store
 
 
 def lead(member, store, generation):

@@ -47,6 +47,25 @@ def test_every_key_with_a_waiting_record_is_blocked_in_the_next_batch():
     assert work.blocked == {70: 2, 80: 4, 90: 6}
 
 
+def test_what_a_slot_reported_while_it_worked_is_not_done_again():
+    """Its worker ends: what is left is planned again, behind the record that failed."""
+    p = partition()
+    p.plan([0], 0.0, LIMITS)
+    p.progressed(0, PartitionReport(packed(0, 2, 3), None, [failed(1, 70)]), 0.0)
+    assert p.unsaved.pairs() == [(0, 0), (2, 3)]
+    assert not p.plan([0], 0.0, LIMITS)  # It still works.
+    p.progressed(0, PartitionReport(packed(5)), 0.0)
+    ended = PartitionReport(b"", 0, [failed(5, 80), failed(6, 90)])
+    p.reported(0, ended, 0.0)
+    assert [failure.offset for failure in ended.failed] == [6]
+    assert p.attempts == {1: 1, 6: 1}
+    plan = plan_batch([p], [0], 1.0, LIMITS)
+    assert plan is not None
+    work = plan.work[0][0]
+    assert work.ranges == ((4, 4), (7, 9))
+    assert work.blocked == {70: 1, 90: 6}
+
+
 def test_a_failed_record_waits_until_it_is_due_and_its_key_with_it():
     """Before, neither it nor what is behind it is planned; then both are, the lower one first."""
     p = partition(end=4)
