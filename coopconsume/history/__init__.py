@@ -10,12 +10,13 @@ from coopconsume.history.recorder import RecordedCall, Recorder
 if TYPE_CHECKING:
     from coopconsume.history.calls import Call, CorruptHistory, History, read_history
     from coopconsume.history.checker import check
-    from coopconsume.history.rules import Disturbance, Kill, Seen
+    from coopconsume.history.rules import Deletion, Disturbance, Kill, Seen
     from coopconsume.history.verdict import Finding, Verdict, Witness
 
 __all__ = [
     "Call",
     "CorruptHistory",
+    "Deletion",
     "Disturbance",
     "Finding",
     "History",
@@ -35,6 +36,7 @@ _HOMES = {
     "CorruptHistory": "calls",
     "Finding": "verdict",
     "History": "calls",
+    "Deletion": "rules",
     "Disturbance": "rules",
     "Kill": "rules",
     "Seen": "rules",

@@ -18,6 +18,8 @@ Terms
     their calls and explains repeats of theirs.
     A *disturbance* of some processes is a time in which what they did may not have been committed:
     they were stopped, or killed, or cut off from the group.
+    A record is *deleted before it was handled* if retention deleted it, no call of it succeeded, it
+    is not dead-lettered, and the log was not seen to count it as committed before the deletion.
     The *scope* of a record is what it keeps order with: the records of its partition that have its
     key (``ordering="key"``; a record without key is alone), all of its partition
     (``"partition"``), or itself alone (``"none"``).
@@ -25,7 +27,8 @@ Terms
 Rules
     lost
         Every record produced is in a book. A record done has a call with outcome ``done``; a
-        record dead-lettered has a call.
+        record dead-lettered has a call. A record that was deleted before it was handled may be in
+        no book, or done without such a call.
     misplaced
         No record is pending and in another book. What is pending or dead-lettered was produced.
         Every call's record was produced with the key that the handler saw. (An offset counted as
@@ -97,8 +100,8 @@ def check(
         pending: What the log counts as read and not done.
         dead_lettered: What was given up.
         kills: Every kill there was.
-        seen: What was seen of a run that was disturbed otherwise: when processes were disturbed or
-            gone, and what the log counted as committed all along.
+        seen: What was seen of a run besides its calls: when processes were disturbed or gone, what
+            the log counted as committed all along, and when records were deleted.
         ordering: The order that was asked for.
         max_attempts: The retry policy's limit, if it had one.
         witnesses: How many cases of each finding are quoted.
@@ -129,6 +132,7 @@ def check(
         done=int(books.done.sum()),
         pending=int(books.pending.sum()),
         dead_lettered=int(books.dead.sum()),
+        deleted=case.deleted(),
         calls=len(history),
         in_flight_at_kill=case.in_flight(),
         lost=case.lost(),

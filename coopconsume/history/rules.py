@@ -57,6 +57,19 @@ class Disturbance:
 
 
 @dataclass(frozen=True)
+class Deletion:
+    """Retention deletes the first records of some partitions.
+
+    Attributes:
+        at_ns: When it began, as ``time.monotonic_ns()``.
+        below: The first offset that is left, by (topic, partition).
+    """
+
+    at_ns: int
+    below: Mapping[tuple[str, int], int]
+
+
+@dataclass(frozen=True)
 class Seen:
     """What was seen of a run besides its calls.
 
@@ -64,11 +77,13 @@ class Seen:
         disturbances: Each disturbance of some of its processes.
         commits: The offsets that the log counted as committed at an instant, for many instants.
         gone: When a process was first seen to be gone, by its id; that ends its open calls.
+        deletions: Each deletion of records.
     """
 
     disturbances: Sequence[Disturbance] = ()
     commits: Sequence[tuple[int, Mapping[tuple[str, int], Offsets]]] = ()
     gone: Mapping[int, int] = field(default_factory=dict)
+    deletions: Sequence[Deletion] = ()
 
 
 def _highest_before(group: Numbers, value: Numbers) -> Numbers:
@@ -148,6 +163,45 @@ class Case:
             first[self._records.mask(book) & (first > at_ns)] = at_ns
         return first
 
+    @cached_property
+    def _deleted_at(self) -> Numbers:
+        """When the deletion of each record began."""
+        first = np.full(len(self._records), _NEVER, np.int64)
+        for deletion in self._seen.deletions:
+            book = {place: [(0, below - 1)] for place, below in deletion.below.items()}
+            mine = self._records.mask(book)
+            first[mine] = np.minimum(first[mine], deletion.at_ns)
+        return first
+
+    @cached_property
+    def _gone_at(self) -> Numbers:
+        """From when on the successors of a deleted record need not wait for it.
+
+        A call of the record may go on after its deletion, or start after it: the record had been
+        read before. Then its successors wait for the end of that call.
+        """
+        gone = self._deleted_at.copy()
+        is_deleted = gone[self._rec] < _NEVER
+        np.maximum.at(gone, self._rec[is_deleted], self._end[is_deleted])
+        return gone
+
+    @cached_property
+    def _succeeded(self) -> Mask:
+        """Records with a call whose outcome is done."""
+        succeeded = np.zeros(len(self._records), np.bool_)
+        succeeded[self._rec[self._history.outcome[self._calls] == _DONE]] = True
+        return succeeded
+
+    @cached_property
+    def _is_deleted(self) -> Mask:
+        """Records that were deleted before they were handled."""
+        handled = self._succeeded | self._books.dead
+        return (self._deleted_at < _NEVER) & ~handled & (self._committed_at > self._deleted_at)
+
+    def deleted(self) -> int:
+        """How many records were deleted before they were handled."""
+        return int(self._is_deleted.sum())
+
     def _disturbed(self, earlier: Numbers, later: Numbers) -> Mask:
         """Whether what an earlier call did may have been lost before a later one started.
 
@@ -203,11 +257,8 @@ class Case:
         books = self._books
         called = np.zeros(len(self._records), np.bool_)
         called[self._rec] = True
-        succeeded = np.zeros(len(self._records), np.bool_)
-        done = self._history.outcome[self._calls] == _DONE
-        succeeded[self._rec[done]] = True
-        nowhere = ~(books.done | books.pending | books.dead)
-        unhandled = books.done & ~succeeded
+        nowhere = ~(books.done | books.pending | books.dead | self._is_deleted)
+        unhandled = books.done & ~self._succeeded & ~self._is_deleted
         cases = np.flatnonzero(nowhere | unhandled | (books.dead & ~called))
 
         def witness(record: int) -> Witness:
@@ -257,9 +308,10 @@ class Case:
             # An earlier life's call may end late; what counts is the life in which it ended.
             ended = self._settles & (self._end >= undone_from) & (self._end <= life_end)
             np.minimum.at(settled, self._rec[ended], self._end[ended])
-            before = _highest_before(scope[order], settled[order])
+            free = np.minimum(settled, self._gone_at)[order]
+            before = _highest_before(scope[order], free)
             wait = np.full(len(self._records), -1, np.int64)
-            wait[order] = np.where(before >= 0, settled[order][before], -1)
+            wait[order] = np.where(before >= 0, free[before], -1)
             blocker = np.empty(len(self._records), np.int64)
             blocker[order] = order[before]
             begun = (self._start >= undone_from) & (self._start <= life_end)

@@ -65,6 +65,7 @@ class Verdict:
         done: Records that the log counts as committed, dead letters not among them.
         pending: Records that the log counts as read and not done.
         dead_lettered: Records given up.
+        deleted: Records that retention deleted before they were handled.
         calls: Handler calls in the history.
         in_flight_at_kill: For each kill of the whole job, the records that had been started and
             were not committed.
@@ -84,6 +85,7 @@ class Verdict:
     done: int
     pending: int
     dead_lettered: int
+    deleted: int
     calls: int
     in_flight_at_kill: tuple[int, ...] = ()
     lost: Finding = Finding()
@@ -114,7 +116,7 @@ class Verdict:
 
     def as_dict(self) -> dict[str, int | list[int] | bool]:
         """The figures alone, fit for JSON."""
-        plain = ("produced", "done", "pending", "dead_lettered", "calls")
+        plain = ("produced", "done", "pending", "dead_lettered", "deleted", "calls")
         counts: dict[str, int | list[int] | bool] = {name: getattr(self, name) for name in plain}
         counts["in_flight_at_kill"] = list(self.in_flight_at_kill)
         counts |= {name: found.count for name, found in self.findings.items()}

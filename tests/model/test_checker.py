@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from coopconsume.history import Call, Disturbance, History, Kill, Seen, Verdict, check
+from coopconsume.history import Call, Deletion, Disturbance, History, Kill, Seen, Verdict, check
 from tests.examples import examples
 
 if TYPE_CHECKING:
@@ -77,8 +77,42 @@ def disturbed(
     )
 
 
+def deleted(at: int, below: int, *, commits: dict[int, set[int]] | None = None) -> Seen:
+    """Retention deletes the offsets of partition 0 below one."""
+    seen = [(when, {TP: [(o, o) for o in offsets]}) for when, offsets in (commits or {}).items()]
+    return Seen(commits=seen, deletions=[Deletion(at, {TP: below})])
+
+
 OTHER = "8-bb"
 RIGHT = {
+    "deleted and never called, in no book": Run(
+        [call(1, 20, 25)], keys={0: A, 1: A}, seen=deleted(10, 1)
+    ),
+    "deleted and never called, counted as committed afterwards": Run(
+        [call(1, 20, 25)],
+        keys={0: A},
+        done={0, 1},
+        seen=deleted(10, 1, commits={9: set(), 12: {0}}),
+    ),
+    "deleted while it waited for its next attempt, then its successor": Run(
+        [call(0, 0, 5, outcome="retry"), call(1, 20, 25)], done={0, 1}, seen=deleted(10, 1)
+    ),
+    "deleted while it ran, then its successor": Run(
+        [call(0, 0, 15, outcome="retry"), call(1, 15, 25)], done={0, 1}, seen=deleted(10, 1)
+    ),
+    "deleted before its dead letter was written": Run(
+        [call(0, 0, 5, outcome="reject")], done={0}, seen=deleted(10, 1)
+    ),
+    "deleted once it was handled": Run(
+        [call(0, 0, 5), call(1, 5, 9)], seen=deleted(10, 1, commits={6: {0}})
+    ),
+    "deleted before a kill, its successor handled on both sides of it": Run(
+        [call(1, 12, 14), call(1, 20, 25)],
+        keys={0: A},
+        done={0, 1},
+        kills=[killed(15)],
+        seen=deleted(10, 1),
+    ),
     "done by a process that is then disturbed, and again by another": Run(
         [call(0, 0, 5), call(0, 20, 25, process=OTHER)], seen=disturbed(10, 30)
     ),
@@ -193,6 +227,41 @@ def test_right_histories_pass(name: str) -> None:
 
 # Each: the run, the findings that are faults, and the offset that a witness of the first names.
 WRONG = {
+    "not deleted, though its neighbour was": (
+        Run([], keys={0: A, 1: A}, done={0, 1}, seen=deleted(10, 1)),
+        {"lost"},
+        1,
+    ),
+    "deleted, but counted as committed before that": (
+        Run([], keys={0: A}, done={0}, seen=deleted(10, 1, commits={9: {0}})),
+        {"lost"},
+        0,
+    ),
+    "deleted, and dead-lettered without a call": (
+        Run([], keys={0: A}, dead={0}, seen=deleted(10, 1)),
+        {"lost"},
+        0,
+    ),
+    "its successor before it was deleted": (
+        Run([call(1, 9, 12)], keys={0: A}, seen=deleted(10, 1)),
+        {"order_breaks"},
+        1,
+    ),
+    "its successor while the deleted record ran": (
+        Run([call(0, 0, 15, outcome="retry"), call(1, 12, 20)], done={0, 1}, seen=deleted(10, 1)),
+        {"order_breaks", "overlaps"},
+        1,
+    ),
+    "called after it was deleted and its successor was called": (
+        Run([call(1, 12, 14), call(0, 20, 25)], seen=deleted(10, 1)),
+        {"order_breaks"},
+        1,
+    ),
+    "repeated, though it was deleted": (
+        Run([call(0, 0, 5), call(0, 20, 25)], seen=deleted(10, 1)),
+        {"repeated_outside_flight"},
+        0,
+    ),
     "repeated by another though nothing was disturbed": (
         Run([call(0, 0, 5), call(0, 20, 25, process=OTHER)], seen=Seen()),
         {"repeated_outside_flight"},
@@ -530,6 +599,7 @@ def test_the_figures_add_up() -> None:
         "done": 2,
         "pending": 2,
         "dead_lettered": 1,
+        "deleted": 0,
         "calls": 6,
         "in_flight_at_kill": [2],
         "lost": 1,
@@ -600,8 +670,27 @@ def plainly(run: Run) -> dict[str, int]:
             return "all"
         return offset if run.ordering == "none" or keys[offset] is None else keys[offset]
 
+    deletions = run.seen.deletions if run.seen else ()
+    deleted_at = {
+        o: min((d.at_ns for d in deletions if o < d.below[TP]), default=float("inf")) for o in keys
+    }
+
+    looks = run.seen.commits if run.seen else ()
+    committed_at = {
+        o: min((at for at, book in looks if (o, o) in book[TP]), default=float("inf")) for o in keys
+    }
+
+    def is_gone(offset: int, at: int) -> bool:
+        return deleted_at[offset] <= at and all(end(c) <= at for c in calls if c.offset == offset)
+
+    def is_deleted(offset: int) -> bool:
+        handled = offset in run.dead or any(
+            c.offset == offset and c.outcome == "done" for c in calls
+        )
+        return deleted_at[offset] < committed_at[offset] and not handled
+
     def stands(offset: int, at: int) -> bool:
-        return any(
+        return is_gone(offset, at) or any(
             end(s) <= at
             and all(
                 holds(k, offset) for k in run.kills if k.pids is None and between(k, end(s), at)
@@ -631,17 +720,19 @@ def plainly(run: Run) -> dict[str, int]:
                 for k in run.kills
             )
             kept = any(k.at_ns < c.start_ns and holds(k, c.offset) for k in run.kills)
+            kept |= committed_at[c.offset] <= c.start_ns
             if kept or not explained:
                 outside.add(c.offset)
     succeeded = {c.offset for c in calls if c.outcome == "done"}
     called = {c.offset for c in calls}
     lost = sum(
-        (o not in done | run.pending | run.dead)
-        or (o in done - run.dead - succeeded)
+        (o not in done | run.pending | run.dead and not is_deleted(o))
+        or (o in done - run.dead - succeeded and not is_deleted(o))
         or (o in run.dead - called)
         for o in keys
     )
     return {
+        "deleted": sum(map(is_deleted, keys)),
         "order_breaks": breaks,
         "overlaps": overlaps,
         "attempts_back": back,
@@ -674,6 +765,14 @@ def any_run(draw: st.DrawFn) -> Run:
             )
         )
     some = st.sets(offsets)
+    seen = st.builds(
+        lambda deletions, commits: Seen(
+            commits=[(at, {TP: [(o, o) for o in found]}) for at, found in commits],
+            deletions=[Deletion(at, {TP: below}) for at, below in deletions],
+        ),
+        st.lists(st.tuples(st.integers(0, 60), st.integers(0, 6)), max_size=2),
+        st.lists(st.tuples(st.integers(0, 60), some), max_size=2),
+    )
     kill = st.builds(
         lambda at, committed, pids: killed(at, *committed, pids=pids),
         st.integers(0, 60),
@@ -689,6 +788,7 @@ def any_run(draw: st.DrawFn) -> Run:
         draw(st.lists(kill, max_size=3)),
         draw(st.sampled_from([None, 2, 3])),
         draw(st.sampled_from(["key", "key", "partition", "none"])),
+        draw(st.none() | seen),
     )
 
 
@@ -704,7 +804,10 @@ def test_the_checker_counts_what_the_rules_say(run: Run) -> None:
 
 
 def simulate(random: Random) -> Run:
-    """A right run: keys in order over slots, failures with retries, dead letters, kills."""
+    """A right run: keys in order over slots, failures with retries, dead letters, kills, deletions.
+
+    Of what was deleted only calls that run go on; the log counts it as done.
+    """
     size, limit = random.randint(1, 25), random.choice([None, 3])
     keys = {o: random.choice([None, b"", A, B]) for o in sorted(random.sample(range(60), size))}
     fails = {o: random.choice([0, 0, 0, 1, 2, 9 if limit else 2]) for o in keys}
@@ -715,6 +818,8 @@ def simulate(random: Random) -> Run:
     committed: set[int] = set()
     attempts = dict.fromkeys(keys, 0)
     running: dict[int, Call] = {}
+    gone: set[int] = set()
+    deletions: list[Deletion] = []
     now = 0
     for _ in range(random.randint(0, size * 10)):
         now += random.randint(1, 9)
@@ -724,9 +829,12 @@ def simulate(random: Random) -> Run:
             for o in keys
             if o not in settled
             and o not in running
+            and o not in gone
             and (keys[o] is None or keys[o] not in busy)
             and all(
-                p in settled for p in keys if p < o and keys[p] == keys[o] and keys[o] is not None
+                p in settled or (p in gone and p not in running)
+                for p in keys
+                if p < o and keys[p] == keys[o] and keys[o] is not None
             )
         ]
         step = random.random()
@@ -747,6 +855,10 @@ def simulate(random: Random) -> Run:
             calls.append(replace(begun, end_ns=now, outcome=outcome))
             if outcome != "retry" or (limit and attempts[offset] >= limit):
                 settled[offset] = outcome
+        elif step < 0.83:
+            below = random.choice([*keys])
+            gone |= {o for o in keys if o < below}
+            deletions.append(Deletion(now, {TP: below}))
         elif step < 0.95:
             committed |= {o for o in settled if random.random() < 0.5}
         elif kills_left:
@@ -762,9 +874,10 @@ def simulate(random: Random) -> Run:
         now += 1
         calls.append(replace(begun, end_ns=now, outcome="retry"))
     dead = {o for o, how in settled.items() if how != "done"}
-    return Run(
-        calls, keys, set(settled) - dead, set(keys) - set(settled), dead, kills, limit, "key"
-    )
+    done = (set(settled) | gone) - dead
+    pending = set(keys) - done - dead
+    seen = Seen(deletions=deletions)
+    return Run(calls, keys, done, pending, dead, kills, limit, "key", seen)
 
 
 # A run takes some hundred draws: one seed for all is a hundred times faster than a draw each.
@@ -783,8 +896,16 @@ def test_right_runs_are_right(random: Random) -> None:
     )
 
 
-def _forgotten(run: Run, random: Random) -> tuple[str, int]:
-    offset = random.choice([*run.keys])
+def _is_deleted(run: Run, offset: int) -> bool:
+    assert run.seen is not None
+    return any(offset < deletion.below[TP] for deletion in run.seen.deletions)
+
+
+def _forgotten(run: Run, random: Random) -> tuple[str, int] | None:
+    left = [offset for offset in run.keys if not _is_deleted(run, offset)]
+    if not left:
+        return None
+    offset = random.choice(left)
     for book in (run.done, run.pending, run.dead):
         assert book is not None
         book.discard(offset)
@@ -792,20 +913,38 @@ def _forgotten(run: Run, random: Random) -> tuple[str, int]:
 
 
 def _done_without_success(run: Run, random: Random) -> tuple[str, int] | None:
-    if not run.done:
+    done = [offset for offset in sorted(run.done or ()) if not _is_deleted(run, offset)]
+    if not done:
         return None
-    offset = random.choice(sorted(run.done))
+    offset = random.choice(done)
     run.calls = [c for c in run.calls if (c.offset, c.outcome) != (offset, "done")]
     return "lost", offset
 
 
 def _repeated_at_the_end(run: Run, random: Random) -> tuple[str, int] | None:
-    if not run.done:
+    done = [offset for offset in sorted(run.done or ()) if not _is_deleted(run, offset)]
+    if not done:
         return None
-    offset = random.choice(sorted(run.done))
+    offset = random.choice(done)
     last = max(c.end_ns or c.start_ns for c in run.calls)
     run.calls.append(call(offset, last + 1, last + 2, key=run.keys[offset]))
     return "repeated_outside_flight", offset
+
+
+def _counted_before_its_deletion(run: Run, random: Random) -> tuple[str, int] | None:
+    assert run.seen is not None
+    called = {c.offset for c in run.calls}
+    gone = [
+        offset
+        for deletion in run.seen.deletions
+        for offset in run.keys
+        if offset < deletion.below[TP] and offset not in called
+    ]
+    if not gone:
+        return None
+    offset = random.choice(gone)
+    run.seen = replace(run.seen, commits=[(0, {TP: [(offset, offset)]})])
+    return "lost", offset
 
 
 def _committed_before_the_kill(run: Run, random: Random) -> tuple[str, int] | None:
@@ -895,6 +1034,7 @@ PLANTS = (
     _forgotten,
     _done_without_success,
     _repeated_at_the_end,
+    _counted_before_its_deletion,
     _committed_before_the_kill,
     _too_early,
     _side_by_side,
