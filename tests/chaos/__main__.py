@@ -3,27 +3,35 @@
 from __future__ import annotations
 
 import sys
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 from coopconsume.local.broker import LocalKafka
 from tests.chaos import rounds
 from tests.chaos.frame import Tell, run
-from tests.chaos.ground import CLAIMED, RECREATED, Ground
+from tests.chaos.ground import CLAIMED, LONG, RECREATED, Ground
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
 
 #: Kafka's default, which `LocalKafka` turns off.
 _BROKER = {"group.initial.rebalance.delay.ms": 3000}
 _TOPICS = {"t": 3, "u": 2, RECREATED: 1, CLAIMED: 1}
 
 
-def play(folder: Path, count: int, seed: int, tell: Tell) -> bool:
+#: Records that come every now and then.
+_TRICKLE = 7
+
+
+def play(folder: Path, count: int, seed: int, tell: Tell, kinds: Sequence[str] = ()) -> bool:
     """Play the rounds; whether the checker finds that every promise was kept."""
     with (
         LocalKafka(folder / "kafka", config=_BROKER) as kafka,
-        Ground(kafka, _TOPICS, folder) as ground,
+        Ground(kafka, _TOPICS, folder, long=LONG, trickle=_TRICKLE) as ground,
     ):
         rounds.begin(ground, 3)
         tell("three applications share three topics")
-        rounds.play(ground, count, seed, tell)
+        rounds.play(ground, count, seed, tell, kinds)
         rounds.finish(ground)
         verdict = ground.verdict()
     sys.stdout.write(f"{verdict}\n")
@@ -31,4 +39,4 @@ def play(folder: Path, count: int, seed: int, tell: Tell) -> bool:
 
 
 if __name__ == "__main__":
-    sys.exit(run("chaos", __doc__, 5, play))
+    sys.exit(run("chaos", __doc__, 5, play, rounds.KINDS))

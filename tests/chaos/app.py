@@ -1,6 +1,6 @@
 """One application of the group as a program: ``python -m tests.chaos.app SETTINGS``.
 
-It handles records until its standard input closes, then stops in order.
+It handles records until its standard input closes, then stops in order. It fails if its query does.
 """
 
 from __future__ import annotations
@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import logging
 import sys
+import threading
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -20,35 +21,38 @@ if TYPE_CHECKING:
 
 
 class Work:
-    """Takes some milliseconds.
+    """Takes some milliseconds, or as many seconds as the value of the record says.
 
     Args:
         seconds: A call takes, on average.
-        fails: Whether one record in 97 fails on its first attempt.
-        long: Seconds that one record in 149 takes, if they are not 0.
+        fails: Whether one record in 31 fails on its first attempt.
     """
 
-    def __init__(self, seconds: float, *, fails: bool, long: float = 0.0) -> None:
+    def __init__(self, seconds: float, *, fails: bool) -> None:
         self.seconds = seconds
         self.fails = fails
-        self.long = long
 
     def __call__(self, record: Record) -> None:
         """Sleep, then fail or not."""
-        if self.long and record.offset % 149 == 11:
-            time.sleep(self.long)
+        if record.value:
+            time.sleep(float(record.value))
             return
         time.sleep(self.seconds * (0.5 + record.offset * 2654435761 % 1000 / 1000))
-        if self.fails and record.offset % 97 == 5 and record.attempt == 1:
+        if self.fails and record.offset % 31 == 5 and record.attempt == 1:
             raise RuntimeError("not yet")
 
 
+def _wait_for_end(closed: threading.Event) -> None:
+    sys.stdin.read()
+    closed.set()
+
+
 def main(settings: dict[str, Any]) -> None:
-    """Run until standard input closes."""
+    """Run until standard input closes or the query ends."""
     logging.basicConfig(format="%(created).3f %(name)s %(message)s")
     logging.getLogger("coopconsume").setLevel(logging.INFO)
     spark = local_session(settings["name"], cores=settings["options"]["slots"])
-    work = Work(settings["seconds"], fails=settings["fails"], long=settings["long"])
+    work = Work(settings["seconds"], fails=settings["fails"])
     with CooperativeConsumer(settings["options"], spark) as consumer:
         if settings["claim"] is not None:
             topic, partition = settings["claim"]
@@ -57,12 +61,15 @@ def main(settings: dict[str, Any]) -> None:
             consumer.foreach(
                 Recorded(settings["history"], work),
                 concurrency=settings["concurrency"],
-                retry=RetryPolicy(backoff=0.2, max_backoff=0.2),
+                retry=RetryPolicy(backoff=1.0, max_backoff=1.0),
             )
             .queryName(settings["name"])
             .start()
         )
-        sys.stdin.read()
+        closed = threading.Event()
+        threading.Thread(target=_wait_for_end, args=(closed,), daemon=True).start()
+        while query.isActive and not closed.wait(0.2):
+            pass
         if query.isActive:
             query.stop()
         query.awaitTermination(120)

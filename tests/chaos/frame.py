@@ -9,13 +9,15 @@ import shutil
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 Tell = Callable[[str], None]
 
 
-def run(name: str, about: str, rounds: int, play: Callable[[Path, int, int, Tell], bool]) -> int:
+def run(
+    name: str, about: str, rounds: int, play: Callable[..., bool], kinds: Sequence[str] = ()
+) -> int:
     """Play rounds as the command line says; the folder is kept if a promise was broken.
 
     Args:
@@ -23,6 +25,8 @@ def run(name: str, about: str, rounds: int, play: Callable[[Path, int, int, Tell
         about: What it does.
         rounds: How many, if the command line does not say.
         play: Plays so many rounds in a folder, drawn from a seed, and tells whether all was well.
+            Given are the folder, the rounds, the seed, a way to tell, and the kinds if there are.
+        kinds: What may happen in a round.
 
     Returns:
         The exit code: 1 if a promise was broken.
@@ -32,7 +36,13 @@ def run(name: str, about: str, rounds: int, play: Callable[[Path, int, int, Tell
     parser = argparse.ArgumentParser(prog=f"tests.{name}", description=about)
     parser.add_argument("--rounds", type=int, default=rounds, help=f"how many ({rounds})")
     parser.add_argument("--seed", type=int, help="of the draws; by default a new one")
+    if kinds:
+        parser.add_argument("--kinds", default="", help=f"some of {','.join(kinds)}")
     given = parser.parse_args()
+    chosen = [[kind for kind in given.kinds.split(",") if kind]] if kinds else []
+    for kind in chosen[0] if chosen else ():
+        if kind not in kinds:
+            parser.error(f"--kinds: {kind!r} is none of {', '.join(kinds)}")
     seed = random.randrange(2**32) if given.seed is None else given.seed
     began = time.monotonic()
 
@@ -44,7 +54,7 @@ def run(name: str, about: str, rounds: int, play: Callable[[Path, int, int, Tell
     folder = Path(tempfile.mkdtemp(prefix=f"coopconsume-{name.replace('.', '-')}-"))
     well = False
     try:
-        well = play(folder, given.rounds, seed, tell)
+        well = play(folder, given.rounds, seed, tell, *chosen)
     finally:
         if well:
             shutil.rmtree(folder)

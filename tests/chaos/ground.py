@@ -12,6 +12,7 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
@@ -19,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Self
 from commits import CommitStore, OffsetRanges
 from coopconsume import Options, accept_range_fetch
 from coopconsume.cluster.client import Cluster
-from coopconsume.demo.processes import kill_tree
+from coopconsume.demo.processes import kill_tree, process_tree
 from coopconsume.group.owned import LEASE
 from coopconsume.history import check, read_history
 from tests.chaos.topics import Topics
@@ -32,13 +33,17 @@ if TYPE_CHECKING:
 
     from coopconsume.history import Verdict
     from coopconsume.local.broker import LocalKafka
-    from tests.chaos.topics import Place
+    from tests.chaos.topics import Place, Position
 
 ROOT = Path(__file__).parents[2]
 SESSION = 6.0
 BATCH_TIME, HANDLER_TIMEOUT = 1.0, 25.0
 #: Seconds of a handler call that outlasts the session; it fits into `DRAIN`.
 LONG = SESSION + 2.0
+#: Records for each one that takes so long.
+_LONG_EVERY = 149
+#: Seconds between the few records that are written while a run waits.
+_TRICKLE_EVERY = 0.3
 DRAIN = 60.0
 #: Seconds for which a batch may go on that was begun before its owner lost its shares.
 LIFE = BATCH_TIME + HANDLER_TIMEOUT + LEASE
@@ -81,6 +86,12 @@ class App:
         return frozenset(int(file.name.split("-")[1]) for file in self.history.glob("calls-*"))
 
 
+def _running(app: App) -> set[Position]:
+    """The records that handlers of an application have begun and not ended."""
+    calls = read_history(app.history)
+    return {(call.topic, call.partition, call.offset) for call in calls if call.end_ns is None}
+
+
 class Ground:
     """Topics, and the applications of one group on them.
 
@@ -94,7 +105,8 @@ class Ground:
         seconds: A handler takes, on average.
         batch_time: Seconds after which a batch starts no further handler.
         fails: Whether some records fail on their first attempt.
-        long: Seconds that some records take, if some fail; 0: none does.
+        long: Seconds that some records take; 0: none does.
+        trickle: Records that are written every now and then while the run waits for something.
         handler_timeout: Seconds that handlers get beyond ``batch_time``.
         watched: Whether the commit log is looked at all along, as a `verdict` needs it.
     """
@@ -102,7 +114,7 @@ class Ground:
     def __init__(
         self, kafka: LocalKafka, topics: str | Mapping[str, int], folder: Path, *, slots: int = 2,
         concurrency: int = 2, seconds: float = 0.01, batch_time: float = BATCH_TIME,
-        fails: bool = True, long: float = LONG,
+        fails: bool = True, long: float = 0.0, trickle: int = 0,
         handler_timeout: float = HANDLER_TIMEOUT, watched: bool = True,
     ) -> None:  # fmt: skip
         self.kafka = kafka
@@ -130,10 +142,12 @@ class Ground:
             "drainTimeout": DRAIN,
             "failOnDataLoss": "false",
         }
-        self._work = {
-            "concurrency": concurrency, "seconds": seconds, "fails": fails,
-            "long": long if fails else 0.0,
-        }  # fmt: skip
+        self._work = {"concurrency": concurrency, "seconds": seconds, "fails": fails}
+        self._long = long
+        #: Seconds of a handler call that goes on as long as one may.
+        self._endless = handler_timeout - 1.0
+        self._trickle = trickle
+        self._trickled = time.monotonic()
         self.apps: list[App] = []
         self._names = iter(range(1000))
         accept_range_fetch(self.options, list(partitions))
@@ -157,10 +171,26 @@ class Ground:
         for app in self.apps:
             if app.is_alive:
                 kill_tree(app.popen)
+            for pid in filter(runs, app.workers):
+                os.kill(pid, signal.SIGKILL)
 
-    def produce(self, count: int, keys: int = 60, topics: Sequence[str] = ()) -> None:
+    def produce(self, count: int, keys: int = 12, topics: Sequence[str] = ()) -> None:
         """Write records, whose keys come round in turn."""
-        self.topics.produce(count, keys, topics)
+        self.topics.produce(count, keys, topics, seconds=self._long, every=_LONG_EVERY)
+
+    def hang(self) -> App:
+        """Have handlers of the group take as long as they may; returns a member that runs one."""
+        topics = [topic for topic in self.shared if topic != RECREATED]
+        partitions = sum(self.topics.partitions[topic] for topic in topics)
+        written = {*self.topics.produce(partitions, topics=topics, seconds=self._endless)}
+        found: list[App] = []
+
+        def is_running() -> bool:
+            found.extend(app for app in self.alive if written & _running(app) and not app.paused)
+            return bool(found)
+
+        self.wait(is_running, "handler that takes long", 300)
+        return found[0]
 
     # -- applications
 
@@ -215,6 +245,17 @@ class Ground:
         else:
             kill_tree(app.popen)
 
+    def orphan(self, app: App) -> None:
+        """SIGKILL a driver with its JVM; the Python workers with handlers go on for a while."""
+        self.watcher.disturb(app)
+        family = [pid for pid in process_tree(app.popen.pid) if pid not in app.workers]
+        # Stopped first: PySpark's daemon ends its workers when it sees the end of the JVM.
+        for number in (signal.SIGSTOP, signal.SIGKILL):
+            for pid in family:
+                with suppress(ProcessLookupError):
+                    os.kill(pid, number)
+        app.popen.wait(60)
+
     def kill_worker(self, app: App) -> bool:
         """SIGKILL one of its Python workers; whether there was one."""
         there = sorted(filter(runs, app.workers))
@@ -243,6 +284,18 @@ class Ground:
     def log_of(self, app: App) -> str:
         """The end of what an application has logged."""
         return (self.folder / f"{app.name}.log").read_text()[-4000:]
+
+    def delete_unhandled(self) -> None:
+        """Delete records of which about a half is not done yet, as retention does."""
+        book, below = self.book(), {}
+        for place, records in self.topics.expected().items():
+            if place[0] in self.shared and place[0] != RECREATED and records:
+                left = OffsetRanges.from_offsets(list(records)) - OffsetRanges(book.get(place, ()))
+                if left:
+                    below[place] = sorted(left.offsets().tolist())[len(left) // 2] + 1
+        self.watcher.deletes({(self.topics.name(t), p): first for (t, p), first in below.items()})
+        for place, first in below.items():
+            self.topics.delete_below(place, first)
 
     def recreate(self, topic: str) -> None:
         """Delete a topic and create it again."""
@@ -308,7 +361,15 @@ class Ground:
 
     def wait_for_all(self, timeout: float = 600.0) -> float:
         """Wait until every record is done; returns the seconds it took."""
-        return self.wait(lambda: not self.left(), "end of the records", timeout, 0.2)
+        self._trickle, trickle = 0, self._trickle
+        took = self.wait(lambda: not self.left(), "end of the records", timeout, 0.2)
+        self._trickle = trickle
+        return took
+
+    def sleep(self, seconds: float) -> None:
+        """Let some time pass."""
+        until = time.monotonic() + seconds
+        self.wait(lambda: time.monotonic() >= until, "end of a sleep", seconds + 300)
 
     def wait(self, holds: Any, what: str, timeout: float, every: float = 0.05) -> float:
         """Wait until something holds; an application that fails meanwhile is an error."""
@@ -326,6 +387,9 @@ class Ground:
                     f"{self.members()} members\n{logs}"
                 )
             time.sleep(every)
+            if self._trickle and time.monotonic() - self._trickled > _TRICKLE_EVERY:
+                self._trickled = time.monotonic()
+                self.topics.produce(self._trickle)
         return time.monotonic() - begun
 
     def told(self) -> str:

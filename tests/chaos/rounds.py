@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from tests.chaos.ground import CLAIMED, LIFE, RECREATED, SESSION
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from tests.chaos.ground import App, Ground
 
@@ -24,6 +24,8 @@ def begin(ground: Ground, apps: int) -> None:
     ground.produce(_EACH)
     for number in range(apps):
         ground.start(static=number == 0)
+    if CLAIMED in ground.topics.partitions:
+        ground.start_claimant()
     ground.wait_for_members(apps)
     ground.wait_for_done(1)
 
@@ -31,26 +33,28 @@ def begin(ground: Ground, apps: int) -> None:
 def finish(ground: Ground) -> None:
     """Let everything be done, and all applications stop in order."""
     ground.produce(_EACH)
-    if CLAIMED in ground.topics.partitions and ground.claimant is None:
-        ground.start_claimant()
     ground.wait_for_all()
     for app in ground.apps:
         if app.is_alive:
             ground.stop(app)
 
 
-def play(ground: Ground, rounds: int, seed: int, tell: Callable[[str], None]) -> None:
-    """Play some rounds on applications that have begun."""
+def play(
+    ground: Ground, rounds: int, seed: int, tell: Callable[[str], None],
+    kinds: Sequence[str] = (),
+) -> None:  # fmt: skip
+    """Play some rounds on applications that have begun: of all kinds, or of some."""
     dice = random.Random(seed)
+    every = [action for action in _ALL if not kinds or action.__name__ in kinds]
     waiting: list[Action] = []
     for number in range(1, rounds + 1):
         ground.produce(_EACH)
-        time.sleep(dice.uniform(0.1, 1.5))
+        ground.sleep(dice.uniform(0.1, 1.5))
         # Every kind has its turn before any comes again, as far as it is possible at the time.
         possible = _possible(ground)
         turn = [action for action in waiting if action in possible]
         if not turn:
-            waiting, turn = list(_ALL), possible
+            waiting, turn = list(every), [action for action in every if action in possible]
         action, app = dice.choice(turn), dice.choice(ground.alive)
         waiting.remove(action)
         begun = time.monotonic()
@@ -65,7 +69,7 @@ def _possible(ground: Ground) -> list[Action]:
     alive, topics = ground.alive, ground.topics
     actions: list[Action] = [
         pause, pause_all, kill_driver, kill_all, kill_worker, restart_broker, freeze_broker,
-        restart, delete_records,
+        restart, delete_records, lose_records, orphan,
     ]  # fmt: skip
     if len(alive) < _MOST:
         actions += [join]
@@ -134,23 +138,35 @@ def recreate(ground: Ground, _app: App) -> None:
 def take_over_claim(ground: Ground, _app: App) -> None:
     """Another application claims what one has claimed; that one is fenced and ends."""
     old = ground.claimant
-    if old is not None:
-        old.may_fail = True
-        ground.watcher.disturb(old)
+    assert old is not None
+    old.may_fail = True
+    ground.watcher.disturb(old)
     ground.produce(_EACH // 4, topics=[CLAIMED])
     ground.start_claimant()
-    if old is not None:
-        ground.wait(lambda: not old.is_alive, f"end of {old.name}", 300)
+    ground.wait(lambda: not old.is_alive, f"end of {old.name}", 300)
     ground.wait_for_all()
 
 
-def pause(ground: Ground, app: App) -> None:
-    """The driver sleeps until the group has dealt its shares to others, and wakes."""
+def pause(ground: Ground, _app: App) -> None:
+    """A driver sleeps until the group has dealt its shares to others; a handler of it goes on."""
+    app = ground.hang()
     before = ground.epoch()
     ground.pause(app)
     ground.wait(lambda: ground.epoch() > before, "epoch without the sleeper", 300)
-    time.sleep(2.0)
+    ground.sleep(2.0)
     ground.wake(app)
+
+
+def orphan(ground: Ground, _app: App) -> None:
+    """Driver and JVM are killed, a handler goes on; another application starts."""
+    app = ground.hang()
+    ground.orphan(app)
+    ground.start(instance=app.instance)
+
+
+def lose_records(ground: Ground, _app: App) -> None:
+    """Retention deletes records that nobody has handled yet."""
+    ground.delete_unhandled()
 
 
 def pause_all(ground: Ground, _app: App) -> None:
@@ -203,6 +219,8 @@ def freeze_broker(ground: Ground, _app: App) -> None:
 
 
 _ALL: list[Action] = [
-    join, leave, restart, grow, delete_records, recreate, take_over_claim, pause, pause_all,
-    kill_driver, kill_all, kill_worker, restart_broker, freeze_broker,
+    join, leave, restart, grow, delete_records, lose_records, recreate, take_over_claim, pause,
+    pause_all, kill_driver, kill_all, orphan, kill_worker, restart_broker, freeze_broker,
 ]  # fmt: skip
+#: What may happen in a round.
+KINDS = tuple(action.__name__ for action in _ALL)

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from coopconsume.local.broker import LocalKafka
 
 Place = tuple[str, int]
+Position = tuple[str, int, int]
 _PATIENCE = 120.0
 
 
@@ -64,8 +65,22 @@ class Topics:
             for partition in range(number)
         }
 
-    def produce(self, count: int, keys: int = 60, topics: Sequence[str] = ()) -> None:
-        """Write records to every partition in turn; some without a key where there are several."""
+    def produce(
+        self, count: int, keys: int = 12, topics: Sequence[str] = (), *, seconds: float = 0.0,
+        every: int = 1,
+    ) -> list[Position]:  # fmt: skip
+        """Write records to every partition in turn; some without a key where there are several.
+
+        Args:
+            count: How many.
+            keys: How many keys each partition has.
+            topics: Which; by default all.
+            seconds: The handler takes for some of the records; 0: none is special.
+            every: How many records there are for each of those.
+
+        Returns:
+            Topic, partition and offset of each record.
+        """
         producer = KafkaProducer(bootstrap_servers=self._kafka.bootstrap_servers, linger_ms=20)
         places = [
             (t, p) for t, n in self.partitions.items() if not topics or t in topics
@@ -79,14 +94,19 @@ class Topics:
                 key = b"%d-k%d" % (self.incarnations[topic], number * 7919 % keys)
             elif len(places) > 1 and number % 11 == 3:
                 key = None
-            future = producer.send(topic, key=key, value=b"", partition=partition)
+            is_long = seconds and number % every == 0
+            value = b"%g" % seconds if is_long else b""
+            future = producer.send(topic, key=key, value=value, partition=partition)
             sent.append((topic, partition, key, future))
         self._count += count
         producer.flush(timeout=_PATIENCE)
+        written = []
         for topic, partition, key, future in sent:
             offset = future.get(timeout=_PATIENCE).offset
             self.produced[self.name(topic), partition][offset] = key
+            written.append((topic, partition, offset))
         producer.close()
+        return written
 
     # -- what becomes of them
 

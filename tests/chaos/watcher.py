@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from commits import CommitStoreError
-from coopconsume.history import Disturbance, Seen
+from coopconsume.history import Deletion, Disturbance, Seen
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -36,6 +36,7 @@ class Watcher:
         self._book = book
         self._commits: list[tuple[int, Book]] = []
         self._disturbed: list[tuple[frozenset[int] | App, int, int]] = []
+        self._deletions: list[Deletion] = []
         self._gone: dict[int, int] = {}
         self._closing = threading.Event()
         self._thread = threading.Thread(target=self._watch, daemon=True)
@@ -53,6 +54,10 @@ class Watcher:
     def disturb(self, whose: frozenset[int] | App) -> None:
         """What these processes have not committed by now may be lost, until `settled` is called."""
         self._disturbed.append((whose, time.monotonic_ns(), _FOR_EVER))
+
+    def deletes(self, below: dict[Place, int]) -> None:
+        """The records below these offsets are about to be deleted, whether handled or not."""
+        self._deletions.append(Deletion(time.monotonic_ns(), below))
 
     def settled(self, after: float) -> None:
         """All applications that live work as members again.
@@ -77,6 +82,7 @@ class Watcher:
             ],
             self._commits,
             self._gone,
+            self._deletions,
         )
 
     def _watch(self) -> None:
