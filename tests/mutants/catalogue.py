@@ -14,6 +14,7 @@ _RULES = "tests/model/test_ownership_rules.py::"
 _PLAN = "tests/unit/test_plan_rules.py::"
 _EVENTS = "tests/unit/test_fold_rules.py::"
 _CHECKER = "tests/model/test_checker.py::test_each_fault_is_found_with_its_witness"
+_JUDGE = "tests/model/test_judge.py::"
 _JOB = "tests/model/test_job_model.py::"
 _ODD = "tests/unit/test_odd_answers.py::"
 _CLOCKS = "tests/unit/test_clocks.py::"
@@ -26,7 +27,10 @@ ORDER = [
         "coopconsume/plan/partition.py",
         "for lane, waiting in share.waiting.items()}",
         "for lane, waiting in [*share.waiting.items()][1:]}",
-        (_PLAN + "test_every_key_with_a_waiting_record_is_blocked_in_the_next_batch",),
+        (
+            _PLAN + "test_every_key_with_a_waiting_record_is_blocked_in_the_next_batch",
+            _JUDGE + "test_what_comes_while_a_record_waits_for_its_next_attempt_is_seen_to_wait",
+        ),
     ),
     Mutant(
         "failed-key-not-blocked",
@@ -242,7 +246,10 @@ DRAIN = [
         "coopconsume/job/shift.py",
         "share.barred_until = now + wait if wait > 0 else 0.0",
         "share.barred_until = 0.0",
-        (_JOB + "test_the_next_owner_waits_for_the_life_of_a_batch",),
+        (
+            _JOB + "test_the_next_owner_waits_for_the_life_of_a_batch",
+            _JUDGE + "test_a_handler_that_outlives_its_member_is_seen_to_be_waited_for",
+        ),
     ),
     Mutant(
         "slot-in-doubt-planned",
@@ -269,7 +276,10 @@ COMMITS = [
         "coopconsume/job/dispatch.py",
         "elif error is None and slot not in rows:",
         "elif slot not in rows:",
-        (_JOB + "test_work_of_a_lost_task_is_done_again_and_nothing_counts_without_a_handler",),
+        (
+            _JOB + "test_work_of_a_lost_task_is_done_again_and_nothing_counts_without_a_handler",
+            _JUDGE + "test_work_of_a_lost_task_is_seen_to_be_done",
+        ),
     ),
     Mutant(
         "unknown-outcome-forgotten",
@@ -932,6 +942,30 @@ CHECKER = [
         "Nothing excuses the repeat of a record that was committed before.",
         "coopconsume/history/rules.py",
         "committed_before |= self._committed_at[record] <= self._start[call]",
+        "pass",
+        (_CHECKER,),
+    ),
+    Mutant(
+        "deletion-excuses-what-was-counted",
+        "A deletion does not excuse a record that was counted as done before it without a call.",
+        "coopconsume/history/rules.py",
+        "~handled & (self._committed_at > self._deleted_at)",
+        "~handled",
+        (_CHECKER,),
+    ),
+    Mutant(
+        "deletion-excuses-its-neighbour",
+        "A deletion excuses the records below its offset alone.",
+        "coopconsume/history/rules.py",
+        "[(0, below - 1)]",
+        "[(0, below)]",
+        (_CHECKER,),
+    ),
+    Mutant(
+        "deleted-record-not-waited-for",
+        "The successors of a deleted record wait for the end of its call.",
+        "coopconsume/history/rules.py",
+        "np.maximum.at(gone, self._rec[is_deleted], self._end[is_deleted])",
         "pass",
         (_CHECKER,),
     ),
