@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from commits.model import Epoch, TopicPartition
+    from commits.offsets import OffsetRanges
     from commits.partition import CommitResult
 
     Results = Mapping[TopicPartition, CommitResult]
@@ -115,20 +116,37 @@ class MaxIndividualCommitsReached(CommitStoreError):
         range_count: Ranges there would be.
         max_ranges: The limit.
         results: From the store, the answer of every partition of the commit; else None.
+        uncommitted: From the store, the offsets of each partition that are not committed because
+            of the limit; all other offsets of the commit are committed.
     """
 
     retriable = True
 
-    def __init__(self, range_count: int, max_ranges: int, results: Results | None = None) -> None:
-        super().__init__(range_count, max_ranges, results)
+    def __init__(
+        self,
+        range_count: int,
+        max_ranges: int,
+        results: Results | None = None,
+        uncommitted: Mapping[TopicPartition, OffsetRanges] | None = None,
+    ) -> None:
+        super().__init__(range_count, max_ranges, results, uncommitted)
         self.range_count = range_count
         self.max_ranges = max_ranges
         self.results = results
+        self.uncommitted = uncommitted or {}
 
     def __str__(self) -> str:
+        what = "commit refused: it"
+        for (topic, partition), offsets in sorted(self.uncommitted.items()):
+            more = f" and {len(self.uncommitted) - 1} more partitions" * (len(self.uncommitted) > 1)
+            what = (
+                f"{len(offsets)} offsets of {topic}-{partition} from {offsets.first} on{more} are "
+                "not committed: they"
+            )
+            break
         return (
-            f"commit refused: it would leave {self.range_count} separate ranges above the stable "
-            f"offset, at most {self.max_ranges} are allowed; commit the gaps first"
+            f"{what} would leave {self.range_count} separate ranges above the stable offset, at "
+            f"most {self.max_ranges} are allowed; commit the gaps first"
         )
 
 

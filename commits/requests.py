@@ -133,7 +133,8 @@ def raise_once(
     if len(refused) > len(over):
         raise CommitRefused(event.group, event.member, results)
     if over:
-        raise MaxIndividualCommitsReached(over[0].range_count, over[0].max_ranges, results)
+        left = {p.topic_partition: p.offsets for p in event.parts if p.topic_partition in refused}
+        raise MaxIndividualCommitsReached(over[0].range_count, over[0].max_ranges, results, left)
     for part in event.parts:
         result = results[part.topic_partition]
         if result.status == "too_old" and not report_too_old:

@@ -231,7 +231,7 @@ class CooperativeConsumer(Closing):
 
         Only records that a frame of this consumer contained, since its last assignment, can be
         committed: not those of other members, and not those that were left out because their key
-        waits. The call is done for all partitions or for none.
+        waits. If one offset may not be committed, nothing is.
 
         Args:
             done: Which records are done:
@@ -251,8 +251,10 @@ class CooperativeConsumer(Closing):
             NotPolled: An offset was not handed out by `poll`; nothing is committed.
             ValueError: The frame lacks a column, or an offset or a range is wrong.
             commits.FencedMember: Another member holds the group; nothing counts.
-            commits.MaxIndividualCommitsReached: Partitions have too many ranges; its ``results``
-                say which, and what the other ones have committed.
+            commits.MaxIndividualCommitsReached: Partitions have as many ranges as ``maxNumRanges``
+                allows. What fills gaps or grows a range is committed, as are all other partitions
+                (``results``); ``uncommitted`` has the rest. Commit that again once lower offsets
+                are committed, by this member or others.
         """
         from kafka import TopicPartition
 
@@ -301,6 +303,8 @@ class CooperativeConsumer(Closing):
             OutputNotWritten: The letters could not be written; nothing is committed.
             ValueError: The frame lacks a column.
             commits.FencedMember: Another member holds the group; nothing counts.
+            commits.MaxIndividualCommitsReached: There is no room for some records, as for `commit`;
+                ``uncommitted`` has them, and no letter of them is written.
         """
         self._poller.reject(self._alone("reject"), frame, reason, on_dead)
 

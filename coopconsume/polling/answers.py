@@ -1,4 +1,4 @@
-"""What users answer for polled records that are not done: `retry` and `reject`."""
+"""What users answer for polled records: `commit`, `retry` and `reject`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from assignors import key_hash
 from assignors.ranges import offset_hash
-from commits import OffsetRanges, Pending
+from commits import MaxIndividualCommitsReached, OffsetRanges, Pending
 from coopconsume.dead_letters.decisions import apply_decisions
 from coopconsume.errors import InvalidOption, NotPolled
 from coopconsume.job.outbox import due_ms
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import Column, DataFrame
 
+    from commits import CommitResult
     from commits.offsets import Int64s
     from coopconsume.group.holding import Holding
     from coopconsume.group.owned import TopicPartition
@@ -32,6 +33,67 @@ if TYPE_CHECKING:
     Reasons = dict[TopicPartition, dict[int, str]]
     #: By partition and offset the hash that the record is dealt by.
     Hashes = Mapping[TopicPartition, Mapping[int, int]]
+
+
+#: Attempts at a commit while other members keep taking the last ranges of a limit.
+_LIMIT_ATTEMPTS = 3
+
+
+def commit_affordable(
+    handout: Handout, holding: Holding, offsets: Mapping[TopicPartition, OffsetRanges]
+) -> tuple[dict[TopicPartition, CommitResult], dict[TopicPartition, OffsetRanges]]:
+    """Commits what the limit on ranges lets in, and settles it.
+
+    Args:
+        handout: What was handed out.
+        holding: What is held.
+        offsets: What is done.
+
+    Returns:
+        The answer of each partition, and the offsets of each that are not committed.
+
+    Raises:
+        commits.FencedMember: Another member holds the group.
+        commits.CommitLogUnavailable: The log did not answer; whether this counts is not known.
+    """
+    results: dict[TopicPartition, CommitResult] = {}
+    left = dict(offsets)
+    answered: Mapping[TopicPartition, CommitResult]
+    for _ in range(_LIMIT_ATTEMPTS):
+        fit = holding.affordable(left, {})
+        is_final = True
+        try:
+            answered = holding.commit(fit) if fit else {}
+        except MaxIndividualCommitsReached as error:
+            # Other members committed in between: there is less room now.
+            answered, is_final = error.results or {}, False
+        results |= answered
+        done = {tp: fit[tp] for tp, result in answered.items() if result.status != "refused"}
+        handout.settle(holding, done)
+        nothing = OffsetRanges()
+        left = {tp: rest for tp, of in left.items() if (rest := of - done.get(tp, nothing))}
+        if is_final:
+            break
+    return results, left
+
+
+def over_limit(
+    holding: Holding,
+    results: Mapping[TopicPartition, CommitResult],
+    left: Mapping[TopicPartition, OffsetRanges],
+) -> MaxIndividualCommitsReached:
+    """Returns the error that says which offsets the limit on ranges left out.
+
+    Args:
+        holding: What is held.
+        results: The answer of each partition.
+        left: The offsets of each partition that are not committed.
+    """
+    first = min(left)
+    owned = holding.owned[first]
+    # Each range that does not fit stands alone: otherwise it would not raise the number.
+    count = owned.range_count + left[first].range_count
+    return MaxIndividualCommitsReached(count, owned.max_ranges, dict(results), dict(left))
 
 
 def delay_of(delay: float | str) -> float:
@@ -190,6 +252,8 @@ def reject(
 ) -> None:
     """Writes dead letters, then the commit that they stand or fall with.
 
+    Nothing is written of records whose commit the limit on ranges does not let in.
+
     Args:
         handout: What was handed out.
         holding: What is held.
@@ -201,7 +265,41 @@ def reject(
     Raises:
         OutputNotWritten: The letters could not be written.
         commits.FencedMember: Another member holds the group.
+        commits.MaxIndividualCommitsReached: There is no room for some records; the others are
+            committed.
     """
+    left: dict[TopicPartition, OffsetRanges] = {}
+    if not park:
+        letters, left = _affordable_letters(holding, letters)
+    _write_letters(handout, holding, sink, letters, park=park, commit_id=commit_id)
+    if left:
+        raise over_limit(holding, {}, left)
+
+
+def _affordable_letters(
+    holding: Holding, letters: Sequence[DeadLetter]
+) -> tuple[list[DeadLetter], dict[TopicPartition, OffsetRanges]]:
+    """The letters of records that the limit on ranges lets in, and the offsets of the others."""
+    offsets: dict[TopicPartition, list[int]] = {}
+    for letter in letters:
+        offsets.setdefault((letter.topic, letter.partition), []).append(letter.offset)
+    named = {tp: OffsetRanges.from_offsets(of) for tp, of in offsets.items()}
+    fit = holding.affordable(named, {})
+    left = {tp: rest for tp, of in named.items() if (rest := of - fit[tp])}
+    return [x for x in letters if x.offset in fit[x.topic, x.partition]], left
+
+
+def _write_letters(
+    handout: Handout,
+    holding: Holding,
+    sink: DeadLetterSink,
+    letters: Sequence[DeadLetter],
+    *,
+    park: bool,
+    commit_id: str,
+) -> None:
+    if not letters:
+        return
     sink.append(letters, holding.topic_ids, commit_id)
     reasons: Reasons = {}
     hashes: dict[TopicPartition, dict[int, int]] = {}
@@ -215,7 +313,8 @@ def reject(
         hold(handout, holding, reasons, hashes, math.inf, commit_id)
         return
     done = {tp: OffsetRanges.from_offsets(list(records)) for tp, records in reasons.items()}
-    holding.commit(done, commit_id=commit_id)
+    # The letters are written: the limit was looked at before.
+    holding.commit(done, commit_id=commit_id, limited=False)
     handout.settle(holding, done)
 
 

@@ -11,14 +11,16 @@ import uuid
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, TypeVar
 
-from commits import CommitLogUnavailable, FencedMember, MaxIndividualCommitsReached
+from commits import CommitLogUnavailable, FencedMember
 from coopconsume.errors import InvalidOption, MissingOption, TopicNotFound
 from coopconsume.group.repeating import repeated
 from coopconsume.polling.answers import (
+    commit_affordable,
     delay_of,
     hashes_of,
     hold,
     letters_of,
+    over_limit,
     reasons_of,
     reject,
     take_decisions,
@@ -244,16 +246,13 @@ class Poller:
             offsets = self.handout.named(holding, named)
             if holding is None:
                 return {}
-            try:
-                results = holding.commit(offsets) if offsets else {}
-                self.handout.settle(holding, offsets)
-                self._commit_holes(holding)
-            except MaxIndividualCommitsReached as error:
-                found = error.results or {}
-                taken = [tp for tp, result in found.items() if result.status != "refused"]
-                self.handout.settle(holding, {tp: offsets[tp] for tp in taken if tp in offsets})
-                raise
+            results, left = commit_affordable(self.handout, holding, offsets)
+            if self._commit_holes(holding) and left:
+                more, left = commit_affordable(self.handout, holding, left)
+                results |= more
             holding.primary.write_quietly()
+            if left:
+                raise over_limit(holding, results, left)
             return results
 
     def retry(
@@ -306,7 +305,8 @@ class Poller:
             if self._dead_letters is not None:
                 self._dead_letters.close()
 
-    def _commit_holes(self, holding: Holding) -> None:
+    def _commit_holes(self, holding: Holding) -> bool:
+        """Commits what is proven to be no record; returns whether there was any."""
         holes = {}
         for tp, place in list(self.handout.places_of(holding).items()):
             owned = holding.owned[tp]
@@ -317,3 +317,4 @@ class Poller:
         if holes:
             holding.commit({}, holes=holes)
             self.handout.settle(holding, holes)
+        return bool(holes)

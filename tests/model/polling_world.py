@@ -9,8 +9,10 @@ import numpy as np
 
 from assignors import KeyRange, Share, key_hash
 from assignors.ranges import offset_hash
-from commits import FencedMember, OffsetRanges, PartitionCommits
+from commits import FencedMember, MaxIndividualCommitsReached, OffsetRanges, PartitionCommits
+from commits.partition import CommitResult
 from coopconsume.group.owned import Owned
+from coopconsume.plan.crowding import affordable
 from coopconsume.polling.poller import Poller
 
 TOPIC = "t"
@@ -27,7 +29,8 @@ class Frame(list):
 class Log:
     """A topic's records and what the group's commit log says of them."""
 
-    def __init__(self, records, splits):
+    def __init__(self, records, splits, limit=1_000_000):
+        self.limit = limit  # ranges that a partition may have
         self.records = records  # {partition: {offset: key}}; other offsets are holes
         self.ends = {p: max(log, default=-1) + 1 for p, log in records.items()}
         self.commits = {p: PartitionCommits() for p in records}
@@ -125,6 +128,7 @@ class Holding:
                 TOPIC, p, tuple(of), log.commits[p].stable_offset, log.commits[p].ranges,
                 [(r.offset, r.key_hash, r.attempts, log.now if not r.is_parked else np.inf, "")
                  for r in log.pending[p].values()],
+                range_count=log.commits[p].ranges.range_count, max_ranges=log.limit,
             )
             for p, of in ranges.items()
         }  # fmt: skip
@@ -140,22 +144,42 @@ class Holding:
         """Nobody was before us."""
         return 0.0
 
-    def commit(self, offsets, *, pending=None, holes=None, commit_id=None):
-        """All or nothing, under the epoch in force."""
+    def affordable(self, offsets, _holes):
+        """What the limit lets in; what others commit is seen late, as by a member of a group."""
+        fit = dict(offsets)
+        for tp in offsets:
+            owned, commits = self.owned[tp], self._log.commits[tp[1]]
+            if owned.range_count + offsets[tp].range_count > self._log.limit:
+                fit[tp] = affordable(commits, offsets[tp], self._log.limit)
+        return fit
+
+    def commit(self, offsets, *, pending=None, holes=None, commit_id=None, limited=True):
+        """Under the epoch in force; partitions above the limit are refused."""
         assert commit_id != ""
         if self.epoch != self._log.epoch:
             raise FencedMember("g", "m", None, None, "a later epoch is in force")
-        results = {}
+        results, over = {}, None
         for tp in {*offsets, *(pending or {}), *(holes or {})}:
             done = offsets.get(tp, OffsetRanges()) | (holes or {}).get(tp, OffsetRanges())
             commits, waiting = self._log.commits[tp[1]], self._log.pending[tp[1]]
+            trial, before = commits.copy(max_ranges=None), commits.ranges.range_count
+            trial.amend(done.pairs())
+            count = trial.ranges.range_count
+            self.owned[tp].range_count = before
+            if limited and not holes and count > max(before, self._log.limit):
+                over = over or MaxIndividualCommitsReached(count, self._log.limit, results)
+                results[tp] = CommitResult(commits.stable_offset, 0, 0, before, "refused", "limit")
+                continue
             for record in (pending or {}).get(tp, ()):
                 waiting[record.offset] = record
             for offset in [o for o in waiting if o in done]:
                 del waiting[offset]
             commits.amend(done.pairs())
             self.owned[tp].follow(commits.stable_offset, done)
-            results[tp] = types.SimpleNamespace(stable_offset=commits.stable_offset)
+            count = self.owned[tp].range_count = commits.ranges.range_count
+            results[tp] = CommitResult(commits.stable_offset, len(done), 0, count)
+        if over is not None:
+            raise over
         return results
 
 

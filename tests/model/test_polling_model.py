@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from commits import FencedMember, OffsetRanges
+from commits import FencedMember, MaxIndividualCommitsReached, OffsetRanges, PartitionCommits
 from coopconsume.errors import AlreadyClosed, NotPolled
 from tests.examples import examples
 from tests.model.polling_world import TOPIC, Frame, Log, Member, SparkGone, dealt, in_memory
@@ -84,10 +84,27 @@ class World:
         except FencedMember:
             assert self.snapshot() == was
             return False
+        except MaxIndividualCommitsReached as error:
+            left = self.left_by_limit(error)
+            assert left <= named, f"{left} was not committed, and {named} was asked for"
+            named -= left
         assert not strange, f"{strange} counts, and {member.given} was handed out"
         self.answered |= named
         member.given -= named
         return True
+
+    def left_by_limit(self, error):
+        """The records that a limit left out; not one of their ranges would fit in."""
+        log, left = self.log, set()
+        assert error.uncommitted
+        for (_, p), offsets in error.uncommitted.items():
+            assert offsets
+            for one in offsets:
+                trial = log.commits[p].copy(max_ranges=log.limit)
+                with pytest.raises(MaxIndividualCommitsReached):
+                    trial.commit([one])
+            left |= {(p, o) for o in offsets.offsets().tolist() if o in log.records[p]}
+        return left
 
     def named(self, member, done):
         """The records that an answer names, those of them that may not be named, and holes."""
@@ -117,7 +134,8 @@ class World:
             if q == p and o > offset and key is not None and self.log.records[p][o] == key
         }  # fmt: skip
         rows = Frame(sorted({one} | behind)) if delay is not None or park else Frame([one])
-        was = self.snapshot()
+        was, written = self.snapshot(), len(member.letters)
+        trial = self.log.commits[p].copy(max_ranges=self.log.limit)
         self.asking = member
         try:
             if delay is not None:
@@ -131,9 +149,18 @@ class World:
         except FencedMember:
             assert self.snapshot() == was
             return
+        except MaxIndividualCommitsReached as error:
+            assert not park, "a parked record takes no range"
+            assert delay is None, "a record to come again takes no range"
+            left = self.left_by_limit(error)
+            assert left == set(rows)
+            assert self.snapshot() == was
+            assert len(member.letters) == written, "a letter stands for a record that is not done"
+            return
         assert set(rows) <= member.given, f"{rows} was taken, with {member.given} open"
         if delay is None and not park:
             self.answered |= set(rows)
+            trial.commit([(offset, offset)])  # Raises an error if there was no room.
         member.given -= set(rows)
 
     def hand_over(self, member):
@@ -162,7 +189,8 @@ def worlds(draw):
         dense = draw(st.booleans())
         ordered = range(len(offsets)) if dense else sorted(offsets)
         records[partition] = {offset: draw(keys) for offset in ordered}
-    return World(Log(records, {}), draw(st.integers(1, 3)))
+    limit = draw(st.sampled_from([1_000_000, 1, 2, 4]))
+    return World(Log(records, {}, limit), draw(st.integers(1, 3)))
 
 
 def splits(world, data):
@@ -236,11 +264,15 @@ def step(world, data):
 
 def poll_all(world):
     """Everybody polls and commits until nothing comes any more."""
-    for _ in range(10):
+    quiet, was = 0, None
+    while quiet < 10:
+        quiet, was = (quiet + 1 if world.snapshot() == was else 0), world.snapshot()
         world.log.now += 100
         for member in world.members:
             while frame := world.poll(member, 40):
                 assert world.commit(member, frame) or not world.is_current(member)
+            # What a limit has left out fits once others have filled the gaps.
+            assert world.commit(member, None) or not world.is_current(member)
 
 
 def finish(world, data):
@@ -350,3 +382,67 @@ def test_a_poll_that_waits_holds_no_hand_over_up_and_ends_with_close():
         for call in (member.poller.poll, member.poller.commit):
             with pytest.raises(AlreadyClosed):
                 call(member, None if call == member.poller.commit else 0)
+
+
+def test_a_discarded_record_waits_for_room():
+    """Where the limit leaves no room, the decision stays, polls go on, and it is taken later."""
+    world = World(Log({0: {o: b"k%d" % o for o in range(6)}}, {}, limit=1), 1)
+    with contextlib.ExitStack() as stack:
+        for patch in in_memory(world.log, lambda: world.asking):
+            stack.enter_context(patch)
+        world.deal({0: (0, 1)})
+        (member,) = world.members
+        world.poll(member, 6)
+        world.give_back(member, (0, 5), park=True)
+        assert world.commit(member, Frame([(0, 2)]))
+        decision = {"deadLetter/g/0/5": {"action": "discard"}}
+        store = member.holding.store
+        store.settings, store.pending = lambda _: decision, lambda _: {}
+        store.set_settings = lambda changes: [decision.pop(name) for _, name, _ in changes]
+        world.log.now += 100
+        assert world.poll(member, 6) == []
+        assert not world.log.is_done(0, 5)
+        assert decision
+        assert world.commit(member, Frame([(0, 0), (0, 1)]))
+        world.log.now += 100
+        assert world.poll(member, 6) == []
+        assert world.log.is_done(0, 5)
+        assert not decision
+
+
+def test_at_the_limit_no_letter_is_written_of_what_does_not_fit():
+    """Of rejected records those that fit become dead letters; the others stay open."""
+    world = World(Log({0: {o: b"k%d" % o for o in range(6)}}, {}, limit=1), 1)
+    with contextlib.ExitStack() as stack:
+        for patch in in_memory(world.log, lambda: world.asking):
+            stack.enter_context(patch)
+        world.deal({0: (0, 1)})
+        (member,) = world.members
+        world.poll(member, 6)
+        with pytest.raises(MaxIndividualCommitsReached) as error:
+            member.poller.reject(member, Frame([(0, 2), (0, 5)]), "no", "continue")
+        assert error.value.uncommitted == {(TOPIC, 0): OffsetRanges([(5, 5)])}
+        assert [letter.offset for letter in member.letters] == [2]
+        assert world.log.commits[0] == PartitionCommits(0, [(2, 2)])
+        assert 5 in member.poller.handout.places[TOPIC, 0].polled
+
+
+def test_at_the_limit_a_commit_takes_what_fits_and_says_what_is_left():
+    """What fills gaps and grows ranges is committed at once; the rest fits once the gaps are."""
+    world = World(Log({0: {o: b"k%d" % o for o in range(10)}, 1: {0: b"a"}}, {}, limit=2), 1)
+    with contextlib.ExitStack() as stack:
+        for patch in in_memory(world.log, lambda: world.asking):
+            stack.enter_context(patch)
+        world.deal({0: (0, 1), 1: (0, 1)})
+        (member,) = world.members
+        world.poll(member, 100)
+        with pytest.raises(MaxIndividualCommitsReached) as error:
+            member.poller.commit(member, Frame([(0, 2), (0, 4), (0, 6), (0, 8), (1, 0)]))
+        left = {(TOPIC, 0): OffsetRanges([(6, 6), (8, 8)])}
+        assert (error.value.uncommitted, error.value.max_ranges) == (left, 2)
+        assert error.value.range_count == 4
+        assert error.value.results[TOPIC, 1].stable_offset == 1
+        assert "2 offsets of t-0 from 6 on are not committed" in str(error.value)
+        member.poller.commit(member, Frame([(0, 0), (0, 1), (0, 3), (0, 5), (0, 6), (0, 8)]))
+        assert world.log.commits[0] == PartitionCommits(7, [(8, 8)])
+        assert member.poller.handout.places[TOPIC, 0].polled.pairs() == [(7, 7), (9, 9)]

@@ -18,6 +18,7 @@ _JUDGE = "tests/model/test_judge.py::"
 _JOB = "tests/model/test_job_model.py::"
 _ODD = "tests/unit/test_odd_answers.py::"
 _CLOCKS = "tests/unit/test_clocks.py::"
+_POLLING = "tests/model/test_polling_model.py::"
 _DELIVERIES = "tests/model/test_deliveries_model.py::"
 
 ORDER = [
@@ -643,14 +644,38 @@ LIMITS = [
 
 POLLING = [
     Mutant(
+        "poll-commit-all-or-nothing",
+        "A commit of polled records at the limit takes what fits.",
+        "coopconsume/polling/answers.py",
+        "fit = holding.affordable(left, {})",
+        "fit = left",
+        (_POLLING + "test_at_the_limit_a_commit_takes_what_fits_and_says_what_is_left",),
+    ),
+    Mutant(
+        "reject-beyond-the-limit",
+        "No dead letter is written of a record whose commit does not fit.",
+        "coopconsume/polling/answers.py",
+        "if not park:",
+        "if park:",
+        (_POLLING + "test_at_the_limit_no_letter_is_written_of_what_does_not_fit",),
+    ),
+    Mutant(
+        "discard-beyond-the-limit",
+        "A decision to discard a record waits until its commit fits.",
+        "coopconsume/dead_letters/decisions.py",
+        "fit = holding.affordable(offsets, {})",
+        "fit = offsets",
+        (_POLLING + "test_a_discarded_record_waits_for_room",),
+    ),
+    Mutant(
         "answer-for-anything",
         "Only what a frame contained may be answered for.",
         "coopconsume/polling/handout.py",
         "    if strange:\n        first, last",
         "    if False:\n        first, last",
         (
-            "tests/model/test_polling_model.py::test_only_what_was_handed_out_is_answered_for_and_nothing_is_lost",
-            "tests/model/test_polling_model.py::test_a_range_over_a_waiting_key_is_refused",
+            _POLLING + "test_only_what_was_handed_out_is_answered_for_and_nothing_is_lost",
+            _POLLING + "test_a_range_over_a_waiting_key_is_refused",
         ),
     ),
     Mutant(
