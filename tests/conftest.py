@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import os
 import re
+import signal
 import time
 import uuid
 from pathlib import Path
@@ -29,6 +30,11 @@ _MARK = os.environ.setdefault("COOPCONSUME_TEST_RUN", str(uuid.uuid4()))
 # The many JVMs of a run live for seconds: one that optimises what it runs takes twice their time.
 os.environ.setdefault("JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
 
+# A run in the background inherits from its shell that Ctrl-C is ignored, and so would the programs
+# that tests start and interrupt.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
 # By default Spark and its Python give each other up after 15 s.
 os.environ.setdefault("SPARK_AUTH_SOCKET_TIMEOUT", "60")
 
@@ -47,6 +53,11 @@ _BROKER = {
     # What tests would only wait for: the ends of overdue transactions, and the log cleaner's turn.
     "transaction.abort.timed.out.transaction.cleanup.interval.ms": 500,
     "log.cleaner.backoff.ms": 500,
+}
+#: Tests of Spark that only start programs with a session of their own.
+_PROGRAMS = {
+    *("test_chaos.py", "test_cli_run.py", "test_demo.py", "test_kill.py", "test_spark_submit.py"),
+    "test_standalone_cluster.py",
 }
 _names = itertools.count(1)
 
@@ -134,18 +145,32 @@ def produce(_producer: KafkaProducer) -> Produce:
 
 
 class _ByPlace(LoadScopeScheduling):
-    """Runs all tests with Spark in one process, all of the broker in one, others by file."""
+    """Runs tests that share a Spark session in one process, all of the broker in one, and so on."""
 
     def _split_scope(self, nodeid: str) -> str:
-        file = nodeid.partition("::")[0]
-        folder = Path(file).parent.name
-        return {"spark": "spark", "notebooks": "spark", "broker": "broker"}.get(folder, file)
+        return _place(nodeid.partition("::")[0])
+
+
+def _place(file: str) -> str:
+    """Return what the tests of a file share; tests of one place run in one process, in order."""
+    folder, name = Path(file).parts[-2:]
+    if folder == "notebooks" or (folder == "spark" and name in _PROGRAMS):
+        return "programs"
+    return {"spark": "session", "broker": "broker"}.get(folder, file)
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> LoadScopeScheduling:
-    """Keep what shares a Spark session or a broker in one process (`pytest -n 2`)."""
+    """Deal tests to the processes of `pytest -n 2` by place, in the order of the collection."""
+    config.option.loadscopereorder = False
     return _ByPlace(config, log)
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Put what takes longest first, so that all processes end at about the same time."""
+    if hasattr(config, "workerinput"):
+        rank = {place: number for number, place in enumerate(("session", "programs", "broker"))}
+        items.sort(key=lambda item: rank.get(_place(item.nodeid.partition("::")[0]), len(rank)))
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
