@@ -13,7 +13,7 @@ import socket
 import threading
 import time
 from contextlib import suppress
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from coopconsume.channel.lease import Lease
 from coopconsume.channel.messages import encode_report
@@ -49,16 +49,6 @@ UNACKNOWLEDGED_BYTES = 8 << 20
 _FRAME_EXTRA = 64
 
 
-class Work(Protocol):
-    """What the channel needs of a slot at work."""
-
-    def cut(self, seq: int) -> SlotReport | None:
-        """Returns what is done since the last call, as a progressive report; None if nothing is."""
-
-    def halt(self, why: str, since: float) -> None:
-        """Starts nothing more, for a reason that holds since an instant."""
-
-
 class SlotChannel:
     """The connection of a slot, for one batch.
 
@@ -89,7 +79,8 @@ class SlotChannel:
         self._ready = threading.Event()
         self._error = ""
         self._halted: tuple[str, float] | None = None
-        self._work: Work | None = None
+        self._make_report: Callable[[int], SlotReport | None] | None = None
+        self._halt_slot: Callable[[str, float], None] | None = None
         self._cut_at = 0.0
         self._is_closed = False
         self._seq = 0
@@ -111,14 +102,25 @@ class SlotChannel:
             self._lost("it cannot be reached in time")
         return self._error
 
-    def begin(self, work: Work) -> None:
-        """The slot has records now: reports what it does, and halts it where it must start none."""
+    def begin(
+        self,
+        cut: Callable[[int], SlotReport | None],
+        halt: Callable[[str, float], None],
+    ) -> None:
+        """The slot has records now.
+
+        Args:
+            cut: Takes the number of a progressive report; returns it, or None if nothing was done
+                since the last one. Called in the channel's thread.
+            halt: Has the slot start nothing more, for a reason, since an instant. Called once at
+                most, in any thread.
+        """
         with self._lock:
-            self._work = work
+            self._make_report, self._halt_slot = cut, halt
             self._cut_at = self._clock() + self._spec.report_every
             halted = self._halted
         if halted is not None:
-            work.halt(*halted)
+            halt(*halted)
         self._wake()
 
     def close(self) -> list[SlotReport]:
@@ -233,7 +235,7 @@ class SlotChannel:
         waits = [self._lease.patience(now)]
         if not self._ready.is_set():
             waits.append(max(0.0, deadline - time.monotonic()))
-        if self._work is not None:
+        if self._make_report is not None:
             waits.append(max(0.0, self._cut_at - now))
         return min(waits)
 
@@ -257,20 +259,20 @@ class SlotChannel:
             if self._halted is not None or self._is_closed:
                 return
             self._halted = (why, since)
-            work = self._work
-        if work is not None:
-            work.halt(why, since)
+            halt = self._halt_slot
+        if halt is not None:
+            halt(why, since)
 
     def _cut(self, session: Session, now: float) -> None:
         """Makes and sends a progressive report, if it is time for one."""
         with self._lock:
-            if self._is_closed or self._work is None or now < self._cut_at:
+            if self._is_closed or self._make_report is None or now < self._cut_at:
                 return
             self._cut_at = now + self._spec.report_every
             waiting = sum(size for _, size in self._unacknowledged)
             if self._is_too_long or waiting > UNACKNOWLEDGED_BYTES:
                 return
-            report = self._work.cut(self._seq + 1)
+            report = self._make_report(self._seq + 1)
             if report is None:
                 return
             self._seq += 1

@@ -10,7 +10,7 @@ import math
 import struct
 from typing import Any
 
-from coopconsume.channel.wire import ProtocolError
+from coopconsume.channel.wire import Identity, ProtocolError
 from coopconsume.task.report import DeadLetter, Failure, PartitionReport, SlotReport
 
 _LENGTH = struct.Struct(">I")
@@ -68,7 +68,7 @@ def encode_report(report: SlotReport) -> bytes:
     return b"".join((_LENGTH.pack(len(head)), head, *parts.all))
 
 
-def decode_report(data: bytes, batch: int, slot: int) -> SlotReport:
+def decode_report(data: bytes, of: Identity) -> SlotReport:
     """The inverse of `encode_report`, for the slot whose connection it came by.
 
     Raises:
@@ -79,7 +79,7 @@ def decode_report(data: bytes, batch: int, slot: int) -> SlotReport:
         header = json.loads(data[_LENGTH.size : _LENGTH.size + length])
         parts = _Reader(data, _LENGTH.size + length)
         report = SlotReport(
-            batch=batch, slot=slot, seq=_count(header["seq"]),
+            batch=of.batch, slot=of.slot, pid=of.pid, seq=_count(header["seq"]),
             handled=_count(header["handled"]), failures=_count(header["failures"]),
         )  # fmt: skip
         for part, done, failed in header["partitions"]:

@@ -299,8 +299,7 @@ class ChannelServer:
         if kind == Frame.ASK:
             connection.asked = asked(payload)
         elif kind == Frame.PROGRESS:
-            identity = session.identity
-            self._on_report(decode_report(payload, identity.batch, identity.slot))
+            self._on_report(decode_report(payload, session.identity))
         else:
             raise ProtocolError(f"a slot sent a frame of type {kind}")
 

@@ -81,6 +81,7 @@ class Shift:
         self._most = ledger.spec.concurrency
         self._timeout = ledger.policy.timeout
         self._life = life
+        self._lock = ledger.lock
         self._reader = reader
         self._desk = Desk(ledger, time.monotonic())
         self._workers: list[asyncio.Task[None]] = []
@@ -97,6 +98,7 @@ class Shift:
     async def run(self, batches: Iterator[pa.RecordBatch]) -> None:
         """Handle all rows."""
         clock = asyncio.create_task(self._keep_time())
+        self._life.on_halt(lambda: self._halt(event_loop()))
         try:
             loop = asyncio.get_running_loop()
             while (
@@ -106,13 +108,25 @@ class Shift:
             self._desk.is_closed = True
             self._wake(len(self._idle))
             await asyncio.gather(*self._workers)
-            self._desk.close(time.monotonic())
+            with self._lock:
+                self._desk.close(time.monotonic())
         finally:
             self._is_given_up = True
             if self._alarm is not None:
                 self._alarm.cancel()
             for task in (clock, *self._workers):
                 task.cancel()
+
+    def _halt(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Starts nothing more. Called from any thread; a handler may keep the event loop busy."""
+        with self._lock:
+            self._desk.halt()
+        with suppress(RuntimeError):  # The loop is closed.
+            loop.call_soon_threadsafe(self._wake_all)
+
+    def _wake_all(self) -> None:
+        self._wake(len(self._idle))
+        self._space.set()
 
     async def _feed(self, raw: pa.RecordBatch) -> None:
         ledger, desk, report = self._ledger, self._desk, self._ledger.report
@@ -123,7 +137,7 @@ class Shift:
         # As many rows at a stretch as may end meanwhile, or the workers would run out of them.
         stretch = max(_AT_A_STRETCH, self._most)
         for i, row in enumerate(rows_of(batch)):
-            while not desk.has_room() and not desk.is_late(time.monotonic()):
+            while not self._has_room() and not desk.is_late(time.monotonic()):
                 self._call_up()
                 self._space.clear()
                 await self._space.wait()
@@ -136,6 +150,10 @@ class Shift:
                     self._call_up()
                     await asyncio.sleep(0)
         self._call_up()
+
+    def _has_room(self) -> bool:
+        with self._lock:
+            return self._desk.has_room()
 
     def _call_up(self) -> None:
         """Have somebody at hand for what is ready."""
@@ -155,7 +173,7 @@ class Shift:
 
     async def _work(self, seat: int) -> None:  # noqa: C901 - one loop, called for each record
         """Handle one record after another."""
-        desk, handler, taken = self._desk, self._handler, self._ledger.taken
+        desk, handler, taken, lock = self._desk, self._handler, self._ledger.taken, self._lock
         enter, leave = self._life.box.enter, self._life.box.leave
         began = self._began if self._timeout is not None else None
         stretch = 0
@@ -164,7 +182,8 @@ class Shift:
         self._called -= 1
         while True:
             now = time.monotonic()
-            found = desk.take(now)
+            with lock:
+                found = desk.take(now)
             if found is None:
                 if self._is_over(now):
                     return
@@ -192,7 +211,8 @@ class Shift:
                 if self._is_given_up:
                     return
                 await _stay(task)
-            desk.settle(lane, row, record, answer, time.monotonic())
+            with lock:
+                desk.settle(lane, row, record, answer, time.monotonic())
             self._space.set()
             stretch += 1
             if stretch >= _AT_A_STRETCH:
@@ -203,8 +223,7 @@ class Shift:
         """Whether nothing will start any more; then those who wait are told."""
         through = self._desk.is_through(now)
         if through:
-            self._wake(len(self._idle))
-            self._space.set()
+            self._wake_all()
         return through
 
     def _was_cancelled(self, seat: int, answer: Any) -> Any:
@@ -237,8 +256,7 @@ class Shift:
         while True:
             now = time.monotonic()
             if desk.is_late(now):
-                self._wake(len(self._idle))
-                self._space.set()
+                self._wake_all()
             wait = max(0.005, min(0.5, desk.deadline - now))
             if timeout is not None:
                 self._cancel_late(now, timeout)

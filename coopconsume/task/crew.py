@@ -60,7 +60,7 @@ class Crew:
         self._timeout = ledger.policy.timeout
         self._life = life
         self._desk = Desk(ledger, time.monotonic())
-        self._lock = threading.Lock()
+        self._lock = ledger.lock
         self._work = threading.Condition(self._lock)
         self._space = threading.Condition(self._lock)
         self._idle = 0
@@ -73,6 +73,14 @@ class Crew:
         self._broken: BaseException | None = None
         if self._timeout is not None:
             threading.Thread(target=self._watch, args=(self._timeout,), daemon=True).start()
+        life.on_halt(self._halt)
+
+    def _halt(self) -> None:
+        """Starts nothing more. Called from any thread."""
+        with self._lock:
+            self._desk.halt()
+            self._work.notify_all()
+            self._space.notify()
 
     def feed(self, rows: list[Row], deadline: float) -> int:
         """Take rows in their order; waits while too much is held.
@@ -105,7 +113,8 @@ class Crew:
         self._over.set()
         if self._broken is not None:
             raise self._broken
-        self._desk.close(time.monotonic())
+        with self._lock:
+            self._desk.close(time.monotonic())
 
     def _call_up(self) -> None:
         """Have somebody at hand for what is ready."""

@@ -51,7 +51,9 @@ class Desk:
         #: By lane what failed and is to be tried again, and when.
         self._again: dict[Lane, tuple[Failure, float]] = {}
         ledger.again = self._try_again
+        ledger.flush = self._flush
         self.is_closed = False
+        self._is_halted = False
 
     def has_room(self) -> bool:
         """Whether more may be admitted; what waits for another try gives up its place for it."""
@@ -81,12 +83,19 @@ class Desk:
 
     @deadline.setter
     def deadline(self, instant: float) -> None:
-        if not self._ledger.report.tripped:
+        if not self._ledger.report.tripped and not self._is_halted:
             self._deadline = instant
+
+    def halt(self) -> None:
+        """Starts nothing more, not even a first record."""
+        self._is_halted = True
+        self._deadline = 0.0
 
     def is_late(self, now: float) -> bool:
         """Whether the time box has closed; a slot may start one record, unless its pace forbids."""
-        return now >= self._deadline and (self._ledger.report.handled > 0 or self._gives_up(now))
+        return self._is_halted or (
+            now >= self._deadline and (self._ledger.report.handled > 0 or self._gives_up(now))
+        )
 
     def _gives_up(self, now: float) -> bool:
         """Whether a rate keeps even the first record for a later batch; once so, it stays so."""
@@ -129,6 +138,7 @@ class Desk:
     def settle(self, lane: Lane, row: Row, record: Record, answer: Any, now: float) -> None:
         """A handler has returned or raised."""
         self._settled += 1
+        self._ledger.ended = self._settled
         self._now = now
         if answer is None:
             self._settle(lane, row, done=True)
@@ -188,5 +198,10 @@ class Desk:
         for _, row in self._lanes.held():
             ledger.report.timed_out = True
             ledger.unlooked(row.part, row.offset)
+        self._flush()
+
+    def _flush(self) -> None:
         for part, offsets in self._done.items():
-            ledger.done[part].append(pa.array(sorted(offsets), pa.int64()))
+            if offsets:
+                self._ledger.done[part].append(pa.array(sorted(offsets), pa.int64()))
+                offsets.clear()

@@ -89,11 +89,12 @@ class Frames:
         ledger = self._ledger
         part = batch.column(0)[0].as_py()
         late = ledger.report.tripped or time.monotonic() >= self._deadline
-        if ledger.report.handled and late:
+        if self._life.stopped or (ledger.report.handled and late):
             ledger.report.timed_out = True
             ledger.unlooked(part, batch.column(1)[0].as_py())
             return
-        batch = self._startable(part, batch)
+        with ledger.lock:
+            batch = self._startable(part, batch)
         if not batch.num_rows:
             return
         ledger.report.handled += batch.num_rows
@@ -101,11 +102,13 @@ class Frames:
         self._life.box.enter_all([(part, offset) for offset in offsets.to_pylist()])
         outcomes = self._call(self._frame(part, batch), batch.num_rows)
         self._life.box.leave_all()
-        if outcomes is None:
-            self._settled += batch.num_rows
-            ledger.done[part].append(offsets)
-        else:
-            self._settle(part, batch, outcomes)
+        with ledger.lock:
+            ledger.ended = ledger.report.handled
+            if outcomes is None:
+                self._settled += batch.num_rows
+                ledger.done[part].append(offsets)
+            else:
+                self._settle(part, batch, outcomes)
 
     def _startable(self, part: int, batch: pa.RecordBatch) -> pa.RecordBatch:
         """The rows that nothing is in the way of."""

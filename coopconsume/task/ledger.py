@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import threading
 from bisect import bisect_right
 from itertools import repeat
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -17,7 +18,7 @@ from coopconsume.task.report import DeadLetter, Failure, PartitionReport, SlotRe
 from coopconsume.task.rows import OutputRows
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from coopconsume.record import RetryPolicy
     from coopconsume.task.report import BatchSpec, PartitionWork
@@ -70,6 +71,14 @@ class Ledger:
         self.number = 0
         self._failed_at = 0
         self._streak = spec.streaks.get(slot, 0)
+        #: Held where an outcome is noted, and while a progressive report is cut from them.
+        self.lock = threading.Lock()
+        #: Handler calls that have ended, as far as `flush` knows.
+        self.ended = 0
+        #: Notes in `done` what else is done by now; called with the lock held.
+        self.flush: Callable[[], None] = lambda: None
+        #: Calls and failures that progressive reports have told.
+        self._told = 0, 0
         #: Takes over a record that is to be tried again within this batch; tells whether it does.
         self.again: Callable[[Row, Failure], bool] = lambda _row, _failure: False
 
@@ -201,19 +210,57 @@ class Ledger:
         report = self.parts[part]
         report.resume = offset if report.resume is None else min(report.resume, offset)
 
+    def cut(self, seq: int) -> SlotReport | None:
+        """Takes what is done and failed since the last call, as a progressive report.
+
+        Args:
+            seq: Its number.
+
+        Returns:
+            None if there is nothing to report.
+        """
+        with self.lock:
+            self.flush()
+            done, self.done = self.done, {part: [] for part in self.work}
+            failed = {part: report.failed for part, report in self.parts.items()}
+            for report in self.parts.values():
+                report.failed = []
+            dead, self.report.dead = self.report.dead, []
+            outputs = None if self.outputs is None else self.outputs.take()
+            (ended, failures), self._told = self._told, (self.ended, self.report.failures)
+            ended, failures = self._told[0] - ended, self._told[1] - failures
+        partitions = {
+            part: PartitionReport(_packed(done[part]), failed=failed[part])
+            for part in self.work
+            if any(map(len, done[part])) or failed[part]
+        }
+        if not partitions:
+            return None
+        return SlotReport(
+            self.spec.batch, self.report.slot, seq=seq, pid=self.report.pid, partitions=partitions,
+            dead=dead, outputs=None if outputs is None else outputs.encode(),
+            handled=ended, failures=failures,
+        )  # fmt: skip
+
     def close(self) -> SlotReport:
-        """The report, ready to be sent."""
+        """The final report: all that is in no progressive report."""
         for part, report in self.parts.items():
-            chunks = self.done[part]
-            if chunks:
-                offsets = pa.concat_arrays(chunks)
-                ascending = offsets.take(pc.sort_indices(offsets)) if len(chunks) > 1 else offsets
-                report.done = pack_offsets(ascending)
+            report.done = _packed(self.done[part])
+        self.report.handled -= self._told[0]
+        self.report.failures -= self._told[1]
         self.report.partitions = self.parts
         self.report.streak = self._streak if self.number == self._failed_at else 0
         if self.outputs is not None:
             self.report.outputs = self.outputs.encode()
         return self.report
+
+
+def _packed(chunks: Sequence[pa.Array]) -> bytes:
+    """Returns offsets that are ascending in each chunk as bytes."""
+    if not chunks:
+        return b""
+    offsets = pa.concat_arrays(chunks)
+    return pack_offsets(offsets.take(pc.sort_indices(offsets)) if len(chunks) > 1 else offsets)
 
 
 def _all_wanted(parts: pa.Array, offsets: pa.Array, work: Mapping[int, PartitionWork]) -> bool:

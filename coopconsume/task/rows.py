@@ -6,6 +6,7 @@ while its record is still at work. Task-side code.
 
 from __future__ import annotations
 
+import copy
 import datetime as dt
 from typing import TYPE_CHECKING, Any
 
@@ -103,6 +104,12 @@ class OutputRows:
         origin = [pa.array([value] * rows.num_rows, field.type)
                   for value, field in zip(place, _ORIGIN, strict=True)]  # fmt: skip
         self._put(pa.RecordBatch.from_arrays([*rows.columns, *origin], schema=self._full))
+
+    def take(self) -> OutputRows:
+        """Returns all rows so far as an object of their own, and keeps none of them."""
+        taken = copy.copy(self)
+        self._cells, self._origins, self._pieces = [], [], []
+        return taken
 
     def encode(self) -> bytes | None:
         """Returns all rows as an Arrow IPC stream; None without any."""

@@ -28,6 +28,7 @@ from coopconsume.task.report import SlotReport
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
+    from coopconsume.channel.client import SlotChannel
     from coopconsume.record import RetryPolicy
     from coopconsume.task.blackbox import LastWords
     from coopconsume.task.handling import Handler
@@ -128,26 +129,48 @@ class SlotRunner:
 
     def run(self, slot: int, batches: Iterable[pa.RecordBatch]) -> SlotReport:
         """Handle a slot's rows and tell what became of them."""
-        rows = iter(batches)
+        spec = self._spec
+        channel = None
+        if spec.channel is not None:
+            from coopconsume.channel.client import SlotChannel
+
+            # It connects while Spark reads and sorts.
+            channel = SlotChannel(spec.channel, spec.run, spec.batch, slot)
+        try:
+            return self._run(slot, iter(batches), channel)
+        finally:
+            if channel is not None:
+                channel.close()
+
+    def _run(
+        self, slot: int, rows: Iterator[pa.RecordBatch], channel: SlotChannel | None
+    ) -> SlotReport:
         first = next(rows, None)  # Here Spark reads and sorts, if it has time for the batch at all.
         late = time.time() - self._spec.latest_start
         if late > 0:
-            return self._too_late(slot, late, rows)
-        batches = chain(() if first is None else (first,), rows)
-        return self._handle(slot, batches)
+            # The driver may be gone, and others may have the shares.
+            report = self._nothing(slot, rows)
+            report.late = late
+            return report
+        error = "" if channel is None or first is None else channel.wait()
+        if error:
+            report = self._nothing(slot, rows)
+            report.channel_error = error
+            return report
+        return self._handle(slot, chain(() if first is None else (first,), rows), channel)
 
-    def _too_late(self, slot: int, late: float, rows: Iterator[pa.RecordBatch]) -> SlotReport:
-        """Starts nothing: the driver may be gone, and others may have the shares."""
+    def _nothing(self, slot: int, rows: Iterator[pa.RecordBatch]) -> SlotReport:
+        """Starts nothing; returns the report of that."""
         ledger = self._ledger(slot)
         for _ in rows:
             pass
         for part, work in ledger.work.items():
             ledger.unlooked(part, work.ranges[0][0])
-        report = ledger.close()
-        report.late = late
-        return report
+        return ledger.close()
 
-    def _handle(self, slot: int, batches: Iterable[pa.RecordBatch]) -> SlotReport:
+    def _handle(
+        self, slot: int, batches: Iterable[pa.RecordBatch], channel: SlotChannel | None
+    ) -> SlotReport:
         global _current_slot  # noqa: PLW0603 - a worker process runs one task at a time
         spec = self._spec
         ledger = self._ledger(slot)
@@ -156,13 +179,21 @@ class SlotRunner:
         box = BlackBox(box_path(spec, slot), seats)
         life = Life(spec, box)
         _current_slot = slot
+        left: list[SlotReport] = []
+        if channel is not None:
+            channel.begin(ledger.cut, life.halt)
         try:
             _way_of(handler, ledger)(batches, handler, ledger, life)
         finally:
             _current_slot = -1
             life.end()
+            if channel is not None:
+                left = channel.close()
             box.close()
         report = ledger.close()
+        report.unacknowledged = left
+        report.stopped = life.stopped
+        report.timed_out = report.timed_out and not life.stopped
         if life.started:
             report.busy = time.monotonic() - life.started
         return report

@@ -28,6 +28,7 @@ from coopconsume.task.report import DeadLetter, Failure, PartitionReport, SlotRe
 from tests.examples import examples
 
 SECRET = b"s" * 32
+OF = Identity("r", 7, 2, 99)
 
 
 def split(data, limit=1 << 20):
@@ -199,7 +200,7 @@ letters = st.builds(
     st.integers(1, 9), st.text(max_size=20), st.text(max_size=20),
 )  # fmt: skip
 reports = st.builds(
-    SlotReport, batch=st.just(7), slot=st.just(2), seq=st.integers(1, 10**9),
+    SlotReport, batch=st.just(7), slot=st.just(2), pid=st.just(99), seq=st.integers(1, 10**9),
     handled=st.integers(0, 10**9), failures=st.integers(0, 10**9),
     partitions=st.dictionaries(
         st.integers(0, 9),
@@ -214,7 +215,7 @@ reports = st.builds(
 @settings(max_examples=examples(300), deadline=None)
 def test_a_report_arrives_as_it_was_sent(report):
     """Infinite waits, missing keys and empty values too."""
-    assert decode_report(encode_report(report), 7, 2) == report
+    assert decode_report(encode_report(report), OF) == report
 
 
 @given(reports, st.data())
@@ -225,7 +226,7 @@ def test_a_report_that_was_cut_or_continued_is_refused(report, data):
     size = data.draw(st.integers(0, len(whole) - 1))
     for wrong in (whole[:size], whole + b"x"):
         with pytest.raises(ProtocolError):
-            decode_report(wrong, 7, 2)
+            decode_report(wrong, OF)
 
 
 # -- leases

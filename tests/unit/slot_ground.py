@@ -84,6 +84,7 @@ def prepared(handler, rows, work=None, concurrency=1, ordering="key", **more):
         headers=False, rates=more.pop("rates", Rates()), run=more.pop("run_id", ""),
         break_after=more.pop("break_after", 0), streaks=more.pop("streaks", {}),
         gates=more.pop("gates", {}), latest_start=more.pop("latest_start", math.inf),
+        channel=more.pop("channel", None),
     )  # fmt: skip
     columns = [
         [r[0] for r in rows], [r[1] for r in rows],

@@ -159,7 +159,7 @@ def test_reports_arrive_and_are_acknowledged(bind):
     with bench(bind=bind) as driver:
         channel, slot = connected(driver.server), Slot()
         assert driver.server.connected == {(7, 2)}
-        channel.begin(slot)
+        channel.begin(slot.cut, slot.halt)
         slot.ready = list(range(20))
         until(lambda: len(driver.reports) == 20)
         assert [report.seq for report in driver.reports] == list(range(1, 21))
@@ -175,7 +175,7 @@ def test_reports_that_are_not_acknowledged_come_back_at_the_end():
     with bench() as driver:
         driver.takes = False
         channel, slot = connected(driver.server), Slot()
-        channel.begin(slot)
+        channel.begin(slot.cut, slot.halt)
         slot.ready = [1, 2, 3]
         until(lambda: len(driver.reports) == 3)
         driver.server.taken(7, 2, 2)
@@ -187,14 +187,14 @@ def test_stop_reaches_a_slot_at_once_also_one_that_connects_later():
     """No lease is renewed after it."""
     with bench() as driver:
         channel, slot = connected(driver.server), Slot()
-        channel.begin(slot)
+        channel.begin(slot.cut, slot.halt)
         driver.server.stop([(7, 2), (7, 3)])
         until(lambda: slot.halts)
         assert [why for why, _ in slot.halts] == ["stop"]
         driver.server.renew([(7, 3)])
         other, later = SlotChannel(driver.server.spec(), "r", 7, 3), Slot()
         assert other.wait() == ""
-        other.begin(later)
+        other.begin(later.cut, later.halt)
         assert [why for why, _ in later.halts] == ["stop"]
         for one in (channel, other):
             one.close()
@@ -218,7 +218,7 @@ def test_a_slot_whose_lease_is_not_renewed_starts_nothing_more():
     with bench(lease=0.3) as driver:
         channel, slot = connected(driver.server), Slot()
         begun = time.monotonic()
-        channel.begin(slot)
+        channel.begin(slot.cut, slot.halt)
         until(lambda: slot.halts)
         ((why, since),) = slot.halts
         assert why == "lease"
@@ -236,7 +236,7 @@ def test_a_renewed_slot_goes_on():
     """For many times its lease."""
     with bench(lease=2.0) as driver:
         channel, slot = connected(driver.server), Slot()
-        channel.begin(slot)
+        channel.begin(slot.cut, slot.halt)
         end = time.monotonic() + 2.4
         while time.monotonic() < end and not slot.halts:
             driver.server.renew([(7, 2)])
@@ -251,7 +251,7 @@ def test_a_cut_connection_stops_the_slot(half):
     with bench() as driver, proxied(driver.server) as (proxy, spec):
         driver.takes = False
         channel, slot = connected(driver.server, spec), Slot()
-        channel.begin(slot)
+        channel.begin(slot.cut, slot.halt)
         slot.ready = [1, 2]
         until(lambda: len(driver.reports) == 2)
         proxy.cut(near=half != "far", far=half != "near")
@@ -267,7 +267,7 @@ def test_a_connection_that_swallows_everything_stops_the_slot():
     """Half-open: it is not closed, but no renewal comes. One that comes late changes nothing."""
     with bench(lease=1.0) as driver, proxied(driver.server) as (proxy, spec):
         channel, slot = connected(driver.server, spec), Slot()
-        channel.begin(slot)
+        channel.begin(slot.cut, slot.halt)
         proxy.passes.clear()
         certain = time.monotonic()
         while not slot.halts:
@@ -290,7 +290,7 @@ def test_a_driver_that_does_not_acknowledge_gets_no_more_than_fits(monkeypatch):
     with bench() as driver:
         driver.takes = False
         channel, slot = connected(driver.server), Slot()
-        channel.begin(slot)
+        channel.begin(slot.cut, slot.halt)
         slot.size, slot.ready = 30_000, list(range(10))
         until(lambda: len(driver.reports) == 4)
         time.sleep(0.1)
@@ -305,7 +305,7 @@ def test_a_report_that_fits_no_frame_comes_at_the_end(monkeypatch):
     monkeypatch.setattr(clients, "FRAME_BYTES", 10_000)
     with bench() as driver:
         channel, slot = connected(driver.server), Slot()
-        channel.begin(slot)
+        channel.begin(slot.cut, slot.halt)
         slot.size, slot.ready = 20_000, [1]
         until(lambda: channel._is_too_long)
         slot.size, slot.ready = 0, [2]
@@ -319,7 +319,7 @@ def test_a_second_connection_of_a_slot_is_refused():
     """The first one goes on; and a slot that lost its connection gets no other."""
     with bench() as driver:
         first, slot = connected(driver.server), Slot()
-        first.begin(slot)
+        first.begin(slot.cut, slot.halt)
         assert "no channel" in SlotChannel(driver.server.spec(), "r", 7, 2).wait()
         slot.ready = [1]
         until(lambda: driver.reports)
@@ -332,7 +332,7 @@ def test_a_batch_that_has_ended_is_forgotten():
     """Its connections are closed."""
     with bench() as driver:
         channel, slot = connected(driver.server), Slot()
-        channel.begin(slot)
+        channel.begin(slot.cut, slot.halt)
         other = connected(driver.server, batch=8)
         driver.server.forget(7)
         until(lambda: driver.closed == [(7, 2)])
@@ -413,7 +413,7 @@ def test_a_flood_leaves_the_slots_unharmed():
     """Hundreds of strangers, silent or loud, while a slot works and others connect."""
     with bench() as driver, ExitStack() as open_ones:
         channel, slot = connected(driver.server), Slot()
-        channel.begin(slot)
+        channel.begin(slot.cut, slot.halt)
         quiet = threading.Event()
 
         def flood():
@@ -463,7 +463,7 @@ def test_a_closed_server_stops_its_slots():
     """As a driver that has ended does."""
     with bench() as driver:
         channel, slot = connected(driver.server), Slot()
-        channel.begin(slot)
+        channel.begin(slot.cut, slot.halt)
         assert driver.server.is_open
         driver.server.close()
         until(lambda: slot.halts)

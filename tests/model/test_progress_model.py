@@ -1,0 +1,238 @@
+"""Progressive reports: whenever they are cut, together with the final one they say what one says.
+
+Cuts come between any two lines of the code that runs the rows, and at any moment from another
+thread.
+"""
+
+from __future__ import annotations
+
+import itertools
+import random
+import sys
+import threading
+import time
+from contextlib import contextmanager
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import coopconsume.task
+from coopconsume.record import Reject
+from coopconsume.task.frames import BatchHandler
+from coopconsume.task.report import unpack_offsets
+from tests.examples import examples
+from tests.unit.slot_ground import WAYS, in_way, prepared
+
+SCHEMA = pa.schema([("text", pa.string())])
+TASK = str(Path(coopconsume.task.__file__).parent)
+#: What a handler does with a record: it is done, with so many rows, or fails, or is given up.
+DOES = ["done", "done", "one row", "two rows", "fails", "rejected"]
+
+
+def answer_for(does, offset):
+    """What a handler returns for a record, or raises."""
+    if does == "fails":
+        return RuntimeError("planned")
+    if does == "rejected":
+        return Reject("bad")
+    rows = {"done": 0, "one row": 1, "two rows": 2}[does]
+    return [{"text": f"{offset}-{i}"} for i in range(rows)] or None
+
+
+class Slot:
+    """One run of a slot, with cuts."""
+
+    def __init__(self, rows, does, way, *, park=False, batch_rows=4):
+        self.does, self.chunks, self.running, self.cutting = does, [], set(), threading.Lock()
+        handler, concurrency = self.handle, 1
+        if way == "frames":
+            handler = BatchHandler(self.handle_frame, max(3, batch_rows // 10))
+        else:
+            handler, concurrency = in_way(way, self.handle)
+        self.runner, self.batches = prepared(
+            handler, rows, None, concurrency, schema=SCHEMA, batch_rows=batch_rows
+        )
+        object.__setattr__(self.runner._spec, "park", park)
+        self.ledger = self.runner._ledger(3)
+        self.runner._ledger = lambda _slot: self.ledger
+        self.at_any_call = lambda: None
+
+    def handle(self, record):
+        at = (record.partition - 10, record.offset)
+        self.running.add(at)
+        self.at_any_call()
+        self.running.discard(at)
+        answer = answer_for(self.does[at], record.offset)
+        if isinstance(answer, BaseException):
+            raise answer
+        return answer
+
+    def handle_frame(self, frame):
+        part = frame.column("partition")[0].as_py() - 10
+        offsets = frame.column("offset").to_pylist()
+        ats = {(part, offset) for offset in offsets}
+        self.running |= ats
+        self.at_any_call()
+        self.running -= ats
+        return [answer_for(self.does[part, offset], offset) for offset in offsets]
+
+    def cut(self):
+        """As the channel's thread does; a cut that would have to wait is left out."""
+        if self.ledger.lock.locked() or not self.cutting.acquire(blocking=False):
+            return
+        running = self.running.copy()
+        chunk = self.ledger.cut(len(self.chunks) + 1)
+        if chunk is not None:
+            self.chunks.append((chunk, running & self.running.copy()))
+        self.cutting.release()
+
+    def run(self):
+        return self.runner.run(3, self.batches)
+
+
+def rows_of(report):
+    """The output rows of a report, as (partition, offset, text)."""
+    if report.outputs is None:
+        return []
+    found = pa.ipc.open_stream(report.outputs).read_all().to_pylist()
+    return [(row["_part"], row["_offset"], row["text"]) for row in found]
+
+
+def dones(report):
+    """What a report counts as done."""
+    return [
+        (p, o) for p, of in report.partitions.items() for o in unpack_offsets(of.done).to_pylist()
+    ]
+
+
+def failed(report):
+    """What failed, by a report."""
+    return [(p, f) for p, of in report.partitions.items() for f in of.failed]
+
+
+def union(reports):
+    """What reports say together, each fact as often as it is said."""
+    return {
+        "done": sorted(itertools.chain.from_iterable(map(dones, reports))),
+        "failed": sorted(itertools.chain.from_iterable(map(failed, reports)), key=repr),
+        "dead": sorted([letter.offset for one in reports for letter in one.dead]),
+        "outputs": sorted(itertools.chain.from_iterable(map(rows_of, reports))),
+        "handled": sum(one.handled for one in reports),
+        "failures": sum(one.failures for one in reports),
+        "blocked": sorted(
+            (p, b) for one in reports for p, of in one.partitions.items() for b in of.blocked
+        ),
+    }
+
+
+def check(slot, final, alone):
+    """The union is what a slot without a channel reports; each report is whole by itself."""
+    reports = [chunk for chunk, _ in slot.chunks] + [final]
+    together = union(reports)
+    assert together == union([alone])
+    assert len(set(together["done"])) == len(together["done"])
+    assert [chunk.seq for chunk in reports] == [*range(1, len(reports)), 0]
+    for one in reports:
+        settled = set(dones(one)) | {(p, f.offset) for p, f in failed(one)}
+        assert {(p, o) for p, o, _ in rows_of(one)} <= set(dones(one))
+        wanted = [
+            (p, o, f"{o}-{i}") for p, o in dones(one)
+            for i in range({"one row": 1, "two rows": 2}.get(slot.does[p, o], 0))
+        ]  # fmt: skip
+        assert sorted(rows_of(one)) == sorted(wanted)
+        assert {o for _, o in settled} >= {letter.offset for letter in one.dead}
+        assert min(one.handled, one.failures) >= 0
+    for chunk, running in slot.chunks:
+        assert not running & set(dones(chunk)), "a record counts as done while its handler runs"
+
+
+@contextmanager
+def cut_between_lines(slot, chance):
+    """Cuts at some of the lines that the task's code comes to, in any thread that begins now."""
+
+    def at_line(_frame, event, _arg):
+        if event == "line" and chance.random() < 0.2:
+            slot.cut()
+        return at_line
+
+    def at_call(frame, _event, _arg):
+        return at_line if frame.f_code.co_filename.startswith(TASK) else None
+
+    before = sys.gettrace()
+    threading.settrace(at_call)
+    sys.settrace(at_call)
+    try:
+        yield
+    finally:
+        sys.settrace(before)
+        threading.settrace(None)
+
+
+drawn_rows = st.lists(
+    st.tuples(st.integers(0, 1), st.integers(0, 3), st.sampled_from(DOES)), max_size=14
+)
+
+
+@given(
+    drawn=drawn_rows,
+    way=st.sampled_from([*WAYS, "frames"]),
+    park=st.booleans(),
+    chance=st.integers(0, 10**9),
+    batch_rows=st.integers(1, 6),
+)
+@settings(max_examples=examples(150), deadline=None)
+def test_reports_say_together_what_one_says(drawn, way, park, chance, batch_rows):
+    """However they are cut: no offset, letter or output row twice or missing."""
+    drawn = sorted(drawn, key=lambda row: row[0])
+    rows = [(part, offset, b"k%d" % key) for offset, (part, key, _) in enumerate(drawn)]
+    does = {(part, offset): what for offset, (part, _, what) in enumerate(drawn)}
+    alone = Slot(rows, does, way, park=park, batch_rows=batch_rows).run()
+    slot, dice = Slot(rows, does, way, park=park, batch_rows=batch_rows), random.Random(chance)
+
+    def at_any_call():
+        if dice.random() < 0.3:
+            slot.cut()
+
+    slot.at_any_call = at_any_call
+    with cut_between_lines(slot, dice):
+        final = slot.run()
+    check(slot, final, alone)
+
+
+@pytest.mark.parametrize("way", [*WAYS, "frames"])
+def test_cuts_of_another_thread_lose_nothing(way, monkeypatch):
+    """Many rows, and a thread that cuts as fast as it can."""
+    count = 2_000
+    rows = [(o // 1_000, o, b"k%d" % (o % 300)) for o in range(count)]
+    kinds = ["done"] * 20 + DOES
+    does = {(part, offset): kinds[offset % len(kinds)] for part, offset, _ in rows}
+    alone = Slot(rows, does, way, batch_rows=500).run()
+    slot, over = Slot(rows, does, way, batch_rows=500), threading.Event()
+
+    def keep_cutting():
+        while not over.is_set():
+            slot.cut()
+            time.sleep(0)
+
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-5)
+    thread = threading.Thread(target=keep_cutting)
+    thread.start()
+    end_of_rows = slot.ledger.close
+
+    def close():
+        over.set()
+        thread.join()
+        return end_of_rows()
+
+    monkeypatch.setattr(slot.ledger, "close", close)
+    try:
+        final = slot.run()
+    finally:
+        sys.setswitchinterval(interval)
+        over.set()
+    assert len(slot.chunks) > 5
+    check(slot, final, alone)

@@ -1,0 +1,326 @@
+"""A slot with a channel: what it reports while it works, and when it starts nothing more."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from contextlib import contextmanager
+from dataclasses import replace
+
+import pytest
+
+from coopconsume.channel.server import ChannelServer
+from coopconsume.channel.spec import ChannelSpec
+from coopconsume.task.blackbox import BlackBox
+from coopconsume.task.frames import BatchHandler
+from coopconsume.task.handling import OUTLIVED, Life
+from coopconsume.task.pace import Rates
+from coopconsume.task.report import unpack_offsets
+from tests.unit.slot_ground import PATIENCE, WAYS, done, in_way, prepared
+
+FOUR_WAYS = [*WAYS, "frames"]
+SECRET = b"s" * 32
+
+
+class Driver:
+    """A driver that keeps its slot's lease, as long as it is alive."""
+
+    def __init__(self, report_every, lease):
+        self.reports, self.alive = [], threading.Event()
+        self.alive.set()
+        self.server = ChannelServer(
+            SECRET, "", "127.0.0.1", "127.0.0.1", 0, self._report, lambda *_: None,
+            report_every=report_every, lease=lease,
+        )  # fmt: skip
+        self.takes = True
+        self.is_over = threading.Event()
+        self._thread = threading.Thread(target=self._renew)
+        self._thread.start()
+
+    def _report(self, report):
+        self.reports.append(report)
+        if self.takes:
+            self.server.taken(report.batch, report.slot, report.seq)
+
+    def _renew(self):
+        while not self.is_over.wait(0.02):
+            if self.alive.is_set():
+                self.server.renew([(0, 3)])
+
+    def stop(self):
+        self.server.stop([(0, 3)])
+
+    def close(self):
+        self.is_over.set()
+        self._thread.join()
+        self.server.close()
+
+    def heard(self):
+        """Offsets that progressive reports count as done."""
+        return {o for one in self.reports for of in one.partitions.values()
+                for o in unpack_offsets(of.done).to_pylist()}  # fmt: skip
+
+
+@contextmanager
+def a_driver(report_every=0.02, lease=60.0):
+    """A driver, closed at the end."""
+    driver = Driver(report_every, lease)
+    try:
+        yield driver
+    finally:
+        driver.close()
+
+
+def runner(driver, way, handler, rows, *, frame=4, **more):
+    """A slot's runner with a channel, and its rows."""
+    if way == "frames":
+
+        def of_frame(rows):
+            for offset in rows.column("offset").to_pylist():
+                handler(offset)
+
+        function, concurrency = BatchHandler(of_frame, frame), 1
+    else:
+        function, concurrency = in_way(way, lambda record: handler(record.offset))
+    more.setdefault("channel", driver.server.spec())
+    return prepared(function, rows, None, concurrency, **more)
+
+
+def wait_for(condition):
+    """Waits until a condition holds; whether it does."""
+    end = time.monotonic() + PATIENCE
+    while not condition() and time.monotonic() < end:
+        time.sleep(0.002)
+    return condition()
+
+
+ROWS = [(0, o, b"k") for o in range(12)]
+
+
+@pytest.mark.parametrize("way", FOUR_WAYS)
+def test_what_is_done_is_reported_while_a_handler_hangs(way):
+    """All before it; the final report has the rest, and nothing is in two reports."""
+    with a_driver() as driver:
+        told = []
+
+        def handler(offset):
+            if offset == 8:
+                told.append(wait_for(lambda: driver.heard() >= set(range(8))))
+
+        slot, batches = runner(driver, way, handler, ROWS)
+        report = slot.run(3, batches)
+        assert told == [True]
+        assert driver.heard() == set(range(8))
+        assert report.stopped == ""
+        assert done(report) == [8, 9, 10, 11]
+        assert sum(one.handled for one in driver.reports) + report.handled == 12
+
+
+def test_a_batch_that_is_soon_over_reports_once():
+    """Nothing is sent before the first interval has passed."""
+    with a_driver(report_every=60.0) as driver:
+        slot, batches = runner(driver, "plain", lambda offset: None, ROWS)
+        report = slot.run(3, batches)
+        assert driver.reports == []
+        assert done(report) == list(range(12))
+
+
+@pytest.mark.parametrize("way", FOUR_WAYS)
+def test_what_was_not_acknowledged_comes_with_the_final_report(way):
+    """Under its number, so that the driver takes nothing twice."""
+    with a_driver() as driver:
+        driver.takes = False
+
+        def handler(offset):
+            if offset in (4, 8):
+                wait_for(lambda: driver.heard() >= set(range(offset)))
+
+        slot, batches = runner(driver, way, handler, ROWS)
+        report = slot.run(3, batches)
+        assert wait_for(lambda: not driver.server.connected)
+        kept = report.unacknowledged
+        assert kept[: len(driver.reports)] == driver.reports
+        assert [one.seq for one in kept] == [*range(1, len(kept) + 1)]
+        assert sorted(o for one in [*kept, report] for o in done(one)) == list(range(12))
+
+
+@pytest.mark.parametrize("way", FOUR_WAYS)
+def test_a_stopped_slot_ends_what_runs_and_starts_nothing_more(way):
+    """It reports what is done, and that the rest was not looked at."""
+    with a_driver() as driver:
+        started = []
+
+        def handler(offset):
+            started.append(offset)
+            if offset == 5:
+                driver.stop()
+                assert wait_for(lambda: life.stopped)
+
+        slot, batches = runner(driver, way, handler, ROWS, frame=3)
+        life = life_of(slot)
+        report = slot.run(3, batches)
+        assert started == list(range(6))
+        assert (report.stopped, report.timed_out) == ("stop", False)
+        assert wait_for(lambda: sorted(driver.heard() | all_of(report)) == started)
+        assert report.partitions[0].resume == 6
+
+
+def all_of(report):
+    """Offsets that count as done by a final report, with what was not acknowledged."""
+    return {offset for one in [*report.unacknowledged, report] for offset in done(one)}
+
+
+def life_of(slot):
+    """The time box that a runner's slot gets, before it has it."""
+    seen = Life(slot._spec, BlackBox(None, 1))
+    begin = seen.begin
+
+    class Same:
+        """Takes the place of the class in the runner's module."""
+
+        def __call__(self, spec, box):
+            seen.box = box
+            return seen
+
+    import coopconsume.task.slot as module
+
+    original = module.Life
+    module.Life = Same()
+
+    def restore_and_begin():
+        module.Life = original
+        return begin()
+
+    seen.begin = restore_and_begin
+    return seen
+
+
+@pytest.mark.parametrize("way", FOUR_WAYS)
+def test_a_slot_that_is_stopped_before_its_rows_come_starts_nothing(way):
+    """Not even the one record that a time box always lets through."""
+    with a_driver() as driver:
+        driver.stop()
+        started = []
+        slot, batches = runner(driver, way, started.append, ROWS)
+        report = slot.run(3, batches)
+        assert started == []
+        assert (report.handled, report.stopped) == (0, "stop")
+        assert report.partitions[0].resume == 0
+
+
+@pytest.mark.parametrize("way", ["threads", "coroutines"])
+def test_a_slot_that_waits_is_stopped_at_once(way):
+    """Although its rate lets nothing start for a long time."""
+    with a_driver() as driver:
+        started = []
+
+        def handler(offset):
+            started.append(offset)
+            threading.Thread(target=driver.stop).start()
+
+        slot, batches = runner(driver, way, handler, ROWS, rates=Rates(per_slot=0.01))
+        begun = time.monotonic()
+        report = slot.run(3, batches)
+        assert started == [0]
+        assert report.stopped == "stop"
+        assert time.monotonic() - begun < 50
+
+
+def test_a_busy_event_loop_does_not_start_another_coroutine():
+    """A handler that never waits keeps the loop; the next one sees that the slot is stopped."""
+    with a_driver() as driver:
+        started = []
+
+        async def handler(record):
+            started.append(record.offset)
+            if record.offset == 2:
+                driver.stop()
+                wait_for(lambda: life.stopped)
+            elif record.offset > 2:
+                await asyncio.sleep(0)
+
+        slot, batches = prepared(handler, ROWS, None, 1, channel=driver.server.spec())
+        life = life_of(slot)
+        assert slot.run(3, batches).stopped == "stop"
+        assert started == [0, 1, 2]
+
+
+@pytest.mark.parametrize("way", FOUR_WAYS)
+@pytest.mark.parametrize("how", ["lease", "connection"])
+def test_a_slot_without_its_driver_starts_nothing_more(way, how):
+    """The loop renews no more; or the connection is gone."""
+    with a_driver(lease=1.0) as driver:
+        started = []
+
+        def handler(offset):
+            started.append(offset)
+            if offset == 5:
+                driver.alive.clear()
+                if how == "connection":
+                    driver.server.close()
+                assert wait_for(lambda: life.stopped)
+
+        slot, batches = runner(driver, way, handler, ROWS, frame=3)
+        life = life_of(slot)
+        report = slot.run(3, batches)
+        assert started == list(range(6))
+        assert report.stopped == how
+
+
+def test_a_slot_without_a_channel_starts_nothing_and_says_why():
+    """The driver then goes on without one."""
+    nobody = ChannelSpec("127.0.0.1", 1, SECRET)
+    for spec in (nobody, None):
+        with a_driver() as driver:
+            wrong = spec or replace(driver.server.spec(), secret=b"x" * 32)
+            started = []
+            slot, batches = runner(driver, "plain", started.append, ROWS, channel=wrong)
+            report = slot.run(3, batches)
+            assert started == []
+            assert f"no channel to the driver at 127.0.0.1:{wrong.port}" in report.channel_error
+            assert report.partitions[0].resume == 0
+
+
+def a_life(**more):
+    """A time box, and the list of what its worker was ended with."""
+    slot, _ = prepared(None, [(0, 0, b"k")], **more)
+    ends = []
+    return Life(slot._spec, BlackBox(None, 1), end=ends.append), ends
+
+
+def test_a_halted_slot_has_the_handler_timeout_from_the_halt_on():
+    """Not that from the end of its time box: a new owner waits no longer."""
+    life, ends = a_life(batch_time=1_000.0, handler_timeout=100.0)
+    life.begin()
+    life.halt("lease", time.monotonic() - 100.0)
+    assert wait_for(lambda: ends == [OUTLIVED])
+    assert life.is_over
+    life.end()
+    life, ends = a_life(batch_time=1_000.0, handler_timeout=100.0)
+    life.begin()
+    life.halt("lease", time.monotonic())
+    time.sleep(0.05)
+    assert ends == []
+    life.end()
+
+
+def test_a_slot_that_was_halted_before_it_began_is_not_ended():
+    """However long its rows take to come: nothing runs."""
+    life, ends = a_life(batch_time=1_000.0, handler_timeout=0.0)
+    life.halt("stop", time.monotonic() - 100.0)
+    life.begin()
+    time.sleep(0.05)
+    assert (ends, life.is_over) == ([], True)
+    life.end()
+
+
+def test_only_the_first_reason_of_a_halt_counts():
+    """And whoever asks later is called at once."""
+    life, _ = a_life()
+    calls = []
+    life.on_halt(lambda: calls.append("before"))
+    life.halt("stop", 1.0)
+    life.halt("lease", 2.0)
+    life.on_halt(lambda: calls.append("after"))
+    assert (life.stopped, calls) == ("stop", ["before", "after"])
