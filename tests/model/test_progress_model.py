@@ -24,7 +24,7 @@ from coopconsume.record import Reject
 from coopconsume.task.frames import BatchHandler
 from coopconsume.task.report import unpack_offsets
 from tests.examples import examples
-from tests.unit.slot_ground import WAYS, in_way, prepared
+from tests.unit.slot_ground import PATIENCE, WAYS, in_way, prepared
 
 SCHEMA = pa.schema([("text", pa.string())])
 TASK = str(Path(coopconsume.task.__file__).parent)
@@ -46,6 +46,7 @@ class Slot:
     """One run of a slot, with cuts."""
 
     def __init__(self, rows, does, way, *, park=False, batch_rows=4):
+        self.is_over = False
         self.does, self.chunks, self.running, self.cutting = does, [], set(), threading.Lock()
         handler, concurrency = self.handle, 1
         if way == "frames":
@@ -58,6 +59,7 @@ class Slot:
         object.__setattr__(self.runner._spec, "park", park)
         self.ledger = self.runner._ledger(3)
         self.runner._ledger = lambda _slot: self.ledger
+        self.ledger.close = lambda close=self.ledger.close: self.close(close)
         self.at_any_call = lambda: None
 
     def handle(self, record):
@@ -84,10 +86,16 @@ class Slot:
         if self.ledger.lock.locked() or not self.cutting.acquire(blocking=False):
             return
         running = self.running.copy()
-        chunk = self.ledger.cut(len(self.chunks) + 1)
+        chunk = None if self.is_over else self.ledger.cut(len(self.chunks) + 1)
         if chunk is not None:
             self.chunks.append((chunk, running & self.running.copy()))
         self.cutting.release()
+
+    def close(self, close):
+        """As the channel is closed before the final report is made."""
+        with self.cutting:
+            self.is_over = True
+        return close()
 
     def run(self):
         return self.runner.run(3, self.batches)
@@ -203,36 +211,36 @@ def test_reports_say_together_what_one_says(drawn, way, park, chance, batch_rows
 
 
 @pytest.mark.parametrize("way", [*WAYS, "frames"])
-def test_cuts_of_another_thread_lose_nothing(way, monkeypatch):
+def test_cuts_of_another_thread_lose_nothing(way):
     """Many rows, and a thread that cuts as fast as it can."""
     count = 2_000
     rows = [(o // 1_000, o, b"k%d" % (o % 300)) for o in range(count)]
     kinds = ["done"] * 20 + DOES
     does = {(part, offset): kinds[offset % len(kinds)] for part, offset, _ in rows}
     alone = Slot(rows, does, way, batch_rows=500).run()
-    slot, over = Slot(rows, does, way, batch_rows=500), threading.Event()
+    slot = Slot(rows, does, way, batch_rows=500)
 
     def keep_cutting():
-        while not over.is_set():
+        while not slot.is_over:
             slot.cut()
             time.sleep(0)
 
+    calls, give_up = itertools.count(), time.monotonic() + PATIENCE
+
+    def at_any_call():
+        while next(calls) > 20 and not slot.chunks and time.monotonic() < give_up:
+            time.sleep(0.001)
+
+    slot.at_any_call = at_any_call
     interval = sys.getswitchinterval()
     sys.setswitchinterval(1e-5)
     thread = threading.Thread(target=keep_cutting)
     thread.start()
-    end_of_rows = slot.ledger.close
-
-    def close():
-        over.set()
-        thread.join()
-        return end_of_rows()
-
-    monkeypatch.setattr(slot.ledger, "close", close)
     try:
         final = slot.run()
     finally:
         sys.setswitchinterval(interval)
-        over.set()
-    assert len(slot.chunks) > 5
+        slot.is_over = True
+    thread.join()
+    assert slot.chunks
     check(slot, final, alone)

@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+from tests.mutants.channel import CHANNEL
 from tests.mutants.mutant import Mutant
 
 _LOOP = "tests/model/test_loop_model.py::test_any_run_keeps_the_order_and_settles_every_record"
@@ -1012,4 +1013,5 @@ MUTANTS = [
     *ASSIGNORS,
     *OWNERS,
     *CHECKER,
+    *CHANNEL,
 ]

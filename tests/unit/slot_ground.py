@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+import os
 import threading
 import time
 
@@ -18,7 +19,7 @@ from coopconsume.task.slot import SlotRunner
 WAYS = ["plain", "threads", "coroutines"]
 
 #: Seconds after which a test gives up waiting for its own threads.
-PATIENCE = 120.0
+PATIENCE = float(os.environ.get("COOPCONSUME_TEST_PATIENCE", "120"))
 
 #: A record that fails is not tried again in the run of its slot, however long the run takes.
 RETRIES_LATER = RetryPolicy(backoff=1_000.0, max_backoff=1_000.0, jitter=0)

@@ -409,6 +409,21 @@ def test_a_client_that_proves_nothing_is_closed_in_time(monkeypatch):
         assert all(is_closed_by_peer(sock) for sock in socks)
 
 
+def test_one_stranger_too_many_closes_the_oldest(monkeypatch):
+    """Of those that have not named this run, if there are any."""
+    monkeypatch.setattr(servers, "STRANGERS", 3)
+    with bench() as driver, ExitStack() as open_ones:
+        hello = SlotHandshake(b"x" * 32, Identity("r", 7, 2)).hello()
+        socks = []
+        for said in (hello, b"", b"", b"", b""):
+            socks.append(open_ones.enter_context(strangers(driver.server, said)))
+            if said:
+                until(lambda: any(one.handshake.has_identity for one in driver.server._strangers))
+        assert all(is_closed_by_peer(sock) for sock in socks[1:3])
+        assert len(driver.server._strangers) == 3
+        assert socks[0].recv(1)
+
+
 def test_a_flood_leaves_the_slots_unharmed():
     """Hundreds of strangers, silent or loud, while a slot works and others connect."""
     with bench() as driver, ExitStack() as open_ones:
