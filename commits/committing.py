@@ -228,11 +228,12 @@ class Committing(Settings):
         limited: bool = True,
     ) -> Results:
         state = self._state_for(event)
-        if self._refuses(state, event, limited=limited):
+        over = self._over_limit(state, event) if limited else {}
+        if over or self._refuses(state, event):
             # Not by what was so a while ago: others may have made room.
             state = self._refreshed(event.group)
+            over = self._over_limit(state, event) if limited else {}
         event = with_topic_ids(event, state, topic_ids)
-        over: dict[TopicPartition, MaxIndividualCommitsReached] = {}
         if state.knows(event):
             answer = state.fold(event)
         else:
@@ -242,7 +243,6 @@ class Committing(Settings):
             elif not self._setting(ACCEPT_INDIVIDUAL_COMMIT, default=True):
                 raise IndividualCommitNotAllowed(event.group)
             else:
-                over = self._over_limit(state, event.parts) if limited else {}
                 written = tuple(
                     piece
                     for part in event.parts
@@ -265,13 +265,11 @@ class Committing(Settings):
         raise_once(event, results, list(over.values()), report_too_old=report_too_old)
         return results
 
-    def _refuses(self, state: GroupState, event: Event, *, limited: bool) -> bool:
+    def _refuses(self, state: GroupState, event: Event) -> bool:
         if state.knows(event) or state.fenced(event.epoch, event.member):
             return False
-        return (
-            not self._setting(ACCEPT_INDIVIDUAL_COMMIT, default=True)
-            or (limited and bool(self._over_limit(state, event.parts)))
-            or all(part.is_empty for part in event.parts)
+        return not self._setting(ACCEPT_INDIVIDUAL_COMMIT, default=True) or all(
+            part.is_empty for part in event.parts
         )
 
     def _move(
@@ -316,15 +314,19 @@ class Committing(Settings):
         self._log.compact_if_due(commits + late if commits else 0, size)
 
     def _over_limit(
-        self, state: GroupState, parts: Iterable[Part]
+        self, state: GroupState, event: Event
     ) -> dict[TopicPartition, MaxIndividualCommitsReached]:
-        over = {}
-        for part in parts:
+        over: dict[TopicPartition, MaxIndividualCommitsReached] = {}
+        if state.knows(event) or state.fenced(event.epoch, event.member):
+            return over
+        limits = {topic: self._limit(topic) for topic in {part.topic for part in event.parts}}
+        for part in event.parts:
             known = state.partitions.get(part.topic_partition)
-            commits = known.commits if known else PartitionCommits(max_ranges=None)
-            limit = self._limit(part.topic)
-            if commits.ranges.range_count + part.offsets.range_count <= limit:
+            limit = limits[part.topic]
+            ranges = known.commits.ranges.range_count if known else 0
+            if ranges + part.offsets.range_count <= limit:
                 continue
+            commits = known.commits if known else PartitionCommits(max_ranges=None)
             trial = commits.copy(max_ranges=limit)
             try:
                 trial.amend(part.holes)
