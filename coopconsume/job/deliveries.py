@@ -114,13 +114,14 @@ class Deliveries:
         self._not_before = -math.inf
         return parcel
 
-    def failed(self, error: str, now: float, *, is_final: bool) -> None:
+    def failed(self, error: str, now: float, *, is_final: bool, is_denied: bool = False) -> None:
         """The parcel under way was not written.
 
         Args:
             error: Why not.
             now: Seconds.
             is_final: Whether the destination never takes it.
+            is_denied: Whether this user lacks a right: it takes nothing until somebody grants it.
         """
         parcel = self._taken()
         parcel.failures += 1
@@ -135,16 +136,17 @@ class Deliveries:
         self._failures += 1
         self._failing_since = min(self._failing_since, now)
         self._error = error
-        self._not_before = now + min(LONGEST_PAUSE, FIRST_PAUSE * 2 ** min(30, self._failures - 1))
+        pause = FIRST_PAUSE * 2 ** min(30, self._failures - 1)
+        self._not_before = now + (LONGEST_PAUSE if is_denied else min(LONGEST_PAUSE, pause))
         is_lasting = now - self._failing_since >= self._patience and self._failures >= _ENOUGH
-        if self._gives_up and is_lasting:
+        if self._gives_up and (is_denied or is_lasting):
             for one in (parcel, *self._waiting):
                 one.error = one.error or error
                 self._refuse(one)
             self._waiting.clear()
             return
         parts = sum(not one.is_fresh for one in self._waiting)
-        is_whole = parcel.failures < _WHOLE or parts >= _MOST_PARTS
+        is_whole = is_denied or parcel.failures < _WHOLE or parts >= _MOST_PARTS
         self._waiting.extend((parcel,) if is_whole else parcel.halves())
 
     def _taken(self) -> Parcel:

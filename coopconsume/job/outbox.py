@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from commits import CommitLogUnavailable, FencedMember, OffsetRanges, Pending
 from commits.model import PARKED_MS
-from coopconsume.errors import OutputRefused
-from coopconsume.job.deliveries import Deliveries
+from coopconsume.errors import AuthenticationFailed, NotAuthorized, OutputRefused
+from coopconsume.job.deliveries import LONGEST_PAUSE, Deliveries
 from coopconsume.job.parcels import Parcel
 from coopconsume.plan import Waiting
 from coopconsume.sinks.base import Outputs, offsets_of_rows
@@ -115,6 +115,7 @@ class Outbox:
         self._post = post
         self._failed = failed
         self._errors: dict[str, Exception] = {}
+        self._denied: dict[str, str] = {}
         patience, gives_up = holding.options.batch_time, work.available_now
         self._letters = Deliveries("dead letters", patience, gives_up=gives_up)
         self._rows = Deliveries("outputs", patience, gives_up=gives_up)
@@ -224,6 +225,7 @@ class Outbox:
 
     def _written(self, deliveries: Deliveries, written: Written, left: Parcel) -> None:
         deliveries.delivered()
+        self._denied.pop(deliveries.what, None)
         if written.parcel:
             self.ready.append(written)
         self._left[deliveries.what] = frozenset(tp for tp, o in left.offsets.items() if o)
@@ -235,11 +237,19 @@ class Outbox:
             self._failed(error)
             return
         text = error_text(error)
-        log.warning("%s", text)
+        is_denied = isinstance(error, AuthenticationFailed | NotAuthorized)
+        if not is_denied:
+            log.warning("%s", text)
+        elif self._denied.get(deliveries.what) != text:
+            self._denied[deliveries.what] = text
+            log.error(
+                "%s cannot be written: %s. Records that need it are held back; it is tried again "
+                "every %g s", deliveries.what, text, LONGEST_PAUSE,
+            )  # fmt: skip
         if not isinstance(error, CommitLogUnavailable):
             self._errors[deliveries.what] = error
-        now = time.monotonic()
-        deliveries.failed(text, now, is_final=isinstance(error, OutputRefused))
+        is_final = isinstance(error, OutputRefused)
+        deliveries.failed(text, time.monotonic(), is_final=is_final, is_denied=is_denied)
 
     # -- what is held back
 

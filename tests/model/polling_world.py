@@ -57,6 +57,7 @@ class Log:
             raise SparkGone
         found = {}
         for tp, wanted in offsets.items():
+            assert tp in owned, f"{tp} is read, and it is not ours"
             choice = chosen.get(tp)
             rows = []
             for offset in wanted.offsets().tolist():

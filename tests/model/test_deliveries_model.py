@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 
 import pyarrow as pa
@@ -79,9 +80,11 @@ def test_only_what_is_never_taken_stays(sizes, bad, outages, of_letters):
         assert deliveries.begin(now) is None, "one at a time"
         if kind == "wait" and number:  # The destination is away.
             now += number / 2
-            deliveries.failed("away", now, is_final=False)
+            is_denied = number == 5
+            deliveries.failed("away", now, is_final=False, is_denied=is_denied)
             assert deliveries.is_in_trouble(now)
-            assert deliveries.begin(now + FIRST_PAUSE - 0.01) is None
+            pause = LONGEST_PAUSE if is_denied else FIRST_PAUSE
+            assert deliveries.begin(now + pause - 0.01) is None
         else:
             end(deliveries, parcel, bad, now, delivered)
     rounds = 0
@@ -147,6 +150,26 @@ def test_a_job_that_is_to_end_gives_up():
             deliveries.failed("away again", now, is_final=False)
     assert sorted(o for parcel in deliveries.refused for o in offsets_in(parcel)) == [3, 4]
     assert {parcel.error for parcel in deliveries.refused} == {"away again"}
+
+
+def test_where_a_right_is_missing_a_job_that_is_to_end_gives_up_at_once():
+    """No further attempt is made, and all of it is refused."""
+    deliveries = Deliveries("outputs", 5.0, gives_up=True)
+    deliveries.add(letters_of([1, 2]))
+    deliveries.begin(0.0)
+    deliveries.failed("no right", 0.0, is_final=False, is_denied=True)
+    assert [offsets_in(parcel) for parcel in deliveries.refused] == [[1, 2]]
+
+
+def test_where_a_right_is_missing_parcels_stay_whole():
+    """No part of it would be taken either."""
+    deliveries, now = Deliveries("outputs", 5.0), 0.0
+    deliveries.add(letters_of([1, 2]))
+    for _ in range(4):
+        parcel = deliveries.begin(now)
+        assert offsets_in(parcel) == [1, 2]
+        deliveries.failed("no right", now, is_final=False, is_denied=True)
+        now += LONGEST_PAUSE
 
 
 def test_a_slow_failure_is_not_enough_to_give_up():
@@ -236,9 +259,20 @@ class Unreliable(World):
         return offset_hash(offset) if key is None else key_hash(key)
 
     def deliver(self, slot, *, lost):
-        """What a slot did is known: what gave rows is not committed before they are written."""
+        """What a slot did is known."""
+        with self.deferring():
+            super().deliver(slot, lost=lost)
+
+    def progress(self, slot, data):
+        """What a slot has done so far is known."""
+        with self.deferring():
+            super().progress(slot, data)
+
+    @contextlib.contextmanager
+    def deferring(self):
+        """What gives rows is not committed before they are written."""
         before = {p.part: p.unsaved for p in self.partitions}
-        super().deliver(slot, lost=lost)
+        yield
         for p in self.partitions:
             new = (p.unsaved - before[p.part]).offsets().tolist()
             giving = {o: self.dealt(p.part, o) for o in new if (p.part, o) in self.giving}

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 
 from assignors import KeyRange
-from coopconsume.errors import DataLoss, OutputNotWritten, OutputRefused
+from coopconsume.errors import DataLoss, NotAuthorized, OutputNotWritten, OutputRefused
 from coopconsume.group.owned import LEASE
 from coopconsume.record import Reject
 from tests.model.job_world import _PATIENCE, TP, Gate, World, until
@@ -171,10 +171,11 @@ class Unreliable:
 
     topic = None
 
-    def __init__(self, *, hangs=False, away=False, never=()):
+    def __init__(self, *, hangs=False, away=False, denied=False, never=()):
         self.back = threading.Event()
-        self.hangs, self.away, self.never = hangs, away, set(never)
+        self.hangs, self.away, self.denied, self.never = hangs, away, denied, set(never)
         self.written = []
+        self.refusals = 0
 
     def append(self, letters, topic_ids, commit_id):
         """Take them, or not."""
@@ -183,6 +184,9 @@ class Unreliable:
             assert self.back.wait(_PATIENCE)
         elif self.away and not self.back.is_set():
             raise OutputNotWritten("dead letters", "the far place", "no route")
+        if self.denied and not self.back.is_set():
+            self.refusals += 1
+            raise NotAuthorized("WRITE", "TOPIC", "letters", "joe")
         if self.never.intersection(offsets):
             raise OutputRefused("dead letters", "the far place", f"{offsets} are too large")
         self.written += offsets
@@ -232,6 +236,33 @@ def test_a_destination_that_does_not_answer_stops_no_commit(world, hangs):
     assert sorted(offset for offset, _ in handler.calls) == list(range(30))
     assert sorted(sink.written) == [3, 10]
     assert not pending_of(member)
+
+
+def test_a_missing_right_is_reported_once_and_holds_back_its_own_records(
+    world, caplog, monkeypatch
+):
+    """The error is in the commit log; once the right is granted all is done."""
+    monkeypatch.setattr("coopconsume.job.deliveries.LONGEST_PAUSE", 0.05)
+    there = world()
+    member, sink = there.claim(), Unreliable(denied=True)
+    there.run(member, Rejecting(3), dead_letters=sink)
+    there.until(lambda: there.done(member) == set(range(20)) - {3})
+    there.until(lambda: "joe" in pending_of(member).get(3, ""))
+    there.until(lambda: sink.refusals > 2)
+    assert sum("cannot be written" in record.message for record in caplog.records) == 1
+    sink.back.set()
+    there.until(lambda: there.done(member) == set(range(20)))
+
+
+def test_a_missing_right_ends_a_job_that_is_to_end(world):
+    """After everything else is done, with the error of the first attempt."""
+    there = world()
+    member, sink = there.claim(), Unreliable(denied=True)
+    job = there.run(member, Rejecting(3), dead_letters=sink, available_now=True)
+    until(job.ended.is_set)
+    assert isinstance(job.error, NotAuthorized)
+    assert sink.refusals == 1
+    assert there.done(member) == set(range(20)) - {3}
 
 
 def test_what_is_held_back_passes_to_the_next_owner(world):

@@ -643,6 +643,33 @@ LIMITS = [
     ),
 ]
 
+DENIED = [
+    Mutant(
+        "denied-is-an-outage",
+        "A destination that denies a right is not tried again and again.",
+        "coopconsume/job/deliveries.py",
+        "LONGEST_PAUSE if is_denied else min(LONGEST_PAUSE, pause)",
+        "min(LONGEST_PAUSE, pause)",
+        (_DELIVERIES + "test_only_what_is_never_taken_stays",),
+    ),
+    Mutant(
+        "denied-is-reported-each-time",
+        "A missing right at a destination is reported once.",
+        "coopconsume/job/outbox.py",
+        "elif self._denied.get(deliveries.what) != text:",
+        "else:",
+        (_JOB + "test_a_missing_right_is_reported_once_and_holds_back_its_own_records",),
+    ),
+    Mutant(
+        "denied-keeps-a-job-that-is-to-end",
+        "A job that is to end gives up a destination that denies a right.",
+        "coopconsume/job/deliveries.py",
+        "if self._gives_up and (is_denied or is_lasting):",
+        "if self._gives_up and is_lasting:",
+        (_JOB + "test_a_missing_right_ends_a_job_that_is_to_end",),
+    ),
+]
+
 POLLING = [
     Mutant(
         "poll-commit-all-or-nothing",
@@ -1005,6 +1032,7 @@ MUTANTS = [
     *SNAPSHOTS,
     *OUTPUTS,
     *LIMITS,
+    *DENIED,
     *POLLING,
     *RETRIES,
     *ANSWERS,
