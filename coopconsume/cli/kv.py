@@ -27,6 +27,7 @@ _WORDS = {
     "resign": (),
     "quit": (),
 }
+_WITHOUT_ANSWER = {"put", "delete", "resign"}
 _USAGE = "; ".join(" ".join((word, *args)) for word, args in _WORDS.items())
 
 
@@ -61,8 +62,9 @@ def kv(
 
     Start it several times: one of them leads and answers, the others follow, and one of them goes
     on when the leader ends, is killed or resigns. Each reads commands, one a line, from standard
-    input: get KEY; put KEY VALUE; delete KEY; cas KEY EXPECTED VALUE (compare and set, "-" is: no
-    value); all (what this replica has); resign; quit.
+    input: get KEY; put KEY VALUE; delete KEY; cas KEY EXPECTED VALUE (compare and set); all (what
+    this replica has); resign; quit. A bare - stands for "no value", in commands and answers; the
+    value - is written '-', and the empty value ''.
     """
     say = _Voice(as_json=as_json)
     if create:
@@ -75,34 +77,53 @@ def kv(
     say.event("started")  # before anything that the election has to say
     with store:
         for line in sys.stdin:
-            try:
-                words = shlex.split(line)
-            except ValueError as error:
-                words = [f"({error})"]
+            words = parse(line)
             if words == ["quit"]:
                 return
             if words:
                 say.answer(_answer(store, words))
 
 
-def _answer(store: KeyValueStore, words: list[str]) -> dict[str, Any]:
+def parse(line: str) -> list[str | None]:
+    """The words of a command; None is a bare ``-``, which stands for no value."""
+    try:
+        words = shlex.split(line)
+        bare = shlex.split(line, posix=False)
+    except ValueError as error:
+        return [f"({error})"]
+    if len(bare) != len(words):
+        return [*words]
+    return [None if raw == "-" else word for word, raw in zip(words, bare, strict=True)]
+
+
+def _answer(store: KeyValueStore, words: list[str | None]) -> dict[str, Any]:
     word, *given = words
-    if word not in _WORDS or len(given) != len(_WORDS[word]):
+    needed = [text for i, text in enumerate(given) if (word, i) != ("cas", 1)]
+    if word not in _WORDS or len(given) != len(_WORDS[word]) or None in needed:
         return {"error": "Usage", "text": f"commands: {_USAGE}"}
     commands: dict[str, Callable[..., Any]] = {
         "get": store.get,
         "put": store.put,
         "delete": store.delete,
-        "cas": lambda key, expected, value: store.compare_and_set(
-            key, None if expected == "-" else expected, value
-        ),
+        "cas": store.compare_and_set,
         "all": store.local,
         "resign": store.resign,
     }
     try:
-        return {"answer": commands[word](*given)}
+        answer = commands[word](*given)
     except FencedLogError as error:
         return {"error": type(error).__name__, "text": str(error)}
+    return {"done": True} if word in _WITHOUT_ANSWER else {"answer": answer}
+
+
+def shown(answer: Any) -> str:
+    """An answer as text, in which no value differs from every value."""
+    if isinstance(answer, dict):
+        lines = (f"{key} = {shown(answer[key])}" for key in sorted(answer))
+        return "\n".join(lines) or "(nothing)"
+    if isinstance(answer, str):
+        return "'-'" if answer == "-" else shlex.quote(answer)
+    return {None: "-", True: "set", False: "not set"}[answer]
 
 
 class _Voice:
@@ -122,13 +143,7 @@ class _Voice:
         if "error" in found:
             self._write(found, found["text"])
             return
-        value = found["answer"]
-        if isinstance(value, dict):
-            shown = "\n".join(f"{key} = {value[key]}" for key in sorted(value)) or "(nothing)"
-        else:
-            words = {None: "-", True: "set", False: "not set"}
-            shown = value if isinstance(value, str) else words[value]
-        self._write(found, shown)
+        self._write(found, "done" if "done" in found else shown(found["answer"]))
 
     def _write(self, document: dict[str, Any], text: str) -> None:
         with self._lock:

@@ -67,7 +67,8 @@ def audit(*, topic: str, partition: int, as_json: bool, options: dict[str, str])
 
     log_id, found = look(options, topic, partition)
     if as_json:
-        echo_json({"log": asdict(log_id), "ok": found.ok, **asdict(found)})
+        facts = {"ok": found.ok and found.is_fenced_log, "is_fenced_log": found.is_fenced_log}
+        echo_json({"log": asdict(log_id), **facts, **asdict(found)})
     else:
         _tell(f"{topic}-{partition}", found)
     return OK if found.ok and found.is_fenced_log else FAILED

@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import functools
 from contextlib import contextmanager
+from dataclasses import asdict
 from datetime import UTC, datetime
+from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from coopconsume.cli.outcome import EXIT_CODES, example, reported
+from coopconsume.cli.outcome import EXIT_CODES, FAILED, OK, example, reported
 from coopconsume.cli.place import as_json, at_a_cluster, echo_json
 from coopconsume.cli.text import table
 from coopconsume.fenced.ownership import OwnershipRegistry
 from coopconsume.fenced.ownership.wire import plain_entry, plain_row
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
 
     from coopconsume.fenced.ownership import Entry, OwnershipStore, Row
 
@@ -105,6 +107,7 @@ def show(
 ) -> None:
     """Tell all of one resource: who has it, who waits for it, and what befell it."""
     with _registry(place, None) as registry:
+        _check_known(registry, group, [resource])
         row, events = registry.show(group, resource), registry.history(group, resource)
     if as_json:
         echo_json(plain_row(row) | {"history": [plain_entry(entry) for entry in events]})
@@ -121,6 +124,7 @@ def show(
     help="The generation to claim; 0 always claims and starts again at 1 [each one's own].",
 )  # fmt: skip
 @click.option("--owner", default="operator", show_default=True, help="The name to own it under.")
+@click.option("--create", is_flag=True, help="Take also what nobody has ever claimed.")
 @at_a_store
 @as_json
 @reported
@@ -130,6 +134,7 @@ def take(
     resources: tuple[str, ...],
     generation: int | None,
     owner: str,
+    create: bool,
     as_json: bool,
     place: Callable[[], OwnershipStore],
 ) -> None:
@@ -139,6 +144,8 @@ def take(
     its place taken. Nobody is granted it before it is released.
     """
     with _registry(place, owner) as registry:
+        if not create:
+            _check_known(registry, group, resources)
         wanted = {
             resource: registry.show(group, resource).generation
             if generation is None
@@ -167,10 +174,55 @@ def take(
 def release(*, group: str, resources: tuple[str, ...], place: Callable[[], OwnershipStore]) -> None:
     """Take resources from whoever has them; whoever waits longest comes next."""
     with _registry(place, None) as registry:
+        _check_known(registry, group, resources)
         for resource in resources:
             row = registry.evict(group, resource)
             now = "free" if row.owner is None else f"owned by {row.owner.session.owner}"
             click.echo(f"{resource}: {now}")
+
+
+def _check_known(registry: OwnershipRegistry, group: str, resources: Sequence[str]) -> None:
+    """Refuses resources that nobody has ever claimed, as they may be misspelt."""
+    known = {row.key for row in registry.list()}
+    for resource in resources:
+        if (group, resource) in known:
+            continue
+        close = get_close_matches(f"{group} {resource}", [" ".join(key) for key in known], n=1)
+        hint = f"; did you mean {close[0]!r}?" if close else ": see `coopconsume owners list`"
+        raise click.ClickException(f"nobody has claimed {resource!r} of group {group!r}{hint}")
+
+
+@owners.command(epilog=example("coopconsume owners check --bootstrap-servers localhost:9092"))
+@click.option("--topic", metavar="NAME", help="The topic of the registry [__fw_ownership].")
+@click.option("--repair", is_flag=True, help="Go on from what is left, if the beginning is gone.")
+@at_a_cluster
+@as_json
+@reported
+def check(*, topic: str | None, repair: bool, as_json: bool, options: dict[str, str]) -> int:
+    """Check a registry's topic: list the records that are passed over.
+
+    Exits with 1 if the beginning of the log is gone, so that nobody can claim anything. --repair
+    then takes the last change of each resource. Other resources are free and begin with fence epoch
+    1; fenced logs keep their epochs themselves.
+    """
+    from coopconsume.fenced.ownership.kafka_store import TOPIC, KafkaStore
+
+    store = KafkaStore(options, topic or TOPIC, create=False)
+    try:
+        found = store.repair() if repair else store.check()
+    finally:
+        store.close()
+    if as_json:
+        echo_json(asdict(found))
+        return OK if found.is_whole else FAILED
+    click.echo(
+        f"{store.place}: {found.rows:,} resources, {found.passed_over:,} records passed over"
+    )
+    for offset, problem in found.findings:
+        click.echo(f"  offset {offset:,}: {problem}")
+    if not found.is_whole:
+        click.echo("THE BEGINNING OF THE LOG IS GONE: --repair goes on from what is left")
+    return OK if found.is_whole else FAILED
 
 
 def _line(row: Row) -> tuple[object, ...]:

@@ -1,10 +1,11 @@
-"""An append from beginning to end: tried, judged, tried again, and its truth found out."""
+"""Appends groups of batches, and finds out what happened to them after any failure."""
 
 from __future__ import annotations
 
+import copy
 from typing import TYPE_CHECKING, Final
 
-from coopconsume.fenced.core import Expectation
+from coopconsume.fenced.core import Expectation, Position
 from coopconsume.fenced.deadline import Deadline
 from coopconsume.fenced.engine import EngineDoubt
 from coopconsume.fenced.errors import (
@@ -17,20 +18,23 @@ from coopconsume.fenced.errors import (
     ProducerFenced,
 )
 from coopconsume.fenced.log import Appended, Entry
-from coopconsume.fenced.session import MARK_KEY, new_batch_id
+from coopconsume.fenced.requests import Request
+from coopconsume.fenced.session import MARK_KEY
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from coopconsume.fenced.engine import Engine
     from coopconsume.fenced.fold import Batch
     from coopconsume.fenced.session import Session
-    from coopconsume.fenced.stamp import Kind
 
-#: Of the time for an append; the rest is for finding out what came of it.
+#: Share of the time for an append; the rest is for finding out what happened to it.
 _FIRST: Final = 0.6
+_RETAINED: Final = "retention has removed records from that offset on"
 
 
 class Appender:
-    """Appends through a session, one batch after another.
+    """Appends through a session, one group after another.
 
     Args:
         session: The hold on the log.
@@ -40,40 +44,69 @@ class Appender:
     def __init__(self, session: Session, engine: Engine) -> None:
         self._session = session
         self._engine = engine
-        self._doubtful: dict[str, int] = {}  # ids and earliest offsets; decided by acquiring
+        #: Earliest offsets of batches that were sent and of which nothing is known, by id.
+        self._doubtful: dict[str, int] = {}
+
+    def may_have(self, batch_id: str) -> bool:
+        """Whether the log has a batch, as far as known, or may have it as it was sent."""
+        return batch_id in self._doubtful or self._known(batch_id) is not None
 
     def acquire(self, deadline: Deadline) -> None:
-        """Take the log, or take it again after a doubt; all earlier appends are decided then."""
+        """Takes the log, also after a doubt; all earlier appends are decided then."""
         self._session.acquire(deadline)
-        self._doubtful.clear()
+        self._decide(deadline)
 
-    def append(
-        self,
-        rows: list[Entry],
-        wanted: Expectation,
-        batch_id: str | None,
-        deadline: Deadline,
-        *,
-        is_new: bool = False,
-    ) -> Appended:
-        """Append a batch: see `FencedWriter.append`.
+    def _decide(self, deadline: Deadline) -> None:
+        """Forgets the doubts that are decided: all but those that retention has overtaken."""
+        for batch_id, at in list(self._doubtful.items()):
+            if at < self._session.known_from and self._known(batch_id) is None:
+                found = self._search(batch_id, at, deadline)
+                if found is None and self._start() > at:
+                    continue
+            del self._doubtful[batch_id]
 
-        Args:
-            rows: The records.
-            wanted: What is expected.
-            batch_id: Its id, where the user gave one.
-            deadline: When to give up.
-            is_new: Whether the caller knows that the log has no batch of this id.
+    def run(self, group: Sequence[Request], deadline: Deadline) -> None:
+        """Appends the batches of a group, in one transaction if possible, and settles them.
+
+        Each batch is all or nothing and has its own answer. In the log they are in the order of
+        the group.
+
+        Raises:
+            BaseException: What kept the rest of the group from being appended; each request of it
+                is settled with this error, or with `AppendOutcomeUnknown` if it was sent.
         """
-        if batch_id is not None and not is_new:
-            found = self._known(batch_id) or self._look_up(batch_id, deadline)
-            if found is not None:
-                self._check_contents(found, rows, deadline)
-                return found
-        return self._append(rows, wanted, batch_id, deadline, "data")
+        try:
+            for request in group:
+                if request.is_given and not request.is_new:
+                    self._look_up(request, deadline)
+            self._append(group, deadline)
+        except BaseException as error:
+            self._fail(group, error)
+            raise
 
-    def _look_up(self, batch_id: str, deadline: Deadline) -> Appended | None:
-        """The batch of an id, anywhere in what the session has of the log."""
+    def checkpoint(self, deadline: Deadline) -> int:
+        """Writes a record without data; returns its offset."""
+        mark = Request([Entry(b"", MARK_KEY)], Expectation(), kind="checkpoint")
+        self.run([mark], deadline)
+        return mark.result().first_offset
+
+    # -- ids that the log may have -------------------------------------------------------------
+
+    def _look_up(self, request: Request, deadline: Deadline) -> None:
+        """Settles a request whose batch the log has, or may have had."""
+        found = self._known(request.batch_id) or self._find(request.batch_id, deadline)
+        if found is not None:
+            try:
+                self._check_contents(found, request.rows, deadline)
+            except AppendRefused as error:
+                request.settle(None, error)
+            else:
+                request.settle(found)
+        elif request.batch_id in self._doubtful:
+            request.settle(None, self._unknown(request.batch_id, _RETAINED))
+
+    def _find(self, batch_id: str, deadline: Deadline) -> Appended | None:
+        """The batch of an id, anywhere in the log."""
         session = self._session
         try:
             if not session.is_open:
@@ -85,7 +118,7 @@ class Appender:
         return self._search(batch_id, 0, deadline)
 
     def _check_contents(self, found: Appended, rows: list[Entry], deadline: Deadline) -> None:
-        """Whether a batch of the log has just these records.
+        """Checks that a batch of the log has just these records.
 
         Raises:
             AppendRefused: It has others.
@@ -107,107 +140,131 @@ class Appender:
                 f"at offset {found.first_offset}: give each batch an id of its own"
             )
 
-    def checkpoint(self, deadline: Deadline) -> int:
-        """Write a record without data; returns its offset."""
-        rows = [Entry(b"", MARK_KEY)]
-        return self._append(rows, Expectation(), None, deadline, "checkpoint").first_offset
+    # -- to append -----------------------------------------------------------------------------
 
-    def _append(
-        self,
-        rows: list[Entry],
-        wanted: Expectation,
-        given: str | None,
-        deadline: Deadline,
-        kind: Kind,
-    ) -> Appended:
-        session, attempt = self._session, 0
-        batch_id = given or new_batch_id()
-        while True:
-            if self._known(batch_id) is None and not session.is_open:
-                self._reopen(batch_id, deadline)
-            found = self._known(batch_id) or self._look(wanted, given, deadline)
-            if found is not None:
-                return found
-            at = session.offset
-            try:
-                first = Deadline(_FIRST * deadline.left)
-                placed = session.attempt(rows, batch_id, first, kind=kind)
-            except EngineDoubt as doubt:
-                self._strike(batch_id, at, doubt, deadline)
+    def _append(self, group: Sequence[Request], deadline: Deadline) -> None:
+        session, attempt, most = self._session, 0, len(group)
+        while left := self._left(group):
+            if not self._is_up_to_date(deadline):
                 continue
-            except BaseException:
-                session.drop()
-                raise
-            if placed is not None:
-                return _appended(session.fold.batches[batch_id])
+            chosen, missed = _choose(left[:most], session.position)
+            if not chosen:
+                self.refresh(deadline)
+                chosen, missed = _choose(self._left(group)[:most], session.position)
+            if not chosen:
+                self._settle_missed(missed, deadline)
+                continue
+            try:
+                placed = self._attempt(chosen, deadline)
+            except EngineDoubt as doubt:
+                self._strike(chosen, doubt, deadline)
+                most = most if doubt.refusal is None else 1
+                continue
+            if placed:
+                self._left(chosen)
+                self._settle_missed(missed, deadline)
+                continue
             attempt += 1
             self.refresh(deadline)
-            if deadline.is_over and wanted.missed(session.position) is None:
+            if deadline.is_over and _choose(self._left(group), session.position)[0]:
                 raise self._unavailable("append", "others kept writing to it")
             deadline.pause(attempt)
 
-    def _look(self, wanted: Expectation, given: str | None, deadline: Deadline) -> Appended | None:
-        """Compare what is expected with the place where the log goes on, read anew if need be.
-
-        Returns:
-            The batch, if it is in the log already: that may be why the log goes on elsewhere.
-        """
+    def _is_up_to_date(self, deadline: Deadline) -> bool:
+        """Whether nothing stands against an append; else the log was taken again."""
         session = self._session
-        if wanted.missed(session.position) is None:
-            return None
-        self.refresh(deadline)
-        missed = wanted.missed(session.position)
-        if missed is None:
-            return None
-        if given is not None:
-            # A sequence number is never above its offset.
-            found = self._search(given, wanted.value, deadline)
-            if found is not None:
-                return found
-        position = session.position
-        raise OffsetMismatch(
-            session.log.topic, session.log.partition, *missed, wanted.by or "offset",
-            position.next_offset, position.next_seq,
-        )  # fmt: skip
+        if session.is_open:
+            try:
+                session.look_again(deadline)
+            except EngineDoubt as doubt:
+                session.drop()
+                self._strike((), doubt, deadline)
+            except BaseException:
+                session.drop()
+                raise
+            else:
+                return True
+        else:
+            self.acquire(deadline)
+        return False
+
+    def _attempt(self, chosen: Sequence[Request], deadline: Deadline) -> bool:
+        """Appends batches once; returns whether they are in the log."""
+        session, at = self._session, self._session.offset
+        batches = [(request.rows, request.batch_id) for request in chosen]
+        try:
+            first = Deadline(_FIRST * deadline.left)
+            return session.attempt(batches, first, kind=chosen[0].kind) is not None
+        except FencedLogError:
+            session.drop()  # Nothing was sent.
+            raise
+        except BaseException:
+            session.drop()
+            for request in chosen:
+                self._doubtful.setdefault(request.batch_id, at)
+            raise
+
+    def _left(self, group: Sequence[Request]) -> list[Request]:
+        """Settles the requests of a group whose batch the log has; returns the unsettled ones."""
+        for request in group:
+            known = self._known(request.batch_id)
+            if known is not None:
+                request.settle(known)
+            elif self._session.is_open and request.batch_id in self._doubtful:
+                request.settle(None, self._unknown(request.batch_id, _RETAINED))
+        return [request for request in group if not request.is_settled]
+
+    def _settle_missed(self, missed: list[tuple[Request, Position]], deadline: Deadline) -> None:
+        """Settles requests that expect another place than the log has for them."""
+        log = self._session.log
+        for request, position in missed:
+            wanted, found = request.wanted, None
+            if request.is_given:
+                # The batch may be the reason. A sequence number is never above its offset.
+                found = self._search(request.batch_id, wanted.value, deadline)
+            numbers = wanted.missed(position)
+            assert numbers is not None
+            error = OffsetMismatch(
+                log.topic, log.partition, *numbers, wanted.by or "offset", *position
+            )
+            request.settle(found, None if found is not None else error)
 
     # -- after a doubt -------------------------------------------------------------------------
 
-    def _strike(self, batch_id: str, at: int, doubt: EngineDoubt, deadline: Deadline) -> None:
-        """Drop the producer, and find out what came of its last append.
-
-        Raises:
-            AppendOutcomeUnknown: It cannot be found out in time.
-            ProducerFenced: The log is lost, and the batch is not in it.
-        """
-        self._session.drop()
-        self._doubtful[batch_id] = at
-        self._reopen(batch_id, deadline, doubt)
-        if self._known(batch_id) is None and doubt.refusal is not None:
-            raise doubt.refusal
-
-    def _reopen(self, batch_id: str, deadline: Deadline, doubt: EngineDoubt | None = None) -> None:
-        """Take the log again as its owner; if that fails, tell what that means for a batch."""
-        session = self._session
+    def _strike(self, sent: Sequence[Request], doubt: EngineDoubt, deadline: Deadline) -> None:
+        """Finds out what happened to the last append, once its producer is dropped."""
         try:
             self.acquire(deadline)
-        except (ProducerFenced, LogUnavailable, LogBlocked) as error:
-            if self._known(batch_id) is not None:
-                return
-            at = self._doubtful.get(batch_id)
-            if at is None or session.fenced:
-                # By a record above all that this session may have written: it is decided.
-                raise
-            why = "" if doubt is None else f"{doubt.problem}; then: "
-            raise AppendOutcomeUnknown(
-                session.log.topic, session.log.partition, batch_id, at, f"{why}{error}"
-            ) from error
+        except Exception as error:
+            error.add_note(f"before it: {doubt.problem}")
+            raise
+        if doubt.refusal is not None and len(sent) == 1 and not self._known(sent[0].batch_id):
+            sent[0].settle(None, doubt.refusal)
+
+    def _fail(self, group: Sequence[Request], error: BaseException) -> None:
+        """Settles what is left of a group by an error, or as unknown where it was sent."""
+        session = self._session
+        for request in self._left(group):
+            at = self._doubtful.get(request.batch_id)
+            # A session is fenced by a record above all that it may have written.
+            if at is not None and not (session.fenced and session.known_from <= at):
+                problem = "; ".join([str(error) or type(error).__name__, *_notes(error)])
+                unknown = self._unknown(request.batch_id, problem)
+                unknown.__cause__ = error
+                request.settle(None, unknown)
+            elif isinstance(error, FencedLogError):
+                request.settle(None, copy.copy(error))  # Each thread raises an error of its own.
+            elif isinstance(error, Exception):
+                request.settle(None, error)
+            else:
+                request.settle(None, self._unavailable("append", "the writer was interrupted"))
 
     def _known(self, batch_id: str) -> Appended | None:
         batch = self._session.fold.batches.get(batch_id)
         return None if batch is None else _appended(batch)
 
     def refresh(self, deadline: Deadline) -> None:
-        """Read what others have written: see `FencedWriter.refresh`."""
+        """Reads what others have written: see `FencedWriter.refresh`."""
         session = self._session
         try:
             session.refresh(deadline)
@@ -223,7 +280,7 @@ class Appender:
         return None if found is None else _appended(found)
 
     def resolve(self, batch_id: str, since: int | None, deadline: Deadline) -> Appended | None:
-        """Find out what came of an append: see `FencedWriter.resolve`."""
+        """Finds out what happened to an append: see `FencedWriter.resolve`."""
         session = self._session
         found = self._known(batch_id)
         if found is not None:
@@ -232,30 +289,70 @@ class Appender:
         try:
             if not session.fenced and not session.is_open:
                 self.acquire(deadline)
-            return self._known(batch_id) or self._search(batch_id, at, deadline)
+            found = self._known(batch_id) or self._search(batch_id, at, deadline)
         except FencedLogError as error:
             if session.fenced:
-                return self._known(batch_id) or self._search(batch_id, at, deadline)
-            if isinstance(error, ProducerFenced | LogUnavailable | LogBlocked):
-                raise AppendOutcomeUnknown(
-                    session.log.topic, session.log.partition, batch_id, at, str(error)
-                ) from error
-            raise
+                found = self._known(batch_id) or self._search(batch_id, at, deadline)
+            elif isinstance(error, ProducerFenced | LogUnavailable | LogBlocked):
+                raise self._unknown(batch_id, str(error), at) from error
+            else:
+                raise
+        if found is None and batch_id in self._doubtful and self._start() > at:
+            raise self._unknown(batch_id, _RETAINED, at)
+        return found
 
     def _search(self, batch_id: str, since: int, deadline: Deadline) -> Appended | None:
-        """Look for a batch in what the session has of the log."""
+        """Looks for a batch in what the session has of the log."""
         session = self._session
         try:
-            first = max(since, self._engine.start(session.log.topic, session.log.partition))
+            first = max(since, self._start())
             batches = session.batches(session.fold_from(first), first, session.offset, deadline)
             found = next((b for b in batches if b.stamp.batch == batch_id), None)
         except EngineDoubt as doubt:
             raise self._unavailable("reading", doubt.problem) from doubt
-        return None if found is None else _appended(found)
+        if found is None:
+            return None
+        session.fold.remember(found)
+        return _appended(found)
+
+    def _start(self) -> int:
+        log = self._session.log
+        try:
+            return self._engine.start(log.topic, log.partition)
+        except EngineDoubt as doubt:
+            raise self._unavailable("reading", doubt.problem) from doubt
 
     def _unavailable(self, operation: str, problem: str) -> LogUnavailable:
         log = self._session.log
         return LogUnavailable(log.topic, log.partition, operation, problem)
+
+    def _unknown(self, batch_id: str, problem: str, at: int = 0) -> AppendOutcomeUnknown:
+        log = self._session.log
+        first = self._doubtful.get(batch_id, at)
+        return AppendOutcomeUnknown(log.topic, log.partition, batch_id, first, problem)
+
+
+def _choose(
+    requests: Sequence[Request], position: Position
+) -> tuple[list[Request], list[tuple[Request, Position]]]:
+    """The requests whose expectation holds, if they follow each other from a position.
+
+    Returns:
+        Those requests, and the others, each with the position that it would have had.
+    """
+    chosen, missed = [], []
+    for request in requests:
+        if request.wanted.missed(position) is None:
+            chosen.append(request)
+            count = len(request.rows)
+            position = Position(position.next_offset + count, position.next_seq + count)
+        else:
+            missed.append((request, position))
+    return chosen, missed
+
+
+def _notes(error: BaseException) -> list[str]:
+    return getattr(error, "__notes__", [])
 
 
 def _appended(batch: Batch) -> Appended:

@@ -12,9 +12,9 @@ from coopconsume.fenced.engine import EngineDoubt
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from coopconsume.fenced.log import Entry, LogId
+    from coopconsume.fenced.engine import Part
+    from coopconsume.fenced.log import LogId
     from coopconsume.fenced.settings import Settings
-    from coopconsume.fenced.stamp import Header
 
 logger = logging.getLogger(__name__)
 
@@ -74,37 +74,32 @@ class ConfluentChannel:
         with telling(self._settings, self._log.topic):
             self._producer.begin_transaction()
 
-    def append(
-        self, entries: Sequence[Entry], stamps: Sequence[Header], timeout: float
-    ) -> list[int]:
-        """Appends records with their stamps, acknowledged by all; returns the offset of each."""
-        topic, partition = self._log.topic, self._log.partition
-        offsets: list[int] = []
+    def append(self, parts: Sequence[Part], timeout: float) -> list[list[int]]:
+        """Appends records, acknowledged by all replicas in sync; returns the offset of each."""
         errors: list[Any] = []
-
-        def delivered(error: Any, message: Any) -> None:
-            # One producer keeps the order of what it delivers.
-            if error is None:
-                offsets.append(message.offset())
-            else:
-                errors.append(error)
-
-        with telling(self._settings, topic):
+        found: list[list[int]] = []
+        with telling(self._settings, self._log.topic):
             produce = self._producer.produce
-            for (value, key, more, timestamp), stamp in zip(entries, stamps, strict=True):
-                # 0 is the client's clock.
-                produce(
-                    topic, value, key, partition, delivered, timestamp=timestamp or 0,
-                    headers=[stamp, *more],
-                )  # fmt: skip
+            for log, entries, stamps in parts:
+                found.append([])
+                delivered = _collect(found[-1], errors)
+                topic, partition = log.topic, log.partition
+                for (value, key, more, timestamp), stamp in zip(entries, stamps, strict=True):
+                    # 0 is the client's clock.
+                    produce(
+                        topic, value, key, partition, delivered, timestamp=timestamp or 0,
+                        headers=[stamp, *more],
+                    )  # fmt: skip
             self._producer.flush(timeout)
             if errors:
                 from confluent_kafka import KafkaException
 
                 raise KafkaException(self._reason(errors[0]))
-        if len(offsets) != len(entries) or min(offsets) < 0:
-            raise EngineDoubt("a record was not acknowledged in time, or without its offset")
-        return offsets
+        if list(map(len, found)) != [len(part.entries) for part in parts]:
+            raise EngineDoubt("a record was not acknowledged in time")
+        if min(map(min, found)) < 0:
+            raise EngineDoubt("a record was acknowledged without its offset")
+        return found
 
     def _reason(self, error: Any) -> Any:
         """What a record really failed by: of one that was purged with its transaction, by that's.
@@ -151,3 +146,15 @@ class ConfluentChannel:
                         raise
                 else:
                     return
+
+
+def _collect(offsets: list[int], errors: list[Any]) -> Callable[[Any, Any], None]:
+    """A callback for the records of one partition, which are delivered in their order."""
+
+    def delivered(error: Any, message: Any) -> None:
+        if error is None:
+            offsets.append(message.offset())
+        else:
+            errors.append(error)
+
+    return delivered

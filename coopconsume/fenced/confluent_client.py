@@ -84,7 +84,17 @@ def telling(settings: Settings, topic: str) -> Iterator[None]:
         known = (KafkaException, BufferError, SystemError, FutureTimeoutError, OSError)
         if not isinstance(error, known):
             raise
-        raise EngineDoubt(str(error), _refusal(error, settings, topic)) from error
+        refusal = _refusal(error, settings, topic)
+        raise EngineDoubt(str(error), refusal, is_out_of_range=_is_gone(error)) from error
+
+
+def _is_gone(error: BaseException) -> bool:
+    """Whether the brokers do not have an offset that was to be read."""
+    from confluent_kafka import KafkaError
+
+    kind = error.args[0] if error.args else None
+    gone = (KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE)  # noqa: SLF001
+    return isinstance(kind, KafkaError) and kind.code() in gone
 
 
 def _refusal(error: BaseException, settings: Settings, topic: str) -> CoopConsumeError | None:

@@ -19,7 +19,7 @@ from coopconsume.fenced.log import Ends, PlainRaw
 from coopconsume.security import access
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from coopconsume.fenced.log import LogId, Raw
     from coopconsume.fenced.settings import Settings
@@ -106,10 +106,15 @@ class ConfluentEngine:
         at = TopicPartition(topic, partition)
         return int(self._ask(topic, "list_offsets", {at: spec}, isolation_level=level).offset)
 
-    def open_transactions(self, topic: str, partition: int) -> tuple[int, ...]:
-        """Nothing: librdkafka cannot ask for it."""
-        del topic, partition
-        return ()
+    def open_transactions(self, topic: str, partition: int) -> Mapping[int, str | None]:
+        """Producers with an open transaction there, asked by kafka-python: librdkafka cannot."""
+        from coopconsume.fenced.kafka_engine import KafkaPythonEngine
+
+        engine = KafkaPythonEngine(self._settings, self._patience)
+        try:
+            return engine.open_transactions(topic, partition)
+        finally:
+            engine.close()
 
     def _ask(self, topic: str, call: str, wanted: Any, **more: Any) -> Any:
         """Make a call of the admin client about one thing."""

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 from coopconsume.fenced.errors import AppendRefused
 from coopconsume.fenced.log import UNCHECKED, Entry
 from coopconsume.fenced.stamp import LARGEST_STAMP, NAME
 
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
 Expected = int | Sequence[int]
+Records = Iterable[Entry | tuple[bytes | None, bytes | None] | bytes]
 By = Literal["offset", "sequence"]
 #: Bytes of a record beside its key, value and headers: its stamp, and Kafka's own fields.
 _OVERHEAD = LARGEST_STAMP + 40
@@ -84,7 +82,7 @@ def _first(name: str, given: Expected, count: int) -> int:
     return firsts.pop() if firsts else UNCHECKED
 
 
-def entries(records: Iterable[Entry | tuple[bytes | None, bytes | None] | bytes]) -> list[Entry]:
+def entries(records: Records) -> list[Entry]:
     """Records to be appended, from what a user may give: values, (key, value) or entries.
 
     Raises:

@@ -5,14 +5,13 @@ All that can fail fails by `EngineDoubt`: what was asked for may have happened o
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from coopconsume.fenced.errors import EngineNotUsable
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
-    from coopconsume.errors import CoopConsumeError
     from coopconsume.fenced.log import Ends, Entry, LogId, Raw
     from coopconsume.fenced.settings import Settings
     from coopconsume.fenced.stamp import Header
@@ -27,16 +26,34 @@ class EngineDoubt(Exception):
         problem: What went wrong, in words.
         refusal: The error to raise where it turns out that nothing happened, as trying again
             would not help; else None.
+        is_out_of_range: Whether the brokers do not have the offset that was to be read.
     """
 
-    def __init__(self, problem: str, refusal: CoopConsumeError | None = None) -> None:
+    def __init__(
+        self, problem: str, refusal: Exception | None = None, *, is_out_of_range: bool = False
+    ) -> None:
         super().__init__(problem, refusal)
         self.problem = problem
         self.refusal = refusal
+        self.is_out_of_range = is_out_of_range
+
+
+class Part(NamedTuple):
+    """What is appended to one log.
+
+    Attributes:
+        log: The log.
+        entries: The records.
+        stamps: The stamp of each record.
+    """
+
+    log: LogId
+    entries: Sequence[Entry]
+    stamps: Sequence[Header]
 
 
 class Channel(Protocol):
-    """A producer for one log, of one life: after any doubt it is dropped, never used again.
+    """A producer, of one life: after any doubt it is dropped, never used again.
 
     Without a transactional id it only appends. Times are seconds.
     """
@@ -47,10 +64,8 @@ class Channel(Protocol):
     def begin(self) -> None:
         """Begin a transaction."""
 
-    def append(
-        self, entries: Sequence[Entry], stamps: Sequence[Header], timeout: float
-    ) -> list[int]:
-        """Appends records with their stamps, acknowledged by all; returns the offset of each."""
+    def append(self, parts: Sequence[Part], timeout: float) -> list[list[int]]:
+        """Appends records, acknowledged by all replicas in sync; returns the offset of each."""
 
     def commit(self, timeout: float) -> None:
         """Commit the transaction."""
@@ -77,8 +92,12 @@ class Engine(Protocol):
     def ends(self, topic: str, partition: int) -> Ends:
         """Where the log ends; the end is looked up before the last stable offset."""
 
-    def open_transactions(self, topic: str, partition: int) -> tuple[int, ...]:
-        """Ids of producers with an open transaction there; nothing where that cannot be asked."""
+    def open_transactions(self, topic: str, partition: int) -> Mapping[int, str | None]:
+        """Producers with an open transaction there, by id, and their transactional ids.
+
+        A transactional id is None where no coordinator knows it. Nothing is returned where the
+        brokers do not say.
+        """
 
     def read(
         self, topic: str, partition: int, start: int, stop: int, timeout: float

@@ -32,6 +32,19 @@ class EpochSource(Protocol):
             ProducerFenced: The log belongs to another one.
         """
 
+    def join(self, log: LogId) -> None:
+        """Checks that this writer may write beside others.
+
+        A writer that shares a log calls it after it has read the log to its end. Whoever takes the
+        log alone after this call opens it behind that end, where the writer sees it.
+
+        Args:
+            log: The log.
+
+        Raises:
+            ProducerFenced, ProducerBusy: It may not.
+        """
+
     def check(self, log: LogId, epoch: int) -> None:
         """Look whether the log still belongs to this owner, before it reconnects.
 
@@ -51,6 +64,9 @@ class LogEpochs:
         """The number after the last one in the log."""
         del log
         return last + 1
+
+    def join(self, log: LogId) -> None:
+        """Without a registry everybody may write beside others."""
 
     def check(self, log: LogId, epoch: int) -> None:
         """Nobody but the log says who owns it."""

@@ -216,6 +216,30 @@ class LogReplaced(_LogError):
         )
 
 
+class LogTruncated(_LogError):
+    """Retention has removed records that a reader has not read yet.
+
+    Attributes:
+        topic: The topic.
+        partition: The partition.
+        expected: Offset from which on records were to be read.
+        start: The first offset that is kept.
+    """
+
+    def __init__(self, topic: str, partition: int, expected: int, start: int) -> None:
+        super().__init__(topic, partition, expected, start)
+        self.expected = expected
+        self.start = start
+
+    def __str__(self) -> str:
+        return (
+            f"offsets {self.expected} to {self.start - 1} of {self._log} are gone before they were "
+            f"read: retention keeps records from offset {self.start} on. Begin again from a copy "
+            f"of the state at offset {self.start} or above, with a new reader, and let the topic "
+            "keep records longer"
+        )
+
+
 class AppendOutcomeUnknown(_LogError):
     """Whether a batch is in the log could not be found out in time; it will be all or nothing.
 

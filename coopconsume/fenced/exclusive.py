@@ -119,9 +119,9 @@ class ExclusiveProducer:
         shared = self.mode is AccessMode.SHARED
         self._writer = FencedWriter(
             options, topic, partition, visibility=visibility, owner=name,
-            epochs=ClaimedEpochs(self._epoch_for, self._look_after), engine=self._engine,
-            shared=shared, timeout=timeout, session=None if shared else session,
-            epoch=None if shared else epoch,
+            epochs=ClaimedEpochs(self._epoch_for, self._confirm_claim, self._look_after),
+            engine=self._engine, shared=shared, timeout=timeout,
+            session=None if shared else session, epoch=None if shared else epoch,
         )  # fmt: skip
         self._registry = OwnershipRegistry(
             KafkaStore(options) if store is None else store, owner=name, lease=lease,
@@ -278,7 +278,7 @@ class ExclusiveProducer:
                 self._registry.release(GROUP, [self._resource])
             except OwnershipUnavailable as error:  # the lease will tell the others
                 log.warning("the place of %s was not given back: %s", self._resource, error)
-            # Whoever comes next need not wait for connections to be closed.
+            # The next owner need not wait for connections to be closed.
             self._writer.close()
             self._registry.close()
 
@@ -367,13 +367,17 @@ class ExclusiveProducer:
 
     def _epoch_for(self, last: int) -> int:
         """The epoch to open the log under: the claim's, if it is still the last one."""
+        # The registry may be younger than the log.
+        return max(self._confirm_claim().fence_epoch, last + 1)
+
+    def _confirm_claim(self) -> Grant:
+        """Asks the registry whether the claim holds, and renews it if nobody was in between."""
         grant = self._grant
         if grant is None:
             raise WriterNotOpen(self.topic, self.partition, "not open")
         if not self._registry.holds(GROUP, self._resource, grant.fence_epoch):
             self._come_back()
-        # The registry may be younger than the log.
-        return max(grant.fence_epoch, last + 1)
+        return grant
 
     def _look_after(self) -> None:
         """Before the log is taken again after a doubt: whether it is still this one's turn."""

@@ -237,7 +237,7 @@ class Fold:
         seq = self.next_seq or 0
         self._owned(stamp, Owner.from_bytes(value) if stamp.kind == "open" else None)
         self.next_seq = seq + (stamp.n if stamp.kind == "data" else 0)
-        self._remember(Batch(first_offset, stamp, seq))
+        self.remember(Batch(first_offset, stamp, seq))
 
     def _follow(self, head: Stamp, rows: Sequence[Raw], at: int) -> int:
         """Number of records from an index on that are the next ones of a batch."""
@@ -304,7 +304,7 @@ class Fold:
         self._owned(stamp, owner)
         first = self.rows[0].offset - stamp.i
         if stamp.batch not in self.batches:
-            self._remember(Batch(first, stamp, stamp.seq - stamp.i))
+            self.remember(Batch(first, stamp, stamp.seq - stamp.i))
         self.stamp, self.seq = stamp, stamp.seq + len(self.rows) - 1
         self.next_seq = _after(stamp)
         return "counted"
@@ -317,7 +317,8 @@ class Fold:
         if owner is not None:
             self.owner = owner
 
-    def _remember(self, batch: Batch) -> None:
+    def remember(self, batch: Batch) -> None:
+        """Notes a batch that counts, so that it is found by its id."""
         self.batches[batch.stamp.batch] = batch
         if self.ids is not None:
             self.ids.add(hash_of(batch.stamp.batch))

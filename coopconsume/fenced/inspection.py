@@ -168,16 +168,16 @@ def _open(engine: KafkaPythonEngine, topic: str, partition: int) -> tuple[OpenTr
     from kafka import TopicPartition
 
     at = TopicPartition(topic, partition)
+    names = engine.open_transactions(topic, partition)
     with engine.asking(topic) as admin:
         producers = admin.describe_producers([at])[at].active_producers
-        opened = [p for p in producers if p.current_transaction_start_offset >= 0]
-        ids = [p.producer_id for p in opened]
-        listed = admin.list_transactions(producer_id_filters=ids) if ids else {}
-        names = {t.producer_id: t.transactional_id for ts in listed.values() for t in ts}
-        told = admin.describe_transactions(list(names.values())) if names else {}
+        known = [name for name in names.values() if name is not None]
+        told = admin.describe_transactions(known) if known else {}
     found = []
-    for p in opened:
-        name = names.get(p.producer_id)
+    for p in producers:
+        if p.producer_id not in names:
+            continue
+        name = names[p.producer_id]
         about = told.get(name)
         found.append(
             OpenTransaction(

@@ -23,9 +23,9 @@ from coopconsume.security import access, sasl
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
-    from coopconsume.fenced.log import Entry, LogId
+    from coopconsume.fenced.engine import Part
+    from coopconsume.fenced.log import LogId
     from coopconsume.fenced.settings import Settings
-    from coopconsume.fenced.stamp import Header
 
 NAME: Final = "kafka-python"
 #: Milliseconds that a request may take, where the user does not say.
@@ -105,23 +105,26 @@ class KafkaChannel:
         with self._telling():
             self._producer.begin_transaction()
 
-    def append(
-        self, entries: Sequence[Entry], stamps: Sequence[Header], timeout: float
-    ) -> list[int]:
-        """Appends records with their stamps, acknowledged by all; returns the offset of each."""
-        topic, partition = self._log.topic, self._log.partition
+    def append(self, parts: Sequence[Part], timeout: float) -> list[list[int]]:
+        """Appends records, acknowledged by all replicas in sync; returns the offset of each."""
         send = self._producer.send
         until = time.monotonic() + timeout
         self._producer._sender._can_split = _never  # noqa: SLF001
         with self._telling():
-            futures = [
-                send(topic, value, key, [stamp, *more], partition, timestamp)
-                for (value, key, more, timestamp), stamp in zip(entries, stamps, strict=True)
+            sent = [
+                [
+                    send(log.topic, value, key, [stamp, *more], log.partition, timestamp)
+                    for (value, key, more, timestamp), stamp in zip(entries, stamps, strict=True)
+                ]
+                for log, entries, stamps in parts
             ]
             self._producer.flush(timeout)
             # Each one, as an error of one batch says nothing of another.
-            offsets = [f.get(max(0.0, until - time.monotonic())).offset for f in futures]
-        if min(offsets) < 0:
+            offsets = [
+                [f.get(max(0.0, until - time.monotonic())).offset for f in futures]
+                for futures in sent
+            ]
+        if min(map(min, offsets)) < 0:
             raise EngineDoubt("a record was acknowledged without its offset")
         return offsets
 
@@ -214,4 +217,5 @@ def doubt_of(error: BaseException, settings: Settings, topic: str) -> EngineDoub
         refusal = EngineNotUsable(NAME, text)
     elif isinstance(error, errors.InvalidRecordError):
         refusal = AppendRefused(f"{topic} does not take the records: {text}")
-    return EngineDoubt(text, refusal)
+    is_gone = isinstance(error, errors.OffsetOutOfRangeError)
+    return EngineDoubt(text, refusal, is_out_of_range=is_gone)

@@ -14,7 +14,7 @@ from coopconsume.kafka_settings import hurry_metadata
 from coopconsume.security import access
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
     from coopconsume.fenced.log import LogId, Raw
     from coopconsume.fenced.settings import Settings
@@ -89,17 +89,21 @@ class KafkaPythonEngine:
         with self.asking(topic) as admin:
             return int(admin.list_partition_offsets({at: spec}, level, REQUEST_MS)[at].offset)
 
-    def open_transactions(self, topic: str, partition: int) -> tuple[int, ...]:
-        """Ids of producers with an open transaction there; nothing where that cannot be asked."""
+    def open_transactions(self, topic: str, partition: int) -> Mapping[int, str | None]:
+        """Producers with an open transaction there, by id, and their transactional ids."""
         from kafka import TopicPartition
 
         at = TopicPartition(topic, partition)
+        ids: list[int] = []
         try:
             with self.asking(topic) as admin:
                 found = admin.describe_producers([at])[at].active_producers
+                ids = [p.producer_id for p in found if p.current_transaction_start_offset >= 0]
+                listed = admin.list_transactions(producer_id_filters=ids) if ids else {}
         except EngineDoubt:
-            return ()
-        return tuple(p.producer_id for p in found if p.current_transaction_start_offset >= 0)
+            listed = {}  # There is no right to ask.
+        names = {t.producer_id: str(t.transactional_id) for ts in listed.values() for t in ts}
+        return {id_: names.get(id_) for id_ in ids}
 
     def read(
         self, topic: str, partition: int, start: int, stop: int, timeout: float

@@ -42,6 +42,10 @@ class LogId:
         parts = [self.topic_id, str(self.partition), *([] if writer is None else [writer])]
         return ".".join([_PREFIX, *(f"{len(part)}:{part}" for part in parts)])
 
+    def is_of_shared_writer(self, transactional_id: str) -> bool:
+        """Whether a transactional id belongs to a writer that shares the log."""
+        return transactional_id.startswith(f"{self.transactional_id()}.")
+
     def __str__(self) -> str:
         return f"{self.topic}-{self.partition}"
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from coopconsume.closing import Closing
 from coopconsume.fenced.deadline import Deadline
 from coopconsume.fenced.engine import EngineDoubt, make_engine
-from coopconsume.fenced.errors import LogUnavailable
+from coopconsume.fenced.errors import LogTruncated, LogUnavailable
 from coopconsume.fenced.log import LogRecord
 from coopconsume.fenced.settings import Settings
 from coopconsume.fenced.view import LogView
@@ -110,7 +110,8 @@ class LogReader(Closing):
             stable: Do not wait for transactions that are open: read what is decided now.
 
         Raises:
-            LogCorrupt: A record breaks the rules.
+            LogCorrupt: Records are missing.
+            LogTruncated: Retention has removed records that were not read yet.
             LogBlocked, LogReplaced, LogUnavailable: As for `FencedWriter.acquire`.
         """
         view = self._view
@@ -118,8 +119,7 @@ class LogReader(Closing):
             end = self._stable() if stable else self.end()
             stop = end if stop is None else min(stop, end)
             if view.offset < 0:
-                kept = self._engine.start(view.log.topic, view.log.partition)
-                view.begin_at(max(kept, self._start or 0))
+                self._begin()
             left = self._left
             for run in self._runs(stop):
                 left.extend(run)
@@ -127,6 +127,13 @@ class LogReader(Closing):
                     yield left.popleft()
         except EngineDoubt as doubt:
             raise self._unavailable(doubt) from doubt
+
+    def _begin(self) -> None:
+        log = self._view.log
+        kept = self._engine.start(log.topic, log.partition)
+        if self._start is not None and self._start < kept:
+            raise LogTruncated(log.topic, log.partition, self._start, kept)
+        self._view.begin_at(kept if self._start is None else self._start)
 
     def _runs(self, stop: int) -> Iterator[Sequence[LogRecord]]:
         """What was left over, then records of data that count, some of one batch at a time."""

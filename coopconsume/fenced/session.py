@@ -11,12 +11,13 @@ from __future__ import annotations
 import base64
 import os
 import uuid
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from coopconsume.fenced.core import judge
 from coopconsume.fenced.deadline import monotonic
-from coopconsume.fenced.engine import EngineDoubt
-from coopconsume.fenced.errors import AppendRefused, LogUnavailable, ProducerFenced
+from coopconsume.fenced.engine import EngineDoubt, Part
+from coopconsume.fenced.errors import AppendRefused, LogTruncated, LogUnavailable, ProducerFenced
 from coopconsume.fenced.fold import Owner
 from coopconsume.fenced.log import Entry
 from coopconsume.fenced.stamp import NO_TAG, Stamp, encode_batch
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
     from coopconsume.fenced.engine import Channel, Engine
     from coopconsume.fenced.epochs import EpochSource
     from coopconsume.fenced.log import Visibility
-    from coopconsume.fenced.stamp import Kind
+    from coopconsume.fenced.stamp import Header, Kind
 
 
 def new_batch_id() -> str:
@@ -37,11 +38,28 @@ def new_batch_id() -> str:
     return base64.urlsafe_b64encode(os.urandom(9)).decode()
 
 
-#: Seconds after which an append looks up the topic's id again. What is written to a topic that was
-#: created again in between does not count there, as its session tag is another one.
-_IDENTIFY_EVERY: Final = 1.0
+#: Seconds after which an append looks at the topic's id and the log's end again. What is written to
+#: a topic that was created again in between does not count there, as its session tag is another.
+_LOOK_EVERY: Final = 1.0
 #: Key of records without data: a compacted topic takes no record without a key.
 MARK_KEY: Final = b"coopconsume-log"
+
+
+@dataclass
+class Draft:
+    """Records of one or several batches with their stamps, before they are sent.
+
+    Attributes:
+        first_offset: Offset that the first record has to get.
+        entries: The records.
+        headers: The header of each record's stamp.
+        stamps: Stamp of the first record of each batch.
+    """
+
+    first_offset: int
+    entries: list[Entry] = field(default_factory=list)
+    headers: list[Header] = field(default_factory=list)
+    stamps: list[Stamp] = field(default_factory=list)
 
 
 class Session(LogView):
@@ -96,6 +114,7 @@ class Session(LogView):
         self._shared = shared
         self._channel: Channel | None = None
         self._late_at: int | None = None  # where a batch without an answer would count
+        self._released = False
 
     @property
     def is_open(self) -> bool:
@@ -124,6 +143,8 @@ class Session(LogView):
             LogReplaced, LogCorrupt, LogUnavailable: As they say.
             AppendRefused: The topic is compacted, and the log filtered.
         """
+        if self._released:
+            self._renew()
         attempt, problem = 0, "no answer in time"
         while True:
             try:
@@ -161,11 +182,9 @@ class Session(LogView):
         self.catch_up(end, deadline)
         self._find_owner(deadline)
         last = self.fold.epoch or 0
-        if self._shared is not None and not self._has_epoch:
-            self.epoch = last
-        self._check_owner()
         if self._shared is not None:
-            return self._certain(deadline)
+            return self._join(last, deadline)
+        self._check_owner()
         owner = self.fold.owner
         is_ours = owner is not None and owner.session == self.id
         if not self._incarnation:
@@ -178,6 +197,15 @@ class Session(LogView):
             raise self.fenced_error()
         return self._open(epoch, deadline)
 
+    def _join(self, last: int, deadline: Deadline) -> bool:
+        """Writes beside others, under the epoch in force; returns whether all is certain."""
+        if not self._has_epoch:
+            self.epoch = last
+        self._check_owner()
+        if not self._has_epoch:
+            self._epochs.join(self.log)
+        return self._certain(deadline)
+
     def _look_first(self, deadline: Deadline) -> None:
         """The log may say it all, and then the one who has it now is left alone."""
         stable = self._engine.ends(self.log.topic, self.log.partition).stable
@@ -189,6 +217,19 @@ class Session(LogView):
         if self._shared is None:
             self._epochs.check(self.log, self.epoch)
 
+    def _end_transactions(self, deadline: Deadline) -> None:
+        """Fences writers that share the log and stopped in a transaction: its owner comes now."""
+        if self._shared is not None or self._channel is None:
+            return
+        topic, partition = self.log.topic, self.log.partition
+        for name in self._engine.open_transactions(topic, partition).values():
+            if name is not None and self.log.is_of_shared_writer(name):
+                channel = self._engine.channel(self.log, name, deadline.seconds)
+                try:
+                    channel.init(deadline.left)
+                finally:
+                    channel.drop()
+
     def _certain(self, deadline: Deadline) -> bool:
         """Whether no append of this session may come late and count all the same.
 
@@ -197,7 +238,7 @@ class Session(LogView):
         if self._late_at is None or self.offset > self._late_at:
             return True
         mark = [Entry(b"", MARK_KEY)]
-        return self.attempt(mark, new_batch_id(), deadline, kind="checkpoint") is not None
+        return self.attempt([(mark, new_batch_id())], deadline, kind="checkpoint") is not None
 
     def _check_topic(self) -> None:
         if self.is_filtered and self.is_compacted:
@@ -208,9 +249,8 @@ class Session(LogView):
 
     def _open(self, epoch: int, deadline: Deadline) -> bool:
         owner = Owner(self._owner, self.id, self.log.topic_id, self._incarnation)
-        placed = self.attempt(
-            [Entry(owner.to_bytes(), MARK_KEY)], new_batch_id(), deadline, kind="open", epoch=epoch
-        )
+        mark = [Entry(owner.to_bytes(), MARK_KEY)]
+        placed = self.attempt([(mark, new_batch_id())], deadline, kind="open", epoch=epoch)
         if placed is None:
             return False
         self.epoch = epoch
@@ -260,75 +300,131 @@ class Session(LogView):
 
     # -- to write ------------------------------------------------------------------------------
 
+    def catch_up(self, stop: int, deadline: Deadline) -> None:
+        """Reads the log on, or from its end back if retention has removed what comes next."""
+        try:
+            super().catch_up(stop, deadline)
+        except LogTruncated:
+            self.find_state(stop, deadline)
+
+    def look_again(self, deadline: Deadline) -> None:
+        """Looks up the topic and reads what others have written, if that is long ago.
+
+        Raises:
+            ProducerFenced: Another owner has opened the log since.
+            LogReplaced: The topic was deleted.
+            LogCorrupt: As for `acquire`.
+            EngineDoubt: Kafka does not answer; nothing was sent.
+        """
+        if monotonic() - self.identified_at <= _LOOK_EVERY:
+            return
+        self.identify()
+        stable = self._engine.ends(self.log.topic, self.log.partition).stable
+        if stable > self.offset:
+            self.catch_up(stable, deadline)
+        self._check_owner()
+
     def attempt(
         self,
-        entries: Sequence[Entry],
-        batch_id: str,
+        batches: Sequence[tuple[Sequence[Entry], str]],
         deadline: Deadline,
         *,
         kind: Kind = "data",
         epoch: int | None = None,
     ) -> int | None:
-        """Append a batch once, at the place where the log is thought to go on, or not at all.
+        """Appends batches once, at the place where the log is thought to go on, or not at all.
 
-        So also an unchecked one: a late one of a former owner does not count then, its numbers
-        are right, and whoever reads the place knows what came of it.
+        This holds for unchecked ones, too: a late batch of a former owner does not count, its
+        numbers are right, and whoever reads the place knows what happened to it.
 
         Args:
-            entries: The records.
-            batch_id: The id of the batch.
+            batches: Records and id of each batch.
             deadline: When to give up.
-            kind: Of the records.
+            kind: Kind of the records.
             epoch: The epoch to write under; the session's own by default.
 
         Returns:
-            Offset of its first record; None if it is not in the log, and will never be.
+            Offset of the first record; None if they are not in the log, and will never be.
 
         Raises:
-            ProducerFenced: Somebody else is known to have opened the log since.
-            LogReplaced: The topic was deleted; nothing was sent.
-            EngineDoubt: It may be in the log, or be there later; the producer is of no use now.
+            ProducerFenced: Another owner is known to have opened the log since.
+            EngineDoubt: They may be in the log, or be there later; the producer cannot be used any
+                more.
         """
-        if monotonic() - self.identified_at > _IDENTIFY_EVERY:
-            self.identify()
-        self._check_owner()
-        expected, seq = self.position
-        tag = os.urandom(len(NO_TAG)) if kind == "open" else self.fold.tag or NO_TAG
-        stamp = Stamp(
-            self._visibility, kind, self.epoch if epoch is None else epoch, seq, len(entries), 0,
-            batch_id, expected, tag,
-        )  # fmt: skip
-        headers = encode_batch(stamp)
-        channel = self._channel
-        assert channel is not None
-        if self.is_filtered:
-            self._late_at = expected
-            offsets = channel.append(entries, headers, deadline.left)
-            self._late_at = None
-            placed = judge(offsets, expected) == "in place"
-        else:
-            channel.begin()
-            offsets = channel.append(entries, headers, deadline.left)
-            placed = judge(offsets, expected) == "in place"
-            if placed:
-                channel.commit(deadline.left)
-            else:
-                channel.abort(deadline.left)
+        draft = self.draft(batches, kind=kind, epoch=epoch)
+        assert self._channel is not None
+        try:
+            placed = self._send(self._channel, draft, deadline)
+        except EngineDoubt:
+            raise
+        except Exception as error:
+            # A fault of the client says nothing about what was sent before it.
+            raise EngineDoubt(str(error) or type(error).__name__, error) from error
         if not placed:
             return None
-        # What was just written need not be read.
-        value = entries[0].value if kind == "open" else None
-        self.fold.wrote(offsets[0], stamp, value)
-        # A transaction ends with a marker, which takes an offset.
-        self.offset = offsets[-1] + (1 if self.is_filtered else 2)
-        return offsets[0]
+        self.wrote(draft)
+        return draft.first_offset
 
-    def release(self, timeout: float) -> None:
-        """Give the log up: nobody is fenced by it, and another `acquire` has a new epoch."""
-        del timeout
+    def draft(
+        self,
+        batches: Sequence[tuple[Sequence[Entry], str]],
+        *,
+        kind: Kind = "data",
+        epoch: int | None = None,
+    ) -> Draft:
+        """Batches with their stamps, for the place where the log is thought to go on.
+
+        Raises:
+            ProducerFenced: Another owner is known to have opened the log since.
+        """
+        self._check_owner()
+        offset, seq = self.position
+        tag = os.urandom(len(NO_TAG)) if kind == "open" else self.fold.tag or NO_TAG
+        its = self.epoch if epoch is None else epoch
+        draft = Draft(offset)
+        for entries, batch_id in batches:
+            stamp = Stamp(self._visibility, kind, its, seq, len(entries), 0, batch_id, offset, tag)
+            draft.stamps.append(stamp)
+            draft.entries += entries
+            draft.headers += encode_batch(stamp)
+            offset, seq = offset + len(entries), seq + len(entries)
+        return draft
+
+    def _send(self, channel: Channel, draft: Draft, deadline: Deadline) -> bool:
+        """Sends a draft; returns whether it is in the log."""
+        part = Part(self.log, draft.entries, draft.headers)
+        if self.is_filtered:
+            self._late_at = draft.first_offset
+            (offsets,) = channel.append([part], deadline.left)
+            self._late_at = None
+            return judge(offsets, draft.first_offset) == "in place"
+        channel.begin()
+        (offsets,) = channel.append([part], deadline.left)
+        placed = judge(offsets, draft.first_offset) == "in place"
+        if placed:
+            channel.commit(deadline.left)
+        else:
+            channel.abort(deadline.left)
+        return placed
+
+    def wrote(self, draft: Draft) -> None:
+        """Takes in a draft that is in the log, without reading it."""
+        for stamp in draft.stamps:
+            value = draft.entries[0].value if stamp.kind == "open" else None
+            self.fold.wrote(stamp.expected, stamp, value)
+        # A transaction ends with a marker, which takes an offset.
+        self.offset = draft.first_offset + len(draft.entries) + (0 if self.is_filtered else 1)
+
+    def release(self) -> None:
+        """Gives the log up; the next `acquire` has a new epoch, and until then it keeps its own."""
         self.drop()
+        self._released = True
+
+    def _renew(self) -> None:
+        """Becomes a new session, unless this one goes on with a given session."""
         self.epoch, self._has_epoch, self.opened_at, self._incarnation = 0, False, -1, 0
         self.id = self._resumes or uuid.uuid4().hex
+        self._released = False
 
     def drop(self) -> None:
         """Let go of the producer; what it was doing is decided by the next `acquire`."""

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 from coopconsume.fenced.core import Position
 from coopconsume.fenced.deadline import monotonic
 from coopconsume.fenced.engine import EngineDoubt
-from coopconsume.fenced.errors import LogBlocked, LogCorrupt, LogReplaced
+from coopconsume.fenced.errors import LogBlocked, LogCorrupt, LogReplaced, LogTruncated
 from coopconsume.fenced.fold import Fold, SequenceGap, hash_of
 from coopconsume.fenced.log import LogId
 
@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 _TAIL: Final = 64
 _WIDEST: Final = 1 << 20
+#: Looks at a blocked log after which its open transactions are ended, if that is allowed.
+_UNBLOCK: Final = frozenset({2, 8, 32, 128})
 
 
 def windows_back(start: int, end: int) -> Iterator[tuple[int, int]]:
@@ -48,6 +50,7 @@ class LogView:
         log: The log, once it was looked up.
         fold: State of the log at `offset`.
         offset: How far it was read; -1 before.
+        known_from: Offset from which it was read without a break; -1 before.
         identified_at: When the topic's id was looked up the last time, by `monotonic`.
     """
 
@@ -57,6 +60,7 @@ class LogView:
         self.log = LogId(topic, "", partition)
         self.fold = Fold()
         self.offset = -1
+        self.known_from = -1
         self.identified_at = -inf
         #: What was read of the batch ids: state, hashes of the ids, and up to which offset.
         self._ids: tuple[Fold, BitMap64, int] | None = None
@@ -108,10 +112,15 @@ class LogView:
             attempt += 1
             if deadline.is_over:
                 producers = self._engine.open_transactions(topic, partition)
-                raise LogBlocked(topic, partition, ends.stable, end, producers)
+                raise LogBlocked(topic, partition, ends.stable, end, tuple(producers))
             deadline.pause(attempt)
+            if attempt in _UNBLOCK:
+                self._end_transactions(deadline)
             ends = self._engine.ends(topic, partition)
         return end
+
+    def _end_transactions(self, deadline: Deadline) -> None:
+        """Ends transactions that block the log, where this view has the right to."""
 
     def find_state(self, end: int, deadline: Deadline) -> None:
         """Learn epoch and next sequence number from the end of the log, not from all of it."""
@@ -120,7 +129,11 @@ class LogView:
         while True:
             first = max(start, end - span)
             self.begin_at(first)
-            self.catch_up(end, deadline)
+            try:
+                self._read_on(end, deadline)
+            except LogTruncated as error:
+                self.offset = -1
+                raise EngineDoubt("retention removed the records that were read") from error
             if self.fold.next_seq is not None and (self.fold.is_certain or first == start):
                 return
             if first == start:
@@ -128,7 +141,7 @@ class LogView:
             span *= 8
         # Retention has left no record that counts: neither number can have passed the log's start.
         self.fold = Fold(start, start, compacted=bool(self._compacted))
-        self.offset = end
+        self.offset = self.known_from = end
 
     def fold_from(self, first: int) -> Fold:
         """A fold of the log that begins at an offset."""
@@ -138,14 +151,18 @@ class LogView:
     def begin_at(self, offset: int) -> None:
         """Forget what is known of the log, and begin to read at an offset."""
         self.fold = self.fold_from(offset)
-        self.offset = offset
+        self.offset = self.known_from = offset
 
     def catch_up(self, stop: int, deadline: Deadline) -> None:
-        """Read the log on to an offset below which everything is decided.
+        """Reads the log on to an offset below which everything is decided.
 
         Raises:
-            LogCorrupt: Its records break the rules, or it ends below what it had.
+            LogCorrupt: Records are missing, or the log ends below what it had.
+            LogTruncated: Retention has removed records that were not read yet.
         """
+        self._read_on(stop, deadline)
+
+    def _read_on(self, stop: int, deadline: Deadline) -> None:
         if stop < self.offset and not self._ends_at_least(self.offset):
             topic, partition = self.log.topic, self.log.partition
             raise LogCorrupt(topic, partition, stop, f"it had records up to offset {self.offset}")
@@ -157,9 +174,18 @@ class LogView:
 
         Raises:
             LogCorrupt: Records are missing.
+            LogTruncated: Retention has removed records that were not read yet.
         """
-        for _ in self.batches(self.fold, self.offset, stop, deadline, moves=True):
-            yield self.fold.rows
+        try:
+            for _ in self.batches(self.fold, self.offset, stop, deadline, moves=True):
+                yield self.fold.rows
+        except EngineDoubt as doubt:
+            topic, partition = self.log.topic, self.log.partition
+            if doubt.is_out_of_range:
+                start = self._engine.start(topic, partition)
+                if start > self.offset:
+                    raise LogTruncated(topic, partition, self.offset, start) from doubt
+            raise
         self.offset = max(self.offset, stop)
 
     def records(self, first: int, end: int, deadline: Deadline) -> list[Raw]:
@@ -189,14 +215,21 @@ class LogView:
             start = self._engine.start(self.log.topic, self.log.partition)
             self._ids = self.fold_from(start), BitMap64(), start
         fold, ids, at = self._ids
-        for batch in self.batches(fold, at, self.offset, deadline):
-            ids.add(hash_of(batch.stamp.batch))
-            self._ids = fold, ids, batch.first_offset + batch.stamp.n
-            if deadline.is_over:
-                raise EngineDoubt(
-                    f"{len(ids):,} batch ids read, to offset {self._ids[2]:,} of {self.offset:,}; "
-                    "call again to go on"
-                )
+        try:
+            for batch in self.batches(fold, at, self.offset, deadline):
+                ids.add(hash_of(batch.stamp.batch))
+                self._ids = fold, ids, batch.first_offset + batch.stamp.n
+                if deadline.is_over:
+                    break
+        except EngineDoubt as doubt:
+            if doubt.is_out_of_range:
+                self._ids = None  # Retention was faster; begin at the new start of the log.
+            raise
+        if deadline.is_over:
+            raise EngineDoubt(
+                f"{len(ids):,} batch ids read, to offset {self._ids[2]:,} of {self.offset:,}; "
+                "call again to go on"
+            )
         self.fold.ids, self._ids = ids, None
 
     def owner_before(self, deadline: Deadline) -> Owner | None:
@@ -224,7 +257,9 @@ class LogView:
             LogCorrupt: A record breaks the rules.
         """
         known = (
-            b for b in reversed(self.fold.batches.values()) if b.stamp.batch.startswith(prefix)
+            batch
+            for batch in reversed(self.fold.batches.values())
+            if batch.first_offset >= since and batch.stamp.batch.startswith(prefix)
         )
         found = next(known, None)
         if found is not None:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import socket
 import threading
 import uuid
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
 
 from coopconsume.closing import Closing
@@ -15,16 +18,23 @@ from coopconsume.fenced.core import entries, expectation, size_of
 from coopconsume.fenced.deadline import Deadline
 from coopconsume.fenced.engine import make_engine
 from coopconsume.fenced.epochs import LogEpochs
-from coopconsume.fenced.errors import AppendRefused, ProducerFenced, WriterNotOpen
+from coopconsume.fenced.errors import (
+    AppendOutcomeUnknown,
+    AppendRefused,
+    LogUnavailable,
+    ProducerFenced,
+    WriterNotOpen,
+)
 from coopconsume.fenced.log import UNCHECKED, VISIBILITIES
-from coopconsume.fenced.session import Session
+from coopconsume.fenced.requests import Request, RequestQueue
+from coopconsume.fenced.session import Session, new_batch_id
 from coopconsume.fenced.settings import Settings, check_session
 from coopconsume.fenced.stamp import is_batch_id
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Mapping
 
-    from coopconsume.fenced.core import Expected
+    from coopconsume.fenced.core import Expected, Records
     from coopconsume.fenced.engine import Engine
     from coopconsume.fenced.epochs import EpochSource
     from coopconsume.fenced.log import Appended, Entry, LogId, Visibility
@@ -107,6 +117,8 @@ class FencedWriter(Closing):
             compacted=compacted,
         )  # fmt: skip
         self._appender = Appender(self._session, self._engine)
+        self._queue = RequestQueue(self._largest)
+        self._pool = ThreadPoolExecutor(1, thread_name_prefix="coopconsume-append")
         self._lock = threading.RLock()
         self._state = "not open"
 
@@ -179,10 +191,10 @@ class FencedWriter(Closing):
                 self._state = "open"
             return self
 
-    def _lose(self, call: Callable[[Deadline], T]) -> T:
-        """Make a call that may find out that the log is lost."""
+    def _lose(self, call: Callable[[Deadline], T], seconds: float | None = None) -> T:
+        """Makes a call that may find out that the log is lost."""
         try:
-            return call(Deadline(self._timeout))
+            return call(Deadline(self._timeout if seconds is None else seconds))
         except ProducerFenced:
             self._state = "fenced"
             raise
@@ -202,16 +214,17 @@ class FencedWriter(Closing):
         `acquire` takes it again, under a new epoch, unless this writer was given a session.
         """
         with self._lock:
-            self._session.release(self._timeout)
+            self._session.release()
             if self._state == "open":
                 self._state = "not open"
 
     def close(self) -> None:
         """Give the log up for good and close the connections; harmless when repeated."""
         with self._lock:
-            self._session.release(self._timeout)
+            self._session.release()
             self._engine.close()
             self._state = "closed"
+        self._pool.shutdown(wait=False)
 
     def __enter__(self) -> Self:
         try:
@@ -224,14 +237,18 @@ class FencedWriter(Closing):
 
     def append(
         self,
-        records: Iterable[Entry | tuple[bytes | None, bytes | None] | bytes],
+        records: Records,
         *,
         expected_offset: Expected = UNCHECKED,
         expected_seq: Expected = UNCHECKED,
         batch_id: str | None = None,
         is_new: bool = False,
+        timeout: float | None = None,
     ) -> Appended:
-        """Append records, all or nothing, if the log goes on where it is expected to.
+        """Appends records, all or nothing, if the log goes on where it is expected to.
+
+        Appends that several threads or coroutines call at the same time are written together, in
+        one transaction: each has its own expectation and its own answer.
 
         Args:
             records: Values, pairs of key and value, or `Entry` objects.
@@ -246,28 +263,135 @@ class FencedWriter(Closing):
                 log's stamps once.
             is_new: True if the caller knows that the log has no batch of this id: it is not
                 looked for.
+            timeout: Seconds that this call may take, above 0, also while it waits for others;
+                the writer's by default, without the time that it waits for others.
 
         Raises:
-            OffsetMismatch: The log goes on elsewhere; nothing of it is in the log.
-            ProducerFenced: Another owner has the log; nothing of it is in the log.
-            AppendOutcomeUnknown: What came of it could not be found out in time.
+            OffsetMismatch: The log goes on elsewhere; this call appended nothing.
+            ProducerFenced: Another owner has the log; this call appended nothing.
+            AppendOutcomeUnknown: Something failed after the records were sent, whatever it was, and
+                whether they are in the log could not be found out in time.
             AppendRefused: The records, numbers or id make no sense, the log has a batch of this
                 id with other records, or Kafka does not take them.
             WriterNotOpen: The log was not acquired.
-            LogBlocked, LogReplaced, LogCorrupt, LogUnavailable: As for `acquire`; nothing of it
-                is in the log.
+            LogBlocked, LogReplaced, LogCorrupt, LogUnavailable: As for `acquire`; this call
+                appended nothing.
         """
+        request = self._request(
+            records, expected_offset, expected_seq, batch_id, timeout, is_new=is_new
+        )
+        self._queue.put(request)
+        if not self._lock.acquire(timeout=-1 if timeout is None else timeout):
+            self._give_up(request)
+        else:
+            try:
+                self._settle_until(request)
+            finally:
+                self._lock.release()
+        return request.result()
+
+    async def append_async(
+        self,
+        records: Records,
+        *,
+        expected_offset: Expected = UNCHECKED,
+        expected_seq: Expected = UNCHECKED,
+        batch_id: str | None = None,
+        is_new: bool = False,
+    ) -> Appended:
+        """Appends records as `append` does, without blocking the event loop.
+
+        Appends under way at the same time are written together. A call that is cancelled, as by
+        `asyncio.timeout`, may still append its records.
+
+        Args:
+            records: As for `append`.
+            expected_offset: As for `append`.
+            expected_seq: As for `append`.
+            batch_id: As for `append`.
+            is_new: As for `append`.
+
+        Raises:
+            Exception: As for `append`.
+        """
+        loop = asyncio.get_running_loop()
+        settled = asyncio.Event()
+        request = self._request(
+            records, expected_offset, expected_seq, batch_id, None, is_new=is_new
+        )
+        if self._state == "closed":
+            self._refuse()
+
+        def tell() -> None:
+            with suppress(RuntimeError):  # The loop may be closed by now.
+                loop.call_soon_threadsafe(settled.set)
+
+        request.on_settled = tell
+        self._queue.put(request)
+        self._pool.submit(self._settle_waiting)
+        try:
+            await settled.wait()
+        except asyncio.CancelledError:
+            self._queue.withdraw(request)
+            raise
+        return request.result()
+
+    def _request(
+        self,
+        records: Records,
+        expected_offset: Expected,
+        expected_seq: Expected,
+        batch_id: str | None,
+        timeout: float | None,
+        *,
+        is_new: bool,
+    ) -> Request:
         rows = entries(records)
         wanted = expectation(expected_offset, expected_seq, len(rows), check=self._check)
         if batch_id is not None and not is_batch_id(batch_id):
             raise AppendRefused(f"batch_id {batch_id!r}: give 1 to 64 letters, digits or ._:-")
+        if timeout is not None and timeout <= 0:
+            raise AppendRefused(f"timeout {timeout!r}: give seconds above 0")
         self._check_size(rows)
+        return Request(
+            rows, wanted, batch_id or new_batch_id(), is_given=batch_id is not None, is_new=is_new,
+            timeout=self._timeout if timeout is None else timeout,
+        )  # fmt: skip
+
+    def _settle_until(self, request: Request) -> None:
+        """Settles the requests that wait, up to one of them."""
+        while not request.is_settled:
+            self._settle(self._queue.take())
+
+    def _settle_waiting(self) -> None:
+        """Settles all requests that wait."""
         with self._lock:
+            while group := self._queue.take():
+                self._settle(group)
+
+    def _settle(self, group: list[Request]) -> None:
+        """Settles a group, by the answers of the log or by what keeps it from being appended."""
+        try:
+            if self._state == "fenced" and self._appender.may_have(group[0].batch_id):
+                group[0].settle(self.resolve(group[0].batch_id))
             self._refuse()
-            return self._lose(
-                lambda deadline: self._appender.append(
-                    rows, wanted, batch_id, deadline, is_new=is_new
-                )
+            seconds = max(request.timeout for request in group)
+            self._lose(lambda deadline: self._appender.run(group, deadline), seconds)
+        except BaseException as error:
+            for request in group:
+                request.settle(None, error)
+            if not isinstance(error, Exception):
+                raise
+
+    def _give_up(self, request: Request) -> None:
+        """Settles a request whose time is over while others append."""
+        topic, partition = self.log.topic, self.log.partition
+        problem = f"no answer within {request.timeout:g} s, as other appends are under way"
+        if self._queue.withdraw(request):
+            request.settle(None, LogUnavailable(topic, partition, "append", problem))
+        else:
+            request.settle(
+                None, AppendOutcomeUnknown(topic, partition, request.batch_id, 0, problem)
             )
 
     def _check_size(self, rows: list[Entry]) -> None:

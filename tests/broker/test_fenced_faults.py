@@ -16,7 +16,7 @@ from kafka.producer import transaction_manager as kafka_transactions
 from coopconsume import FencedWriter, LocalKafka
 from coopconsume.errors import AppendOutcomeUnknown, EngineNotUsable
 from coopconsume.fenced import Entry, LogId, audit
-from coopconsume.fenced.engine import EngineDoubt
+from coopconsume.fenced.engine import EngineDoubt, Part
 from coopconsume.fenced.kafka_channel import KafkaChannel
 from coopconsume.fenced.kafka_engine import KafkaPythonEngine
 from coopconsume.fenced.settings import Settings
@@ -62,6 +62,11 @@ class Place:
         self._made.append(channel.drop)
         channel.init(60)
         return channel
+
+    @property
+    def part(self) -> Part:
+        """A record for the log."""
+        return Part(self.log, ROW, STAMPS)
 
     def committed(self) -> list[int]:
         """The offsets of what was committed."""
@@ -110,10 +115,10 @@ def test_k1_a_commit_that_was_an_abort(place: Place) -> None:
 
     channel = place.channel()
     channel.begin()
-    channel.append(ROW, STAMPS, 60)
+    channel.append([place.part], 60)
     lose_the_sequence(channel._producer, place.topic)
     with pytest.raises(EngineDoubt):
-        channel.append(ROW, STAMPS, 60)
+        channel.append([place.part], 60)
     with pytest.raises(EngineDoubt):
         channel.commit(60)
     assert place.committed() == []
@@ -158,12 +163,12 @@ def test_k2_k3_a_zombie_and_its_successor(
 
     late = place.channel()
     late.begin()
-    late.append(ROW, STAMPS, 60)
+    late.append([place.part], 60)
     successor = place.channel()
     successor.begin()
-    (offset,) = successor.append(ROW, STAMPS, 60)
+    ((offset,),) = successor.append([place.part], 60)
     with pytest.raises(EngineDoubt):
-        late.append(ROW, STAMPS, 60)
+        late.append([place.part], 60)
     wait_until_idle(late._producer)
     successor.commit(60)
     assert place.comes_to([offset])
@@ -213,7 +218,7 @@ def test_k8_an_offset_that_is_none(place: Place, monkeypatch: pytest.MonkeyPatch
     channel.begin()
     monkeypatch.setattr(channel._producer, "send", lambda *_: Future())
     with pytest.raises(EngineDoubt, match="without its offset"):
-        channel.append(ROW, STAMPS, 60)
+        channel.append([place.part], 60)
 
 
 def test_a_kafka_python_without_the_hook_is_refused(

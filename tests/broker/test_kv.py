@@ -233,7 +233,7 @@ def test_replicas_that_are_killed_and_frozen_are_one_store(group: Group) -> None
     os.kill(second.popen.pid, signal.SIGCONT)
     progress(15)
     group.start("four")
-    assert third.ask("resign") == {"answer": None}
+    assert third.ask("resign") == {"done": True}
     progress(15)
     stop.set()
     seen = judge(group, clients)
@@ -245,11 +245,16 @@ def test_operations_where_the_replica_does_not_lead_name_the_leader(group: Group
     """And do nothing; what is typed wrong is told; each replica has what the leader wrote."""
     one = group.start("one", LONG)
     assert one.leads.wait(PATIENCE)
-    assert one.ask("put a 'some words'") == {"answer": None}
+    assert one.ask("put a 'some words'") == {"done": True}
     assert one.ask("cas a - x") == {"answer": False}
     assert one.ask("cas b - x") == {"answer": True}
     assert one.ask("get a") == {"answer": "some words"}
-    assert one.ask("delete a") == {"answer": None}
+    assert one.ask("put a ''") == {"done": True}
+    assert one.ask("get a") == {"answer": ""}
+    assert one.ask("cas a - x") == {"answer": False}
+    assert one.ask("cas a '' '-'") == {"answer": True}
+    assert one.ask("cas a '-' x") == {"answer": True}
+    assert one.ask("delete a") == {"done": True}
     assert one.ask("get a") == {"answer": None}
     two = group.start("two", LONG)
     refused = two.ask("put a b")

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 from click.testing import CliRunner
+from kafka import KafkaProducer, TopicPartition
+from kafka.admin import KafkaAdminClient
 
 from coopconsume.cli import main
 from coopconsume.fenced.access import AccessMode
@@ -20,6 +22,7 @@ if TYPE_CHECKING:
     from click.testing import Result
 
     from coopconsume.fenced.ownership import OwnershipStore
+    from coopconsume.local.broker import LocalKafka
 
 pytestmark = pytest.mark.broker
 
@@ -56,7 +59,7 @@ def test_an_operator_looks_takes_and_releases(place: tuple[OwnershipStore, list[
     listed = call("list", *at)
     assert listed.exit_code == 0, listed.stderr
     assert [line.split() for line in listed.stdout.splitlines()[1:]] == [
-        ["jobs", "nightly", "anna", "by", "generation", "1", "1", "-", "-"],
+        ["jobs", "nightly", "anna", "by", "generation", "4", "1", "-", "-"],
         ["log", "orders-0", "anna", "exclusive", "1", "1", "-", "1"],
     ]
     only = json.loads(call("list", "--group", "jobs", "--json", *at).stdout)
@@ -74,9 +77,14 @@ def test_an_operator_looks_takes_and_releases(place: tuple[OwnershipStore, list[
     document = json.loads(call("show", "log", "orders-0", "--json", *at).stdout)
     assert [entry["event"] for entry in document["history"]] == ["owned", "queued"]
 
-    refused = call("take", "log", "orders-0", "nightly", "--generation", "1", *at)
-    assert refused.exit_code == 0, refused.stderr
-    assert "orders-0: owned by operator, generation 2, epoch 2" in refused.stdout
+    for words in (("show",), ("take",), ("release",)):
+        misspelt = call(*words, "log", "ordres-0", *at)
+        assert (misspelt.exit_code, misspelt.stdout) == (1, "")
+        assert "did you mean 'log orders-0'?" in misspelt.stderr
+    assert len(store.rows()) == 2
+    taken = call("take", "log", "orders-0", "nightly", "--generation", "1", "--create", *at)
+    assert taken.exit_code == 0, taken.stderr
+    assert "orders-0: owned by operator, generation 2, epoch 2" in taken.stdout
     stale = call("take", "log", "orders-0", "--generation", "1", *at)
     assert (stale.exit_code, stale.stdout) == (3, "")
     assert "is at generation 2, claimed was 1" in stale.stderr
@@ -88,6 +96,36 @@ def test_an_operator_looks_takes_and_releases(place: tuple[OwnershipStore, list[
     assert released.exit_code == 0
     assert released.stdout.splitlines() == ["orders-0: owned by ben", "nightly: free"]
     assert ben.holds("log", "orders-0", 4)
+
+
+def test_what_others_write_into_the_registry_is_told(kafka: LocalKafka) -> None:
+    """It is passed over; a log without its beginning is repaired from what is left."""
+    servers = kafka.bootstrap_servers
+    name = f"ownership-{uuid.uuid4().hex[:8]}"
+    at = ("--bootstrap-servers", servers, "--topic", name)
+    with OwnershipRegistry(
+        KafkaStore({"kafka.bootstrap.servers": servers}, name), owner="anna", lease=0
+    ) as anna:
+        foreign = KafkaProducer(bootstrap_servers=servers)
+        foreign.send(name, b"foreign", partition=0).get(60)
+        for generation in (3, 4):
+            anna.own("jobs", {"nightly": generation})
+        checked = call("check", *at)
+        assert (checked.exit_code, "1 resources, 1 records passed over" in checked.stdout) == (
+            0,
+            True,
+        )
+        assert "offset 0: found no JSON" in checked.stdout
+        admin = KafkaAdminClient(bootstrap_servers=servers)
+        admin.delete_records({TopicPartition(name, 0): 2})
+        admin.close()
+        assert call("check", *at).exit_code == 1
+        assert call("list", *at).exit_code == 1
+        repaired = call("check", "--repair", *at)
+        assert (repaired.exit_code, "1 resources" in repaired.stdout) == (0, True)
+        assert "nightly" in call("list", *at).stdout
+        assert anna.own("jobs", {"nightly": 9})["nightly"].generation == 9
+        foreign.close()
 
 
 def test_what_is_typed_wrong_is_told(tmp_path: Path) -> None:

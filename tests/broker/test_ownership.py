@@ -89,7 +89,7 @@ def until_granted(waiter: OwnershipRegistry, timeout: float = 60) -> Grant:
 def test_own_by_generation(store: Opens) -> None:
     """The wiki's table over two claimants; all or nothing; the history tells it."""
     anna, ben = registry(store, "anna"), registry(store, "ben")
-    assert anna.own("g", {"a": 3, "b": 1}) == {"a": Grant("a", 1, 1), "b": Grant("b", 1, 1)}
+    assert anna.own("g", {"a": 1, "b": 1}) == {"a": Grant("a", 1, 1), "b": Grant("b", 1, 1)}
     assert anna.own("g", {"a": 1}) == {"a": Grant("a", 1, 1)}
     assert ben.own("g", {"b": 5}) == {"b": Grant("b", 5, 2)}
     with pytest.raises(StaleGeneration) as caught:
@@ -103,8 +103,8 @@ def test_own_by_generation(store: Opens) -> None:
         False,
     )
     ben.release("g", ["a", "b", "never claimed"])
-    assert anna.own("g", {"b": 9}) == {"b": Grant("b", 1, 4)}
-    assert anna.own("other", {"b": 9}) == {"b": Grant("b", 1, 1)}
+    assert anna.own("g", {"b": 9}) == {"b": Grant("b", 9, 4)}
+    assert anna.own("other", {"b": 9}) == {"b": Grant("b", 9, 1)}
     told = [(entry.event, entry.owner, entry.fence_epoch) for entry in anna.history("g", "a")]
     assert told == [
         ("owned", "anna", 1), ("severed", "anna", 2), ("owned", "ben", 2), ("released", "ben", 2),

@@ -10,9 +10,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-from coopconsume.fenced.engine import EngineDoubt
-from coopconsume.fenced.log import Ends, Entry, LogId, PlainRaw
-from coopconsume.fenced.stamp import Header
+from coopconsume.fenced.engine import EngineDoubt, Part
+from coopconsume.fenced.log import Ends, LogId, PlainRaw
 
 Fate = Literal["done", "lost", "unanswered", "late", "torn", "after a foreign one"]
 
@@ -48,6 +47,7 @@ class Broker:
     Args:
         fate: Asked for each request what becomes of it; gets its name.
         tick: Called with each request: time goes by.
+        kept: The first offset that retention has left.
     """
 
     fate: Callable[[str], Fate]
@@ -56,6 +56,7 @@ class Broker:
     slots: list[Slot] = field(default_factory=list)
     ids: dict[str, Identity] = field(default_factory=dict)
     late: list[Callable[[], object]] = field(default_factory=list)
+    kept: int = 0
 
     def ends(self) -> Ends:
         """Where the log ends."""
@@ -75,6 +76,10 @@ class Broker:
         if transaction is not None:
             transaction.state = "committed" if commit else "aborted"
             self.slots.append(Slot(None))
+
+    def retain(self, kept: int) -> None:
+        """Retention removes all records below an offset."""
+        self.kept = max(self.kept, min(kept, self.ends().stable))
 
     def visible(self, start: int = 0, stop: int | None = None) -> list[PlainRaw]:
         """What a reader of committed records sees."""
@@ -115,20 +120,28 @@ class FakeEngine:
         return False
 
     def start(self, topic: str, partition: int) -> int:
-        return 0
+        self._ask("start")
+        return self._broker.kept
 
     def ends(self, topic: str, partition: int) -> Ends:
         self._ask("ends")
         return self._broker.ends()
 
-    def open_transactions(self, topic: str, partition: int) -> tuple[int, ...]:
-        return ()
+    def open_transactions(self, topic: str, partition: int) -> dict[int, str | None]:
+        ids = self._broker.ids.items()
+        return {
+            number: name
+            for number, (name, identity) in enumerate(ids)
+            if identity.transaction is not None
+        }
 
     def read(
         self, topic: str, partition: int, start: int, stop: int, timeout: float
     ) -> Iterator[list[PlainRaw]]:
         self._ask("read")
         assert stop <= self._broker.ends().stable
+        if start < min(stop, self._broker.kept):
+            raise EngineDoubt("out of range", is_out_of_range=True)
         yield self._broker.visible(start, stop)
 
     def channel(self, log: LogId, transactional_id: str | None, timeout: float) -> FakeChannel:
@@ -185,9 +198,8 @@ class FakeChannel:
     def begin(self) -> None:
         """It tells the broker nothing."""
 
-    def append(
-        self, entries: Sequence[Entry], stamps: Sequence[Header], timeout: float
-    ) -> list[int]:
+    def append(self, parts: Sequence[Part], timeout: float) -> list[list[int]]:
+        ((_, entries, stamps),) = parts
         raws = [
             PlainRaw(0, 0, entry.key, entry.value, [stamp, *entry.headers])
             for entry, stamp in zip(entries, stamps, strict=True)
@@ -212,7 +224,7 @@ class FakeChannel:
 
         offsets = self._do("append", do)
         assert isinstance(offsets, list)
-        return offsets
+        return [offsets]
 
     def commit(self, timeout: float) -> None:
         self._end("commit", commit=True)

@@ -18,7 +18,8 @@ from coopconsume.errors import (
     ProducerFenced,
     WriterNotOpen,
 )
-from coopconsume.fenced import FencedWriter, deadline
+from coopconsume.fenced import UNCHECKED, FencedWriter, deadline
+from coopconsume.fenced.requests import Request
 from tests.examples import examples
 from tests.fenced_checker import Told, problems
 from tests.model.fenced_broker import Broker, FakeEngine, Fate
@@ -87,23 +88,32 @@ class World:
             pass
 
     def append(self, writer: FencedWriter) -> None:
-        count = self._random.randint(1, 3)
-        batch_id = f"b{next(self._ids)}"
+        """One append, or several at once as of threads: all but the last one wait already."""
+        requests = [self.request(writer, ahead) for ahead in range(self._random.choice([1, 1, 4]))]
+        for request in requests:
+            writer._queue.put(request)
+        writer._settle_until(requests[-1])
+        for request in requests:
+            batch_id = request.batch_id
+            try:
+                done = request.result()
+                self.told.acked[batch_id] = (done.first_offset, done.first_seq, done.count)
+            except AppendOutcomeUnknown:
+                self.told.unknown.add(batch_id)
+                self.resolve(writer, batch_id)
+            except (OffsetMismatch, ProducerFenced, LogUnavailable, LogBlocked):
+                self.told.refused.add(batch_id)
+
+    def request(self, writer: FencedWriter, ahead: int) -> Request:
+        """An append that expects the place where some appends of one record may have left off."""
         how = self._random.choice(["unchecked", "offset", "seq", "stale"])
-        expected = {
-            "unchecked": {}, "offset": {"expected_offset": writer.next_offset},
-            "seq": {"expected_seq": writer.next_seq},
-            "stale": {"expected_seq": max(0, writer.next_seq - 1)},
+        offset, seq = {
+            "unchecked": (UNCHECKED, UNCHECKED), "offset": (writer.next_offset + ahead, UNCHECKED),
+            "seq": (UNCHECKED, writer.next_seq + ahead),
+            "stale": (UNCHECKED, max(0, writer.next_seq - 1)),
         }[how]  # fmt: skip
-        rows = [b"%d" % i for i in range(count)]
-        try:
-            done = writer.append(rows, batch_id=batch_id, **expected)  # type: ignore[arg-type]
-            self.told.acked[batch_id] = (done.first_offset, done.first_seq, done.count)
-        except AppendOutcomeUnknown:
-            self.told.unknown.add(batch_id)
-            self.resolve(writer, batch_id)
-        except (OffsetMismatch, ProducerFenced, LogUnavailable, LogBlocked):
-            self.told.refused.add(batch_id)
+        rows = [b"%d" % i for i in range(self._random.randint(1, 3 if not ahead else 2))]
+        return writer._request(rows, offset, seq, f"b{next(self._ids)}", None, is_new=False)
 
     def resolve(self, writer: FencedWriter, batch_id: str) -> None:
         try:

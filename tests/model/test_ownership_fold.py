@@ -11,18 +11,31 @@ from hypothesis import strategies as st
 from coopconsume.errors import OwnershipFormat
 from coopconsume.fenced.access import AccessMode
 from coopconsume.fenced.ownership import rules, wire
-from coopconsume.fenced.ownership.log_fold import OwnershipFold, change
+from coopconsume.fenced.ownership.log_fold import MOST_FINDINGS, OwnershipFold, change
 from coopconsume.fenced.ownership.model import Entry, Holder, Row, Session
 
 NAMES = ("anna", "ben", "carl")
 RESOURCES = ("a", "b")
+
+#: Records that somebody else wrote, and what is told of them.
+FOREIGN: list[tuple[bytes, str]] = [
+    (b"\xff", "no JSON"),
+    (b"[]", "other JSON"),
+    (b'{"format": 99}', "format 99"),
+    (b'{"format": 1, "kind": "change", "id": "x", "entries": []}', "'rows'"),
+    (b'{"format": 1, "kind": "change", "id": "x", "rows": [{"group": "g"}]}', "a row with"),
+    (b'{"format": 1, "kind": "change", "id": "x", "rows": 7, "entries": []}', "TypeError"),
+    (b'{"format": 1, "kind": "change", "id": "x", "rows": [], "entries": [{"x": 1}]}', "an entry"),
+    (b'{"format": 1, "kind": "snapshot", "id": "x", "rows": [], "entries": []}', "'part'"),
+    (b"", "no JSON"),
+]
 
 # Each writer decides on what it saw after some record, which may be long ago.
 intents = st.lists(
     st.tuples(
         st.sampled_from(NAMES),
         st.sets(st.sampled_from(RESOURCES), min_size=1),
-        st.sampled_from([*AccessMode, "own", "leave", "beat", "again", "snapshot"]),
+        st.sampled_from([*AccessMode, "own", "leave", "beat", "again", "foreign"]),
         st.integers(0, 3),
     ),
     max_size=25,
@@ -56,7 +69,10 @@ class Log:
             self.records.append(self.records[-1])  # written twice: the first one counts
             self.states.append(now)
             return
-        if what in ("again", "snapshot"):
+        if what == "foreign":
+            self.records.append(FOREIGN[behind][0])
+            self.states.append(now)
+        if what in ("again", "foreign"):
             return
         seen = self.states[max(0, len(self.states) - 1 - behind)]
         steps = []
@@ -120,17 +136,21 @@ def test_a_log_cut_anywhere_below_a_snapshot_says_the_same(
     taken = data.draw(st.integers(0, len(whole)), label="taken in by the one who writes it")
     late = data.draw(st.integers(0, len(whole) - taken), label="written before it lands")
     place = taken + late
-    snapshot = folded(whole[:taken]).snapshot()
-    written = [
-        *whole[:place],
-        (place, snapshot),
-        *((offset + 1, value) for offset, value in whole[place:]),
-    ]
+    size = data.draw(st.sampled_from([1, 300, 10**6]), label="bytes of a part")
+    parts = folded(whole[:taken]).snapshot(size)
+    values = log.records[:place]
+    for i, part in enumerate(parts):  # Changes come between the parts.
+        values += [part, *log.records[place + i : place + i + 1]]
+    values += log.records[place + len(parts) :]
     start = data.draw(st.integers(0, taken), label="where the log begins now")
-    fold = folded(written[start:], start)
+    fold = folded([*enumerate(values)][start:], start)
     assert fold.is_whole
     assert state_of(fold) == state_of(folded(whole))
-    assert fold.next_offset == len(written)
+    assert fold.next_offset == len(values)
+    if start and len(parts) > 1:
+        missing = values.index(parts[data.draw(st.integers(0, len(parts) - 1), label="lost")])
+        cut = [(offset, value) for offset, value in enumerate(values) if offset != missing]
+        assert not folded(cut[start:], start).is_whole
 
 
 def test_a_snapshot_that_is_too_old_is_not_used() -> None:
@@ -139,12 +159,38 @@ def test_a_snapshot_that_is_too_old_is_not_used() -> None:
     for number in range(4):
         log.write(NAMES[number % 2], {"a"}, "own", 0)
     old, new = folded(list(enumerate(log.records))[:1]), folded(list(enumerate(log.records)))
-    records = [*enumerate(log.records), (4, old.snapshot())]
+    records = [*enumerate(log.records), (4, *old.snapshot())]
     fold = folded(records[3:], 3)
     assert not fold.is_whole
-    fold.take(5, new.snapshot())
+    fold.take(5, *new.snapshot())
     assert fold.is_whole
     assert state_of(fold) == state_of(new)
+
+
+def test_a_snapshot_of_any_size_has_records_of_a_bounded_one() -> None:
+    """Of hundreds of resources with their histories."""
+    fold = folded([])
+    for number in range(200):
+        rows = [Row("g", f"resource-{number}", 1, owner=Holder(Session("anna" * 20, "1")))]
+        lines = [Entry("g", f"resource-{number}", 1, "owned", "anna", "1", 1, 1)] * 100
+        fold.take(number, change(f"c{number}", rows, lines))
+    parts = fold.snapshot()
+    assert sum(map(len, parts)) > 2_000_000
+    assert max(map(len, parts)) < 600_000
+    again = folded([(200 + i, part) for i, part in enumerate(parts)], 200)
+    assert state_of(again) == state_of(fold)
+
+
+def test_what_is_left_of_a_log_without_its_beginning_can_be_used() -> None:
+    """The last change of each resource."""
+    log = Log()
+    for number in range(4):
+        log.write(NAMES[number % 2], {"a"}, "own", 0)
+    fold = folded([*enumerate(log.records)][2:], 2)
+    assert not fold.is_whole
+    fold.salvage()
+    assert fold.is_whole
+    assert state_of(fold)[0] == log.states[-1]
 
 
 def test_a_change_that_follows_on_nothing_does_not_count() -> None:
@@ -168,23 +214,25 @@ def test_rows_and_lines_come_back_as_they_were(
     assert wire.entry_of("here", wire.plain_entry(entry)) == entry
 
 
-@pytest.mark.parametrize(
-    ("value", "problem"),
-    [
-        (None, "no JSON"),
-        (b"\xff", "no JSON"),
-        (b"[]", "other JSON"),
-        (b'{"format": 99}', "format 99"),
-        (b'{"format": 1, "kind": "change", "id": "x", "entries": []}', "without rows"),
-        (b'{"format": 1, "kind": "change", "id": "x", "rows": [{"group": "g"}]}', "a row with"),
-        (
-            b'{"format": 1, "kind": "change", "id": "x", "rows": [], "entries": [{"x": 1}]}',
-            "an entry",
-        ),
-    ],
-)
-def test_what_is_none_of_ours_is_told(value: bytes | None, problem: str) -> None:
-    """And where it stands."""
-    with pytest.raises(OwnershipFormat, match=problem) as caught:
-        folded([(0, value)])  # type: ignore[list-item]
+@pytest.mark.parametrize(("value", "problem"), FOREIGN)
+@pytest.mark.parametrize("start", [0, 7])
+def test_what_is_none_of_ours_is_passed_over(value: bytes, problem: str, start: int) -> None:
+    """And told, with its offset; what comes after it counts."""
+    fold = folded([(start, value)], start)
+    assert fold.passed_over == 1
+    ((offset, found),) = fold.findings
+    assert offset == start
+    assert problem in found
+    fold.salvage()
+    assert fold.take(start + 1, change("one", [Row("g", "a", revision=1)], [])) == "one"
+    for number in range(30):
+        fold.take(start + 2 + number, value)
+    assert (fold.passed_over, len(fold.findings)) == (31, MOST_FINDINGS)
+
+
+@pytest.mark.parametrize("kind", ["change", "snapshot"])
+def test_a_newer_version_is_told(kind: str) -> None:
+    """Nobody goes on without understanding what holds."""
+    with pytest.raises(OwnershipFormat, match="format 99") as caught:
+        folded([(0, b'{"format": 99, "kind": "%s"}' % kind.encode())])
     assert caught.value.place == "here"

@@ -43,7 +43,7 @@ class Naive:
         if owner == who and generation == self.generation:
             return (self.generation, self.epoch)
         if owner is None or generation == 0:
-            self.hand(who, 1, self.epoch + 1)
+            self.hand(who, max(1, generation), self.epoch + 1)
         elif generation < self.generation:
             return "stale"
         elif generation == self.generation:
@@ -212,8 +212,8 @@ def test_the_wikis_table_is_total() -> None:
     """Every line of the table: none, 0, lower, equal, higher, the owner itself."""
     anna, ben = held("anna"), held("ben")
     free = Row("g", "r", fence_epoch=4)
-    for claimed in (0, 1, 7):
-        assert rules.own(free, anna, claimed).outcome == Grant("r", 1, 5)
+    for claimed, granted in ((0, 1), (1, 1), (7, 7)):
+        assert rules.own(free, anna, claimed).outcome == Grant("r", granted, 5)
     owned = rules.own(rules.own(free, anna, 1).row, anna, 6).row
     assert rules.own(owned, ben, 5) == rules.Step(owned, rules.Stale(5, 6))
     assert rules.own(owned, ben, 6).outcome == Grant("r", 7, 7)

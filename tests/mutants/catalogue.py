@@ -21,6 +21,10 @@ _ODD = "tests/unit/test_odd_answers.py::"
 _CLOCKS = "tests/unit/test_clocks.py::"
 _POLLING = "tests/model/test_polling_model.py::"
 _DELIVERIES = "tests/model/test_deliveries_model.py::"
+_TURNS = "tests/model/test_fenced_turns.py::"
+_DOUBTS = "tests/model/test_fenced_doubts.py::"
+_RETENTION = "tests/model/test_fenced_retention.py::"
+_GROUPS = "tests/model/test_fenced_groups.py::"
 
 ORDER = [
     Mutant(
@@ -914,6 +918,88 @@ FENCED = [
         "complete = len(self._partial) == self._open_batch[0].n",
         "complete = True",
         ("tests/unit/test_fenced_log.py::test_a_batch_without_its_end_does_not_count",),
+    ),
+    Mutant(
+        "shared-writer-does-not-ask",
+        "A producer with shared access asks the registry once it has read the log.",
+        "coopconsume/fenced/session.py",
+        "            self._epochs.join(self.log)\n",
+        "            pass\n",
+        (_TURNS + "test_a_shared_producer_that_slept_writes_in_nobodys_turn",),
+    ),
+    Mutant(
+        "shared-transactions-stay",
+        "Whoever takes a log alone ends the transactions of those who shared it.",
+        "coopconsume/fenced/session.py",
+        "if name is not None and self.log.is_of_shared_writer(name):",
+        "if name is None:",
+        (_TURNS + "test_a_shared_writer_that_is_paused_in_a_transaction_keeps_nobody_out",),
+    ),
+    Mutant(
+        "append-waits-for-a-heartbeat",
+        "An append does not wait while the registry is asked.",
+        "coopconsume/fenced/ownership/registry.py",
+        "        return (group, resource) in self._mine\n",
+        "        with self._lock:\n            return (group, resource) in self._mine\n",
+        (_TURNS + "test_an_append_does_not_wait_for_a_sign_of_life",),
+    ),
+    Mutant(
+        "sent-append-reported-as-refused",
+        "Any failure after an append was sent is an unknown outcome.",
+        "coopconsume/fenced/appender.py",
+        "if at is not None and not (session.fenced and session.known_from <= at):",
+        "if isinstance(error, LogUnavailable):",
+        (_DOUBTS + "test_an_append_that_is_in_the_log_is_never_reported_as_not_in_it",),
+    ),
+    Mutant(
+        "retained-batch-appended-again",
+        "A batch that retention may have removed is not appended again.",
+        "coopconsume/fenced/appender.py",
+        "if found is None and self._start() > at:\n                    continue",
+        "if False:\n                    continue",
+        (_RETENTION + "test_a_batch_that_retention_may_have_removed_is_not_appended_again",),
+    ),
+    Mutant(
+        "reader-behind-retention-tries-again",
+        "A reader learns which records are gone.",
+        "coopconsume/fenced/view.py",
+        "if start > self.offset:",
+        "if False:",
+        (_RETENTION + "test_a_reader_learns_which_records_are_gone",),
+    ),
+    Mutant(
+        "group-expects-one-place",
+        "Each append of a group is compared with its own place.",
+        "coopconsume/fenced/appender.py",
+        "            position = Position(position.next_offset + count, position.next_seq + count)\n",
+        "            position = Position(position.next_offset, position.next_seq)\n",
+        (_GROUPS + "test_threads_that_wait_are_written_together",),
+    ),
+    Mutant(
+        "group-refused-as-a-whole",
+        "An append that Kafka does not take refuses no other.",
+        "coopconsume/fenced/appender.py",
+        "most = most if doubt.refusal is None else 1",
+        "most = most",
+        (_GROUPS + "test_one_append_that_kafka_does_not_take_refuses_no_other",),
+    ),
+    Mutant(
+        "foreign-record-stops-the-registry",
+        "A foreign record in the registry's log is passed over.",
+        "coopconsume/fenced/ownership/log_fold.py",
+        "            if wire.is_newer(value):\n                raise\n",
+        "            raise\n",
+        ("tests/model/test_ownership_fold.py::test_what_is_none_of_ours_is_passed_over",),
+    ),
+    Mutant(
+        "incomplete-snapshot-counts",
+        "A snapshot counts once all of its records are there.",
+        "coopconsume/fenced/ownership/log_fold.py",
+        "{p.part for p in parts} != set(range(part.parts))",
+        "not parts",
+        (
+            "tests/model/test_ownership_fold.py::test_a_log_cut_anywhere_below_a_snapshot_says_the_same",
+        ),
     ),
 ]
 

@@ -18,6 +18,7 @@ from pyspark.sql.types import StructType
 
 from commits import CommitTableFormat, CommitTableNotFound, CorruptCommitLog, FencedMember
 from coopconsume.cli import main
+from coopconsume.cli.kv import parse, shown
 from coopconsume.cli.outcome import exit_code, reported
 from coopconsume.cluster.topics import accept_range_fetch, describe_topics
 from coopconsume.dead_letters.desk import Desk
@@ -464,3 +465,23 @@ def test_the_data_source_names_the_way_to_a_table_in_a_catalog() -> None:
     reader = CommitsSource({"commitTable": "shop.books.commits", "group": "g"}).reader(StructType())
     with pytest.raises(InvalidOption, match=r"create_views\(spark, options\)"):
         reader.partitions()
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("put a ''", ["put", "a", ""]),
+        ("cas a - x", ["cas", "a", None, "x"]),
+        ("cas a '-' x", ["cas", "a", "-", "x"]),
+        ('put a "-"', ["put", "a", "-"]),
+        ("put - x", ["put", None, "x"]),
+        ("put a 'some words'", ["put", "a", "some words"]),
+        ("put a 'open", ["(No closing quotation)"]),
+    ],
+)
+def test_no_value_differs_from_every_value(line: str, words: list[str | None]) -> None:
+    """In the commands of `coopconsume kv`, and in its answers."""
+    assert parse(line) == words
+    values = [None, "", "-", "'-'", "(nothing)", "set", "a b", True, False, {"a": ""}, {"a": "-"}]
+    assert len({shown(value) for value in values}) >= len(values) - 1
+    assert shown("") != shown(None) != shown("-")

@@ -37,8 +37,8 @@ class Shelf:
     def ends(self, topic: str, partition: int) -> Ends:
         return Ends(self._end, self._end)
 
-    def open_transactions(self, topic: str, partition: int) -> tuple[int, ...]:
-        return ()
+    def open_transactions(self, topic: str, partition: int) -> dict[int, str | None]:
+        return {}
 
     def read(
         self, topic: str, partition: int, start: int, stop: int, timeout: float

@@ -47,17 +47,29 @@ class ClaimedEpochs:
 
     Args:
         next_epoch: Gives an epoch above the log's last one, if the claim holds.
+        join: Makes sure that the claim to write beside others holds.
         check: Looks whether the claim holds, or can be made again under its epoch.
     """
 
-    def __init__(self, next_epoch: Callable[[int], int], check: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        next_epoch: Callable[[int], int],
+        join: Callable[[], object],
+        check: Callable[[], None],
+    ) -> None:
         self._next = next_epoch
+        self._join = join
         self._check = check
 
     def next_epoch(self, log: LogId, last: int) -> int:
         """The epoch to open a log under."""
         del log
         return self._next(last)
+
+    def join(self, log: LogId) -> None:
+        """Checks that this writer may write beside others."""
+        del log
+        self._join()
 
     def check(self, log: LogId, epoch: int) -> None:
         """Looks whether the log still belongs to this owner."""

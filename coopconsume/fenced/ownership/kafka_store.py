@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import time
 import uuid
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from coopconsume.fenced.errors import OwnershipFormat, OwnershipUnavailable
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 
     from coopconsume.fenced.ownership.model import Entry, Key, Row
 
-__all__ = ["TOPIC", "KafkaStore"]
+__all__ = ["TOPIC", "KafkaStore", "LogCheck"]
 
 log = logging.getLogger(__name__)
 
@@ -29,6 +30,23 @@ TOPIC = "__fw_ownership"
 _PATIENCE = 30.0
 _PATIENCE_MS = int(1000 * _PATIENCE)
 _TOPIC_CONFIG = {"cleanup.policy": "delete", "retention.ms": "-1", "retention.bytes": "-1"}
+
+
+@dataclass(frozen=True)
+class LogCheck:
+    """What is wrong with a registry's log.
+
+    Attributes:
+        is_whole: Whether the rows are known; if not, nobody can claim anything.
+        rows: Number of resources.
+        passed_over: Number of records that are no changes.
+        findings: Offsets of the first of them, and what is wrong with each.
+    """
+
+    is_whole: bool
+    rows: int
+    passed_over: int
+    findings: tuple[tuple[int, str], ...]
 
 
 class KafkaStore:
@@ -42,6 +60,7 @@ class KafkaStore:
         create: Whether to make the topic if there is none.
         replication_factor: Of a topic that is made; None for the brokers' default.
         snapshot_every: Changes after which the log is shortened.
+        snapshot_bytes: Bytes of changes after which it is shortened, if that comes first.
 
     Raises:
         OptionError: If an option makes no sense.
@@ -58,16 +77,17 @@ class KafkaStore:
         create: bool = True,
         replication_factor: int | None = None,
         snapshot_every: int = 10_000,
+        snapshot_bytes: int = 16 << 20,
     ) -> None:
         from kafka import KafkaConsumer, KafkaProducer, TopicPartition
         from kafka.errors import KafkaError
 
         self._topic = topic
         self._config = Settings.parse(options).client_config()
-        self._every = snapshot_every
+        self._every, self._bytes = snapshot_every, snapshot_bytes
         self._fold = OwnershipFold(self.place)
         self._at = TopicPartition(topic, 0)
-        self._taken = 0
+        self._taken = self._size = 0
         try:
             self._make_topic(replication_factor, create=create)
             self._consumer = KafkaConsumer(
@@ -98,9 +118,16 @@ class KafkaStore:
 
     def rows(self) -> Mapping[Key, Row]:
         """All rows, read up to the end of the log."""
-        self._read_to(self._end())
+        end = self._end()
+        if end < self._fold.next_offset:
+            self._rewind()  # The topic was created again, or its end was cut.
+        self._read_to(end)
         if not self._fold.is_whole:
-            raise OwnershipFormat(self.place, "a log whose beginning is gone", "a snapshot of it")
+            raise OwnershipFormat(
+                self.place,
+                "a log whose beginning is gone",
+                "a snapshot (see `owners repair`)",
+            )
         return self._fold.rows
 
     def swap(self, rows: Sequence[Row], entries: Sequence[Entry]) -> bool:
@@ -116,9 +143,27 @@ class KafkaStore:
         except KafkaError as error:
             raise OwnershipUnavailable(self.place, "changing", _told(error)) from error
         counted = change_id in self._read_to(offset + 1)
-        if self._taken >= self._every:
+        if self._taken >= self._every or self._size >= self._bytes:
             self._shorten()
         return counted
+
+    def check(self) -> LogCheck:
+        """Reads the whole log, and returns what is wrong with it."""
+        self._rewind()
+        self._read_to(self._end())
+        fold = self._fold
+        return LogCheck(fold.is_whole, len(fold.rows), fold.passed_over, tuple(fold.findings))
+
+    def repair(self) -> LogCheck:
+        """Goes on from what is left of a log whose beginning is gone; returns what it is now.
+
+        Resources that nobody changed since are lost: they are free, and their fence epochs begin
+        again. Fenced logs keep their epochs themselves.
+        """
+        if not self.check().is_whole:
+            self._fold.salvage()
+            self._shorten()
+        return self.check()
 
     def history(self, keys: Iterable[Key] | None = None) -> Sequence[Entry]:
         """Lines of history; of long ones the last hundred."""
@@ -181,7 +226,7 @@ class KafkaStore:
         start = found[self._at]
         self._fold = OwnershipFold(self.place)
         self._fold.begin(start)
-        self._taken = 0
+        self._taken = self._size = 0
         self._consumer.seek(self._at, start)
 
     def _end(self) -> int:
@@ -223,6 +268,7 @@ class KafkaStore:
         records = polled.get(self._at, [])
         counted = {self._fold.take(record.offset, record.value) for record in records}
         self._taken += len(records)
+        self._size += sum(len(record.value or b"") for record in records)
         return {change_id for change_id in counted if change_id} if records else None
 
     def _shorten(self) -> None:
@@ -230,10 +276,13 @@ class KafkaStore:
         from kafka.admin import KafkaAdminClient
         from kafka.errors import KafkaError
 
-        self._taken = 0
         upto, snapshot = self._fold.next_offset, self._fold.snapshot()
+        # What the snapshot itself takes is read back soon.
+        self._taken, self._size = -len(snapshot), -sum(map(len, snapshot))
         try:
-            self._producer.send(self._topic, value=snapshot, partition=0).get(timeout=_PATIENCE)
+            sent = [self._producer.send(self._topic, value=s, partition=0) for s in snapshot]
+            for each in sent:
+                each.get(timeout=_PATIENCE)
             admin = KafkaAdminClient(**self._config)
             try:
                 admin.delete_records({self._at: upto})

@@ -3,11 +3,16 @@
 A change carries whole rows, each with its next revision. It counts if all of them are the next ones
 at its place in the log, else it counts as never written. So a claimant appends what it decided,
 reads the log up to there, and sees whether it was first: nothing has to be locked, and a change
-that is written twice or too late does no harm.
+that is written twice or too late does no harm. What is no change and no snapshot is passed over, so
+that nobody who writes into the topic stops the registry.
+
+A snapshot consists of as many records as its size needs. It counts once all of them are there.
 """
 
 from __future__ import annotations
 
+import uuid
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from coopconsume.fenced.errors import OwnershipFormat
@@ -18,10 +23,14 @@ if TYPE_CHECKING:
 
     from coopconsume.fenced.ownership.model import Entry, Key, Row
 
-__all__ = ["OwnershipFold", "change"]
+__all__ = ["MOST_FINDINGS", "OwnershipFold", "change"]
 
 _KEPT = 100
 """Lines of history of a resource that outlive a snapshot."""
+_PART_BYTES = 500_000
+"""Size of a record of a snapshot, about; one row or line is never parted."""
+MOST_FINDINGS = 20
+"""Records that are passed over and remembered."""
 
 
 def change(change_id: str, rows: Sequence[Row], entries: Sequence[Entry]) -> bytes:
@@ -37,6 +46,24 @@ def change(change_id: str, rows: Sequence[Row], entries: Sequence[Entry]) -> byt
     )
 
 
+@dataclass(frozen=True)
+class _Change:
+    """A change as it was read."""
+
+    id: str
+    rows: Sequence[Row]
+    entries: Sequence[Entry]
+
+
+@dataclass(frozen=True)
+class _Snapshot(_Change):
+    """A record of a snapshot as it was read."""
+
+    part: int
+    parts: int
+    upto: int
+
+
 class OwnershipFold:
     """Takes in a log from wherever it begins now.
 
@@ -46,6 +73,8 @@ class OwnershipFold:
     Attributes:
         rows: What holds after what was taken in.
         next_offset: Where to go on.
+        passed_over: Number of records that are none of ours.
+        findings: Offsets of the first of them, and what is wrong with each.
     """
 
     def __init__(self, place: str) -> None:
@@ -53,7 +82,10 @@ class OwnershipFold:
         self.next_offset = 0
         self._place = place
         self._entries: dict[Key, list[Entry]] = {}
-        self._early: list[tuple[int, dict[str, Any]]] = []
+        self.passed_over = 0
+        self.findings: list[tuple[int, str]] = []
+        self._early: list[tuple[int, _Change]] = []
+        self._parts: dict[str, list[_Snapshot]] = {}
         self._start = 0
 
     def begin(self, offset: int) -> None:
@@ -72,66 +104,101 @@ class OwnershipFold:
             The id of the change, if it counts.
 
         Raises:
-            OwnershipFormat: If it is none of ours.
+            OwnershipFormat: A newer version of this library wrote it.
         """
-        found = wire.loads(self._place, value)
         self.next_offset = offset + 1
-        if found["kind"] == "snapshot":
-            self._restore(found)
+        try:
+            found = self._parsed(value)
+        except OwnershipFormat as error:
+            if wire.is_newer(value):
+                raise
+            self.passed_over += 1
+            if len(self.findings) < MOST_FINDINGS:
+                self.findings.append((offset, f"found {error.found}, expected {error.expected}"))
+            return None
+        if isinstance(found, _Snapshot):
+            if not self.is_whole:
+                self._collect(found)
             return None
         if not self.is_whole:
             self._early.append((offset, found))
             return None
         return self._apply(found)
 
+    def salvage(self) -> None:
+        """Uses what is left of a log whose beginning is gone: the last change of each row."""
+        early, self._early, self._start = self._early, [], 0
+        for _, later in early:
+            self.rows.update((row.key, row) for row in later.rows)
+            self._note(later.entries)
+
     def entries(self) -> list[Entry]:
         """The history, by group and resource, of each oldest first."""
         return [entry for key in sorted(self._entries) for entry in self._entries[key]]
 
-    def snapshot(self) -> bytes:
-        """All that was taken in, to stand for the log up to here."""
+    def snapshot(self, part_bytes: int = _PART_BYTES) -> list[bytes]:
+        """All that was taken in, to stand for the log up to here, as records of a bounded size."""
         entries = [entry for key in sorted(self._entries) for entry in self._entries[key][-_KEPT:]]
-        return wire.dumps(
-            {
-                "format": wire.FORMAT,
-                "kind": "snapshot",
-                "upto": self.next_offset,
-                "rows": [wire.plain_row(row) for row in self.rows.values()],
-                "entries": [wire.plain_entry(entry) for entry in entries],
-            }
-        )
+        plain = [("rows", wire.plain_row(row)) for row in self.rows.values()]
+        plain += [("entries", wire.plain_entry(entry)) for entry in entries]
+        parts: list[dict[str, list[Any]]] = [{"rows": [], "entries": []}]
+        size = 0
+        for kind, item in plain:
+            length = len(wire.dumps(item))
+            if size and size + length > part_bytes:
+                parts.append({"rows": [], "entries": []})
+                size = 0
+            parts[-1][kind].append(item)
+            size += length
+        head = {
+            "format": wire.FORMAT, "kind": "snapshot", "id": uuid.uuid4().hex,
+            "upto": self.next_offset, "parts": len(parts),
+        }  # fmt: skip
+        return [wire.dumps(head | {"part": i} | part) for i, part in enumerate(parts)]
 
-    def _restore(self, found: dict[str, Any]) -> None:
-        """Uses a snapshot if something before the log's beginning is missing, and it tells that."""
-        if self.is_whole or found["upto"] < self._start:
+    def _parsed(self, value: bytes | None) -> _Change | _Snapshot:
+        found = wire.loads(self._place, value)
+        try:
+            rows = [wire.row_of(self._place, row) for row in found["rows"]]
+            entries = [wire.entry_of(self._place, line) for line in found["entries"]]
+            _check_keys([*rows, *entries])
+            if found["kind"] == "snapshot":
+                numbers = (found["part"], found["parts"], found["upto"])
+                return _Snapshot(str(found["id"]), rows, entries, *map(int, numbers))
+            return _Change(str(found["id"]), rows, entries)
+        except (KeyError, TypeError, ValueError) as error:
+            problem = f"{type(error).__name__} {error}"
+            raise OwnershipFormat(self._place, problem, "a change or a snapshot") from None
+
+    def _collect(self, part: _Snapshot) -> None:
+        """Uses a snapshot once it is complete, if it tells all from before the log's beginning."""
+        parts = self._parts.setdefault(part.id, [])
+        parts.append(part)
+        if part.upto < self._start or {p.part for p in parts} != set(range(part.parts)):
             return
         self._start = 0
-        early, self._early = self._early, []
-        for row in self._rows(found):
-            self.rows[row.key] = row
-        self._note(found)
+        early, self._early, self._parts = self._early, [], {}
+        for each in sorted(parts, key=lambda p: p.part):
+            self.rows.update((row.key, row) for row in each.rows)
+            self._note(each.entries)
         for offset, later in early:
-            if offset >= found["upto"]:
+            if offset >= part.upto:
                 self._apply(later)
 
-    def _apply(self, found: dict[str, Any]) -> str | None:
-        rows = self._rows(found)
-        for row in rows:
+    def _apply(self, found: _Change) -> str | None:
+        for row in found.rows:
             known = self.rows.get(row.key)
             if row.revision != (0 if known is None else known.revision) + 1:
                 return None
-        self.rows.update((row.key, row) for row in rows)
-        self._note(found)
-        change_id: str = found["id"]
-        return change_id
+        self.rows.update((row.key, row) for row in found.rows)
+        self._note(found.entries)
+        return found.id
 
-    def _rows(self, found: dict[str, Any]) -> list[Row]:
-        try:
-            return [wire.row_of(self._place, row) for row in found["rows"]]
-        except (KeyError, TypeError):
-            raise OwnershipFormat(self._place, "a change without rows", "rows") from None
-
-    def _note(self, found: dict[str, Any]) -> None:
-        for line in found["entries"]:
-            entry = wire.entry_of(self._place, line)
+    def _note(self, entries: Sequence[Entry]) -> None:
+        for entry in entries:
             self._entries.setdefault((entry.group, entry.resource), []).append(entry)
+
+
+def _check_keys(found: Sequence[Row | Entry]) -> None:
+    if not all(isinstance(key, str) for each in found for key in (each.group, each.resource)):
+        raise TypeError("a group or resource that is no text")

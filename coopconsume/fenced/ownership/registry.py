@@ -27,6 +27,9 @@ __all__ = ["OwnershipRegistry"]
 log = logging.getLogger(__name__)
 
 _BEATS_A_LEASE = 4
+#: Resources that one change gives a sign of life for: its size is bounded, and whoever changes one
+#: of them meanwhile repeats no more than these.
+_BEATS_AT_ONCE = 100
 
 
 class OwnershipRegistry:
@@ -69,7 +72,8 @@ class OwnershipRegistry:
         self._lease = lease
         self._decider = Decider(store, self._session)
         self._lock = self._decider.lock
-        self._mine: set[Key] = set()
+        #: Replaced as a whole and never changed in place, so that `keeps` waits for no request.
+        self._mine: frozenset[Key] = frozenset()
         self._closed = threading.Event()
         self._is_shut = False  # no connections any more
         self._heart: threading.Thread | None = None
@@ -89,9 +93,10 @@ class OwnershipRegistry:
     def own(self, group: str, resources: Mapping[str, int]) -> dict[str, Grant]:
         """Claims resources by generation, all or none (the wiki's ``own_request``).
 
-        Of each: nobody owns it: granted, generation 1. The owner's generation is higher: refused.
-        It is equal: the owner is severed, granted the next generation. It is lower: severed,
-        granted the generation that was named. Generation 0 always claims, and starts again at 1.
+        Of each: nobody owns it: granted, the generation that was named. The owner's generation is
+        higher: refused. It is equal: the owner is severed, granted the next generation. It is
+        lower: severed, granted the generation that was named. Generation 0 always claims, and
+        gives generation 1.
         This registry's own resource under its generation: kept as it is. The fence epoch grows with
         every change of hands, also where the generation starts again.
 
@@ -190,8 +195,7 @@ class OwnershipRegistry:
 
     def keeps(self, group: str, resource: str) -> bool:
         """Whether this registry has or waits for a resource, as far as it knows without asking."""
-        with self._lock:
-            return (group, resource) in self._mine
+        return (group, resource) in self._mine
 
     def holds(self, group: str, resource: str, fence_epoch: int | None = None) -> bool:
         """Whether this registry has a resource, alone or beside others; asked of the store.
@@ -299,7 +303,7 @@ class OwnershipRegistry:
 
     def _keep(self, keys: Iterable[Key]) -> None:
         with self._lock:
-            self._mine.update(keys)
+            self._mine |= frozenset(keys)
             if self._lease and self._heart is None and not self._closed.is_set():
                 self._heart = threading.Thread(
                     target=self._beat, name="coopconsume-owner", daemon=True
@@ -308,7 +312,7 @@ class OwnershipRegistry:
 
     def _forget(self, key: Key) -> None:
         with self._lock:
-            self._mine.discard(key)
+            self._mine -= {key}
 
     def _beat(self) -> None:
         while not self._closed.wait(self._beat_every):
@@ -320,12 +324,16 @@ class OwnershipRegistry:
         if not self._beat_every or not self._mine or now - self._beaten < self._beat_every / 2:
             return
         self._beaten = now
-        alive = dict.fromkeys(self._mine, lambda row: rules.beat(row, self._session))
-        try:
-            steps = self._decider.change(alive)
-        except OwnershipUnavailable as error:  # the next beat may get through
-            log.warning("no sign of life: %s", error)
-            return
-        for step in steps:
-            if isinstance(step.outcome, rules.Fenced):
-                self._forget(step.row.key)
+        mine = sorted(self._mine)
+        for first in range(0, len(mine), _BEATS_AT_ONCE):
+            keys = mine[first : first + _BEATS_AT_ONCE]
+            try:
+                steps = self._decider.change(
+                    dict.fromkeys(keys, lambda row: rules.beat(row, self._session))
+                )
+            except OwnershipUnavailable as error:  # the next beat may get through
+                log.warning("no sign of life: %s", error)
+                return
+            for step in steps:
+                if isinstance(step.outcome, rules.Fenced):
+                    self._forget(step.row.key)

@@ -89,10 +89,11 @@ class Step:
 def own(row: Row, claim: Holder, generation: int) -> Step:
     """The wiki's claim, made total.
 
-    Nobody has the resource: generation 1. An owner of a higher generation: refused. Of an equal
-    one: severed, and the claimant gets the next generation. Of a lower one: severed, and the
-    claimant gets the generation it named. Generation 0 always claims, and starts again at 1. The
-    owner itself, naming its own generation, keeps everything. Those who wait go on waiting.
+    Nobody has the resource: the claimant gets the generation it named. An owner of a higher
+    generation: refused. Of an equal one: severed, and the claimant gets the next generation. Of a
+    lower one: severed, and the claimant gets the generation it named. Generation 0 always claims,
+    and gives generation 1. The owner itself, naming its own generation, keeps everything. Those
+    who wait go on waiting.
 
     Raises:
         ValueError: If the generation is negative.
@@ -104,10 +105,7 @@ def own(row: Row, claim: Holder, generation: int) -> Step:
         return _reconnected(row)
     if current > generation > 0:
         return Step(row, Stale(generation, current))
-    if row.owner is None or generation == 0:
-        given = 1
-    else:
-        given = current + 1 if generation == current else generation
+    given = current + 1 if 0 < generation == current else max(1, generation)
     rest = _without(row, claim.session)
     severed = [held.session for held in (rest.owner, *rest.shared) if held is not None]
     return _owned(rest, claim, given, row.fence_epoch + 1, severed)

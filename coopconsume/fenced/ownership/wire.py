@@ -10,7 +10,9 @@ from coopconsume.fenced.access import AccessMode
 from coopconsume.fenced.errors import OwnershipFormat
 from coopconsume.fenced.ownership.model import Entry, Holder, Row, Session
 
-__all__ = ["FORMAT", "dumps", "entry_of", "loads", "plain_entry", "plain_row", "row_of"]
+__all__ = [
+    "FORMAT", "dumps", "entry_of", "is_newer", "loads", "plain_entry", "plain_row", "row_of",
+]  # fmt: skip
 
 FORMAT = 1
 """Version of what is written; a reader stops at one that it does not know."""
@@ -40,6 +42,20 @@ def loads(place: str, text: bytes | str | None) -> dict[str, Any]:
     if found["format"] != FORMAT:
         raise OwnershipFormat(place, f"format {found['format']}", f"format {FORMAT}")
     return found
+
+
+def is_newer(text: bytes | str | None) -> bool:
+    """Whether a newer version of this library wrote a change or a snapshot."""
+    try:
+        found = json.loads(text or b"")
+    except ValueError:
+        return False
+    return (
+        isinstance(found, dict)
+        and found.get("kind") in {"change", "snapshot"}
+        and type(found.get("format")) is int
+        and found["format"] > FORMAT
+    )
 
 
 def plain_row(row: Row) -> dict[str, Any]:

@@ -1,0 +1,114 @@
+"""Appends that wait for the writer, and how they are put together into groups."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+
+from coopconsume.fenced.core import size_of
+from coopconsume.fenced.session import new_batch_id
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from coopconsume.fenced.core import Expectation
+    from coopconsume.fenced.log import Appended, Entry
+    from coopconsume.fenced.stamp import Kind
+
+#: Records of a group at most, unless one append alone has more.
+_MOST_RECORDS: Final = 10_000
+
+
+@dataclass(eq=False)
+class Request:
+    """One append, from its call to its answer.
+
+    Attributes:
+        rows: The records.
+        wanted: What the append expects.
+        batch_id: Id of the batch.
+        is_given: Whether the caller gave the id.
+        is_new: Whether the caller knows that the log has no batch of this id.
+        kind: Kind of the records.
+        timeout: Seconds that it may take.
+        answer: The batch, once it is in the log.
+        error: Why it has no answer, once it is known that there will be none.
+        on_settled: Called once, when there is an answer or an error.
+    """
+
+    rows: list[Entry]
+    wanted: Expectation
+    batch_id: str = field(default_factory=new_batch_id)
+    is_given: bool = False
+    is_new: bool = False
+    kind: Kind = "data"
+    timeout: float = 30.0
+    answer: Appended | None = None
+    error: BaseException | None = None
+    on_settled: Callable[[], None] | None = None
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether there is an answer or an error."""
+        return self.answer is not None or self.error is not None
+
+    def settle(self, answer: Appended | None, error: BaseException | None = None) -> None:
+        """Notes the answer or the error; the first one stays."""
+        if self.is_settled:
+            return
+        self.answer, self.error = answer, error
+        if self.on_settled is not None:
+            self.on_settled()
+
+    def result(self) -> Appended:
+        """Returns the answer, or raises the error."""
+        if self.error is not None:
+            raise self.error
+        assert self.answer is not None
+        return self.answer
+
+
+class RequestQueue:
+    """Requests in the order of their calls; safe for several threads.
+
+    Args:
+        most_bytes: Bytes of a group at most, unless one request alone has more.
+    """
+
+    def __init__(self, most_bytes: int) -> None:
+        self._most_bytes = most_bytes
+        self._waiting: deque[Request] = deque()
+        self._lock = threading.Lock()
+
+    def put(self, request: Request) -> None:
+        """Adds a request at the end."""
+        with self._lock:
+            self._waiting.append(request)
+
+    def take(self) -> list[Request]:
+        """Removes and returns the first requests, as many as fit into one group."""
+        group: list[Request] = []
+        ids: set[str] = set()
+        records = size = 0
+        with self._lock:
+            while self._waiting:
+                first = self._waiting[0]
+                records += len(first.rows)
+                size += sum(map(size_of, first.rows))
+                is_full = records > _MOST_RECORDS or size > self._most_bytes
+                # An id that comes twice is looked up once the first batch of that id is decided.
+                if group and (is_full or first.batch_id in ids):
+                    break
+                group.append(self._waiting.popleft())
+                ids.add(first.batch_id)
+        return group
+
+    def withdraw(self, request: Request) -> bool:
+        """Removes a request; returns False if it was taken already."""
+        with self._lock:
+            if request not in self._waiting:
+                return False
+            self._waiting.remove(request)
+            return True

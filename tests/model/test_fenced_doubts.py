@@ -1,0 +1,136 @@
+"""What an append reports when something fails after its records or its commit were sent."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import SimpleNamespace
+
+import pytest
+
+from coopconsume.errors import (
+    AppendOutcomeUnknown,
+    CoopConsumeError,
+    LogCorrupt,
+    NotAuthorized,
+    ProducerBusy,
+    ProducerFenced,
+)
+from coopconsume.fenced import FencedWriter, deadline
+from coopconsume.fenced.engine import EngineDoubt
+from tests.model.fenced_broker import Broker, FakeEngine, Fate
+
+OPTIONS = {"kafka.bootstrap.servers": "nowhere:1"}
+VISIBILITIES = ["read_committed", "filter"]
+
+#: What the first request after the lost answer ends in.
+CAUSES: dict[str, Callable[[], Exception]] = {
+    "no right": lambda: EngineDoubt("denied", NotAuthorized("READ", "TOPIC", "t", "anna")),
+    "another one has it in the registry": lambda: ProducerBusy("t", 0, "ben"),
+    "fenced by the registry": lambda: ProducerFenced("t", 0, 1, 2, "ben"),
+    "a corrupt log": lambda: LogCorrupt("t", 0, 3, "a gap"),
+    "a fault of the client": lambda: RuntimeError("client"),
+    "no answer": lambda: EngineDoubt("no answer"),
+}
+
+
+@pytest.fixture(autouse=True)
+def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """The writers' time: pauses pass at once."""
+    now = [0.0]
+
+    def sleep(seconds: float) -> None:
+        now[0] += max(seconds, 0.01)
+
+    monkeypatch.setattr(deadline, "time", SimpleNamespace(monotonic=lambda: now[0], sleep=sleep))
+    return now
+
+
+def writer_of(broker: Broker, visibility: str) -> FencedWriter:
+    """A writer with its log."""
+    return FencedWriter(
+        OPTIONS, "t", visibility=visibility, engine=FakeEngine(broker), timeout=2
+    ).acquire()  # type: ignore[arg-type]
+
+
+def failure(call: Callable[[], object]) -> BaseException | None:
+    """What a call raises."""
+    try:
+        call()
+    except Exception as error:  # noqa: BLE001 - the test judges it
+        return error
+    return None
+
+
+@pytest.mark.parametrize("visibility", VISIBILITIES)
+@pytest.mark.parametrize("request_", ["metadata", "init", "ends", "read"])
+@pytest.mark.parametrize("cause", CAUSES)
+def test_an_append_that_is_in_the_log_is_never_reported_as_not_in_it(
+    visibility: str, request_: str, cause: str
+) -> None:
+    """Whatever fails after its last request was sent, the error names the batch."""
+    if visibility == "filter" and request_ == "init":
+        request_ = "metadata"  # There is no transactional id.
+    broker = Broker(lambda _: "done", lambda: None)
+    writer = writer_of(broker, visibility)
+    sent = "append" if visibility == "filter" else "commit"
+    done: list[str] = []
+
+    def fate(name: str) -> Fate:
+        if done and name == request_:
+            make = CAUSES[cause]
+            raise make()
+        if name == sent:
+            done.append(name)
+            return "unanswered"
+        return "done"
+
+    broker.fate = fate
+    for _ in range(2):
+        error = failure(lambda: writer.append([b"a"], batch_id="b1"))
+        if error is not None:  # Else it saw its batch before anything failed.
+            assert isinstance(error, AppendOutcomeUnknown)
+            assert error.batch_id == "b1"
+            assert error.__cause__ is not None
+    broker.fate = lambda _: "done"
+    found = writer.resolve("b1")
+    assert found is not None
+    assert writer.append([b"a"], batch_id="b1") == found
+    assert len([raw for raw in broker.visible() if raw.value == b"a"]) == 1
+
+
+@pytest.mark.parametrize("visibility", VISIBILITIES)
+def test_a_client_that_fails_at_once_is_told_with_its_own_error(visibility: str) -> None:
+    """Nothing was sent, as the log shows."""
+    broker = Broker(lambda _: "done", lambda: None)
+    writer = writer_of(broker, visibility)
+
+    def fate(name: str) -> Fate:
+        if name == "produce":
+            broker.fate = lambda _: "done"
+            raise TypeError("a header is no text")
+        return "done"
+
+    broker.fate = fate
+    with pytest.raises(TypeError, match="no text"):
+        writer.append([b"a"], batch_id="b1")
+    assert writer.resolve("b1") is None
+    assert writer.append([b"b"]).first_seq == 0
+
+
+@pytest.mark.parametrize("visibility", VISIBILITIES)
+def test_a_fenced_writer_still_answers_for_what_it_wrote(visibility: str) -> None:
+    """Its append was unknown, then it is fenced: the same append again finds the batch."""
+    broker = Broker(lambda _: "done", lambda: None)
+    writer = writer_of(broker, visibility)
+    sent = "append" if visibility == "filter" else "commit"
+    lost = {sent: "unanswered", "metadata": "lost"}
+    broker.fate = lambda name: lost.get(name, "done")  # type: ignore[return-value]
+    with pytest.raises(AppendOutcomeUnknown):
+        writer.append([b"a"], batch_id="b1")
+    broker.fate = lambda _: "done"
+    writer_of(broker, visibility)
+    with pytest.raises(CoopConsumeError):
+        writer.append([b"b"], batch_id="b2")
+    assert writer.append([b"a"], batch_id="b1").first_seq == 0
+    with pytest.raises(ProducerFenced):
+        writer.append([b"b"], batch_id="b2")

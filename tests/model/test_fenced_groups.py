@@ -1,0 +1,166 @@
+"""Appends of many threads or coroutines at once: one transaction, an answer for each."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections import Counter
+
+import pytest
+
+from coopconsume.errors import AppendOutcomeUnknown, LogUnavailable, OffsetMismatch, WriterNotOpen
+from coopconsume.fenced import Appended, FencedWriter
+from coopconsume.fenced.engine import EngineDoubt
+from coopconsume.fenced.errors import AppendRefused
+from tests.fenced_checker import Told, problems
+from tests.model.fenced_broker import Broker, FakeEngine, Fate
+
+OPTIONS = {"kafka.bootstrap.servers": "nowhere:1"}
+VISIBILITIES = ["read_committed", "filter"]
+_PATIENCE = 60.0
+
+
+class Place:
+    """A broker that counts requests and can hold one of them up, and a writer."""
+
+    def __init__(self, visibility: str) -> None:
+        self.requests: Counter[str] = Counter()
+        self.held, self.go = threading.Event(), threading.Event()
+        self.hold = False
+        self.broker = Broker(self._fate, lambda: None)
+        self.writer = FencedWriter(
+            OPTIONS, "t", visibility=visibility, engine=FakeEngine(self.broker), timeout=_PATIENCE
+        ).acquire()  # type: ignore[arg-type]
+        self.requests.clear()
+
+    def _fate(self, name: str) -> Fate:
+        self.requests[name] += 1
+        if self.hold and name == "append":
+            self.hold = False
+            self.held.set()
+            assert self.go.wait(_PATIENCE)
+        return "done"
+
+    def hold_up(self) -> threading.Thread:
+        """Starts an append that stays under way until `go` is set."""
+        self.hold = True
+        thread = threading.Thread(target=self.writer.append, args=([b"first"],))
+        thread.start()
+        assert self.held.wait(_PATIENCE)
+        return thread
+
+
+def told(answers: list[Appended]) -> Told:
+    """What the callers were told."""
+    acked = {a.batch_id: (a.first_offset, a.first_seq, a.count) for a in answers}
+    return Told(acked)
+
+
+@pytest.mark.parametrize("visibility", VISIBILITIES)
+def test_coroutines_share_transactions_and_have_their_own_answers(visibility: str) -> None:
+    """Each record is there once, in as few transactions as there were pauses."""
+    place = Place(visibility)
+    first = place.hold_up()
+
+    async def run() -> list[Appended]:
+        calls = [asyncio.ensure_future(place.writer.append_async([b"%d" % i])) for i in range(64)]
+        await asyncio.sleep(0)  # Each of them runs until it waits.
+        assert len(place.writer._queue._waiting) == 64
+        place.go.set()
+        return await asyncio.gather(*calls)
+
+    answers = asyncio.run(run())
+    first.join(_PATIENCE)
+    assert sorted(a.first_seq for a in answers) == list(range(1, 65))
+    assert place.requests["append"] == 2
+    checked = told(answers)
+    checked.unknown.update(place.writer._session.fold.batches)
+    assert not problems(place.broker.visible(), checked)
+
+
+def test_threads_that_wait_are_written_together() -> None:
+    """The expectation of each one is compared with the place that it gets."""
+    place = Place("read_committed")
+    first = place.hold_up()
+    outcomes: dict[int, object] = {}
+
+    def append(seq: int) -> None:
+        try:
+            outcomes[seq] = place.writer.append([b"x"], expected_seq=seq)
+        except OffsetMismatch as error:
+            outcomes[seq] = error
+
+    # In their order: the ones that expect 1, 2 and 3 are right, 7 and 2 are not.
+    for waiting, seq in enumerate((1, 7, 2, 3), 1):
+        threading.Thread(target=append, args=(seq,)).start()
+        while len(place.writer._queue._waiting) < waiting:
+            pass
+    place.go.set()
+    first.join(_PATIENCE)
+    while len(outcomes) < 4:
+        pass
+    assert [outcomes[seq].first_seq for seq in (1, 2, 3)] == [1, 2, 3]  # type: ignore[attr-defined]
+    mismatch = outcomes[7]
+    assert isinstance(mismatch, OffsetMismatch)
+    assert (mismatch.expected, mismatch.actual) == (7, 2)
+    assert place.requests["commit"] == 2
+
+
+def test_one_append_that_kafka_does_not_take_refuses_no_other() -> None:
+    """The rest of its group is appended without it."""
+    place = Place("read_committed")
+    broker, writer = place.broker, place.writer
+    good = [writer._request([b"g%d" % i], -1, -1, None, None, is_new=False) for i in range(3)]
+    bad = writer._request([b"bad"], -1, -1, None, None, is_new=False)
+    channel = writer._session._channel
+    assert channel is not None
+    write = broker.write
+
+    def refuse(raws: list, transaction: object) -> list[int]:
+        if any(raw.value == b"bad" for raw in raws):
+            raise EngineDoubt("too large", AppendRefused("too large"))
+        return write(raws, transaction)  # type: ignore[arg-type]
+
+    broker.write = refuse  # type: ignore[method-assign,assignment]
+    for request in (good[0], bad, *good[1:]):
+        writer._queue.put(request)
+    writer._settle_waiting()
+    assert [request.result().first_seq for request in good] == [0, 1, 2]
+    with pytest.raises(AppendRefused, match="too large"):
+        bad.result()
+
+
+def test_a_call_has_its_own_time() -> None:
+    """While others append it may be withdrawn; once it was sent, it is unknown."""
+    place = Place("read_committed")
+    first = place.hold_up()
+    with pytest.raises(LogUnavailable, match=r"0\.05 s"):
+        place.writer.append([b"late"], timeout=0.05)
+    sent = place.writer._request([b"sent"], -1, -1, "b1", 0.05, is_new=False)
+    place.writer._give_up(sent)
+    with pytest.raises(AppendOutcomeUnknown, match="b1"):
+        sent.result()
+    place.go.set()
+    first.join(_PATIENCE)
+    assert place.writer.append([b"next"]).first_seq == 1
+    with pytest.raises(AppendRefused, match="timeout"):
+        place.writer.append([b"x"], timeout=0)
+
+
+def test_a_cancelled_coroutine_takes_its_records_back() -> None:
+    """If they were not sent yet."""
+    place = Place("read_committed")
+    first = place.hold_up()
+
+    async def run() -> None:
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.05):
+                await place.writer.append_async([b"late"])
+        place.go.set()
+        assert (await place.writer.append_async([b"next"])).first_seq == 1
+        place.writer.close()
+        with pytest.raises(WriterNotOpen):
+            await place.writer.append_async([b"x"])
+
+    asyncio.run(run())
+    first.join(_PATIENCE)

@@ -1,0 +1,130 @@
+"""Producers that take turns by a registry, on a broker in memory: pauses, and slow registries."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+import pytest
+
+from coopconsume.errors import ProducerBusy, ProducerFenced
+from coopconsume.fenced import AccessMode, ExclusiveProducer, FencedWriter
+from tests.fenced_checker import Told, problems
+from tests.model.fenced_broker import Broker, FakeEngine, Fate
+from tests.model.memory_store import Memory, MemoryStore
+
+OPTIONS = {"kafka.bootstrap.servers": "nowhere:1"}
+VISIBILITIES = ["read_committed", "filter"]
+FENCING = AccessMode.EXCLUSIVE_WITH_FENCING
+_PATIENCE = 60.0
+
+
+class World:
+    """A broker, a registry, and something that happens before a request."""
+
+    def __init__(self, visibility: str) -> None:
+        self.memory = Memory()
+        self.broker = Broker(self._fate, lambda: None)
+        self._visibility = visibility
+        self._before: tuple[str, Callable[[], None]] | None = None
+
+    def before(self, request: str, do: Callable[[], None]) -> None:
+        """Have something happen before the next request of a name: its sender is paused."""
+        self._before = request, do
+
+    def _fate(self, name: str) -> Fate:
+        if self._before is not None and self._before[0] == name:
+            (_, do), self._before = self._before, None
+            do()
+        return "done"
+
+    def producer(
+        self, mode: AccessMode, store: MemoryStore | None = None, **more: object
+    ) -> ExclusiveProducer:
+        """A producer of the log; it never expires."""
+        arguments = {"lease": 0, "timeout": 5, "visibility": self._visibility} | more
+        return ExclusiveProducer(
+            OPTIONS, "t", mode=mode, store=store or MemoryStore(self.memory),
+            engine=FakeEngine(self.broker), **arguments,
+        )  # type: ignore[arg-type]  # fmt: skip
+
+
+@pytest.mark.parametrize("visibility", VISIBILITIES)
+@pytest.mark.parametrize("request_", ["metadata", "ends", "read"])
+def test_a_shared_producer_that_slept_writes_in_nobodys_turn(
+    visibility: str, request_: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It has its grant, but not yet the log, while another one takes both."""
+    world, told = World(visibility), Told()
+    shared, alone = world.producer(AccessMode.SHARED), world.producer(FENCING)
+    world.producer(AccessMode.EXCLUSIVE).acquire().close()  # so that the log is not empty
+    take_turn = shared._take_turn
+
+    def paused(timeout: float | None) -> object:
+        grant = take_turn(timeout)
+        world.before(request_, lambda: alone.acquire() and None)
+        return grant
+
+    monkeypatch.setattr(shared, "_take_turn", paused)
+    with pytest.raises((ProducerFenced, ProducerBusy)):
+        shared.acquire().append([b"theirs"], batch_id="late")
+    told.refused.add("late")
+    done = alone.append([b"mine"], batch_id="mine")
+    told.acked["mine"] = (done.first_offset, done.first_seq, done.count)
+    assert not problems(world.broker.visible(), told)
+
+
+def test_a_shared_writer_that_is_paused_in_a_transaction_keeps_nobody_out() -> None:
+    """Its open transaction ends when another one takes the log, and it is fenced when it wakes."""
+    world, told = World("read_committed"), Told()
+    shared, alone = world.producer(AccessMode.SHARED), world.producer(FENCING)
+    shared.acquire()
+    world.before("commit", lambda: alone.acquire() and None)
+    with pytest.raises(ProducerFenced):
+        shared.append([b"theirs"], batch_id="late")
+    told.refused.add("late")
+    done = alone.append([b"mine"], batch_id="mine")
+    told.acked["mine"] = (done.first_offset, done.first_seq, done.count)
+    assert not problems(world.broker.visible(), told)
+
+
+def test_an_append_does_not_wait_for_a_sign_of_life() -> None:
+    """The registry takes long for a heartbeat; meanwhile the owner appends."""
+    world = World("read_committed")
+    beating, done = threading.Event(), threading.Event()
+
+    def slow() -> None:
+        if threading.current_thread().name == "coopconsume-owner":
+            beating.set()
+            done.wait(_PATIENCE)
+
+    producer = world.producer(
+        AccessMode.EXCLUSIVE, MemoryStore(world.memory, slow), lease=0.05
+    ).acquire()
+    assert beating.wait(_PATIENCE)
+    appending = threading.Thread(target=producer.append, args=([b"a"],))
+    appending.start()
+    appending.join(5)
+    waited = appending.is_alive()
+    done.set()
+    appending.join(_PATIENCE)
+    assert not waited
+    producer.close()
+
+
+def test_a_closed_producer_still_tells_its_session_and_epoch() -> None:
+    """A later process goes on with them."""
+    world = World("read_committed")
+    with world.producer(AccessMode.EXCLUSIVE) as producer:
+        told = producer.session, producer.epoch
+    assert told == (producer.session, producer.epoch)
+    assert told[1] > 0
+    with FencedWriter(OPTIONS, "t", engine=FakeEngine(world.broker)) as writer:  # type: ignore[arg-type]
+        before = writer.session, writer.epoch
+        writer.release()
+        assert (writer.session, writer.epoch) == before
+        writer.acquire()
+        assert writer.session != before[0]
+        assert writer.epoch == before[1] + 1
+        before = writer.session, writer.epoch
+    assert (writer.session, writer.epoch) == before
