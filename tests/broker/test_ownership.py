@@ -253,17 +253,17 @@ def test_another_table_is_no_store(tmp_path: Path) -> None:
         DeltaStore(tmp_path / "file" / "table")
 
 
-def test_another_topic_is_no_store(kafka: LocalKafka, topic: TopicFactory, produce: Any) -> None:
-    """Several partitions, records of somebody else."""
+def test_a_store_has_one_partition_and_passes_over_foreign_records(
+    kafka: LocalKafka, topic: TopicFactory, produce: Any
+) -> None:
+    """A topic of several partitions is refused."""
     at = {"kafka.bootstrap.servers": kafka.bootstrap_servers}
     with pytest.raises(OwnershipFormat, match="2 partitions"):
         KafkaStore(at, topic(2))
     name = topic(1)
     produce(name, [(None, b"hello")])
-    store = KafkaStore(at, name)
-    with pytest.raises(OwnershipFormat, match="no JSON"):
-        store.rows()
-    store.close()
+    with OwnershipRegistry(KafkaStore(at, name), owner="anna", lease=0) as anna:
+        assert anna.own("g", {"log": 1})["log"] == Grant("log", 1, 1)
 
 
 def test_a_log_that_is_shortened_says_the_same(kafka: LocalKafka) -> None:
