@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from coopconsume.fenced.deadline import Deadline
-from coopconsume.fenced.engine import EngineDoubt
+from coopconsume.fenced.engine import EngineDoubt, make_engine
 from coopconsume.fenced.errors import LogUnavailable
 from coopconsume.fenced.fold import Fold, Owner
 from coopconsume.fenced.kafka_engine import KafkaPythonEngine
@@ -17,6 +17,7 @@ from coopconsume.fenced.view import LogView
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from coopconsume.fenced.engine import Engine
     from coopconsume.fenced.log import Ends
 
 _TAIL = 1_000
@@ -95,13 +96,22 @@ class Blockage:
     transactions: tuple[OpenTransaction, ...]
 
 
-def head(options: Mapping[str, Any], topic: str, partition: int = 0) -> Head:
+def head(
+    options: Mapping[str, Any],
+    topic: str,
+    partition: int = 0,
+    *,
+    engine: str | Engine = "kafka-python",
+    timeout: float = 30.0,
+) -> Head:
     """Where a log goes on, by its last records.
 
     Args:
         options: As for `FencedWriter`.
         topic: The topic.
         partition: The partition.
+        engine: As for `FencedWriter`.
+        timeout: Seconds to wait for an answer, above 0.
 
     Raises:
         LogReplaced: There is no such topic.
@@ -109,16 +119,17 @@ def head(options: Mapping[str, Any], topic: str, partition: int = 0) -> Head:
         LogUnavailable: Kafka does not answer.
         OptionError: An option makes no sense.
     """
-    engine = KafkaPythonEngine(Settings.parse(options))
+    settings = Settings.parse(options)
+    client = make_engine(engine, settings, timeout) if isinstance(engine, str) else engine
     try:
-        view = LogView(engine, topic, partition)
+        view = LogView(client, topic, partition)
         view.identify()
-        start, ends = engine.start(topic, partition), engine.ends(topic, partition)
-        fold, visibility = _last(view, start, ends)
+        start, ends = client.start(topic, partition), client.ends(topic, partition)
+        fold, visibility = _last(view, start, ends, Deadline(timeout))
     except EngineDoubt as doubt:
         raise doubt.refusal or LogUnavailable(topic, partition, "reading", doubt.problem) from doubt
     finally:
-        engine.close()
+        client.close()
     owner = fold.owner or Owner("", "", "")
     return Head(
         topic, view.log.topic_id, partition, start, ends.stable, ends.end, fold.next_seq,
@@ -126,13 +137,13 @@ def head(options: Mapping[str, Any], topic: str, partition: int = 0) -> Head:
     )  # fmt: skip
 
 
-def _last(view: LogView, start: int, ends: Ends) -> tuple[Fold, str | None]:
+def _last(view: LogView, start: int, ends: Ends, deadline: Deadline) -> tuple[Fold, str | None]:
     """The state that the last records leave a log in; farther back until they tell the owner."""
     span = _TAIL
     while True:
         first = max(start, ends.stable - span)
         fold = view.fold_from(first)
-        for _ in view.batches(fold, first, ends.stable, Deadline(30.0)):
+        for _ in view.batches(fold, first, ends.stable, deadline):
             pass
         if fold.owner is not None or first == start:
             return fold, None if fold.stamp is None else fold.stamp.visibility

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from collections import deque
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from coopconsume.fenced.core import size_of
+from coopconsume.fenced.errors import AppendOutcomeUnknown, LogUnavailable
 from coopconsume.fenced.session import new_batch_id
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from coopconsume.fenced.core import Expectation
-    from coopconsume.fenced.log import Appended, Entry
+    from coopconsume.fenced.log import Appended, Entry, LogId
     from coopconsume.fenced.stamp import Kind
 
 #: Records of a group at most, unless one append alone has more.
@@ -112,3 +116,81 @@ class RequestQueue:
                 return False
             self._waiting.remove(request)
             return True
+
+
+class Groups:
+    """Settles requests in groups: whoever has the lock takes all that wait, others wait for it.
+
+    Args:
+        most_bytes: Bytes of a group at most, unless one request alone has more.
+        lock: Held while a group is settled.
+        settle: Settles each request of a group.
+    """
+
+    def __init__(
+        self, most_bytes: int, lock: threading.RLock, settle: Callable[[list[Request]], None]
+    ) -> None:
+        self.queue = RequestQueue(most_bytes)
+        self._lock = lock
+        self._settle = settle
+        self._pool = ThreadPoolExecutor(1, thread_name_prefix="coopconsume-append")
+
+    def run(self, request: Request, log: LogId, timeout: float | None) -> Appended:
+        """Settles a request, with those that wait before it, and returns its answer.
+
+        Args:
+            request: The request.
+            log: The log, for messages.
+            timeout: Seconds to wait for others; None: without end.
+        """
+        self.queue.put(request)
+        try:
+            has_lock = self._lock.acquire(timeout=-1 if timeout is None else timeout)
+        except BaseException:
+            self.queue.withdraw(request)
+            raise
+        if not has_lock:
+            self.give_up(request, log)
+        else:
+            try:
+                while not request.is_settled:
+                    self._settle(self.queue.take())
+            finally:
+                self._lock.release()
+        return request.result()
+
+    async def run_async(self, request: Request) -> Appended:
+        """Settles a request in a thread, with others that wait, and returns its answer."""
+        loop, settled = asyncio.get_running_loop(), asyncio.Event()
+
+        def tell() -> None:
+            with suppress(RuntimeError):  # The loop may be closed by now.
+                loop.call_soon_threadsafe(settled.set)
+
+        request.on_settled = tell
+        self.queue.put(request)
+        self._pool.submit(self.settle_waiting)
+        try:
+            await settled.wait()
+        except asyncio.CancelledError:
+            self.queue.withdraw(request)
+            raise
+        return request.result()
+
+    def settle_waiting(self) -> None:
+        """Settles all requests that wait."""
+        with self._lock:
+            while group := self.queue.take():
+                self._settle(group)
+
+    def give_up(self, request: Request, log: LogId) -> None:
+        """Settles a request whose time is over while others append."""
+        problem = f"no answer within {request.timeout:g} s, as other appends are under way"
+        error: Exception = LogUnavailable(log.topic, log.partition, "append", problem)
+        if not self.queue.withdraw(request):
+            error = AppendOutcomeUnknown(log.topic, log.partition, request.batch_id, 0, problem)
+        request.settle(None, error)
+
+    def close(self) -> None:
+        """Takes no more requests of coroutines."""
+        self._pool.shutdown(wait=False)

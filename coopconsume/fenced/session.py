@@ -12,6 +12,7 @@ import base64
 import os
 import uuid
 from dataclasses import dataclass, field
+from math import inf
 from typing import TYPE_CHECKING, Final
 
 from coopconsume.fenced.core import judge
@@ -84,6 +85,7 @@ class Session(LogView):
         epoch: The session's epoch; 0 before it has one.
         opened_at: Offset of the session's first ``open`` record; -1 before.
         fenced: Whether somebody else has opened the log since.
+        wrote_at: When this session last wrote to the log, by `monotonic`.
     """
 
     def __init__(
@@ -105,6 +107,7 @@ class Session(LogView):
         self.epoch = epoch or 0
         self.opened_at = -1
         self.fenced = False
+        self.wrote_at = -inf
         self._has_epoch = epoch is not None
         self._incarnation = 0  # none before the session's first ``open`` record
         self._resumes = resumes
@@ -412,6 +415,7 @@ class Session(LogView):
         for stamp in draft.stamps:
             value = draft.entries[0].value if stamp.kind == "open" else None
             self.fold.wrote(stamp.expected, stamp, value)
+        self.wrote_at = monotonic()
         # A transaction ends with a marker, which takes an offset.
         self.offset = draft.first_offset + len(draft.entries) + (0 if self.is_filtered else 1)
 

@@ -2,31 +2,29 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import socket
 import threading
 import uuid
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
 
 from coopconsume.closing import Closing
 from coopconsume.errors import InvalidOption
 from coopconsume.fenced.appender import Appender
 from coopconsume.fenced.core import entries, expectation, size_of
-from coopconsume.fenced.deadline import Deadline
+from coopconsume.fenced.deadline import Deadline, monotonic
 from coopconsume.fenced.engine import make_engine
 from coopconsume.fenced.epochs import LogEpochs
 from coopconsume.fenced.errors import (
-    AppendOutcomeUnknown,
     AppendRefused,
-    LogUnavailable,
+    FencedLogError,
     ProducerFenced,
     WriterNotOpen,
 )
+from coopconsume.fenced.inspection import head
+from coopconsume.fenced.keeping import Checkpoints
 from coopconsume.fenced.log import UNCHECKED, VISIBILITIES
-from coopconsume.fenced.requests import Request, RequestQueue
+from coopconsume.fenced.requests import Groups, Request
 from coopconsume.fenced.session import Session, new_batch_id
 from coopconsume.fenced.settings import Settings, check_session
 from coopconsume.fenced.stamp import is_batch_id
@@ -37,6 +35,7 @@ if TYPE_CHECKING:
     from coopconsume.fenced.core import Expected, Records
     from coopconsume.fenced.engine import Engine
     from coopconsume.fenced.epochs import EpochSource
+    from coopconsume.fenced.inspection import Head
     from coopconsume.fenced.log import Appended, Entry, LogId, Visibility
 
 T = TypeVar("T")
@@ -78,6 +77,9 @@ class FencedWriter(Closing):
             has opened the log since then, or under a higher one, fences this writer.
         compacted: Whether the topic is compacted; by default Kafka is asked.
         timeout: Seconds that any call may take, above 0.
+        checkpoint_every: Seconds without an append, above 0, after which a thread writes a
+            `checkpoint`; None: never. If it is less than the topic's retention and Kafka's
+            ``transactional.id.expiration.ms`` (7 days), it keeps the numbers of an idle log.
 
     Raises:
         OptionError: An option makes no sense.
@@ -99,6 +101,7 @@ class FencedWriter(Closing):
         epoch: int | None = None,
         compacted: bool | None = None,
         timeout: float = 30.0,
+        checkpoint_every: float | None = None,
     ) -> None:
         if visibility not in VISIBILITIES:
             raise InvalidOption("visibility", repr(visibility), f"give one of {VISIBILITIES}")
@@ -117,10 +120,10 @@ class FencedWriter(Closing):
             compacted=compacted,
         )  # fmt: skip
         self._appender = Appender(self._session, self._engine)
-        self._queue = RequestQueue(self._largest)
-        self._pool = ThreadPoolExecutor(1, thread_name_prefix="coopconsume-append")
         self._lock = threading.RLock()
+        self._groups = Groups(self._largest, self._lock, self._settle)
         self._state = "not open"
+        self._checkpoints = Checkpoints(checkpoint_every, self._checkpoint_if_due)
 
     # -- what it knows -------------------------------------------------------------------------
 
@@ -169,6 +172,33 @@ class FencedWriter(Closing):
         """Bytes that a request may have (``kafka.max.request.size``)."""
         return self._largest
 
+    @staticmethod
+    def peek(
+        options: Mapping[str, Any],
+        topic: str,
+        partition: int = 0,
+        *,
+        engine: str | Engine = "kafka-python",
+        timeout: float = 30.0,
+    ) -> Head:
+        """Returns where a log goes on and who owns it, without taking it from its owner.
+
+        Args:
+            options: As for `FencedWriter`.
+            topic: The topic.
+            partition: The partition.
+            engine: As for `FencedWriter`.
+            timeout: Seconds to wait for an answer, above 0.
+
+        Returns:
+            The end of the log, next sequence number, epoch and owner, as its records say now.
+
+        Raises:
+            LogReplaced: There is no such topic.
+            LogCorrupt, LogUnavailable: As for `acquire`.
+        """
+        return head(options, topic, partition, engine=engine, timeout=timeout)
+
     # -- to own --------------------------------------------------------------------------------
 
     def acquire(self) -> Self:
@@ -189,7 +219,16 @@ class FencedWriter(Closing):
             if self._state != "open":
                 self._lose(self._appender.acquire)
                 self._state = "open"
+                self._checkpoints.start()
             return self
+
+    def _checkpoint_if_due(self, every: float) -> float:
+        """Writes a checkpoint if nothing was written for so long; returns when to look again."""
+        with self._lock:
+            left = self._session.wrote_at + every - monotonic()
+            if self._state == "open" and left <= 0:
+                self.checkpoint()
+            return left if left > 0 else every
 
     def _lose(self, call: Callable[[Deadline], T], seconds: float | None = None) -> T:
         """Makes a call that may find out that the log is lost."""
@@ -224,7 +263,8 @@ class FencedWriter(Closing):
             self._session.release()
             self._engine.close()
             self._state = "closed"
-        self._pool.shutdown(wait=False)
+            self._checkpoints.stop()
+        self._groups.close()
 
     def __enter__(self) -> Self:
         try:
@@ -280,15 +320,7 @@ class FencedWriter(Closing):
         request = self._request(
             records, expected_offset, expected_seq, batch_id, timeout, is_new=is_new
         )
-        self._queue.put(request)
-        if not self._lock.acquire(timeout=-1 if timeout is None else timeout):
-            self._give_up(request)
-        else:
-            try:
-                self._settle_until(request)
-            finally:
-                self._lock.release()
-        return request.result()
+        return self._groups.run(request, self.log, timeout)
 
     async def append_async(
         self,
@@ -314,27 +346,12 @@ class FencedWriter(Closing):
         Raises:
             Exception: As for `append`.
         """
-        loop = asyncio.get_running_loop()
-        settled = asyncio.Event()
         request = self._request(
             records, expected_offset, expected_seq, batch_id, None, is_new=is_new
         )
         if self._state == "closed":
             self._refuse()
-
-        def tell() -> None:
-            with suppress(RuntimeError):  # The loop may be closed by now.
-                loop.call_soon_threadsafe(settled.set)
-
-        request.on_settled = tell
-        self._queue.put(request)
-        self._pool.submit(self._settle_waiting)
-        try:
-            await settled.wait()
-        except asyncio.CancelledError:
-            self._queue.withdraw(request)
-            raise
-        return request.result()
+        return await self._groups.run_async(request)
 
     def _request(
         self,
@@ -358,22 +375,12 @@ class FencedWriter(Closing):
             timeout=self._timeout if timeout is None else timeout,
         )  # fmt: skip
 
-    def _settle_until(self, request: Request) -> None:
-        """Settles the requests that wait, up to one of them."""
-        while not request.is_settled:
-            self._settle(self._queue.take())
-
-    def _settle_waiting(self) -> None:
-        """Settles all requests that wait."""
-        with self._lock:
-            while group := self._queue.take():
-                self._settle(group)
-
     def _settle(self, group: list[Request]) -> None:
         """Settles a group, by the answers of the log or by what keeps it from being appended."""
         try:
-            if self._state == "fenced" and self._appender.may_have(group[0].batch_id):
-                group[0].settle(self.resolve(group[0].batch_id))
+            if self._state == "fenced":
+                for request in group:
+                    self._answer_for(request)
             self._refuse()
             seconds = max(request.timeout for request in group)
             self._lose(lambda deadline: self._appender.run(group, deadline), seconds)
@@ -383,16 +390,13 @@ class FencedWriter(Closing):
             if not isinstance(error, Exception):
                 raise
 
-    def _give_up(self, request: Request) -> None:
-        """Settles a request whose time is over while others append."""
-        topic, partition = self.log.topic, self.log.partition
-        problem = f"no answer within {request.timeout:g} s, as other appends are under way"
-        if self._queue.withdraw(request):
-            request.settle(None, LogUnavailable(topic, partition, "append", problem))
-        else:
-            request.settle(
-                None, AppendOutcomeUnknown(topic, partition, request.batch_id, 0, problem)
-            )
+    def _answer_for(self, request: Request) -> None:
+        """Settles a request whose batch this writer has sent before it was fenced."""
+        if self._appender.may_have(request.batch_id):
+            try:
+                request.settle(self.resolve(request.batch_id))
+            except FencedLogError as error:
+                request.settle(None, error)
 
     def _check_size(self, rows: list[Entry]) -> None:
         """A record fits into a request; an append to a filtered log into one, to be all or none."""

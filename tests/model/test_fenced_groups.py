@@ -65,7 +65,7 @@ def test_coroutines_share_transactions_and_have_their_own_answers(visibility: st
     async def run() -> list[Appended]:
         calls = [asyncio.ensure_future(place.writer.append_async([b"%d" % i])) for i in range(64)]
         await asyncio.sleep(0)  # Each of them runs until it waits.
-        assert len(place.writer._queue._waiting) == 64
+        assert len(place.writer._groups.queue._waiting) == 64
         place.go.set()
         return await asyncio.gather(*calls)
 
@@ -95,7 +95,7 @@ def test_threads_that_wait_are_written_together() -> None:
     for waiting, seq in enumerate((1, 7, 2, 3), 1):
         threads.append(threading.Thread(target=append, args=(seq,), daemon=True))
         threads[-1].start()
-        while len(place.writer._queue._waiting) < waiting and threads[-1].is_alive():
+        while len(place.writer._groups.queue._waiting) < waiting and threads[-1].is_alive():
             threads[-1].join(0.001)
     place.go.set()
     for thread in (first, *threads):
@@ -125,8 +125,8 @@ def test_one_append_that_kafka_does_not_take_refuses_no_other() -> None:
 
     broker.write = refuse  # type: ignore[method-assign,assignment]
     for request in (good[0], bad, *good[1:]):
-        writer._queue.put(request)
-    writer._settle_waiting()
+        writer._groups.queue.put(request)
+    writer._groups.settle_waiting()
     assert [request.result().first_seq for request in good] == [0, 1, 2]
     with pytest.raises(AppendRefused, match="too large"):
         bad.result()
@@ -139,7 +139,7 @@ def test_a_call_has_its_own_time() -> None:
     with pytest.raises(LogUnavailable, match=r"0\.05 s"):
         place.writer.append([b"late"], timeout=0.05)
     sent = place.writer._request([b"sent"], -1, -1, "b1", 0.05, is_new=False)
-    place.writer._give_up(sent)
+    place.writer._groups.give_up(sent, place.writer.log)
     with pytest.raises(AppendOutcomeUnknown, match="b1"):
         sent.result()
     place.go.set()

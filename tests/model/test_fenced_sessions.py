@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+import time
 from types import SimpleNamespace
 
 import pytest
@@ -17,6 +19,7 @@ from coopconsume.errors import (
 )
 from coopconsume.fenced import Entry, FencedWriter, LogReader, audit, deadline
 from coopconsume.fenced.log import Appended
+from coopconsume.fenced.stamp import decode
 from coopconsume.fenced.view import windows_back
 from tests.fenced_checker import Told, problems
 from tests.model.fenced_broker import Broker, FakeEngine
@@ -193,6 +196,42 @@ def test_a_batch_id_counts_once_at_any_distance(
     done = mine.append(rows, batch_id="transfer-8")
     told.acked["transfer-8"] = (done.first_offset, done.first_seq, count)
     assert not problems(broker.visible(), told)
+
+
+@pytest.mark.parametrize("visibility", ["read_committed", "filter"])
+def test_looking_takes_nothing(visibility: str) -> None:
+    """The end, the owner and its epoch; the owner writes on."""
+    broker = Broker(lambda _: "done", lambda: None)
+    owner = FencedWriter(
+        OPTIONS, "t", visibility=visibility, owner="anna", engine=FakeEngine(broker)
+    ).acquire()  # type: ignore[arg-type]
+    first = owner.append([b"a", b"b"], batch_id="one:0")
+    slots, ids = len(broker.slots), dict(broker.ids)
+    seen = FencedWriter.peek(OPTIONS, "t", engine=FakeEngine(broker))  # type: ignore[arg-type]
+    assert (seen.owner, seen.epoch, seen.next_seq, seen.end) == ("anna", 1, 2, owner.next_offset)
+    assert (seen.session, seen.visibility) == (owner.session, visibility)
+    assert (len(broker.slots), broker.ids) == (slots, ids)
+    second = owner.append([b"c"], expected_seq=seen.next_seq, batch_id="one:1")
+    assert owner.last_batch("one:", since=second.first_offset) == second
+    assert owner.last_batch("one:0", since=first.first_offset) == first
+    assert owner.last_batch("one:0", since=first.first_offset + 1) is None
+
+
+def test_an_idle_owner_writes_checkpoints_if_it_is_asked_to() -> None:
+    """So that retention leaves something that tells the numbers; a failed one is repeated."""
+    broker = Broker(lambda _: "done", lambda: None)
+    with FencedWriter(OPTIONS, "t", engine=FakeEngine(broker), checkpoint_every=0.02) as owner:  # type: ignore[arg-type]
+        owner.append([b"a"])
+        written, until = len(broker.slots), time.monotonic() + 60
+        while len(broker.slots) < written + 4 and time.monotonic() < until:
+            threading.Event().wait(0.01)
+        assert len(broker.slots) >= written + 4
+        assert owner.append([b"b"]).first_seq == 1
+    kinds = [stamp.kind for raw in broker.visible() if (stamp := decode(raw.headers))]
+    assert kinds.count("data") == 2
+    assert kinds.count("checkpoint") >= 2
+    with pytest.raises(InvalidOption, match="checkpoint_every"):
+        FencedWriter(OPTIONS, "t", checkpoint_every=0)
 
 
 def test_what_no_session_can_be_is_refused() -> None:
