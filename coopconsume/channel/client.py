@@ -123,6 +123,10 @@ class SlotChannel:
             halt(*halted)
         self._wake()
 
+    def may_start(self, now: float) -> bool:
+        """Whether the lease holds at an instant of the monotonic clock."""
+        return self._lease.holds(now)
+
     def close(self) -> list[SlotReport]:
         """Ends the connection; returns the progressive reports that were not acknowledged."""
         with self._lock:
@@ -215,7 +219,7 @@ class SlotChannel:
             stamp = self._lease.ask(now)
             if stamp is not None:
                 self._unsent += session.sent.seal(Frame.ASK, ask(stamp))
-            if self._lease.look(now):
+            if self._lease.is_lost(now):
                 self._halt("lease", self._lease.until)
             self._cut(session, now)
             self._flush(sock)

@@ -21,11 +21,10 @@ _NANO = 1_000_000_000
 
 
 class Lease:
-    """The lease of a slot.
+    """The lease of a slot; once it has ended it is over for good.
 
     Attributes:
         until: When it ends, on the slot's monotonic clock; 0: it has not begun.
-        is_lost: Whether it has ended, for good.
 
     Args:
         seconds: How long a renewal lasts at most.
@@ -33,7 +32,6 @@ class Lease:
 
     def __init__(self, seconds: float) -> None:
         self.until = 0.0
-        self.is_lost = False
         self._seconds = seconds
         self._ask_at = 0.0
 
@@ -48,23 +46,21 @@ class Lease:
         """The driver has answered the question with this stamp; returns whether the lease holds."""
         # Nobody grants more than a lease, even if a message says so.
         until = stamp / _NANO + min(seconds, self._seconds)
-        if until > now and not self.look(now):
+        if until > now and not self.is_lost(now):
             self.until = max(self.until, until)
+        return self.holds(now)
+
+    def holds(self, now: float) -> bool:
+        """Whether records may start."""
         return now < self.until
 
-    @property
-    def has_begun(self) -> bool:
-        """Whether the driver has granted it."""
-        return self.until > 0
-
-    def look(self, now: float) -> bool:
-        """Notices the end of the lease; returns whether it is lost."""
-        self.is_lost = self.is_lost or (self.has_begun and now >= self.until)
-        return self.is_lost
+    def is_lost(self, now: float) -> bool:
+        """Whether it has ended."""
+        return 0 < self.until <= now
 
     def patience(self, now: float) -> float:
-        """Returns the seconds until `ask` or `look` has something to do."""
-        at = self._ask_at if self.is_lost or not self.has_begun else min(self._ask_at, self.until)
+        """Returns the seconds until there is something to ask, or the lease ends."""
+        at = min(self._ask_at, self.until) if self.holds(now) else self._ask_at
         return max(0.0, at - now)
 
 

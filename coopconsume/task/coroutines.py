@@ -84,6 +84,7 @@ class Shift:
         self._lock = ledger.lock
         self._reader = reader
         self._desk = Desk(ledger, time.monotonic())
+        self._desk.may_start = life.may_start
         self._workers: list[asyncio.Task[None]] = []
         self._idle: list[asyncio.Future[None]] = []
         #: Those who were woken and have not had a look yet.

@@ -73,6 +73,7 @@ class Crew:
         self._broken: BaseException | None = None
         if self._timeout is not None:
             threading.Thread(target=self._watch, args=(self._timeout,), daemon=True).start()
+        self._desk.may_start = life.may_start
         life.on_halt(self._halt)
 
     def _halt(self) -> None:

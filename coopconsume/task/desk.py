@@ -17,6 +17,8 @@ from coopconsume.task.lanes import Lanes
 from coopconsume.task.pace import Pace
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from coopconsume.task.lanes import Lane
     from coopconsume.task.ledger import Ledger, Row
     from coopconsume.task.report import Failure
@@ -54,6 +56,8 @@ class Desk:
         ledger.flush = self._flush
         self.is_closed = False
         self._is_halted = False
+        #: Whether the slot's lease holds at an instant.
+        self.may_start: Callable[[float], bool] = lambda _now: True
 
     def has_room(self) -> bool:
         """Whether more may be admitted; what waits for another try gives up its place for it."""
@@ -93,9 +97,9 @@ class Desk:
 
     def is_late(self, now: float) -> bool:
         """Whether the time box has closed; a slot may start one record, unless its pace forbids."""
-        return self._is_halted or (
-            now >= self._deadline and (self._ledger.report.handled > 0 or self._gives_up(now))
-        )
+        if self._is_halted or not self.may_start(now):
+            return True
+        return now >= self._deadline and (self._ledger.report.handled > 0 or self._gives_up(now))
 
     def _gives_up(self, now: float) -> bool:
         """Whether a rate keeps even the first record for a later batch; once so, it stays so."""

@@ -88,8 +88,10 @@ class Frames:
     def _handle(self, batch: pa.RecordBatch) -> None:
         ledger = self._ledger
         part = batch.column(0)[0].as_py()
-        late = ledger.report.tripped or time.monotonic() >= self._deadline
-        if self._life.stopped or (ledger.report.handled and late):
+        now = time.monotonic()
+        late = ledger.report.tripped or now >= self._deadline
+        is_stopped = self._life.stopped or not self._life.may_start(now)
+        if is_stopped or (ledger.report.handled and late):
             ledger.report.timed_out = True
             ledger.unlooked(part, batch.column(1)[0].as_py())
             return

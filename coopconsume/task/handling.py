@@ -39,6 +39,8 @@ class Life:
     Attributes:
         is_over: Nothing more may start. A flag, as every record asks; a clock costs more.
         stopped: Why not even a first record may start (`SlotReport.stopped`); empty: it may.
+        may_start: Whether the slot's lease holds at an instant. `is_over` follows it by a thread,
+            which comes a few milliseconds late where the process was frozen.
 
     Args:
         spec: The batch.
@@ -57,12 +59,13 @@ class Life:
         #: Set as the slot is halted, and as it ends.
         self._woken = threading.Event()
         self._lock = threading.Lock()
-        self._halted_at = 0.0
+        self._halted_at: float | None = None
         self._on_halt: list[Callable[[], None]] = []
         self.box = box
         self.is_over = False
         self.stopped = ""
         self.started = 0.0
+        self.may_start: Callable[[float], bool] = lambda _now: True
 
     def begin(self) -> float:
         """The instant after which nothing starts, on this process's monotonic clock.
@@ -81,7 +84,7 @@ class Life:
         """In a thread of its own."""
         self._woken.wait(self._time)
         self.is_over = True
-        over = self._halted_at if self.stopped else time.monotonic()
+        over = time.monotonic() if self._halted_at is None else self._halted_at
         # A thread cannot be stopped; only so does the batch have an end for certain.
         if not self._ended.wait(max(0.0, over + self._grace - time.monotonic())):
             self.outlived()
@@ -95,10 +98,10 @@ class Life:
                 the handler timeout from then on.
         """
         with self._lock:
-            if self.stopped:
+            if self._halted_at is not None:
                 return
             self._halted_at = since
-            self.stopped = why
+            self.stopped = self.stopped or why
             self.is_over = True
             calls = list(self._on_halt)
         self._woken.set()
@@ -109,9 +112,15 @@ class Life:
         """Has a function called once the slot is halted; at once if it is."""
         with self._lock:
             self._on_halt.append(call)
-            is_halted = bool(self.stopped)
+            is_halted = self._halted_at is not None
         if is_halted:
             call()
+
+    def look(self) -> None:
+        """Notices by the clock that the lease is over."""
+        if not self.may_start(time.monotonic()):
+            self.stopped = self.stopped or "lease"
+            self.is_over = True
 
     def outlived(self, seats: Iterable[int] | None = None) -> None:
         """End the worker: handlers at some seats, or at all, had more than their time."""

@@ -210,6 +210,15 @@ class Ledger:
         report = self.parts[part]
         report.resume = offset if report.resume is None else min(report.resume, offset)
 
+    def pass_over(self, batch: pa.RecordBatch) -> None:
+        """Nothing of an Arrow batch is looked at, nor what comes after it."""
+        for part in self.work:
+            offsets = batch.column(1)
+            if len(self.work) > 1:
+                offsets = offsets.filter(pc.equal(batch.column(0), part))
+            if len(offsets):
+                self.unlooked(part, offsets[0].as_py())
+
     def cut(self, seq: int) -> SlotReport | None:
         """Takes what is done and failed since the last call, as a progressive report.
 

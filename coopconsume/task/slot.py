@@ -181,11 +181,13 @@ class SlotRunner:
         _current_slot = slot
         left: list[SlotReport] = []
         if channel is not None:
+            life.may_start = channel.may_start
             channel.begin(ledger.cut, life.halt)
         try:
-            _way_of(handler, ledger)(batches, handler, ledger, life)
+            _way_of(handler, ledger)(_until_halted(batches, ledger, life), handler, ledger, life)
         finally:
             _current_slot = -1
+            life.look()
             life.end()
             if channel is not None:
                 left = channel.close()
@@ -220,6 +222,17 @@ class SlotRunner:
         return Ledger(
             self._spec, slot, self._policy, self._output_schema, dead_letters=self._dead_letters
         )
+
+
+def _until_halted(
+    batches: Iterable[pa.RecordBatch], ledger: Ledger, life: Life
+) -> Iterator[pa.RecordBatch]:
+    """The Arrow batches of a slot; once it is halted the rest is passed over quickly."""
+    for batch in batches:
+        if life.stopped:
+            ledger.pass_over(batch)
+        else:
+            yield batch
 
 
 def culprits_of(words: LastWords) -> list[tuple[int, int]]:

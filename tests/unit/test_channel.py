@@ -382,6 +382,8 @@ def is_closed_by_peer(sock):
             pass
     except ConnectionError:
         return True
+    except TimeoutError:
+        return False
     return True
 
 

@@ -3,18 +3,25 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import signal
+import subprocess
+import sys
 import threading
 import time
 from contextlib import contextmanager
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from coopconsume.channel.server import ChannelServer
 from coopconsume.channel.spec import ChannelSpec
 from coopconsume.task.blackbox import BlackBox
+from coopconsume.task.desk import Desk
 from coopconsume.task.frames import BatchHandler
 from coopconsume.task.handling import OUTLIVED, Life
+from coopconsume.task.ledger import Row
 from coopconsume.task.pace import Rates
 from coopconsume.task.report import unpack_offsets
 from tests.unit.slot_ground import PATIENCE, WAYS, done, in_way, prepared
@@ -209,6 +216,29 @@ def test_a_slot_that_is_stopped_before_its_rows_come_starts_nothing(way):
         assert report.partitions[0].resume == 0
 
 
+@pytest.mark.parametrize("way", FOUR_WAYS)
+def test_a_stopped_slot_passes_over_the_rest_quickly(way):
+    """Of each of its partitions it reports from where on nothing was looked at."""
+    rows = [(o // 30_000, o, b"k") for o in range(60_000)]
+    with a_driver() as driver:
+
+        def handler(offset):
+            if offset == 3:
+                driver.stop()
+                assert wait_for(lambda: life.stopped)
+
+        slot, batches = runner(driver, way, handler, rows, batch_rows=100)
+        life, read = life_of(slot), []
+        passed = slot._ledger(3)
+        slot._ledger = lambda _slot: passed
+        passed.pass_over = lambda batch, really=passed.pass_over: read.append(really(batch))
+        report = slot.run(3, batches)
+        assert report.partitions[0].resume <= 30_000
+        assert max(driver.heard() | all_of(report)) < report.partitions[0].resume
+        assert report.partitions[1].resume == 30_000
+        assert len(read) > 100
+
+
 @pytest.mark.parametrize("way", ["threads", "coroutines"])
 def test_a_slot_that_waits_is_stopped_at_once(way):
     """Although its rate lets nothing start for a long time."""
@@ -280,6 +310,67 @@ def test_a_slot_without_a_channel_starts_nothing_and_says_why():
             assert started == []
             assert f"no channel to the driver at 127.0.0.1:{wrong.port}" in report.channel_error
             assert report.partitions[0].resume == 0
+
+
+#: A slot of its own process; it writes when its handlers began.
+CHILD = """
+import json, sys, time
+from coopconsume.channel.spec import ChannelSpec
+from tests.unit.slot_ground import prepared
+
+port = int(sys.argv[1])
+starts = []
+
+def handler(record):
+    starts.append(time.monotonic())
+    if len(starts) == 20:
+        print("at work", flush=True)
+    time.sleep(0.001)
+
+spec = ChannelSpec("127.0.0.1", port, b"s" * 32, 1.0, 0.05)
+rows = [(0, o, b"%d" % (o % 50)) for o in range(100_000)]
+slot, batches = prepared(handler, rows, channel=spec, batch_rows=1_000)
+report = slot.run(3, (batch for _ in range(100) for batch in batches))
+print(json.dumps([starts, report.stopped]), flush=True)
+"""
+
+
+def test_a_slot_that_was_frozen_beyond_its_lease_starts_nothing_more():
+    """Once its handlers wait for anything: its work may be another's by now."""
+    with a_driver(lease=1.0) as driver:
+        port = str(driver.server.spec().port)
+        child = subprocess.Popen(
+            [sys.executable, "-c", CHILD, port], stdout=subprocess.PIPE,
+            text=True, cwd=Path(__file__).parents[2],
+        )  # fmt: skip
+        try:
+            assert child.stdout.readline() == "at work\n"
+            driver.alive.clear()
+            child.send_signal(signal.SIGSTOP)
+            time.sleep(1.2)
+            thawed = time.monotonic()
+            child.send_signal(signal.SIGCONT)
+            starts, stopped = json.loads(child.stdout.readline())
+            assert stopped == "lease"
+            assert sum(at > thawed for at in starts) <= 20, "those that were about to"
+        finally:
+            child.kill()
+            child.wait()
+            child.stdout.close()
+
+
+def test_side_by_side_the_clock_decides_before_each_record():
+    """The thread that keeps the lease need not have come to it."""
+    slot, _ = prepared(None, ROWS)
+    desk = Desk(slot._ledger(3), 0.0)
+    for offset in range(3):
+        desk.admit(Row(0, offset, offset, b"k", b"v", 0, ()))
+    desk.deadline = 100.0
+    desk.may_start = lambda now: now < 5.0
+    assert desk.take(4.9)
+    assert not desk.is_through(4.9)
+    assert desk.take(5.0) is None
+    assert desk.is_through(5.0)
 
 
 def a_life(**more):
