@@ -211,9 +211,11 @@ class CooperativeConsumer(Closing):
         tried again come in frames of their own, with what was left out of their keys meanwhile.
 
         Args:
-            timeout: Seconds to wait for records if there are none; then the frame is empty.
+            timeout: Seconds to wait for records if there are none, from 0 to 365 days; then the
+                frame is empty.
 
         Raises:
+            InvalidOption: ``timeout`` is out of its range.
             AlreadyClosed: The consumer is closed, perhaps by another thread meanwhile.
             DataLoss: Records were deleted before they were done, or a log was cut, and
                 ``failOnDataLoss`` is true.

@@ -96,18 +96,22 @@ def over_limit(
     return MaxIndividualCommitsReached(count, owned.max_ranges, dict(results), dict(left))
 
 
-def delay_of(delay: float | str) -> float:
+def seconds_of(name: str, wait: float | str) -> float:
     """Returns seconds to wait, from a number or a text.
+
+    Args:
+        name: Name of the parameter.
+        wait: Its value.
 
     Raises:
         InvalidOption: It is neither, or not from 0 to 365 days.
     """
     try:
-        seconds = parse_seconds(delay)
+        seconds = parse_seconds(wait)
     except ValueError as error:
-        raise InvalidOption("delay", repr(delay), str(error)) from None
+        raise InvalidOption(name, repr(wait), str(error)) from None
     if usable_seconds(seconds) is None:
-        raise InvalidOption("delay", repr(delay), f"give 0 to {MAX_WAIT:.0f} seconds (365 days)")
+        raise InvalidOption(name, repr(wait), f"give 0 to {MAX_WAIT:.0f} seconds (365 days)")
     return seconds
 
 

@@ -16,13 +16,13 @@ from coopconsume.errors import InvalidOption, MissingOption, TopicNotFound
 from coopconsume.group.repeating import repeated
 from coopconsume.polling.answers import (
     commit_affordable,
-    delay_of,
     hashes_of,
     hold,
     letters_of,
     over_limit,
     reasons_of,
     reject,
+    seconds_of,
     take_decisions,
 )
 from coopconsume.polling.frames import Frames, offsets_of
@@ -101,7 +101,7 @@ class Poller:
 
     def poll(self, membership: Membership, timeout: float) -> DataFrame:
         """Returns the next records, as a DataFrame of a fixed window of offsets."""
-        deadline = time.monotonic() + timeout
+        deadline = time.monotonic() + seconds_of("timeout", timeout)
         checked: Holding | None = None
         with self.handout.polling():
             while True:
@@ -259,7 +259,7 @@ class Poller:
         self, membership: Membership, frame: DataFrame, delay: float | str, reason: str | Column
     ) -> None:
         """Has polled records come again, later."""
-        seconds = delay_of(delay)
+        seconds = seconds_of("delay", delay)
         with self._call(membership):
             reasons = reasons_of(frame, reason, "retry")
             holding = membership.holding

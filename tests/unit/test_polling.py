@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import pytest
 from kafka import OffsetAndMetadata
 
 from assignors import KeyRange
 from commits import OffsetRanges
+from coopconsume.errors import InvalidOption
 from coopconsume.group.membership import Owned
+from coopconsume.options import Options
 from coopconsume.polling.frames import offsets_of
 from coopconsume.polling.places import Place, next_window
+from coopconsume.polling.poller import Poller
 
 TP = ("t", 0)
 OTHER = ("t", 1)
@@ -105,3 +110,15 @@ def test_a_mapping_names_ranges_or_the_first_offset_that_is_not_done() -> None:
         offsets_of({("t", 0): [(2, 1)]})
     with pytest.raises(ValueError, match="offset -1: give the first offset that is not done"):
         offsets_of({("t", 0): -1})
+
+
+@pytest.mark.parametrize("wrong", [-1, math.nan, math.inf, "soon", None, True])
+def test_a_wait_out_of_its_range_is_refused_before_anything_is_polled(wrong: object) -> None:
+    """A time that makes no sense is not taken for 0, and does not fail halfway."""
+    poller = Poller(
+        None,
+        Options.parse({"kafka.bootstrap.servers": "b", "kafka.group.id": "g", "commitTable": "x"}),
+        lambda: 1,
+    )
+    with pytest.raises(InvalidOption, match="option timeout = "):
+        poller.poll(None, wrong)
