@@ -208,7 +208,7 @@ CHANNEL = [
         "coopconsume/task/handling.py",
         "if life.is_over and (handled or life.stopped):",
         "if life.is_over and handled:",
-        (_SLOT + "test_a_slot_that_is_stopped_before_its_rows_come_starts_nothing",),
+        (_SLOT + "test_a_slot_that_is_stopped_as_its_rows_come_starts_nothing",),
     ),
     Mutant(
         "stopped-desk-starts",

@@ -217,6 +217,26 @@ def test_a_slot_that_is_stopped_before_its_rows_come_starts_nothing(way):
 
 
 @pytest.mark.parametrize("way", FOUR_WAYS)
+def test_a_slot_that_is_stopped_as_its_rows_come_starts_nothing(way):
+    """Between the arrival of the first rows and the first record."""
+    with a_driver() as driver:
+        started = []
+        slot, batches = runner(driver, way, started.append, ROWS)
+        life = life_of(slot)
+        begin = life.begin
+
+        def begin_and_stop():
+            end = begin()
+            life.halt("stop", time.monotonic())
+            return end
+
+        life.begin = begin_and_stop
+        report = slot.run(3, batches)
+        assert started == []
+        assert (report.handled, report.stopped, report.partitions[0].resume) == (0, "stop", 0)
+
+
+@pytest.mark.parametrize("way", FOUR_WAYS)
 def test_a_stopped_slot_passes_over_the_rest_quickly(way):
     """Of each of its partitions it reports from where on nothing was looked at."""
     rows = [(o // 30_000, o, b"k") for o in range(60_000)]
