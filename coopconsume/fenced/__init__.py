@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from coopconsume.fenced.leader import Leader
     from coopconsume.fenced.loading import Loaded, bulk_load
     from coopconsume.fenced.log import UNCHECKED, Appended, Entry, LogId, LogRecord
+    from coopconsume.fenced.multi import MultiLogWriter, Write
+    from coopconsume.fenced.multi_audit import MultiAudit, audit_logs
     from coopconsume.fenced.reader import LogReader
     from coopconsume.fenced.writer import FencedWriter
 
@@ -41,9 +43,13 @@ _HOME = {
     "LogId": "log",
     "LogReader": "reader",
     "LogRecord": "log",
+    "MultiAudit": "multi_audit",
+    "MultiLogWriter": "multi",
     "UNCHECKED": "log",
+    "Write": "multi",
     "accepted": "frames",
     "audit": "auditing",
+    "audit_logs": "multi_audit",
     "bulk_load": "loading",
     "read_log": "frames",
 }
@@ -66,8 +72,12 @@ __all__ = [
     "LogId",
     "LogReader",
     "LogRecord",
+    "MultiAudit",
+    "MultiLogWriter",
+    "Write",
     "accepted",
     "audit",
+    "audit_logs",
     "bulk_load",
     "read_log",
 ]

@@ -15,6 +15,8 @@ UNCHECKED: Final = -1
 
 Headers = tuple[tuple[str, bytes], ...]
 _PREFIX: Final = "coopconsume-log"
+MULTI: Final = f"{_PREFIX}.multi."
+"""What transactional ids of writers of several logs begin with."""
 
 
 @dataclass(frozen=True)
@@ -43,8 +45,8 @@ class LogId:
         return ".".join([_PREFIX, *(f"{len(part)}:{part}" for part in parts)])
 
     def is_of_shared_writer(self, transactional_id: str) -> bool:
-        """Whether a transactional id belongs to a writer that shares the log."""
-        return transactional_id.startswith(f"{self.transactional_id()}.")
+        """Whether a transactional id belongs to a writer that shares this log, or several logs."""
+        return transactional_id.startswith((f"{self.transactional_id()}.", MULTI))
 
     def __str__(self) -> str:
         return f"{self.topic}-{self.partition}"

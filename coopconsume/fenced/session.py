@@ -200,6 +200,18 @@ class Session(LogView):
             raise self.fenced_error()
         return self._open(epoch, deadline)
 
+    def join(self, channel: Channel, deadline: Deadline) -> None:
+        """Takes a log that is shared, with a producer that is used for other logs, too.
+
+        Raises:
+            ProducerFenced: As for `acquire`.
+            LogBlocked, LogReplaced, LogCorrupt, AppendRefused: As for `acquire`.
+            EngineDoubt: Kafka does not answer.
+        """
+        self._channel = channel
+        self._try_to_acquire(deadline)
+        self._has_epoch = True
+
     def _join(self, last: int, deadline: Deadline) -> bool:
         """Writes beside others, under the epoch in force; returns whether all is certain."""
         if not self._has_epoch:

@@ -984,6 +984,26 @@ FENCED = [
         (_GROUPS + "test_one_append_that_kafka_does_not_take_refuses_no_other",),
     ),
     Mutant(
+        "multi-log-append-in-part",
+        "An append over several logs is committed if each part is at its place.",
+        "coopconsume/fenced/multi.py",
+        "placed = all(",
+        "placed = any(",
+        (
+            "tests/model/test_multi_log_model.py::test_whatever_fails_an_append_is_in_all_of_its_logs_or_in_none",
+        ),
+    ),
+    Mutant(
+        "multi-log-audit-sees-nothing",
+        "The audit finds an append that is not in all of its logs.",
+        "coopconsume/fenced/multi_audit.py",
+        "torn.append(batch_id)",
+        "pass",
+        (
+            "tests/model/test_multi_log_model.py::test_the_audit_finds_an_append_that_is_not_in_all_of_its_logs",
+        ),
+    ),
+    Mutant(
         "foreign-record-stops-the-registry",
         "A foreign record in the registry's log is passed over.",
         "coopconsume/fenced/ownership/log_fold.py",

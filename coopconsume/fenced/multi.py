@@ -1,0 +1,442 @@
+"""`MultiLogWriter`: one conditional append over several logs, by one Kafka transaction."""
+
+from __future__ import annotations
+
+import threading
+import uuid
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, Self
+
+from coopconsume.closing import Closing
+from coopconsume.errors import InvalidOption
+from coopconsume.fenced.core import entries, expectation, judge
+from coopconsume.fenced.deadline import Deadline
+from coopconsume.fenced.engine import EngineDoubt, Part, make_engine
+from coopconsume.fenced.epochs import LogEpochs
+from coopconsume.fenced.errors import (
+    AppendOutcomeUnknown,
+    AppendRefused,
+    LogUnavailable,
+    OffsetMismatch,
+    ProducerFenced,
+    WriterNotOpen,
+)
+from coopconsume.fenced.log import MULTI, UNCHECKED, Appended, Entry
+from coopconsume.fenced.session import MARK_KEY, Session, new_batch_id
+from coopconsume.fenced.settings import Settings
+from coopconsume.fenced.stamp import is_batch_id
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from coopconsume.fenced.core import Expectation, Expected, Records
+    from coopconsume.fenced.engine import Channel, Engine
+    from coopconsume.fenced.fold import Batch
+    from coopconsume.fenced.session import Draft
+
+__all__ = ["LOGS_HEADER", "LogName", "MultiLogWriter", "Write"]
+
+LogName = tuple[str, int]
+"""A topic and a partition."""
+LOGS_HEADER: Final = "fw-logs"
+"""Header of the first record in each log: all logs of the append, with their record counts."""
+
+
+@dataclass(frozen=True)
+class Write:
+    """What an append writes to one of its logs.
+
+    Attributes:
+        records: As for `FencedWriter.append`. If there are none, the log only has to go on where it
+            is expected to; a checkpoint record then takes an offset.
+        expected_seq: Sequence number that the first record has to get; -1: unchecked.
+        expected_offset: The same by offset.
+    """
+
+    records: Records = ()
+    expected_seq: Expected = UNCHECKED
+    expected_offset: Expected = UNCHECKED
+
+
+@dataclass(frozen=True)
+class _Piece:
+    """A write, parsed."""
+
+    session: Session
+    rows: list[Entry]
+    wanted: Expectation
+    is_check: bool
+
+
+class MultiLogWriter(Closing):
+    """Appends to several logs of one cluster at once: to all of them, or to none.
+
+    It shares the logs with others and fences nobody. If one of the logs goes on elsewhere than the
+    append expects, nothing is appended to any log. An owner that takes one of the logs by
+    `FencedWriter` fences this writer. Readers see each log's part when its transaction is complete
+    there; a writer that reads several logs and appends on condition never acts on a part of it.
+
+    Example:
+        >>> logs = [("accounts", 0), ("orders", 3)]
+        >>> with MultiLogWriter({"kafka.bootstrap.servers": "localhost:9092"}, logs) as writer:
+        ...     writer.append({
+        ...         ("accounts", 0): Write([b"-10"], expected_seq=writer.next_seq("accounts", 0)),
+        ...         ("orders", 3): Write([b"paid"]),
+        ...     })
+
+    Args:
+        options: As for `FencedWriter`.
+        logs: The logs, each once; all appends are visible to readers of committed records.
+        engine: As for `FencedWriter`.
+        timeout: Seconds that any call may take, above 0.
+
+    Raises:
+        OptionError: An option makes no sense.
+        EngineNotUsable: There is no such engine.
+    """
+
+    def __init__(
+        self,
+        options: Mapping[str, Any],
+        logs: Iterable[LogName],
+        *,
+        engine: str | Engine = "kafka-python",
+        timeout: float = 30.0,
+    ) -> None:
+        names = list(logs)
+        if not names or len(set(names)) < len(names):
+            raise InvalidOption("logs", repr(names), "give one or more logs, each once")
+        if timeout <= 0:
+            raise InvalidOption("timeout", repr(timeout), "give seconds above 0")
+        settings = Settings.parse(options)
+        self._settings = settings
+        self._timeout = timeout
+        self._engine = make_engine(engine, settings, timeout) if isinstance(engine, str) else engine
+        name = uuid.uuid4().hex
+        self._id = f"{MULTI}{name}"
+        self._sessions = {
+            (topic, partition): Session(
+                self._engine, topic, partition, visibility="read_committed", owner=name,
+                epochs=LogEpochs(), shared=name, compacted=None,
+            )
+            for topic, partition in names
+        }  # fmt: skip
+        self._channel: Channel | None = None
+        self._is_open = False
+        self._lock = threading.RLock()
+
+    def next_seq(self, topic: str, partition: int = 0) -> int:
+        """Sequence number that the next record of a log will get, as far as this writer knows."""
+        return self._sessions[topic, partition].position.next_seq
+
+    def next_offset(self, topic: str, partition: int = 0) -> int:
+        """Offset that the next record of a log will get, as far as this writer knows."""
+        return self._sessions[topic, partition].position.next_offset
+
+    def acquire(self) -> Self:
+        """Reads where the logs go on; nothing if this writer is open.
+
+        Raises:
+            ProducerFenced, LogBlocked, LogReplaced, LogCorrupt, LogUnavailable: As for
+                `FencedWriter.acquire`.
+        """
+        with self._lock:
+            if not self._is_open:
+                self._acquire(Deadline(self._timeout))
+                self._is_open = True
+            return self
+
+    def refresh(self) -> None:
+        """Reads what others have written.
+
+        Raises:
+            ProducerFenced, LogBlocked, LogReplaced, LogCorrupt, LogUnavailable: As for
+                `FencedWriter.refresh`.
+        """
+        with self._lock:
+            self._check_open()
+            self._refresh([*self._sessions.values()], Deadline(self._timeout))
+
+    def close(self) -> None:
+        """Closes the connections; harmless when repeated."""
+        with self._lock:
+            self._drop()
+            self._is_open = False
+            self._engine.close()
+
+    def __enter__(self) -> Self:
+        try:
+            return self.acquire()
+        except BaseException:
+            self.close()
+            raise
+
+    def append(
+        self, writes: Mapping[LogName, Write], *, batch_id: str | None = None
+    ) -> dict[LogName, Appended]:
+        """Appends to several logs, to all of them or to none.
+
+        Args:
+            writes: What to write to which log.
+            batch_id: Id of the batch, the same in each log: 1 to 64 letters, digits or ``._:-``.
+                Repeating an append with its id returns the first answer, from any process, as long
+                as the logs have it.
+
+        Returns:
+            The place of the records in each log.
+
+        Raises:
+            OffsetMismatch: A log goes on elsewhere; nothing was appended to any log.
+            ProducerFenced: A log has an owner; this call appended nothing.
+            AppendOutcomeUnknown: Something failed after the records were sent, and whether they are
+                in the logs could not be found out in time. Append them again with the batch id.
+            AppendRefused: The writes make no sense, or Kafka does not take them.
+            WriterNotOpen: The logs were not acquired.
+            LogBlocked, LogReplaced, LogCorrupt, LogTruncated, LogUnavailable: As for
+                `FencedWriter.append`.
+        """
+        if batch_id is not None and not is_batch_id(batch_id):
+            raise AppendRefused(f"batch_id {batch_id!r}: give 1 to 64 letters, digits or ._:-")
+        pieces = self._pieces(writes)
+        with self._lock:
+            self._check_open()
+            deadline = Deadline(self._timeout)
+            if batch_id is not None:
+                found = self._look_up(pieces, batch_id, deadline)
+                if found is not None:
+                    return found
+            return self._append(pieces, batch_id or new_batch_id(), deadline)
+
+    def _pieces(self, writes: Mapping[LogName, Write]) -> list[_Piece]:
+        if not writes:
+            raise AppendRefused("writes: give one at least")
+        pieces = []
+        for name, write in writes.items():
+            if name not in self._sessions:
+                raise AppendRefused(f"{name}: this writer has no such log; name it when it is made")
+            records = list(write.records)
+            rows = entries(records) if records else [Entry(b"", MARK_KEY)]
+            check = self._settings.checks(name[0])
+            offset, seq = write.expected_offset, write.expected_seq
+            wanted = expectation(offset, seq, len(rows), check=check)
+            pieces.append(_Piece(self._sessions[name], rows, wanted, not records))
+        all_logs = ",".join(
+            f"{p.session.log}:{0 if p.is_check else len(p.rows)}" for p in pieces
+        ).encode()
+        for piece in pieces:
+            first = piece.rows[0]
+            piece.rows[0] = first._replace(headers=[(LOGS_HEADER, all_logs), *first.headers])
+        return pieces
+
+    # -- an append -----------------------------------------------------------------------------
+
+    def _look_up(
+        self, pieces: Sequence[_Piece], batch_id: str, deadline: Deadline
+    ) -> dict[LogName, Appended] | None:
+        """The answer to an append that was made before."""
+        if self._channel is None:
+            self._acquire(deadline)
+        try:
+            if not all(piece.session.has_id(batch_id, deadline) for piece in pieces):
+                return None
+            for piece in pieces:
+                if batch_id not in piece.session.fold.batches:
+                    session = piece.session
+                    start = self._engine.start(session.log.topic, session.log.partition)
+                    known = session.batches(
+                        session.fold_from(start), start, session.offset, deadline
+                    )
+                    found = next((b for b in known if b.stamp.batch == batch_id), None)
+                    if found is None:
+                        return None
+                    session.fold.remember(found)
+        except EngineDoubt as doubt:
+            raise self._unavailable("reading batch ids", doubt.problem) from doubt
+        return self._known(pieces, batch_id)
+
+    def _append(
+        self, pieces: Sequence[_Piece], batch_id: str, deadline: Deadline
+    ) -> dict[LogName, Appended]:
+        attempt = 0
+        sent: dict[Session, int] = {}
+        while True:
+            self._take_again(batch_id, sent, deadline)
+            known = self._known(pieces, batch_id)
+            if known is not None:
+                return known
+            sent.clear()
+            try:
+                self._check_expected(pieces, deadline)
+                placed = self._attempt(pieces, batch_id, sent, deadline)
+            except EngineDoubt as doubt:
+                self._drop()
+                if doubt.refusal is not None:
+                    self._take_again(batch_id, sent, deadline)
+                    if self._known(pieces, batch_id) is None:
+                        raise doubt.refusal from doubt
+                continue
+            except BaseException:
+                self._drop()
+                raise
+            if placed:
+                continue
+            attempt += 1
+            self._refresh([piece.session for piece in pieces], deadline)
+            if deadline.is_over:
+                raise self._unavailable("append", "others kept writing to them")
+            deadline.pause(attempt)
+
+    def _attempt(
+        self,
+        pieces: Sequence[_Piece],
+        batch_id: str,
+        sent: dict[Session, int],
+        deadline: Deadline,
+    ) -> bool:
+        """Appends once, in one transaction; returns whether the records are in the logs."""
+        sessions = [piece.session for piece in pieces]
+        drafts = [
+            piece.session.draft(
+                [(piece.rows, batch_id)], kind="checkpoint" if piece.is_check else "data"
+            )
+            for piece in pieces
+        ]
+        sent |= {s: draft.first_offset for s, draft in zip(sessions, drafts, strict=True)}
+        try:
+            placed = self._send(sessions, drafts, deadline)
+        except EngineDoubt:
+            raise
+        except Exception as error:
+            # A fault of the client says nothing about what was sent before it.
+            raise EngineDoubt(str(error) or type(error).__name__, error) from error
+        sent.clear()
+        if placed:
+            for session, draft in zip(sessions, drafts, strict=True):
+                session.wrote(draft)
+        return placed
+
+    def _send(
+        self, sessions: Sequence[Session], drafts: Sequence[Draft], deadline: Deadline
+    ) -> bool:
+        """Sends drafts in one transaction; returns whether they are in the logs."""
+        channel = self._channel
+        assert channel is not None
+        channel.begin()
+        parts = [
+            Part(session.log, draft.entries, draft.headers)
+            for session, draft in zip(sessions, drafts, strict=True)
+        ]
+        found = channel.append(parts, deadline.left)
+        placed = all(
+            judge(offsets, draft.first_offset) == "in place"
+            for offsets, draft in zip(found, drafts, strict=True)
+        )
+        if placed:
+            channel.commit(deadline.left)
+        else:
+            channel.abort(deadline.left)
+        return placed
+
+    def _check_expected(self, pieces: Sequence[_Piece], deadline: Deadline) -> None:
+        """Raises `OffsetMismatch` if a log goes on elsewhere than expected."""
+        for piece in pieces:
+            piece.session.look_again(deadline)
+        if any(piece.wanted.missed(piece.session.position) is not None for piece in pieces):
+            self._refresh([piece.session for piece in pieces], deadline)
+        for piece in pieces:
+            log, position = piece.session.log, piece.session.position
+            missed = piece.wanted.missed(position)
+            if missed is not None:
+                by = piece.wanted.by or "offset"
+                raise OffsetMismatch(log.topic, log.partition, *missed, by, *position)
+
+    def _known(self, pieces: Sequence[_Piece], batch_id: str) -> dict[LogName, Appended] | None:
+        """The answer, if the logs have the batch."""
+        found: dict[LogName, Batch] = {}
+        for piece in pieces:
+            batch = piece.session.fold.batches.get(batch_id)
+            if batch is None:
+                return None
+            found[piece.session.log.topic, piece.session.log.partition] = batch
+        return {
+            name: Appended(batch_id, b.first_offset, b.seq, b.stamp.n, b.stamp.epoch)
+            for name, b in found.items()
+        }
+
+    # -- its producer --------------------------------------------------------------------------
+
+    def _take_again(self, batch_id: str, sent: Mapping[Session, int], deadline: Deadline) -> None:
+        """Has a producer; after a doubt, the transaction before is decided then.
+
+        Raises:
+            AppendOutcomeUnknown: What happened to the batch cannot be found out.
+        """
+        if self._channel is not None:
+            return
+        problem, cause = "", None
+        try:
+            self._acquire(deadline)
+        except Exception as error:
+            if not sent or (isinstance(error, ProducerFenced) and self._is_nowhere(batch_id, sent)):
+                raise
+            problem, cause = str(error) or type(error).__name__, error
+        if not problem and all(session.known_from <= at for session, at in sent.items()):
+            return
+        first, at = next(iter(sent.items()))
+        log = first.log
+        raise AppendOutcomeUnknown(
+            log.topic, log.partition, batch_id, at, problem or "retention has removed records"
+        ) from cause
+
+    @staticmethod
+    def _is_nowhere(batch_id: str, sent: Mapping[Session, int]) -> bool:
+        """Whether a log that has an owner now does not have the batch, so that no log has it."""
+        return any(
+            session.fenced and session.known_from <= at and batch_id not in session.fold.batches
+            for session, at in sent.items()
+        )
+
+    def _acquire(self, deadline: Deadline) -> None:
+        attempt = 0
+        while True:
+            try:
+                if self._channel is None:
+                    first = next(iter(self._sessions.values()))
+                    self._channel = self._engine.channel(first.log, self._id, deadline.seconds)
+                    self._channel.init(deadline.left)
+                for session in self._sessions.values():
+                    session.join(self._channel, deadline)
+            except EngineDoubt as doubt:
+                self._drop()
+                if doubt.refusal is not None:
+                    raise doubt.refusal from doubt
+                attempt += 1
+                if deadline.is_over:
+                    raise self._unavailable("acquire", doubt.problem) from doubt
+                deadline.pause(attempt)
+            except BaseException:
+                self._drop()
+                raise
+            else:
+                return
+
+    def _refresh(self, sessions: Sequence[Session], deadline: Deadline) -> None:
+        try:
+            for session in sessions:
+                session.refresh(deadline)
+        except EngineDoubt as doubt:
+            raise self._unavailable("reading", doubt.problem) from doubt
+
+    def _drop(self) -> None:
+        channel, self._channel = self._channel, None
+        if channel is not None:
+            channel.drop()
+
+    def _check_open(self) -> None:
+        if not self._is_open:
+            first = next(iter(self._sessions.values()))
+            raise WriterNotOpen(first.log.topic, first.log.partition, "not open")
+
+    def _unavailable(self, operation: str, problem: str) -> LogUnavailable:
+        first = next(iter(self._sessions.values()))
+        return LogUnavailable(first.log.topic, first.log.partition, operation, problem)

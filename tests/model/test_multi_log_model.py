@@ -1,0 +1,265 @@
+"""One append over several logs: all or nothing, whatever fails and whoever contends."""
+
+from __future__ import annotations
+
+import itertools
+import random
+from types import SimpleNamespace
+
+import pytest
+from hypothesis import Phase, given, settings
+from hypothesis import strategies as st
+
+from coopconsume.errors import (
+    AppendOutcomeUnknown,
+    AppendRefused,
+    InvalidOption,
+    LogBlocked,
+    LogUnavailable,
+    OffsetMismatch,
+    ProducerFenced,
+    WriterNotOpen,
+)
+from coopconsume.fenced import (
+    Appended,
+    FencedWriter,
+    MultiLogWriter,
+    Write,
+    audit_logs,
+    deadline,
+)
+from tests.examples import examples
+from tests.fenced_checker import Told, problems, read_stamp
+from tests.model.fenced_broker import Fate
+from tests.model.fenced_cluster import Cluster, ClusterEngine
+
+OPTIONS = {"kafka.bootstrap.servers": "nowhere:1"}
+TOPICS = ("a", "b", "c")
+LOGS = tuple((topic, 0) for topic in TOPICS)
+FATES: tuple[Fate, ...] = ("lost", "unanswered", "late", "torn")
+
+
+class World:
+    """Three logs, two writers of all of them, an owner of one now and then, and bad luck."""
+
+    def __init__(self, seed: int, *, luck: bool = True) -> None:
+        self._random = random.Random(seed)
+        self._ids = itertools.count()
+        self._luck = luck
+        self._busy: list[object] = []
+        self.now = 0.0
+        self.cluster = Cluster(TOPICS, self.fate, self.tick)
+        self.told = {topic: Told() for topic in TOPICS}
+        #: Of each append: the logs, and the numbers that it expects of them.
+        self.expected: dict[str, dict[str, int]] = {}
+        self.writers = [self.writer() for _ in range(2)]
+
+    def writer(self) -> MultiLogWriter:
+        return MultiLogWriter(OPTIONS, LOGS, engine=ClusterEngine(self.cluster), timeout=2.0)  # type: ignore[arg-type]
+
+    def tick(self) -> None:
+        self.now += 0.01
+
+    def fate(self, name: str) -> Fate:
+        """Mostly all goes well; else something is lost, or others act in between."""
+        luck = self._random.randrange(20) if self._luck else 9
+        if luck == 0:
+            self.act()
+        elif luck == 1:
+            for broker in self.cluster.brokers.values():
+                broker.deliver()
+        elif luck == 2:
+            return self._random.choice(FATES)
+        return "done"
+
+    def act(self) -> None:
+        """One writer does something."""
+        if self._random.random() < 0.1:
+            self.take_over()
+            return
+        writer = self._random.choice(self.writers)
+        if writer in self._busy:
+            return
+        self._busy.append(writer)
+        try:
+            writer.acquire()
+            self.append(writer)
+        except (ProducerFenced, WriterNotOpen):
+            self.writers[self.writers.index(writer)] = self.writer()
+        except (LogBlocked, LogUnavailable):
+            pass
+        self._busy.remove(writer)
+
+    def take_over(self) -> None:
+        """An owner takes one log alone, for an append."""
+        topic, batch_id = self._random.choice(TOPICS), f"owner{next(self._ids)}"
+        owner = FencedWriter(OPTIONS, topic, engine=ClusterEngine(self.cluster), timeout=2.0)  # type: ignore[arg-type]
+        try:
+            done = owner.acquire().append([b"x"], batch_id=batch_id)
+            self.told[topic].acked[batch_id] = (done.first_offset, done.first_seq, done.count)
+        except (AppendOutcomeUnknown, OffsetMismatch, ProducerFenced, LogUnavailable, LogBlocked):
+            self.told[topic].unknown.add(batch_id)
+
+    def append(self, writer: MultiLogWriter) -> None:
+        batch_id = f"b{next(self._ids)}"
+        chosen = self._random.sample(TOPICS, self._random.randint(1, 3))
+        wanted = {t: writer.next_seq(t) - (self._random.random() < 0.1) for t in chosen}
+        wanted = {topic: max(0, seq) for topic, seq in wanted.items()}
+        self.expected[batch_id] = wanted
+        writes = {
+            (topic, 0): Write([b"x"] * self._random.randint(1, 2), expected_seq=seq)
+            for topic, seq in wanted.items()
+        }
+        kind, done = "refused", {}
+        try:
+            done = writer.append(writes, batch_id=batch_id)
+            kind = "acked"
+        except AppendOutcomeUnknown:
+            kind = "unknown"
+        except (OffsetMismatch, LogUnavailable, LogBlocked):
+            pass
+        finally:
+            self.note(batch_id, chosen, kind, done)
+
+    def note(self, batch_id: str, chosen: list, kind: str, done: dict) -> None:
+        """What the writer was told, for each log."""
+        for topic in chosen:
+            told = self.told[topic]
+            if kind == "acked":
+                answer = done[topic, 0]
+                told.acked[batch_id] = (answer.first_offset, answer.first_seq, answer.count)
+            else:
+                (told.unknown if kind == "unknown" else told.refused).add(batch_id)
+
+    def verdict(self) -> list[str]:
+        """What is wrong in a log, and which append is in some of its logs or in a wrong place."""
+        self.cluster.settle()
+        found: list[str] = []
+        seen: dict[str, dict[str, int]] = {}
+        for topic, broker in self.cluster.brokers.items():
+            rows = broker.visible()
+            found += [f"{topic}: {wrong}" for wrong in problems(rows, self.told[topic])]
+            for row in rows:
+                stamp = read_stamp(row)
+                if stamp is not None and stamp["batch"] in self.expected:
+                    seen.setdefault(stamp["batch"], {})[topic] = stamp["first_seq"]
+        self._luck = False
+        judged = audit_logs(OPTIONS, LOGS, engine=ClusterEngine(self.cluster))  # type: ignore[arg-type]
+        if not judged.ok or judged.whole != len(seen):
+            found.append(f"the audit says {judged}, there are {len(seen)}")
+        found += [
+            f"{batch} is at {seen[batch]}, expected {self.expected[batch]}"
+            for batch in seen
+            if seen[batch] != self.expected[batch]
+        ]
+        return found
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> list[World]:
+    """The time of the writers is the world's."""
+    worlds: list[World] = []
+
+    def sleep(seconds: float) -> None:
+        worlds[-1].now += max(seconds, 0.001)
+
+    fake = SimpleNamespace(monotonic=lambda: worlds[-1].now if worlds else 0.0, sleep=sleep)
+    monkeypatch.setattr(deadline, "time", fake)
+    return worlds
+
+
+def test_whatever_fails_an_append_is_in_all_of_its_logs_or_in_none(clock: list[World]) -> None:
+    """At the places that it expects: so all appends together are those of one after another."""
+
+    @settings(max_examples=examples(400), deadline=None, phases=[Phase.explicit, Phase.generate])
+    @given(st.integers(0, 2**32), st.integers(1, 15))
+    def run(seed: int, acts: int) -> None:
+        clock.clear()
+        world = World(seed)
+        clock[:] = [world]
+        for _ in range(acts):
+            world.act()
+        found = world.verdict()
+        assert not found, (found, world.told)
+
+    run()
+
+
+def test_an_append_over_logs_is_refused_by_one_of_them(clock: list[World]) -> None:
+    """And may only look at one: then it writes no data there."""
+    world = World(0, luck=False)
+    clock[:] = [world]
+    one, two = world.writers
+    one.acquire(), two.acquire()
+    first = one.append({LOGS[0]: Write([b"1"], 0), LOGS[1]: Write([b"2", b"3"], 0)}, batch_id="x")
+    assert first[LOGS[1]] == Appended("x", 0, 0, 2, 0)
+    for late in ({LOGS[1]: Write([b"4"], 0), LOGS[2]: Write([b"5"], 0)},
+                 {LOGS[2]: Write([b"5"], 0), LOGS[0]: Write((), 0)}):  # fmt: skip
+        with pytest.raises(OffsetMismatch) as caught:
+            two.append(late)
+        assert caught.value.expected == 0
+    two.append({LOGS[2]: Write([b"5"], 0), LOGS[0]: Write((), 1)})
+    assert [two.next_seq(topic) for topic in TOPICS] == [1, 2, 1]
+    again = two.append({LOGS[0]: Write([b"1"], 0), LOGS[1]: Write([b"2", b"3"], 0)}, batch_id="x")
+    assert again == first
+    one.refresh()
+    assert [one.next_seq(topic) for topic in TOPICS] == [1, 2, 1]
+
+
+def test_an_owner_of_one_log_fences_a_writer_of_several(clock: list[World]) -> None:
+    """Also one that is paused in its transaction: the other logs have nothing of it either."""
+    world = World(0, luck=False)
+    clock[:] = [world]
+    writer = world.writers[0].acquire()
+    owner = FencedWriter(OPTIONS, "b", engine=ClusterEngine(world.cluster), timeout=2.0)  # type: ignore[arg-type]
+
+    def fate(name: str) -> Fate:
+        if name == "commit":
+            world.cluster.fate = lambda _: "done"
+            owner.acquire()
+        return "done"
+
+    world.cluster.fate = fate
+    for _ in range(2):
+        with pytest.raises(ProducerFenced):
+            writer.append({LOGS[0]: Write([b"1"]), LOGS[1]: Write([b"2"])}, batch_id="x")
+    world.note("x", ["a", "b"], "refused", {})
+    owner.append([b"mine"], batch_id="mine")
+    world.told["b"].unknown.add("mine")
+    assert not world.verdict()
+
+
+def test_the_audit_finds_an_append_that_is_not_in_all_of_its_logs(clock: list[World]) -> None:
+    """Where retention may have removed a part, it does not judge."""
+    world = World(0, luck=False)
+    clock[:] = [world]
+    writer = world.writers[0].acquire()
+    for number in range(3):
+        writer.append({log: Write([b"x"]) for log in LOGS}, batch_id=f"b{number}")
+    broker = world.cluster.brokers["b"]
+    broker.slots[2].raw = None
+    broker.slots[4].raw = None
+    found = audit_logs(OPTIONS, LOGS, engine=ClusterEngine(world.cluster))  # type: ignore[arg-type]
+    assert (found.whole, found.torn, found.ok) == (1, ("b1", "b2"), False)
+    broker.retain(len(broker.slots))
+    found = audit_logs(OPTIONS, LOGS, engine=ClusterEngine(world.cluster))  # type: ignore[arg-type]
+    assert (found.whole, found.unknown, found.ok) == (0, 3, True)
+
+
+def test_what_no_append_over_logs_can_be_is_refused(clock: list[World]) -> None:
+    """With what to give instead."""
+    world = World(0, luck=False)
+    clock[:] = [world]
+    writer = world.writers[0]
+    with pytest.raises(WriterNotOpen):
+        writer.append({LOGS[0]: Write([b"1"])})
+    writer.acquire()
+    for writes, batch_id in (({}, None), ({("z", 0): Write([b"1"])}, None),
+                             ({LOGS[0]: Write([b"1"])}, "a b")):  # fmt: skip
+        with pytest.raises(AppendRefused):
+            writer.append(writes, batch_id=batch_id)
+    for logs in ([], [LOGS[0], LOGS[0]]):
+        with pytest.raises(InvalidOption, match="logs"):
+            MultiLogWriter(OPTIONS, logs)
+    with pytest.raises(InvalidOption, match="timeout"):
+        MultiLogWriter(OPTIONS, LOGS, timeout=0)
