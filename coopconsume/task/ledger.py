@@ -230,6 +230,8 @@ class Ledger:
         """
         with self.lock:
             self.flush()
+            if not any(any(map(len, self.done[p])) or self.parts[p].failed for p in self.work):
+                return None
             done, self.done = self.done, {part: [] for part in self.work}
             failed = {part: report.failed for part, report in self.parts.items()}
             for report in self.parts.values():
@@ -243,8 +245,6 @@ class Ledger:
             for part in self.work
             if any(map(len, done[part])) or failed[part]
         }
-        if not partitions:
-            return None
         return SlotReport(
             self.spec.batch, self.report.slot, seq=seq, pid=self.report.pid, partitions=partitions,
             dead=dead, outputs=None if outputs is None else outputs.encode(),

@@ -203,6 +203,14 @@ CHANNEL = [
         (_UNION,),
     ),
     Mutant(
+        "counts-of-no-report-dropped",
+        "Calls that were told in no progressive report are in the final one.",
+        "coopconsume/task/ledger.py",
+        "                return None\n            done, self.done",
+        "                self._told = self.ended, self.report.failures\n                return None\n            done, self.done",
+        (_SLOT + "test_failures_that_are_tried_again_are_counted_although_nothing_was_reported",),
+    ),
+    Mutant(
         "stopped-slot-starts-one",
         "A slot that was stopped before its rows came starts none.",
         "coopconsume/task/handling.py",

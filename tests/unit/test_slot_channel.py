@@ -17,6 +17,7 @@ import pytest
 
 from coopconsume.channel.server import ChannelServer
 from coopconsume.channel.spec import ChannelSpec
+from coopconsume.record import RetryPolicy
 from coopconsume.task.blackbox import BlackBox
 from coopconsume.task.desk import Desk
 from coopconsume.task.frames import BatchHandler
@@ -391,6 +392,27 @@ def test_side_by_side_the_clock_decides_before_each_record():
     assert not desk.is_through(4.9)
     assert desk.take(5.0) is None
     assert desk.is_through(5.0)
+
+
+def test_failures_that_are_tried_again_are_counted_although_nothing_was_reported():
+    """A report that would hold nothing else is not made; the next one counts them."""
+    policy = RetryPolicy(max_attempts=None, backoff=0.2, max_backoff=0.2, jitter=0)
+    slot, _ = prepared(None, ROWS, policy=policy)
+    ledger = slot._ledger(3)
+    desk = Desk(ledger, 0.0)
+    desk.deadline = 100.0
+    for offset in range(3):
+        desk.admit(Row(0, offset, offset, b"k", b"v", 0, ()))
+    desk.settle(*desk.take(0.0), RuntimeError("planned"), 0.1)
+    assert ledger.cut(1) is None
+    desk.settle(*desk.take(0.1), None, 0.1)
+    chunk = ledger.cut(1)
+    assert (chunk.handled, chunk.failures, done(chunk)) == (2, 1, [1])
+    desk.settle(*desk.take(0.4), None, 0.4)
+    desk.settle(*desk.take(0.4), None, 0.4)
+    desk.close(0.4)
+    final = ledger.close()
+    assert (final.handled, final.failures, done(final)) == (2, 0, [0, 2])
 
 
 def a_life(**more):
