@@ -127,7 +127,7 @@ def run(
     The function takes a coopconsume.Record and is found from the folder you are in, too. Needed
     options are kafka.bootstrap.servers, kafka.group.id, subscribe and commitTable.
 
-    Ctrl-C lets what is in flight end, commits it and leaves; a second one leaves at once.
+    Ctrl-C lets running handlers end, commits what is done and leaves; a second one leaves at once.
     """
     parsed = Options.parse(options)
     policy = _policy(max_attempts, backoff)
@@ -212,7 +212,7 @@ class _Stopper:
                 return INTERRUPTED
             if self._signals and not stopping:
                 stopping = True
-                self._screen.line("finishing what is in flight; Ctrl-C again leaves at once")
+                self._screen.line("waiting for running handlers; Ctrl-C again leaves at once")
                 threading.Thread(target=query.stop, daemon=True).start()
         return OK
 

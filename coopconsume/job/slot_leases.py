@@ -33,8 +33,6 @@ _LOOKS: Final = 4
 _LOOP_STUCK: Final = 10.0
 #: Slots without a channel in a row after which batches go on without one.
 _FAILURES: Final = 3
-#: Whether slots connect to the driver; the tasks' side does not do so yet.
-_IS_ON: Final = False
 _LOST: Final = (
     "a running batch does not stop before its end, its results are committed as its slots end, and "
     "after a crash the next owner waits for batchTime + handlerTimeout"
@@ -47,7 +45,7 @@ _REMEDY: Final = (
 
 def lease_seconds(spark: SparkSession, options: Options) -> float | None:
     """Returns how long a lease of a slot lasts; None where slots have none, as on Spark Connect."""
-    if not _IS_ON or driver_address(spark) is None:
+    if driver_address(spark) is None:
         return None
     return lease_of(options)
 
@@ -111,8 +109,6 @@ class SlotLeases:
         if self.error:
             return
         self.error, self.lease = why, None
-        if not _IS_ON:
-            return
         log.warning("%s. The job goes on without a channel: %s; %s", why, _LOST, remedy)
 
     def slot_ended(self, channel_error: str) -> None:
@@ -158,8 +154,8 @@ class SlotLeases:
         assert self.lease is not None
         pause = self.lease / _LOOKS
         while not self._is_closing:
-            holding, slots, kept_at = self._kept
             self._changed.clear()
+            holding, slots, kept_at = self._kept
             if holding is not None and slots and time.monotonic() - kept_at < _LOOP_STUCK:
                 self._renew(holding, slots, pause)
             self._changed.wait(pause)

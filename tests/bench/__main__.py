@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import click
 
 from tests.bench.assignors import assignors
+from tests.bench.channel import channel
 from tests.bench.commit import commit
 from tests.bench.cycle import cycle
 from tests.bench.empty import empty
@@ -39,6 +40,7 @@ _BENCHMARKS: dict[str, Callable[[Ground, Callable[[str], None]], list[Report]]] 
     "commit": commit,
     "assignors": assignors,
     "group": group,
+    "channel": channel,
     "store": store,
     "growth": growth,
     "fenced": fenced,

@@ -30,6 +30,7 @@ PATIENCE = 100.0
 SESSION = 60.0
 #: Options of a member that a test kills or freezes: the others notice soon.
 MORTAL = {"kafka.session.timeout.ms": 6_000}
+HANDLER_TIMEOUT = 30.0
 LIFE = 31.0 + 2.0  # batchTime and handlerTimeout below, and the lease
 
 
@@ -142,12 +143,13 @@ class Ground:
         freezes_as_leader: bool = False,
         freezes_as_owner: bool = False,
         protocol: int = wire.VERSION,
+        lease: float | None = None,
         **options: Any,
     ) -> Process:
         """Start a member."""
         return self._start(
             options, slots=slots, freezes_as_leader=freezes_as_leader,
-            freezes_as_owner=freezes_as_owner, protocol=protocol,
+            freezes_as_owner=freezes_as_owner, protocol=protocol, lease=lease,
         )  # fmt: skip
 
     def claim(self, *ranges: tuple[int, int, int], takeover: bool, **options: Any) -> Process:

@@ -3,9 +3,11 @@
 Started with a JSON of its options; each line it prints is an event as JSON, each line it reads is
 a command: ``commit N`` (under what it holds), ``commit N EPOCH`` (under what it held then),
 ``mirror`` (the stable offset to Kafka), ``topics`` (look whether they are still those of the
-epoch), ``leave``. With ``freezes_as_leader`` it stops itself by SIGSTOP once, between Kafka's
-telling it to lead and its opening the epoch; with ``freezes_as_owner`` once it knows its shares and
-before it looks where they begin. With ``protocol`` it speaks that version of the group's protocol.
+epoch), ``lease SECONDS`` (work under leases, or with 0 without; asks whether it may), ``leave``.
+With ``lease`` it joins as one that works under leases of so many seconds. With
+``freezes_as_leader`` it stops itself by SIGSTOP once, between Kafka's telling it to lead and its
+opening the epoch; with ``freezes_as_owner`` once it knows its shares and before it looks where they
+begin. With ``protocol`` it speaks that version of the group's protocol.
 """
 
 from __future__ import annotations
@@ -128,6 +130,7 @@ def main(config: dict[str, Any]) -> None:
     wire.VERSION = config.get("protocol", wire.VERSION)
     worker = Teller()
     membership = Membership(options, config.get("slots", 1), worker)
+    membership.work_under_leases(config.get("lease"))
     if config.get("freezes_as_leader"):
         freeze_before(membership.store, "open_epoch")
     if config.get("freezes_as_owner"):
@@ -152,6 +155,11 @@ def main(config: dict[str, Any]) -> None:
             continue
         if command == "topics":
             check_topics(worker, membership)
+            continue
+        if command == "lease":
+            assert worker.holding is not None
+            may = membership.may_work_for(worker.holding, float(words[0]) or None)
+            tell("lease", may=may)
             continue
         offset, *epoch = map(int, words)
         holding = worker.held[epoch[0]] if epoch else worker.holding

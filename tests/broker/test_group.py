@@ -15,7 +15,7 @@ from assignors import KeyRange, coverage, wire
 from commits import ACCEPT_RANGE_FETCH
 from coopconsume.group.membership import Membership
 from coopconsume.options import Options
-from tests.broker.group_ground import LIFE, MORTAL, PATIENCE, SESSION
+from tests.broker.group_ground import HANDLER_TIMEOUT, LIFE, MORTAL, PATIENCE, SESSION
 from tests.broker.member_process import Teller
 
 if TYPE_CHECKING:
@@ -120,20 +120,42 @@ def test_a_member_that_does_not_share_gets_whole_partitions(ground: Ground) -> N
     assert [tuple(share[1:]) for share in shares] == [(0, 0, 2**63 - 1)]
 
 
-def test_after_a_kill_the_others_wait_for_a_batch_life(ground: Ground) -> None:
-    """Kafka notices after the session timeout; what the dead member had is in doubt."""
-    a = ground.start()
+@pytest.mark.parametrize("lease", [None, 2.0])
+def test_after_a_kill_the_others_wait_for_its_work_to_be_over(
+    ground: Ground, lease: float | None
+) -> None:
+    """Kafka notices after the session timeout; what the dead member had is in doubt.
+
+    The others wait for the life of a batch, or where slots have leases for lease + handlerTimeout.
+    """
+    life = LIFE if lease is None else lease + HANDLER_TIMEOUT
+    a = ground.start(lease=lease)
     ground.settled(a)
-    b = ground.start(**MORTAL)
+    b = ground.start(lease=lease, **MORTAL)
     ground.settled(a, b)
     dead = b.events[-1]["shares"]
     b.popen.kill()
     epoch = ground.settled(a)
-    assert 0 < a.events[-1]["wait"] <= LIFE
+    assert 0 < a.events[-1]["wait"] <= life
     row = ground.store.assignment(ground.group)
     assert row is not None
     assert row.epoch.number == epoch
     assert [list(doubt.share) for doubt in row.doubts] == dead
+    assert {doubt.life_ms for doubt in row.doubts} == {int(1000 * life)}
+
+
+def test_a_member_without_leases_tells_the_group_so_before_it_works(ground: Ground) -> None:
+    """Its work goes on for longer after its death: it starts nothing before the others know."""
+    a = ground.start(lease=2.0)
+    epoch = ground.settled(a)
+    assert a.ask("lease 2", "lease")["may"]
+    assert not a.ask("lease 0", "lease")["may"]
+    assert ground.settled(a) > epoch
+    row = ground.store.assignment(ground.group)
+    assert row is not None
+    assert row.life_ms == int(1000 * LIFE)
+    assert a.ask("lease 0", "lease")["may"]
+    assert a.ask("lease 2", "lease")["may"]  # Others wait for longer than they must.
 
 
 def test_a_member_that_was_frozen_is_fenced_and_may_come_back(ground: Ground) -> None:

@@ -28,6 +28,7 @@ from coopconsume.monitoring.progress import Meter
 from coopconsume.options import Options
 from coopconsume.record import RetryPolicy
 from coopconsume.task.handling import Life
+from coopconsume.task.report import SlotReport
 
 TP = ("t", 0)
 _PATIENCE = float(os.environ.get("COOPCONSUME_TEST_PATIENCE", "120"))
@@ -135,16 +136,19 @@ class Frame:
         return self
 
     def collect(self):
-        """Run every slot's code in a thread of its own; what they report comes when all end."""
+        """Run every slot's code in a thread; without a mailbox reports come when all have ended."""
         failure = self._world.failures.pop(0) if self._world.failures else None
         if failure is not None:
             raise failure
+        if self._world.is_reading:
+            self._world.is_reading = False
+            assert self._world.interrupted.wait(_PATIENCE)
+            raise RuntimeError("the job was cancelled")
         self._world.kafka.delete()
         if min(span.first for span in self._spans) < self._world.kafka.start:
             raise RuntimeError("OffsetOutOfRangeException")
         with ThreadPoolExecutor(len(self._slots)) as pool:
-            reports = list(pool.map(self._run, self._slots))
-        return [SimpleNamespace(slot=r.slot, report=pickle.dumps(r)) for r in reports]
+            return list(pool.map(self._run, self._slots))
 
     def _run(self, slot):
         rows = []
@@ -157,7 +161,14 @@ class Frame:
         columns = zip(*rows, strict=True) if rows else [()] * len(_TYPES)
         arrays = [pa.array(c, t) for c, t in zip(columns, _TYPES, strict=True)]
         batch = pa.RecordBatch.from_arrays(arrays, names=list("abcdef"))
-        return self._runner.run(slot, [batch] if rows else [])
+        report = self._runner.run(slot, [batch] if rows else [])
+        if self._world.dying:
+            self._world.dying -= 1
+            report = SlotReport(report.batch, slot, unknown=True)
+        send = self._world.send
+        if send is not None:
+            send(pickle.dumps(report))
+        return SimpleNamespace(slot=slot, report=None if send else pickle.dumps(report))
 
 
 class CountedJob(Job):
@@ -177,13 +188,20 @@ class World:
         monkeypatch: Puts the stand-ins in place.
         folder: Where the commit table goes.
         keys: The key of each record, by offset.
+        channel: Whether slots have a channel to the driver.
         options: Of the consumers.
     """
 
-    def __init__(self, monkeypatch, folder, keys, **options):
+    def __init__(self, monkeypatch, folder, keys, *, channel=False, **options):
         self.kafka = Kafka(keys)
         #: What the next batches end with before a handler is called; None: they run.
         self.failures = []
+        #: How many of the next slots to end die before they report.
+        self.dying = 0
+        self.send = None
+        #: Whether the next batch stays in its read until it is interrupted.
+        self.is_reading = False
+        self.interrupted = threading.Event()
         self.options = Options.parse(
             {
                 "kafka.bootstrap.servers": "nowhere:1", "kafka.group.id": "g", "subscribe": "t",
@@ -199,14 +217,19 @@ class World:
                 self, spans, wanted, slots
             ),
             "job.batch.tagged": lambda *_: contextlib.nullcontext(),
-            "job.dispatch.open_mailbox": lambda *_: None,
-            "job.dispatch.interrupt": lambda *_: None,
+            "job.dispatch.open_mailbox": self._open_mailbox if channel else lambda *_: None,
+            "job.dispatch.interrupt": lambda *_: self.interrupted.set(),
+            "job.slot_leases.driver_address": lambda _: ("127.0.0.1",) * 2 if channel else None,
             # Reports come with a job's result here, but it is no server that outlives its client.
             "job.dispatch.LatestStart": lambda slots, **_: LatestStart(slots, is_limited=False),
             # A slot must not end this process.
             "task.slot.Life": functools.partial(Life, end=lambda _status: None),
         }.items():
             monkeypatch.setattr(f"coopconsume.{target}", stand_in)
+
+    def _open_mailbox(self, _spark, receive):
+        self.send = receive
+        return receive
 
     def member(self):
         """Another member; it holds nothing yet."""
@@ -242,6 +265,11 @@ class World:
             gate.opened.set()
         for job in self._jobs:
             job.abort()
+
+    def end(self, job):
+        """End a job of which nothing is to be heard any more."""
+        self._jobs.remove(job)
+        job.abort()
 
     def until(self, holds):
         """Wait until a condition holds; a job that ends meanwhile is an error."""

@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
+import contextlib
+import random
+import socket
 import threading
+import time
+from collections import Counter
+from dataclasses import replace
 
 import pyarrow as pa
 import pytest
 
-from assignors import KeyRange
+from assignors import KeyRange, key_hash
+from commits import CommitLogUnavailable, OffsetRanges
+from coopconsume.channel.server import ChannelServer
 from coopconsume.errors import DataLoss, NotAuthorized, OutputNotWritten, OutputRefused
 from coopconsume.group.owned import LEASE
+from coopconsume.job.slot_leases import SlotLeases
 from coopconsume.record import Reject
 from tests.model.job_world import _PATIENCE, TP, Gate, World, until
 
@@ -30,9 +39,282 @@ def world(monkeypatch, tmp_path):
         one.close()
 
 
-def test_a_hand_over_waits_for_running_handlers_and_commits_them(world):
+def slot_mates(offset):
+    """The offsets of the slot that has an offset."""
+    halves = KeyRange().split(2)
+    return {o for o in KEYS for h in halves if h.contains(key_hash(KEYS[offset]))
+            and h.contains(key_hash(KEYS[o]))}  # fmt: skip
+
+
+def test_a_stuck_handler_holds_back_no_commit_of_what_is_done(world):
+    """Its slot and all others report what is done while it runs; it comes with its own end."""
+    there = world(channel=True)
+    member, gate = there.claim(), there.gate(13)
+    there.run(member, gate)
+    behind = {o for o in slot_mates(13) if o >= 13}
+    there.until(lambda: there.done(member) == set(range(20)) - behind)
+    gate.opened.set()
+    there.until(lambda: there.done(member) == set(range(20)))
+    assert sorted(offset for offset, _ in gate.calls) == list(range(20))
+
+
+def test_a_lost_slot_repeats_only_what_it_did_not_report(world):
+    """What was committed while it worked is not handled again, and the rest waits for its lease."""
+    there = world(channel=True, handlerTimeout="0.1 seconds")
+    member, gate = there.claim(), there.gate(13)
+    there.run(member, gate)
+    behind = {o for o in slot_mates(13) if o >= 13}
+    there.until(lambda: there.done(member) == set(range(20)) - behind)
+    there.dying = 1
+    lost_at = time.monotonic()
+    gate.opened.set()
+    there.until(lambda: there.done(member) == set(range(20)))
+    counts = Counter(offset for offset, _ in gate.calls)
+    assert {offset for offset, count in counts.items() if count > 1} <= behind
+    assert counts[13] == 2
+    again = max(at for offset, at in gate.calls if offset == 13)
+    assert 2.0 < again - lost_at < 60
+
+
+@pytest.mark.parametrize("how", ["stop", "pause", "drain"])
+def test_a_stop_starts_nothing_more_and_commits_what_has_run(world, how):
+    """A pause does so, too, until it ends; where it is to drain, all that was read is handled."""
+    there = world(channel=True)
+    member, gate = there.claim(), there.gate(3)
+    job = there.run(member, gate)
+    there.until(lambda: gate.at_work)
+    if how == "pause":
+        job.pause()
+        there.turns(job)
+    else:
+        stopping = threading.Thread(target=job.stop, kwargs={"drain": how == "drain"})
+        stopping.start()
+        there.until(lambda: job._stopping)
+        there.turns(job)
+    slots = job._dispatcher.leases._server._slots
+    stopped = next(iter(job._dispatcher.running.values())).stopped
+    assert bool(stopped) == (how != "drain")
+    until(lambda: not stopped or all(one.is_told_to_stop for one in slots.values()))
+    gate.opened.set()
+    if how == "pause":
+        there.until(lambda: not job._dispatcher.running)
+        there.until(lambda: there.done(member) == {offset for offset, _ in gate.calls})
+    else:
+        stopping.join(120)
+        assert job.ended.is_set()
+        assert job.error is None
+    called = {offset for offset, _ in gate.calls}
+    assert there.done(member) == called
+    assert called == set(range(20)) if how == "drain" else not slot_mates(3) <= called
+    if how == "pause":
+        assert job._meter.message == "Paused"
+        job.resume()
+        there.until(lambda: there.done(member) == set(range(20)))
+    assert sorted(offset for offset, _ in gate.calls) == sorted(there.done(member))
+
+
+def test_a_stop_leaves_what_outlasts_its_timeout_in_doubt(world):
+    """All else that is done is committed; that record comes again, once its handler is over."""
+    there = world(channel=True, batchTime="1 seconds")
+    member, gate = there.claim(), there.gate(3)
+    job = there.run(member, gate)
+    there.until(lambda: gate.at_work)
+    job.stop(0.2)
+    assert job.error is None
+    assert there.done(member) == {offset for offset, _ in gate.calls} - {3}
+    assert member.holding.waits(TP, [KeyRange()]) > 0
+
+
+def test_a_batch_that_has_not_begun_is_ended_by_a_pause_and_is_in_nobodys_way(world):
+    """None of its slots can have started a record: there is nothing to wait for."""
+    there = world(channel=True)
+    there.is_reading = True
+    member, gate = there.claim(), there.gate()
+    job = there.run(member, gate)
+    there.until(lambda: job._dispatcher.running)
+    job.pause()
+    there.until(lambda: not job._dispatcher.running)
+    assert not job._dispatcher.barred
+    assert not job._meter.totals["lostSlots"]
+    job.resume()
+    there.until(lambda: there.done(member) == set(range(20)))
+    assert sorted(offset for offset, _ in gate.calls) == list(range(20))
+
+
+class Answering(Gate):
+    """A gate that answers each record with a row."""
+
+    def __call__(self, record):
+        """Wait, and answer."""
+        super().__call__(record)
+        return {"text": str(record.offset)}
+
+
+def test_a_report_that_was_not_acknowledged_counts_once(world, monkeypatch):
+    """It comes again with the final report of its slot: its rows are not written again."""
+    monkeypatch.setattr(SlotLeases, "taken", lambda *_: None)
+    there = world(channel=True)
+    member, handler = there.claim(), Answering(13)
+    sink = Watching(member, there)
+    there.run(member, handler, outputs=sink)
+    behind = {o for o in slot_mates(13) if o >= 13}
+    there.until(lambda: there.done(member) == set(range(20)) - behind)
+    handler.opened.set()
+    there.until(lambda: there.done(member) == set(range(20)))
+    assert sorted(offset for offset, _, _ in sink.seen) == list(range(20))
+
+
+def test_a_report_that_did_not_arrive_comes_with_the_final_one(world):
+    """With its rows; without it, what it reports would be taken for holes."""
+    there = world(channel=True)
+    member, handler = there.claim(), Answering(13)
+    sink = Watching(member, there)
+    job, lost = there.run(member, handler, outputs=sink), []
+    job._dispatcher.leases._server._on_report = lost.append
+    there.until(lambda: lost)
+    handler.opened.set()
+    there.until(lambda: there.done(member) == set(range(20)))
+    assert sorted(offset for offset, _, _ in sink.seen) == list(range(20))
+    assert sorted(offset for offset, _ in handler.calls) == list(range(20))
+
+
+def test_a_commit_shows_that_the_epoch_was_in_force_when_it_was_asked_for(world, monkeypatch):
+    """Not when its answer came: this process may have stood still, and be fenced by then."""
+    there = world()
+    member = there.claim()
+    asked, commit = [], member.store.commit
+
+    def slow(*args, **how):
+        asked.append(time.monotonic())
+        results = commit(*args, **how)
+        time.sleep(0.05)
+        return results
+
+    monkeypatch.setattr(member.store, "commit", slow)
+    member.holding.commit({TP: OffsetRanges([(0, 3)])})
+    assert member.holding.check(60.0) <= asked[0]
+
+
+class Slow:
+    """A handler that takes a moment, notes its calls, and breaks of the order rule.
+
+    Args:
+        keys: The key of each record, by offset.
+    """
+
+    def __init__(self, keys):
+        self.keys = keys
+        self.starts = []
+        self.ended = set()
+        self.at_work = set()
+        self.breaks = []
+
+    def __call__(self, record):
+        """Note it."""
+        self.starts.append((record.offset, time.monotonic()))
+        lower = {o for o, key in self.keys.items() if key == record.key and o < record.offset}
+        if record.key in self.at_work or not lower <= self.ended:
+            self.breaks.append(record.offset)
+        self.at_work.add(record.key)
+        time.sleep(0.005)
+        self.at_work.discard(record.key)
+        self.ended.add(record.offset)
+
+    def more(self, count):
+        """Wait until some more calls have begun, or all records were handled."""
+        enough = len(self.starts) + count
+        until(lambda: len(self.starts) >= enough or len(self.ended) == len(self.keys))
+
+
+MANY = {offset: b"k%d" % (offset % 7) for offset in range(400)}
+
+
+def test_without_a_look_at_the_log_no_slot_starts_a_record_once_its_lease_has_passed(
+    world, monkeypatch
+):
+    """So an owner that cannot see that it was fenced stops; with the next look it goes on."""
+    keys = {offset: b"k%d" % (offset % 7) for offset in range(1_200)}
+    there = world(keys, channel=True)
+    member, handler = there.claim(), Slow(keys)
+    job = there.run(member, handler)
+    handler.more(50)
+    with monkeypatch.context() as outage:
+        for call in ("check", "commit"):
+            outage.setattr(member.store, call, away)
+        since = time.monotonic()
+        until(lambda: len(job._dispatcher.leases._server.connected) == 0)
+        last = handler.starts[-1][1]
+        # A moment for a thread that was not scheduled between the flag and the clock.
+        assert last < since + LEASE + 0.5
+        assert len(handler.ended) < len(keys)
+    there.until(lambda: there.done(member) == keys.keys())
+    assert sorted(offset for offset, _ in handler.starts) == sorted(keys)
+    assert not handler.breaks
+
+
+def test_slots_that_reach_no_driver_work_without_a_channel(world, monkeypatch):
+    """The first batch finds out, and starts nothing; the job says it once, and goes on."""
+    with socket.create_server(("127.0.0.1", 0)) as closed:
+        port = closed.getsockname()[1]
+    there = world(channel=True)
+    spec = ChannelServer.spec
+    monkeypatch.setattr(ChannelServer, "spec", lambda server: replace(spec(server), port=port))
+    member, gate = there.claim(), there.gate()
+    job = there.run(member, gate)
+    there.until(lambda: there.done(member) == set(range(20)))
+    assert sorted(offset for offset, _ in gate.calls) == list(range(20))
+    event = until(lambda: job._meter.recent)[-1]
+    assert f"no channel to the driver at 127.0.0.1:{port}" in event["channelError"]
+    assert job._dispatcher.leases.spec is None
+
+
+def away(*_args, **_how):
+    """The commit log does not answer."""
+    raise CommitLogUnavailable("the log", "call", "no route")
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_whatever_becomes_of_channels_nothing_is_lost_or_out_of_order(world, seed):
+    """Only what a lost slot did not report is handled again."""
+    there = world(MANY, channel=True, batchTime="1 seconds", handlerTimeout="0.1 seconds")
+    draw = random.Random(seed)
+    member, handler = there.claim(), Slow(MANY)
+    job = there.run(member, handler)
+    events = ["cut", "cut", "pause", "pause", "hand over", "die"]
+    draw.shuffle(events)
+    safe = set()
+    for number, event in enumerate(events):
+        to_come = events[number:]
+        handler.more(draw.randrange(5, 60))
+        if event == "cut":
+            for connection in list(job._dispatcher.leases._server._slots.values()):
+                with contextlib.suppress(OSError):
+                    connection.sock.shutdown(socket.SHUT_RDWR)
+        elif event == "pause":
+            job.pause()
+            until(lambda job=job: not job._dispatcher.running)
+            job.resume()
+        elif event == "hand over":
+            member.hand_over()
+            if "die" in to_come:  # Nothing is repeated by an orderly hand-over.
+                assert there.done(member) == handler.ended
+            there.end(job)
+            member = there.claim()
+            job = there.run(member, handler)
+        else:
+            safe = there.done(member)
+            there.dying = 1
+    there.until(lambda: there.done(member) == MANY.keys())
+    assert not handler.breaks
+    counts = Counter(offset for offset, _ in handler.starts)
+    assert not {offset for offset, count in counts.items() if count > 1} & safe
+    assert max(counts.values()) <= 2
+
+
+@pytest.mark.parametrize("channel", [True, False])
+def test_a_hand_over_waits_for_running_handlers_and_commits_them(world, channel):
     """Nothing starts any more, what runs ends and counts, and the next owner need not wait."""
-    there = world(drainTimeout="300 seconds")
+    there = world(channel=channel, drainTimeout="300 seconds")
     member, gate = there.claim(), there.gate(3)
     job = there.run(member, gate)
     there.until(lambda: gate.at_work)
@@ -45,7 +327,10 @@ def test_a_hand_over_waits_for_running_handlers_and_commits_them(world):
     there.turns(job)
     gate.opened.set()
     handing_over.join(120)
-    assert {offset for offset, _ in gate.calls} == there.done(member) == set(range(20))
+    called = {offset for offset, _ in gate.calls}
+    assert called == there.done(member)
+    # With a channel the slot starts no further record; without one it goes on to its end.
+    assert called == set(range(20)) if not channel else not slot_mates(3) <= called
     after = there.claim()
     assert after.holding.waits(TP, [KeyRange()]) <= 0
 

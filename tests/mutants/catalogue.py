@@ -154,6 +154,85 @@ ORDER = [
     ),
 ]
 
+_LEASES = _JOB + "test_without_a_look_at_the_log_no_slot_starts_a_record_once_its_lease_has_passed"
+
+CHANNEL_DRIVER = [
+    Mutant(
+        "lease-without-a-look",
+        "A lease counts from the last look at the commit log.",
+        "coopconsume/job/slot_leases.py",
+        "since = holding.check(within)",
+        "since = time.monotonic()",
+        (_LEASES,),
+    ),
+    Mutant(
+        "progress-taken-twice",
+        "A progressive report counts once, however often it comes.",
+        "coopconsume/job/dispatch.py",
+        "if report.seq != running.taken.get(slot, 0) + 1:",
+        "if report.seq < 0:",
+        (_JOB + "test_a_report_that_was_not_acknowledged_counts_once",),
+    ),
+    Mutant(
+        "unacknowledged-forgotten",
+        "A progressive report that did not arrive comes with the final one.",
+        "coopconsume/job/dispatch.py",
+        "for earlier in report.unacknowledged:",
+        "for earlier in report.unacknowledged[:0]:",
+        (_JOB + "test_a_report_that_did_not_arrive_comes_with_the_final_one",),
+    ),
+    Mutant(
+        "hand-over-does-not-stop",
+        "A hand-over stops the slots that work.",
+        "coopconsume/job/loop.py",
+        "self._hand_over = hand_over\n            self._dispatcher.stop(self._shift)",
+        "self._hand_over = hand_over",
+        (_JOB + "test_a_hand_over_waits_for_running_handlers_and_commits_them",),
+    ),
+    Mutant(
+        "stop-goes-on",
+        "A stop starts no further record.",
+        "coopconsume/job/slot_leases.py",
+        "self._server.stop(slots)",
+        "self._server.stop([])",
+        (_JOB + "test_a_stop_starts_nothing_more_and_commits_what_has_run",),
+    ),
+    Mutant(
+        "unbegun-batch-in-doubt",
+        "A slot that was stopped before it could start anything is waited for by nobody.",
+        "coopconsume/job/dispatch.py",
+        "elif slot in running.withdrawn:",
+        "elif slot < 0:",
+        (_JOB + "test_a_batch_that_has_not_begun_is_ended_by_a_pause_and_is_in_nobodys_way",),
+    ),
+    Mutant(
+        "longer-life-untold",
+        "Work without leases starts once the group knows how long it may go on.",
+        "coopconsume/group/membership.py",
+        "if holding.life_ms >= self._life_ms:",
+        "if holding.life_ms > 0:",
+        (
+            "tests/unit/test_group_member.py::test_work_that_outlives_what_the_group_was_told_waits_for_a_rebalance",
+        ),
+    ),
+    Mutant(
+        "seen-when-answered",
+        "A commit shows that the epoch was in force when it was asked for, not when it was answered.",
+        "coopconsume/group/holding.py",
+        "self._saw(asked)\n        self._answered",
+        "self._saw(time.monotonic())\n        self._answered",
+        (_JOB + "test_a_commit_shows_that_the_epoch_was_in_force_when_it_was_asked_for",),
+    ),
+    Mutant(
+        "rows-of-progress-forgotten",
+        "Rows, letters and failures of a progressive report are written and committed.",
+        "coopconsume/job/dispatch.py",
+        "running.shift.saver.take(report, parts, now)\n        self._meter.reported(report)\n        self.leases.taken",
+        "self._meter.reported(report)\n        self.leases.taken",
+        (_JOB + "test_a_report_that_was_not_acknowledged_counts_once",),
+    ),
+]
+
 GROUP = [
     Mutant(
         "commits-under-any-epoch",
@@ -1133,6 +1212,7 @@ CHECKER = [
 MUTANTS = [
     *ORDER,
     *DRAIN,
+    *CHANNEL_DRIVER,
     *GROUP,
     *COMMITS,
     *SNAPSHOTS,

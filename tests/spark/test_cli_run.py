@@ -34,6 +34,7 @@ def length(record):
 
 def slow(record):
     here = pathlib.Path(__file__).parent
+    (here / f"called-{record.offset}").touch()
     (here / "started").touch()
     time.sleep(1.0)
 
@@ -64,7 +65,7 @@ class Running:
         tree = process_tree(self.process.pid)
         for place, number in enumerate(signals):
             if place:  # Two at once would be one.
-                self._wait_until(lambda: "finishing what is in flight" in self.said.read_text())
+                self._wait_until(lambda: "waiting for running handlers" in self.said.read_text())
             os.kill(self.process.pid, number)
         code = self.process.wait(PATIENCE)
         until(lambda: not any(map(_runs, tree)))
@@ -138,7 +139,7 @@ def test_a_handler_of_the_users_folder_drains_a_topic(
 def test_ctrl_c_once_and_twice(
     kafka: LocalKafka, topic: TopicFactory, produce: Produce, folder: Path
 ) -> None:
-    """SIGTERM, as the first Ctrl-C, commits what was begun; a second Ctrl-C leaves at once."""
+    """SIGTERM, as the first Ctrl-C, commits what has run; a second Ctrl-C leaves at once."""
     commands = {}
     for handler, records in (("slow", [(b"a", b"1"), (b"b", b"2")]), ("stuck", [(b"a", b"1")])):
         name, home = topic(), folder / handler
@@ -151,8 +152,8 @@ def test_ctrl_c_once_and_twice(
     command, home, name = commands["slow"]
     command.wait_for(home / "started")
     assert command.end(signal.SIGTERM) == 0, command.said.read_text()
-    assert "finishing what is in flight" in command.said.read_text()
-    assert done(home, kafka, name) == 2
+    assert "waiting for running handlers" in command.said.read_text()
+    assert done(home, kafka, name) == len(list(home.glob("called-*"))) > 0
 
     command, home, name = commands["stuck"]
     command.wait_for(home / "started")

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import random
+import signal
 import subprocess
 import sys
 import time
@@ -17,6 +19,7 @@ from kafka.admin import KafkaAdminClient, MemberToRemove
 from commits import CommitStore
 from coopconsume import counted
 from coopconsume.demo.processes import kill_tree
+from coopconsume.group.owned import LEASE
 from coopconsume.history import Kill, check, read_history
 from tests.spark.job_to_kill import PHASES
 from tests.spark.support import PATIENCE, done_book, options, pending_book, until
@@ -122,6 +125,45 @@ def test_killed_at_random_moments_nothing_is_lost(kafka, topic, produce, tmp_pat
     rows = counted(str(tmp_path / "out"), opts["commitTable"], group)
     assert rows.num_rows == 1_600
     assert len({(r["partition"], r["offset"]) for r in rows.to_pylist()}) == 1_600
+
+
+def test_slots_of_a_frozen_driver_start_nothing_once_their_leases_have_passed(
+    kafka, topic, produce, tmp_path
+):
+    """Though their batch has a minute; with the driver awake the job goes on, and repeats none."""
+    name, count = topic(1), 3_000
+    records = [(b"k%d" % (i % 120), b"") for i in range(count)]
+    produce(name, records)
+    produced = {(name, 0): {offset: key for offset, (key, _) in enumerate(records)}}
+    opts = options(kafka, tmp_path, name, batchTime="1 minute")
+    group, history = opts["kafka.group.id"], tmp_path / "history"
+    config = {
+        "options": opts, "history": str(history), "output": str(tmp_path / "out"), "most": 0.04,
+        "endless": False,
+    }  # fmt: skip
+    log_path = tmp_path / "job.log"
+    with log_path.open("w") as log, ExitStack() as stack:
+        job = start(config, log)
+        stack.callback(lambda: kill_tree(job) if job.poll() is None else None)
+        go(job)
+        until(lambda: (history.exists() and written(history) > 0) or job.poll() is not None)
+        os.kill(job.pid, signal.SIGSTOP)
+        frozen = time.monotonic_ns()
+        seen = -1
+        while seen != (seen := written(history)):
+            time.sleep(LEASE)
+        starts = read_history(history).start
+        os.kill(job.pid, signal.SIGCONT)
+        assert len(starts) < count
+        # Twice the lease: a starved thread may be late to notice it.
+        assert starts.max() < frozen + 2 * LEASE * 1e9
+        assert job.wait(PATIENCE) == 0, log_path.read_text()[-3000:]
+    (cluster,) = CommitStore.open(opts["commitTable"]).clusters(group)
+    store = CommitStore.open(opts["commitTable"], cluster=cluster)
+    verdict = check(
+        read_history(history), produced, done_book(store, group), pending_book(store, group), {}
+    )
+    assert verdict.ok, f"{verdict}"
 
 
 def test_killed_at_every_phase_each_output_is_there_once(kafka, topic, produce, tmp_path):

@@ -109,7 +109,7 @@ def test_listeners_stop_their_query_and_close_its_consumer(spark, kafka, topic, 
 
     def stop(*_):
         assert running.wait(SOON)
-        queries[-1].stop()
+        queries[-1].stop(drain=True)
 
     def run(listener):
         running.clear()

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import os
+import signal
 import time
+from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
 import pytest
 from pyspark import TaskContext
 
+from commits import PartitionCommits
 from coopconsume import (
     CooperativeConsumer,
     KeyRange,
@@ -333,38 +336,64 @@ def test_records_of_an_open_transaction_are_no_holes(spark, kafka, topic, produc
         producer.close()
 
 
-class KillsWorkerOnce:
-    """Ends its Python worker the first time it sees a record, by a marker file."""
+class Waits:
+    """Waits in one record until a file is there; one record raises SystemExit once."""
 
     def __init__(self, folder) -> None:
-        self.marker = str(folder / "killed")
+        self.folder = str(folder)
 
     def __call__(self, record):
-        """Kill the worker once, and raise SystemExit once on another record."""
-        if record.offset == 20 and not os.path.exists(self.marker):
-            with open(self.marker, "w"):
-                pass
-            os._exit(9)
+        """Note the call, and the worker of the record that waits."""
+        with open(f"{self.folder}/calls", "a") as file:
+            file.write(f"{record.partition}:{record.offset}\n")
+        if (record.partition, record.offset) == (0, 20):
+            with open(f"{self.folder}/waits", "w") as file:
+                file.write(str(os.getpid()))
+            while not os.path.exists(f"{self.folder}/go"):
+                time.sleep(0.02)
         if record.offset == 30 and record.attempt == 1:
             raise SystemExit(3)
 
 
-def test_a_dying_worker_costs_its_batch_not_the_job(spark, kafka, topic, produce, tmp_path):
-    """A worker that is killed has its part done again; SystemExit is a failure like another."""
-    name = topic(1)
-    produce(name, [(b"k%d" % (i % 9), b"") for i in range(100)])
-    opts = options(kafka, tmp_path, name, batchTime=1, handlerTimeout=2)
+def test_a_killed_worker_repeats_nothing_that_it_has_reported(
+    spark, kafka, topic, produce, tmp_path
+):
+    """While a record hangs, all else is committed as it is done; its worker's death costs it alone.
+
+    SystemExit is a failure like another.
+    """
+    name, quarters = topic(2), KeyRange().split(4)
+    keys = [b"k%d" % (i % 9) for i in range(100)]
+    for partition in range(2):
+        produce(name, [(key, b"") for key in keys], partition)
+
+    def slot_of(offset):
+        return next(i for i, part in enumerate(quarters) if part.contains(key_hash(keys[offset])))
+
+    opts = options(kafka, tmp_path, name, batchTime="1 minute")
     with CooperativeConsumer(opts, spark) as consumer:
-        query = (
-            consumer.foreach(KillsWorkerOnce(tmp_path), retry=RetryPolicy(backoff=0.1))
-            .trigger(availableNow=True)
-            .start()
+        query = consumer.foreach(Waits(tmp_path), retry=RetryPolicy(backoff=0.1)).start()
+        store, group = consumer.membership().store, opts["kafka.group.id"]
+
+        def undone(partition):
+            commits = store.state(group).get((name, partition), PartitionCommits())
+            return {slot_of(offset) for offset in commits.uncommitted(0, 99).offsets().tolist()}
+
+        until(
+            lambda: (
+                undone(0) == {slot_of(20)} >= undone(1)
+                and store.state(group)[name, 0].stable_offset == 20
+            )
         )
-        assert query.awaitTermination(PATIENCE)
-        (lag,) = consumer.lag().collect()
-        assert lag["lag"] == 0
-        assert query.lastProgress["totals"]["lostSlots"] >= 1
-        assert query.lastProgress["totals"]["retries"] >= 1
+        os.kill(int((tmp_path / "waits").read_text()), signal.SIGKILL)
+        (tmp_path / "go").touch()
+        query.processAllAvailable()
+        assert query.lastProgress["totals"]["lostSlots"] == 1
+        assert {row["lag"] for row in consumer.lag().collect()} == {0}
+    calls = Counter((tmp_path / "calls").read_text().split())
+    assert {call: count for call, count in calls.items() if count > 1} == {
+        "0:20": 2, "0:30": 2, "1:30": 2,
+    }  # fmt: skip
 
 
 def tell_headers(record):

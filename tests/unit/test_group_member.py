@@ -180,6 +180,24 @@ def test_what_an_epoch_gave_a_member_that_was_leaving_is_given_back(tmp_path):
     assert len(store.assignment("g").doubts) == 1, "tasks of it may still run"
 
 
+def test_work_that_outlives_what_the_group_was_told_waits_for_a_rebalance(tmp_path, monkeypatch):
+    """A slot without a lease goes on for longer after a crash; it is asked for once."""
+    cluster = types.SimpleNamespace(cluster_id="c", close=lambda: None)
+    monkeypatch.setattr("coopconsume.group.membership.Cluster", lambda _: cluster)
+    membership = Membership(options_of(tmp_path), 1, Idle())
+    told, asked = [], []
+    membership._group = types.SimpleNamespace(work_may_last=told.append, rebalance=asked.append)
+    membership.work_under_leases(2.0)
+    short = types.SimpleNamespace(life_ms=told[-1])
+    assert told[-1] == 1000 * (2 + membership.options.handler_timeout)
+    assert membership.may_work_for(short, 2.0)
+    assert not membership.may_work_for(short, None)
+    assert not membership.may_work_for(short, None)
+    assert len(asked) == 1
+    assert told[-1] == 1000 * (membership.options.batch_life + 2)
+    assert membership.may_work_for(types.SimpleNamespace(life_ms=told[-1]), None)
+
+
 def test_a_listener_that_leaves_the_group_does_not_wait_for_itself(tmp_path, monkeypatch):
     """Leaving waits for the group's thread, which called the listener."""
     cluster = types.SimpleNamespace(cluster_id="c", close=lambda: None)

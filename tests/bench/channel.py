@@ -1,0 +1,175 @@
+"""The channel between the driver and its slots: stops, joins, and what a kill repeats."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from commits import CommitStore
+from coopconsume import CooperativeConsumer, accept_range_fetch, local_session
+from coopconsume.demo.processes import kill_tree
+from coopconsume.group.membership import Membership
+from coopconsume.options import Options
+from tests.bench.figures import Report
+from tests.bench.ground import SLOTS
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from assignors import Share
+    from coopconsume import Record
+    from coopconsume.group.holding import Holding
+    from tests.bench.ground import Ground
+
+_STOP = "stop(), handlers of 10 ms"
+_JOIN = "longest time without a commit while a member joins and leaves"
+_REPEATED = "handler calls that a kill -9 leaves uncommitted"
+_KILLED_SLOTS, _CONCURRENCY = 8, 8
+_HANDLER_SECONDS = 0.01
+_PATIENCE = 300
+
+
+class Noting:
+    """Takes 10 ms a record, and notes each call that has ended in a file of its process.
+
+    Args:
+        folder: Where the notes go.
+    """
+
+    def __init__(self, folder: str) -> None:
+        self.folder = folder
+
+    def __call__(self, record: Record) -> None:
+        """Handle one record."""
+        time.sleep(_HANDLER_SECONDS)
+        with Path(self.folder, str(os.getpid())).open("a") as file:
+            file.write(f"{record.offset}\n")
+
+
+class _Idle:
+    """A worker that has nothing to give back."""
+
+    def begin(self, holding: Holding) -> None:
+        pass
+
+    def drain(self, _timeout: float) -> Sequence[Share]:
+        return []
+
+    def drop(self) -> None:
+        pass
+
+    def fail(self, error: BaseException) -> None:
+        raise error
+
+
+def _wait(holds: Callable[[], object]) -> None:
+    until = time.monotonic() + _PATIENCE
+    while not holds():
+        if time.monotonic() > until:
+            raise AssertionError(f"still not so after {_PATIENCE} s")
+        time.sleep(0.01)
+
+
+def channel(ground: Ground, say: Callable[[str], None]) -> list[Report]:
+    """Seconds to stop, without commits around a join, and records that a kill repeats."""
+    topic = "channel"
+    ground.load(topic, ground.size(200_000, 20_000), 1_000, 100)
+    report = Report(
+        "The channel to the slots",
+        f"Handlers of 10 ms on one partition, {SLOTS} slots; for the kill {_KILLED_SLOTS} slots "
+        f"with {_CONCURRENCY} handlers each, in a process that is killed with its JVM and workers.",
+    )
+    stops, gaps, repeated = [], [], []
+    for turn in range(ground.turns):
+        stop, gap = _stop_and_join(ground, topic)
+        left = _killed(ground, topic)
+        stops.append(stop)
+        gaps.append(gap)
+        repeated.append(float(left))
+        say(f"  turn {turn}: stop {stop:.2f} s, without commits {gap:.2f} s, repeated {left}")
+    report.add(_STOP, stops, "s")
+    report.add(_JOIN, gaps, "s")
+    report.add(_REPEATED, repeated, "records")
+    most = _KILLED_SLOTS * _CONCURRENCY + int(_KILLED_SLOTS * _CONCURRENCY * 0.2 / _HANDLER_SECONDS)
+    report.notes.append(
+        f"Bound of a kill: the handlers at work and those of one report interval, {most} records."
+    )
+    return [report]
+
+
+def _stop_and_join(ground: Ground, topic: str) -> tuple[float, float]:
+    """Seconds from `stop` to the end, and the longest without a commit around a join."""
+    folder = ground.path("calls")
+    folder.mkdir()
+    options = ground.options(topic)
+    accept_range_fetch(options, [topic])
+    commits: list[float] = []
+    done = [0]
+
+    def note(progress: dict[str, Any]) -> None:
+        if progress["totals"]["done"] > done[0]:
+            done[0] = progress["totals"]["done"]
+            commits.append(time.perf_counter())
+
+    with CooperativeConsumer(options, ground.spark) as consumer:
+        query = consumer.foreach(Noting(str(folder)), concurrency=4).onProgress(note).start()
+        _wait(lambda: len(commits) > 5)
+        began, seen = time.perf_counter(), len(commits)
+        other = Membership(Options.parse(options), 1, _Idle())
+        other.subscribe([topic], None)
+        _wait(lambda: len(commits) > seen + 5)
+        other.leave()
+        seen = len(commits)
+        _wait(lambda: len(commits) > seen + 5)
+        around = [at for at in commits if at >= began]
+        gap = max(b - a for a, b in zip([began, *around], around, strict=False))
+        began = time.perf_counter()
+        query.stop()
+        return time.perf_counter() - began, gap
+
+
+def _killed(ground: Ground, topic: str) -> int:
+    """How many records were handled and not committed when a whole application was killed."""
+    folder = ground.path("calls")
+    folder.mkdir()
+    options = ground.options(topic, slots=_KILLED_SLOTS)
+    job = subprocess.Popen(
+        [sys.executable, "-m", "tests.bench.channel", json.dumps([options, str(folder)])],
+        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True,
+    )  # fmt: skip
+    try:
+        _wait(lambda: len(_handled(folder)) > 2_000 or job.poll() is not None)
+    finally:
+        kill_tree(job)
+    handled = _handled(folder)
+    store = CommitStore.open(str(options["commitTable"]))
+    (cluster,) = store.clusters(str(options["kafka.group.id"]))
+    store = CommitStore.open(str(options["commitTable"]), cluster=cluster)
+    commits = store.state(str(options["kafka.group.id"]))[topic, 0]
+    return sum(o >= commits.stable_offset and o not in commits.ranges for o in handled)
+
+
+def _handled(folder: Path) -> set[int]:
+    """The offsets whose handler calls have ended."""
+    return {int(o) for file in folder.iterdir() for o in file.read_text().splitlines()}
+
+
+def _run(options: dict[str, Any], folder: str) -> None:
+    spark = local_session("coopconsume-bench-channel", cores=_KILLED_SLOTS + 2)
+    with CooperativeConsumer(options, spark) as consumer:
+        query = consumer.foreach(Noting(folder), concurrency=_CONCURRENCY).start()
+        threading.Event().wait(_PATIENCE)
+        query.stop()
+
+
+if __name__ == "__main__":
+    from pyspark import cloudpickle
+
+    cloudpickle.register_pickle_by_value(sys.modules[__name__])
+    _run(*json.loads(sys.argv[1]))
