@@ -187,7 +187,7 @@ CHANNEL_DRIVER = [
         "coopconsume/job/loop.py",
         "self._hand_over = hand_over\n            self._dispatcher.stop(self._shift)",
         "self._hand_over = hand_over",
-        (_JOB + "test_a_hand_over_waits_for_running_handlers_and_commits_them",),
+        (_JOB + "test_a_hand_over_waits_for_running_handlers_and_commits_them[True]",),
     ),
     Mutant(
         "stop-goes-on",
@@ -195,7 +195,7 @@ CHANNEL_DRIVER = [
         "coopconsume/job/slot_leases.py",
         "self._server.stop(slots)",
         "self._server.stop([])",
-        (_JOB + "test_a_stop_starts_nothing_more_and_commits_what_has_run",),
+        (_JOB + "test_a_hand_over_waits_for_running_handlers_and_commits_them[True]",),
     ),
     Mutant(
         "unbegun-batch-in-doubt",
