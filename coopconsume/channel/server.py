@@ -107,7 +107,9 @@ class ChannelServer:
         self._on_report = on_report
         self._on_closed = on_closed
         self._listener = _listen(bind, port)
-        self._spec = ChannelSpec(host, self._listener.getsockname()[1], secret, lease, report_every)
+        self._spec = ChannelSpec(
+            _plain(host), self._listener.getsockname()[1], secret, lease, report_every
+        )
         self._lock = threading.Lock()
         self._grants = Grants(lease)
         self._taken: deque[tuple[At, int]] = deque()
@@ -361,10 +363,15 @@ class ChannelServer:
             self._on_closed(*at)
 
 
+def _plain(host: str) -> str:
+    """Returns an address without the brackets in which Spark writes those of IPv6."""
+    return host[1:-1] if host.startswith("[") and host.endswith("]") else host
+
+
 def _listen(bind: str, port: int) -> socket.socket:
     """Returns a socket that listens, of the family of the address."""
     family, kind, proto, _, address = socket.getaddrinfo(
-        bind or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        _plain(bind) or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
     )[0]
     listener = socket.socket(family, kind, proto)
     try:
