@@ -320,7 +320,10 @@ class CooperativeConsumer(Closing):
         self._poller.seek((partition[0], partition[1]), offset)
 
     def pause(self, *partitions: TopicPartition) -> None:
-        """Leave partitions out of `poll` until `resume`; without any, all."""
+        """Leaves partitions out of `poll` until `resume`; without any, all.
+
+        A partition stays paused in a rebalance if it stays assigned, as with Kafka's consumer.
+        """
         for partition in partitions or self.assignment():
             self._place(partition).paused = True
 

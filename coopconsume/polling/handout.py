@@ -64,6 +64,7 @@ class Handout:
         self.closed = threading.Event()
         self._is_polling = False
         self._polls = 0
+        self._paused: frozenset[TopicPartition] = frozenset()
 
     # -- handing out
 
@@ -234,9 +235,17 @@ class Handout:
                 self._start(holding)
 
     def _start(self, holding: Holding) -> None:
+        self._note_paused()
         self._holding = holding
         self.places = {tp: Place.at_start(owned) for tp, owned in holding.owned.items()}
+        for tp in self._paused & self.places.keys():
+            self.places[tp].paused = True
+        self._paused = frozenset()
         self.lock.notify_all()
+
+    def _note_paused(self) -> None:
+        """Keeps in mind which partitions are paused: those that stay ours remain so."""
+        self._paused |= {tp for tp, place in self.places.items() if place.paused}
 
     def drain(self, timeout: float) -> list[Share]:
         """Hands out nothing more, and waits until what is out is answered for.
@@ -271,6 +280,7 @@ class Handout:
     def drop(self) -> None:
         """Forgets what was handed out: it belongs to others."""
         with self.lock:
+            self._note_paused()
             self._holding = None
             self.places = {}
             self.lock.notify_all()

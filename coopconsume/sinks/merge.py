@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import itertools
 from typing import TYPE_CHECKING, ClassVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from coopconsume.sinks.base import ORIGIN, ROW, arrow_schema
-from coopconsume.sinks.table import MOST_TRIES, Table, pause
+from coopconsume.sinks.table import Table
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
@@ -49,21 +48,8 @@ class MergeTable(Table):
         Raises:
             OutputNotWritten: Delta did not take them.
         """
-        from deltalake.exceptions import CommitFailedError, DeltaError
-
         rows = outputs.table(self.schema)
-        for tries in itertools.count(1):
-            try:
-                self._merge(rows, self._left_over(rows, outputs))
-            except CommitFailedError as error:
-                # Another writer changed what was read: read it again.
-                if tries == MOST_TRIES:
-                    raise self._failed(error) from error
-                pause(tries)
-            except (DeltaError, OSError) as error:
-                raise self._failed(error) from error
-            else:
-                return
+        self._repeated(lambda: self._merge(rows, self._left_over(rows, outputs)))
 
     def close(self) -> None:
         """Nothing is open."""

@@ -13,7 +13,7 @@ from coopconsume.errors import OutputNotWritten, TableUnusable
 from coopconsume.sinks.base import ORIGIN, ROW, arrow_schema
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from pyspark.sql.types import StructType
 
@@ -23,11 +23,6 @@ if TYPE_CHECKING:
 MOST_TRIES: Final = 20
 #: Longest pause after the first conflict, in seconds; it grows with each one.
 _PAUSE: Final = 0.05
-
-
-def pause(tries: int) -> None:
-    """Waits for a random time before a write is repeated that failed so many times, from 1."""
-    time.sleep(random.uniform(0, _PAUSE * tries))  # noqa: S311 - no secret
 
 
 class Table:
@@ -74,23 +69,32 @@ class Table:
             )
 
     def _append(self, table: pa.Table) -> None:
-        """Appends rows; repeats the append if it conflicts with somebody else's commit.
+        """Appends rows.
 
         Raises:
             OutputNotWritten: Delta did not take them.
         """
+        rows = table.select(self._full.names).cast(self._full)
+        self._repeated(lambda: self._write(rows))
+
+    def _repeated(self, write: Callable[[], None]) -> None:
+        """Opens the table and writes to it; repeats that if other writers' commits conflict.
+
+        Nothing is written then: what was read has changed since the table was opened, for example
+        by a member that deletes published rows.
+
+        Raises:
+            OutputNotWritten: Delta did not take it.
+        """
         from deltalake.exceptions import CommitFailedError, DeltaError
 
-        rows = table.select(self._full.names).cast(self._full)
         for tries in itertools.count(1):
             try:
-                self._write(rows)
+                write()
             except CommitFailedError as error:
-                # Nothing is written: files were removed since the table was opened, for example by
-                # a member that deletes published rows. The next attempt opens the table again.
                 if tries == MOST_TRIES:
                     raise self._failed(error) from error
-                pause(tries)
+                time.sleep(random.uniform(0, _PAUSE * tries))  # noqa: S311 - no secret
             except (DeltaError, OSError) as error:
                 raise self._failed(error) from error
             else:

@@ -410,6 +410,31 @@ def test_a_discarded_record_waits_for_room():
         assert not decision
 
 
+def test_what_is_paused_stays_so_where_it_stays_ours():
+    """In a rebalance and after a loss; what has gone to another member comes back unpaused."""
+    world = World(Log({p: {0: b"a"} for p in (0, 1, 2)}, {}), 2)
+    with contextlib.ExitStack() as stack:
+        for patch in in_memory(world.log, lambda: world.asking):
+            stack.enter_context(patch)
+        member = world.members[0]
+        places = member.poller.handout.places
+
+        def paused():
+            return {p for (_, p), place in member.poller.handout.places.items() if place.paused}
+
+        world.deal({0: (0, 1), 1: (0, 1), 2: (0, 1)})
+        for p in (0, 1):
+            member.poller.place((TOPIC, p)).paused = True
+        world.hand_over(member)
+        world.deal({0: (0, 1), 1: (1, 1), 2: (0, 1)})
+        assert member.poller.handout.places is not places
+        assert paused() == {0}
+        assert set(world.poll(member, 100)) == {(2, 0)}
+        member.fenced("another epoch is in force")
+        world.deal({0: (0, 1), 1: (0, 1), 2: (0, 1)})
+        assert paused() == {0}
+
+
 def test_at_the_limit_no_letter_is_written_of_what_does_not_fit():
     """Of rejected records those that fit become dead letters; the others stay open."""
     world = World(Log({0: {o: b"k%d" % o for o in range(6)}}, {}, limit=1), 1)

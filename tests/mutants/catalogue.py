@@ -755,6 +755,14 @@ DENIED = [
 
 POLLING = [
     Mutant(
+        "pause-lost-at-a-rebalance",
+        "A paused partition that stays assigned stays paused.",
+        "coopconsume/polling/handout.py",
+        "self._paused |= {",
+        "_ = {",
+        (_POLLING + "test_what_is_paused_stays_so_where_it_stays_ours",),
+    ),
+    Mutant(
         "poll-commit-all-or-nothing",
         "A commit of polled records at the limit takes what fits.",
         "coopconsume/polling/answers.py",
