@@ -132,23 +132,37 @@ class HeldLogs:
 
     def _leave_out(self, topic: str, unsaved: Mapping[TopicPartition, OffsetRanges]) -> None:
         """Go on without a topic that was deleted, unless that is to be an error."""
-        state = self._store.state(self._options.group_id)
-        ours = [tp for tp in self.present if tp[0] == topic]
-        for tp in ours:
-            self._owned[tp].is_deleted = True
-        for tp in ours:
-            end, commits = self._ends.get(tp, 0), state[tp]
-            if commits.stable_offset >= end:
-                continue
-            done = commits.ranges | unsaved.get(tp, OffsetRanges())
-            if lost := done.complement(commits.stable_offset, end - 1).pairs():
-                loss = DataLoss(*tp, lost[0][0], lost[-1][1])
-                if self._options.fail_on_data_loss:
-                    raise loss
-                log.warning("%s", loss)
+        losses = self.losses_of(topic, unsaved)
+        for tp in self.present:
+            if tp[0] == topic:
+                self._owned[tp].is_deleted = True
+        for loss in losses:
+            if self._options.fail_on_data_loss:
+                raise loss
+            log.warning("%s", loss)
         if not self._options.outlives_topics:
             raise TopicNotFound(topic, self._options.kafka["bootstrap.servers"])
         log.warning("topic %s was deleted: going on without it", topic)
+
+    def losses_of(
+        self, topic: str, unsaved: Mapping[TopicPartition, OffsetRanges]
+    ) -> list[DataLoss]:
+        """Returns what was not done, as far as its log had been seen, of a topic that is gone.
+
+        Args:
+            topic: The topic, deleted or created again.
+            unsaved: What is done besides, and on its way into the commit log.
+        """
+        state = self._store.state(self._options.group_id)
+        losses = []
+        for tp in self.present:
+            end = self._ends.get(tp, 0)
+            if tp[0] != topic or state[tp].stable_offset >= end:
+                continue
+            done = state[tp].ranges | unsaved.get(tp, OffsetRanges())
+            if lost := done.complement(state[tp].stable_offset, end - 1).pairs():
+                losses.append(DataLoss(*tp, lost[0][0], lost[-1][1]))
+        return losses
 
     def check_ends(self) -> None:
         """Notice logs that end before what was done: truncated after an unclean election.

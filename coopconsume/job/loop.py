@@ -213,9 +213,14 @@ class Job:
                 except (TopicNotFound, TopicReplaced, DataLoss) as error:
                     # The next assignment is without the topic, with the new one, or from where the
                     # log was cut.
-                    if self._options.fail_on_data_loss:
-                        raise
                     shift = self._shift
+                    is_done = (
+                        isinstance(error, TopicReplaced)
+                        and shift is not None
+                        and shift.may_replace(error.topic)
+                    )
+                    if self._options.fail_on_data_loss and not is_done:
+                        raise
                     if not self._membership.start_anew(str(error), self._left_of(shift)):
                         raise
                     self._drop()

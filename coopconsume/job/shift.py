@@ -247,9 +247,10 @@ class Shift:
             if not force and time.monotonic() - self._ends_at < every:
                 return
             ends = self._without_deleted(lambda: self.holding.cluster.ends(logs.present))
-            if self.holding.logs.is_cut(ends):
-                self.holding.logs.check_topics()
-                raise self.holding.logs.follow_cut()
+            if logs.is_cut(ends):
+                if self._check_topics():
+                    return  # What else was cut is seen in the next look.
+                raise logs.follow_cut()
         except (BrokerUnreachable, CommitLogUnavailable) as error:
             if force:
                 raise
@@ -264,6 +265,15 @@ class Shift:
         for partition in self.partitions:
             end = ends.get((partition.topic, partition.partition), 0)
             partition.end = max(end, partition.end)
+
+    def may_replace(self, topic: str) -> bool:
+        """Whether the job goes on with a topic that was created again: all of the old one is done.
+
+        Args:
+            topic: The topic.
+        """
+        options = self.holding.options
+        return options.outlives_topics and not self.holding.logs.losses_of(topic, self._done())
 
     def _done(self) -> dict[TopicPartition, OffsetRanges]:
         return {(p.topic, p.partition): p.done for p in self.partitions}

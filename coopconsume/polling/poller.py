@@ -140,7 +140,8 @@ class Poller:
         if ends is None:
             return None
         if holding.logs.is_cut(ends):
-            holding.logs.check_topics()
+            if self._leaves_deleted(membership, holding):
+                return None  # What else was cut is seen in the next look.
             loss = holding.logs.follow_cut()
             if self._options.fail_on_data_loss:
                 raise loss
@@ -169,11 +170,17 @@ class Poller:
         try:
             return look()
         except TopicNotFound:
-            deleted = holding.logs.check_topics()
-            if not deleted:
+            if not Poller._leaves_deleted(membership, holding):
                 raise
-            membership.rebalance(f"deleted: {', '.join(deleted)}")
             return None
+
+    @staticmethod
+    def _leaves_deleted(membership: Membership, holding: Holding) -> bool:
+        """Goes on without topics that were deleted; returns whether there are any."""
+        deleted = holding.logs.check_topics()
+        if deleted:
+            membership.rebalance(f"deleted: {', '.join(deleted)}")
+        return bool(deleted)
 
     def _hand_out(self, holding: Holding, window: Window) -> DataFrame | None:
         """Hands out the rows of a window; None if it has none of ours, or the shares changed.

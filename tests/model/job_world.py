@@ -75,6 +75,8 @@ class Kafka:
         self.log = dict(keys)
         self.end = max(self.log, default=-1) + 1
         self.start = 0
+        self.topic_id = "topic-id"
+        self.is_deleted = False
         #: Where the log begins while each of the next batches is read.
         self.retention = []
 
@@ -86,7 +88,7 @@ class Kafka:
 
     def topics(self, *_names, **_options):
         """The topic."""
-        return [Topic("t", "topic-id", 1)]
+        return [] if self.is_deleted else [Topic("t", self.topic_id, 1)]
 
     def visible_topics(self, _names):
         """The topic, and none that is hidden."""
@@ -94,7 +96,7 @@ class Kafka:
 
     def topic_names(self):
         """Its name."""
-        return ["t"]
+        return [topic.name for topic in self.topics()]
 
     def ends(self, partitions):
         """Where its log ends."""

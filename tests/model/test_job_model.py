@@ -16,7 +16,13 @@ import pytest
 from assignors import KeyRange, key_hash
 from commits import CommitLogUnavailable, OffsetRanges
 from coopconsume.channel.server import ChannelServer
-from coopconsume.errors import DataLoss, NotAuthorized, OutputNotWritten, OutputRefused
+from coopconsume.errors import (
+    DataLoss,
+    NotAuthorized,
+    OutputNotWritten,
+    OutputRefused,
+    TopicReplaced,
+)
 from coopconsume.group.owned import LEASE
 from coopconsume.job.slot_leases import SlotLeases
 from coopconsume.record import Reject
@@ -577,3 +583,43 @@ def test_what_is_never_taken_is_parked_and_ends_a_job_that_is_to_end(world):
     assert set(sink.written) == {3, 6, 14}
     assert "[10] are too large" in pending_of(member)[10]
     assert len(handler.calls) == 20
+
+
+@pytest.mark.parametrize("is_done", [True, False])
+def test_a_topic_that_is_created_again_is_taken_up_where_nothing_is_lost(
+    world, monkeypatch, is_done
+):
+    """With `onMissingTopic=wait` the member joins again; where records were open the job ends."""
+    monkeypatch.setattr("coopconsume.job.shift._STARTS_EVERY", 0.05)
+    there = world(onMissingTopic="wait")
+    member, gate = there.claim(), there.gate(*([] if is_done else [7]))
+    reasons = []
+    # A member of a group joins again; here the shares are claimed by hand.
+    member.start_anew = lambda why, _running: bool(reasons.append(why)) or True
+    job = there.run(member, gate)
+    there.until(lambda: there.done(member) == set(range(20)) if is_done else 7 in dict(gate.calls))
+    there.turns(job)
+    there.kafka.topic_id, there.kafka.log, there.kafka.end = "new", {}, 0
+    until(lambda: reasons or job.ended.is_set())
+    if is_done:
+        assert "made again" in reasons[0]
+        assert job.error is None
+    else:
+        gate.opened.set()
+        until(job.ended.is_set)
+        assert isinstance(job.error, TopicReplaced)
+        assert not reasons
+
+
+def test_a_deleted_topic_whose_log_seems_cut_ends_no_job(world, monkeypatch):
+    """Brokers may tell a lower end before they say that the topic is gone."""
+    monkeypatch.setattr("coopconsume.job.shift._ENDS_EVERY", 0.01)
+    there = world(onMissingTopic="wait")
+    member = there.claim()
+    job = there.run(member, there.gate())
+    there.until(lambda: there.done(member) == set(range(20)))
+    there.turns(job)
+    there.kafka.is_deleted, there.kafka.end = True, 0
+    there.until(lambda: member.holding.owned[TP].is_deleted)
+    there.turns(job)
+    assert job.error is None

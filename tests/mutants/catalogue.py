@@ -726,6 +726,25 @@ LIMITS = [
     ),
 ]
 
+TOPICS = [
+    Mutant(
+        "replaced-topic-loses-records",
+        "A job goes on with a topic that was created again only if all of the old one is done.",
+        "coopconsume/job/shift.py",
+        "return options.outlives_topics and not self.holding.logs.losses_of(topic, self._done())",
+        "return options.outlives_topics",
+        (_JOB + "test_a_topic_that_is_created_again_is_taken_up_where_nothing_is_lost",),
+    ),
+    Mutant(
+        "deleted-topic-is-a-cut-log",
+        "A deleted topic is no log that was cut.",
+        "coopconsume/job/shift.py",
+        "if self._check_topics():\n                    return",
+        "if self._check_topics() is None:\n                    return",
+        (_JOB + "test_a_deleted_topic_whose_log_seems_cut_ends_no_job",),
+    ),
+]
+
 DENIED = [
     Mutant(
         "denied-is-an-outage",
@@ -1226,6 +1245,7 @@ MUTANTS = [
     *SNAPSHOTS,
     *OUTPUTS,
     *LIMITS,
+    *TOPICS,
     *DENIED,
     *POLLING,
     *RETRIES,
