@@ -20,6 +20,7 @@ _JOB = "tests/model/test_job_model.py::"
 _ODD = "tests/unit/test_odd_answers.py::"
 _CLOCKS = "tests/unit/test_clocks.py::"
 _POLLING = "tests/model/test_polling_model.py::"
+_CORE = "tests/unit/test_group_core.py::"
 _DELIVERIES = "tests/model/test_deliveries_model.py::"
 _TURNS = "tests/model/test_fenced_turns.py::"
 _DOUBTS = "tests/model/test_fenced_doubts.py::"
@@ -727,6 +728,22 @@ LIMITS = [
 ]
 
 TOPICS = [
+    Mutant(
+        "refused-member-reports",
+        "Reports of a refused member change nothing in what is assigned.",
+        "coopconsume/group/core.py",
+        "accepted = [said for member, said in told.items() if member not in refused]",
+        "accepted = list(told.values())",
+        (_CORE + "test_a_refused_member_reports_no_topics",),
+    ),
+    Mutant(
+        "stalled-leader-notes-later",
+        "A leader decides by the epoch that it noted when Kafka asked it.",
+        "coopconsume/group/core.py",
+        "            shares,\n            noted,",
+        "            shares,\n            self.noted,",
+        (_CORE + "test_a_stalled_leader_decides_by_what_it_noted_when_it_was_asked",),
+    ),
     Mutant(
         "replaced-topic-loses-records",
         "A job goes on with a topic that was created again only if all of the old one is done.",

@@ -67,6 +67,29 @@ def test_a_leader_with_old_metadata_takes_the_members_word_for_grown_topics():
     assert {s.partition for held in deal(a, members, {"t": 1}).shares.values() for s in held} == {0}
 
 
+def test_a_refused_member_reports_no_topics():
+    """It may be of another cluster, where a topic of that name has other partitions."""
+    a, b, stranger = a_core(), a_core(), GroupCore("g", "other", "cluster", 1, True, life_ms=1)
+    members = {"a": (a, ("t",)), "b": (b, ("t",)), "c": (stranger, ("t",))}
+    row = row_of(deal(a, {"a": members["a"], "b": members["b"]}, {"t": 1}))
+    assert stranger.unassigned(row, {"t": (3, "id of t")}) == ["t-1", "t-2"]
+    dealt = deal(a, members, {"t": 1})
+    assert set(dealt.refused) == {"c"}
+    assert {s.partition for held in dealt.shares.values() for s in held} == {0}
+
+
+def test_a_stalled_leader_decides_by_what_it_noted_when_it_was_asked():
+    """It has joined again meanwhile: its epoch must not follow on the one that it knows now."""
+    a = a_core()
+    asked = Epoch(1, "old")
+    joined = [Joined("a", ("t",), a.subscription(asked, with_owned=False))]
+    a.subscription(Epoch(2, "of the live group"), with_owned=False)
+    dealt = a.lead(
+        "a", 1, joined, RoundRobinKeyRangeAssignor(), {"t": 1}, {"t": "id"}, (), noted=asked
+    )
+    assert dealt.previous == asked
+
+
 def test_a_row_without_a_whole_partition_is_a_conflict():
     """No member starts under an epoch that leaves a partition between others to nobody."""
     core = a_core()
