@@ -240,6 +240,8 @@ class Appender:
             raise
         if doubt.refusal is not None and len(sent) == 1 and not self._known(sent[0].batch_id):
             sent[0].settle(None, doubt.refusal)
+        elif deadline.is_over:
+            raise self._unavailable("append", doubt.problem) from doubt
 
     def _fail(self, group: Sequence[Request], error: BaseException) -> None:
         """Settles what is left of a group by an error, or as unknown where it was sent."""

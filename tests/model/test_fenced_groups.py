@@ -23,13 +23,13 @@ _PATIENCE = 20.0
 class Place:
     """A broker that counts requests and can hold one of them up, and a writer."""
 
-    def __init__(self, visibility: str) -> None:
+    def __init__(self, visibility: str, timeout: float = _PATIENCE) -> None:
         self.requests: Counter[str] = Counter()
         self.held, self.go = threading.Event(), threading.Event()
         self.hold = False
         self.broker = Broker(self._fate, lambda: None)
         self.writer = FencedWriter(
-            OPTIONS, "t", visibility=visibility, engine=FakeEngine(self.broker), timeout=_PATIENCE
+            OPTIONS, "t", visibility=visibility, engine=FakeEngine(self.broker), timeout=timeout
         ).acquire()  # type: ignore[arg-type]
         self.requests.clear()
 
@@ -110,7 +110,7 @@ def test_threads_that_wait_are_written_together() -> None:
 
 def test_one_append_that_kafka_does_not_take_refuses_no_other() -> None:
     """The rest of its group is appended without it."""
-    place = Place("read_committed")
+    place = Place("read_committed", timeout=2)
     broker, writer = place.broker, place.writer
     good = [writer._request([b"g%d" % i], -1, -1, None, None, is_new=False) for i in range(3)]
     bad = writer._request([b"bad"], -1, -1, None, None, is_new=False)
@@ -127,7 +127,7 @@ def test_one_append_that_kafka_does_not_take_refuses_no_other() -> None:
     for request in (good[0], bad, *good[1:]):
         writer._groups.queue.put(request)
     writer._groups.settle_waiting()
-    assert [request.result().first_seq for request in good] == [0, 1, 2]
+    assert [getattr(request.answer, "first_seq", None) for request in good] == [0, 1, 2]
     with pytest.raises(AppendRefused, match="too large"):
         bad.result()
 
@@ -166,3 +166,19 @@ def test_a_cancelled_coroutine_takes_its_records_back() -> None:
 
     asyncio.run(run())
     first.join(_PATIENCE)
+
+
+def test_an_append_that_always_fails_ends_with_its_time() -> None:
+    """The log is taken again each time, and has nothing of it."""
+    place = Place("read_committed", timeout=0.2)
+    write = place.broker.write
+
+    def fail(raws: list, transaction: object) -> list[int]:
+        if raws[0].value == b"x":
+            raise EngineDoubt("no")
+        return write(raws, transaction)  # type: ignore[arg-type]
+
+    place.broker.write = fail  # type: ignore[method-assign,assignment]
+    with pytest.raises(LogUnavailable, match="no"):
+        place.writer.append([b"x"])
+    assert place.writer.append([b"y"]).first_seq == 0
