@@ -6,6 +6,9 @@
       └──── many at once ──────── frames ────┘
             side by side: desk, over lanes, at a pace; blackbox names what a dead worker did
 
+Where the batch has a channel to the driver (`coopconsume.channel`), a thread beside the handlers
+reports what the ledger has so far, and halts the slot on the driver's word or without a lease.
+
 It needs the standard library, pyarrow and PySpark's worker, nothing else.
 """
 
