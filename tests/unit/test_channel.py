@@ -76,8 +76,8 @@ def bench(**more):
 
 def connected(server, spec=None, batch=7, slot=2):
     """A slot's channel that has its lease."""
-    server.renew([(batch, slot)])
     channel = SlotChannel(spec or server.spec(), "r", batch, slot)
+    until(lambda: server.renew([(batch, slot)]) or channel._ready.is_set())
     assert channel.wait() == ""
     return channel
 

@@ -301,7 +301,7 @@ def test_a_busy_event_loop_does_not_start_another_coroutine():
 @pytest.mark.parametrize("how", ["lease", "connection"])
 def test_a_slot_without_its_driver_starts_nothing_more(way, how):
     """The loop renews no more; or the connection is gone."""
-    with a_driver(lease=1.0) as driver:
+    with a_driver(lease=1.0 if how == "lease" else 60.0) as driver:
         started = []
 
         def handler(offset):
@@ -348,7 +348,7 @@ def handler(record):
         print("at work", flush=True)
     time.sleep(0.001)
 
-spec = ChannelSpec("127.0.0.1", port, b"s" * 32, 1.0, 0.05)
+spec = ChannelSpec("127.0.0.1", port, b"s" * 32, 2.0, 0.05)
 rows = [(0, o, b"%d" % (o % 50)) for o in range(100_000)]
 slot, batches = prepared(handler, rows, channel=spec, batch_rows=1_000)
 report = slot.run(3, (batch for _ in range(100) for batch in batches))
@@ -358,7 +358,7 @@ print(json.dumps([starts, report.stopped]), flush=True)
 
 def test_a_slot_that_was_frozen_beyond_its_lease_starts_nothing_more():
     """Once its handlers wait for anything: its work may be another's by now."""
-    with a_driver(lease=1.0) as driver:
+    with a_driver(lease=2.0) as driver:
         port = str(driver.server.spec().port)
         child = subprocess.Popen(
             [sys.executable, "-c", CHILD, port], stdout=subprocess.PIPE,
@@ -368,7 +368,7 @@ def test_a_slot_that_was_frozen_beyond_its_lease_starts_nothing_more():
             assert child.stdout.readline() == "at work\n"
             driver.alive.clear()
             child.send_signal(signal.SIGSTOP)
-            time.sleep(1.2)
+            time.sleep(2.2)
             thawed = time.monotonic()
             child.send_signal(signal.SIGCONT)
             starts, stopped = json.loads(child.stdout.readline())
