@@ -144,8 +144,8 @@ class Ground:
         }
         self._work = {"concurrency": concurrency, "seconds": seconds, "fails": fails}
         self._long = long
-        #: Seconds of a handler call that goes on as long as one may.
-        self._endless = handler_timeout - 1.0
+        #: Seconds of a handler call that outlasts the session, and ends in time on a busy machine.
+        self._hanging = 0.6 * handler_timeout
         self._trickle = trickle
         self._trickled = time.monotonic()
         self.apps: list[App] = []
@@ -179,10 +179,10 @@ class Ground:
         self.topics.produce(count, keys, topics, seconds=self._long, every=_LONG_EVERY)
 
     def hang(self) -> App:
-        """Have handlers of the group take as long as they may; returns a member that runs one."""
+        """Have handlers of the group outlast its session; returns a member that runs one."""
         topics = [topic for topic in self.shared if topic != RECREATED]
         partitions = sum(self.topics.partitions[topic] for topic in topics)
-        written = {*self.topics.produce(partitions, topics=topics, seconds=self._endless)}
+        written = {*self.topics.produce(partitions, topics=topics, seconds=self._hanging)}
         found: list[App] = []
 
         def is_running() -> bool:

@@ -21,7 +21,7 @@ def test_applications_share_two_topics_under_disturbances(tmp_path):
     with (
         LocalKafka(tmp_path / "kafka", config={"group.initial.rebalance.delay.ms": 3000}) as kafka,
         Ground(
-            kafka, {"t": 2, "u": 1}, tmp_path, batch_time=0.5, handler_timeout=11.0, trickle=5
+            kafka, {"t": 2, "u": 1}, tmp_path, batch_time=0.5, handler_timeout=20.0, trickle=5
         ) as ground,
     ):
         begin(ground, 2)
