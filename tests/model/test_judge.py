@@ -121,3 +121,22 @@ def test_a_handler_that_outlives_its_member_is_seen_to_be_waited_for(judged):
     assert not verdict.overlaps, str(verdict)
     assert not verdict.order_breaks, str(verdict)
     assert not verdict.lost, str(verdict)
+
+
+def test_a_hand_over_is_seen_to_repeat_nothing(judged):
+    """It waits for the handler that runs, so that its record counts."""
+    group = judged(batchTime="1 second", handlerTimeout="2 seconds", drainTimeout="300 seconds")
+    first, gate = group.there.claim(), group.there.gate(3)
+    job = group.run(first, gate)
+    group.there.until(lambda: gate.at_work)
+    handing_over = threading.Thread(target=first.hand_over)
+    handing_over.start()
+    until(lambda: job._hand_over is not None or not handing_over.is_alive())
+    group.there.turns(job)
+    gate.opened.set()
+    handing_over.join(_PATIENCE)
+    second = group.there.claim()
+    group.run(second, None)
+    until(lambda: group.there.done(second) == set(range(20)))
+    verdict = group.verdict(second)
+    assert verdict.ok, str(verdict)

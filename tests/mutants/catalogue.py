@@ -308,7 +308,10 @@ DRAIN = [
         "coopconsume/job/loop.py",
         "if out and not hand_over.is_late and time.monotonic() < hand_over.until:\n            return",
         "if False:\n            return",
-        (_JOB + "test_a_hand_over_waits_for_running_handlers_and_commits_them",),
+        (
+            _JOB + "test_a_hand_over_waits_for_running_handlers_and_commits_them",
+            _JUDGE + "test_a_hand_over_is_seen_to_repeat_nothing",
+        ),
     ),
     Mutant(
         "starts-while-draining",
