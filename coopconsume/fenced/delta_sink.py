@@ -12,7 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from coopconsume.fenced.errors import BatchRefused, SinkUnavailable
+from coopconsume.fenced.errors import BatchRefused, CheckpointReplaced, SinkUnavailable
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -78,6 +78,9 @@ class FencedDeltaSink:
     before it is in the table, also when both write at once. The first batch under a new epoch
     opens it, by a commit without rows. Spark must write to the table by a path.
 
+    A checkpoint that was created again numbers its batches from 0: they are refused where the table
+    has two batches or more. Give the job another name then.
+
     Example:
         >>> epoch = registry.own("jobs", {"orders": 1})["orders"].fence_epoch
         >>> sink = FencedDeltaSink("/data/orders", "orders", epoch)
@@ -116,14 +119,19 @@ class FencedDeltaSink:
 
         Raises:
             BatchRefused: The job's epoch is over: this run writes nothing any more.
+            CheckpointReplaced: The table has this batch and later ones. A stream repeats no more
+                than its last batch, so this is another checkpoint.
             SinkUnavailable: It could not be written; call again.
         """
         problem = "others kept writing to it"
         conflicts = _conflicts()  # before anything is raised, as it decides on the type
         for _ in range(_TRIES):
-            todo = decide(self.mark(), self.epoch, batch_id)
+            found = self.mark()
+            todo = decide(found, self.epoch, batch_id)
             if todo is None:
-                raise BatchRefused(self.path, self.job, self.epoch, self.mark().epoch, batch_id)
+                raise BatchRefused(self.path, self.job, self.epoch, found.epoch, batch_id)
+            if batch_id < found.batches - 1:
+                raise CheckpointReplaced(self.path, self.job, batch_id, found.batches)
             if todo.mark is None:
                 return
             rows = batch if todo.with_rows else batch.limit(0)

@@ -432,6 +432,31 @@ class BatchRefused(FencedLogError):
         )
 
 
+class CheckpointReplaced(FencedLogError):
+    """A micro-batch has a number far below the last one: the stream's checkpoint is another one.
+
+    Attributes:
+        path: The Delta table.
+        job: The job.
+        batch_id: Spark's number of the batch.
+        batches: Number of batches of the job that the table has.
+    """
+
+    def __init__(self, path: str, job: str, batch_id: int, batches: int) -> None:
+        super().__init__(path, job, batch_id, batches)
+        self.path = path
+        self.job = job
+        self.batch_id = batch_id
+        self.batches = batches
+
+    def __str__(self) -> str:
+        return (
+            f"{self.path} has batches 0 to {self.batches - 1} of job {self.job!r}, and the stream "
+            f"writes batch {self.batch_id}: its checkpoint was created again or restored. Give the "
+            "job another name, or the stream the checkpoint that it had"
+        )
+
+
 class SinkUnavailable(FencedLogError):
     """A micro-batch could not be written to a Delta table or a log, or what is there not be read.
 

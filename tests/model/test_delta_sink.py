@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from coopconsume.errors import CheckpointReplaced
 from coopconsume.fenced.delta_sink import FencedDeltaSink, Mark, decide
 
 
@@ -86,3 +89,16 @@ def test_a_sink_needs_an_epoch_and_a_name() -> None:
             FencedDeltaSink("table", "job", epoch)
     with pytest.raises(ValueError, match="name"):
         FencedDeltaSink("table", "", 1)
+
+
+@pytest.mark.parametrize(("batches", "batch", "is_other"), [
+    (5, 4, False), (5, 3, True), (2, 0, True), (1, 0, False),
+])  # fmt: skip
+def test_another_checkpoint_is_noticed(
+    batches: int, batch: int, is_other: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A stream repeats no more than its last batch; the table is not written."""
+    sink = FencedDeltaSink("nowhere", "job", 3)
+    monkeypatch.setattr(sink, "mark", lambda: Mark(3, batches))
+    with pytest.raises(CheckpointReplaced) if is_other else nullcontext():
+        sink(None, batch)  # type: ignore[arg-type]

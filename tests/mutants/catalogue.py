@@ -1130,6 +1130,14 @@ FENCED = [
         ),
     ),
     Mutant(
+        "other-checkpoint-not-noticed",
+        "Batches of another checkpoint are refused.",
+        "coopconsume/fenced/delta_sink.py",
+        "if batch_id < found.batches - 1:",
+        "if False:",
+        ("tests/model/test_delta_sink.py::test_another_checkpoint_is_noticed",),
+    ),
+    Mutant(
         "foreign-record-stops-the-registry",
         "A foreign record in the registry's log is passed over.",
         "coopconsume/fenced/ownership/log_fold.py",
