@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from coopconsume.fenced.kafka_sink import FencedKafkaSink
     from coopconsume.fenced.leader import Leader
     from coopconsume.fenced.loading import Loaded, bulk_load
-    from coopconsume.fenced.log import UNCHECKED, Appended, Entry, LogId, LogRecord
+    from coopconsume.fenced.log import UNCHECKED, Appended, Consumed, Entry, LogId, LogRecord
     from coopconsume.fenced.multi import MultiLogWriter, Write
     from coopconsume.fenced.multi_audit import MultiAudit, audit_logs
     from coopconsume.fenced.reader import LogReader
@@ -31,6 +31,7 @@ _HOME = {
     "Appended": "log",
     "Audit": "auditing",
     "Auditor": "auditing",
+    "Consumed": "log",
     "Entry": "log",
     "EpochSource": "epochs",
     "ExclusiveProducer": "exclusive",
@@ -60,6 +61,7 @@ __all__ = [
     "Appended",
     "Audit",
     "Auditor",
+    "Consumed",
     "Entry",
     "EpochSource",
     "ExclusiveProducer",

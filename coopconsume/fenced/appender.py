@@ -194,7 +194,9 @@ class Appender:
         batches = [(request.rows, request.batch_id) for request in chosen]
         try:
             first = Deadline(_FIRST * deadline.left)
-            return session.attempt(batches, first, kind=chosen[0].kind) is not None
+            consumed = [request.consumed for request in chosen if request.consumed is not None]
+            kind = chosen[0].kind
+            return session.attempt(batches, first, kind=kind, consumed=consumed) is not None
         except FencedLogError:
             session.drop()  # Nothing was sent.
             raise

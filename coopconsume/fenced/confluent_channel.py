@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from coopconsume.fenced.engine import Part
-    from coopconsume.fenced.log import LogId
+    from coopconsume.fenced.log import Consumed, LogId
     from coopconsume.fenced.settings import Settings
 
 logger = logging.getLogger(__name__)
@@ -114,6 +114,25 @@ class ConfluentChannel:
             except KafkaException as told:
                 return told.args[0]
         return error
+
+    def send_offsets(self, consumed: Consumed, timeout: float) -> None:
+        """Adds offsets of a consumer group to the transaction."""
+        from confluent_kafka import Consumer, TopicPartition
+
+        offsets = [TopicPartition(*name, offset) for name, offset in consumed.offsets.items()]
+        with telling(self._settings, self._log.topic):
+            # Only a consumer makes the metadata of a group; it never joins the group.
+            config = config_of(self._settings) | {"group.id": consumed.group}
+            consumer = Consumer(config, logger=logger)
+            try:
+                group = consumer.consumer_group_metadata()
+            finally:
+                consumer.close()
+
+        def send_offsets(seconds: float) -> None:
+            self._producer.send_offsets_to_transaction(offsets, group, seconds)
+
+        self._resume(timeout, send_offsets)
 
     def commit(self, timeout: float) -> None:
         """Commit the transaction."""

@@ -12,7 +12,7 @@ from coopconsume.fenced.errors import EngineNotUsable
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from coopconsume.fenced.log import Ends, Entry, LogId, Raw
+    from coopconsume.fenced.log import Consumed, Ends, Entry, LogId, Raw
     from coopconsume.fenced.settings import Settings
     from coopconsume.fenced.stamp import Header
 
@@ -66,6 +66,9 @@ class Channel(Protocol):
 
     def append(self, parts: Sequence[Part], timeout: float) -> list[list[int]]:
         """Appends records, acknowledged by all replicas in sync; returns the offset of each."""
+
+    def send_offsets(self, consumed: Consumed, timeout: float) -> None:
+        """Adds offsets of a consumer group to the transaction."""
 
     def commit(self, timeout: float) -> None:
         """Commit the transaction."""

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
     from coopconsume.fenced.core import Expected
     from coopconsume.fenced.engine import Engine
-    from coopconsume.fenced.log import Appended, Entry, Visibility
+    from coopconsume.fenced.log import Appended, Consumed, Entry, Visibility
     from coopconsume.fenced.ownership import Outcome, OwnershipStore
 
 __all__ = ["GROUP", "ExclusiveProducer", "resource_of"]
@@ -214,6 +214,7 @@ class ExclusiveProducer:
         expected_seq: Expected = UNCHECKED,
         batch_id: str | None = None,
         is_new: bool = False,
+        consumed: Consumed | None = None,
     ) -> Appended:
         """Publishes records, all or nothing: see `FencedWriter.append`.
 
@@ -226,7 +227,7 @@ class ExclusiveProducer:
         self.check()
         return self._writer.append(
             records, expected_offset=expected_offset, expected_seq=expected_seq,
-            batch_id=batch_id, is_new=is_new,
+            batch_id=batch_id, is_new=is_new, consumed=consumed,
         )  # fmt: skip
 
     def confirm(self) -> int:

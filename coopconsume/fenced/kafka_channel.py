@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from coopconsume.fenced.engine import Part
-    from coopconsume.fenced.log import LogId
+    from coopconsume.fenced.log import Consumed, LogId
     from coopconsume.fenced.settings import Settings
 
 NAME: Final = "kafka-python"
@@ -127,6 +127,21 @@ class KafkaChannel:
         if min(map(min, offsets)) < 0:
             raise EngineDoubt("a record was acknowledged without its offset")
         return offsets
+
+    def send_offsets(self, consumed: Consumed, timeout: float) -> None:
+        """Adds offsets of a consumer group to the transaction."""
+        from kafka import TopicPartition
+        from kafka.structs import OffsetAndMetadata
+
+        offsets = {
+            TopicPartition(*name): OffsetAndMetadata(offset, "", -1)
+            for name, offset in consumed.offsets.items()
+        }
+
+        def send_offsets() -> None:
+            self._producer.send_offsets_to_transaction(offsets, consumed.group)
+
+        self._within(timeout, send_offsets)
 
     def commit(self, timeout: float) -> None:
         """Commit the transaction."""

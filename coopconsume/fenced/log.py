@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple, Protocol
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
 Visibility = Literal["read_committed", "filter"]
 VISIBILITIES: Final = ("read_committed", "filter")
@@ -66,6 +66,19 @@ class Entry(NamedTuple):
     key: bytes | None = None
     headers: Sequence[tuple[str, bytes]] = ()
     timestamp: int | None = None
+
+
+@dataclass(frozen=True)
+class Consumed:
+    """Input that an append has consumed: offsets that a group commits in its transaction.
+
+    Attributes:
+        group: Id of the consumer group.
+        offsets: By topic and partition, the offset of the next record to consume.
+    """
+
+    group: str
+    offsets: Mapping[tuple[str, int], int]
 
 
 class Raw(Protocol):

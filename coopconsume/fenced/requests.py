@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from coopconsume.fenced.core import Expectation
-    from coopconsume.fenced.log import Appended, Entry, LogId
+    from coopconsume.fenced.log import Appended, Consumed, Entry, LogId
     from coopconsume.fenced.stamp import Kind
 
 #: Records of a group at most, unless one append alone has more.
@@ -37,6 +37,7 @@ class Request:
         is_new: Whether the caller knows that the log has no batch of this id.
         kind: Kind of the records.
         timeout: Seconds that it may take.
+        consumed: Offsets of a consumer group that are committed with the records.
         answer: The batch, once it is in the log.
         error: Why it has no answer, once it is known that there will be none.
         on_settled: Called once, when there is an answer or an error.
@@ -49,6 +50,7 @@ class Request:
     is_new: bool = False
     kind: Kind = "data"
     timeout: float = 30.0
+    consumed: Consumed | None = None
     answer: Appended | None = None
     error: BaseException | None = None
     on_settled: Callable[[], None] | None = None

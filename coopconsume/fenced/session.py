@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from coopconsume.fenced.deadline import Deadline
     from coopconsume.fenced.engine import Channel, Engine
     from coopconsume.fenced.epochs import EpochSource
-    from coopconsume.fenced.log import Visibility
+    from coopconsume.fenced.log import Consumed, Visibility
     from coopconsume.fenced.stamp import Header, Kind
 
 
@@ -346,6 +346,7 @@ class Session(LogView):
         *,
         kind: Kind = "data",
         epoch: int | None = None,
+        consumed: Sequence[Consumed] = (),
     ) -> int | None:
         """Appends batches once, at the place where the log is thought to go on, or not at all.
 
@@ -357,6 +358,7 @@ class Session(LogView):
             deadline: When to give up.
             kind: Kind of the records.
             epoch: The epoch to write under; the session's own by default.
+            consumed: Offsets of consumer groups that are committed with the records.
 
         Returns:
             Offset of the first record; None if they are not in the log, and will never be.
@@ -369,7 +371,7 @@ class Session(LogView):
         draft = self.draft(batches, kind=kind, epoch=epoch)
         assert self._channel is not None
         try:
-            placed = self._send(self._channel, draft, deadline)
+            placed = self._send(self._channel, draft, deadline, consumed)
         except EngineDoubt:
             raise
         except Exception as error:
@@ -405,7 +407,9 @@ class Session(LogView):
             offset, seq = offset + len(entries), seq + len(entries)
         return draft
 
-    def _send(self, channel: Channel, draft: Draft, deadline: Deadline) -> bool:
+    def _send(
+        self, channel: Channel, draft: Draft, deadline: Deadline, consumed: Sequence[Consumed]
+    ) -> bool:
         """Sends a draft; returns whether it is in the log."""
         part = Part(self.log, draft.entries, draft.headers)
         if self.is_filtered:
@@ -417,6 +421,8 @@ class Session(LogView):
         (offsets,) = channel.append([part], deadline.left)
         placed = judge(offsets, draft.first_offset) == "in place"
         if placed:
+            for each in consumed:
+                channel.send_offsets(each, deadline.left)
             channel.commit(deadline.left)
         else:
             channel.abort(deadline.left)

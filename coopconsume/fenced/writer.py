@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from coopconsume.fenced.engine import Engine
     from coopconsume.fenced.epochs import EpochSource
     from coopconsume.fenced.inspection import Head
-    from coopconsume.fenced.log import Appended, Entry, LogId, Visibility
+    from coopconsume.fenced.log import Appended, Consumed, Entry, LogId, Visibility
 
 T = TypeVar("T")
 _BATCH_BYTES: Final = 1 << 20
@@ -284,6 +284,7 @@ class FencedWriter(Closing):
         batch_id: str | None = None,
         is_new: bool = False,
         timeout: float | None = None,
+        consumed: Consumed | None = None,
     ) -> Appended:
         """Appends records, all or nothing, if the log goes on where it is expected to.
 
@@ -305,6 +306,8 @@ class FencedWriter(Closing):
                 looked for.
             timeout: Seconds that this call may take, above 0, also while it waits for others;
                 the writer's by default, without the time that it waits for others.
+            consumed: Offsets of a consumer group that are committed if the records are, and only
+                then: to consume, transform and append exactly once. Not in a filtered log.
 
         Raises:
             OffsetMismatch: The log goes on elsewhere; this call appended nothing.
@@ -318,8 +321,9 @@ class FencedWriter(Closing):
                 appended nothing.
         """
         request = self._request(
-            records, expected_offset, expected_seq, batch_id, timeout, is_new=is_new
-        )
+            records, expected_offset, expected_seq, batch_id, timeout, is_new=is_new,
+            consumed=consumed,
+        )  # fmt: skip
         return self._groups.run(request, self.log, timeout)
 
     async def append_async(
@@ -330,6 +334,7 @@ class FencedWriter(Closing):
         expected_seq: Expected = UNCHECKED,
         batch_id: str | None = None,
         is_new: bool = False,
+        consumed: Consumed | None = None,
     ) -> Appended:
         """Appends records as `append` does, without blocking the event loop.
 
@@ -342,13 +347,15 @@ class FencedWriter(Closing):
             expected_seq: As for `append`.
             batch_id: As for `append`.
             is_new: As for `append`.
+            consumed: As for `append`.
 
         Raises:
             Exception: As for `append`.
         """
         request = self._request(
-            records, expected_offset, expected_seq, batch_id, None, is_new=is_new
-        )
+            records, expected_offset, expected_seq, batch_id, None, is_new=is_new,
+            consumed=consumed,
+        )  # fmt: skip
         if self._state == "closed":
             self._refuse()
         return await self._groups.run_async(request)
@@ -362,6 +369,7 @@ class FencedWriter(Closing):
         timeout: float | None,
         *,
         is_new: bool,
+        consumed: Consumed | None = None,
     ) -> Request:
         rows = entries(records)
         wanted = expectation(expected_offset, expected_seq, len(rows), check=self._check)
@@ -369,10 +377,12 @@ class FencedWriter(Closing):
             raise AppendRefused(f"batch_id {batch_id!r}: give 1 to 64 letters, digits or ._:-")
         if timeout is not None and timeout <= 0:
             raise AppendRefused(f"timeout {timeout!r}: give seconds above 0")
+        if consumed is not None and self._session.is_filtered:
+            raise AppendRefused("consumed: a filtered log has no transactions; leave it out")
         self._check_size(rows)
         return Request(
             rows, wanted, batch_id or new_batch_id(), is_given=batch_id is not None, is_new=is_new,
-            timeout=self._timeout if timeout is None else timeout,
+            timeout=self._timeout if timeout is None else timeout, consumed=consumed,
         )  # fmt: skip
 
     def _settle(self, group: list[Request]) -> None:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from coopconsume.fenced.engine import EngineDoubt, Part
-from coopconsume.fenced.log import Ends, LogId, PlainRaw
+from coopconsume.fenced.log import Consumed, Ends, LogId, PlainRaw
 
 Fate = Literal["done", "lost", "unanswered", "late", "torn", "after a foreign one"]
 
@@ -22,6 +22,7 @@ class Transaction:
 
     first: int
     state: Literal["open", "committed", "aborted"] = "open"
+    offsets: dict[tuple[str, int], int] = field(default_factory=dict)
 
 
 @dataclass
@@ -48,6 +49,7 @@ class Broker:
         fate: Asked for each request what becomes of it; gets its name.
         tick: Called with each request: time goes by.
         kept: The first offset that retention has left.
+        committed: Offsets that were committed with transactions.
     """
 
     fate: Callable[[str], Fate]
@@ -57,6 +59,7 @@ class Broker:
     ids: dict[str, Identity] = field(default_factory=dict)
     late: list[Callable[[], object]] = field(default_factory=list)
     kept: int = 0
+    committed: dict[tuple[str, int], int] = field(default_factory=dict)
 
     def ends(self) -> Ends:
         """Where the log ends."""
@@ -75,6 +78,8 @@ class Broker:
         transaction, identity.transaction = identity.transaction, None
         if transaction is not None:
             transaction.state = "committed" if commit else "aborted"
+            if commit:
+                self.committed |= transaction.offsets
             self.slots.append(Slot(None))
 
     def retain(self, kept: int) -> None:
@@ -225,6 +230,16 @@ class FakeChannel:
         offsets = self._do("append", do)
         assert isinstance(offsets, list)
         return [offsets]
+
+    def send_offsets(self, consumed: Consumed, timeout: float) -> None:
+        identity = self._identity
+        assert identity is not None
+
+        def do() -> None:
+            assert identity.transaction is not None
+            identity.transaction.offsets |= consumed.offsets
+
+        self._do("offsets", do)
 
     def commit(self, timeout: float) -> None:
         self._end("commit", commit=True)

@@ -1138,6 +1138,14 @@ FENCED = [
         ("tests/model/test_delta_sink.py::test_another_checkpoint_is_noticed",),
     ),
     Mutant(
+        "input-offsets-not-committed",
+        "Offsets of the input are committed with the records.",
+        "coopconsume/fenced/session.py",
+        "channel.send_offsets(each, deadline.left)",
+        "pass",
+        ("tests/model/test_fenced_input.py::test_each_input_record_is_appended_once",),
+    ),
+    Mutant(
         "foreign-record-stops-the-registry",
         "A foreign record in the registry's log is passed over.",
         "coopconsume/fenced/ownership/log_fold.py",

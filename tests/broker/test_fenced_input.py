@@ -1,0 +1,39 @@
+"""Offsets of an input that are committed by an append, on a real broker."""
+
+from __future__ import annotations
+
+import pytest
+from kafka import TopicPartition
+from kafka.admin import KafkaAdminClient
+
+from coopconsume.errors import OffsetMismatch
+from coopconsume.fenced import Consumed, FencedWriter
+from coopconsume.local.broker import LocalKafka
+from tests.conftest import TopicFactory
+
+pytestmark = pytest.mark.broker
+
+
+@pytest.mark.parametrize("engine", ["kafka-python", "confluent-kafka"])
+def test_offsets_are_committed_with_the_records(
+    kafka: LocalKafka, topic: TopicFactory, engine: str
+) -> None:
+    """And not with records that are refused."""
+    options = {"kafka.bootstrap.servers": kafka.bootstrap_servers}
+    source, name, group = topic(), topic(), f"input-{engine}"
+    admin = KafkaAdminClient(bootstrap_servers=kafka.bootstrap_servers)
+
+    def committed() -> int | None:
+        found = admin.list_group_offsets({group: None})[group]
+        at = found.get(TopicPartition(source, 0))
+        return None if at is None else int(at.offset)
+
+    with FencedWriter(options, name, engine=engine) as writer:
+        writer.append([b"a"], consumed=Consumed(group, {(source, 0): 3}))
+        assert committed() == 3
+        with pytest.raises(OffsetMismatch):
+            writer.append([b"b"], expected_seq=9, consumed=Consumed(group, {(source, 0): 5}))
+        assert committed() == 3
+        writer.append([b"b"], consumed=Consumed(group, {(source, 0): 5}))
+        assert committed() == 5
+    admin.close()
