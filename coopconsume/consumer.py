@@ -68,7 +68,7 @@ class CooperativeConsumer(Closing):
         self._query: CooperativeQuery | None = None
         self._whole_partitions = False
         self._lease: float | None = None
-        self._closed = False
+        self._closed = self._is_closing = False
         self._joining = threading.Lock()
 
     # -- what is consumed
@@ -137,7 +137,7 @@ class CooperativeConsumer(Closing):
 
     def _join(self, join: Callable[[Membership], None]) -> None:
         with self._joining:
-            if self._closed:
+            if self._is_closing:
                 raise AlreadyClosed("the consumer")
             if self._membership is not None:
                 raise InvalidOption(
@@ -509,26 +509,33 @@ class CooperativeConsumer(Closing):
 
         It may be called from any thread, and more than once. Calls of other threads that wait,
         such as `poll`, raise `AlreadyClosed`. Called by a listener of the query it returns at once,
-        and the consumer is closed when the query has ended.
+        and the consumer is closed when the query has ended. A rebalance listener's `on_revoked` is
+        called before; it may still commit.
 
         Args:
             timeout: Seconds that running handlers of the query have to end, as in
                 `CooperativeQuery.stop`; None: as long as they take.
         """
         with self._joining:
-            if self._closed:
+            if self._is_closing:
                 return
-            self._closed = True
+            self._is_closing = True
         if self._query is not None and self._query.is_in_its_thread:
             threading.Thread(target=self._leave, args=(timeout,), name="coopconsume-close").start()
         else:
             self._leave(timeout)
+
+    def _shut(self) -> None:
+        self._closed = True
 
     def _leave(self, timeout: float | None) -> None:
         with ExitStack() as last:
             if self._membership is not None:
                 last.callback(self._membership.leave)
             last.callback(self._poller.close)
+            last.callback(self._shut)
+            if self._membership is not None:
+                last.callback(self._membership.revoke)
             if self._query is not None:
                 last.callback(self._query.stop, timeout)
 

@@ -81,7 +81,10 @@ class RebalanceListener(Protocol):
         """These are ours from now on."""
 
     def on_revoked(self, ranges: Mapping[TopicPartition, Sequence[KeyRange]]) -> None:
-        """These are about to be given back; what runs has ended and is committed."""
+        """These are about to be given back; what runs has ended and is committed.
+
+        Also called when the consumer closes.
+        """
 
     def on_lost(self, ranges: Mapping[TopicPartition, Sequence[KeyRange]]) -> None:
         """These are gone: others may work on them already."""
@@ -113,6 +116,7 @@ class Membership:
         self._life_ms = self._batch_life_ms
         self._idle_worker = self._worker = worker
         self._listener: RebalanceListener | None = None
+        self._is_announced = self._is_revoked = False
         self._allow_key_share = options.allow_key_share
         self._group: GroupMember | None = None
         self._claim: ClaimKeeper | None = None
@@ -302,6 +306,17 @@ class Membership:
             self._changed.notify_all()
         with self._left:
             self._leave()
+
+    def revoke(self) -> None:
+        """Calls `on_revoked` for what is held, as the consumer closes; then no listener any more.
+
+        It returns when the listener does. A listener that closes its consumer is not called again.
+        """
+        with self._changed:
+            is_due = self._is_announced and not self._is_revoked
+            self._is_revoked, holding = True, self._holding
+        if is_due and holding is not None:
+            self._call_listener("on_revoked", holding.key_ranges)
 
     def _leave(self) -> None:
         group, self._group = self._group, None
@@ -524,8 +539,10 @@ class Membership:
 
         A listener that closes its consumer waits for the group's threads; they do not wait for it.
         """
-        if self._listener is None or self._leaving.is_set():
-            return
+        with self._changed:
+            if self._listener is None or self._leaving.is_set() or self._is_revoked:
+                return
+            self._is_announced = what == "on_assigned"
         call = threading.Thread(
             target=self._call_listener, args=(what, holding.key_ranges),
             name="coopconsume-listener", daemon=True,

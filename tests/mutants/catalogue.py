@@ -748,6 +748,14 @@ TOPICS = [
         (_CORE + "test_a_stalled_leader_decides_by_what_it_noted_when_it_was_asked",),
     ),
     Mutant(
+        "close-revokes-nothing",
+        "A consumer that closes calls on_revoked for what it holds, once.",
+        "coopconsume/group/membership.py",
+        "if is_due and holding is not None:",
+        "if is_due and holding is None:",
+        ("tests/unit/test_group_member.py::test_closing_revokes_what_was_assigned_once",),
+    ),
+    Mutant(
         "replaced-topic-loses-records",
         "A job goes on with a topic that was created again only if all of the old one is done.",
         "coopconsume/job/shift.py",

@@ -84,12 +84,17 @@ def test_a_listener_polls_commits_and_closes_its_consumer(spark, kafka, topic, p
         consumer.close()
         consumer.close()
 
+    def closing(ranges):
+        assert list(ranges) == [(name, 0)]
+        second.commit(found[1])
+
+    last = Rebalances(revoked=closing)
     listener = Rebalances(assigned, revoked)
     consumer.subscribe(listener=listener)
     assert listener.assigned.wait(SOON), "the listener failed, or waits for itself"
     with ThreadPoolExecutor(1) as pool, CooperativeConsumer(opts, spark) as second:
         waiting = pool.submit(consumer.poll, PATIENCE)
-        second.subscribe()
+        second.subscribe(listener=last)
         assert listener.revoked.wait(SOON), "the listener failed, or waits for itself"
         with pytest.raises(AlreadyClosed):
             waiting.result(SOON)
@@ -97,7 +102,11 @@ def test_a_listener_polls_commits_and_closes_its_consumer(spark, kafka, topic, p
             with pytest.raises(AlreadyClosed):
                 call()
         until(second.assignment)
-        assert sorted(row["offset"] for row in second.poll(PATIENCE).collect()) == [0, 1, 2, 3]
+        found.append(second.poll(PATIENCE))
+        assert sorted(row["offset"] for row in found[1].collect()) == [0, 1, 2, 3]
+        store, group = second.membership().store, opts["kafka.group.id"]
+    assert last.revoked.is_set(), "the listener was not called, or failed"
+    assert store.state(group)[name, 0].stable_offset == 10
 
 
 def test_listeners_stop_their_query_and_close_its_consumer(spark, kafka, topic, produce, tmp_path):

@@ -198,6 +198,33 @@ def test_work_that_outlives_what_the_group_was_told_waits_for_a_rebalance(tmp_pa
     assert membership.may_work_for(types.SimpleNamespace(life_ms=told[-1]), None)
 
 
+def test_closing_revokes_what_was_assigned_once(tmp_path, monkeypatch):
+    """Nothing that the listener does not know of, nothing twice; and it is not called any more."""
+    cluster = types.SimpleNamespace(cluster_id="c", close=lambda: None)
+    monkeypatch.setattr("coopconsume.group.membership.Cluster", lambda _: cluster)
+    calls = []
+    held = types.SimpleNamespace(key_ranges={("t", 0): []})
+    for told, expected in (
+        ([], []),
+        (["on_assigned"], ["on_assigned", "on_revoked"]),
+        (["on_assigned", "on_lost"], ["on_assigned", "on_lost"]),
+        (["on_assigned", "on_revoked"], ["on_assigned", "on_revoked"]),
+    ):
+        membership = Membership(options_of(tmp_path), 1, Idle())
+        membership._listener = types.SimpleNamespace(
+            on_assigned=lambda _: calls.append("on_assigned"),
+            on_revoked=lambda _, one=membership: (calls.append("on_revoked"), one.revoke()),
+            on_lost=lambda _: calls.append("on_lost"),
+        )
+        calls.clear()
+        for what in told:
+            membership._tell(what, held)
+        membership._holding = held
+        membership.revoke()
+        membership._tell("on_revoked", held)
+        assert calls == expected
+
+
 def test_a_listener_that_leaves_the_group_does_not_wait_for_itself(tmp_path, monkeypatch):
     """Leaving waits for the group's thread, which called the listener."""
     cluster = types.SimpleNamespace(cluster_id="c", close=lambda: None)
