@@ -121,7 +121,7 @@ class RequestQueue:
 
 
 class Groups:
-    """Settles requests in groups: whoever has the lock takes all that wait, others wait for it.
+    """Settles requests in groups: a caller that finds the lock free, or else a thread, takes all.
 
     Args:
         most_bytes: Bytes of a group at most, unless one request alone has more.
@@ -146,20 +146,28 @@ class Groups:
             timeout: Seconds to wait for others; None: without end.
         """
         self.queue.put(request)
-        try:
-            has_lock = self._lock.acquire(timeout=-1 if timeout is None else timeout)
-        except BaseException:
-            self.queue.withdraw(request)
-            raise
-        if not has_lock:
-            self.give_up(request, log)
-        else:
+        if self._lock.acquire(blocking=False):
             try:
                 while not request.is_settled:
                     self._settle(self.queue.take())
             finally:
                 self._lock.release()
+        else:
+            # Callers that waited for the lock would get it, and append, one after another.
+            self._wait(request, log, timeout)
         return request.result()
+
+    def _wait(self, request: Request, log: LogId, timeout: float | None) -> None:
+        """Waits until the thread of the groups has settled a request, or its time is over."""
+        settled = threading.Event()
+        request.on_settled = settled.set
+        self._settle_soon()
+        try:
+            if not request.is_settled and not settled.wait(timeout):
+                self.give_up(request, log)
+        except BaseException:
+            self.queue.withdraw(request)
+            raise
 
     async def run_async(self, request: Request) -> Appended:
         """Settles a request in a thread, with others that wait, and returns its answer."""
@@ -171,13 +179,19 @@ class Groups:
 
         request.on_settled = tell
         self.queue.put(request)
-        self._pool.submit(self.settle_waiting)
+        self._settle_soon()
         try:
             await settled.wait()
         except asyncio.CancelledError:
             self.queue.withdraw(request)
             raise
         return request.result()
+
+    def _settle_soon(self) -> None:
+        try:
+            self._pool.submit(self.settle_waiting)
+        except RuntimeError:  # The writer was closed meanwhile, which is the answer.
+            self.settle_waiting()
 
     def settle_waiting(self) -> None:
         """Settles all requests that wait."""

@@ -10,8 +10,11 @@ import pytest
 
 from coopconsume.errors import AppendOutcomeUnknown, LogUnavailable, OffsetMismatch, WriterNotOpen
 from coopconsume.fenced import Appended, FencedWriter
+from coopconsume.fenced.core import Expectation
 from coopconsume.fenced.engine import EngineDoubt
 from coopconsume.fenced.errors import AppendRefused
+from coopconsume.fenced.log import LogId
+from coopconsume.fenced.requests import Groups, Request
 from tests.fenced_checker import Told, problems
 from tests.model.fenced_broker import Broker, FakeEngine, Fate
 
@@ -106,6 +109,42 @@ def test_threads_that_wait_are_written_together() -> None:
     assert isinstance(mismatch, OffsetMismatch)
     assert (mismatch.expected, mismatch.actual) == (7, 2)
     assert place.requests["commit"] == 2
+
+
+def test_a_thread_goes_on_as_soon_as_it_has_its_answer() -> None:
+    """It does not wait until the other threads of its group have taken the lock, one by one."""
+    go, lock = threading.Event(), threading.RLock()
+
+    def settle(group: list[Request]) -> None:
+        for request in group:
+            request.settle(Appended(request.batch_id, 0, 0, 0, 1))
+        assert go.wait(5 * _PATIENCE)
+
+    groups, log = Groups(1 << 20, lock, settle), LogId("t", "id", 0)
+    requests = [Request([], Expectation()) for _ in range(3)]
+    threads = [
+        threading.Thread(target=groups.run, args=(request, log, None), daemon=True)
+        for request in requests
+    ]
+    with lock:
+        for thread in threads:
+            thread.start()
+        while len(groups.queue._waiting) < len(threads):
+            threads[0].join(0.001)
+    for thread in threads:
+        thread.join(_PATIENCE)
+    alive = [thread.is_alive() for thread in threads]
+    go.set()
+    assert alive == [False, False, False]
+    groups.close()
+    late = Request([], Expectation())
+    with lock:
+        thread = threading.Thread(target=groups.run, args=(late, log, None), daemon=True)
+        thread.start()
+        while not groups.queue._waiting:
+            thread.join(0.001)
+    thread.join(_PATIENCE)
+    assert late.is_settled, "a writer that is closed meanwhile"
 
 
 def test_one_append_that_kafka_does_not_take_refuses_no_other() -> None:
