@@ -45,6 +45,7 @@ def consume_plainly(ground: Ground) -> int:
     plain = KafkaConsumer(
         TOPIC, bootstrap_servers=ground.kafka.bootstrap_servers, group_id=ground.group,
         auto_offset_reset="earliest", enable_auto_commit=False, max_poll_records=3,
+        metadata_max_age_ms=500,
     )  # fmt: skip
     deadline = time.monotonic() + PATIENCE
     count = 0
