@@ -137,13 +137,14 @@ class MaxIndividualCommitsReached(CommitStoreError):
 
     def __str__(self) -> str:
         what = "commit refused: it"
-        for (topic, partition), offsets in sorted(self.uncommitted.items()):
-            more = f" and {len(self.uncommitted) - 1} more partitions" * (len(self.uncommitted) > 1)
+        if self.uncommitted:
+            (topic, partition), offsets = min(self.uncommitted.items())
+            others = len(self.uncommitted) - 1
+            more = f" and {others} more partitions" if others else ""
             what = (
                 f"{len(offsets)} offsets of {topic}-{partition} from {offsets.first} on{more} are "
                 "not committed: they"
             )
-            break
         return (
             f"{what} would leave {self.range_count} separate ranges above the stable offset, at "
             f"most {self.max_ranges} are allowed; commit the gaps first"

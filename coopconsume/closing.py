@@ -1,4 +1,4 @@
-"""What is closed at the end of a ``with`` block."""
+"""Base classes of context managers."""
 
 from __future__ import annotations
 
@@ -18,3 +18,18 @@ class Closing(ABC):
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+class Acquired(Closing):
+    """Acquired at the start of a ``with`` block, closed at its end or if acquiring fails."""
+
+    @abstractmethod
+    def acquire(self) -> Self:
+        """Acquire it; nothing if that is done."""
+
+    def __enter__(self) -> Self:
+        try:
+            return self.acquire()
+        except BaseException:
+            self.close()
+            raise

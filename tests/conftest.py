@@ -24,8 +24,7 @@ if TYPE_CHECKING:
     from kafka import KafkaProducer
     from pyspark.sql import SparkSession
 
-# Inherited by every process that the run starts, however far down and whoever its parent is now,
-# the processes included that the run shares its tests out to.
+# Inherited by every process that the run starts, directly or not, those of pytest-xdist included.
 _MARK = os.environ.setdefault("COOPCONSUME_TEST_RUN", str(uuid.uuid4()))
 # The many JVMs of a run live for seconds: one that optimises what it runs takes twice their time.
 os.environ.setdefault("JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")

@@ -213,7 +213,7 @@ class SlotHandshake:
         if not hmac.compare_digest(
             payload[NONCE_BYTES:], _prove(self._secret, b"driver proof", said)
         ):
-            raise ProtocolError("whoever listens does not know the job's secret")
+            raise ProtocolError("the listener does not know the job's secret")
         proof = frame(Frame.PROOF, _prove(self._secret, b"slot proof", said))
         return proof, _session(self._secret, said, self._identity, b"slot")
 

@@ -35,8 +35,8 @@ class EpochSource(Protocol):
     def join(self, log: LogId) -> None:
         """Checks that this writer may write beside others.
 
-        A writer that shares a log calls it after it has read the log to its end. Whoever takes the
-        log alone after this call opens it behind that end, where the writer sees it.
+        A writer with shared access calls it after it has read the log to its end. An exclusive
+        owner that takes the log after this call opens it behind that end, where the writer sees it.
 
         Args:
             log: The log.

@@ -10,6 +10,7 @@ import uuid
 from functools import partial
 from typing import TYPE_CHECKING, Any, Self
 
+from coopconsume.closing import Acquired
 from coopconsume.fenced.access import AccessMode
 from coopconsume.fenced.engine import EngineDoubt, make_engine
 from coopconsume.fenced.errors import (
@@ -55,7 +56,7 @@ def resource_of(topic: str, partition: int) -> str:
     return f"{topic}-{partition}"
 
 
-class ExclusiveProducer:
+class ExclusiveProducer(Acquired):
     """A producer of one partition that shares it, has it alone, or waits to have it alone.
 
     The registry says whose turn it is, and the log itself fences whoever's turn is over: the loss
@@ -282,18 +283,6 @@ class ExclusiveProducer:
             # The next owner need not wait for connections to be closed.
             self._writer.close()
             self._registry.close()
-
-    def __enter__(self) -> Self:
-        """Takes the log."""
-        try:
-            return self.acquire()
-        except BaseException:
-            self.close()
-            raise
-
-    def __exit__(self, *_: object) -> None:
-        """Gives it back."""
-        self.close()
 
     def _take_turn(self, timeout: float | None) -> Grant:
         until = None if timeout is None else time.monotonic() + timeout

@@ -104,7 +104,7 @@ def head(
     engine: str | Engine = "kafka-python",
     timeout: float = 30.0,
 ) -> Head:
-    """Where a log goes on, by its last records.
+    """Returns the end and the owner of a log by its last records, without taking it from its owner.
 
     Args:
         options: As for `FencedWriter`.

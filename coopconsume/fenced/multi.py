@@ -7,7 +7,7 @@ import uuid
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Self
 
-from coopconsume.closing import Closing
+from coopconsume.closing import Acquired
 from coopconsume.errors import InvalidOption
 from coopconsume.fenced.core import entries, expectation, judge
 from coopconsume.fenced.deadline import Deadline
@@ -68,7 +68,7 @@ class _Piece:
     is_check: bool
 
 
-class MultiLogWriter(Closing):
+class MultiLogWriter(Acquired):
     """Appends to several logs of one cluster at once: to all of them, or to none.
 
     It shares the logs with others and fences nobody. If one of the logs goes on elsewhere than the
@@ -163,13 +163,6 @@ class MultiLogWriter(Closing):
             self._drop()
             self._is_open = False
             self._engine.close()
-
-    def __enter__(self) -> Self:
-        try:
-            return self.acquire()
-        except BaseException:
-            self.close()
-            raise
 
     def append(
         self, writes: Mapping[LogName, Write], *, batch_id: str | None = None

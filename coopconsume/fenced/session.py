@@ -350,8 +350,8 @@ class Session(LogView):
     ) -> int | None:
         """Appends batches once, at the place where the log is thought to go on, or not at all.
 
-        This holds for unchecked ones, too: a late batch of a former owner does not count, its
-        numbers are right, and whoever reads the place knows what happened to it.
+        This holds for unchecked ones, too: a late batch of a former owner does not count, the
+        sequence numbers stay right, and a reader at that offset knows what happened.
 
         Args:
             batches: Records and id of each batch.

@@ -8,7 +8,7 @@ import threading
 import uuid
 from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
 
-from coopconsume.closing import Closing
+from coopconsume.closing import Acquired
 from coopconsume.errors import InvalidOption
 from coopconsume.fenced.appender import Appender
 from coopconsume.fenced.core import entries, expectation, size_of
@@ -35,14 +35,13 @@ if TYPE_CHECKING:
     from coopconsume.fenced.core import Expected, Records
     from coopconsume.fenced.engine import Engine
     from coopconsume.fenced.epochs import EpochSource
-    from coopconsume.fenced.inspection import Head
     from coopconsume.fenced.log import Appended, Consumed, Entry, LogId, Visibility
 
 T = TypeVar("T")
 _BATCH_BYTES: Final = 1 << 20
 
 
-class FencedWriter(Closing):
+class FencedWriter(Acquired):
     """Appends to one partition as its only owner, on unmodified Kafka (KIP-27, PIP-68).
 
     Taking the log fences whoever had it, and returns when all that is in it is known to be
@@ -172,32 +171,7 @@ class FencedWriter(Closing):
         """Bytes that a request may have (``kafka.max.request.size``)."""
         return self._largest
 
-    @staticmethod
-    def peek(
-        options: Mapping[str, Any],
-        topic: str,
-        partition: int = 0,
-        *,
-        engine: str | Engine = "kafka-python",
-        timeout: float = 30.0,
-    ) -> Head:
-        """Returns where a log goes on and who owns it, without taking it from its owner.
-
-        Args:
-            options: As for `FencedWriter`.
-            topic: The topic.
-            partition: The partition.
-            engine: As for `FencedWriter`.
-            timeout: Seconds to wait for an answer, above 0.
-
-        Returns:
-            The end of the log, next sequence number, epoch and owner, as its records say now.
-
-        Raises:
-            LogReplaced: There is no such topic.
-            LogCorrupt, LogUnavailable: As for `acquire`.
-        """
-        return head(options, topic, partition, engine=engine, timeout=timeout)
+    peek = staticmethod(head)
 
     # -- to own --------------------------------------------------------------------------------
 
@@ -265,13 +239,6 @@ class FencedWriter(Closing):
             self._state = "closed"
             self._checkpoints.stop()
         self._groups.close()
-
-    def __enter__(self) -> Self:
-        try:
-            return self.acquire()
-        except BaseException:
-            self.close()
-            raise
 
     # -- to append -----------------------------------------------------------------------------
 

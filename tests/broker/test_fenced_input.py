@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-import pytest
-from kafka import TopicPartition
-from kafka.admin import KafkaAdminClient
+import time
 
+import pytest
+from kafka.admin import KafkaAdminClient
+from kafka.errors import UnstableOffsetCommitError
+
+from coopconsume.cluster import coordinator
 from coopconsume.errors import OffsetMismatch
 from coopconsume.fenced import Consumed, FencedWriter
 from coopconsume.local.broker import LocalKafka
@@ -24,9 +27,16 @@ def test_offsets_are_committed_with_the_records(
     admin = KafkaAdminClient(bootstrap_servers=kafka.bootstrap_servers)
 
     def committed() -> int | None:
-        found = admin.list_group_offsets({group: None})[group]
-        at = found.get(TopicPartition(source, 0))
-        return None if at is None else int(at.offset)
+        """As a consumer reads it: not while the markers of a transaction are being written."""
+        deadline = time.monotonic() + 60
+        while True:
+            try:
+                found = coordinator.stable_offset(admin, group, source, 0)
+            except UnstableOffsetCommitError:
+                assert time.monotonic() < deadline, "a transaction stayed open for a minute"
+                time.sleep(0.02)
+            else:
+                return None if found is None else found[0]
 
     with FencedWriter(options, name, engine=engine) as writer:
         writer.append([b"a"], consumed=Consumed(group, {(source, 0): 3}))

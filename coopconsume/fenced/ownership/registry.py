@@ -27,8 +27,8 @@ __all__ = ["OwnershipRegistry"]
 log = logging.getLogger(__name__)
 
 _BEATS_A_LEASE = 4
-#: Resources that one change gives a sign of life for: its size is bounded, and whoever changes one
-#: of them meanwhile repeats no more than these.
+#: Resources in one heartbeat: its size is bounded, and a concurrent change of one of them makes no
+#: more than these be sent again.
 _BEATS_AT_ONCE = 100
 
 
