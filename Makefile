@@ -14,7 +14,7 @@ $(VENV)/.ready-demo: pyproject.toml
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@$(BIN)/python -m pip install -q --disable-pip-version-check -e '.[spark,demo]'
 	@echo "==> jars of Kafka, of Spark's Kafka source and of Delta"
-	@$(BIN)/python -m coopconsume.local.jars
+	@$(BIN)/python -m coopconsume.testing.local.jars
 	@touch $@
 
 $(VENV)/.ready: $(VENV)/.ready-demo

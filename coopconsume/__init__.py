@@ -13,7 +13,6 @@ if TYPE_CHECKING:
 
     from assignors import MAX_KEY_HASH, KeyRange, Share, key_hash
     from commits import CommitResult, CommitStore, OffsetRanges, PartitionCommits
-    from coopconsume.cluster.topics import accept_range_fetch
     from coopconsume.consumer import CooperativeConsumer
     from coopconsume.errors import CoopConsumeError
     from coopconsume.fenced import FencedWriter
@@ -22,13 +21,14 @@ if TYPE_CHECKING:
     from coopconsume.fenced.exclusive import ExclusiveProducer
     from coopconsume.fenced.ownership import OwnershipRegistry
     from coopconsume.group.membership import RebalanceListener
-    from coopconsume.local.broker import LocalKafka
-    from coopconsume.local.session import local_session
+    from coopconsume.kafka.topics import accept_range_fetch
     from coopconsume.options import Options
     from coopconsume.query import CooperativeQuery
     from coopconsume.record import Record, Reject, Retry, RetryPolicy
     from coopconsume.sinks import counted, create_counted_view
-    from coopconsume.task.slot import current_slot
+    from coopconsume.testing.local.broker import LocalKafka
+    from coopconsume.testing.local.session import local_session
+    from coopconsume.worker.slot import current_slot
 
 __version__ = "0.1.0"
 
@@ -43,7 +43,7 @@ _HOME = {
     "FencedWriter": "coopconsume.fenced",
     "KeyRange": "assignors",
     "LeaderElection": "coopconsume.fenced.election",
-    "LocalKafka": "coopconsume.local.broker",
+    "LocalKafka": "coopconsume.testing.local.broker",
     "MAX_KEY_HASH": "assignors",
     "OffsetRanges": "commits",
     "Options": "coopconsume.options",
@@ -56,12 +56,12 @@ _HOME = {
     "RetryPolicy": "coopconsume.record",
     "Share": "assignors",
     "TopicPartition": "kafka",
-    "accept_range_fetch": "coopconsume.cluster.topics",
+    "accept_range_fetch": "coopconsume.kafka.topics",
     "counted": "coopconsume.sinks",
     "create_counted_view": "coopconsume.sinks",
-    "current_slot": "coopconsume.task.slot",
+    "current_slot": "coopconsume.worker.slot",
     "key_hash": "assignors",
-    "local_session": "coopconsume.local.session",
+    "local_session": "coopconsume.testing.local.session",
 }
 
 __all__ = [

@@ -6,17 +6,17 @@ import threading
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
+from coopconsume.admin.frames import committed_frame, gaps_frame, lag_frame
+from coopconsume.admin.overview import overview_of
+from coopconsume.admin.overview.drawing import assignment_html, group_html, in_time
 from coopconsume.classic import cores, usable_session
 from coopconsume.closing import Closing
 from coopconsume.errors import AlreadyClosed, InvalidOption, MissingOption
 from coopconsume.group.membership import Membership
 from coopconsume.options import Options
-from coopconsume.overview import overview_of
-from coopconsume.overview.drawing import assignment_html, group_html, in_time
-from coopconsume.polling.poller import Poller
 from coopconsume.query import CooperativeForeach, CooperativeQuery
-from coopconsume.standing import committed_frame, gaps_frame, lag_frame
-from coopconsume.task.frames import BatchHandler
+from coopconsume.runtime.polling.poller import Poller
+from coopconsume.worker.frames import BatchHandler
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -26,14 +26,14 @@ if TYPE_CHECKING:
 
     from assignors import KeyRange
     from commits import CommitResult, OffsetRanges, PartitionCommits
+    from coopconsume.admin.overview import GroupOverview
     from coopconsume.group.membership import RebalanceListener
     from coopconsume.group.owned import TopicPartition as Name
-    from coopconsume.overview import GroupOverview
-    from coopconsume.polling.places import Place
-    from coopconsume.query import OnDead, OutputMode
-    from coopconsume.record import RetryPolicy
-    from coopconsume.task.frames import Format
-    from coopconsume.task.report import Ordering
+    from coopconsume.query import OutputMode
+    from coopconsume.record import OnDead, RetryPolicy
+    from coopconsume.runtime.polling.positions import PollPosition
+    from coopconsume.worker.frames import Format
+    from coopconsume.worker.report import Ordering
 
 _DRAW_TIMEOUT = 3.0
 _MOST_IN_A_FRAME = 100_000
@@ -332,7 +332,7 @@ class CooperativeConsumer(Closing):
         for partition in partitions or self.assignment():
             self._place(partition).paused = False
 
-    def _place(self, partition: TopicPartition) -> Place:
+    def _place(self, partition: TopicPartition) -> PollPosition:
         self.membership()
         return self._poller.place((partition[0], partition[1]))
 

@@ -14,7 +14,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from coopconsume.errors import InvalidOption, MissingOption, UnknownOption
-from coopconsume.kafka_settings import (
+from coopconsume.kafka.security.secrets import keep_out_of_logs
+from coopconsume.kafka.settings import (
     KNOWN_KAFKA_SETTINGS,
     MEMBER_SETTINGS,
     client_config,
@@ -22,7 +23,6 @@ from coopconsume.kafka_settings import (
     is_harmless,
     kafka_name,
 )
-from coopconsume.security.secrets import keep_out_of_logs
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

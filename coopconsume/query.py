@@ -8,28 +8,28 @@ from inspect import isasyncgenfunction, signature
 from typing import TYPE_CHECKING, Any, Literal
 
 from coopconsume.errors import HandlerNotUsable, InvalidOption, TopicNotFound
-from coopconsume.job.batch import Work, rates_of
-from coopconsume.job.loop import Job
-from coopconsume.job.slot_leases import lease_seconds
-from coopconsume.monitoring.listener import QueryListener
-from coopconsume.monitoring.progress import Meter, Progress
+from coopconsume.monitoring.listener import Progress, QueryListener
 from coopconsume.options import parse_seconds
-from coopconsume.record import RetryPolicy
+from coopconsume.record import OnDead, RetryPolicy
+from coopconsume.runtime.batch import rates_of
+from coopconsume.runtime.loop import Job
+from coopconsume.runtime.progress import Meter
+from coopconsume.runtime.slot_leases import lease_seconds
+from coopconsume.runtime.work import Work
 from coopconsume.sinks import open_dead_letters, open_output
-from coopconsume.task.frames import BatchHandler
-from coopconsume.task.slot import resolve_handler
+from coopconsume.worker.frames import BatchHandler
+from coopconsume.worker.slot import resolve_handler
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from coopconsume.cluster.client import Cluster
     from coopconsume.consumer import CooperativeConsumer
+    from coopconsume.kafka.cluster import Cluster
     from coopconsume.monitoring.listener import QueryProgressEvent
     from coopconsume.sinks import DeadLetterSink, OutputSink
-    from coopconsume.task.report import Ordering
+    from coopconsume.worker.report import Ordering
 
 _MOST_HANDLERS = 1_000
-OnDead = Literal["continue", "park"]
 OutputMode = Literal["append", "merge", "transactional"]
 
 

@@ -5,7 +5,10 @@ from __future__ import annotations
 import math
 import random
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
+
+#: What a record that ends as a dead letter does to its key: later records go on, or wait.
+OnDead = Literal["continue", "park"]
 
 
 class Record(NamedTuple):

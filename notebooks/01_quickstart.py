@@ -37,7 +37,7 @@ from coopconsume import (
     key_hash,
     local_session,
 )
-from coopconsume.pictures import offset_map
+from coopconsume.admin.pictures import offset_map
 
 broker = LocalKafka().start()
 spark = local_session("quickstart", cores=4)

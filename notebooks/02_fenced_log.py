@@ -33,7 +33,7 @@ import time
 from coopconsume import AccessMode, ExclusiveProducer, FencedWriter, LeaderElection, LocalKafka
 from coopconsume.errors import OffsetMismatch, ProducerBusy, ProducerFenced
 from coopconsume.fenced import LogReader, LogRecord
-from coopconsume.history.linear import NEVER, Operation, check_linear
+from coopconsume.testing.history.linear import NEVER, Operation, check_linear
 
 broker = LocalKafka().start()
 options = {"kafka.bootstrap.servers": broker.bootstrap_servers}

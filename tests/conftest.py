@@ -15,8 +15,8 @@ import pytest
 from hypothesis import HealthCheck, settings
 from xdist.scheduler import LoadScopeScheduling
 
-from coopconsume.local.broker import LocalKafka
-from coopconsume.local.session import local_session, stop_session
+from coopconsume.testing.local.broker import LocalKafka
+from coopconsume.testing.local.session import local_session, stop_session
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from coopconsume.cli.outcome import EXIT_CODES, FAILED, OK, reported
-from coopconsume.local.broker import LocalKafka
+from coopconsume.testing.local.broker import LocalKafka
 
 if TYPE_CHECKING:
     from pathlib import Path

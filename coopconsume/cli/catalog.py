@@ -10,8 +10,8 @@ import click
 
 from commits import UnsupportedTarget
 from commits.table import is_named
-from coopconsume.local.jars import pyspark_home
-from coopconsume.local.session import local_session, stop_session
+from coopconsume.testing.local.jars import pyspark_home
+from coopconsume.testing.local.session import local_session, stop_session
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

@@ -9,19 +9,19 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from coopconsume.admin.dead_letters.actions import Desk
+from coopconsume.admin.dead_letters.choice import Choice
 from coopconsume.cli.outcome import EXIT_CODES, example, reported
 from coopconsume.cli.place import as_json, at_a_place, echo_json
 from coopconsume.cli.text import table
-from coopconsume.dead_letters.choice import Choice
-from coopconsume.dead_letters.desk import Desk
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from pyspark.sql import SparkSession
 
-    from coopconsume.dead_letters.choice import Letter, Steps
-    from coopconsume.dead_letters.decisions import Action
+    from coopconsume.admin.dead_letters.choice import Letter, Steps
+    from coopconsume.runtime.decisions import Action
 
 LETTER_COLUMNS = ("RECORD", "KEY", "ATTEMPTS", "GIVEN UP", "STANDING", "REASON")
 _MOST_TEXT = 60

@@ -11,7 +11,7 @@ from coopconsume.cli.outcome import EXIT_CODES, reported
 from coopconsume.demo.director import LEAST, Demo
 from coopconsume.demo.errors import BooksDoNotBalance
 from coopconsume.demo.flights import FLIGHTS
-from coopconsume.screen import Screen
+from coopconsume.monitoring.screen import Screen
 
 
 @click.command(epilog=EXIT_CODES)

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 
 import click
 
+from coopconsume.admin.overview import describe_group, list_groups
+from coopconsume.admin.overview.data import plain
 from coopconsume.cli.outcome import EXIT_CODES, example, reported
 from coopconsume.cli.place import as_json, at_a_place, echo_json
 from coopconsume.cli.text import group_lines, table
-from coopconsume.overview import describe_group, list_groups
-from coopconsume.overview.data import plain
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -12,7 +12,7 @@ import click
 
 from coopconsume.cli.outcome import example, reported
 from coopconsume.cli.place import at_a_cluster
-from coopconsume.fenced.errors import FencedLogError
+from coopconsume.errors.fenced import FencedLogError
 from coopconsume.fenced.kv import KeyValueStore
 
 if TYPE_CHECKING:

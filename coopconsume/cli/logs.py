@@ -6,7 +6,7 @@ import logging
 from typing import TYPE_CHECKING
 
 from coopconsume.monitoring.logs import JsonFormatter
-from coopconsume.screen import Screen
+from coopconsume.monitoring.screen import Screen
 
 if TYPE_CHECKING:
     from typing import TextIO

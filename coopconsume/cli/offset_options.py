@@ -12,7 +12,7 @@ from commits import OffsetRanges
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from coopconsume.offsets import Move, OffsetAdmin, Standing
+    from coopconsume.admin.offsets import Move, OffsetAdmin, PartitionStatus
 
 
 def _topics(
@@ -62,7 +62,7 @@ ending_claims = click.option(
 
 def target_of(
     given: Mapping[str, Any],
-) -> Callable[[OffsetAdmin, list[Standing]], list[Move]]:
+) -> Callable[[OffsetAdmin, list[PartitionStatus]], list[Move]]:
     """What is to be done, of the options of which one must be given."""
     words = {
         name: value for name, value in given.items() if value is not None and value is not False

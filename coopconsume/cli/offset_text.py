@@ -5,15 +5,15 @@ from __future__ import annotations
 import itertools
 from typing import TYPE_CHECKING, Any
 
+from coopconsume.admin.offsets.status import NOT_DONE
+from coopconsume.admin.overview.data import plain
 from coopconsume.cli.text import table
-from coopconsume.offsets.standing import NOT_DONE
-from coopconsume.overview.data import plain
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
     from datetime import datetime
 
-    from coopconsume.offsets import Move, Standing
+    from coopconsume.admin.offsets import Move, PartitionStatus
 
 SHOW_COLUMNS = (
     "PARTITION", "LOG START", "STABLE", "END", "DONE ABOVE", "RANGES", "GAPS", "PENDING",
@@ -27,7 +27,7 @@ LAG_COLUMNS = (
 _ERROR_CHARS = 60
 
 
-def show_lines(standings: Iterable[Standing]) -> list[str]:
+def show_lines(standings: Iterable[PartitionStatus]) -> list[str]:
     """One line a partition."""
     return table(
         SHOW_COLUMNS,
@@ -42,13 +42,13 @@ def show_lines(standings: Iterable[Standing]) -> list[str]:
     )  # fmt: skip
 
 
-def _primary(one: Standing) -> object:
+def _primary(one: PartitionStatus) -> object:
     if one.primary_offset is None or one.primary_is_ours:
         return one.primary_offset
     return f"{one.primary_offset:,} (not ours)"
 
 
-def gap_lines(standings: Iterable[Standing], now: datetime, limit: int) -> Iterator[str]:
+def gap_lines(standings: Iterable[PartitionStatus], now: datetime, limit: int) -> Iterator[str]:
     """One line a gap, ``limit`` of each partition; 0 for all."""
     rows, more = [], []
     for one in standings:
@@ -61,7 +61,7 @@ def gap_lines(standings: Iterable[Standing], now: datetime, limit: int) -> Itera
     yield from more
 
 
-def lag_lines(standings: Iterable[Standing], now: datetime) -> list[str]:
+def lag_lines(standings: Iterable[PartitionStatus], now: datetime) -> list[str]:
     """One line a partition, with the record that holds its stable offset."""
     rows = []
     for one in standings:
@@ -104,7 +104,7 @@ def move_lines(
         yield "nothing was changed: give --execute to do it"
 
 
-def standing_document(one: Standing) -> dict[str, Any]:
+def standing_document(one: PartitionStatus) -> dict[str, Any]:
     """A partition as JSON."""
     return {
         "topic": one.topic,

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from commits import CommitTableNotFound
+from coopconsume.admin.offsets import OffsetAdmin, read_document, write_document
+from coopconsume.admin.overview.data import plain
 from coopconsume.cli.offset_options import (
     counting,
     ending_claims,
@@ -27,15 +29,13 @@ from coopconsume.cli.offset_text import (
 )
 from coopconsume.cli.outcome import EXIT_CODES, example, reported
 from coopconsume.cli.place import as_json, at_a_place, echo_json
-from coopconsume.offsets import OffsetAdmin, read_document, write_document
-from coopconsume.overview.data import plain
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from pyspark.sql import SparkSession
 
-    from coopconsume.offsets import Move, Standing
+    from coopconsume.admin.offsets import Move, PartitionStatus
 
 _PLACE = "--bootstrap-servers localhost:9092 --commit-table /data/commits"
 
@@ -299,8 +299,8 @@ def _carry_out(
     _echo(move_lines(moves, counts, what="records" if count else "offsets", executed=execute))
 
 
-def _draw(found: list[Standing], group: str, file: Path) -> None:
-    from coopconsume.pictures import draw_standing
+def _draw(found: list[PartitionStatus], group: str, file: Path) -> None:
+    from coopconsume.admin.pictures import draw_standing
 
     drawable = [one for one in found if one.end_offset and one.end_offset > (one.log_start or 0)]
     for one in drawable:

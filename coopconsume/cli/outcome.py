@@ -14,7 +14,7 @@ import click
 from assignors.errors import AssignorError
 from commits import CommitStoreError, CorruptCommitLog, FencedMember
 from coopconsume.errors import CoopConsumeError, DataLoss, HandlerNotUsable, OptionError
-from coopconsume.fenced.errors import ProducerFenced, StaleGeneration
+from coopconsume.errors.fenced import ProducerFenced, StaleGeneration
 
 if TYPE_CHECKING:
     from collections.abc import Callable

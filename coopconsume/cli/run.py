@@ -17,22 +17,22 @@ from coopconsume.cli.catalog import given_session
 from coopconsume.cli.logs import LogScreen
 from coopconsume.cli.outcome import INTERRUPTED, OK, example, reported
 from coopconsume.cli.place import consumer_options, pairs
-from coopconsume.cluster.client import Cluster
 from coopconsume.consumer import CooperativeConsumer
-from coopconsume.local.java import find_java
-from coopconsume.local.session import local_session, stop_session
+from coopconsume.kafka.cluster import Cluster
 from coopconsume.monitoring import LoggingListener
+from coopconsume.monitoring.screen import Rate, Screen
 from coopconsume.options import Options
 from coopconsume.query import check_handler
 from coopconsume.record import RetryPolicy
-from coopconsume.screen import Rate, Screen
+from coopconsume.testing.local.java import find_java
+from coopconsume.testing.local.session import local_session, stop_session
 
 if TYPE_CHECKING:
     from types import TracebackType
 
     from pyspark.sql import SparkSession
 
-    from coopconsume.monitoring.progress import Progress
+    from coopconsume.monitoring.listener import Progress
     from coopconsume.query import CooperativeQuery
 
 NEWEST_JAVA = 21

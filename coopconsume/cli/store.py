@@ -12,8 +12,8 @@ from commits import StableOffset, check_table, repair_table
 from coopconsume.cli.outcome import DATA_LOSS, EXIT_CODES, OK, example, reported
 from coopconsume.cli.place import as_json, at_a_place, echo_json
 from coopconsume.cli.text import table
-from coopconsume.cluster.client import Cluster
 from coopconsume.errors import MissingOption
+from coopconsume.kafka.cluster import Cluster
 from coopconsume.options import Options
 
 if TYPE_CHECKING:

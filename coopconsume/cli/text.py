@@ -6,13 +6,13 @@ import string
 from typing import TYPE_CHECKING
 
 from assignors import KeyRange
-from coopconsume.cluster.coordinator import DEAD
+from coopconsume.kafka.coordinator import DEAD
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
     from datetime import datetime
 
-    from coopconsume.overview import GroupEvent, GroupOverview, OwnedRange, PartitionOverview
+    from coopconsume.admin.overview import GroupEvent, GroupOverview, OwnedRange, PartitionOverview
 
 CELLS = 32
 """Places of a map; each stands for so many parts of the hash space."""

@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING
 
 import click
 
+from coopconsume.admin.overview.data import plain
 from coopconsume.cli.outcome import EXIT_CODES, example, reported
 from coopconsume.cli.place import as_json, at_a_place, echo_json
 from coopconsume.cli.text import table
-from coopconsume.cluster.topics import accept_range_fetch, describe_topics
-from coopconsume.overview.data import plain
+from coopconsume.kafka.topics import accept_range_fetch, describe_topics
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from commits import CommitStore
-from coopconsume.history import Kill, check, read_history
 from coopconsume.sinks import counted
+from coopconsume.testing.history import Kill, check, read_history
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -18,9 +18,9 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from numpy.typing import NDArray
 
-    from coopconsume.cluster.client import Cluster
     from coopconsume.demo.job import Query
-    from coopconsume.history import History, Verdict
+    from coopconsume.kafka.cluster import Cluster
+    from coopconsume.testing.history import History, Verdict
 
     Partition = tuple[str, int]
     Planned = Mapping[Partition, Mapping[int, bytes | None]]

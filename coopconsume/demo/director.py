@@ -27,16 +27,16 @@ from coopconsume.demo.story import (
     working,
 )
 from coopconsume.demo.topic import planned_records
-from coopconsume.local.broker import LocalKafka
-from coopconsume.local.java import find_java
-from coopconsume.screen import Rate, bar
+from coopconsume.monitoring.screen import Rate, bar
+from coopconsume.testing.local.broker import LocalKafka
+from coopconsume.testing.local.java import find_java
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from coopconsume.cluster.client import Cluster
     from coopconsume.demo.books import Planned
-    from coopconsume.screen import Screen
+    from coopconsume.kafka.cluster import Cluster
+    from coopconsume.monitoring.screen import Screen
 
 TOPIC = "flights"
 PARTITIONS = 3

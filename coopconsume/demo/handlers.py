@@ -9,8 +9,8 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from coopconsume.demo.logbook import Leg, Logbook, open_logbook
-from coopconsume.history.recorder import Recorder
-from coopconsume.task.slot import current_slot
+from coopconsume.testing.history.recorder import Recorder
+from coopconsume.worker.slot import current_slot
 
 if TYPE_CHECKING:
     import os

@@ -34,8 +34,8 @@ from coopconsume.demo.flights import flight_table
 from coopconsume.demo.handlers import OUTPUT_SCHEMA, DemoHandler
 from coopconsume.demo.topic import load_topic
 from coopconsume.errors import CoopConsumeError
-from coopconsume.local.session import local_session, stop_session
 from coopconsume.record import RetryPolicy
+from coopconsume.testing.local.session import local_session, stop_session
 
 if TYPE_CHECKING:
     from collections.abc import Callable

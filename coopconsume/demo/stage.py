@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
-from coopconsume.cluster.client import Cluster
+from coopconsume.kafka.cluster import Cluster
 from coopconsume.options import Options
 
 if TYPE_CHECKING:

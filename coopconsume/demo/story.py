@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
-from coopconsume.screen import bar
+from coopconsume.monitoring.screen import bar
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping

@@ -12,8 +12,8 @@ import pyarrow as pa
 
 from coopconsume.demo.flights import flight_table
 from coopconsume.errors import BrokerUnreachable
-from coopconsume.kafka_settings import client_config
-from coopconsume.partitioner import default_partition
+from coopconsume.kafka.partitioner import default_partition
+from coopconsume.kafka.settings import client_config
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping

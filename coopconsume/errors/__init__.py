@@ -59,7 +59,7 @@ from coopconsume.errors.processing import (
 if TYPE_CHECKING:
     from assignors.errors import *  # noqa: F403
     from commits.errors import *  # noqa: F403
-    from coopconsume.fenced.errors import *  # noqa: F403
+    from coopconsume.errors.fenced import *  # noqa: F403
 
 __all__ = [
     "AlreadyClosed",
@@ -98,7 +98,7 @@ __all__ = [
     "UnknownOption",
 ]
 
-_ROOMS = ("assignors.errors", "coopconsume.fenced.errors", "commits.errors")
+_ROOMS = ("assignors.errors", "coopconsume.errors.fenced", "commits.errors")
 
 
 def __getattr__(name: str) -> object:

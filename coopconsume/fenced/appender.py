@@ -5,10 +5,7 @@ from __future__ import annotations
 import copy
 from typing import TYPE_CHECKING, Final
 
-from coopconsume.fenced.core import Expectation, Position
-from coopconsume.fenced.deadline import Deadline
-from coopconsume.fenced.engine import EngineDoubt
-from coopconsume.fenced.errors import (
+from coopconsume.errors.fenced import (
     AppendOutcomeUnknown,
     AppendRefused,
     FencedLogError,
@@ -17,6 +14,9 @@ from coopconsume.fenced.errors import (
     OffsetMismatch,
     ProducerFenced,
 )
+from coopconsume.fenced.core import Expectation, Position
+from coopconsume.fenced.deadline import Deadline
+from coopconsume.fenced.engine import EngineDoubt
 from coopconsume.fenced.log import Appended, Entry
 from coopconsume.fenced.requests import Request
 from coopconsume.fenced.session import MARK_KEY

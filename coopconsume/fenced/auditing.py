@@ -6,9 +6,10 @@ from collections import Counter
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
 
+from coopconsume.errors.fenced import LogUnavailable
 from coopconsume.fenced.deadline import Deadline
-from coopconsume.fenced.engine import EngineDoubt, make_engine
-from coopconsume.fenced.errors import LogUnavailable
+from coopconsume.fenced.engine import EngineDoubt
+from coopconsume.fenced.engines import open_engine
 from coopconsume.fenced.fold import Fold, SequenceGap
 from coopconsume.fenced.settings import Settings
 from coopconsume.fenced.view import LogView
@@ -211,7 +212,7 @@ def audit(
         OptionError, EngineNotUsable: As for `FencedWriter`.
     """
     settings = Settings.parse(options)
-    client = make_engine(engine, settings, timeout) if isinstance(engine, str) else engine
+    client = open_engine(engine, settings, timeout)
     try:
         view = LogView(client, topic, partition)
         view.identify()

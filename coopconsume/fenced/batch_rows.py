@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from coopconsume.errors import InvalidOption
-from coopconsume.fenced.errors import AppendRefused
+from coopconsume.errors.fenced import AppendRefused
 from coopconsume.fenced.log import Entry
-from coopconsume.partitioner import default_partition
+from coopconsume.kafka.partitioner import default_partition
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -33,7 +33,7 @@ def entries_of(batch: DataFrame, partitions: Sequence[int]) -> dict[int, list[En
         InvalidOption: It has no column ``value``.
         AppendRefused: A row names another partition.
     """
-    from coopconsume.sinks.topic import ORIGIN_HEADER
+    from coopconsume.kafka.producer import ORIGIN_HEADER
 
     if "value" not in batch.columns:
         raise InvalidOption("batch", f"columns {batch.columns}", "give a column value")

@@ -8,16 +8,16 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from coopconsume.errors import NotAuthorized
+from coopconsume.errors.fenced import AppendRefused
 from coopconsume.fenced.engine import EngineDoubt
-from coopconsume.fenced.errors import AppendRefused
-from coopconsume.security import sasl
+from coopconsume.kafka.security import sasl
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from coopconsume.errors import CoopConsumeError
     from coopconsume.fenced.settings import Settings
-    from coopconsume.security.oauth import TokenProvider
+    from coopconsume.kafka.security.oauth import TokenProvider
 
 #: Settings that librdkafka knows by Kafka's names; those of TLS and SASL have names of its own.
 _PLAIN: Final = (

@@ -11,12 +11,12 @@ import uuid
 from typing import TYPE_CHECKING, Any, Final
 
 from coopconsume.errors import NotAuthorized
+from coopconsume.errors.fenced import EngineNotUsable
 from coopconsume.fenced.confluent_channel import ConfluentChannel
 from coopconsume.fenced.confluent_client import config_of, telling
 from coopconsume.fenced.engine import EngineDoubt
-from coopconsume.fenced.errors import EngineNotUsable
 from coopconsume.fenced.log import Ends, PlainRaw
-from coopconsume.security import access
+from coopconsume.kafka.security import access
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence

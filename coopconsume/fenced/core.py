@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
-from coopconsume.fenced.errors import AppendRefused
+from coopconsume.errors.fenced import AppendRefused
 from coopconsume.fenced.log import UNCHECKED, Entry
 from coopconsume.fenced.stamp import LARGEST_STAMP, NAME
 

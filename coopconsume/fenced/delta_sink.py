@@ -12,7 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from coopconsume.fenced.errors import BatchRefused, CheckpointReplaced, SinkUnavailable
+from coopconsume.errors.fenced import BatchRefused, CheckpointReplaced, SinkUnavailable
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -7,8 +7,8 @@ import threading
 import time
 from typing import TYPE_CHECKING, Any, Self
 
+from coopconsume.errors.fenced import FencedLogError, ProducerFenced, WriterNotOpen
 from coopconsume.fenced.access import AccessMode
-from coopconsume.fenced.errors import FencedLogError, ProducerFenced, WriterNotOpen
 from coopconsume.fenced.exclusive import ExclusiveProducer
 from coopconsume.fenced.leader import Leader, Replica
 from coopconsume.fenced.ownership.lease import check_lease

@@ -7,16 +7,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
-from coopconsume.fenced.errors import EngineNotUsable
-
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from coopconsume.fenced.log import Consumed, Ends, Entry, LogId, Raw
-    from coopconsume.fenced.settings import Settings
     from coopconsume.fenced.stamp import Header
-
-ENGINES = ("kafka-python", "confluent-kafka")
 
 
 class EngineDoubt(Exception):
@@ -115,25 +110,3 @@ class Engine(Protocol):
 
     def close(self) -> None:
         """Close the connections; harmless when repeated."""
-
-
-def make_engine(name: str, settings: Settings, timeout: float) -> Engine:
-    """An engine by its name.
-
-    Args:
-        name: ``kafka-python`` or ``confluent-kafka``.
-        settings: How to reach Kafka.
-        timeout: Seconds that a question may take.
-
-    Raises:
-        EngineNotUsable: There is no such engine, or it is not installed.
-    """
-    if name == "kafka-python":
-        from coopconsume.fenced.kafka_engine import KafkaPythonEngine
-
-        return KafkaPythonEngine(settings, timeout)
-    if name == "confluent-kafka":
-        from coopconsume.fenced.confluent_engine import ConfluentEngine
-
-        return ConfluentEngine(settings, timeout)
-    raise EngineNotUsable(name, f"there is no such engine; give one of {', '.join(ENGINES)}")

@@ -11,15 +11,16 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Self
 
 from coopconsume.closing import Acquired
-from coopconsume.fenced.access import AccessMode
-from coopconsume.fenced.engine import EngineDoubt, make_engine
-from coopconsume.fenced.errors import (
+from coopconsume.errors.fenced import (
     LogUnavailable,
     OwnershipUnavailable,
     ProducerBusy,
     ProducerFenced,
     WriterNotOpen,
 )
+from coopconsume.fenced.access import AccessMode
+from coopconsume.fenced.engine import EngineDoubt
+from coopconsume.fenced.engines import open_engine
 from coopconsume.fenced.log import UNCHECKED
 from coopconsume.fenced.ownership import (
     Busy,
@@ -115,7 +116,7 @@ class ExclusiveProducer(Acquired):
         check_session(session, epoch, shared=False)
         self.topic, self.partition, self.mode = topic, partition, AccessMode(mode)
         settings = Settings.parse(options)
-        self._engine = make_engine(engine, settings, timeout) if isinstance(engine, str) else engine
+        self._engine = open_engine(engine, settings, timeout)
         name = owner or session or f"{socket.gethostname()}-{uuid.uuid4().hex[:8]}"
         shared = self.mode is AccessMode.SHARED
         self._writer = FencedWriter(

@@ -8,7 +8,7 @@ from coopconsume.errors import InvalidOption
 from coopconsume.fenced.log import VISIBILITIES
 from coopconsume.fenced.settings import Settings
 from coopconsume.fenced.stamp import FORMAT, NAME, sql
-from coopconsume.security.secrets import keep_out_of_logs
+from coopconsume.kafka.security.secrets import keep_out_of_logs
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -6,9 +6,10 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
+from coopconsume.errors.fenced import LogUnavailable
 from coopconsume.fenced.deadline import Deadline
-from coopconsume.fenced.engine import EngineDoubt, make_engine
-from coopconsume.fenced.errors import LogUnavailable
+from coopconsume.fenced.engine import EngineDoubt
+from coopconsume.fenced.engines import open_engine
 from coopconsume.fenced.fold import Fold, Owner
 from coopconsume.fenced.kafka_engine import KafkaPythonEngine
 from coopconsume.fenced.settings import Settings
@@ -120,7 +121,7 @@ def head(
         OptionError: An option makes no sense.
     """
     settings = Settings.parse(options)
-    client = make_engine(engine, settings, timeout) if isinstance(engine, str) else engine
+    client = open_engine(engine, settings, timeout)
     try:
         view = LogView(client, topic, partition)
         view.identify()

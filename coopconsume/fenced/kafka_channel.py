@@ -15,10 +15,10 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
 from coopconsume.errors import CoopConsumeError, NotAuthorized
+from coopconsume.errors.fenced import AppendRefused, EngineNotUsable
 from coopconsume.fenced.engine import EngineDoubt
-from coopconsume.fenced.errors import AppendRefused, EngineNotUsable
-from coopconsume.kafka_settings import hurry_metadata
-from coopconsume.security import access, sasl
+from coopconsume.kafka.security import access, sasl
+from coopconsume.kafka.settings import hurry_metadata
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence

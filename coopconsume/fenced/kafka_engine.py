@@ -10,8 +10,8 @@ from coopconsume.errors import NotAuthorized
 from coopconsume.fenced.engine import EngineDoubt
 from coopconsume.fenced.kafka_channel import CONNECT, REQUEST_MS, KafkaChannel, doubt_of
 from coopconsume.fenced.log import Ends
-from coopconsume.kafka_settings import hurry_metadata
-from coopconsume.security import access
+from coopconsume.kafka.security import access
+from coopconsume.kafka.settings import hurry_metadata
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

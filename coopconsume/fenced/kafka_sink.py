@@ -13,8 +13,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from coopconsume.errors import InvalidOption
-from coopconsume.fenced.batch_rows import entries_of
-from coopconsume.fenced.errors import (
+from coopconsume.errors.fenced import (
     AppendOutcomeUnknown,
     BatchRefused,
     LogBlocked,
@@ -22,6 +21,7 @@ from coopconsume.fenced.errors import (
     ProducerFenced,
     SinkUnavailable,
 )
+from coopconsume.fenced.batch_rows import entries_of
 from coopconsume.fenced.job_log import JobLog
 from coopconsume.fenced.writer import FencedWriter
 

@@ -11,8 +11,8 @@ from __future__ import annotations
 import threading
 from typing import TYPE_CHECKING, Any, Self
 
+from coopconsume.errors.fenced import ProducerBusy
 from coopconsume.fenced.election import LeaderElection
-from coopconsume.fenced.errors import ProducerBusy
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

@@ -6,8 +6,8 @@ import threading
 import time
 from typing import TYPE_CHECKING
 
+from coopconsume.errors.fenced import AppendRefused, FencedLogError, WriterNotOpen
 from coopconsume.fenced.core import entries
-from coopconsume.fenced.errors import AppendRefused, FencedLogError, WriterNotOpen
 from coopconsume.fenced.log import LogRecord
 
 if TYPE_CHECKING:

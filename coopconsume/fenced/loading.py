@@ -15,8 +15,8 @@ from itertools import islice
 from typing import TYPE_CHECKING, Final
 
 from coopconsume.errors import InvalidOption
+from coopconsume.errors.fenced import OffsetMismatch
 from coopconsume.fenced.core import entries, size_of
-from coopconsume.fenced.errors import OffsetMismatch
 from coopconsume.fenced.exclusive import ExclusiveProducer
 from coopconsume.fenced.settings import CHECK
 

@@ -9,11 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, Self
 
 from coopconsume.closing import Acquired
 from coopconsume.errors import InvalidOption
-from coopconsume.fenced.core import entries, expectation, judge
-from coopconsume.fenced.deadline import Deadline
-from coopconsume.fenced.engine import EngineDoubt, Part, make_engine
-from coopconsume.fenced.epochs import LogEpochs
-from coopconsume.fenced.errors import (
+from coopconsume.errors.fenced import (
     AppendOutcomeUnknown,
     AppendRefused,
     LogUnavailable,
@@ -21,6 +17,11 @@ from coopconsume.fenced.errors import (
     ProducerFenced,
     WriterNotOpen,
 )
+from coopconsume.fenced.core import entries, expectation, judge
+from coopconsume.fenced.deadline import Deadline
+from coopconsume.fenced.engine import EngineDoubt, Part
+from coopconsume.fenced.engines import open_engine
+from coopconsume.fenced.epochs import LogEpochs
 from coopconsume.fenced.log import MULTI, UNCHECKED, Appended, Entry
 from coopconsume.fenced.session import MARK_KEY, Session, new_batch_id
 from coopconsume.fenced.settings import Settings
@@ -111,7 +112,7 @@ class MultiLogWriter(Acquired):
         settings = Settings.parse(options)
         self._settings = settings
         self._timeout = timeout
-        self._engine = make_engine(engine, settings, timeout) if isinstance(engine, str) else engine
+        self._engine = open_engine(engine, settings, timeout)
         name = uuid.uuid4().hex
         self._id = f"{MULTI}{name}"
         self._sessions = {

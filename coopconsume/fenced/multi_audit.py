@@ -6,9 +6,10 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from coopconsume.errors.fenced import LogUnavailable
 from coopconsume.fenced.deadline import Deadline
-from coopconsume.fenced.engine import EngineDoubt, make_engine
-from coopconsume.fenced.errors import LogUnavailable
+from coopconsume.fenced.engine import EngineDoubt
+from coopconsume.fenced.engines import open_engine
 from coopconsume.fenced.multi import LOGS_HEADER
 from coopconsume.fenced.settings import Settings
 from coopconsume.fenced.view import LogView
@@ -72,7 +73,7 @@ def audit_logs(
         OptionError, EngineNotUsable: As for `FencedWriter`.
     """
     settings = Settings.parse(options)
-    client = make_engine(engine, settings, timeout) if isinstance(engine, str) else engine
+    client = open_engine(engine, settings, timeout)
     views = [LogView(client, topic, partition) for topic, partition in logs]
     found: dict[str, _Found] = {}
     starts: dict[str, int] = {}

@@ -6,9 +6,10 @@ from collections import deque
 from typing import TYPE_CHECKING, Any
 
 from coopconsume.closing import Closing
+from coopconsume.errors.fenced import LogTruncated, LogUnavailable
 from coopconsume.fenced.deadline import Deadline
-from coopconsume.fenced.engine import EngineDoubt, make_engine
-from coopconsume.fenced.errors import LogTruncated, LogUnavailable
+from coopconsume.fenced.engine import EngineDoubt
+from coopconsume.fenced.engines import open_engine
 from coopconsume.fenced.log import LogRecord
 from coopconsume.fenced.settings import Settings
 from coopconsume.fenced.view import LogView
@@ -61,7 +62,7 @@ class LogReader(Closing):
         timeout: float = 30.0,
     ) -> None:
         settings = Settings.parse(options)
-        self._engine = make_engine(engine, settings, timeout) if isinstance(engine, str) else engine
+        self._engine = open_engine(engine, settings, timeout)
         self._timeout = timeout
         self._start = start
         self._view = LogView(self._engine, topic, partition, compacted=compacted)

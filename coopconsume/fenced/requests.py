@@ -10,8 +10,8 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
+from coopconsume.errors.fenced import AppendOutcomeUnknown, LogUnavailable
 from coopconsume.fenced.core import size_of
-from coopconsume.fenced.errors import AppendOutcomeUnknown, LogUnavailable
 from coopconsume.fenced.session import new_batch_id
 
 if TYPE_CHECKING:

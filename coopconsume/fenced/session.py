@@ -15,10 +15,10 @@ from dataclasses import dataclass, field
 from math import inf
 from typing import TYPE_CHECKING, Final
 
+from coopconsume.errors.fenced import AppendRefused, LogTruncated, LogUnavailable, ProducerFenced
 from coopconsume.fenced.core import judge
 from coopconsume.fenced.deadline import monotonic
 from coopconsume.fenced.engine import EngineDoubt, Part
-from coopconsume.fenced.errors import AppendRefused, LogTruncated, LogUnavailable, ProducerFenced
 from coopconsume.fenced.fold import Owner
 from coopconsume.fenced.log import Entry
 from coopconsume.fenced.stamp import NO_TAG, Stamp, encode_batch

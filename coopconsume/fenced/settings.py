@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from coopconsume.errors import InvalidOption, MissingOption, UnknownOption
-from coopconsume.kafka_settings import (
+from coopconsume.kafka.settings import (
     KNOWN_KAFKA_SETTINGS,
     client_config,
     complete,

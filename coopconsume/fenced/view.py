@@ -5,10 +5,10 @@ from __future__ import annotations
 from math import inf
 from typing import TYPE_CHECKING, Final
 
+from coopconsume.errors.fenced import LogBlocked, LogCorrupt, LogReplaced, LogTruncated
 from coopconsume.fenced.core import Position
 from coopconsume.fenced.deadline import monotonic
 from coopconsume.fenced.engine import EngineDoubt
-from coopconsume.fenced.errors import LogBlocked, LogCorrupt, LogReplaced, LogTruncated
 from coopconsume.fenced.fold import Fold, SequenceGap, hash_of
 from coopconsume.fenced.log import LogId
 

@@ -10,17 +10,17 @@ from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
 
 from coopconsume.closing import Acquired
 from coopconsume.errors import InvalidOption
-from coopconsume.fenced.appender import Appender
-from coopconsume.fenced.core import entries, expectation, size_of
-from coopconsume.fenced.deadline import Deadline, monotonic
-from coopconsume.fenced.engine import make_engine
-from coopconsume.fenced.epochs import LogEpochs
-from coopconsume.fenced.errors import (
+from coopconsume.errors.fenced import (
     AppendRefused,
     FencedLogError,
     ProducerFenced,
     WriterNotOpen,
 )
+from coopconsume.fenced.appender import Appender
+from coopconsume.fenced.core import entries, expectation, size_of
+from coopconsume.fenced.deadline import Deadline, monotonic
+from coopconsume.fenced.engines import open_engine
+from coopconsume.fenced.epochs import LogEpochs
 from coopconsume.fenced.inspection import head
 from coopconsume.fenced.keeping import Checkpoints
 from coopconsume.fenced.log import UNCHECKED, VISIBILITIES
@@ -111,7 +111,7 @@ class FencedWriter(Acquired):
         self._check = settings.checks(topic)
         self._largest = int(settings.kafka.get("max.request.size", _BATCH_BYTES))
         self._timeout = timeout
-        self._engine = make_engine(engine, settings, timeout) if isinstance(engine, str) else engine
+        self._engine = open_engine(engine, settings, timeout)
         self._session = Session(
             self._engine, topic, partition, visibility=visibility,
             owner=owner or f"{socket.gethostname()}:{os.getpid()}", epochs=epochs or LogEpochs(),

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
-    from coopconsume.cluster.client import Primary
     from coopconsume.group.owned import TopicPartition
+    from coopconsume.kafka.cluster import Primary
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ from assignors import AssignmentConflict, KeyRange, Member, ProtocolMismatch, Sh
 from assignors.wire import Assignment, Refusal, Subscription, read_answer, version_of
 from commits import Epoch, OwnedShare
 from coopconsume.errors import ConsumerRangeFetchNotAccepted, GroupRefused
-from coopconsume.group.owned import Tenure
+from coopconsume.group.owned import EpochGrant
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -288,7 +288,7 @@ class GroupCore:
 
     def take(
         self, me: str, data: bytes, row: EpochRow | None, claimed: Sequence[OwnedShare] = ()
-    ) -> Tenure | TakeOver | Rejoin | Replaced:
+    ) -> EpochGrant | TakeOver | Rejoin | Replaced:
         """Check what the leader handed us against the row of its epoch.
 
         Args:
@@ -330,7 +330,7 @@ class GroupCore:
                         share.topic, share.partition, str(share.key_range)
                     )
         waits = _waits(answer.shares, row)
-        return Tenure(epoch, me, answer.shares, dict(answer.topic_ids), waits, row.life_ms)
+        return EpochGrant(epoch, me, answer.shares, dict(answer.topic_ids), waits, row.life_ms)
 
     def unbegun(self, me: str, row: EpochRow | None) -> tuple[Epoch, list[Share]] | None:
         """Returns an epoch that gives us shares that we did not begin with, if one is in force.
@@ -347,7 +347,7 @@ class GroupCore:
         shares = [Share(*one[:2], KeyRange(*one[2:])) for one in row.members.get(me, ())]
         return (row.epoch, [share for share, _ in _waits(shares, row)]) if shares else None
 
-    def taken(self, tenure: Tenure) -> None:
+    def taken(self, tenure: EpochGrant) -> None:
         """The shares are ours now."""
         self.owned, self.owned_under = tenure.shares, tenure.epoch
         self.begun_under = tenure.epoch

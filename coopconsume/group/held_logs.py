@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
     from commits import CommitStore
-    from coopconsume.cluster.client import Cluster
-    from coopconsume.group.owned import Owned, Tenure, TopicPartition
+    from coopconsume.group.owned import EpochGrant, Owned, TopicPartition
+    from coopconsume.kafka.cluster import Cluster
     from coopconsume.options import Options
 
 log = logging.getLogger(__name__)
@@ -39,7 +39,7 @@ class HeldLogs:
         options: Options,
         cluster: Cluster,
         store: CommitStore,
-        tenure: Tenure,
+        tenure: EpochGrant,
         owned: Mapping[TopicPartition, Owned],
         lock: AbstractContextManager[object],
     ) -> None:

@@ -24,25 +24,31 @@ from kafka.structs import OffsetAndMetadata
 
 from assignors import AssignmentConflict
 from commits import ClaimConflict, CommitLogUnavailable, EpochConflict, FencedMember
-from coopconsume.cluster.pattern import TopicPattern
 from coopconsume.errors import CoopConsumeError, GroupRefused, TopicNotFound
 from coopconsume.group.claims import LOOK_EVERY, ClaimWatch
 from coopconsume.group.core import GroupCore, Rejoin, Replaced, TakeOver
-from coopconsume.group.owned import Tenure
+from coopconsume.group.owned import EpochGrant
 from coopconsume.group.plugin import plugins
-from coopconsume.group.quirks import coordinate, keep_answers, pause, request_rejoin, subscribe
 from coopconsume.group.repeating import repeated
 from coopconsume.group.settings import consumer_config
-from coopconsume.kafka_settings import hurry_metadata
+from coopconsume.kafka.kafka_python_compat import (
+    coordinate,
+    keep_answers,
+    pause,
+    request_rejoin,
+    subscribe,
+)
+from coopconsume.kafka.pattern import TopicPattern
+from coopconsume.kafka.settings import hurry_metadata
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from assignors import KeyRangeAssignor
     from commits import CommitStore, Epoch
-    from coopconsume.cluster.client import Cluster
     from coopconsume.group.core import Joined
     from coopconsume.group.plugin import Answer
+    from coopconsume.kafka.cluster import Cluster
     from coopconsume.options import Options
 
 log = logging.getLogger(__name__)
@@ -70,7 +76,7 @@ class Tenant(Protocol):
     def hand_over(self) -> None:
         """Stop working, commit what is done and give the shares back; bounded by drainTimeout."""
 
-    def moved_in(self, tenure: Tenure) -> None:
+    def moved_in(self, tenure: EpochGrant) -> None:
         """These shares are ours."""
 
     def lost(self, why: str) -> None:
@@ -407,7 +413,7 @@ class GroupMember:
         """What we did not begin with: whoever gets it next need not wait for us."""
         claimed = self._claims.claimed()
         tenure = self._core.take(me, data, self._store.assignment(self._group), claimed)
-        if isinstance(tenure, Tenure):
+        if isinstance(tenure, EpochGrant):
             doubtful = [share for share, _ in tenure.waits]
             self._store.release(self._group, tenure.epoch, tenure.member, running=doubtful)
 

@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, Protocol
 from assignors import KeyRange, Share, coverage
 from commits import CommitStore
 from coopconsume.classic import is_classic
-from coopconsume.cluster.client import Cluster
 from coopconsume.errors import (
     AlreadyClosed,
     ConsumerRangeFetchNotAccepted,
@@ -27,10 +26,11 @@ from coopconsume.errors import (
 )
 from coopconsume.group import GroupMember
 from coopconsume.group.claims import ClaimKeeper, ClaimWatch
-from coopconsume.group.holding import Holding
-from coopconsume.group.owned import LEASE, STARTS_WITHIN, Owned, Tenure, TopicPartition
+from coopconsume.group.epoch_assignment import EpochAssignment
+from coopconsume.group.owned import LEASE, STARTS_WITHIN, EpochGrant, Owned, TopicPartition
 from coopconsume.group.repeating import repeated
 from coopconsume.group.settings import lease_of, session_ms
+from coopconsume.kafka.cluster import Cluster
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -50,7 +50,7 @@ _LISTENER_PAUSE = 0.05
 class Worker(Protocol):
     """Who works on what a consumer holds; called from the membership's threads, one at a time."""
 
-    def begin(self, holding: Holding) -> None:
+    def begin(self, holding: EpochAssignment) -> None:
         """Work on this from now on; returns at once."""
 
     def drain(self, timeout: float) -> Sequence[Share]:
@@ -120,11 +120,11 @@ class Membership:
         self._allow_key_share = options.allow_key_share
         self._group: GroupMember | None = None
         self._claim: ClaimKeeper | None = None
-        self._holding: Holding | None = None
-        self._latest: Holding | None = None
-        self._refused: Holding | None = None
+        self._holding: EpochAssignment | None = None
+        self._latest: EpochAssignment | None = None
+        self._refused: EpochAssignment | None = None
         #: For which a rebalance was asked for, as work would go on for longer than others wait.
-        self._asked_for: Holding | None = None
+        self._asked_for: EpochAssignment | None = None
         self._error: BaseException | None = None
         self._changed = threading.Condition(threading.RLock())
         self._leaving = threading.Event()
@@ -211,7 +211,7 @@ class Membership:
         if self._group is not None:
             self._group.work_may_last(self._life_ms)
 
-    def may_work_for(self, holding: Holding, lease: float | None) -> bool:
+    def may_work_for(self, holding: EpochAssignment, lease: float | None) -> bool:
         """Returns whether the next owners wait long enough for work; asks for a rebalance if not.
 
         Args:
@@ -278,7 +278,7 @@ class Membership:
             for d in (row.doubts if row else ())
         )
         self._claim = ClaimKeeper(self.store, group, epoch, member, session / 3000)
-        self._hold(Tenure(epoch, member, tuple(shares), topic_ids, waits, life_ms))
+        self._hold(EpochGrant(epoch, member, tuple(shares), topic_ids, waits, life_ms))
         self._check_open()
 
     def _check_open(self) -> None:
@@ -339,7 +339,7 @@ class Membership:
     # -- what is held
 
     @property
-    def holding(self) -> Holding | None:
+    def holding(self) -> EpochAssignment | None:
         """What is held now; None between a group's epochs.
 
         Raises:
@@ -355,7 +355,7 @@ class Membership:
         holding = self.holding
         return holding.owned if holding is not None else {}
 
-    def wait_for_holding(self, timeout: float | None = None) -> Holding | None:
+    def wait_for_holding(self, timeout: float | None = None) -> EpochAssignment | None:
         """Returns what is held now; between epochs it waits for the next one.
 
         Args:
@@ -424,7 +424,7 @@ class Membership:
             self._group.rejoin(why)
         return True
 
-    def _refuse(self) -> Holding | None:
+    def _refuse(self) -> EpochAssignment | None:
         """Hold nothing any more; the listener is told by the group's thread."""
         with self._changed:
             refused, self._holding = self._holding, None
@@ -452,7 +452,7 @@ class Membership:
         holding.primary.write_quietly(force=True)
         self._give_back(holding, running)
 
-    def moved_in(self, tenure: Tenure) -> None:
+    def moved_in(self, tenure: EpochGrant) -> None:
         """These shares are ours."""
         self._hold(tenure)
 
@@ -475,7 +475,7 @@ class Membership:
             self._changed.notify_all()
             self._worker.fail(error)
 
-    def _hold(self, tenure: Tenure) -> None:
+    def _hold(self, tenure: EpochGrant) -> None:
         group = self._group
         write: Callable[..., None] = (
             group.commit_primary if group is not None else self.cluster.commit_primary
@@ -483,7 +483,9 @@ class Membership:
         try:
             place = group.place if group is not None else None
             holding = repeated(
-                lambda: Holding(self.options, self.cluster, self.store, tenure, write, place),
+                lambda: EpochAssignment(
+                    self.options, self.cluster, self.store, tenure, write, place
+                ),
                 "load of the committed offsets", self.options.batch_life,
             )  # fmt: skip
         except BaseException:
@@ -505,7 +507,7 @@ class Membership:
         else:
             self._give_back(holding, ())
 
-    def _give_back(self, holding: Holding, running: Sequence[Share]) -> None:
+    def _give_back(self, holding: EpochAssignment, running: Sequence[Share]) -> None:
         with self._warning():
             holding.release(running)
 
@@ -525,16 +527,16 @@ class Membership:
             self._tell_lost(refused, why)
         return refused is not None
 
-    def _tell_lost(self, holding: Holding, why: str) -> None:
+    def _tell_lost(self, holding: EpochAssignment, why: str) -> None:
         log.warning("group %s: all shares are lost: %s", self.options.group_id, why)
         self._tell("on_lost", holding)
 
-    def _let_go(self) -> Holding | None:
+    def _let_go(self) -> EpochAssignment | None:
         with self._changed:
             holding, self._holding = self._holding, None
             return holding
 
-    def _tell(self, what: str, holding: Holding) -> None:
+    def _tell(self, what: str, holding: EpochAssignment) -> None:
         """Calls the listener, and waits until it returns or somebody leaves the group.
 
         A listener that closes its consumer waits for the group's threads; they do not wait for it.

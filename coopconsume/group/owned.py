@@ -74,7 +74,7 @@ class Owned:
 
 
 @dataclass(frozen=True)
-class Tenure:
+class EpochGrant:
     """Who we are and what is ours under one epoch of the commit log, or one claim.
 
     Attributes:

@@ -7,15 +7,15 @@ import time
 from typing import TYPE_CHECKING, Protocol
 
 from commits import CommitStoreError
-from coopconsume.cluster.client import primary_mark
 from coopconsume.errors import OutputsNotPublished
+from coopconsume.kafka.cluster import primary_mark
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
     from contextlib import AbstractContextManager
 
     from commits import CommitStore
-    from coopconsume.group.owned import Owned, Tenure, TopicPartition
+    from coopconsume.group.owned import EpochGrant, Owned, TopicPartition
 
 log = logging.getLogger(__name__)
 
@@ -60,7 +60,7 @@ class PrimaryOffsets:
         self,
         group: str,
         store: CommitStore,
-        tenure: Tenure,
+        tenure: EpochGrant,
         owned: Mapping[TopicPartition, Owned],
         lock: AbstractContextManager[object],
         stable: Callable[[], Mapping[TopicPartition, int]],

@@ -2,11 +2,23 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import Any
 
-if TYPE_CHECKING:
-    from coopconsume.monitoring.progress import Progress
+
+class Progress(dict[str, Any]):
+    """One progress event: a dictionary, as in PySpark, with its JSON text."""
+
+    @property
+    def json(self) -> str:
+        """The event on one line."""
+        return json.dumps(self)
+
+    @property
+    def prettyJson(self) -> str:  # noqa: N802 - PySpark's name
+        """The event, indented."""
+        return json.dumps(self, indent=2)
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql.types import StructType
 
-    from coopconsume.task.report import DeadLetter
+    from coopconsume.worker.report import DeadLetter
 
 #: How a topic is told from a path, where either may be given.
 TOPIC_PREFIX = "kafka:"

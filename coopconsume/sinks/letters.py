@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from coopconsume.errors import InvalidOption
+from coopconsume.kafka.producer import Message, Producer
 from coopconsume.sinks.base import TOPIC_PREFIX
-from coopconsume.sinks.producer import Message, Producer
 from coopconsume.sinks.table import Table
 
 if TYPE_CHECKING:
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from coopconsume.options import Options
     from coopconsume.sinks.base import DeadLetterSink
-    from coopconsume.task.report import DeadLetter
+    from coopconsume.worker.report import DeadLetter
 
 DEAD_LETTERS = pa.schema(
     [

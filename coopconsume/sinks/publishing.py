@@ -21,20 +21,20 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from coopconsume.cluster.client import primary_mark
 from coopconsume.errors import OutputsNotPublished
+from coopconsume.errors.fenced import AppendRefused
 from coopconsume.fenced.engine import EngineDoubt
-from coopconsume.fenced.errors import AppendRefused
+from coopconsume.kafka.cluster import primary_mark
 from coopconsume.sinks.purgatory import Origin
 from coopconsume.sinks.transactions import TransactionChannel, transactional_id
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from coopconsume.cluster.client import Primary
-    from coopconsume.group.holding import Holding
+    from coopconsume.group.epoch_assignment import EpochAssignment
     from coopconsume.group.owned import TopicPartition
-    from coopconsume.sinks.producer import Message
+    from coopconsume.kafka.cluster import Primary
+    from coopconsume.kafka.producer import Message
     from coopconsume.sinks.purgatory import Chunk, Purgatory
 
 log = logging.getLogger(__name__)
@@ -77,7 +77,7 @@ class Publishing:
 
     def __init__(
         self,
-        holding: Holding,
+        holding: EpochAssignment,
         topic: str,
         purgatory: Purgatory,
         messages: Callable[[Chunk], Iterable[Message]],

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from coopconsume.errors import InvalidOption
+from coopconsume.kafka.producer import ORIGIN_HEADER, Message, Producer
 from coopconsume.sinks.base import arrow_schema
-from coopconsume.sinks.producer import Message, Producer
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from coopconsume.options import Options
     from coopconsume.sinks.base import Outputs
 
-#: A header of a record that a handler returned: the record that it comes from.
-ORIGIN_HEADER = "coopconsume.origin"
 _COLUMNS = ("key", "value", "partition", "headers")
 
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, ClassVar
 
 from coopconsume.errors import MissingOption
+from coopconsume.kafka.producer import ORIGIN_HEADER, Message
 from coopconsume.sinks.base import arrow_schema
-from coopconsume.sinks.producer import Message
 from coopconsume.sinks.publishing import Publishing
 from coopconsume.sinks.purgatory import Purgatory
-from coopconsume.sinks.topic import ORIGIN_HEADER, check_columns
+from coopconsume.sinks.topic import check_columns
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.types import StructType
 
-    from coopconsume.group.holding import Holding
+    from coopconsume.group.epoch_assignment import EpochAssignment
     from coopconsume.options import Options
     from coopconsume.sinks.base import Outputs
     from coopconsume.sinks.purgatory import Chunk
@@ -62,7 +62,7 @@ class TransactionalTopic:
         """
         self._purgatory.write(outputs, self.schema)
 
-    def begin(self, holding: Holding) -> Publishing:
+    def begin(self, holding: EpochAssignment) -> Publishing:
         """Publish under an epoch; what was published under an earlier one has ended."""
         self.close()
         self._publishing = Publishing(holding, self._name, self._purgatory, self._messages)

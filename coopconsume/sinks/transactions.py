@@ -9,13 +9,13 @@ from coopconsume.fenced.engine import EngineDoubt
 from coopconsume.fenced.kafka_channel import KafkaChannel
 from coopconsume.fenced.log import LogId
 from coopconsume.fenced.settings import Settings
-from coopconsume.sinks.producer import MOST_BYTES, apart
+from coopconsume.kafka.producer import MOST_BYTES, apart
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
+    from coopconsume.kafka.producer import Message
     from coopconsume.options import Options
-    from coopconsume.sinks.producer import Message
 
 _PREFIX: Final = "coopconsume-out"
 # Kafka's default. A batch that is larger than the topic takes is split by kafka-python, and its

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from assignors import Share
     from coopconsume import Record
-    from coopconsume.group.holding import Holding
+    from coopconsume.group.epoch_assignment import EpochAssignment
     from tests.bench.ground import Ground
 
 _STOP = "stop(), handlers of 10 ms"
@@ -55,7 +55,7 @@ class Noting:
 class _Idle:
     """A worker that has nothing to give back."""
 
-    def begin(self, holding: Holding) -> None:
+    def begin(self, holding: EpochAssignment) -> None:
         pass
 
     def drain(self, _timeout: float) -> Sequence[Share]:

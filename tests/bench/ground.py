@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from coopconsume import CooperativeConsumer, LocalKafka, Options, local_session
-from coopconsume.local.session import stop_session
+from coopconsume.testing.local.session import stop_session
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

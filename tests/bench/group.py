@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from assignors import Share
-    from coopconsume.group.holding import Holding
+    from coopconsume.group.epoch_assignment import EpochAssignment
     from tests.bench.ground import Ground
 
 _BARE = "two bare kafka-python consumers"
@@ -51,7 +51,7 @@ class _Begun:
         self.epoch = 0
         self.changed = threading.Condition()
 
-    def begin(self, holding: Holding) -> None:
+    def begin(self, holding: EpochAssignment) -> None:
         with self.changed:
             self.epoch = holding.epoch.number
             self.changed.notify_all()

@@ -13,8 +13,8 @@ from statistics import median
 from typing import TYPE_CHECKING, Any
 
 from commits import CommitStore, OffsetRanges
-from coopconsume.dead_letters.decisions import Decision, decide
-from coopconsume.reading.hashing import in_ranges_sql
+from coopconsume.runtime.decisions import Decision, decide
+from coopconsume.runtime.reading.hashing import in_ranges_sql
 from tests.bench.figures import Ratio, Report, seconds_of
 from tests.bench.idle import idle_turn
 

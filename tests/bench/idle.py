@@ -11,12 +11,12 @@ from unittest import mock
 from assignors import KeyRange
 from commits import Epoch, OffsetRanges
 from coopconsume import Options, RetryPolicy
-from coopconsume.group.holding import Holding
+from coopconsume.group.epoch_assignment import EpochAssignment
 from coopconsume.group.owned import Owned
-from coopconsume.job.batch import Work
-from coopconsume.job.loop import Job
-from coopconsume.job.shift import Shift
-from coopconsume.monitoring.progress import Meter
+from coopconsume.runtime.epoch_state import EpochState
+from coopconsume.runtime.loop import Job
+from coopconsume.runtime.progress import Meter
+from coopconsume.runtime.work import Work
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -39,7 +39,7 @@ def idle_job(partitions: int) -> Job:
         park=False, outputs=None, interval=0.0, available_now=False,
     )  # fmt: skip
     meter = Meter({"id": "q", "runId": "r", "name": None, "groupId": "g"}, _SLOTS)
-    holding: Any = Holding.__new__(Holding)
+    holding: Any = EpochAssignment.__new__(EpochAssignment)
     ends = {("t", number): 10 for number in range(partitions)}
     holding.options = options
     holding.owned = {tp: Owned(*tp, (KeyRange(),), 10, OffsetRanges()) for tp in ends}
@@ -57,9 +57,9 @@ def idle_job(partitions: int) -> Job:
     holding.topic_ids, holding.epoch, holding._waits = {"t": "id"}, Epoch(1, "n"), []
     holding.check = holding.stop_repeating = lambda: None
     membership: Any = SimpleNamespace(options=options, may_work_for=lambda *_: True)
-    with mock.patch("coopconsume.job.dispatch.open_mailbox"):
+    with mock.patch("coopconsume.runtime.dispatch.open_mailbox"):
         job = Job(mock.sentinel.spark, membership, work, _SLOTS, meter)
-    job._shift = Shift(
+    job._shift = EpochState(
         mock.sentinel.spark, holding, work, _SLOTS, meter, map(str, itertools.count()), {},
         job._post,
     )  # fmt: skip

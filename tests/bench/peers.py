@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from coopconsume.errors import CoopConsumeError
-from coopconsume.local.ivy import Dependency
-from coopconsume.local.jars import JarSet, ensure
-from coopconsume.local.java import find_java
+from coopconsume.testing.local.ivy import Dependency
+from coopconsume.testing.local.jars import JarSet, ensure
+from coopconsume.testing.local.java import find_java
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from coopconsume import RetryPolicy
-from coopconsume.task.desk import Desk
-from coopconsume.task.ledger import Ledger, Row
-from coopconsume.task.report import BatchSpec, PartitionWork
-from coopconsume.task.slot import SlotRunner
+from coopconsume.worker.key_scheduler import KeyScheduler
+from coopconsume.worker.outcome import Row, TaskOutcome
+from coopconsume.worker.report import BatchSpec, PartitionWork
+from coopconsume.worker.slot import SlotRunner
 from tests.bench.figures import Ratio, Report, take_turns
 from tests.bench.handlers import handler
 
@@ -80,8 +80,8 @@ def _memory() -> Report:
 def _pending_megabytes() -> float:
     gc.collect()
     tracemalloc.start()
-    ledger = Ledger(_spec(_PENDING, 100), 0, RetryPolicy(), None, dead_letters=False)
-    desk = Desk(ledger, 0.0)
+    ledger = TaskOutcome(_spec(_PENDING, 100), 0, RetryPolicy(), None, dead_letters=False)
+    desk = KeyScheduler(ledger, 0.0)
     desk.admit(Row(0, 0, 0, b"hot", b"", 0, ()))
     started = desk.take(0.0)
     assert started is not None

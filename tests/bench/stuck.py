@@ -9,7 +9,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from coopconsume import CooperativeConsumer, KeyRange, key_hash, local_session
-from coopconsume.local.session import stop_session
+from coopconsume.testing.local.session import stop_session
 from tests.bench.handlers import Stuck
 
 if TYPE_CHECKING:

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 from assignors import KeyRange
 from commits import OffsetRanges
 from coopconsume import RetryPolicy
-from coopconsume.reading.source import Span, Wanted, batch_frame, read_spans
-from coopconsume.task.report import BatchSpec, PartitionWork
-from coopconsume.task.slot import REPORT_SCHEMA, SlotRunner
+from coopconsume.runtime.reading.source import Span, Wanted, batch_frame, read_spans
+from coopconsume.worker.report import BatchSpec, PartitionWork
+from coopconsume.worker.slot import REPORT_SCHEMA, SlotRunner
 from tests.bench.figures import Ratio, Report, seconds_of, take_turns
 from tests.bench.ground import SLOTS
 from tests.bench.handlers import PLAIN_COLUMNS, PlainLoop, handler, to_lists

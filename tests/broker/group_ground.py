@@ -15,13 +15,13 @@ from kafka.admin import KafkaAdminClient, MemberToRemove
 
 from assignors import KeyRange, coverage, wire
 from commits import CommitStore
-from coopconsume.cluster.client import Cluster
+from coopconsume.kafka.cluster import Cluster
 from coopconsume.options import Options
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from coopconsume.local.broker import LocalKafka
+    from coopconsume.testing.local.broker import LocalKafka
 
 ROOT = Path(__file__).parents[2]
 #: Seconds that a test waits for whatever it waits for.

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from assignors import Share
-    from coopconsume.group.holding import Holding
+    from coopconsume.group.epoch_assignment import EpochAssignment
 
 
 def tell(event: str, **facts: Any) -> None:
@@ -45,10 +45,10 @@ class Teller:
     """A worker that only tells what it is given."""
 
     def __init__(self) -> None:
-        self.holding: Holding | None = None
-        self.held: dict[int, Holding] = {}
+        self.holding: EpochAssignment | None = None
+        self.held: dict[int, EpochAssignment] = {}
 
-    def begin(self, holding: Holding) -> None:
+    def begin(self, holding: EpochAssignment) -> None:
         """Tell the shares, and how long to wait for an earlier owner."""
         self.holding = self.held[holding.epoch.number] = holding
         shares = [

@@ -13,10 +13,10 @@ from kafka.admin import KafkaAdminClient
 
 from commits import ACCEPT_RANGE_FETCH
 from coopconsume import LocalKafka
-from coopconsume.cluster.client import Cluster
 from coopconsume.errors import BrokerUnreachable
-from coopconsume.local.config import new_cluster_id
+from coopconsume.kafka.cluster import Cluster
 from coopconsume.options import Options
+from coopconsume.testing.local.config import new_cluster_id
 from tests.broker.group_ground import PATIENCE, Ground
 
 if TYPE_CHECKING:

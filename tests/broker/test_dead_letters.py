@@ -11,14 +11,14 @@ from click.testing import CliRunner
 from commits import CommitStore, Pending
 from commits.model import PARKED_MS
 from coopconsume.cli import main
-from coopconsume.cluster.client import Cluster
-from coopconsume.dead_letters.decisions import Decision, apply_decisions, decide, decided
 from coopconsume.group.membership import Membership
+from coopconsume.kafka.cluster import Cluster
 from coopconsume.options import Options
-from coopconsume.plan import Waiting
-from coopconsume.polling.handout import Handout
+from coopconsume.runtime.decisions import Decision, apply_decisions, decide, decided
+from coopconsume.runtime.plan import Waiting
+from coopconsume.runtime.polling.session import PollSession
 from coopconsume.sinks import open_dead_letters
-from coopconsume.task.report import DeadLetter
+from coopconsume.worker.report import DeadLetter
 from tests.broker.test_sinks import records_of
 
 pytestmark = [pytest.mark.broker]
@@ -106,7 +106,7 @@ def test_a_decision_is_taken_once_even_if_its_taker_dies(kafka, topic, tmp_path,
         }
     )  # fmt: skip
     at = (orders, 0)
-    membership = Membership(options, 1, Handout())
+    membership = Membership(options, 1, PollSession())
     try:
         membership.subscribe([orders], None, None)
         holding = membership.wait_for_holding()

@@ -12,7 +12,7 @@ import pytest
 from tests.chaos.log_rounds import Rounds
 
 if TYPE_CHECKING:
-    from coopconsume.local.broker import LocalKafka
+    from coopconsume.testing.local.broker import LocalKafka
     from tests.conftest import TopicFactory
 
 pytestmark = pytest.mark.broker

@@ -20,7 +20,7 @@ from coopconsume.fenced.stamp import Stamp, decode, encode
 if TYPE_CHECKING:
     from click.testing import Result
 
-    from coopconsume.local.broker import LocalKafka
+    from coopconsume.testing.local.broker import LocalKafka
     from tests.conftest import Produce, TopicFactory
 
 pytestmark = pytest.mark.broker

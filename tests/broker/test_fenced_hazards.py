@@ -16,7 +16,7 @@ from coopconsume.errors import AppendRefused, LogReplaced, OffsetMismatch, Produ
 from coopconsume.fenced import LogReader, audit
 
 if TYPE_CHECKING:
-    from coopconsume.local.broker import LocalKafka
+    from coopconsume.testing.local.broker import LocalKafka
     from tests.conftest import Produce, TopicFactory
 
 pytestmark = pytest.mark.broker

@@ -8,10 +8,10 @@ import pytest
 from kafka.admin import KafkaAdminClient
 from kafka.errors import UnstableOffsetCommitError
 
-from coopconsume.cluster import coordinator
 from coopconsume.errors import OffsetMismatch
 from coopconsume.fenced import Consumed, FencedWriter
-from coopconsume.local.broker import LocalKafka
+from coopconsume.kafka import coordinator
+from coopconsume.testing.local.broker import LocalKafka
 from tests.conftest import TopicFactory
 
 pytestmark = pytest.mark.broker

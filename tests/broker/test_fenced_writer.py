@@ -14,7 +14,7 @@ from coopconsume.fenced import Entry, Loaded, LogReader, audit, bulk_load
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from coopconsume.local.broker import LocalKafka
+    from coopconsume.testing.local.broker import LocalKafka
     from tests.conftest import Produce, TopicFactory
 
 pytestmark = pytest.mark.broker

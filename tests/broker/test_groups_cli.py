@@ -11,14 +11,14 @@ import pytest
 from click.testing import CliRunner
 
 from assignors import MAX_KEY_HASH, KeyRange
+from coopconsume.admin.overview import describe_group, list_groups
 from coopconsume.cli import main
-from coopconsume.overview import describe_group, list_groups
 from tests.broker.group_ground import LIFE
 
 if TYPE_CHECKING:
     from click.testing import Result
 
-    from coopconsume.local.broker import LocalKafka
+    from coopconsume.testing.local.broker import LocalKafka
     from tests.broker.group_ground import Ground, Process
     from tests.conftest import TopicFactory
 

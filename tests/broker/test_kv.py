@@ -18,12 +18,12 @@ import pytest
 
 from coopconsume.fenced.kv import KeyValueStore
 from coopconsume.fenced.reader import LogReader
-from coopconsume.history.linear import NEVER, Operation, check_linear
+from coopconsume.testing.history.linear import NEVER, Operation, check_linear
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from coopconsume.local.broker import LocalKafka
+    from coopconsume.testing.local.broker import LocalKafka
     from tests.conftest import TopicFactory
 
 pytestmark = pytest.mark.broker

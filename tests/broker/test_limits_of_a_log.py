@@ -12,20 +12,20 @@ import pytest
 from assignors import KeyRange
 from commits import ACCEPT_RANGE_FETCH, MAX_NUM_RANGES, OffsetRanges, PartitionCommits, Pending
 from coopconsume.group.membership import Membership
-from coopconsume.job.batch import Work
-from coopconsume.job.outbox import Written, fitting, write
-from coopconsume.job.parcels import Parcel
-from coopconsume.job.saving import Unsaved, save
 from coopconsume.options import Options
 from coopconsume.record import RetryPolicy
+from coopconsume.runtime.committer import Unsaved, save
+from coopconsume.runtime.outbox import Written, fitting, write
+from coopconsume.runtime.parcels import Parcel
+from coopconsume.runtime.work import Work
 from tests.broker.test_log_ends import Idle
 from tests.lost_answers import lose
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from coopconsume.group.holding import Holding
-    from coopconsume.job.saving import Saved
+    from coopconsume.group.epoch_assignment import EpochAssignment
+    from coopconsume.runtime.committer import Saved
     from coopconsume.sinks.base import Outputs
     from tests.broker.group_ground import Ground
 
@@ -37,7 +37,7 @@ WORK = Work(
 
 
 @pytest.fixture
-def two(ground: Ground) -> Iterator[tuple[Holding, Holding]]:
+def two(ground: Ground) -> Iterator[tuple[EpochAssignment, EpochAssignment]]:
     """Two members that have claimed half of the keys each, of a log that takes two ranges."""
     ground.store.set_setting(ACCEPT_RANGE_FETCH, value=True, topic=ground.topic)
     ground.store.set_setting(MAX_NUM_RANGES, 2, topic=ground.topic)
@@ -57,13 +57,17 @@ def two(ground: Ground) -> Iterator[tuple[Holding, Holding]]:
         member.leave()
 
 
-def saved(holding: Holding, *pairs: tuple[int, int], commit_id: str, pending: Any = None) -> Saved:
+def saved(
+    holding: EpochAssignment, *pairs: tuple[int, int], commit_id: str, pending: Any = None
+) -> Saved:
     """Save what is done of the partition, as the loop does."""
     (tp,) = holding.owned
     return save(holding, {tp: OffsetRanges(pairs)}, {}, pending or {}, commit_id)
 
 
-def test_what_fits_is_committed_and_the_rest_is_held(two: tuple[Holding, Holding]) -> None:
+def test_what_fits_is_committed_and_the_rest_is_held(
+    two: tuple[EpochAssignment, EpochAssignment],
+) -> None:
     """The topic's own limit counts; room is made by filling a gap."""
     holding, _ = two
     (tp,) = holding.owned
@@ -108,7 +112,9 @@ def rows(tp: tuple[str, int], *offsets: int) -> Any:
     return (tp,), out.getvalue().to_pybytes()
 
 
-def test_rows_wait_with_the_offsets_they_belong_to(two: tuple[Holding, Holding]) -> None:
+def test_rows_wait_with_the_offsets_they_belong_to(
+    two: tuple[EpochAssignment, EpochAssignment],
+) -> None:
     """A row stands under the commit that counts its offset, also where others were quicker."""
     first, second = two
     (tp,) = first.owned
@@ -140,7 +146,7 @@ def test_rows_wait_with_the_offsets_they_belong_to(two: tuple[Holding, Holding])
 
 
 def test_a_refusal_because_others_were_quicker_keeps_everything(
-    two: tuple[Holding, Holding],
+    two: tuple[EpochAssignment, EpochAssignment],
 ) -> None:
     """Nothing of the partition was written: offsets and failed records come with the next one."""
     first, second = two
@@ -162,7 +168,7 @@ def test_a_refusal_because_others_were_quicker_keeps_everything(
 
 
 def test_repeats_are_one_warning_a_commit_with_counts(
-    two: tuple[Holding, Holding], caplog: pytest.LogCaptureFixture
+    two: tuple[EpochAssignment, EpochAssignment], caplog: pytest.LogCaptureFixture
 ) -> None:
     """However many offsets were committed before; and none where there are none."""
     holding, _ = two

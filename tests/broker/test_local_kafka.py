@@ -18,8 +18,8 @@ from kafka.admin import KafkaAdminClient
 from kafka.errors import KafkaError
 
 from coopconsume.errors import BrokerStartFailed, BrokerStopped
-from coopconsume.local.broker import LocalKafka
-from coopconsume.local.process import BrokerProcess
+from coopconsume.testing.local.broker import LocalKafka
+from coopconsume.testing.local.process import BrokerProcess
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -195,7 +195,7 @@ def test_killed_program_leaves_neither_broker_nor_folder() -> None:
     """SIGKILL of the program ends the broker, even one started by a thread that is gone."""
     program = _program(
         "import threading, time\n"
-        "from coopconsume.local.broker import LocalKafka\n"
+        "from coopconsume.testing.local.broker import LocalKafka\n"
         "broker = LocalKafka(start_timeout=180)\n"
         "starter = threading.Thread(target=broker.start)\n"
         "starter.start(); starter.join()\n"
@@ -214,7 +214,7 @@ def test_killed_program_leaves_neither_broker_nor_folder() -> None:
 def test_program_that_forgets_to_close_leaves_nothing() -> None:
     """The end of the program ends the broker and removes its folder before it returns."""
     program = _program(
-        "from coopconsume.local.broker import LocalKafka\n"
+        "from coopconsume.testing.local.broker import LocalKafka\n"
         "broker = LocalKafka(start_timeout=180).start()\n"
         "print(broker.pid, broker.log_path.parent, flush=True)\n"
     )

@@ -10,16 +10,16 @@ import pytest
 
 from commits import OffsetRanges, PartitionCommits, Pending
 from coopconsume import LocalKafka
-from coopconsume.cluster.identity import LOG_IDENTITIES
 from coopconsume.errors import DataLoss
 from coopconsume.group.membership import Membership
+from coopconsume.kafka.identity import LOG_IDENTITIES
 from coopconsume.options import Options
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from coopconsume.group.holding import Holding
+    from coopconsume.group.epoch_assignment import EpochAssignment
 
 pytestmark = pytest.mark.broker
 P0 = ("t", 0)
@@ -29,7 +29,7 @@ _HEAD = struct.Struct(">qi")  # of a record batch: its first offset, and the byt
 class Idle:
     """Works on nothing."""
 
-    def begin(self, holding: Holding) -> None: ...
+    def begin(self, holding: EpochAssignment) -> None: ...
     def drain(self, timeout: float) -> tuple[()]:
         return ()
 

@@ -8,7 +8,7 @@ from commits import CommitStore, OffsetRanges, Pending
 from coopconsume.group import membership as memberships
 from coopconsume.group.membership import Membership
 from coopconsume.options import Options
-from coopconsume.polling.handout import Handout
+from coopconsume.runtime.polling.session import PollSession
 from tests.lost_answers import lose_each_first
 
 pytestmark = [pytest.mark.broker]
@@ -37,7 +37,7 @@ def test_whatever_lost_its_answer_is_repeated(
 
     monkeypatch.setattr(memberships, "CommitStore", type("Opens", (), {"open": opened}))
     at, group = (name, 0), options.group_id
-    member = Membership(options, 1, Handout())
+    member = Membership(options, 1, PollSession())
     try:
         if by_hand:
             member.assign({at: []}, takeover=False)

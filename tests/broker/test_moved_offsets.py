@@ -11,9 +11,9 @@ import pytest
 from kafka import KafkaConsumer, KafkaProducer
 
 from commits import ACCEPT_RANGE_FETCH
-from coopconsume.cluster.client import Cluster
-from coopconsume.local.broker import LocalKafka
+from coopconsume.kafka.cluster import Cluster
 from coopconsume.options import Options
+from coopconsume.testing.local.broker import LocalKafka
 from tests.broker.group_ground import PATIENCE, Ground, Process
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ import pytest
 
 from coopconsume.errors import OffsetMismatch, ProducerFenced
 from coopconsume.fenced import FencedWriter, LogReader, MultiLogWriter, Write
-from coopconsume.local.broker import LocalKafka
+from coopconsume.testing.local.broker import LocalKafka
 from tests.conftest import TopicFactory
 
 pytestmark = pytest.mark.broker

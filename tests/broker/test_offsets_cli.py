@@ -15,7 +15,7 @@ from click.testing import CliRunner
 
 from commits import CommitStore, PartitionCommits, Pending
 from coopconsume.cli import main
-from coopconsume.cluster.client import Cluster
+from coopconsume.kafka.cluster import Cluster
 from coopconsume.options import Options
 
 if TYPE_CHECKING:

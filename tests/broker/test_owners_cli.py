@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from click.testing import Result
 
     from coopconsume.fenced.ownership import OwnershipStore
-    from coopconsume.local.broker import LocalKafka
+    from coopconsume.testing.local.broker import LocalKafka
 
 pytestmark = pytest.mark.broker
 

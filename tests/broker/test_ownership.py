@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from coopconsume.fenced.ownership import OwnershipStore
-    from coopconsume.local.broker import LocalKafka
+    from coopconsume.testing.local.broker import LocalKafka
     from tests.conftest import TopicFactory
 
 pytestmark = pytest.mark.broker

@@ -25,7 +25,6 @@ from kafka.admin import (
 )
 
 from coopconsume import CooperativeConsumer, FencedWriter
-from coopconsume.cluster.client import Cluster
 from coopconsume.errors import (
     AuthenticationFailed,
     BrokerUnreachable,
@@ -35,8 +34,9 @@ from coopconsume.errors import (
 )
 from coopconsume.fenced import LogReader, audit
 from coopconsume.group.membership import Membership
-from coopconsume.local.broker import LocalKafka
+from coopconsume.kafka.cluster import Cluster
 from coopconsume.options import Options
+from coopconsume.testing.local.broker import LocalKafka
 from tests.broker.member_process import Teller
 from tests.certificates import Party, party
 from tests.spark.support import until
@@ -291,7 +291,7 @@ def test_a_client_without_a_login_is_told_of_the_protocol(
     guarded: Guarded, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A broker that expects one does not answer it at all: that may be why."""
-    monkeypatch.setattr("coopconsume.cluster.client._CONNECT_MS", 1_000)  # of waiting for nothing
+    monkeypatch.setattr("coopconsume.kafka.cluster._CONNECT_MS", 1_000)  # of waiting for nothing
     given = guarded.options("any", security_protocol="PLAINTEXT")
     for name in [name for name in given if ".sasl" in name]:
         del given[name]

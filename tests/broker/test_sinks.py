@@ -8,12 +8,11 @@ import pyarrow as pa
 import pytest
 
 from coopconsume.errors import InvalidOption, OutputRefused
+from coopconsume.kafka.producer import NULL_HEADERS, ORIGIN_HEADER
 from coopconsume.options import Options
 from coopconsume.sinks import DeadLetterTable, OutputTopic, open_dead_letters
 from coopconsume.sinks.letters import HEADERS
-from coopconsume.sinks.producer import NULL_HEADERS
-from coopconsume.sinks.topic import ORIGIN_HEADER
-from coopconsume.task.report import DeadLetter
+from coopconsume.worker.report import DeadLetter
 from tests.unit.test_sinks import outputs
 
 pytestmark = [pytest.mark.broker]

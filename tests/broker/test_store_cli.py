@@ -14,8 +14,8 @@ from click.testing import CliRunner
 from commits import CommitStore, Epoch, PartitionCommits
 from coopconsume import Options
 from coopconsume.cli import main
-from coopconsume.cluster.client import Cluster, primary_mark
-from coopconsume.cluster.coordinator import KafkaGroup, KafkaMember
+from coopconsume.kafka.cluster import Cluster, primary_mark
+from coopconsume.kafka.coordinator import KafkaGroup, KafkaMember
 
 if TYPE_CHECKING:
     from coopconsume import LocalKafka

@@ -12,14 +12,13 @@ from deltalake import DeltaTable
 from commits import OffsetRanges
 from coopconsume.errors import FencedMember, OutputsNotPublished
 from coopconsume.fenced.engine import EngineDoubt
-from coopconsume.group.holding import Holding
+from coopconsume.group.epoch_assignment import EpochAssignment
 from coopconsume.group.membership import Membership
+from coopconsume.kafka.producer import ORIGIN_HEADER, Message
 from coopconsume.options import Options
 from coopconsume.sinks import Outputs, TransactionalTopic, publishing
-from coopconsume.sinks.producer import Message
 from coopconsume.sinks.publishing import Publishing
 from coopconsume.sinks.purgatory import Purgatory
-from coopconsume.sinks.topic import ORIGIN_HEADER
 from coopconsume.sinks.transactions import TransactionChannel
 
 if TYPE_CHECKING:
@@ -34,7 +33,7 @@ SCHEMA = pa.schema([("value", pa.string()), ("key", pa.binary())])
 class Idle:
     """Does nothing with what is held."""
 
-    def begin(self, holding: Holding) -> None:
+    def begin(self, holding: EpochAssignment) -> None:
         """Nothing."""
 
     def drain(self, timeout: float) -> tuple[()]:
@@ -184,7 +183,7 @@ def work(process: Process, offset: int) -> None:
 
 
 STEPS = [
-    (Purgatory, "write"), (Holding, "commit"), (TransactionChannel, "init"),
+    (Purgatory, "write"), (EpochAssignment, "commit"), (TransactionChannel, "init"),
     (TransactionChannel, "begin"), (TransactionChannel, "send"),
     (TransactionChannel, "add_offsets"), (TransactionChannel, "commit"),
 ]  # fmt: skip

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING
 
-from coopconsume.local.broker import LocalKafka
+from coopconsume.testing.local.broker import LocalKafka
 from tests.chaos import rounds
 from tests.chaos.frame import Tell, run
 from tests.chaos.ground import CLAIMED, LONG, RECREATED, Ground

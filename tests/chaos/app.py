@@ -13,7 +13,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from coopconsume import CooperativeConsumer, RetryPolicy, local_session
-from coopconsume.local.session import stop_session
+from coopconsume.testing.local.session import stop_session
 from tests.spark.support import Recorded
 
 if TYPE_CHECKING:

@@ -19,10 +19,10 @@ from typing import TYPE_CHECKING, Any, Self
 
 from commits import CommitStore, OffsetRanges
 from coopconsume import Options, accept_range_fetch
-from coopconsume.cluster.client import Cluster
 from coopconsume.demo.processes import kill_tree, process_tree
 from coopconsume.group.owned import LEASE
-from coopconsume.history import check, read_history
+from coopconsume.kafka.cluster import Cluster
+from coopconsume.testing.history import check, read_history
 from tests.chaos.topics import Topics
 from tests.chaos.watcher import Watcher, runs
 from tests.spark.support import done_book, pending_book
@@ -31,8 +31,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from types import TracebackType
 
-    from coopconsume.history import Verdict
-    from coopconsume.local.broker import LocalKafka
+    from coopconsume.testing.history import Verdict
+    from coopconsume.testing.local.broker import LocalKafka
     from tests.chaos.topics import Place, Position
 
 ROOT = Path(__file__).parents[2]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from coopconsume.local.broker import LocalKafka
+from coopconsume.testing.local.broker import LocalKafka
 from tests.chaos.frame import Tell, run
 from tests.chaos.log_rounds import Rounds
 

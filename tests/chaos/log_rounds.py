@@ -23,7 +23,7 @@ from tests.fenced_checker import Told, problems
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from coopconsume.local.broker import LocalKafka
+    from coopconsume.testing.local.broker import LocalKafka
 
 ROOT = Path(__file__).parents[2]
 _PATIENCE = 120.0

@@ -12,12 +12,12 @@ from kafka import KafkaProducer, TopicPartition
 from kafka.admin import KafkaAdminClient
 from kafka.errors import TopicAlreadyExistsError, UnknownTopicOrPartitionError
 
-from coopconsume.history import History
+from coopconsume.testing.history import History
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from coopconsume.local.broker import LocalKafka
+    from coopconsume.testing.local.broker import LocalKafka
 
 Place = tuple[str, int]
 Position = tuple[str, int, int]

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from commits import CommitStoreError
-from coopconsume.history import Deletion, Disturbance, Seen
+from coopconsume.testing.history import Deletion, Disturbance, Seen
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable

@@ -19,16 +19,16 @@ import pyarrow as pa
 
 from assignors import KeyRange, key_hash
 from assignors.ranges import offset_hash
-from coopconsume.cluster.client import Topic
 from coopconsume.group.membership import Membership
-from coopconsume.job.batch import Work
-from coopconsume.job.late import LatestStart
-from coopconsume.job.loop import Job
-from coopconsume.monitoring.progress import Meter
+from coopconsume.kafka.cluster import Topic
 from coopconsume.options import Options
 from coopconsume.record import RetryPolicy
-from coopconsume.task.handling import Life
-from coopconsume.task.report import SlotReport
+from coopconsume.runtime.latest_start import LatestStart
+from coopconsume.runtime.loop import Job
+from coopconsume.runtime.progress import Meter
+from coopconsume.runtime.work import Work
+from coopconsume.worker.handling import TimeBox
+from coopconsume.worker.report import SlotReport
 
 TP = ("t", 0)
 _PATIENCE = float(os.environ.get("COOPCONSUME_TEST_PATIENCE", "120"))
@@ -62,7 +62,7 @@ class Idle:
 
 
 class Kafka:
-    """One topic of one partition as `coopconsume.cluster.client.Cluster` shows it.
+    """One topic of one partition as `coopconsume.kafka.cluster.Cluster` shows it.
 
     Args:
         keys: The key of each record, by offset; an offset without one is a hole.
@@ -215,17 +215,17 @@ class World:
         self._gates = []
         for target, stand_in in {
             "group.membership.Cluster": lambda _options: self.kafka,
-            "job.batch.batch_frame": lambda _spark, _options, spans, wanted, slots, *_, **__: Frame(
-                self, spans, wanted, slots
+            "runtime.batch.batch_frame": lambda _spark, _options, spans, wanted, slots, *_, **__: (
+                Frame(self, spans, wanted, slots)
             ),
-            "job.batch.tagged": lambda *_: contextlib.nullcontext(),
-            "job.dispatch.open_mailbox": self._open_mailbox if channel else lambda *_: None,
-            "job.dispatch.interrupt": lambda *_: self.interrupted.set(),
-            "job.slot_leases.driver_address": lambda _: ("127.0.0.1",) * 2 if channel else None,
+            "runtime.batch.tagged": lambda *_: contextlib.nullcontext(),
+            "runtime.dispatch.open_mailbox": self._open_mailbox if channel else lambda *_: None,
+            "runtime.dispatch.interrupt": lambda *_: self.interrupted.set(),
+            "runtime.slot_leases.driver_address": lambda _: ("127.0.0.1",) * 2 if channel else None,
             # Reports come with a job's result here, but it is no server that outlives its client.
-            "job.dispatch.LatestStart": lambda slots, **_: LatestStart(slots, is_limited=False),
+            "runtime.dispatch.LatestStart": lambda slots, **_: LatestStart(slots, is_limited=False),
             # A slot must not end this process.
-            "task.slot.Life": functools.partial(Life, end=lambda _status: None),
+            "worker.slot.TimeBox": functools.partial(TimeBox, end=lambda _status: None),
         }.items():
             monkeypatch.setattr(f"coopconsume.{target}", stand_in)
 

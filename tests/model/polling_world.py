@@ -10,10 +10,10 @@ import numpy as np
 from assignors import KeyRange, Share, key_hash
 from assignors.ranges import offset_hash
 from commits import FencedMember, MaxIndividualCommitsReached, OffsetRanges, PartitionCommits
+from commits.affordable import affordable
 from commits.partition import CommitResult
 from coopconsume.group.owned import Owned
-from coopconsume.plan.crowding import affordable
-from coopconsume.polling.poller import Poller
+from coopconsume.runtime.polling.poller import Poller
 
 TOPIC = "t"
 
@@ -235,7 +235,7 @@ def in_memory(log, member_of):
         log: The log.
         member_of: Returns where dead letters go.
     """
-    base = "coopconsume.polling.poller"
+    base = "coopconsume.runtime.polling.poller"
 
     def reasons_of(frame, reason, _call):
         found = {}
@@ -265,9 +265,9 @@ def in_memory(log, member_of):
         mock.patch(f"{base}.reasons_of", reasons_of),
         mock.patch(f"{base}.offsets_of", offsets_of),
         mock.patch(f"{base}.open_dead_letters", sink),
-        mock.patch("coopconsume.reading.audit.present_offsets", present_offsets),
-        mock.patch("coopconsume.polling.poller.time", clock),
-        mock.patch("coopconsume.polling.answers.time", clock),
+        mock.patch("coopconsume.runtime.reading.audit.present_offsets", present_offsets),
+        mock.patch("coopconsume.runtime.polling.poller.time", clock),
+        mock.patch("coopconsume.runtime.polling.answers.time", clock),
     ]
 
 

@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from coopconsume.channel.lease import Grants, Lease
-from coopconsume.channel.messages import decode_report, encode_report
-from coopconsume.channel.spec import ChannelSpec
-from coopconsume.channel.wire import (
+from coopconsume.worker.channel.lease import Grants, Lease
+from coopconsume.worker.channel.messages import decode_report, encode_report
+from coopconsume.worker.channel.spec import ChannelSpec
+from coopconsume.worker.channel.wire import (
     HANDSHAKE_BYTES,
     DriverHandshake,
     Frame,
@@ -24,7 +24,7 @@ from coopconsume.channel.wire import (
     Splitter,
     frame,
 )
-from coopconsume.task.report import DeadLetter, Failure, PartitionReport, SlotReport
+from coopconsume.worker.report import DeadLetter, Failure, PartitionReport, SlotReport
 from tests.examples import examples
 
 SECRET = b"s" * 32

@@ -12,7 +12,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from coopconsume.history import Call, Deletion, Disturbance, History, Kill, Seen, Verdict, check
+from coopconsume.testing.history import (
+    Call,
+    Deletion,
+    Disturbance,
+    History,
+    Kill,
+    Seen,
+    Verdict,
+    check,
+)
 from tests.examples import examples
 
 if TYPE_CHECKING:

@@ -21,7 +21,7 @@ from commits.group import Answer, GroupState
 from commits.model import as_shares
 from commits.rows import Event, Part
 from coopconsume.group.core import Deal, GroupCore, Joined, Rejoin, Replaced, TakeOver
-from coopconsume.group.owned import Tenure
+from coopconsume.group.owned import EpochGrant
 from tests.examples import examples
 
 #: What a member of the next protocol version joins with.
@@ -60,7 +60,7 @@ class Batch:
     """Work on the cluster: it goes on without its driver, but not for longer than its life."""
 
     process: int
-    tenure: Tenure
+    tenure: EpochGrant
     shares: tuple[Share, ...]
     ends: int
 
@@ -76,7 +76,7 @@ class Process:
     state: str = "out"
     handed: bytes = b""
     heard: tuple[int, list[Joined], Epoch | None] = (0, [], None)
-    tenure: Tenure | None = None
+    tenure: EpochGrant | None = None
     waits: list[tuple[Share, int]] = field(default_factory=list)
     checked: int = -100
     paused: bool = False

@@ -16,8 +16,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from commits import Epoch, OffsetRanges
 from commits.model import MAX_KEY_HASH
 from commits.rows import Part
-from coopconsume.cluster.client import Primary
 from coopconsume.group.beginning import Beginning, LogFacts, beginning
+from coopconsume.kafka.cluster import Primary
 from tests.examples import examples
 from tests.model.test_group_model import Log
 

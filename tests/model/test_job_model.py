@@ -15,7 +15,6 @@ import pytest
 
 from assignors import KeyRange, key_hash
 from commits import CommitLogUnavailable, OffsetRanges
-from coopconsume.channel.server import ChannelServer
 from coopconsume.errors import (
     DataLoss,
     NotAuthorized,
@@ -24,8 +23,9 @@ from coopconsume.errors import (
     TopicReplaced,
 )
 from coopconsume.group.owned import LEASE
-from coopconsume.job.slot_leases import SlotLeases
 from coopconsume.record import Reject
+from coopconsume.runtime.slot_leases import SlotLeases
+from coopconsume.worker.channel.server import ChannelServer
 from tests.model.job_world import _PATIENCE, TP, Gate, World, until
 
 KEYS = {offset: b"k%d" % (offset % 5) for offset in range(20)}
@@ -533,7 +533,7 @@ def test_a_missing_right_is_reported_once_and_holds_back_its_own_records(
     world, caplog, monkeypatch
 ):
     """The error is in the commit log; once the right is granted all is done."""
-    monkeypatch.setattr("coopconsume.job.deliveries.LONGEST_PAUSE", 0.05)
+    monkeypatch.setattr("coopconsume.runtime.deliveries.LONGEST_PAUSE", 0.05)
     there = world()
     member, sink = there.claim(), Unreliable(denied=True)
     there.run(member, Rejecting(3), dead_letters=sink)
@@ -590,7 +590,7 @@ def test_a_topic_that_is_created_again_is_taken_up_where_nothing_is_lost(
     world, monkeypatch, is_done
 ):
     """With `onMissingTopic=wait` the member joins again; where records were open the job ends."""
-    monkeypatch.setattr("coopconsume.job.shift._STARTS_EVERY", 0.05)
+    monkeypatch.setattr("coopconsume.runtime.epoch_state._STARTS_EVERY", 0.05)
     there = world(onMissingTopic="wait")
     member, gate = there.claim(), there.gate(*([] if is_done else [7]))
     reasons = []
@@ -613,7 +613,7 @@ def test_a_topic_that_is_created_again_is_taken_up_where_nothing_is_lost(
 
 def test_a_deleted_topic_whose_log_seems_cut_ends_no_job(world, monkeypatch):
     """Brokers may tell a lower end before they say that the topic is gone."""
-    monkeypatch.setattr("coopconsume.job.shift._ENDS_EVERY", 0.01)
+    monkeypatch.setattr("coopconsume.runtime.epoch_state._ENDS_EVERY", 0.01)
     there = world(onMissingTopic="wait")
     member = there.claim()
     job = there.run(member, there.gate())

@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from coopconsume.history import check, read_history
+from coopconsume.testing.history import check, read_history
 from tests.model.job_world import _PATIENCE, TP, World, until
 from tests.spark.support import Recorded
 

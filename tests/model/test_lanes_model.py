@@ -10,11 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from coopconsume.record import RetryPolicy
-from coopconsume.task import desk as desks
-from coopconsume.task.desk import Desk
-from coopconsume.task.ledger import Ledger, Row
-from coopconsume.task.pace import Rates
-from coopconsume.task.report import BatchSpec, PartitionWork, unpack_offsets
+from coopconsume.worker import key_scheduler as desks
+from coopconsume.worker.key_scheduler import KeyScheduler
+from coopconsume.worker.outcome import Row, TaskOutcome
+from coopconsume.worker.rate_limit import Rates
+from coopconsume.worker.report import BatchSpec, PartitionWork, unpack_offsets
 from tests.examples import examples
 
 
@@ -27,8 +27,8 @@ def a_desk(rows, *, ordering, rates, blocked, gates, policy):
         concurrency=1, batch_time=1.0, handler_timeout=1.0, headers=False, rates=rates,
         gates={0: gates},
     )  # fmt: skip
-    ledger = Ledger(spec, 0, policy, None, dead_letters=True)
-    return Desk(ledger, 0.0), ledger
+    ledger = TaskOutcome(spec, 0, policy, None, dead_letters=True)
+    return KeyScheduler(ledger, 0.0), ledger
 
 
 class Seats:

@@ -8,17 +8,17 @@ from hypothesis import strategies as st
 
 from assignors import KeyRange
 from commits import MaxIndividualCommitsReached, OffsetRanges, PartitionCommits
+from commits.affordable import affordable
 from coopconsume import RetryPolicy
-from coopconsume.plan import Limits, Partition
-from coopconsume.plan.crowding import (
+from coopconsume.runtime.plan import Limits, Partition
+from coopconsume.runtime.plan.range_limit import (
     ASK_EVERY,
     SAY_EVERY,
     LimitWatch,
-    affordable,
     crowd_warning,
     crowded_at,
 )
-from coopconsume.task.report import Failure, PartitionReport, pack_offsets
+from coopconsume.worker.report import Failure, PartitionReport, pack_offsets
 from tests.examples import examples
 from tests.model.test_loop_model import World, keys
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from coopconsume.history.linear import NEVER, Operation, check_linear
+from coopconsume.testing.history.linear import NEVER, Operation, check_linear
 from tests.examples import examples
 
 KEYS = ("a", "b")

@@ -17,16 +17,16 @@ from hypothesis import strategies as st
 from assignors import KeyRange, key_hash
 from assignors.ranges import offset_hash
 from commits import OffsetRanges, PartitionCommits
-from coopconsume.plan import Limits, Partition, deal, plan_batch
 from coopconsume.record import Record, RetryPolicy
-from coopconsume.task.report import (
+from coopconsume.runtime.plan import Limits, Partition, deal, plan_batch
+from coopconsume.worker.report import (
     BatchSpec,
     Failure,
     PartitionReport,
     pack_offsets,
     unpack_offsets,
 )
-from coopconsume.task.slot import SlotRunner
+from coopconsume.worker.slot import SlotRunner
 from tests.examples import examples
 from tests.odd import ODD_ERRORS
 
@@ -336,7 +336,7 @@ def worlds(draw):
 @settings(max_examples=examples(300), deadline=None)
 def test_any_run_keeps_the_order_and_settles_every_record(world, merge_gap, data):
     """Whatever is slow, fails, is lost or restarts: key order, nothing lost, holes are holes."""
-    with mock.patch("coopconsume.plan.reads.MERGE_GAP", merge_gap):
+    with mock.patch("coopconsume.runtime.plan.reads.MERGE_GAP", merge_gap):
         any_run(world, data)
 
 

@@ -19,15 +19,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import coopconsume.task
+import coopconsume.worker
 from coopconsume.record import Reject
-from coopconsume.task.frames import BatchHandler
-from coopconsume.task.report import unpack_offsets
+from coopconsume.worker.frames import BatchHandler
+from coopconsume.worker.report import unpack_offsets
 from tests.examples import examples
 from tests.unit.slot_ground import PATIENCE, WAYS, in_way, prepared
 
 SCHEMA = pa.schema([("text", pa.string())])
-TASK = str(Path(coopconsume.task.__file__).parent)
+TASK = str(Path(coopconsume.worker.__file__).parent)
 #: What a handler does with a record: it is done, with so many rows, or fails, or is given up.
 DOES = ["done", "done", "one row", "two rows", "fails", "rejected"]
 

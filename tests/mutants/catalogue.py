@@ -31,7 +31,7 @@ ORDER = [
     Mutant(
         "first-blocked-hash-dropped",
         "A batch carries the lowest pending offset of every key that waits.",
-        "coopconsume/plan/partition.py",
+        "coopconsume/runtime/plan/partition.py",
         "for lane, waiting in share.waiting.items()}",
         "for lane, waiting in [*share.waiting.items()][1:]}",
         (
@@ -42,7 +42,7 @@ ORDER = [
     Mutant(
         "failed-key-not-blocked",
         "A failed record holds back the later records of its key.",
-        "coopconsume/task/ledger.py",
+        "coopconsume/worker/outcome.py",
         'if self.spec.ordering != "none":',
         'if self.spec.ordering == "partition":',
         ("tests/unit/test_slot.py::test_a_failed_record_blocks_its_key_alone", _LOOP),
@@ -50,7 +50,7 @@ ORDER = [
     Mutant(
         "lane-starts-two",
         "Of a key at most one record is at work.",
-        "coopconsume/task/ledger.py",
+        "coopconsume/worker/outcome.py",
         'return row.key_hash if ordering == "key"',
         'return ~row.offset if ordering == "key"',
         ("tests/model/test_lanes_model.py::test_any_slot_keeps_the_order_and_settles_every_row",),
@@ -58,7 +58,7 @@ ORDER = [
     Mutant(
         "higher-pending-first",
         "Of two pending records of a key the lower one goes first.",
-        "coopconsume/plan/share.py",
+        "coopconsume/runtime/plan/share.py",
         "higher.offset < failed.offset",
         "higher.offset > failed.offset",
         (_PLAN + "test_of_two_pending_records_of_a_key_the_lower_one_goes_first",),
@@ -66,7 +66,7 @@ ORDER = [
     Mutant(
         "gaps-not-read-first",
         "After a start all gaps are read before anything new.",
-        "coopconsume/plan/share.py",
+        "coopconsume/runtime/plan/share.py",
         "self.position < scope.goal and not self._is_cut(scope)",
         "self.position < scope.goal",
         (_PLAN + "test_gaps_come_before_anything_new",),
@@ -74,7 +74,7 @@ ORDER = [
     Mutant(
         "behind-forgotten",
         "What waits behind a failed record is done after it.",
-        "coopconsume/plan/share.py",
+        "coopconsume/runtime/plan/share.py",
         "from_offsets(first.behind)",
         "from_offsets([])",
         (_LOOP,),
@@ -82,7 +82,7 @@ ORDER = [
     Mutant(
         "blocked-pending-never-tries",
         "A pending record, and lower ones of its key, start although its key is blocked.",
-        "coopconsume/task/ledger.py",
+        "coopconsume/worker/outcome.py",
         "row.offset > self.blocked[row.part].get(self.lane(row), row.offset)",
         "self.lane(row) in self.blocked[row.part]",
         (
@@ -92,7 +92,7 @@ ORDER = [
     Mutant(
         "pending-before-lower-undone",
         "A pending record above all that is done waits until the offsets below it were read.",
-        "coopconsume/plan/partition.py",
+        "coopconsume/runtime/plan/partition.py",
         "if share.position <= offset:",
         "if offset < 0:",
         (
@@ -102,7 +102,7 @@ ORDER = [
     Mutant(
         "parked-record-forgotten",
         "A lower record of a parked key that fails keeps the parked record parked.",
-        "coopconsume/plan/share.py",
+        "coopconsume/runtime/plan/share.py",
         "failed.next = higher",
         "failed.next = None",
         (
@@ -112,7 +112,7 @@ ORDER = [
     Mutant(
         "limit-stops-the-stable-offset",
         "At the limit of ranges a member reads on up to what others have committed.",
-        "coopconsume/plan/partition.py",
+        "coopconsume/runtime/plan/partition.py",
         "max(done + 1, self.log_last + 1, *(",
         "max(done + 1, *(",
         (
@@ -122,7 +122,7 @@ ORDER = [
     Mutant(
         "reported-early-and-done-again",
         "What a slot reported while it worked is not done again if the slot is lost.",
-        "coopconsume/plan/partition.py",
+        "coopconsume/runtime/plan/partition.py",
         "self._settle(share, share.flying, report, share.flying, now)",
         "pass",
         (_PLAN + "test_what_a_slot_reported_while_it_worked_is_not_done_again",),
@@ -130,7 +130,7 @@ ORDER = [
     Mutant(
         "charged-although-done",
         "A record that was reported as done is not charged for the end of its worker.",
-        "coopconsume/plan/partition.py",
+        "coopconsume/runtime/plan/partition.py",
         "[failure for failure in report.failed if failure.offset in wanted]",
         "[*report.failed]",
         (_PLAN + "test_what_a_slot_reported_while_it_worked_is_not_done_again",),
@@ -138,7 +138,7 @@ ORDER = [
     Mutant(
         "leftovers-below-the-log-start",
         "What was in flight below a new log start is not planned again.",
-        "coopconsume/plan/partition.py",
+        "coopconsume/runtime/plan/partition.py",
         "# The stable offset may have passed what was in flight: retention deletes records.\n        share.forget_below(self.stable)",
         "pass",
         (
@@ -148,7 +148,7 @@ ORDER = [
     Mutant(
         "log-start-of-another-member-ignored",
         "A stable offset that another member moves drops what is left below it.",
-        "coopconsume/plan/partition.py",
+        "coopconsume/runtime/plan/partition.py",
         "share.forget_below(stable)",
         "share.position = max(share.position, stable)",
         ("tests/unit/test_reads.py::test_a_log_start_that_another_member_found_counts_for_all",),
@@ -161,7 +161,7 @@ CHANNEL_DRIVER = [
     Mutant(
         "lease-without-a-look",
         "A lease counts from the last look at the commit log.",
-        "coopconsume/job/slot_leases.py",
+        "coopconsume/runtime/slot_leases.py",
         "since = holding.check(within)",
         "since = time.monotonic()",
         (_LEASES,),
@@ -169,7 +169,7 @@ CHANNEL_DRIVER = [
     Mutant(
         "progress-taken-twice",
         "A progressive report counts once, however often it comes.",
-        "coopconsume/job/dispatch.py",
+        "coopconsume/runtime/dispatch.py",
         "if report.seq != running.taken.get(slot, 0) + 1:",
         "if report.seq < 0:",
         (_JOB + "test_a_report_that_was_not_acknowledged_counts_once",),
@@ -177,7 +177,7 @@ CHANNEL_DRIVER = [
     Mutant(
         "unacknowledged-forgotten",
         "A progressive report that did not arrive comes with the final one.",
-        "coopconsume/job/dispatch.py",
+        "coopconsume/runtime/dispatch.py",
         "for earlier in report.unacknowledged:",
         "for earlier in report.unacknowledged[:0]:",
         (_JOB + "test_a_report_that_did_not_arrive_comes_with_the_final_one",),
@@ -185,7 +185,7 @@ CHANNEL_DRIVER = [
     Mutant(
         "hand-over-does-not-stop",
         "A hand-over stops the slots that work.",
-        "coopconsume/job/loop.py",
+        "coopconsume/runtime/loop.py",
         "self._hand_over = hand_over\n            self._dispatcher.stop(self._shift)",
         "self._hand_over = hand_over",
         (_JOB + "test_a_hand_over_waits_for_running_handlers_and_commits_them[True]",),
@@ -193,7 +193,7 @@ CHANNEL_DRIVER = [
     Mutant(
         "stop-goes-on",
         "A stop starts no further record.",
-        "coopconsume/job/slot_leases.py",
+        "coopconsume/runtime/slot_leases.py",
         "self._server.stop(slots)",
         "self._server.stop([])",
         (_JOB + "test_a_hand_over_waits_for_running_handlers_and_commits_them[True]",),
@@ -201,7 +201,7 @@ CHANNEL_DRIVER = [
     Mutant(
         "unbegun-batch-in-doubt",
         "A slot that was stopped before it could start anything is waited for by nobody.",
-        "coopconsume/job/dispatch.py",
+        "coopconsume/runtime/dispatch.py",
         "elif slot in running.withdrawn:",
         "elif slot < 0:",
         (_JOB + "test_a_batch_that_has_not_begun_is_ended_by_a_pause_and_is_in_nobodys_way",),
@@ -219,7 +219,7 @@ CHANNEL_DRIVER = [
     Mutant(
         "seen-when-answered",
         "A commit shows that the epoch was in force when it was asked for, not when it was answered.",
-        "coopconsume/group/holding.py",
+        "coopconsume/group/epoch_assignment.py",
         "self._saw(asked)\n        self._answered",
         "self._saw(time.monotonic())\n        self._answered",
         (_JOB + "test_a_commit_shows_that_the_epoch_was_in_force_when_it_was_asked_for",),
@@ -227,7 +227,7 @@ CHANNEL_DRIVER = [
     Mutant(
         "rows-of-progress-forgotten",
         "Rows, letters and failures of a progressive report are written and committed.",
-        "coopconsume/job/dispatch.py",
+        "coopconsume/runtime/dispatch.py",
         "running.shift.saver.take(report, parts, now)\n        self._meter.reported(report)\n        self.leases.taken",
         "self._meter.reported(report)\n        self.leases.taken",
         (_JOB + "test_a_report_that_was_not_acknowledged_counts_once",),
@@ -305,7 +305,7 @@ DRAIN = [
     Mutant(
         "hand-over-without-drain",
         "A hand-over waits for the handlers that run.",
-        "coopconsume/job/loop.py",
+        "coopconsume/runtime/loop.py",
         "if out and not hand_over.is_late and time.monotonic() < hand_over.until:\n            return",
         "if False:\n            return",
         (
@@ -316,7 +316,7 @@ DRAIN = [
     Mutant(
         "starts-while-draining",
         "A hand-over starts no new handler.",
-        "coopconsume/job/loop.py",
+        "coopconsume/runtime/loop.py",
         "self._hand_back(shift, self._hand_over)\n            else:\n                self",
         "self._hand_back(shift, self._hand_over)\n            if True:\n                self",
         (_JOB + "test_a_hand_over_waits_for_running_handlers_and_commits_them",),
@@ -324,7 +324,7 @@ DRAIN = [
     Mutant(
         "hand-over-hides-what-runs",
         "A hand-over names the shares that are still being worked on.",
-        "coopconsume/job/loop.py",
+        "coopconsume/runtime/loop.py",
         "hand_over.running = self._left_of(shift)\n            if out:",
         "hand_over.running = []\n            if out:",
         (_JOB + "test_what_a_hand_over_gives_up_is_in_doubt_and_done_again",),
@@ -332,7 +332,7 @@ DRAIN = [
     Mutant(
         "nobody-waits-in-the-loop",
         "No handler starts on a share that is in doubt.",
-        "coopconsume/job/shift.py",
+        "coopconsume/runtime/epoch_state.py",
         "share.barred_until = now + wait if wait > 0 else 0.0",
         "share.barred_until = 0.0",
         (
@@ -343,7 +343,7 @@ DRAIN = [
     Mutant(
         "slot-in-doubt-planned",
         "A slot whose earlier owner may be at work is not planned.",
-        "coopconsume/plan/share.py",
+        "coopconsume/runtime/plan/share.py",
         "if self.barred_until > now:\n            return True",
         "",
         (_PLAN + "test_a_slot_waits_for_an_earlier_owner_alone",),
@@ -362,7 +362,7 @@ COMMITS = [
     Mutant(
         "lost-task-counts-as-done",
         "What a lost task was given counts as done by nobody.",
-        "coopconsume/job/dispatch.py",
+        "coopconsume/runtime/dispatch.py",
         "elif error is None and slot not in rows:",
         "elif slot not in rows:",
         (
@@ -373,7 +373,7 @@ COMMITS = [
     Mutant(
         "unknown-outcome-forgotten",
         "Where an outcome is not known all of it is done again.",
-        "coopconsume/plan/share.py",
+        "coopconsume/runtime/plan/share.py",
         "self.todo |= self.flying\n            self.position",
         "self.position",
         (_PLAN + "test_a_slot_whose_outcome_is_unknown_has_all_of_its_part_to_do_again",),
@@ -381,7 +381,7 @@ COMMITS = [
     Mutant(
         "unknown-outcome-counts",
         "Where an outcome is not known nothing counts.",
-        "coopconsume/plan/partition.py",
+        "coopconsume/runtime/plan/partition.py",
         "self.shares[slot].give_up()",
         "self.unsaved |= self.shares[slot].flying or OffsetRanges()",
         (_PLAN + "test_a_slot_whose_outcome_is_unknown_has_all_of_its_part_to_do_again", _LOOP),
@@ -389,7 +389,7 @@ COMMITS = [
     Mutant(
         "retention-ends-the-job",
         "A batch whose records retention deleted does not count as a failure.",
-        "coopconsume/job/dispatch.py",
+        "coopconsume/runtime/dispatch.py",
         "running.handled > 0 or has_lost",
         "running.handled > 0",
         (_JOB + "test_retention_that_outruns_batches_does_not_end_a_job_that_may_lose_records",),
@@ -397,7 +397,7 @@ COMMITS = [
     Mutant(
         "deleted-topic-read-from-the-cache",
         "Reads change their group id with a topic id.",
-        "coopconsume/cluster/identity.py",
+        "coopconsume/kafka/identity.py",
         "self._changes += bool(known)",
         "pass",
         (
@@ -407,7 +407,7 @@ COMMITS = [
     Mutant(
         "cut-log-read-from-the-cache",
         "Reads change their group id with a leader epoch.",
-        "coopconsume/cluster/identity.py",
+        "coopconsume/kafka/identity.py",
         "self._changes += 1",
         "pass",
         (
@@ -417,7 +417,7 @@ COMMITS = [
     Mutant(
         "short-reads-under-the-users-group",
         "All reads are made under the group id for reads.",
-        "coopconsume/reading/source.py",
+        "coopconsume/runtime/reading/source.py",
         "group = LOG_IDENTITIES.read_group(fetching[_GROUP])",
         "group = fetching[_GROUP]",
         ("tests/unit/test_identity.py::test_every_read_is_made_under_that_group_id",),
@@ -425,7 +425,7 @@ COMMITS = [
     Mutant(
         "holes-in-a-part",
         "Part of a partition proves no hole.",
-        "coopconsume/plan/partition.py",
+        "coopconsume/runtime/plan/partition.py",
         "if not self.whole or first >= position:",
         "if first >= position:",
         (_PLAN + "test_part_of_a_partition_proves_no_hole",),
@@ -433,7 +433,7 @@ COMMITS = [
     Mutant(
         "beyond-the-end",
         "Nothing beyond the end of the log is planned.",
-        "coopconsume/plan/partition.py",
+        "coopconsume/runtime/plan/partition.py",
         "if not crowded:\n            return min(self.end, most)",
         "if not crowded:\n            return most",
         (_PLAN + "test_nothing_beyond_the_end_of_the_log_is_planned",),
@@ -504,7 +504,7 @@ COMMITS = [
     Mutant(
         "new-end-wakes-nobody",
         "A partition with nothing to do is looked at again once its end moves.",
-        "coopconsume/plan/partition.py",
+        "coopconsume/runtime/plan/partition.py",
         "self._end, self.is_quiet = end, False",
         "self._end = end",
         ("tests/unit/test_idle.py::test_a_turn_visits_a_partition_that_changed",),
@@ -520,7 +520,7 @@ COMMITS = [
     Mutant(
         "unread-is-a-hole",
         "Only what every share has passed may be a hole.",
-        "coopconsume/plan/partition.py",
+        "coopconsume/runtime/plan/partition.py",
         "if share.position <= last:",
         "if share.position < 0:",
         (_PLAN + "test_what_a_share_has_not_read_is_no_hole",),
@@ -558,7 +558,7 @@ RETRIES = [
     Mutant(
         "due-ignored",
         "A failed record starts again when it is due, not before.",
-        "coopconsume/plan/share.py",
+        "coopconsume/runtime/plan/share.py",
         "while waiting is not None and waiting.due <= now:",
         "while waiting is not None:",
         (_PLAN + "test_a_failed_record_waits_until_it_is_due_and_its_key_with_it",),
@@ -574,7 +574,7 @@ RETRIES = [
     Mutant(
         "attempt-not-counted",
         "Each failure counts as an attempt.",
-        "coopconsume/plan/partition.py",
+        "coopconsume/runtime/plan/partition.py",
         "self.attempts[failure.offset] = failure.attempts",
         "self.attempts[failure.offset] = 0",
         (_LOOP,),
@@ -582,7 +582,7 @@ RETRIES = [
     Mutant(
         "crash-not-counted",
         "A record that ends its worker is charged an attempt.",
-        "coopconsume/task/ledger.py",
+        "coopconsume/worker/outcome.py",
         "if at not in culprits:",
         "if at in culprits:",
         (
@@ -592,7 +592,7 @@ RETRIES = [
     Mutant(
         "second-run-handles",
         "A slot that may still run elsewhere is not taken for dead.",
-        "coopconsume/task/slot.py",
+        "coopconsume/worker/slot.py",
         "if words is None:\n            return SlotReport(batch=spec.batch, slot=slot, unknown=True, pid=os.getpid())",
         "if words is None:\n            return SlotReport(batch=spec.batch, slot=slot, pid=os.getpid())",
         ("tests/unit/test_crashes.py::test_without_a_box_nothing_is_known",),
@@ -629,7 +629,7 @@ OUTPUTS = [
     Mutant(
         "commit-before-letter",
         "Dead letters and output rows are written before the commit that they count with.",
-        "coopconsume/job/outbox.py",
+        "coopconsume/runtime/outbox.py",
         "write(self._work, self._holding.topic_ids, fit, commit_id)",
         "self._holding.commit(fit.offsets, commit_id=commit_id); write(self._work, self._holding.topic_ids, fit, commit_id)",
         (
@@ -640,7 +640,7 @@ OUTPUTS = [
     Mutant(
         "commit-waits-for-destination",
         "A destination that does not answer stops no commit.",
-        "coopconsume/job/saving.py",
+        "coopconsume/runtime/committer.py",
         "linger or self.outbox.is_young or",
         "linger or self.outbox.has_any or",
         (_JOB + "test_a_destination_that_does_not_answer_stops_no_commit",),
@@ -648,7 +648,7 @@ OUTPUTS = [
     Mutant(
         "undelivered-key-goes-on",
         "The key of a record whose letter or rows are not written waits for that.",
-        "coopconsume/plan/partition.py",
+        "coopconsume/runtime/plan/partition.py",
         "share.wait(self.lane(record.key_hash, record.offset), record)",
         "pass",
         (
@@ -659,7 +659,7 @@ OUTPUTS = [
     Mutant(
         "undelivered-is-committed",
         "A record is committed with its letter or rows, never before.",
-        "coopconsume/plan/partition.py",
+        "coopconsume/runtime/plan/partition.py",
         "self.undelivered |= offsets",
         "self.undelivered |= OffsetRanges()",
         (_DELIVERIES + "test_a_lane_waits_for_all_its_rows_and_then_goes_on",),
@@ -667,7 +667,7 @@ OUTPUTS = [
     Mutant(
         "refused-holds-others",
         "A record that a destination never takes does not hold back the records beside it.",
-        "coopconsume/job/deliveries.py",
+        "coopconsume/runtime/deliveries.py",
         "if len(halves) > 1:",
         "if len(halves) > 999:",
         (
@@ -713,7 +713,7 @@ LIMITS = [
     Mutant(
         "crowded-reads-on",
         "Nothing new is read of a partition near its limit of ranges.",
-        "coopconsume/plan/partition.py",
+        "coopconsume/runtime/plan/partition.py",
         "return self.ranges >= crowded_at(self.max_ranges) or self.has_outputs_enough",
         "return False",
         ("tests/model/test_limits_model.py::test_outputs_that_wait_keep_news_away_and_are_told",),
@@ -721,7 +721,7 @@ LIMITS = [
     Mutant(
         "limit-exceeded",
         "What would exceed the limit of ranges waits in the job.",
-        "coopconsume/plan/crowding.py",
+        "commits/affordable.py",
         "fits[np.flatnonzero(~fits)[:room]] = True",
         "fits[:] = True",
         (
@@ -758,7 +758,7 @@ TOPICS = [
     Mutant(
         "replaced-topic-loses-records",
         "A job goes on with a topic that was created again only if all of the old one is done.",
-        "coopconsume/job/shift.py",
+        "coopconsume/runtime/epoch_state.py",
         "return options.outlives_topics and not self.holding.logs.losses_of(topic, self._done())",
         "return options.outlives_topics",
         (_JOB + "test_a_topic_that_is_created_again_is_taken_up_where_nothing_is_lost",),
@@ -766,7 +766,7 @@ TOPICS = [
     Mutant(
         "deleted-topic-is-a-cut-log",
         "A deleted topic is no log that was cut.",
-        "coopconsume/job/shift.py",
+        "coopconsume/runtime/epoch_state.py",
         "if self._check_topics():\n                    return",
         "if self._check_topics() is None:\n                    return",
         (_JOB + "test_a_deleted_topic_whose_log_seems_cut_ends_no_job",),
@@ -777,7 +777,7 @@ DENIED = [
     Mutant(
         "denied-is-an-outage",
         "A destination that denies a right is not tried again and again.",
-        "coopconsume/job/deliveries.py",
+        "coopconsume/runtime/deliveries.py",
         "LONGEST_PAUSE if is_denied else min(LONGEST_PAUSE, pause)",
         "min(LONGEST_PAUSE, pause)",
         (_DELIVERIES + "test_only_what_is_never_taken_stays",),
@@ -785,7 +785,7 @@ DENIED = [
     Mutant(
         "denied-is-reported-each-time",
         "A missing right at a destination is reported once.",
-        "coopconsume/job/outbox.py",
+        "coopconsume/runtime/outbox.py",
         "elif self._denied.get(deliveries.what) != text:",
         "else:",
         (_JOB + "test_a_missing_right_is_reported_once_and_holds_back_its_own_records",),
@@ -793,7 +793,7 @@ DENIED = [
     Mutant(
         "denied-keeps-a-job-that-is-to-end",
         "A job that is to end gives up a destination that denies a right.",
-        "coopconsume/job/deliveries.py",
+        "coopconsume/runtime/deliveries.py",
         "if self._gives_up and (is_denied or is_lasting):",
         "if self._gives_up and is_lasting:",
         (_JOB + "test_a_missing_right_ends_a_job_that_is_to_end",),
@@ -804,7 +804,7 @@ POLLING = [
     Mutant(
         "pause-lost-at-a-rebalance",
         "A paused partition that stays assigned stays paused.",
-        "coopconsume/polling/handout.py",
+        "coopconsume/runtime/polling/session.py",
         "self._paused |= {",
         "_ = {",
         (_POLLING + "test_what_is_paused_stays_so_where_it_stays_ours",),
@@ -812,7 +812,7 @@ POLLING = [
     Mutant(
         "poll-commit-all-or-nothing",
         "A commit of polled records at the limit takes what fits.",
-        "coopconsume/polling/answers.py",
+        "coopconsume/runtime/polling/answers.py",
         "fit = holding.affordable(left, {})",
         "fit = left",
         (_POLLING + "test_at_the_limit_a_commit_takes_what_fits_and_says_what_is_left",),
@@ -820,7 +820,7 @@ POLLING = [
     Mutant(
         "reject-beyond-the-limit",
         "No dead letter is written of a record whose commit does not fit.",
-        "coopconsume/polling/answers.py",
+        "coopconsume/runtime/polling/answers.py",
         "if not park:",
         "if park:",
         (_POLLING + "test_at_the_limit_no_letter_is_written_of_what_does_not_fit",),
@@ -828,7 +828,7 @@ POLLING = [
     Mutant(
         "discard-beyond-the-limit",
         "A decision to discard a record waits until its commit fits.",
-        "coopconsume/dead_letters/decisions.py",
+        "coopconsume/runtime/decisions.py",
         "fit = holding.affordable(offsets, {})",
         "fit = offsets",
         (_POLLING + "test_a_discarded_record_waits_for_room",),
@@ -836,7 +836,7 @@ POLLING = [
     Mutant(
         "answer-for-anything",
         "Only what a frame contained may be answered for.",
-        "coopconsume/polling/handout.py",
+        "coopconsume/runtime/polling/session.py",
         "    if strange:\n        first, last",
         "    if False:\n        first, last",
         (
@@ -847,7 +847,7 @@ POLLING = [
     Mutant(
         "key-waits-too-short",
         "A polled key comes again when its last held record is due.",
-        "coopconsume/polling/held.py",
+        "coopconsume/runtime/polling/retry_buffer.py",
         "max(due.get(record.key_hash, 0.0), at)",
         "min(due.get(record.key_hash, record.due), record.due)",
         ("tests/unit/test_held.py::test_a_key_waits_for_the_record_that_is_due_last",),
@@ -858,7 +858,7 @@ ANSWERS = [
     Mutant(
         "error-text-raises",
         "An error whose text raises costs its own record alone.",
-        "coopconsume/task/answers.py",
+        "coopconsume/worker/answers.py",
         "said = _safely(lambda: str(error))",
         "said = str(error)",
         (_ODD + "test_an_odd_error_costs_its_record_alone",),
@@ -866,7 +866,7 @@ ANSWERS = [
     Mutant(
         "trace-raises",
         "An error whose trace raises costs its own record alone.",
-        "coopconsume/task/answers.py",
+        "coopconsume/worker/answers.py",
         "lines = _safely(lambda: traceback.format_exception(error))",
         "lines = traceback.format_exception(error)",
         (_ODD + "test_an_odd_error_makes_a_dead_letter",),
@@ -874,7 +874,7 @@ ANSWERS = [
     Mutant(
         "surrogates-kept",
         "The text of a failure is one that UTF-8 can hold.",
-        "coopconsume/task/answers.py",
+        "coopconsume/worker/answers.py",
         'str.encode(begin, "utf-8", "backslashreplace").decode()[:most]',
         "str(begin)",
         (_ODD + "test_an_odd_error_costs_its_record_alone",),
@@ -882,7 +882,7 @@ ANSWERS = [
     Mutant(
         "any-retry-after",
         "A wait is checked where the answer is settled.",
-        "coopconsume/task/answers.py",
+        "coopconsume/worker/answers.py",
         "asked = usable_seconds(after)",
         "asked = after if isinstance(after, float) else usable_seconds(after)",
         (_ODD + "test_a_retry_that_was_changed_waits_as_the_policy_says",),
@@ -898,7 +898,7 @@ ANSWERS = [
     Mutant(
         "answer-not-ignored",
         "Without an output, what a handler returns is ignored.",
-        "coopconsume/task/answers.py",
+        "coopconsume/worker/answers.py",
         "    if not wanted:\n",
         "    if not wanted and isgenerator(answer):\n",
         (_ODD + "test_without_an_output_what_is_returned_is_ignored",),
@@ -906,7 +906,7 @@ ANSWERS = [
     Mutant(
         "generator-not-run",
         "A handler that is a generator runs to its end.",
-        "coopconsume/task/answers.py",
+        "coopconsume/worker/answers.py",
         "if isgenerator(answer) or isinstance(answer, list | tuple):",
         "if isinstance(answer, list | tuple):",
         (_ODD + "test_a_generator_that_raises_half_way_fails_its_record",),
@@ -914,7 +914,7 @@ ANSWERS = [
     Mutant(
         "coroutine-taken-for-done",
         "What nobody awaits is not done.",
-        "coopconsume/task/answers.py",
+        "coopconsume/worker/answers.py",
         "    if iscoroutine(answer):\n        answer.close()\n        raise",
         "    if iscoroutine(answer):\n        answer.close()\n        return\n        raise",
         (_ODD + "test_what_nobody_awaits_fails_its_record",),
@@ -922,7 +922,7 @@ ANSWERS = [
     Mutant(
         "misfit-row-kept",
         "A row that does not fit the output schema fails its record.",
-        "coopconsume/task/rows.py",
+        "coopconsume/worker/rows.py",
         "raise self._misfit(row, error) from error",
         "arrays = [pa.nulls(1, field.type) for field in self.schema]",
         (_ODD + "test_with_an_output_what_does_not_fit_fails_its_record",),
@@ -930,7 +930,7 @@ ANSWERS = [
     Mutant(
         "odd-outcome-is-done",
         "An outcome of a batch handler that says nothing is not done.",
-        "coopconsume/task/answers.py",
+        "coopconsume/worker/answers.py",
         '    return TypeError(\n        f"the batch',
         '    return None and TypeError(\n        f"the batch',
         (_ODD + "test_a_row_of_a_frame_with_an_odd_outcome_fails_alone",),
@@ -938,7 +938,7 @@ ANSWERS = [
     Mutant(
         "dropped-without-a-letter",
         "Nothing is given up without a place for dead letters.",
-        "coopconsume/task/ledger.py",
+        "coopconsume/worker/outcome.py",
         "elif verdict.is_given_up and self.dead_letters:",
         "elif verdict.is_given_up:",
         (_ODD + "test_nothing_is_given_up_without_a_place_for_it",),
@@ -946,7 +946,7 @@ ANSWERS = [
     Mutant(
         "cancellation-spreads",
         "A handler that cancels itself costs its own record alone.",
-        "coopconsume/task/coroutines.py",
+        "coopconsume/worker/async_runner.py",
         "if task.cancelling():\n                if",
         "if False:\n                if",
         (_ODD + "test_a_handler_that_cancels_itself_costs_its_record_alone",),
@@ -973,7 +973,7 @@ CLOCKS = [
     Mutant(
         "in-doubt-by-wall-clock",
         "What is in doubt waits by the monotonic clock.",
-        "coopconsume/job/shift.py",
+        "coopconsume/runtime/epoch_state.py",
         "now = time.monotonic()\n        partitions = []",
         "now = time.time()\n        partitions = []",
         (_CLOCKS + "test_what_is_in_doubt_waits_its_time_by_the_monotonic_clock",),
@@ -981,7 +981,7 @@ CLOCKS = [
     Mutant(
         "lost-slot-by-wall-clock",
         "A lost slot waits by the monotonic clock.",
-        "coopconsume/job/dispatch.py",
+        "coopconsume/runtime/dispatch.py",
         "self._lost(running, slot, time.monotonic())",
         "self._lost(running, slot, time.time())",
         (_CLOCKS + "test_the_wall_clock_is_read_only_where_it_must_be",),
@@ -1241,7 +1241,7 @@ CHECKER = [
     Mutant(
         "any-disturbance-excuses",
         "A repeat is excused only if the process of its own earlier call was disturbed.",
-        "coopconsume/history/rules.py",
+        "coopconsume/testing/history/rules.py",
         "mine = np.isin(self._pid[earlier], [*one.pids])",
         "mine = np.ones(len(earlier), np.bool_)",
         (_CHECKER,),
@@ -1249,7 +1249,7 @@ CHECKER = [
     Mutant(
         "committed-is-excused",
         "Nothing excuses the repeat of a record that was committed before.",
-        "coopconsume/history/rules.py",
+        "coopconsume/testing/history/rules.py",
         "committed_before |= self._committed_at[record] <= self._start[call]",
         "pass",
         (_CHECKER,),
@@ -1257,7 +1257,7 @@ CHECKER = [
     Mutant(
         "deletion-excuses-what-was-counted",
         "A deletion does not excuse a record that was counted as done before it without a call.",
-        "coopconsume/history/rules.py",
+        "coopconsume/testing/history/rules.py",
         "~handled & (self._committed_at > self._deleted_at)",
         "~handled",
         (_CHECKER,),
@@ -1265,7 +1265,7 @@ CHECKER = [
     Mutant(
         "deletion-excuses-its-neighbour",
         "A deletion excuses the records below its offset alone.",
-        "coopconsume/history/rules.py",
+        "coopconsume/testing/history/rules.py",
         "[(0, below - 1)]",
         "[(0, below)]",
         (_CHECKER,),
@@ -1273,7 +1273,7 @@ CHECKER = [
     Mutant(
         "deleted-record-not-waited-for",
         "The successors of a deleted record wait for the end of its call.",
-        "coopconsume/history/rules.py",
+        "coopconsume/testing/history/rules.py",
         "np.maximum.at(gone, self._rec[is_deleted], self._end[is_deleted])",
         "pass",
         (_CHECKER,),

@@ -10,10 +10,10 @@ _MODEL = "tests/model/test_channel_model.py::"
 _SOCKETS = "tests/unit/test_channel.py::"
 _SLOT = "tests/unit/test_slot_channel.py::"
 _UNION = "tests/model/test_progress_model.py::test_reports_say_together_what_one_says"
-_WIRE = "coopconsume/channel/wire.py"
-_LEASE = "coopconsume/channel/lease.py"
-_SERVER = "coopconsume/channel/server.py"
-_CLIENT = "coopconsume/channel/client.py"
+_WIRE = "coopconsume/worker/channel/wire.py"
+_LEASE = "coopconsume/worker/channel/lease.py"
+_SERVER = "coopconsume/worker/channel/server.py"
+_CLIENT = "coopconsume/worker/channel/client.py"
 _FRAMES = _MODEL + "test_a_frame_counts_once_in_its_place_and_direction"
 _LEASED = _MODEL + "test_no_slot_starts_longer_than_a_lease_after_the_last_renewal"
 
@@ -173,7 +173,7 @@ CHANNEL = [
     Mutant(
         "row-at-work-is-done",
         "A record whose handler runs is in no progressive report.",
-        "coopconsume/task/handling.py",
+        "coopconsume/worker/handling.py",
         "length_hint(self._numbers) - 1",
         "length_hint(self._numbers)",
         (_UNION,),
@@ -181,7 +181,7 @@ CHANNEL = [
     Mutant(
         "failed-rows-are-done",
         "A progressive report counts no failed record as done.",
-        "coopconsume/task/handling.py",
+        "coopconsume/worker/handling.py",
         "skipped = [i - first for i in self._skipped if first <= i < end]",
         "skipped = [i for i in self._skipped if first <= i < end]",
         (_UNION,),
@@ -189,7 +189,7 @@ CHANNEL = [
     Mutant(
         "rows-are-reported-twice",
         "No output row is in two reports.",
-        "coopconsume/task/rows.py",
+        "coopconsume/worker/rows.py",
         "        taken = copy.copy(self)\n        self._cells, self._origins, self._pieces = [], [], []\n",
         "        taken = copy.copy(self)\n",
         (_UNION,),
@@ -197,7 +197,7 @@ CHANNEL = [
     Mutant(
         "calls-are-reported-twice",
         "No handler call is counted in two reports.",
-        "coopconsume/task/ledger.py",
+        "coopconsume/worker/outcome.py",
         "self.report.handled -= self._told[0]",
         "self.report.handled -= 0",
         (_UNION,),
@@ -205,7 +205,7 @@ CHANNEL = [
     Mutant(
         "counts-of-no-report-dropped",
         "Calls that were told in no progressive report are in the final one.",
-        "coopconsume/task/ledger.py",
+        "coopconsume/worker/outcome.py",
         "                return None\n            done, self.done",
         "                self._told = self.ended, self.report.failures\n                return None\n            done, self.done",
         (_SLOT + "test_failures_that_are_tried_again_are_counted_although_nothing_was_reported",),
@@ -213,7 +213,7 @@ CHANNEL = [
     Mutant(
         "stopped-slot-starts-one",
         "A slot that was stopped before its rows came starts none.",
-        "coopconsume/task/handling.py",
+        "coopconsume/worker/handling.py",
         "if life.is_over and (handled or life.stopped):",
         "if life.is_over and handled:",
         (_SLOT + "test_a_slot_that_is_stopped_as_its_rows_come_starts_nothing",),
@@ -221,7 +221,7 @@ CHANNEL = [
     Mutant(
         "stopped-desk-starts",
         "Threads and coroutines of a stopped slot start nothing more.",
-        "coopconsume/task/desk.py",
+        "coopconsume/worker/key_scheduler.py",
         "        self._is_halted = True\n        self._deadline = 0.0\n",
         "        pass\n",
         (_SLOT + "test_a_stopped_slot_ends_what_runs_and_starts_nothing_more",),
@@ -229,7 +229,7 @@ CHANNEL = [
     Mutant(
         "stopped-frames-start",
         "A stopped slot calls its batch handler no more.",
-        "coopconsume/task/frames.py",
+        "coopconsume/worker/frames.py",
         "if is_stopped or (ledger.report.handled and late):",
         "if ledger.report.handled and late:",
         (_SLOT + "test_a_stopped_slot_ends_what_runs_and_starts_nothing_more",),
@@ -237,7 +237,7 @@ CHANNEL = [
     Mutant(
         "grace-from-the-time-box",
         "Handlers of a halted slot have the handler timeout from the halt on.",
-        "coopconsume/task/handling.py",
+        "coopconsume/worker/handling.py",
         "over = time.monotonic() if self._halted_at is None else self._halted_at",
         "over = time.monotonic()",
         (_SLOT + "test_a_halted_slot_has_the_handler_timeout_from_the_halt_on",),
@@ -245,7 +245,7 @@ CHANNEL = [
     Mutant(
         "idle-slot-is-ended",
         "A slot that was halted before it began is not ended.",
-        "coopconsume/task/handling.py",
+        "coopconsume/worker/handling.py",
         "            if not self.stopped:  # Else",
         "            if self._time:  # Else",
         (_SLOT + "test_a_slot_that_was_halted_before_it_began_is_not_ended",),
@@ -253,7 +253,7 @@ CHANNEL = [
     Mutant(
         "thawed-desk-goes-on",
         "Threads and coroutines look at the clock of the lease before each record.",
-        "coopconsume/task/desk.py",
+        "coopconsume/worker/key_scheduler.py",
         "if self._is_halted or not self.may_start(now):",
         "if self._is_halted:",
         (_SLOT + "test_side_by_side_the_clock_decides_before_each_record",),
@@ -261,7 +261,7 @@ CHANNEL = [
     Mutant(
         "no-channel-goes-unnoticed",
         "A slot that has no channel starts nothing.",
-        "coopconsume/task/slot.py",
+        "coopconsume/worker/slot.py",
         'error = "" if channel is None or first is None else channel.wait()',
         'error = ""',
         (_SLOT + "test_a_slot_without_a_channel_starts_nothing_and_says_why",),

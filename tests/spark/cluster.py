@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from coopconsume.demo.processes import process_tree
-from coopconsume.local.jars import pyspark_home
+from coopconsume.testing.local.jars import pyspark_home
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

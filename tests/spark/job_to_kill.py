@@ -9,8 +9,8 @@ import time
 from pathlib import Path
 
 from coopconsume import CooperativeConsumer, Reject, RetryPolicy, local_session
-from coopconsume.group.holding import Holding
-from coopconsume.job.dispatch import Dispatcher
+from coopconsume.group.epoch_assignment import EpochAssignment
+from coopconsume.runtime.dispatch import Dispatcher
 from coopconsume.sinks import MergeTable
 from tests.spark.support import Recorded, Sleep
 
@@ -20,7 +20,7 @@ PHASES = {
     "before a report is taken": (Dispatcher, "_reported", True),
     "before output": (MergeTable, "write", True),
     "between output and commit": (MergeTable, "write", False),
-    "after commit": (Holding, "commit", False),
+    "after commit": (EpochAssignment, "commit", False),
 }
 
 

@@ -6,7 +6,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from coopconsume import Reject, Retry, current_slot
-from coopconsume.history import Recorder
+from coopconsume.testing.history import Recorder
 
 if TYPE_CHECKING:
     from collections.abc import Callable

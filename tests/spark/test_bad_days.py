@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 from coopconsume import CooperativeConsumer, LocalKafka
-from coopconsume.cluster.client import Cluster
-from coopconsume.cluster.identity import LOG_IDENTITIES
 from coopconsume.errors import DataLoss, ExternalReset, TopicNotFound, TopicReplaced
-from coopconsume.history import check, read_history
+from coopconsume.kafka.cluster import Cluster
+from coopconsume.kafka.identity import LOG_IDENTITIES
 from coopconsume.options import Options
+from coopconsume.testing.history import check, read_history
 from tests.spark.support import (
     PATIENCE,
     Recorded,

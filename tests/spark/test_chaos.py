@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from coopconsume.local.broker import LocalKafka
+from coopconsume.testing.local.broker import LocalKafka
 from tests.chaos.ground import Ground
 from tests.chaos.rounds import begin, finish, restart, restart_broker
 

@@ -11,7 +11,7 @@ import pytest
 
 from commits import CommitStore
 from coopconsume import counted
-from coopconsume.history import read_history
+from coopconsume.testing.history import read_history
 from tests.spark.support import PATIENCE, done_book, options
 
 pytestmark = [pytest.mark.spark, pytest.mark.broker]

@@ -7,9 +7,9 @@ import os
 import pytest
 
 from coopconsume import CooperativeConsumer, Reject, RetryPolicy, counted
-from coopconsume.dead_letters.choice import Choice
-from coopconsume.dead_letters.desk import Desk
-from coopconsume.history import check, read_history
+from coopconsume.admin.dead_letters.actions import Desk
+from coopconsume.admin.dead_letters.choice import Choice
+from coopconsume.testing.history import check, read_history
 from tests.odd import ODD_ERRORS
 from tests.spark.support import PATIENCE, Recorded, done_book, options, pending_book, until
 

@@ -21,7 +21,7 @@ from tests.spark.support import PATIENCE, until
 if TYPE_CHECKING:
     from kafka import KafkaAdminClient
 
-    from coopconsume.local.broker import LocalKafka
+    from coopconsume.testing.local.broker import LocalKafka
 
 pytestmark = [pytest.mark.spark, pytest.mark.broker]
 

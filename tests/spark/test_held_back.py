@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from coopconsume import CooperativeConsumer, Reject, RetryPolicy
-from coopconsume.dead_letters.desk import Desk
-from coopconsume.history import read_history
+from coopconsume.admin.dead_letters.actions import Desk
+from coopconsume.testing.history import read_history
 from tests.spark.support import PATIENCE, Recorded, options, until
 
 pytestmark = [pytest.mark.spark, pytest.mark.broker]

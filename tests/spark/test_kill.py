@@ -20,7 +20,7 @@ from commits import CommitStore
 from coopconsume import counted
 from coopconsume.demo.processes import kill_tree
 from coopconsume.group.owned import LEASE
-from coopconsume.history import Kill, check, read_history
+from coopconsume.testing.history import Kill, check, read_history
 from tests.spark.job_to_kill import PHASES
 from tests.spark.support import PATIENCE, done_book, options, pending_book, until
 

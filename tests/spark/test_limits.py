@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from coopconsume import CooperativeConsumer, RetryPolicy, key_hash
-from coopconsume.history import read_history
+from coopconsume.testing.history import read_history
 from tests.spark.support import PATIENCE, Recorded, options, until
 from tests.spark.test_query import verdict_of
 

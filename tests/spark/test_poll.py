@@ -7,8 +7,8 @@ from chispa import assert_df_equality
 from pyspark.sql import functions as F
 
 from coopconsume import CooperativeConsumer, TopicPartition, counted, key_hash
-from coopconsume.dead_letters.choice import Choice
-from coopconsume.dead_letters.desk import Desk
+from coopconsume.admin.dead_letters.actions import Desk
+from coopconsume.admin.dead_letters.choice import Choice
 from coopconsume.errors import MissingOption, NotPolled
 from tests.spark.support import PATIENCE, options
 
@@ -178,7 +178,7 @@ def test_holes_do_not_hold_up_a_hand_over(spark, kafka, topic, tmp_path, monkeyp
     """Markers of transactions and aborted records were never handed out: nobody waits for them."""
     from kafka import KafkaProducer
 
-    monkeypatch.setattr("coopconsume.reading.audit.AUDIT_SPAN", 2)
+    monkeypatch.setattr("coopconsume.runtime.reading.audit.AUDIT_SPAN", 2)
     name = topic(1)
     producer = KafkaProducer(bootstrap_servers=kafka.bootstrap_servers, transactional_id=name)
     producer.init_transactions()

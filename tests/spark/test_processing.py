@@ -9,7 +9,7 @@ import pytest
 
 from coopconsume import CooperativeConsumer, Reject, Retry, RetryPolicy, counted, current_slot
 from coopconsume.errors import InvalidOption
-from coopconsume.history import Kill, Recorder, check, read_history
+from coopconsume.testing.history import Kill, Recorder, check, read_history
 from tests.spark.support import (
     PATIENCE,
     Recorded,

@@ -24,10 +24,10 @@ from coopconsume import (
     counted,
     key_hash,
 )
-from coopconsume.cluster.client import Cluster
 from coopconsume.errors import HandlerFailed, InvalidOption, NotPolled, TopicRangeFetchNotAllowed
-from coopconsume.history import check, read_history
+from coopconsume.kafka.cluster import Cluster
 from coopconsume.options import Options
+from coopconsume.testing.history import check, read_history
 from tests.spark.support import (
     PATIENCE,
     Recorded,

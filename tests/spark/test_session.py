@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pytest
 
-from coopconsume.local import jars
-from coopconsume.local.session import build_conf, local_session
+from coopconsume.testing.local import jars
+from coopconsume.testing.local.session import build_conf, local_session
 from tests.spark.support import PATIENCE
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-    from coopconsume.local.broker import LocalKafka
+    from coopconsume.testing.local.broker import LocalKafka
 
 pytestmark = pytest.mark.spark
 
@@ -126,7 +126,7 @@ def test_killed_program_leaves_neither_jvm_nor_worker(tmp_path: Path) -> None:
     """SIGKILL of the driver ends the JVM and a worker that sleeps in a task; start-up was quiet."""
     program = _run(
         "import os, time\n"
-        "from coopconsume.local.session import local_session\n"
+        "from coopconsume.testing.local.session import local_session\n"
         "spark = local_session(cores=1)\n"
         "def sleep(batches):\n"
         "    open(os.environ['PIDS'], 'w').write(f'{os.getpid()} {os.getppid()}\\n')\n"
@@ -164,7 +164,7 @@ def test_foreign_session_is_refused_until_it_is_gone() -> None:
     program = _run(
         "from pyspark.sql import SparkSession\n"
         "from coopconsume.errors import SparkSessionConflict\n"
-        "from coopconsume.local.session import local_session, stop_session\n"
+        "from coopconsume.testing.local.session import local_session, stop_session\n"
         "theirs = SparkSession.builder.master('local[1]').getOrCreate()\n"
         "try:\n"
         "    local_session()\n"

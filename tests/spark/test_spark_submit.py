@@ -12,12 +12,12 @@ import pytest
 from deltalake import DeltaTable
 
 import coopconsume
-from coopconsume.local.jars import pyspark_home
-from coopconsume.local.session import build_conf
+from coopconsume.testing.local.jars import pyspark_home
+from coopconsume.testing.local.session import build_conf
 from tests.spark.shipping import bare_python, packed
 
 if TYPE_CHECKING:
-    from coopconsume.local.broker import LocalKafka
+    from coopconsume.testing.local.broker import LocalKafka
     from tests.conftest import Produce, TopicFactory
 
 pytestmark = [pytest.mark.spark, pytest.mark.broker]

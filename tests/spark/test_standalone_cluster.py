@@ -18,8 +18,8 @@ import pytest
 from commits import CommitStore
 from coopconsume import counted
 from coopconsume.demo.processes import kill_tree, process_tree
-from coopconsume.history import Kill, check, read_history
-from coopconsume.local.jars import pyspark_home, spark_jars
+from coopconsume.testing.history import Kill, check, read_history
+from coopconsume.testing.local.jars import pyspark_home, spark_jars
 from tests.spark.cluster import JVM_OPTIONS, is_there, standalone_cluster, wait_until
 from tests.spark.shipping import ROOT, bare_python, checkout, readme_commands
 from tests.spark.support import PATIENCE, done_book, pending_book

@@ -8,9 +8,9 @@ import pytest
 from chispa import assert_df_equality
 
 from commits import CommitStore, Pending
+from coopconsume.admin.sql_source import register_source
+from coopconsume.admin.views import create_views, gaps_frame, partitions_frame, view_table
 from coopconsume.errors import InvalidOption
-from coopconsume.sql_source import register_source
-from coopconsume.views import create_views, gaps_frame, partitions_frame, view_table
 from tests.spark.support import options
 
 pytestmark = [pytest.mark.spark, pytest.mark.broker]
@@ -19,7 +19,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.broker]
 @pytest.fixture
 def place(kafka, topic, produce, tmp_path):
     """A commit table with one group on one partition of ten records, and its options."""
-    from coopconsume.cluster.client import Cluster
+    from coopconsume.kafka.cluster import Cluster
     from coopconsume.options import Options
 
     name = topic(1)

@@ -11,9 +11,9 @@ import time
 import pyarrow as pa
 
 from coopconsume.record import RetryPolicy
-from coopconsume.task.pace import Rates
-from coopconsume.task.report import BatchSpec, PartitionWork, unpack_offsets
-from coopconsume.task.slot import SlotRunner
+from coopconsume.worker.rate_limit import Rates
+from coopconsume.worker.report import BatchSpec, PartitionWork, unpack_offsets
+from coopconsume.worker.slot import SlotRunner
 
 #: How handlers run: in the task's thread, on threads, as coroutines.
 WAYS = ["plain", "threads", "coroutines"]

@@ -8,9 +8,9 @@ import types
 import kafka.errors
 import pytest
 
-from coopconsume.cluster.client import Cluster
 from coopconsume.errors import AuthenticationFailed, NotAuthorized
-from coopconsume.security.access import refused, refused_by_spark
+from coopconsume.kafka.cluster import Cluster
+from coopconsume.kafka.security.access import refused, refused_by_spark
 
 SETTINGS = {
     "bootstrap.servers": "a:1",

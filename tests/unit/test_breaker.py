@@ -8,17 +8,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from coopconsume.job.breaker import Breaker
-from coopconsume.job.carried import Carried
 from coopconsume.record import Record, Reject, Retry
-from coopconsume.task.frames import BatchHandler
-from coopconsume.task.report import PartitionWork
+from coopconsume.runtime.carryover import SlotCarryover
+from coopconsume.runtime.circuit_breaker import CircuitBreaker
+from coopconsume.worker.frames import BatchHandler
+from coopconsume.worker.report import PartitionWork
 from tests.unit.slot_ground import RETRIES_LATER, WAYS, done, run
 
 
 def test_it_opens_tries_after_the_pause_and_closes():
     """Twice as long after each failed trial, at most ten times; anew once it has closed."""
-    breaker = Breaker(5, 10.0)
+    breaker = CircuitBreaker(5, 10.0)
     assert breaker.may_start(0.0)
     assert breaker.reported("down", 7, 100.0, trial=False)
     assert not breaker.reported("down", 7, 101.0, trial=False), "it is open already"
@@ -44,7 +44,7 @@ def test_it_opens_tries_after_the_pause_and_closes():
 
 def test_a_slow_batch_from_before_does_not_close_it():
     """Records that other slots handled meanwhile say nothing about now."""
-    breaker = Breaker(5, 10.0)
+    breaker = CircuitBreaker(5, 10.0)
     breaker.reported("down", 7, 0.0, trial=False)
     breaker.reported("", 1_000, 1.0, trial=False)
     assert not breaker.may_start(2.0)
@@ -55,7 +55,7 @@ def test_a_slow_batch_from_before_does_not_close_it():
 
 def test_without_a_number_it_says_nothing():
     """No option, no breaker."""
-    assert Breaker(None, 10.0).describe(0.0) is None
+    assert CircuitBreaker(None, 10.0).describe(0.0) is None
 
 
 def keyed(count):
@@ -163,7 +163,7 @@ def test_a_record_that_is_given_up_without_a_call_is_no_failure_in_a_row(way):
 @settings(deadline=None, max_examples=100)
 def test_however_small_the_batches_it_opens_at_the_same_failure(batches, most):
     """A slot stops where so many in a row have failed, wherever its batches end and begin."""
-    carried, outcomes = Carried(), [fails for batch in batches for fails in batch]
+    carried, outcomes = SlotCarryover(), [fails for batch in batches for fails in batch]
     row, expected = 0, None
     for number, fails in enumerate(outcomes):
         row = row + 1 if fails else 0
@@ -188,7 +188,7 @@ def test_however_small_the_batches_it_opens_at_the_same_failure(batches, most):
 
 def test_around_a_pause_all_slots_start_anew():
     """What failed before a trial went well says nothing of what comes after."""
-    carried = Carried()
+    carried = SlotCarryover()
     carried.failed(1, 19, starts_anew=False)
     carried.failed(2, 7, starts_anew=False)
     assert carried.streaks == {1: 19, 2: 7}

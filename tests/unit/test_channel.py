@@ -12,12 +12,12 @@ from dataclasses import replace
 
 import pytest
 
-from coopconsume.channel import client as clients
-from coopconsume.channel import server as servers
-from coopconsume.channel.client import SlotChannel
-from coopconsume.channel.server import ChannelServer
-from coopconsume.channel.wire import Identity, SlotHandshake, frame
-from coopconsume.task.report import PartitionReport, SlotReport
+from coopconsume.worker.channel import client as clients
+from coopconsume.worker.channel import server as servers
+from coopconsume.worker.channel.client import SlotChannel
+from coopconsume.worker.channel.server import ChannelServer
+from coopconsume.worker.channel.wire import Identity, SlotHandshake, frame
+from coopconsume.worker.report import PartitionReport, SlotReport
 from tests.unit.slot_ground import PATIENCE
 
 SECRET = b"s" * 32

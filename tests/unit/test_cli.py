@@ -17,11 +17,14 @@ from click.testing import CliRunner
 from pyspark.sql.types import StructType
 
 from commits import CommitTableFormat, CommitTableNotFound, CorruptCommitLog, FencedMember
+from coopconsume.admin.dead_letters.actions import Desk
+from coopconsume.admin.offsets import OffsetAdmin
+from coopconsume.admin.overview import describe_group, list_groups
+from coopconsume.admin.sql_source import CommitsSource
+from coopconsume.admin.views import gaps_frame, partitions_frame
 from coopconsume.cli import main
 from coopconsume.cli.kv import parse, shown
 from coopconsume.cli.outcome import exit_code, reported
-from coopconsume.cluster.topics import accept_range_fetch, describe_topics
-from coopconsume.dead_letters.desk import Desk
 from coopconsume.errors import (
     BrokerUnreachable,
     DataLoss,
@@ -29,11 +32,8 @@ from coopconsume.errors import (
     InvalidOption,
     UnknownOption,
 )
-from coopconsume.offsets import OffsetAdmin
-from coopconsume.overview import describe_group, list_groups
-from coopconsume.screen import Rate, Screen, bar
-from coopconsume.sql_source import CommitsSource
-from coopconsume.views import gaps_frame, partitions_frame
+from coopconsume.kafka.topics import accept_range_fetch, describe_topics
+from coopconsume.monitoring.screen import Rate, Screen, bar
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -235,7 +235,7 @@ def test_a_wrong_retry_policy_is_wrong_usage(folder: Path, attempts: str) -> Non
 
 def test_no_broker_is_one_sentence(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It names the address; Spark was not started for it, and no table was made."""
-    monkeypatch.setattr("coopconsume.cluster.client._CONNECT_MS", 500)
+    monkeypatch.setattr("coopconsume.kafka.cluster._CONNECT_MS", 500)
     result = run(folder)
     assert result.exit_code == 1
     assert "no Kafka broker answers at 127.0.0.1:" in one_sentence(result)
@@ -422,22 +422,24 @@ class _Opened(Exception):
 
 
 OPENING = {
-    "coopconsume.offsets.admin": lambda options, spark: OffsetAdmin(options, "g", spark=spark),
-    "coopconsume.overview.collect list": lambda options, spark: list_groups(options, spark=spark),
-    "coopconsume.overview.collect": lambda options, spark: describe_group(
+    "coopconsume.admin.offsets.admin": lambda options, spark: OffsetAdmin(
         options, "g", spark=spark
     ),
-    "coopconsume.cluster.topics describe": lambda options, spark: describe_topics(
+    "coopconsume.admin.overview.collect list": lambda options, spark: list_groups(
         options, spark=spark
     ),
-    "coopconsume.cluster.topics": lambda options, spark: accept_range_fetch(
-        options, [], spark=spark
+    "coopconsume.admin.overview.collect": lambda options, spark: describe_group(
+        options, "g", spark=spark
     ),
-    "coopconsume.dead_letters.desk": lambda options, spark: Desk(
+    "coopconsume.kafka.topics describe": lambda options, spark: describe_topics(
+        options, spark=spark
+    ),
+    "coopconsume.kafka.topics": lambda options, spark: accept_range_fetch(options, [], spark=spark),
+    "coopconsume.admin.dead_letters.actions": lambda options, spark: Desk(
         options | {"deadLetter": "/dead", "kafka.group.id": "g"}, spark=spark
     ),
-    "coopconsume.views": lambda options, spark: partitions_frame(spark, options),
-    "coopconsume.offsets.admin gaps": lambda options, spark: gaps_frame(spark, options, "g"),
+    "coopconsume.admin.views": lambda options, spark: partitions_frame(spark, options),
+    "coopconsume.admin.offsets.admin gaps": lambda options, spark: gaps_frame(spark, options, "g"),
 }
 
 

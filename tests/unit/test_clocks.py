@@ -20,8 +20,8 @@ from assignors import KeyRange
 from commits import CommitStore, Pending
 from commits.model import PARKED_MS
 from coopconsume.group.owned import Owned
-from coopconsume.job.outbox import due_ms
-from coopconsume.job.shift import Shift
+from coopconsume.runtime.epoch_state import EpochState
+from coopconsume.runtime.outbox import due_ms
 
 #: Where the wall clock is read, how often, and why it must be that one.
 WALL = {
@@ -29,21 +29,24 @@ WALL = {
     "commits/rows.py": (1, "the time of writing, for people and for bounds of waits"),
     "coopconsume/cli/groups.py": (1, "ages for people"),
     "coopconsume/cli/offsets.py": (2, "ages for people"),
-    "coopconsume/dead_letters/decisions.py": (1, "the time of a decision, for people"),
-    "coopconsume/dead_letters/stored.py": (1, "times stored with letters, for people"),
+    "coopconsume/runtime/decisions.py": (1, "the time of a decision, for people"),
+    "coopconsume/admin/dead_letters/stored.py": (1, "times stored with letters, for people"),
     "coopconsume/fenced/leader.py": (1, "timestamps of records"),
     "coopconsume/fenced/ownership/decider.py": (1, "the time of an event, for people"),
     "coopconsume/fenced/ownership/delta_store.py": (1, "the time of writing, for people"),
-    "coopconsume/group/holding.py": (1, "due times of the log become waits"),
-    "coopconsume/job/outbox.py": (1, "waits become due times of the log"),
-    "coopconsume/job/late.py": (1, "the latest start of a batch, on the clocks of other hosts"),
-    "coopconsume/job/shift.py": (1, "the end of a wait, for people"),
-    "coopconsume/monitoring/progress.py": (1, "timestamps of events"),
-    "coopconsume/security/oauth.py": (3, "tokens tell their end by the wall clock"),
+    "coopconsume/group/epoch_assignment.py": (1, "due times of the log become waits"),
+    "coopconsume/runtime/outbox.py": (1, "waits become due times of the log"),
+    "coopconsume/runtime/latest_start.py": (
+        1,
+        "the latest start of a batch, on the clocks of other hosts",
+    ),
+    "coopconsume/runtime/epoch_state.py": (1, "the end of a wait, for people"),
+    "coopconsume/runtime/progress.py": (1, "timestamps of events"),
+    "coopconsume/kafka/security/oauth.py": (3, "tokens tell their end by the wall clock"),
     "coopconsume/sinks/letters.py": (2, "times stored with letters, for people"),
     "coopconsume/sinks/purgatory.py": (1, "times stored with rows"),
-    "coopconsume/task/slot.py": (2, "the latest start of a batch, sent by another host"),
-    "coopconsume/views.py": (1, "ages for people"),
+    "coopconsume/worker/slot.py": (2, "the latest start of a batch, sent by another host"),
+    "coopconsume/admin/views.py": (1, "ages for people"),
 }
 
 
@@ -127,7 +130,7 @@ def test_what_is_in_doubt_waits_its_time_by_the_monotonic_clock(monkeypatch):
     pending = [(3, 5, 1, time.monotonic() + 40.0, "x")]
     owned = Owned("t", 0, (KeyRange(),), 0, commits.OffsetRanges(), pending)
     options = SimpleNamespace(max_outputs_waiting=None)
-    shift = Shift.__new__(Shift)
+    shift = EpochState.__new__(EpochState)
     shift._work = SimpleNamespace(outputs=None, ordering="key")
     shift._slots = 1
     shift.holding = SimpleNamespace(

@@ -18,7 +18,7 @@ from commits.fold import LogState
 from commits.group import KEPT_ANSWERS, KEPT_RESULTS
 from commits.rows import Event, Part
 from commits.snapshot import newest_snapshot, snapshot_events
-from coopconsume.dead_letters.decisions import Decision, decide, decided
+from coopconsume.runtime.decisions import Decision, decide, decided
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -9,11 +9,11 @@ import time
 
 import pytest
 
-from coopconsume.job.carried import Carried
 from coopconsume.record import Reject, Retry, RetryPolicy
-from coopconsume.task.coroutines import event_loop
-from coopconsume.task.pace import Rates
-from coopconsume.task.slot import is_async
+from coopconsume.runtime.carryover import SlotCarryover
+from coopconsume.worker.async_runner import event_loop
+from coopconsume.worker.rate_limit import Rates
+from coopconsume.worker.slot import is_async
 from tests.unit.slot_ground import PATIENCE, WAYS, Together, done, run
 
 
@@ -324,7 +324,7 @@ def test_a_slow_rate_is_reached_not_undercut(way):
 @pytest.mark.parametrize("rates", [Rates(per_slot=20.0), Rates(per_share=20.0)])
 def test_a_rate_holds_over_batches(way, rates):
     """Many small batches start no more than one large one would."""
-    starts, carried, names = [], Carried(), [("t", 10)]
+    starts, carried, names = [], SlotCarryover(), [("t", 10)]
     began = time.monotonic()
     for o in range(10):
         gates = carried.gates([3], names, time.monotonic())
@@ -353,7 +353,7 @@ def test_a_rate_slower_than_the_time_box_leaves_records_to_a_later_batch(way):
 
 def test_gates_are_carried_by_slot_and_partition():
     """Time passes between batches; what a batch is not about waits for one that is."""
-    carried, a, b = Carried(), ("t", 0), ("t", 1)
+    carried, a, b = SlotCarryover(), ("t", 0), ("t", 1)
     carried.closed(1, {None: 2.0, 0: 5.0, 1: 7.0}, [a, b], now=100.0)
     assert carried.gates([1, 2], [b], now=101.0) == {1: {None: 1.0, 0: 6.0}}
     carried.closed(1, {0: 9.0}, [b], now=103.0)

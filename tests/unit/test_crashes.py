@@ -13,11 +13,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from commits import OffsetRanges
-from coopconsume.job.suspects import Suspects
 from coopconsume.record import RetryPolicy
-from coopconsume.task.blackbox import BlackBox, last_words
-from coopconsume.task.handling import OUTLIVED
-from coopconsume.task.report import PartitionWork
+from coopconsume.runtime.poison_bisect import PoisonBisect
+from coopconsume.worker.crash_journal import CrashJournal, last_words
+from coopconsume.worker.handling import OUTLIVED
+from coopconsume.worker.report import PartitionWork
 from tests.unit.slot_ground import PATIENCE, WAYS, done, prepared, run
 
 
@@ -142,7 +142,7 @@ def test_without_a_box_nothing_is_known():
 def test_a_worker_that_may_still_run_is_not_taken_for_dead(tmp_path):
     """Its box stays where it is, and nothing of it is taken for granted."""
     path = tmp_path / "box"
-    box = BlackBox(path, 2)
+    box = CrashJournal(path, 2)
     box.enter(1, 0, 5)
     assert last_words(path) is None
     assert path.exists()
@@ -152,7 +152,7 @@ def test_a_worker_that_may_still_run_is_not_taken_for_dead(tmp_path):
 
 def test_a_box_that_cannot_be_made_costs_nothing(tmp_path):
     """No room, no rights: the worker goes on without."""
-    box = BlackBox(tmp_path / "no" / "folder", 1)
+    box = CrashJournal(tmp_path / "no" / "folder", 1)
     box.enter(0, 0, 2**62)
     box.leave(0)
     box.close()
@@ -200,7 +200,7 @@ def test_a_pending_record_and_lower_ones_may_start_while_their_key_is_blocked():
 @settings(max_examples=300, deadline=None)
 def test_the_culprit_is_alone_after_as_many_crashes_as_halvings(count, culprit, known, at_once):
     """Whoever it is, whatever the workers leave behind; the innocent pass on the way."""
-    slot, bad = Suspects(), int(culprit * (count - 1))
+    slot, bad = PoisonBisect(), int(culprit * (count - 1))
     todo = OffsetRanges([(0, count - 1)])
     for crashes in itertools.count(1):
         assert crashes <= 4 + math.log2(count) + 1, "it takes too long"
@@ -226,7 +226,7 @@ def test_the_culprit_is_alone_after_as_many_crashes_as_halvings(count, culprit, 
 
 def test_one_crash_alone_changes_nothing():
     """Hosts die: the slot gets its work as it was, and once that passes all is forgotten."""
-    slot, given = Suspects(), {0: OffsetRanges([(0, 99)]), 1: OffsetRanges([(5, 6)])}
+    slot, given = PoisonBisect(), {0: OffsetRanges([(0, 99)]), 1: OffsetRanges([(5, 6)])}
     slot.crashed(given, None, charged=False)
     assert slot.allowed is None
     slot.passed(given)

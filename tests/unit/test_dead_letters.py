@@ -9,14 +9,14 @@ from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
 
+from coopconsume.admin.dead_letters.choice import Choice, Letter, standings, steps
+from coopconsume.admin.dead_letters.stored import StoredLetter, open_letters
 from coopconsume.cli import main
 from coopconsume.cli.dead_letters import LETTER_COLUMNS, decision_lines, letter_lines
-from coopconsume.dead_letters.choice import Choice, Letter, standings, steps
-from coopconsume.dead_letters.decisions import Decision
-from coopconsume.dead_letters.stored import StoredLetter, open_letters
 from coopconsume.options import Options
+from coopconsume.runtime.decisions import Decision
 from coopconsume.sinks import DeadLetterTable
-from coopconsume.task.report import DeadLetter
+from coopconsume.worker.report import DeadLetter
 
 LETTER = StoredLetter(
     topic="orders", topic_id="id", partition=0, offset=7, key=b"k\xff", value=b"v", headers=(),

@@ -15,17 +15,17 @@ from assignors.errors import AssignorError
 from commits import CommitStoreError
 from coopconsume import errors
 from coopconsume.errors import CoopConsumeError
-from coopconsume.fenced.errors import FencedLogError
+from coopconsume.errors.fenced import FencedLogError
 
 ROOT = Path(__file__).parents[2]
 BASES = {
-    "assignors": AssignorError, "commits": CommitStoreError, "coopconsume": CoopConsumeError,
-    "coopconsume.fenced": FencedLogError,
+    "assignors.errors": AssignorError, "commits.errors": CommitStoreError,
+    "coopconsume.errors": CoopConsumeError, "coopconsume.errors.fenced": FencedLogError,
 }  # fmt: skip
 KINDS = [
     pytest.param(room, kind, id=f"{room}.{kind.__name__}")
     for room, base in BASES.items()
-    for kind in vars(importlib.import_module(f"{room}.errors")).values()
+    for kind in vars(importlib.import_module(room)).values()
     if inspect.isclass(kind) and issubclass(kind, base) and not kind.__name__.startswith("_")
 ]
 SAMPLES = {"int": 3, "str": "words", "tuple": ("a", "b"), "object": "thing"}

@@ -14,8 +14,8 @@ from coopconsume.demo.flights import FLIGHTS, DemoDataMissing, flight_table, fli
 from coopconsume.demo.handlers import OUTPUT_SCHEMA, DemoHandler, PoisonedFlight, follow_aircraft
 from coopconsume.demo.logbook import Leg, Logbook
 from coopconsume.errors import CoopConsumeError
-from coopconsume.history import read_history
 from coopconsume.record import Record
+from coopconsume.testing.history import read_history
 
 if TYPE_CHECKING:
     from collections.abc import Callable

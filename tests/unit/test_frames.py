@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from coopconsume.record import Reject, Retry, RetryPolicy
-from coopconsume.task.frames import BatchHandler
-from coopconsume.task.report import PartitionWork
+from coopconsume.worker.frames import BatchHandler
+from coopconsume.worker.report import PartitionWork
 from tests.unit.slot_ground import done, run
 
 ROWS = [(0, o, b"ab"[o % 2 : o % 2 + 1]) for o in range(10)]

@@ -9,7 +9,7 @@ from assignors.wire import Subscription
 from commits import Epoch
 from commits.model import Assignment, OwnedShare, as_shares
 from coopconsume.group.core import GroupCore, Joined
-from coopconsume.group.owned import Tenure
+from coopconsume.group.owned import EpochGrant
 
 
 def a_core():
@@ -95,7 +95,7 @@ def test_a_row_without_a_whole_partition_is_a_conflict():
     core = a_core()
     dealt = deal(core, {"a": (core, ("t",))}, {"t": 3})
     data = dealt.answers(Epoch(1, dealt.nonce))["a"]
-    assert isinstance(core.take("a", data, row_of(dealt)), Tenure)
+    assert isinstance(core.take("a", data, row_of(dealt)), EpochGrant)
     dealt.shares["a"] = (Share("t", 0), Share("t", 2))
     data = dealt.answers(Epoch(1, dealt.nonce))["a"]
     with pytest.raises(AssignmentConflict) as caught:
@@ -129,7 +129,7 @@ def test_a_leader_deals_around_claims():
         )  # fmt: skip
         assert dealt.shares["a"] == (*(Share("t", 0, part) for part in rest), Share("t", 1))
         row, data = row_of(dealt), dealt.answers(Epoch(1, dealt.nonce))["a"]
-        assert isinstance(core.take("a", data, row, claimed), Tenure)
+        assert isinstance(core.take("a", data, row, claimed), EpochGrant)
         assert core.unassigned(row, told, claimed) == []
         assert not core.has_news
         # When the claim ends the rest is asked for.

@@ -9,10 +9,10 @@ import pytest
 
 from assignors import StickyKeyRangeAssignor, wire
 from commits import CommitStore, Epoch
-from coopconsume.cluster.client import Topic
 from coopconsume.group.core import GroupCore, Joined
 from coopconsume.group.member import GroupMember
 from coopconsume.group.membership import Membership
+from coopconsume.kafka.cluster import Topic
 from coopconsume.options import Options
 
 

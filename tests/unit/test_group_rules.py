@@ -9,7 +9,7 @@ from assignors.wire import Assignment
 from commits import Assignment as EpochRow
 from commits import Epoch, OwnedShare
 from coopconsume.group.core import GroupCore
-from coopconsume.group.owned import Tenure
+from coopconsume.group.owned import EpochGrant
 
 HALF = MAX_KEY_HASH // 2
 EPOCH = Epoch(3, "nonce")
@@ -27,7 +27,7 @@ def take(*ranges):
 
 def test_an_assignment_without_holes_and_overlaps_is_taken():
     """Every key hash of the partition has one owner."""
-    assert isinstance(take((0, HALF), (HALF + 1, MAX_KEY_HASH)), Tenure)
+    assert isinstance(take((0, HALF), (HALF + 1, MAX_KEY_HASH)), EpochGrant)
 
 
 @pytest.mark.parametrize("second", [(HALF + 2, MAX_KEY_HASH), (HALF, MAX_KEY_HASH)])

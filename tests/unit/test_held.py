@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from assignors import KeyRange
 from commits import OffsetRanges
 from coopconsume.group.membership import Owned
-from coopconsume.polling.held import Held
-from coopconsume.polling.places import Place, next_rows
+from coopconsume.runtime.polling.positions import PollPosition, next_rows
+from coopconsume.runtime.polling.retry_buffer import RetryBuffer
 
 TP = ("t", 0)
 
@@ -24,7 +24,7 @@ def owned(stable: int = 0, committed=(), pending=()) -> Owned:
 
 def test_a_key_waits_for_the_record_that_is_due_last():
     """Two failed records of a key come together, in order, with what passed by meanwhile."""
-    held = Held()
+    held = RetryBuffer()
     held.hold(3, 7, 10.0, "a")
     held.hold(5, 7, 20.0, "b")
     held.hold(4, 8, 10.0, "c")
@@ -40,7 +40,7 @@ def test_a_key_waits_for_the_record_that_is_due_last():
 
 def test_a_parked_record_waits_for_a_decision():
     """Replayed it counts anew; settled, its key flows on."""
-    held = Held([(3, 7, 5, math.inf, ""), (4, 8, 2, math.inf, "")])
+    held = RetryBuffer([(3, 7, 5, math.inf, ""), (4, 8, 2, math.inf, "")])
     assert not held.release(1e12, 100)
     assert [record.offset for record in held.parked] == [3, 4]
     held.replay(3, 5.0)
@@ -58,7 +58,7 @@ class Polling:
     def __init__(self, log):
         self.log = log
         self.owned = owned()
-        self.place = Place.at_start(self.owned)
+        self.place = PollPosition.at_start(self.owned)
         self.now = 0.0
         self.pending = {}
         self.out = []
@@ -102,7 +102,7 @@ class Polling:
         self.owned = owned(
             self.owned.stable, self.owned.committed.pairs(), list(self.pending.values())
         )
-        self.place = Place.at_start(self.owned)
+        self.place = PollPosition.at_start(self.owned)
 
 
 @given(st.lists(keys, max_size=30), st.data())

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from coopconsume.history import CorruptHistory, History, Recorder, read_history
 from coopconsume.record import Record, Reject, Retry
+from coopconsume.testing.history import CorruptHistory, History, Recorder, read_history
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -157,7 +157,7 @@ def test_a_forked_process_writes_a_file_of_its_own(tmp_path: Path) -> None:
     """A child of a process that already records has its own file, number and process name."""
     script = (
         "import os, sys\n"
-        "from coopconsume.history.recorder import Recorder\n"
+        "from coopconsume.testing.history.recorder import Recorder\n"
         "from coopconsume.record import Record\n"
         "recorder, record = Recorder(sys.argv[1]), Record('t', 0, 0, None, b'', 0)\n"
         "with recorder.call(record):\n"
@@ -178,7 +178,7 @@ def test_a_killed_process_loses_only_the_call_it_was_in(tmp_path: Path) -> None:
     """After SIGKILL at any moment all calls but the last have an end, and none is missing."""
     script = (
         "import itertools, sys\n"
-        "from coopconsume.history.recorder import Recorder\n"
+        "from coopconsume.testing.history.recorder import Recorder\n"
         "from coopconsume.record import Record\n"
         "recorder = Recorder(sys.argv[1])\n"
         "for offset in itertools.count():\n"
@@ -274,7 +274,7 @@ def test_the_recorder_needs_nothing_but_the_standard_library(tmp_path: Path) -> 
     script = (
         "import sys\n"
         "sys.modules['numpy'] = sys.modules['pyarrow'] = None\n"
-        "from coopconsume.history import Recorder\n"
+        "from coopconsume.testing.history import Recorder\n"
         "from coopconsume.record import Record\n"
         "with Recorder(sys.argv[1]).call(Record('t', 0, 7, None, b'', 0)): pass\n"
     )

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from unittest import mock
 
-from coopconsume.cluster.identity import LogIdentities
+from coopconsume.kafka.identity import LogIdentities
 from coopconsume.options import Options
-from coopconsume.reading.source import Span, read_spans
+from coopconsume.runtime.reading.source import Span, read_spans
 
 
 def test_the_group_id_for_reads_changes_with_a_topic_id_and_a_leader_epoch() -> None:

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any
 from unittest import mock
 
 from commits import OffsetRanges
-from coopconsume.monitoring.progress import describe
+from coopconsume.runtime.progress import describe
 from tests.bench.idle import idle_job
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from coopconsume.job.loop import Job
+    from coopconsume.runtime.loop import Job
 
 PARTITIONS = 300
 
@@ -25,7 +25,7 @@ def visits(job: Job) -> Counter[Any]:
     found: Counter[Any] = Counter()
 
     def note(frame: Any, event: str, _: object) -> None:
-        if event == "call" and "/coopconsume/plan/" in frame.f_code.co_filename:
+        if event == "call" and "/coopconsume/runtime/plan/" in frame.f_code.co_filename:
             own = frame.f_locals.get("self")
             found[getattr(own, "partition", None)] += 1
 
@@ -83,7 +83,7 @@ def test_progress_describes_a_partition_without_work_once() -> None:
     job = settled(20)
     shift = job._shift
     assert shift is not None
-    with mock.patch("coopconsume.monitoring.progress.describe", wraps=describe) as described:
+    with mock.patch("coopconsume.runtime.progress.describe", wraps=describe) as described:
         for count in (20, 0, 1):
             described.reset_mock()
             if count == 1:

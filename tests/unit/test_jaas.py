@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from coopconsume.security.jaas import Login, parse
+from coopconsume.kafka.security.jaas import Login, parse
 
 MODULE = "org.apache.kafka.common.security.scram.ScramLoginModule"
 

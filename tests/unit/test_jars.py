@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 from coopconsume import errors
-from coopconsume.local import jars
-from coopconsume.local.ivy import Dependency
+from coopconsume.testing.local import jars
+from coopconsume.testing.local.ivy import Dependency
 
 _SETTINGS = """\
 <ivysettings>
@@ -96,8 +96,8 @@ def test_damaged_set_is_fetched_again(damage: str, repository: Path) -> None:
 def test_two_processes_fetch_once(repository: Path) -> None:
     """The one that comes second waits, and takes what the first has fetched."""
     body = (
-        "from coopconsume.local import jars\n"
-        "from coopconsume.local.ivy import Dependency\n"
+        "from coopconsume.testing.local import jars\n"
+        "from coopconsume.testing.local.ivy import Dependency\n"
         "app = Dependency('org.example', 'app', '1.0')\n"
         "print(len(jars.ensure(jars.JarSet('app', 'App', (app,), 1))))\n"
     )

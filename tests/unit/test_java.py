@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from coopconsume.errors import JavaNotFound, JavaVersionUnsupported
-from coopconsume.local.java import find_java
+from coopconsume.testing.local.java import find_java
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from commits import CommitRefused, CommitStore, Epoch
-from coopconsume.cluster.client import Primary
 from coopconsume.group.beginning import LogFacts, beginning
 from coopconsume.group.core import GroupCore
+from coopconsume.kafka.cluster import Primary
 from tests.unit.test_group_member import dealt
 
 if TYPE_CHECKING:

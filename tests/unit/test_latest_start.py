@@ -8,7 +8,7 @@ import time
 import pytest
 
 from coopconsume.group.owned import STARTS_WITHIN
-from coopconsume.job.late import LatestStart
+from coopconsume.runtime.latest_start import LatestStart
 from tests.unit.slot_ground import WAYS, run
 
 

@@ -21,10 +21,10 @@ from coopconsume.monitoring import (
     PrometheusListener,
     QueryListener,
 )
-from coopconsume.monitoring import progress as progress_module
-from coopconsume.monitoring.progress import Meter
-from coopconsume.plan import BatchPlan, Partition
-from coopconsume.task.report import Failure, PartitionReport, SlotReport, pack_offsets
+from coopconsume.runtime import progress as progress_module
+from coopconsume.runtime.plan import BatchPlan, Partition
+from coopconsume.runtime.progress import Meter
+from coopconsume.worker.report import Failure, PartitionReport, SlotReport, pack_offsets
 
 IDENTITY = {"id": "an-id", "runId": "a-run", "name": "billing", "groupId": "shop"}
 PLAN = BatchPlan((), {0: {}}, {})
@@ -200,7 +200,7 @@ def test_a_command_that_logs_json_says_nothing_else():
     with LogScreen(stream) as screen:
         screen.status("1,000 done", force=True)
         screen.line("stopped: 1,000 records done")
-        logging.getLogger("coopconsume.job.loop").warning("batch %d failed", 3)
+        logging.getLogger("coopconsume.runtime.loop").warning("batch %d failed", 3)
     assert [json.loads(line)["msg"] for line in stream.getvalue().splitlines()] == [
         "stopped: 1,000 records done", "batch 3 failed"
     ]  # fmt: skip

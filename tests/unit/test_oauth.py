@@ -16,8 +16,8 @@ import pytest
 from kafka.errors import KafkaConnectionError, SaslAuthenticationFailedError
 
 from coopconsume.errors import AuthenticationFailed, BrokerUnreachable
+from coopconsume.kafka.security import access, oauth
 from coopconsume.options import Options
-from coopconsume.security import access, oauth
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -21,10 +21,10 @@ from hypothesis import strategies as st
 from coopconsume.errors import HandlerNotUsable
 from coopconsume.query import check_handler
 from coopconsume.record import MAX_WAIT, Reject, Retry, RetryPolicy
-from coopconsume.task.frames import BatchHandler
-from coopconsume.task.ledger import Ledger
-from coopconsume.task.report import PartitionWork
-from coopconsume.task.rows import OutputRows
+from coopconsume.worker.frames import BatchHandler
+from coopconsume.worker.outcome import TaskOutcome
+from coopconsume.worker.report import PartitionWork
+from coopconsume.worker.rows import OutputRows
 from tests.odd import ODD_ERRORS, BareRetry, OddText, Silent, SlyText
 from tests.unit import slot_ground
 from tests.unit.slot_ground import RETRIES_LATER, WAYS, done
@@ -404,7 +404,7 @@ def test_an_error_of_the_slot_itself_ends_its_task_at_once(way, monkeypatch):
     def broken(*_, **__):
         raise ZeroDivisionError
 
-    monkeypatch.setattr(Ledger, "answer", broken)
+    monkeypatch.setattr(TaskOutcome, "answer", broken)
     begun = time.monotonic()
     with pytest.raises(pytest.fail.Exception, match="ZeroDivisionError"):
         answering(way, OSError, raises=True, batch_time=900.0)

@@ -11,11 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from commits import CommitStore, OffsetRanges, PartitionCommits, Pending
+from coopconsume.admin.offsets import Kept, PartitionStatus, read_document, write_document
+from coopconsume.admin.offsets.moves import marked, replaced, to_offset, unmoved
+from coopconsume.admin.offsets.status import FAILED, NOT_DONE, Times, times_of
 from coopconsume.cli.offset_text import gap_lines, lag_lines, move_lines, show_lines
 from coopconsume.errors import InvalidOption
-from coopconsume.offsets import Kept, Standing, read_document, write_document
-from coopconsume.offsets.moves import marked, replaced, to_offset, unmoved
-from coopconsume.offsets.standing import FAILED, NOT_DONE, Times, times_of
 
 P0 = ("t", 0)
 FAR = 2**62
@@ -28,7 +28,7 @@ def standings(draw):
     start = draw(st.integers(0, 15))
     end = draw(st.integers(start, 40))
     if draw(st.booleans()):
-        return Standing("t", 0, log_start=start, end_offset=end)
+        return PartitionStatus("t", 0, log_start=start, end_offset=end)
     commits = PartitionCommits(draw(st.integers(0, end)), max_ranges=None)
     commits.amend(OffsetRanges.from_offsets(o for o in draw(sets) if o < end))
     top = commits.ranges.last or commits.stable_offset
@@ -37,12 +37,12 @@ def standings(draw):
         for o in draw(sets)
         if commits.stable_offset <= o <= min(top, end - 1) and o not in commits.ranges
     }
-    return Standing(
+    return PartitionStatus(
         "t", 0, "id", commits.stable_offset, commits.ranges, pending, start, end
     )  # fmt: skip
 
 
-def done_of(standing: Standing) -> set[int]:
+def done_of(standing: PartitionStatus) -> set[int]:
     """Every offset in the log that is done."""
     stable = standing.log_start if standing.stable_offset is None else standing.stable_offset
     return {
@@ -51,7 +51,7 @@ def done_of(standing: Standing) -> set[int]:
     }  # fmt: skip
 
 
-def after(move) -> Standing:
+def after(move) -> PartitionStatus:
     """How the group stands after a move."""
     return replace(
         move.before, stable_offset=move.stable_offset, done=move.done,
@@ -124,14 +124,14 @@ def test_an_offset_cannot_be_marked_both_ways() -> None:
     """Which of the two was meant nobody knows."""
     with pytest.raises(ValueError, match="offset 3 is to be done and undone"):
         marked(
-            Standing("t", 0, "", 5, log_start=0, end_offset=9),
+            PartitionStatus("t", 0, "", 5, log_start=0, end_offset=9),
             OffsetRanges([(3, 3)]), OffsetRanges([(2, 4)]),
         )  # fmt: skip
 
 
 def test_following_the_log_changes_kafka_alone() -> None:
     """Nothing of the commit log moves."""
-    standing = Standing("t", 0, "", 5, OffsetRanges([(7, 8)]), {6: Pending(6)}, 0, 9)
+    standing = PartitionStatus("t", 0, "", 5, OffsetRanges([(7, 8)]), {6: Pending(6)}, 0, 9)
     move = unmoved(standing)
     assert not move.changes_log
     assert not move.again
@@ -175,10 +175,10 @@ def test_other_documents_are_refused_by_name(change, said) -> None:
 # -- since when, and what holds it ---------------------------------------------------------------
 
 
-def standing_of(store: CommitStore, end: int) -> Standing:
+def standing_of(store: CommitStore, end: int) -> PartitionStatus:
     """How the group g of a store stands in its partition."""
     commits = store.state("g")[P0]
-    return Standing(
+    return PartitionStatus(
         *P0, "", commits.stable_offset, commits.ranges, store.pending("g").get(P0, {}), 0, end,
         times=times_of(store.history("g"))[P0],
     )  # fmt: skip
@@ -219,19 +219,19 @@ def test_gaps_have_the_age_of_the_first_commit_above_them(tmp_path) -> None:
 
 def test_a_holder_that_never_failed_says_so_and_one_is_missing_when_all_is_done() -> None:
     """What is in flight or was not tried is not called failed."""
-    standing = Standing(*P0, "", 3, OffsetRanges([(5, 6)]), {}, 0, 7)
+    standing = PartitionStatus(*P0, "", 3, OffsetRanges([(5, 6)]), {}, 0, 7)
     holder = standing.holder
     assert (holder.offset, holder.state, holder.since) == (3, NOT_DONE, None)
     assert standing.times == Times()
-    assert Standing(*P0, "", 7, log_start=0, end_offset=7).holder is None
-    assert Standing(*P0, log_start=0, end_offset=7).holder is None
-    lines = lag_lines([Standing(*P0, "", 7, log_start=0, end_offset=7)], datetime.now(UTC))
+    assert PartitionStatus(*P0, "", 7, log_start=0, end_offset=7).holder is None
+    assert PartitionStatus(*P0, log_start=0, end_offset=7).holder is None
+    lines = lag_lines([PartitionStatus(*P0, "", 7, log_start=0, end_offset=7)], datetime.now(UTC))
     assert lines[1].split()[:2] == ["t-0", "0"]
 
 
 def test_a_dry_run_says_that_nothing_was_changed() -> None:
     """With the counts in all, and what it would do to each partition."""
-    standing = Standing(*P0, "", 5, OffsetRanges([(7, 8)]), {}, 0, 9)
+    standing = PartitionStatus(*P0, "", 5, OffsetRanges([(7, 8)]), {}, 0, 9)
     moves = [to_offset(standing, 2)]
     lines = list(move_lines(moves, [(5, 0)], what="records", executed=False))
     assert lines[1].split() == ["t-0", "5", "2", "0", "5", "0", "-"]
@@ -247,11 +247,11 @@ def test_a_standing_is_drawn_from_its_ranges(tmp_path) -> None:
     """Fifty million offsets as an SVG of a few hundred shapes."""
     import numpy as np
 
-    from coopconsume.pictures import draw_standing
+    from coopconsume.admin.pictures import draw_standing
 
     firsts = np.arange(1, 100_001, dtype=np.int64) * 400
     done = OffsetRanges.from_bounds(firsts, firsts + 199)
-    standing = Standing("big", 0, "", 7, done, {9: Pending(9)}, 0, 50_000_000)
+    standing = PartitionStatus("big", 0, "", 7, done, {9: Pending(9)}, 0, 50_000_000)
     file = tmp_path / "big.svg"
     draw_standing(standing, "g").savefig(file)
     text = file.read_text()

@@ -16,12 +16,12 @@ from assignors import MAX_KEY_HASH, KeyRange
 from assignors.wire import Subscription
 from commits import CommitStore, Pending
 from commits.model import PARKED_MS
+from coopconsume.admin.overview import DoubtedRange, GroupOverview, OwnedRange
+from coopconsume.admin.overview.build import Facts, Place, build
+from coopconsume.admin.overview.drawing import assignment_html, group_html, in_time
 from coopconsume.cli.text import group_lines, hash_map, letters_of, table
-from coopconsume.cluster.client import Primary
-from coopconsume.cluster.coordinator import KafkaGroup, KafkaMember, read_subscription
-from coopconsume.overview import DoubtedRange, GroupOverview, OwnedRange
-from coopconsume.overview.build import Facts, Place, build
-from coopconsume.overview.drawing import assignment_html, group_html, in_time
+from coopconsume.kafka.cluster import Primary
+from coopconsume.kafka.coordinator import KafkaGroup, KafkaMember, read_subscription
 
 HALF = 2**62
 P0, P1 = ("orders", 0), ("orders", 1)

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from commits import OffsetRanges
-from coopconsume.pictures import OffsetMap, OffsetState, PicturesUnavailable
+from coopconsume.admin.pictures import OffsetMap, OffsetState, PicturesUnavailable
 
 
 def _naive(stable: int, done: set[int], pending: set[int], edges: list[int]) -> list[list[int]]:

@@ -6,8 +6,8 @@ import pyarrow as pa
 
 from assignors import KeyRange
 from commits import OffsetRanges
-from coopconsume.plan import Limits, Partition, plan_batch
-from coopconsume.task.report import Failure, PartitionReport, pack_offsets
+from coopconsume.runtime.plan import Limits, Partition, plan_batch
+from coopconsume.worker.report import Failure, PartitionReport, pack_offsets
 
 LIMITS = Limits(100, 100, 100)
 

@@ -13,9 +13,9 @@ from commits import OffsetRanges
 from coopconsume.errors import InvalidOption
 from coopconsume.group.membership import Owned
 from coopconsume.options import Options
-from coopconsume.polling.frames import offsets_of
-from coopconsume.polling.places import Place, next_window
-from coopconsume.polling.poller import Poller
+from coopconsume.runtime.polling.frames import offsets_of
+from coopconsume.runtime.polling.poller import Poller
+from coopconsume.runtime.polling.positions import PollPosition, next_window
 
 TP = ("t", 0)
 OTHER = ("t", 1)
@@ -37,7 +37,7 @@ def polled(places: dict, of: dict, ends: dict, window: int) -> dict:
 def test_gaps_come_before_what_is_new() -> None:
     """After a start the gaps below the highest commit are handed out, then the rest, once."""
     of = {TP: owned(2, [(4, 5), (9, 9)])}
-    places = {TP: Place.at_start(of[TP])}
+    places = {TP: PollPosition.at_start(of[TP])}
     assert polled(places, of, {TP: 12}, 3) == {TP: [(2, 3)]}  # what lies between is read, too
     assert polled(places, of, {TP: 12}, 3) == {TP: [(6, 8)]}
     assert polled(places, of, {TP: 12}, 100) == {TP: [(10, 11)]}
@@ -48,14 +48,14 @@ def test_gaps_come_before_what_is_new() -> None:
 def test_one_window_takes_gaps_and_what_is_new() -> None:
     """What the gaps leave of a window goes to new offsets."""
     of = {TP: owned(2, [(4, 5)])}
-    places = {TP: Place.at_start(of[TP])}
+    places = {TP: PollPosition.at_start(of[TP])}
     assert polled(places, of, {TP: 100}, 5) == {TP: [(2, 3), (6, 8)]}
 
 
 def test_a_window_is_dealt_by_what_is_left() -> None:
     """Partitions get their part of the window, at least one offset; paused ones nothing."""
     of = {TP: owned(), OTHER: owned(part=1)}
-    places = {tp: Place.at_start(of[tp]) for tp in of}
+    places = {tp: PollPosition.at_start(of[tp]) for tp in of}
     ends = {TP: 999, OTHER: 1}
     assert polled(places, of, ends, 100) == {TP: [(0, 98)], OTHER: [(0, 0)]}
     ends[OTHER] = 5
@@ -68,7 +68,7 @@ def test_a_window_is_dealt_by_what_is_left() -> None:
 def test_what_was_committed_meanwhile_is_left_out() -> None:
     """After a seek back only what is not committed comes again."""
     of = {TP: owned()}
-    places = {TP: Place.at_start(of[TP])}
+    places = {TP: PollPosition.at_start(of[TP])}
     polled(places, of, {TP: 10}, 100)
     of[TP].stable, of[TP].committed = 3, OffsetRanges([(5, 6)])
     places[TP].seek(0)
@@ -78,7 +78,7 @@ def test_what_was_committed_meanwhile_is_left_out() -> None:
 def test_only_what_was_handed_out_may_be_committed() -> None:
     """Offsets below the stable offset, committed or handed out are known; others are strange."""
     one = owned(3, [(5, 6)])
-    place = Place(7, OffsetRanges(), polled=OffsetRanges([(3, 3)]))
+    place = PollPosition(7, OffsetRanges(), polled=OffsetRanges([(3, 3)]))
     assert place.strange(one, OffsetRanges([(0, 3), (5, 6)])).pairs() == []
     assert place.strange(one, OffsetRanges([(0, 7)])).pairs() == [(4, 4), (7, 7)]
     place.settle(OffsetRanges([(3, 3)]))
@@ -88,7 +88,7 @@ def test_only_what_was_handed_out_may_be_committed() -> None:
 def test_a_window_that_nobody_got_is_handed_out_next() -> None:
     """Gaps, position and waiting keys are as before; what was handed out earlier stays so."""
     of = {TP: owned(2, [(4, 5)])}
-    places = {TP: Place.at_start(of[TP])}
+    places = {TP: PollPosition.at_start(of[TP])}
     polled(places, of, {TP: 100}, 2)
     places[TP].held.hold(2, 7, 0.0, "no")
     before = places[TP].held.copy()

@@ -21,10 +21,10 @@ FACES = (
     "coopconsume.fenced",
     "coopconsume.fenced.ownership",
     "coopconsume.group",
-    "coopconsume.history",
+    "coopconsume.testing.history",
     "coopconsume.monitoring",
-    "coopconsume.offsets",
-    "coopconsume.overview",
+    "coopconsume.admin.offsets",
+    "coopconsume.admin.overview",
     "coopconsume.sinks",
 )
 

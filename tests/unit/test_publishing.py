@@ -15,9 +15,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from commits import Epoch, OffsetRanges
-from coopconsume.cluster.client import Primary, primary_mark
 from coopconsume.errors import MissingOption, OutputsNotPublished
 from coopconsume.fenced.engine import EngineDoubt
+from coopconsume.kafka.cluster import Primary, primary_mark
 from coopconsume.options import Options
 from coopconsume.sinks import Outputs, TransactionalTopic, publishing
 from coopconsume.sinks.purgatory import Chunk, Origin, Purgatory, cut, newest

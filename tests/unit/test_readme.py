@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 
 from commits.rows import KINDS, SCHEMA
+from coopconsume.admin.views import SCHEMAS
 from coopconsume.cli.offset_text import LAG_COLUMNS
 from coopconsume.cli.outcome import EXIT_CODES
 from coopconsume.cli.text import EVENT_COLUMNS, MEMBER_COLUMNS, PARTITION_COLUMNS
 from coopconsume.options import TABLE
-from coopconsume.views import SCHEMAS
 
 _README = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
 _COMMANDS = re.findall(r"```sh\n(.*?)```", _README, re.DOTALL)

@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 
 from assignors import KeyRange
 from commits import OffsetRanges
-from coopconsume.plan import Limits, Partition, covering, plan_batch, reach_of
-from coopconsume.reading.hashing import in_ranges_sql
-from coopconsume.reading.source import Span, is_short
-from coopconsume.task.report import Failure, PartitionReport, pack_offsets
+from coopconsume.runtime.plan import Limits, Partition, covering, plan_batch, reach_of
+from coopconsume.runtime.reading.hashing import in_ranges_sql
+from coopconsume.runtime.reading.source import Span, is_short
+from coopconsume.worker.report import Failure, PartitionReport, pack_offsets
 
 LIMITS = Limits(1_000_000, 10**6, 10**6)
 
@@ -47,11 +47,11 @@ def test_every_wanted_offset_is_read(gaps, news, window, slots, merge_gap, throu
         400 + news, OffsetRanges.from_offsets(sorted(gaps)), slots=slots, top=400
     )
     with (
-        mock.patch("coopconsume.plan.reads.MERGE_GAP", merge_gap),
-        mock.patch("coopconsume.plan.reads.READ_THROUGH", through),
-        mock.patch("coopconsume.plan.reads.NEAR", 2),
-        mock.patch("coopconsume.plan.reads.READ_THROUGH_EACH", 0),
-        mock.patch("coopconsume.plan.reads.STRETCH", through),
+        mock.patch("coopconsume.runtime.plan.reads.MERGE_GAP", merge_gap),
+        mock.patch("coopconsume.runtime.plan.reads.READ_THROUGH", through),
+        mock.patch("coopconsume.runtime.plan.reads.NEAR", 2),
+        mock.patch("coopconsume.runtime.plan.reads.READ_THROUGH_EACH", 0),
+        mock.patch("coopconsume.runtime.plan.reads.STRETCH", through),
     ):
         for slot in range(slots):
             plan = plan_batch([partition], [slot], 0.0, Limits(window, 10**6, 10**6))

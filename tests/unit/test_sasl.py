@@ -7,8 +7,8 @@ from kafka import KafkaConsumer
 from kafka.admin import KafkaAdminClient
 
 from coopconsume.errors import InvalidOption, UnknownOption
+from coopconsume.kafka.security.jaas import parse
 from coopconsume.options import Options
-from coopconsume.security.jaas import parse
 
 PACKAGE = "org.apache.kafka.common.security"
 PLAIN = f"{PACKAGE}.plain.PlainLoginModule"

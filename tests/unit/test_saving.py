@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from coopconsume.errors import OutputsNotPublished
-from coopconsume.job.saving import Saver
+from coopconsume.runtime.committer import Committer
 
 
 class Holding:
@@ -46,16 +46,16 @@ class Holding:
         self.stopped = True
 
 
-def saver(holding: Holding) -> tuple[Saver, queue.Queue[Any]]:
+def saver(holding: Holding) -> tuple[Committer, queue.Queue[Any]]:
     """One that has nothing to commit, and what it has to say."""
     said: queue.Queue[Any] = queue.Queue()
     work = SimpleNamespace(park=False, available_now=False)
     meter = SimpleNamespace()
-    made = Saver(holding, work, [], meter, iter(()), lambda call, *args: said.put((call, args)))  # type: ignore[arg-type]
+    made = Committer(holding, work, [], meter, iter(()), lambda call, *args: said.put((call, args)))  # type: ignore[arg-type]
     return made, said
 
 
-def turn(made: Saver, said: queue.Queue[Any]) -> None:
+def turn(made: Committer, said: queue.Queue[Any]) -> None:
     """A turn of the loop: have it save, and hear what it says."""
     made.save(more_to_come=False)
     while made.is_busy:
@@ -65,7 +65,7 @@ def turn(made: Saver, said: queue.Queue[Any]) -> None:
 
 def test_all_is_saved_once_it_is_published(monkeypatch):
     """What the group's coordinator does not take now is tried again."""
-    monkeypatch.setattr("coopconsume.job.saving._PUBLISH_EVERY", -1.0)
+    monkeypatch.setattr("coopconsume.runtime.committer._PUBLISH_EVERY", -1.0)
     holding = Holding([True, True])
     made, said = saver(holding)
     for unpublished in (True, True, False):

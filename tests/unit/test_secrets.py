@@ -22,9 +22,9 @@ from commits import (
 )
 from commits.secrets import SecretUri, hidden
 from coopconsume.errors import InvalidOption, OutputNotWritten, TableUnusable
-from coopconsume.fenced.errors import OwnershipUnavailable
+from coopconsume.errors.fenced import OwnershipUnavailable
+from coopconsume.kafka.security.secrets import Secret, is_secret, keep_out_of_logs
 from coopconsume.options import Options
-from coopconsume.security.secrets import Secret, is_secret, keep_out_of_logs
 
 
 def test_a_secret_is_a_text_that_does_not_show():

@@ -11,10 +11,10 @@ import pyarrow as pa
 import pytest
 
 from coopconsume.record import Record, Reject, Retry, RetryPolicy
-from coopconsume.task.blackbox import BlackBox
-from coopconsume.task.handling import Life
-from coopconsume.task.report import PartitionWork, pack_offsets, unpack_offsets
-from coopconsume.task.slot import current_slot, resolve_handler
+from coopconsume.worker.crash_journal import CrashJournal
+from coopconsume.worker.handling import TimeBox
+from coopconsume.worker.report import PartitionWork, pack_offsets, unpack_offsets
+from coopconsume.worker.slot import current_slot, resolve_handler
 from tests.unit.slot_ground import WAYS, Together, done, in_way, prepared, run
 
 
@@ -147,7 +147,7 @@ def test_the_time_box_opens_with_the_first_record(way):
 def test_a_time_box_is_opened_once():
     """Later records do not move its end."""
     slot, _ = prepared(None, [(0, 0, b"k")], batch_time=5.0)
-    life = Life(slot._spec, BlackBox(None, 1), end=lambda status: None)
+    life = TimeBox(slot._spec, CrashJournal(None, 1), end=lambda status: None)
     before = time.monotonic()
     end = life.begin()
     assert before + 5 <= end <= time.monotonic() + 5
@@ -241,7 +241,7 @@ def test_a_worker_needs_pyarrow_alone():
     program = f"""
 import sys
 for name in {heavy}: sys.modules[name] = None
-import coopconsume.task.slot, coopconsume.record, coopconsume.history
+import coopconsume.worker.slot, coopconsume.record, coopconsume.testing.history
 from coopconsume import Record, Reject, Retry, RetryPolicy, current_slot
 """
     subprocess.run([sys.executable, "-c", program], check=True, timeout=600)

@@ -15,16 +15,16 @@ from pathlib import Path
 
 import pytest
 
-from coopconsume.channel.server import ChannelServer
-from coopconsume.channel.spec import ChannelSpec
 from coopconsume.record import RetryPolicy
-from coopconsume.task.blackbox import BlackBox
-from coopconsume.task.desk import Desk
-from coopconsume.task.frames import BatchHandler
-from coopconsume.task.handling import OUTLIVED, Life
-from coopconsume.task.ledger import Row
-from coopconsume.task.pace import Rates
-from coopconsume.task.report import unpack_offsets
+from coopconsume.worker.channel.server import ChannelServer
+from coopconsume.worker.channel.spec import ChannelSpec
+from coopconsume.worker.crash_journal import CrashJournal
+from coopconsume.worker.frames import BatchHandler
+from coopconsume.worker.handling import OUTLIVED, TimeBox
+from coopconsume.worker.key_scheduler import KeyScheduler
+from coopconsume.worker.outcome import Row
+from coopconsume.worker.rate_limit import Rates
+from coopconsume.worker.report import unpack_offsets
 from tests.unit.slot_ground import PATIENCE, WAYS, done, in_way, prepared
 
 FOUR_WAYS = [*WAYS, "frames"]
@@ -181,7 +181,7 @@ def all_of(report):
 
 def life_of(slot):
     """The time box that a runner's slot gets, before it has it."""
-    seen = Life(slot._spec, BlackBox(None, 1))
+    seen = TimeBox(slot._spec, CrashJournal(None, 1))
     begin = seen.begin
 
     class Same:
@@ -191,13 +191,13 @@ def life_of(slot):
             seen.box = box
             return seen
 
-    import coopconsume.task.slot as module
+    import coopconsume.worker.slot as module
 
-    original = module.Life
-    module.Life = Same()
+    original = module.TimeBox
+    module.TimeBox = Same()
 
     def restore_and_begin():
-        module.Life = original
+        module.TimeBox = original
         return begin()
 
     seen.begin = restore_and_begin
@@ -336,7 +336,7 @@ def test_a_slot_without_a_channel_starts_nothing_and_says_why():
 #: A slot of its own process; it writes when its handlers began.
 CHILD = """
 import json, sys, time
-from coopconsume.channel.spec import ChannelSpec
+from coopconsume.worker.channel.spec import ChannelSpec
 from tests.unit.slot_ground import prepared
 
 port = int(sys.argv[1])
@@ -383,7 +383,7 @@ def test_a_slot_that_was_frozen_beyond_its_lease_starts_nothing_more():
 def test_side_by_side_the_clock_decides_before_each_record():
     """The thread that keeps the lease need not have come to it."""
     slot, _ = prepared(None, ROWS)
-    desk = Desk(slot._ledger(3), 0.0)
+    desk = KeyScheduler(slot._ledger(3), 0.0)
     for offset in range(3):
         desk.admit(Row(0, offset, offset, b"k", b"v", 0, ()))
     desk.deadline = 100.0
@@ -399,7 +399,7 @@ def test_failures_that_are_tried_again_are_counted_although_nothing_was_reported
     policy = RetryPolicy(max_attempts=None, backoff=0.2, max_backoff=0.2, jitter=0)
     slot, _ = prepared(None, ROWS, policy=policy)
     ledger = slot._ledger(3)
-    desk = Desk(ledger, 0.0)
+    desk = KeyScheduler(ledger, 0.0)
     desk.deadline = 100.0
     for offset in range(3):
         desk.admit(Row(0, offset, offset, b"k", b"v", 0, ()))
@@ -419,7 +419,7 @@ def a_life(**more):
     """A time box, and the list of what its worker was ended with."""
     slot, _ = prepared(None, [(0, 0, b"k")], **more)
     ends = []
-    return Life(slot._spec, BlackBox(None, 1), end=ends.append), ends
+    return TimeBox(slot._spec, CrashJournal(None, 1), end=ends.append), ends
 
 
 def test_a_halted_slot_has_the_handler_timeout_from_the_halt_on():

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from coopconsume.errors import InvalidOption
-from coopconsume.security import tls
+from coopconsume.kafka.security import tls
 from tests.certificates import Party, party
 
 if TYPE_CHECKING:

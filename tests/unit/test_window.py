@@ -10,8 +10,8 @@ import pytest
 from assignors import KeyRange
 from commits import OffsetRanges
 from coopconsume import Options
-from coopconsume.job.window import FIRST_WINDOW, Window
-from coopconsume.plan import Limits, Partition, plan_batch
+from coopconsume.runtime.plan import Limits, Partition, plan_batch
+from coopconsume.runtime.window import FIRST_WINDOW, Window
 
 OPTIONS = Options.parse(
     {

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from coopconsume.fenced.errors import LogReplaced, ProducerBusy, ProducerFenced
+from coopconsume.errors.fenced import LogReplaced, ProducerBusy, ProducerFenced
 from coopconsume.fenced.ownership.model import Grant
 from coopconsume.fenced.ownership.rules import Busy, Fenced, Outcome, Replaced
 

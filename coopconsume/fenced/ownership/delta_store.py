@@ -17,7 +17,7 @@ import pyarrow as pa
 from deltalake import CommitProperties, DeltaTable, QueryBuilder
 from deltalake.exceptions import CommitFailedError, DeltaError
 
-from coopconsume.fenced.errors import OwnershipFormat, OwnershipUnavailable
+from coopconsume.errors.fenced import OwnershipFormat, OwnershipUnavailable
 from coopconsume.fenced.ownership import wire
 
 if TYPE_CHECKING:

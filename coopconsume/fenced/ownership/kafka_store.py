@@ -12,7 +12,7 @@ import uuid
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from coopconsume.fenced.errors import OwnershipFormat, OwnershipUnavailable
+from coopconsume.errors.fenced import OwnershipFormat, OwnershipUnavailable
 from coopconsume.fenced.ownership.log_fold import OwnershipFold, change
 from coopconsume.fenced.settings import Settings
 

@@ -15,7 +15,7 @@ import uuid
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from coopconsume.fenced.errors import OwnershipFormat
+from coopconsume.errors.fenced import OwnershipFormat
 from coopconsume.fenced.ownership import wire
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ import time
 import uuid
 from typing import TYPE_CHECKING, Self
 
-from coopconsume.fenced.errors import OwnershipUnavailable, StaleGeneration
+from coopconsume.errors.fenced import OwnershipUnavailable, StaleGeneration
 from coopconsume.fenced.ownership import rules
 from coopconsume.fenced.ownership.decider import Decider
 from coopconsume.fenced.ownership.lease import check_lease

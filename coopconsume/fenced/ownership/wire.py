@@ -6,8 +6,8 @@ import json
 from dataclasses import asdict
 from typing import Any
 
+from coopconsume.errors.fenced import OwnershipFormat
 from coopconsume.fenced.access import AccessMode
-from coopconsume.fenced.errors import OwnershipFormat
 from coopconsume.fenced.ownership.model import Entry, Holder, Row, Session
 
 __all__ = [

@@ -1,0 +1,1 @@
+"""What operators see and change of a group: status, offsets, dead letters, views, pictures."""

@@ -1,0 +1,117 @@
+"""Dead letters of one group: what there is, and how a decision is carried out."""
+
+from __future__ import annotations
+
+from contextlib import closing
+from typing import TYPE_CHECKING, Any
+
+from commits import CommitStore
+from coopconsume.admin.dead_letters.choice import Choice, Letter, Steps, standings, steps
+from coopconsume.admin.dead_letters.stored import open_letters
+from coopconsume.errors import MissingOption
+from coopconsume.kafka.cluster import Cluster
+from coopconsume.kafka.producer import Message, Producer
+from coopconsume.options import Options
+from coopconsume.runtime.decisions import Decision, decide, decided
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from pyspark.sql import SparkSession
+
+    from coopconsume.runtime.decisions import Action
+
+#: A header of a record that was written anew: the dead letter's topic, partition and offset.
+REPLAY_OF = "coopconsume.replay_of"
+
+
+class Desk:
+    """Where an operator decides on the dead letters of a group, whether a job runs or not.
+
+    A parked record is taken up, or dropped, by the member that has its key: at once where a job
+    runs, else when the next one starts. A record whose key has gone on is written anew, at the end
+    of its partition.
+
+    Args:
+        options: As for `CooperativeConsumer`, with ``deadLetter``.
+        spark: The session, for a commit table that is in a catalog.
+
+    Raises:
+        MissingOption: ``deadLetter`` or another option that is needed.
+        OptionError, BrokerUnreachable, commits.CommitStoreError: As for a consumer.
+    """
+
+    def __init__(self, options: Mapping[str, Any], *, spark: SparkSession | None = None) -> None:
+        self._options = Options.parse(options)
+        if self._options.dead_letter is None:
+            raise MissingOption("deadLetter")
+        with closing(Cluster(self._options)) as cluster:
+            cluster_id = cluster.cluster_id
+        self._store = CommitStore.open(
+            self._options.commit_table, spark=spark, cluster=cluster_id, create=False
+        )
+        self._letters = open_letters(self._options.dead_letter, self._options)
+
+    def letters(self, choice: Choice | None = None, *, whole: bool = True) -> list[Letter]:
+        """The dead letters that count and that are meant, by partition and offset.
+
+        Args:
+            choice: Which are meant; by default all on which nobody has decided.
+            whole: Whether with values, headers and traces.
+        """
+        group = self._options.group_id
+        counted = self._store.counted_commits(group)
+        refused = self._store.refused_parts(group)
+        stored = [
+            one
+            for one in self._letters.read(lambda commit: commit in counted, whole=whole)
+            if (one.topic, one.partition) not in refused.get(one.commit, ())
+        ]
+        parked = {
+            (*tp, offset)
+            for tp, records in self._store.pending(group).items()
+            for offset, record in records.items()
+            if record.is_parked
+        }
+        decisions = decided(self._store, group, (topic for topic, _, _ in parked))
+        chosen = choice or Choice()
+        return [one for one in standings(stored, parked, decisions) if chosen.takes(one)]
+
+    def plan(self, choice: Choice) -> Steps:
+        """What a decision on some letters would come to."""
+        return steps(self.letters(choice))
+
+    def carry_out(self, action: Action, plan: Steps) -> None:
+        """Replay or discard letters, by partition and offset.
+
+        It may be repeated after an error: only a record that was being written anew may be written
+        twice.
+
+        Raises:
+            NotAuthorized, OutputNotWritten: A record, or a mark, could not be written.
+            commits.CommitStoreError: The commit log cannot be written.
+        """
+        if action == "replay" and plan.passed:
+            with closing(Producer(self._options, "replayed records")) as producer:
+                producer.write(
+                    Message(
+                        one.topic, one.key, one.value,
+                        (*one.headers, (REPLAY_OF, _place(one.topic, one.partition, one.offset))),
+                        one.partition,
+                    )
+                    for one in plan.passed
+                )  # fmt: skip
+        # The mark first: as long as the log holds a record as parked, that is what counts.
+        self._letters.mark(plan.letters, action)
+        decide(
+            self._store,
+            self._options.group_id,
+            [
+                Decision(one.topic, one.partition, one.offset, action, one.topic_id)
+                for one in plan.parked
+            ],
+        )
+
+
+def _place(topic: str, partition: int, offset: int) -> bytes:
+    return f"{topic}-{partition}@{offset}".encode()

@@ -1,0 +1,246 @@
+"""Dead letters as they lie in a table or topic, read back; and the marks of what was decided."""
+
+from __future__ import annotations
+
+import time
+from contextlib import closing
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Protocol
+
+import pyarrow as pa
+
+from coopconsume.errors import BrokerUnreachable, TopicNotFound
+from coopconsume.kafka.producer import NULL_HEADERS, Message, Producer
+from coopconsume.sinks.base import ORIGIN, TOPIC_PREFIX
+from coopconsume.sinks.letters import HEADERS
+from coopconsume.sinks.table import Table
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Sequence
+
+    from coopconsume.options import Options
+
+    Headers = tuple[tuple[str, bytes | None], ...]
+
+#: Of a mark in a topic: what was decided. Its other headers name the letter.
+DECISION = "coopconsume.decision"
+_MARKS = pa.schema([("decision", pa.string()), ("decided_at", pa.timestamp("us", "UTC"))])
+_MARKED_BY = ("coopconsume.topic", "coopconsume.partition", "coopconsume.offset",
+              "coopconsume.commit", "coopconsume.group")  # fmt: skip
+#: What a letter lacks that is not read whole.
+_BULKY: dict[str, Any] = {"value": None, "headers": (), "trace": ""}
+_READ_TIMEOUT_MS = 1000
+_PATIENCE = 30.0
+
+
+@dataclass(frozen=True)
+class StoredLetter:
+    """A dead letter as it was written.
+
+    Attributes:
+        topic, topic_id, partition, offset: Where the record lies, or lay.
+        key, value, headers, timestamp: The record; the timestamp in milliseconds since the epoch.
+        attempts: Handler calls that it got.
+        reason, trace: Why it was given up.
+        rejected_at: When, in milliseconds since the epoch.
+        commit: Id of the commit that it was written with.
+        decision: ``replay``, ``discard``, or empty while nobody has decided.
+    """
+
+    topic: str
+    topic_id: str
+    partition: int
+    offset: int
+    key: bytes | None
+    value: bytes | None
+    headers: Headers
+    timestamp: int
+    attempts: int
+    reason: str
+    trace: str
+    rejected_at: int
+    commit: str
+    decision: str = ""
+
+    @property
+    def id(self) -> tuple[str, int, int, str]:
+        """Tells it from every other letter, also of the same record."""
+        return self.topic, self.partition, self.offset, self.commit
+
+
+class LetterStore(Protocol):
+    """A place where dead letters lie."""
+
+    def read(self, counts: Callable[[str], bool], *, whole: bool) -> list[StoredLetter]:
+        """The letters of one group whose commits count, in the order in which they were written.
+
+        Args:
+            counts: Whether the commit of an id counts.
+            whole: Whether values, headers and traces are needed; they may take much room.
+        """
+
+    def mark(self, letters: Iterable[StoredLetter], decision: str) -> None:
+        """Note what was decided on letters."""
+
+
+class _TableStore:
+    """Letters in a Delta table; marks in a table beside it, named ``…_decisions``."""
+
+    def __init__(self, path: str) -> None:
+        self._path = path.rstrip("/")
+
+    def read(self, counts: Callable[[str], bool], *, whole: bool) -> list[StoredLetter]:
+        from deltalake import DeltaTable
+
+        if not DeltaTable.is_deltatable(self._path):
+            return []
+        table, decisions = DeltaTable(self._path), f"{self._path}_decisions"
+        marks = {}
+        if DeltaTable.is_deltatable(decisions):
+            marks = {
+                (m["_topic"], m["_partition"], m["_offset"], m["_commit"]): m["decision"]
+                for m in DeltaTable(decisions).to_pyarrow_table().to_pylist()
+            }
+        commits = table.to_pyarrow_table(columns=["_commit"]).column("_commit").unique()
+        alive = [commit for commit in commits.to_pylist() if counts(commit)]
+        if not alive:
+            return []
+        names = [field.name for field in table.schema().fields]
+        wanted = [name for name in names if whole or name not in _BULKY]
+        rows = table.to_pyarrow_table(columns=wanted, filters=[("_commit", "in", alive)])
+        letters = [_of_row(row) for row in rows.to_pylist()]
+        return sorted(
+            (replace(letter, decision=marks.get(letter.id, "")) for letter in letters),
+            key=lambda letter: letter.rejected_at,
+        )
+
+    def mark(self, letters: Iterable[StoredLetter], decision: str) -> None:
+        now = int(time.time() * 1_000_000)
+        rows = [
+            {
+                "decision": decision, "decided_at": now, "_topic": letter.topic,
+                "_topic_id": letter.topic_id, "_partition": letter.partition,
+                "_offset": letter.offset, "_commit": letter.commit,
+            }
+            for letter in letters
+        ]  # fmt: skip
+        if rows:
+            _MarkTable(f"{self._path}_decisions", _MARKS).append_rows(rows)
+
+
+class _MarkTable(Table):
+    what = "table of decisions"
+
+    def append_rows(self, rows: list[dict[str, Any]]) -> None:
+        self._append(pa.Table.from_pylist(rows, schema=pa.schema([*_MARKS, *ORIGIN])))
+
+
+def _of_row(row: dict[str, Any]) -> StoredLetter:
+    headers = row.get("headers") or ()
+    return StoredLetter(
+        topic=row["_topic"], topic_id=row["_topic_id"], partition=row["_partition"],
+        offset=row["_offset"], key=row["key"], value=row.get("value"),
+        headers=tuple((header["key"], header["value"]) for header in headers),
+        timestamp=_millis(row["timestamp"]), attempts=row["attempts"], reason=row["reason"],
+        trace=row.get("trace") or "", rejected_at=_millis(row["rejected_at"]),
+        commit=row["_commit"],
+    )  # fmt: skip
+
+
+def _millis(moment: Any) -> int:
+    return 0 if moment is None else round(moment.timestamp() * 1000)
+
+
+class _TopicStore:
+    """Letters in a Kafka topic; a mark is a record there without a value, of the same key."""
+
+    def __init__(self, topic: str, options: Options) -> None:
+        self._topic = topic
+        self._options = options
+
+    def read(self, counts: Callable[[str], bool], *, whole: bool) -> list[StoredLetter]:
+        letters: list[StoredLetter] = []
+        marks: dict[tuple[str, int, int, str], str] = {}
+        for key, value, headers in self._records():
+            told = dict(headers)
+            if told.get("coopconsume.group", b"").decode() != self._options.group_id:
+                continue
+            if DECISION in told:
+                marks[_mark_of(told)] = told[DECISION].decode()
+            elif counts(told["coopconsume.commit"].decode()):
+                letter = _of_record(key, value, headers)
+                letters.append(letter if whole else replace(letter, **_BULKY))
+        letters = [replace(letter, decision=marks.get(letter.id, "")) for letter in letters]
+        return sorted(letters, key=lambda letter: letter.rejected_at)
+
+    def mark(self, letters: Iterable[StoredLetter], decision: str) -> None:
+        messages = []
+        for letter in letters:
+            values = (letter.topic, letter.partition, letter.offset, letter.commit,
+                      self._options.group_id)  # fmt: skip
+            headers = [(n, str(v).encode()) for n, v in zip(_MARKED_BY, values, strict=True)]
+            headers.append((DECISION, decision.encode()))
+            messages.append(Message(self._topic, letter.key, None, headers))
+        with closing(Producer(self._options, "decisions on dead letters")) as producer:
+            producer.write(messages)
+
+    def _records(self) -> Iterator[tuple[bytes | None, bytes | None, list[tuple[str, bytes]]]]:
+        """What is in the topic now, in the order of each partition."""
+        from kafka import KafkaConsumer, TopicPartition
+
+        servers = self._options.kafka["bootstrap.servers"]
+        consumer = KafkaConsumer(
+            **self._options.client_config(), enable_auto_commit=False, group_id=None,
+            auto_offset_reset="earliest", consumer_timeout_ms=_READ_TIMEOUT_MS,
+        )  # fmt: skip
+        with closing(consumer):
+            numbers = consumer.partitions_for_topic(self._topic)
+            if not numbers:
+                raise TopicNotFound(self._topic, servers)
+            places = [TopicPartition(self._topic, number) for number in sorted(numbers)]
+            consumer.assign(places)
+            ends = consumer.end_offsets(places)
+            deadline = time.monotonic() + _PATIENCE
+            while any(consumer.position(at) < ends[at] for at in places):
+                polled = consumer.poll(timeout_ms=_READ_TIMEOUT_MS)
+                if polled:
+                    deadline = time.monotonic() + _PATIENCE
+                elif time.monotonic() > deadline:
+                    raise BrokerUnreachable(servers, f"topic {self._topic!r} cannot be read")
+                for records in polled.values():
+                    for record in records:
+                        names = [name for name, _ in record.headers]
+                        if "coopconsume.commit" in names:
+                            yield record.key, record.value, list(record.headers)
+
+
+def _mark_of(told: dict[str, bytes]) -> tuple[str, int, int, str]:
+    topic, partition, offset, commit, _ = (told[name].decode() for name in _MARKED_BY)
+    return topic, int(partition), int(offset), commit
+
+
+def _of_record(
+    key: bytes | None, value: bytes | None, headers: Sequence[tuple[str, bytes]]
+) -> StoredLetter:
+    nulls: set[int] = set()
+    if headers[-1][0] == NULL_HEADERS:
+        nulls = {int(place) for place in headers[-1][1].split(b",")}
+        headers = headers[:-1]
+    # Ours stand last: what comes before is the record's own, whatever its names.
+    own = len(headers) - len(HEADERS)
+    told = {name: found.decode(errors="replace") for name, found in headers[own:]}
+    topic, topic_id, partition, offset, stamp, attempts, reason, trace, at, _, commit = (
+        told[name] for name in HEADERS
+    )
+    kept = tuple((n, None if i in nulls else v) for i, (n, v) in enumerate(headers[:own]))
+    return StoredLetter(
+        topic, topic_id, int(partition), int(offset), key, value, kept, int(stamp), int(attempts),
+        reason, trace, int(at), commit,
+    )  # fmt: skip
+
+
+def open_letters(place: str, options: Options) -> LetterStore:
+    """The place where dead letters lie: path of a Delta table, or ``kafka:`` and a topic."""
+    if place.startswith(TOPIC_PREFIX):
+        return _TopicStore(place.removeprefix(TOPIC_PREFIX), options)
+    return _TableStore(place)

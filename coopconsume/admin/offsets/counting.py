@@ -1,0 +1,58 @@
+"""How many records there are at some offsets, by reading them."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+from coopconsume.errors import BrokerUnreachable
+
+if TYPE_CHECKING:
+    from commits import OffsetRanges
+    from coopconsume.admin.offsets.status import TopicPartition
+    from coopconsume.options import Options
+
+#: Seconds without progress after which it is given up.
+PATIENCE = 30.0
+
+
+def count_records(options: Options, partition: TopicPartition, offsets: OffsetRanges) -> int:
+    """How many records there are at some offsets of a partition, below its end.
+
+    Offsets that were compacted away or aborted, and markers of transactions, are none.
+
+    Args:
+        options: Of a consumer.
+        partition: The partition.
+        offsets: Which offsets.
+
+    Raises:
+        BrokerUnreachable: They do not come.
+    """
+    from kafka import KafkaConsumer, TopicPartition
+
+    if not offsets:
+        return 0
+    tp, count = TopicPartition(*partition), 0
+    level = "read_committed" if options.read_committed else "read_uncommitted"
+    consumer = KafkaConsumer(
+        **options.client_config(), enable_auto_commit=False, isolation_level=level,
+        auto_offset_reset="none", max_poll_records=10_000,
+    )  # fmt: skip
+    try:
+        consumer.assign([tp])
+        for first, last in offsets:
+            consumer.seek(tp, first)
+            known, until = first, time.monotonic() + PATIENCE
+            while (position := consumer.position(tp)) <= last:
+                found = consumer.poll(timeout_ms=500).get(tp, [])
+                count += sum(record.offset <= last for record in found)
+                if position > known:
+                    known, until = position, time.monotonic() + PATIENCE
+                elif time.monotonic() > until:
+                    where = f"records of {tp.topic}-{tp.partition} from offset {position} on"
+                    servers = options.kafka["bootstrap.servers"]
+                    raise BrokerUnreachable(servers, f"{where} do not come")
+    finally:
+        consumer.close(autocommit=False)
+    return count

@@ -1,0 +1,279 @@
+"""Facts about a group in, an overview out; no input or output."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, Any
+
+from assignors import KeyRange, Share
+from commits import OffsetRanges
+from coopconsume.admin.offsets.status import PartitionStatus, Times, times_of
+from coopconsume.admin.overview.data import (
+    GONE,
+    JOINING,
+    WORKING,
+    ClaimOverview,
+    DoubtedRange,
+    GroupEvent,
+    GroupOverview,
+    MemberOverview,
+    OwnedRange,
+    PartitionOverview,
+)
+from coopconsume.kafka.coordinator import DEAD, KafkaGroup
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from commits import Assignment, OwnedShare, PartitionCommits, Pending
+    from coopconsume.kafka.cluster import Primary
+    from coopconsume.kafka.coordinator import KafkaMember
+
+TopicPartition = tuple[str, int]
+_STABLE = "Stable"
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a group is.
+
+    Attributes:
+        group: Its id.
+        cluster: Id of the Kafka cluster.
+        servers: Its ``bootstrap.servers``.
+        table: The commit table.
+        store: Id of the commit store in it.
+    """
+
+    group: str
+    cluster: str
+    servers: str
+    table: str
+    store: str
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What Kafka and the commit log say of a group.
+
+    Attributes:
+        kafka: Its coordinator's word.
+        row: The epoch in force.
+        claims: The live claims.
+        history: As `commits.CommitStore.history` tells it; may be left out.
+        state: What is committed.
+        pending: What is to be tried again.
+        ends: Where the logs end; partitions that do not exist are not in it.
+        primary: The group's offsets in Kafka.
+        known_primary: Those that others wrote and that the log has taken into account.
+    """
+
+    kafka: KafkaGroup = field(default_factory=KafkaGroup)
+    row: Assignment | None = None
+    claims: Sequence[Assignment] = ()
+    history: Sequence[Mapping[str, Any]] = ()
+    state: Mapping[TopicPartition, PartitionCommits] = field(default_factory=dict)
+    pending: Mapping[TopicPartition, Mapping[int, Pending]] = field(default_factory=dict)
+    ends: Mapping[TopicPartition, int] = field(default_factory=dict)
+    primary: Mapping[TopicPartition, Primary] = field(default_factory=dict)
+    known_primary: Mapping[TopicPartition, int] = field(default_factory=dict)
+
+    @property
+    def is_known(self) -> bool:
+        """Whether anybody knows the group."""
+        known = self.kafka.state != DEAD or self.row or self.claims or self.state or self.history
+        return bool(known)
+
+    @property
+    def partitions(self) -> list[TopicPartition]:
+        """All that the group has anything to do with."""
+        owned = {tp for row in self.tenures for tp, _ in _live(row)}
+        return sorted({*self.state, *self.primary, *owned})
+
+    @property
+    def tenures(self) -> list[Assignment]:
+        """The epoch in force and the live claims."""
+        return [row for row in (self.row, *self.claims) if row is not None]
+
+
+def build(place: Place, facts: Facts) -> GroupOverview:
+    """Put together what is told of a group."""
+    events = [event for entry in facts.history if (event := _event(entry)) is not None]
+    partitions = _partitions(facts)
+    return GroupOverview(
+        place.group,
+        facts.kafka.state,
+        facts.kafka.assignor,
+        place.cluster,
+        place.servers,
+        place.table,
+        facts.row.epoch.number if facts.row else None,
+        facts.row.generation if facts.row else None,
+        _members(facts),
+        tuple(
+            ClaimOverview(claim.epoch.number, member, tuple(map(_share, shares)))
+            for claim in facts.claims
+            for member, shares in claim.members.items()
+        ),
+        partitions,
+        tuple(events),
+        tuple(_notes(place, facts, partitions)),
+    )
+
+
+def lag_of(commits: PartitionCommits | None, end: int | None) -> int | None:
+    """Records that are not done; None where an offset is not known."""
+    if commits is None or end is None:
+        return None
+    return end - commits.stable_offset - len(commits.ranges)
+
+
+def _members(facts: Facts) -> tuple[MemberOverview, ...]:
+    listed = facts.row.members if facts.row else {}
+    fenced = facts.row.fenced if facts.row else {}
+    seen = {member.id: member for member in facts.kafka.members}
+    # Who has given back or lost its shares and is not in the group either has just left.
+    known = {name: shares for name, shares in listed.items() if name in seen or name not in fenced}
+    found = [
+        _member(name, seen.get(name), known.get(name), fenced.get(name, ""))
+        for name in dict.fromkeys((*known, *seen))
+    ]
+    # In the order in which they stand on the maps.
+    return tuple(sorted(found, key=lambda member: (not member.shares, member.shares, member.id)))
+
+
+def _member(
+    name: str, seen: KafkaMember | None, shares: tuple[OwnedShare, ...] | None, fence: str
+) -> MemberOverview:
+    standing = JOINING if shares is None else fence or (GONE if seen is None else WORKING)
+    told = seen.subscription if seen else None
+    return MemberOverview(
+        name,
+        seen.host if seen else "",
+        seen.client_id if seen else "",
+        seen.instance_id if seen else None,
+        told.slots if told else None,
+        standing,
+        () if fence else tuple(map(_share, shares or ())),
+    )
+
+
+def _partitions(facts: Facts) -> tuple[PartitionOverview, ...]:
+    owners: dict[TopicPartition, list[OwnedRange]] = {}
+    doubts: dict[TopicPartition, list[DoubtedRange]] = {}
+    for row in facts.tenures:
+        for tp, owned in _live(row):
+            owners.setdefault(tp, []).append(owned)
+        given_at = _given_at(row, facts.history)
+        for share, life_ms in row.doubts:
+            life = timedelta(milliseconds=life_ms)
+            doubts.setdefault((share.topic, share.partition), []).append(
+                DoubtedRange(
+                    KeyRange(share.first, share.last),
+                    life.total_seconds(),
+                    given_at + life if given_at else None,
+                )
+            )
+    times = times_of(facts.history)
+    return tuple(
+        _partition(tp, facts, owners.get(tp, ()), doubts.get(tp, ()), times.get(tp, Times()))
+        for tp in facts.partitions
+    )
+
+
+def _partition(
+    tp: TopicPartition,
+    facts: Facts,
+    owners: Iterable[OwnedRange],
+    doubts: Iterable[DoubtedRange],
+    times: Times,
+) -> PartitionOverview:
+    commits, end, primary = facts.state.get(tp), facts.ends.get(tp), facts.primary.get(tp)
+    standing = PartitionStatus(
+        *tp,
+        stable_offset=commits.stable_offset if commits else None,
+        done=commits.ranges if commits else OffsetRanges(),
+        pending=facts.pending.get(tp, {}),
+        end_offset=end,
+        times=times,
+    )
+    return PartitionOverview(
+        *tp,
+        tuple(sorted(owners, key=lambda owned: owned.key_range)),
+        tuple(sorted(doubts, key=lambda doubt: doubt.key_range)),
+        commits.stable_offset if commits else None,
+        end,
+        len(commits.ranges) if commits else 0,
+        standing.open_ranges.range_count,
+        len(facts.pending.get(tp, ())),
+        lag_of(commits, end),
+        primary.offset if primary else None,
+        primary is not None and primary.ours,
+        standing.holder,
+    )
+
+
+def _live(row: Assignment) -> Iterable[tuple[TopicPartition, OwnedRange]]:
+    for member, shares in row.members.items():
+        if member not in row.fenced:
+            for topic, partition, first, last in shares:
+                yield (topic, partition), OwnedRange(member, KeyRange(first, last))
+
+
+def _share(owned: OwnedShare) -> Share:
+    return Share(owned.topic, owned.partition, KeyRange(owned.first, owned.last))
+
+
+def _given_at(row: Assignment, history: Iterable[Mapping[str, Any]]) -> datetime | None:
+    """When shares of an epoch or claim last came to somebody."""
+    times = [
+        entry["written_at"]
+        for entry in history
+        if entry["kind"] in ("epoch", "takeover", "claim")
+        and entry["counted"]
+        and entry["nonce"] == row.epoch.nonce
+    ]
+    return max(times, default=None)
+
+
+def _event(entry: Mapping[str, Any]) -> GroupEvent | None:
+    kind, detail = entry["kind"], entry["detail"]
+    by_operator = kind == "reset" and entry["epoch"] is None
+    if kind not in ("epoch", "takeover", "claim") and not by_operator:
+        return None
+    return GroupEvent(
+        kind,
+        entry["written_at"],
+        entry["epoch"],
+        entry["member"],
+        len(detail["members"]) if kind == "epoch" else None,
+        detail["replaces"] if kind == "takeover" else None,
+        entry["counted"],
+        entry["reason"],
+    )
+
+
+def _notes(place: Place, facts: Facts, partitions: Sequence[PartitionOverview]) -> Iterable[str]:
+    if facts.kafka.state == DEAD:
+        yield "Kafka does not know the group: it has no members and no offsets there"
+    elif not (facts.row or facts.claims or facts.state or facts.history):
+        yield f"commit table {place.table} knows nothing of the group"
+    for member in facts.kafka.members:
+        told = member.subscription
+        if told is not None and told.store != place.store:
+            yield (
+                f"{member.id} works with another commit table: its id is {told.store}, that of "
+                f"{place.table} is {place.store}"
+            )
+        elif told is None and facts.kafka.state == _STABLE:
+            yield f"{member.id} is no member of coopconsume's kind"
+    for topic in sorted({p.topic for p in partitions if p.end_offset is None}):
+        yield f"topic {topic} or part of it does not exist any more, or may not be seen"
+    for p in partitions:
+        expected = None, p.stable_offset, facts.known_primary.get((p.topic, p.partition))
+        if p.primary_offset not in expected and not p.primary_is_ours:
+            yield (
+                f"Kafka's offset {p.primary_offset} of {p.topic}-{p.partition} was written by "
+                "another client: see onExternalReset"
+            )

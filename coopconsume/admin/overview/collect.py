@@ -1,0 +1,136 @@
+"""Asks Kafka and the commit log."""
+
+from __future__ import annotations
+
+import difflib
+from contextlib import closing
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from commits import CommitStore
+from coopconsume.admin.overview.build import Facts, Place, build, lag_of
+from coopconsume.admin.overview.data import GroupSummary
+from coopconsume.errors import GroupNotFound
+from coopconsume.kafka.cluster import Cluster
+from coopconsume.options import Options
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from pyspark.sql import SparkSession
+
+    from coopconsume.admin.overview.build import TopicPartition
+    from coopconsume.admin.overview.data import GroupOverview
+
+_SHOWN_GROUPS = 5
+
+
+def list_groups(
+    options: Mapping[str, Any], *, spark: SparkSession | None = None
+) -> list[GroupSummary]:
+    """The groups that a commit table knows, each in one line.
+
+    Args:
+        options: As for `CooperativeConsumer`; a group need not be given.
+        spark: The session, for a commit table that is in a catalog.
+
+    Raises:
+        commits.CommitTableNotFound: There is no commit table.
+        OptionError, BrokerUnreachable, NotAuthorized, commits.CommitStoreError: As for a consumer.
+    """
+    parsed = Options.parse(options, group=False)
+    with closing(Cluster(parsed)) as cluster:
+        store = CommitStore.open(
+            parsed.commit_table, spark=spark, cluster=cluster.cluster_id, create=False
+        )
+        states = {group: store.state(group) for group in store.groups()}
+        ends = _ends(cluster, {tp for state in states.values() for tp in state})
+        described = cluster.describe_groups(states)
+        return [
+            GroupSummary(
+                group,
+                described[group].state,
+                len(described[group].members),
+                epoch.number if (epoch := store.current_epoch(group)) else None,
+                len(store.claims(group)),
+                len(state),
+                sum(lag_of(commits, ends.get(tp)) or 0 for tp, commits in state.items()),
+            )
+            for group, state in states.items()
+        ]
+
+
+def describe_group(
+    options: Mapping[str, Any], group: str, *, spark: SparkSession | None = None
+) -> GroupOverview:
+    """All that Kafka and the commit table know of a group.
+
+    Args:
+        options: As for `CooperativeConsumer`; the group need not be in them.
+        group: Its id.
+        spark: The session, for a commit table that is in a catalog.
+
+    Raises:
+        GroupNotFound: Neither knows it.
+        commits.CommitTableNotFound: There is no commit table.
+        OptionError, BrokerUnreachable, NotAuthorized, commits.CommitStoreError: As for a consumer.
+    """
+    parsed = Options.parse({**options, "kafka.group.id": group})
+    with closing(Cluster(parsed)) as cluster:
+        store = CommitStore.open(
+            parsed.commit_table, spark=spark, cluster=cluster.cluster_id, create=False
+        )
+        return overview_of(parsed, cluster, store)
+
+
+def overview_of(
+    options: Options, cluster: Cluster, store: CommitStore, *, history: bool = True
+) -> GroupOverview:
+    """The same for the group of some options, with what is connected already.
+
+    Args:
+        options: Of a consumer.
+        cluster: Of the same options.
+        store: The commit store.
+        history: Whether to read what happened, and so the whole log.
+
+    Raises:
+        GroupNotFound: Neither Kafka nor the log knows the group.
+        BrokerUnreachable, NotAuthorized, commits.CommitStoreError: As for a consumer.
+    """
+    group = options.group_id
+    facts = Facts(
+        cluster.describe_groups([group])[group],
+        store.assignment(group),
+        store.claims(group),
+        store.history(group) if history else (),
+        store.state(group),
+        store.pending(group),
+        known_primary=store.known_primary(group),
+        primary=cluster.primary(),
+    )
+    servers = options.kafka["bootstrap.servers"]
+    if not facts.is_known:
+        raise GroupNotFound(group, store.target, servers, hint_for(group, store))
+    facts = replace(facts, ends=_ends(cluster, facts.partitions))
+    return build(Place(group, cluster.cluster_id, servers, store.target, store.id), facts)
+
+
+def _ends(cluster: Cluster, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+    """Where the logs end of those partitions that exist."""
+    return cluster.ends(cluster.existing(partitions))
+
+
+def hint_for(group: str, store: CommitStore) -> str:
+    """What may be the matter with a group that nobody knows."""
+    known = store.groups()
+    closest = difflib.get_close_matches(group, known, n=1)
+    if closest:
+        return f"did you mean {closest[0]!r}?"
+    elsewhere = store.clusters(group)
+    if elsewhere:
+        return f"the table knows it of the Kafka cluster {elsewhere[0]}: check the servers"
+    if not known:
+        return "the table knows no group of this cluster; check the table and the servers"
+    more = ", …" if len(known) > _SHOWN_GROUPS else ""
+    return f"the table knows {', '.join(known[:_SHOWN_GROUPS])}{more}"

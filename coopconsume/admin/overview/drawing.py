@@ -1,0 +1,169 @@
+"""Groups and assignments as HTML for notebooks: maps of the hash space, without any script.
+
+Colours are those of Okabe and Ito, as in `coopconsume.admin.pictures`; everything else takes the
+colours of the notebook's theme. Pure: nothing here calls Kafka or the commit table.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from html import escape
+from typing import TYPE_CHECKING, Final, TypeVar
+
+from assignors import KeyRange
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+
+    from coopconsume.admin.overview import GroupOverview, OwnedRange, PartitionOverview
+
+log = logging.getLogger(__name__)
+
+_T = TypeVar("_T")
+_COLOURS: Final = (
+    "#56b4e9", "#e69f00", "#009e73", "#f0e442", "#0072b2", "#d55e00", "#cc79a7",
+)  # fmt: skip
+_WIDTH, _HEIGHT = 320, 14
+_SHOWN_EVENTS = 10
+
+
+def group_html(group: GroupOverview, me: str | None = None) -> str:
+    """A group: its members, the map of each partition and how far it is, and what happened.
+
+    Args:
+        group: The group.
+        me: The id of the member to mark.
+    """
+    names = [member.id for member in group.members] + [claim.member for claim in group.claims]
+    colours = {
+        name: _COLOURS[number % len(_COLOURS)] for number, name in enumerate(dict.fromkeys(names))
+    }
+    epoch = "" if group.epoch is None else f", epoch {group.epoch}"
+    title = f"<b>group {escape(group.group)}</b>: {escape(group.state)}{epoch}"
+    found = [f"<p>{title}, {group.lag:,} records not done</p>"]
+    found += [f"<p>{escape(note)}</p>" for note in group.notes]
+    found.append(_members(group, colours, me))
+    found.append(
+        _table(
+            (
+                "partition",
+                "key hashes",
+                "stable",
+                "end",
+                "done above",
+                "gaps",
+                "not done",
+                "held by",
+            ),
+            (_partition(partition, colours) for partition in group.partitions),
+        )
+    )
+    if group.events:
+        found.append(
+            _table(
+                ("epoch", "when", "what", "by", "counted"),
+                (
+                    (
+                        _text(event.epoch), f"{event.at:%Y-%m-%d %H:%M:%S %Z}",
+                        _text(event.kind if event.members is None else f"{event.members} members"),
+                        _text(event.by), "yes" if event.counted else f"no: {escape(event.reason)}",
+                    )
+                    for event in reversed(group.events[-_SHOWN_EVENTS:])
+                ),
+            )
+        )  # fmt: skip
+    return f"<div>{''.join(found)}</div>"
+
+
+def assignment_html(ranges: Mapping[tuple[str, int], Sequence[KeyRange]]) -> str:
+    """Key ranges by partition, each partition as a map of its hash space."""
+    rows = (
+        (
+            _text(f"{topic}-{partition}"),
+            _bar([(key_range, _COLOURS[0], str(key_range)) for key_range in owned]),
+        )
+        for (topic, partition), owned in sorted(ranges.items())
+    )
+    return f"<div>{_table(('partition', 'key hashes'), rows)}</div>"
+
+
+def in_time(seconds: float, draw: Callable[[], _T]) -> _T | None:
+    """What is drawn; None if that fails, or takes too long, so that a text is shown instead."""
+    found: list[_T] = []
+
+    def try_it() -> None:
+        try:
+            found.append(draw())
+        except Exception:
+            log.debug("nothing was drawn", exc_info=True)
+
+    thread = threading.Thread(target=try_it, name="coopconsume-drawing", daemon=True)
+    thread.start()
+    thread.join(seconds)
+    return found[0] if found else None
+
+
+def _members(group: GroupOverview, colours: Mapping[str, str], me: str | None) -> str:
+    rows = []
+    for member in group.members:
+        name = escape(member.id) + (" <b>(this one)</b>" if member.id == me else "")
+        place = " ".join(filter(None, (member.host, member.client_id)))
+        told = (_text(place), _text(member.slots), _text(member.standing))
+        rows.append((_bar([(KeyRange(), colours[member.id], member.id)], _HEIGHT), name, *told))
+    for claim in group.claims:
+        name = escape(claim.member) + (" <b>(this one)</b>" if claim.member == me else "")
+        square = _bar([(KeyRange(), colours[claim.member], claim.member)], _HEIGHT)
+        rows.append((square, name, "", "", f"claim {claim.epoch} by hand"))
+    return _table(("", "member", "host, client", "slots", "standing"), rows)
+
+
+def _partition(p: PartitionOverview, colours: Mapping[str, str]) -> tuple[str, ...]:
+    offsets = (p.stable_offset, p.end_offset, p.committed_above, p.gaps, p.lag)
+    parts = _bar([_part(owned, colours) for owned in p.owners])
+    return (_text(f"{p.topic}-{p.partition}"), parts, *map(_text, offsets), _holder(p))
+
+
+def _holder(p: PartitionOverview) -> str:
+    """What holds the stable offset: the failed record, or that it is not done yet."""
+    holder = p.holder
+    if holder is None:
+        return ""
+    since = f" since {holder.since:%Y-%m-%d %H:%M:%S %Z}" if holder.since else ""
+    if not holder.attempts:
+        return f"{holder.offset:,}, not done{since}"
+    key = f", key hash {holder.key_hash}" if holder.key_hash is not None else ""
+    error = escape(holder.error)
+    return f"{holder.offset:,}{key}, failed {holder.attempts} times{since}: {error}"
+
+
+def _part(owned: OwnedRange, colours: Mapping[str, str]) -> tuple[KeyRange, str, str]:
+    colour = colours.get(owned.member, _COLOURS[-1])
+    return (owned.key_range, colour, f"{owned.member} {owned.key_range}")
+
+
+def _bar(parts: Iterable[tuple[KeyRange, str, str]], width: int = _WIDTH) -> str:
+    """A picture of the hash space: ranges with their colours and what the mouse shows there."""
+    space = KeyRange().size
+    shown = "".join(
+        f'<rect x="{width * part.first / space:.2f}" y="0" width="{width * part.size / space:.2f}" '
+        f'height="{_HEIGHT}" fill="{colour}"><title>{escape(told)}</title></rect>'
+        for part, colour, told in parts
+    )
+    frame = (
+        f'<rect x="0.5" y="0.5" width="{width - 1}" height="{_HEIGHT - 1}" fill="none" '
+        'stroke="currentColor" stroke-opacity="0.4"/>'
+    )
+    return f'<svg width="{width}" height="{_HEIGHT}" role="img">{shown}{frame}</svg>'
+
+
+def _table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    head = "".join(f"<th>{escape(cell)}</th>" for cell in header)
+    body = "".join(f"<tr>{''.join(f'<td>{cell}</td>' for cell in row)}</tr>" for row in rows)
+    return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+
+
+def _text(value: object) -> str:
+    if value is None:
+        return "-"
+    return f"{value:,}" if isinstance(value, int) else escape(str(value))

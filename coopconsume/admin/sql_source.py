@@ -1,0 +1,91 @@
+"""The data source ``coopconsume``: the views of `coopconsume.admin.views`, looked up whenever read.
+
+    register_source(spark)
+    CREATE TEMPORARY VIEW shop USING coopconsume OPTIONS (
+        view 'gaps', group 'shop', commitTable '/data/commits',
+        `kafka.bootstrap.servers` 'localhost:9092')
+
+Spark plans such a query in a process beside the driver, which reads Kafka and the commit log. That
+process has no session, so it cannot open a commit table of a catalog: use `coopconsume.admin.views`
+for DataFrames and temporary views of such a table.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    import pyarrow as pa
+    from pyspark.sql import SparkSession
+    from pyspark.sql.types import StructType
+
+NAME = "coopconsume"
+
+
+def register_source(spark: SparkSession) -> None:
+    """Make the data source ``coopconsume`` known to a session.
+
+    Args:
+        spark: The session.
+    """
+    spark.dataSource.register(CommitsSource)
+
+
+class CommitsSource(DataSource):
+    """Options are those of a consumer, ``view`` (``partitions`` or ``gaps``) and ``group``."""
+
+    @classmethod
+    def name(cls) -> str:
+        """The name after ``USING``."""
+        return NAME
+
+    def schema(self) -> StructType:
+        """The columns of the view."""
+        from pyspark.sql.pandas.types import from_arrow_schema
+
+        from coopconsume.admin.views import SCHEMAS
+
+        view = self.options.get("view", "partitions")
+        return from_arrow_schema(SCHEMAS["gaps" if view == "gaps" else "partitions"])
+
+    def reader(self, schema: StructType) -> DataSourceReader:  # noqa: ARG002
+        """What reads it."""
+        return _Reader(dict(self.options))
+
+
+class _Rows(InputPartition):
+    """The rows, found when the query was planned."""
+
+    def __init__(self, batches: list[pa.RecordBatch]) -> None:
+        super().__init__(None)
+        self.batches = batches
+
+
+class _Reader(DataSourceReader):
+    def __init__(self, options: dict[str, str]) -> None:
+        self._options = options
+
+    def partitions(self) -> Sequence[InputPartition]:
+        from commits.table import is_named
+        from coopconsume.admin.views import view_table
+        from coopconsume.errors import InvalidOption
+
+        options: dict[str, Any] = dict(self._options)
+        view, group = options.pop("view", "partitions"), options.pop("group", None)
+        table = next((v for name, v in options.items() if name.lower() == "committable"), "")
+        if is_named(table):
+            raise InvalidOption(
+                "commitTable",
+                f"{table!r} is a name in a catalog, which only a session can open, and the data "
+                "source has none",
+                "use coopconsume.admin.views instead, such as create_views(spark, options)",
+            )
+        return [_Rows(view_table(view, options, group).to_batches())]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        assert isinstance(partition, _Rows)
+        yield from partition.batches

@@ -1,0 +1,215 @@
+"""A commit table for SQL: one row a partition, and one row a gap, of every group or of one.
+
+    spark.sql("SELECT topic, partition, lag FROM coopconsume_partitions WHERE lag > 1000")
+
+As DataFrames and as temporary views they tell how it was when they were made. The data source
+``coopconsume`` looks each time it is read, from any SQL of a session where it is registered.
+
+``partitions`` has these columns; an offset that is not known is null:
+
+- group, topic, partition
+- stable_offset: the first offset that is not done
+- log_start, end_offset: where Kafka's log begins and ends
+- lag: offsets that are not done, gaps counted
+- committed_above: offsets that are done above the stable one
+- range_count, ranges: how many separate ranges these are, and which: (first, last), both included
+- gaps: ranges that are not done although something above them is
+- pending: records that failed and are to be tried again
+- primary_offset: the group's offset in Kafka
+- holder: what holds the stable offset: offset, state (``failed`` or ``not done``), key_hash,
+  attempts, since, due, error, done_behind and open_behind (offsets above it)
+
+``gaps`` has group, topic, partition, first, last (both included), offsets (how many), since and
+age_seconds; times are those of the committers' clocks, null where the log does not tell.
+"""
+
+from __future__ import annotations
+
+from contextlib import closing
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, Literal
+
+import pyarrow as pa
+
+from commits import CommitStore
+from coopconsume.admin.offsets import OffsetAdmin
+from coopconsume.errors import InvalidOption
+from coopconsume.kafka.cluster import Cluster
+from coopconsume.options import Options
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from pyspark.sql import DataFrame, SparkSession
+
+    from coopconsume.admin.offsets import PartitionStatus
+
+View = Literal["partitions", "gaps"]
+
+_PLACE = [("group", pa.string()), ("topic", pa.string()), ("partition", pa.int32())]
+_TIME = pa.timestamp("us", tz="UTC")
+_HOLDER = pa.struct(
+    [
+        ("offset", pa.int64()),
+        ("state", pa.string()),
+        ("key_hash", pa.int64()),
+        ("attempts", pa.int32()),
+        ("since", _TIME),
+        ("due", _TIME),
+        ("error", pa.string()),
+        ("done_behind", pa.int64()),
+        ("open_behind", pa.int64()),
+    ]
+)
+SCHEMAS: Mapping[View, pa.Schema] = {
+    "partitions": pa.schema(
+        [
+            *_PLACE,
+            ("stable_offset", pa.int64()),
+            ("log_start", pa.int64()),
+            ("end_offset", pa.int64()),
+            ("lag", pa.int64()),
+            ("committed_above", pa.int64()),
+            ("range_count", pa.int64()),
+            ("ranges", pa.list_(pa.struct([("first", pa.int64()), ("last", pa.int64())]))),
+            ("gaps", pa.int64()),
+            ("pending", pa.int64()),
+            ("primary_offset", pa.int64()),
+            ("holder", _HOLDER),
+        ]
+    ),
+    "gaps": pa.schema(
+        [
+            *_PLACE,
+            ("first", pa.int64()),
+            ("last", pa.int64()),
+            ("offsets", pa.int64()),
+            ("since", _TIME),
+            ("age_seconds", pa.float64()),
+        ]
+    ),
+}
+"""The columns of the views."""
+
+
+def partitions_frame(
+    spark: SparkSession, options: Mapping[str, Any], group: str | None = None
+) -> DataFrame:
+    """One row a partition, with what it is held by and its ranges.
+
+    Args:
+        spark: The session.
+        options: As for `CooperativeConsumer`; what says what to read need not be given.
+        group: Only this group; by default every group of the commit table.
+
+    Raises:
+        commits.CommitTableNotFound: There is no commit table.
+        GroupNotFound: Nobody knows the group.
+        OptionError, BrokerUnreachable, NotAuthorized, commits.CommitStoreError: As for a consumer.
+    """
+    return spark.createDataFrame(view_table("partitions", options, group, spark=spark))
+
+
+def gaps_frame(
+    spark: SparkSession, options: Mapping[str, Any], group: str | None = None
+) -> DataFrame:
+    """One row a gap: offsets that are not done although something above them is, and since when.
+
+    Arguments and errors are those of `partitions_frame`.
+    """
+    return spark.createDataFrame(view_table("gaps", options, group, spark=spark))
+
+
+def create_views(
+    spark: SparkSession,
+    options: Mapping[str, Any],
+    group: str | None = None,
+    *,
+    prefix: str = "coopconsume_",
+) -> None:
+    """Make or replace the temporary views ``coopconsume_partitions`` and ``coopconsume_gaps``.
+
+    They tell how it is now; make them again to look again.
+
+    Args:
+        spark: The session.
+        options: As for `partitions_frame`.
+        group: As for `partitions_frame`.
+        prefix: What their names begin with.
+
+    Raises: As for `partitions_frame`.
+    """
+    for view in SCHEMAS:
+        frame = spark.createDataFrame(view_table(view, options, group, spark=spark))
+        frame.createOrReplaceTempView(f"{prefix}{view}")
+
+
+def view_table(
+    view: View,
+    options: Mapping[str, Any],
+    group: str | None = None,
+    *,
+    spark: SparkSession | None = None,
+) -> pa.Table:
+    """A view as an Arrow table; arguments and errors are those of `partitions_frame`.
+
+    The session is needed for a commit table that is in a catalog.
+
+    Raises:
+        InvalidOption: There is no such view.
+    """
+    if view not in SCHEMAS:
+        raise InvalidOption("view", repr(view), f"give {' or '.join(SCHEMAS)}")
+    now = datetime.now(UTC)
+    rows: list[dict[str, Any]] = []
+    for name in [group] if group else _groups(options, spark):
+        with OffsetAdmin(options, name, spark=spark) as admin:
+            for standing in admin.standings():
+                place = {"group": name, "topic": standing.topic, "partition": standing.partition}
+                told = _partition(standing) if view == "partitions" else _gaps(standing, now)
+                rows += [place | row for row in told]
+    return pa.Table.from_pylist(rows, schema=SCHEMAS[view])
+
+
+def _groups(options: Mapping[str, Any], spark: SparkSession | None) -> list[str]:
+    parsed = Options.parse(options, group=False)
+    with closing(Cluster(parsed)) as cluster:
+        store = CommitStore.open(
+            parsed.commit_table, spark=spark, cluster=cluster.cluster_id, create=False
+        )
+        return store.groups()
+
+
+def _partition(one: PartitionStatus) -> Iterator[dict[str, Any]]:
+    holder = one.holder
+    firsts, lasts = one.done.bounds()
+    yield {
+        "stable_offset": one.stable_offset,
+        "log_start": one.log_start,
+        "end_offset": one.end_offset,
+        "lag": one.lag,
+        "committed_above": len(one.done),
+        "range_count": len(firsts),
+        "ranges": [
+            {"first": f, "last": t} for f, t in zip(firsts.tolist(), lasts.tolist(), strict=True)
+        ],
+        "gaps": one.open_ranges.range_count,
+        "pending": len(one.pending),
+        "primary_offset": one.primary_offset,
+        "holder": None
+        if holder is None
+        else {name: getattr(holder, name) for name in (field.name for field in _HOLDER)},
+    }
+
+
+def _gaps(one: PartitionStatus, now: datetime) -> Iterator[dict[str, Any]]:
+    for gap in one.gaps():
+        yield {
+            "first": gap.first,
+            "last": gap.last,
+            "offsets": gap.offsets,
+            "since": gap.since,
+            "age_seconds": None
+            if gap.since is None
+            else max(0.0, (now - gap.since).total_seconds()),
+        }

@@ -1,5 +1,0 @@
-"""The Kafka cluster as the driver sees it: logs and their ends, groups, settings, switches."""
-
-from coopconsume.cluster.client import Cluster, Primary, Topic, primary_mark
-
-__all__ = ["Cluster", "Primary", "Topic", "primary_mark"]

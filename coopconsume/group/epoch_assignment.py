@@ -1,0 +1,353 @@
+"""What a member owns under one epoch, and the way to commit it.
+
+A batch is planned under one epoch and committed under no other: with the next epoch comes another
+`EpochAssignment`. Everything that poll and the loop of a job have in common is here.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import threading
+import time
+import uuid
+from typing import TYPE_CHECKING, Any
+
+from commits import CommitRefused, MaxIndividualCommitsReached, OffsetRanges
+from commits.affordable import affordable
+from coopconsume.errors import ExternalReset
+from coopconsume.group.beginning import LogFacts, beginning
+from coopconsume.group.held_logs import HeldLogs
+from coopconsume.group.owned import LEASE, Owned
+from coopconsume.group.primary import PrimaryOffsets
+from coopconsume.group.repeating import repeated
+from coopconsume.kafka.identity import LOG_IDENTITIES
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+
+    from assignors import KeyRange, Share
+    from commits import CommitResult, CommitStore, Pending
+    from coopconsume.group.owned import EpochGrant, TopicPartition
+    from coopconsume.group.primary import WritePrimary
+    from coopconsume.kafka.cluster import Cluster
+    from coopconsume.options import Options
+
+log = logging.getLogger(__name__)
+
+_NAMED = 20
+#: Seconds for which the return of shares is tried: who gets them waits a batch life without it.
+_RELEASE_LIMIT = 5.0
+
+
+class EpochAssignment:
+    """What is owned under one epoch; loaded from the commit log when it is made.
+
+    Args:
+        options: Of the consumer.
+        cluster: The Kafka cluster.
+        store: The commit store.
+        tenure: Who we are and what is ours.
+        write_primary: Writes the primary offsets.
+        place: Our place in the group, as kafka-python's producer takes it; by default its name.
+
+    Attributes:
+        owned: What of each partition is ours.
+        life_ms: How long the next owners of our shares wait for what we do not hand over.
+        logs: The partitions' logs in Kafka: where they begin and end.
+        primary: The group's offsets in Kafka.
+
+    Raises:
+        DataLoss: Records were deleted before they were done, and ``failOnDataLoss`` is true.
+        ExternalReset: Somebody moved the group's offsets in Kafka, and ``onExternalReset`` is fail.
+        commits.FencedMember: The epoch has passed.
+    """
+
+    def __init__(
+        self,
+        options: Options,
+        cluster: Cluster,
+        store: CommitStore,
+        tenure: EpochGrant,
+        write_primary: WritePrimary,
+        place: Callable[[], Any] | None = None,
+    ) -> None:
+        self.options = options
+        self.cluster = cluster
+        self.store = store
+        self.epoch = tenure.epoch
+        self.member = tenure.member
+        self.topic_ids = dict(tenure.topic_ids)
+        LOG_IDENTITIES.saw_topics(cluster.cluster_id, self.topic_ids)
+        self.shares = tenure.shares
+        self.life_ms = tenure.life_ms
+        self.owned: dict[TopicPartition, Owned] = {}
+        self.place: Callable[[], Any] = place or (lambda: options.group_id)
+        # A job's loop and its committing thread both read and move what is owned.
+        self._lock = threading.RLock()
+        self._over = threading.Event()
+        prefix = uuid.uuid4().hex
+        # Ids of one prefix take little room in the log (see `CommitIds`).
+        self._ids = (f"{prefix}-{number}" for number in itertools.count(1))
+        self.logs = HeldLogs(options, cluster, store, tenure, self.owned, self._lock)
+        self.primary = PrimaryOffsets(
+            options.group_id, store, tenure, self.owned, self._lock, self.refresh, write_primary,
+            cluster.commit_primary,
+        )  # fmt: skip
+        begun = time.monotonic()
+        self._waits = [(share, begun + seconds) for share, seconds in tenure.waits]
+        self._seen = begun
+        self._load(tenure.shares)
+        self.logs.check_starts()
+        self.logs.check_ends()
+
+    def _load(self, shares: Iterable[Share]) -> None:
+        group = self.options.group_id
+        ranges: dict[TopicPartition, list[KeyRange]] = {}
+        for share in shares:
+            ranges.setdefault((share.topic, share.partition), []).append(share.key_range)
+        self._begin(ranges.keys())
+        state = self.store.state(group)
+        pending = self.store.pending(group)
+        now, now_ms = time.monotonic(), int(time.time() * 1000)
+        for tp, key_ranges in ranges.items():
+            commits = state[tp]
+            self.owned[tp] = Owned(
+                *tp, tuple(sorted(key_ranges)), commits.stable_offset, commits.ranges,
+                [(p.offset, p.key_hash or 0, p.attempts, now + p.wait(now_ms), p.error)
+                 for p in pending.get(tp, {}).values()],
+                max_ranges=commits.max_ranges or 0,
+            )  # fmt: skip
+            self.owned[tp].look(commits.ranges)
+
+    def _begin(self, owned: Collection[TopicPartition]) -> None:
+        """Have the log say where our partitions begin, and which offsets it found in Kafka."""
+        store, group, epoch, member = self.store, self.options.group_id, self.epoch, self.member
+        row = store.assignment(group, epoch)
+        topics = {topic for topic, _ in owned}
+        dealt = {
+            (share.topic, share.partition)
+            for shares in (row.members.values() if row else ())
+            for share in shares
+            if share.topic in topics
+        }
+        stable = {tp: commits.stable_offset for tp, commits in store.state(group).items()}
+        facts = LogFacts(stable, store.known_primary(group), store.initial_partitions(group))
+        primary = self.cluster.primary()  # After the log: a mirror is written after its commits.
+        self.primary.found(
+            {tp: p.outputs for tp, p in primary.items() if p.outputs and tp in owned}
+        )
+        found = beginning(owned, dealt, facts, primary, self.topic_ids)
+        starts = found.from_primary | self.cluster.starting(found.from_options)
+        starts |= self.cluster.log_starts(found.from_earliest)
+        if starts:
+            store.start(group, epoch, member, starts)
+        if found.noted:
+            store.note_primary(group, epoch, member, found.noted)
+        for tp, offset in found.moved.items():
+            if self.options.on_external_reset == "fail":
+                raise ExternalReset(*tp, offset, stable[tp])
+            log.warning("%s-%d: following Kafka's offset %d", *tp, offset)
+            try:
+                store.note_primary(group, epoch, member, {tp: offset}, follow=True)
+            except CommitRefused as error:
+                raise ExternalReset(*tp, offset, stable[tp]) from error
+        self.primary.to_replace(tp for tp in store.known_primary(group) if tp in owned)
+
+    @property
+    def key_ranges(self) -> dict[TopicPartition, list[KeyRange]]:
+        """The key ranges that are ours, by partition."""
+        return {tp: list(owned.ranges) for tp, owned in self.owned.items()}
+
+    # -- how long it lasts
+
+    def check(self, within: float = LEASE) -> float:
+        """Make sure that the epoch is still in force, if nobody has looked for a while.
+
+        Args:
+            within: Seconds for which a look at the log is good enough.
+
+        Returns:
+            When the epoch was in force for certain, on the monotonic clock.
+
+        Raises:
+            commits.FencedMember: It is not.
+            commits.CommitLogUnavailable: The log cannot be read.
+        """
+        now = time.monotonic()
+        if now - self._seen > within:
+            self.store.check(self.options.group_id, self.epoch, self.member)
+            self._saw(now)
+        return self._seen
+
+    def _saw(self, asked: float) -> None:
+        """The log has answered what it was asked at an instant: the epoch was in force after it."""
+        self._seen = max(self._seen, asked)
+
+    def waits(self, tp: TopicPartition, ranges: Sequence[KeyRange]) -> float:
+        """Seconds until no earlier owner of some key ranges of a partition can be at work."""
+        now = time.monotonic()
+        return max(
+            (
+                until - now
+                for share, until in self._waits
+                if (share.topic, share.partition) == tp
+                and any(
+                    share.key_range.first <= one.last and one.first <= share.key_range.last
+                    for one in ranges
+                )
+            ),
+            default=0.0,
+        )
+
+    def left_running(self, shares: Iterable[Share], seconds: float) -> None:
+        """Parts on which tasks may go on although nobody waits for them: they bar their shares."""
+        until = time.monotonic() + seconds
+        self._waits += [(share, until) for share in shares]
+
+    def release(self, running: Iterable[Share] = ()) -> None:
+        """Give all of it back; harmless when repeated.
+
+        Args:
+            running: Parts on which we may still be at work.
+
+        Raises:
+            commits.CommitLogUnavailable: The log did not answer for some seconds.
+        """
+        now = time.monotonic()
+        waiting = [share for share, until in self._waits if until > now]
+        still = sorted({*running, *waiting})
+        group = self.options.group_id
+        repeated(
+            lambda: self.store.release(group, self.epoch, self.member, running=still),
+            "release of the shares", _RELEASE_LIMIT,
+        )  # fmt: skip
+
+    # -- committing
+
+    def stop_repeating(self) -> None:
+        """Makes no further attempt at a commit whose answer is lost: the next owner commits."""
+        self._over.set()
+
+    def commit(
+        self,
+        offsets: Mapping[TopicPartition, OffsetRanges],
+        *,
+        pending: Mapping[TopicPartition, list[Pending]] | None = None,
+        holes: Mapping[TopicPartition, OffsetRanges] | None = None,
+        commit_id: str | None = None,
+        limited: bool = True,
+    ) -> dict[TopicPartition, CommitResult]:
+        """Writes offsets to the commit log, all or nothing.
+
+        While the log does not answer, the commit is repeated with its id for as long as a batch may
+        take.
+
+        Args:
+            offsets: What is done.
+            pending: What failed.
+            holes: What is proven never to be delivered.
+            commit_id: Tells it from every other commit of the group; None: a new one.
+            limited: Whether the limit on ranges is looked at once more (see `affordable`).
+
+        Raises:
+            commits.FencedMember: Another member holds the group: nothing of this counts.
+            commits.MaxIndividualCommitsReached: Too many ranges; nothing was written.
+            commits.CommitLogUnavailable: The log did not answer; whether this counts is not known.
+        """
+        holes = holes or {}
+        commit_id = commit_id or next(self._ids)
+
+        def commit() -> dict[TopicPartition, CommitResult]:
+            return self.store.commit(
+                self.options.group_id,
+                self.epoch,
+                self.member,
+                dict(offsets),
+                pending=dict(pending) if pending else None,
+                holes=dict(holes),
+                commit_id=commit_id,
+                too_old="report",
+                limited=limited,
+            )
+
+        count = sum(len(done) for done in offsets.values())
+        what = f"commit {commit_id} of {count} offsets of {len(offsets)} partitions"
+        # The log repeats its first answer, also after the epoch has passed.
+        asked = time.monotonic()
+        try:
+            results = repeated(commit, what, self.options.batch_life, self._over)
+        except MaxIndividualCommitsReached as error:
+            # What other partitions committed stands.
+            self._answered(error.results or {}, offsets, holes)
+            raise
+        self._saw(asked)
+        self._answered(results, offsets, holes)
+        return results
+
+    def _answered(
+        self,
+        results: Mapping[TopicPartition, CommitResult],
+        offsets: Mapping[TopicPartition, OffsetRanges],
+        holes: Mapping[TopicPartition, OffsetRanges],
+    ) -> None:
+        nothing = OffsetRanges()
+        for tp, result in results.items():
+            self.owned[tp].range_count = result.range_count
+            if result.status != "refused":
+                done = offsets.get(tp, nothing) | holes.get(tp, nothing)
+                with self._lock:
+                    self.owned[tp].follow(result.stable_offset, done)
+        again = {tp: r.duplicates for tp, r in results.items() if r.duplicates}
+        if again:
+            named = sorted(again.items())[:_NAMED]
+            where = [f"{t}-{p}: {n}" for (t, p), n in named]
+            more = ["…"] if len(again) > _NAMED else []
+            log.warning(
+                "%d offsets were committed before, and count once (%s)",
+                sum(again.values()), ", ".join(where + more),
+            )  # fmt: skip
+
+    def affordable(
+        self,
+        offsets: Mapping[TopicPartition, OffsetRanges],
+        holes: Mapping[TopicPartition, OffsetRanges],
+    ) -> dict[TopicPartition, OffsetRanges]:
+        """What of some offsets the limit on ranges lets in now: as a rule all of it.
+
+        Args:
+            offsets: What is done.
+            holes: What is proven never to be delivered, and committed along with it.
+        """
+        tight = [
+            tp
+            for tp, done in offsets.items()
+            if self.owned[tp].range_count + done.range_count > self.owned[tp].max_ranges
+        ]
+        if not tight:
+            return dict(offsets)
+        state, fit = self.store.state(self.options.group_id), dict(offsets)
+        for tp in tight:
+            commits = state[tp]
+            limit = self.owned[tp].max_ranges = commits.max_ranges or 0
+            self.owned[tp].look(commits.ranges)
+            commits.amend(holes.get(tp, OffsetRanges()))
+            fit[tp] = affordable(commits, offsets[tp], limit)
+        return fit
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether others have parts of our partitions, and so move their stable offsets, too."""
+        return any(not owned.is_whole for owned in self.owned.values())
+
+    def refresh(self) -> dict[TopicPartition, int]:
+        """The stable offsets, as the commit log says now where others move them, too."""
+        if self.is_shared:
+            state = self.store.state(self.options.group_id)
+            for tp, owned in self.owned.items():
+                if not owned.is_whole and tp in state:
+                    with self._lock:
+                        owned.follow(state[tp].stable_offset)
+                    owned.look(state[tp].ranges)
+        with self._lock:
+            return {tp: owned.stable for tp, owned in self.owned.items()}

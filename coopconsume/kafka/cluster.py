@@ -1,0 +1,429 @@
+"""The Kafka cluster as the driver sees it: topics, ends of logs, the group's primary offsets."""
+
+from __future__ import annotations
+
+import json
+import logging
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from coopconsume.errors import BrokerUnreachable, MissingOption, TopicNotFound
+from coopconsume.kafka import coordinator
+from coopconsume.kafka.identity import LOG_IDENTITIES
+from coopconsume.kafka.leaders import leader_starts
+from coopconsume.kafka.pattern import INTERNAL, TopicPattern
+from coopconsume.kafka.security import access
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+
+    from commits import Epoch
+    from coopconsume.kafka.coordinator import KafkaGroup
+    from coopconsume.options import Options
+
+log = logging.getLogger(__name__)
+
+Partition = tuple[str, int]
+_EARLIEST, _LATEST = -2, -1
+_CONNECT_MS = 10_000
+_NO_PARTITION = 2**31 - 1
+_NO_RIGHT_TO_TOPIC = 29
+
+
+@dataclass(frozen=True)
+class Topic:
+    """A topic: its name, its id (KIP-516, as text) and how many partitions it has."""
+
+    name: str
+    id: str
+    partitions: int
+
+
+@dataclass(frozen=True)
+class Primary:
+    """The group's offset in ``__consumer_offsets``, and who wrote it.
+
+    Attributes:
+        offset: Kafka's committed offset, the next one to read.
+        ours: Whether this library wrote it.
+        topic_id: Of the topic it was written for; empty if not ours.
+        outputs: The topic whose transactions move it; empty: none does.
+    """
+
+    offset: int
+    ours: bool
+    topic_id: str
+    outputs: str = ""
+
+    @classmethod
+    def read(cls, offset: int, metadata: str | None) -> Primary:
+        """What an offset and its metadata say."""
+        mark = _read_mark(metadata)
+        told = mark or {}
+        return cls(offset, mark is not None, told.get("topic_id", ""), told.get("outputs", ""))
+
+
+class Cluster:
+    """A thin, synchronous view of one Kafka cluster, on kafka-python's admin client.
+
+    Args:
+        options: Of the consumer.
+
+    Raises:
+        AuthenticationFailed: The cluster does not let this user in, or TLS fails; at once.
+        BrokerUnreachable: No broker answers within ten seconds.
+        InvalidOption: A setting of security cannot be used.
+    """
+
+    def __init__(self, options: Options) -> None:
+        from kafka.errors import KafkaError
+
+        self._options = options
+        self.servers = self._servers = options.kafka["bootstrap.servers"]
+        config = self._config = options.client_config()
+        try:
+            access.look(config, options.kafka)
+            self._admin = self._connected()
+            self.cluster_id = str(self._admin.describe_cluster()["cluster_id"])
+        except (KafkaError, OSError) as error:
+            refused = access.refused(error, options.kafka)
+            if refused is not None:
+                raise refused from None
+            raise BrokerUnreachable(self._servers, str(error) or type(error).__name__) from None
+
+    def _check_exist(self, names: Iterable[str]) -> None:
+        """Tell a topic that is gone from one that a broker has not heard of yet."""
+        wanted = list(names)
+        known = set(self._admin.list_topics()) if wanted else set()
+        for name in wanted:
+            if name not in known:
+                raise TopicNotFound(name, self._servers)
+
+    def _connected(self) -> Any:
+        from kafka.admin import KafkaAdminClient
+
+        return KafkaAdminClient(**self._config, bootstrap_timeout_ms=_CONNECT_MS)
+
+    def close(self) -> None:
+        """Close the connections; harmless when repeated."""
+        self._admin.close()
+
+    def topics(
+        self,
+        names: Iterable[str] | None = None,
+        pattern: str | None = None,
+        *,
+        missing_ok: bool = False,
+    ) -> list[Topic]:
+        """Topics by name, or those whose whole name matches a pattern (internal ones left out).
+
+        They are topics that the member may read, in a group that it may read.
+
+        Args:
+            names: Their names.
+            pattern: The pattern, where no names are given.
+            missing_ok: Whether names that do not exist are left out, and rights not looked at.
+
+        Raises:
+            NotAuthorized: A right is missing.
+            TopicNotFound: One of the names does not exist, or nothing matches.
+        """
+        if names is None:
+            if pattern is None:
+                raise MissingOption("subscribe")
+            names = list(filter(TopicPattern(pattern).match, self.topic_names()))
+            if not names:
+                raise TopicNotFound(pattern, self._servers)
+        wanted = list(names)
+        if not wanted:
+            return []
+        found = {t["name"]: t for t in self._call(lambda: self._admin.describe_topics(wanted))}
+        topics = []
+        for name in wanted:
+            topic = found.get(name)
+            if topic is not None and topic["error_code"] and not missing_ok:
+                self._check_right(topic["error_code"], [name])
+            if topic is None or topic["error_code"] or not topic["partitions"]:
+                if missing_ok:
+                    continue
+                raise TopicNotFound(name, self._servers)
+            topics.append(Topic(name, str(topic.get("topic_id", "")), len(topic["partitions"])))
+        self._saw(topics)
+        if not missing_ok:
+            self._check_rights(wanted)
+        return topics
+
+    def subscribed(self, names: Iterable[str] | None, pattern: str | None) -> list[str]:
+        """Returns the topics to subscribe to; with ``onMissingTopic=wait`` some may not exist yet.
+
+        Raises:
+            NotAuthorized, TopicNotFound: As for `topics`.
+        """
+        if self._options.on_missing_topic == "fail":
+            return [topic.name for topic in self.topics(names, pattern)]
+        if names is None:
+            wanted = list(filter(TopicPattern(pattern or "").match, self.topic_names()))
+        else:
+            wanted = list(names)
+        found, hidden = self.visible_topics(wanted)
+        there = {*hidden, *(topic.name for topic in found)}
+        self.topics([name for name in wanted if name in there])
+        missing = [name for name in wanted if name not in there]
+        if missing or not wanted:
+            awaited = ", ".join(missing) or pattern
+            log.warning("waiting for topics that do not exist yet: %s", awaited)
+        return wanted
+
+    def visible_topics(self, names: Iterable[str]) -> tuple[list[Topic], list[str]]:
+        """Returns those of some topics that exist, and the names that this user may not see."""
+        wanted = list(names)
+        if not wanted:
+            return [], []
+        described = self._call(lambda: self._admin.describe_topics(wanted))
+        hidden = [t["name"] for t in described if t["error_code"] == _NO_RIGHT_TO_TOPIC]
+        found = [
+            Topic(t["name"], str(t.get("topic_id", "")), len(t["partitions"]))
+            for t in described
+            if not t["error_code"] and t["partitions"]
+        ]
+        self._saw(found)
+        return found, hidden
+
+    def _saw(self, topics: Iterable[Topic]) -> None:
+        LOG_IDENTITIES.saw_topics(self.cluster_id, {topic.name: topic.id for topic in topics})
+
+    def existing(self, partitions: Iterable[Partition]) -> list[Partition]:
+        """Those of some partitions that exist."""
+        wanted = list(partitions)
+        found = self.topics(sorted({topic for topic, _ in wanted}), missing_ok=True)
+        counts = {topic.name: topic.partitions for topic in found}
+        return [tp for tp in wanted if tp[1] < counts.get(tp[0], 0)]
+
+    def topic_ids(self, names: Iterable[str]) -> dict[str, str]:
+        """The ids of those topics that exist."""
+        return {t.name: t.id for t in self.topics(sorted(set(names)), missing_ok=True)}
+
+    def topic_names(self) -> list[str]:
+        """The names of all topics that this user may see; internal ones left out."""
+        listed = self._call(self._admin.list_topics)
+        return sorted(name for name in listed if not name.startswith(INTERNAL))
+
+    def _check_rights(self, topics: Iterable[str]) -> None:
+        """Find out whether the member may read some topics and commit them for its group.
+
+        By a commit for partitions that no topic has: the rights are looked at first, and nothing
+        is committed.
+        """
+        from kafka import TopicPartition
+        from kafka.structs import OffsetAndMetadata
+
+        nowhere = {TopicPartition(t, _NO_PARTITION): OffsetAndMetadata(0, "", -1) for t in topics}
+        group = self._options.group_id
+        answers = self._call(lambda: self._admin.alter_group_offsets(group, nowhere))
+        for tp, error in answers.items():
+            self._check_right(getattr(error, "errno", 0), [tp.topic])
+
+    def _check_right(self, code: int, topics: Iterable[str]) -> None:
+        from kafka.errors import for_code
+
+        refused = access.refused(for_code(code)(), self._options.kafka, topics)
+        if refused is not None:
+            raise refused
+
+    def ends(self, partitions: Iterable[Partition]) -> dict[Partition, int]:
+        """Where each log ends as the job's isolation level sees it: the last stable offset."""
+        return self._offsets(dict.fromkeys(partitions, _LATEST))
+
+    def leader_starts(self, partitions: Iterable[Partition]) -> dict[Partition, int]:
+        """Where the present leader of each partition began to write, if that is known."""
+        wanted = list(partitions)
+        found: dict[Partition, int] = self._call(lambda: leader_starts(self._admin, wanted))
+        return found
+
+    def log_starts(self, partitions: Iterable[Partition]) -> dict[Partition, int]:
+        """The first offset of each log."""
+        return self._offsets(dict.fromkeys(partitions, _EARLIEST))
+
+    def offsets_at(
+        self, partitions: Iterable[Partition], timestamp_ms: int
+    ) -> dict[Partition, int]:
+        """The first offset at or after a time; the end of the log where nothing is so new."""
+        wanted = list(partitions)
+        found, ends = self._offsets(dict.fromkeys(wanted, timestamp_ms)), self.ends(wanted)
+        return {tp: found.get(tp, -1) if found.get(tp, -1) >= 0 else ends[tp] for tp in wanted}
+
+    def _offsets(self, specs: Mapping[Partition, int]) -> dict[Partition, int]:
+        from kafka import IsolationLevel, TopicPartition
+
+        if not specs:
+            return {}
+        level = (
+            IsolationLevel.READ_COMMITTED
+            if self._options.read_committed
+            else IsolationLevel.READ_UNCOMMITTED
+        )
+        wanted = {TopicPartition(t, p): spec for (t, p), spec in specs.items()}
+        topics = sorted({topic for topic, _ in specs})
+        found = self._call(lambda: self._admin.list_partition_offsets(wanted, level), topics)
+        LOG_IDENTITIES.saw_epochs(
+            self.cluster_id,
+            {
+                (tp.topic, tp.partition): at.leader_epoch
+                for tp, at in found.items()
+                if at.leader_epoch is not None and wanted[tp] == _LATEST
+            },
+        )
+        return {(tp.topic, tp.partition): int(at.offset) for tp, at in found.items()}
+
+    def starting(self, partitions: Iterable[Partition]) -> dict[Partition, int]:
+        """Where partitions that nobody has committed start, by ``startingOffsets``."""
+        rule = self._options.starting_offsets
+        specs: dict[Partition, int] = {}
+        fixed: dict[Partition, int] = {}
+        for topic, partition in partitions:
+            if isinstance(rule, str):
+                specs[topic, partition] = _EARLIEST if rule == "earliest" else _LATEST
+                continue
+            offset = rule.get(topic, {}).get(partition, _EARLIEST)
+            (specs if offset < 0 else fixed)[topic, partition] = offset
+        return self._offsets(specs) | fixed
+
+    def record_bytes(self, partitions: Iterable[Partition]) -> float | None:
+        """Bytes a record takes on the brokers' disks, in the partition where it takes most.
+
+        Returns:
+            None where the cluster does not tell, as without the right to describe it, or if a
+            topic has just been deleted.
+        """
+        from kafka.errors import KafkaError
+
+        wanted = list(partitions)
+        topics: dict[str, list[int]] = {}
+        for topic, partition in wanted:
+            topics.setdefault(topic, []).append(partition)
+        try:
+            answers = self._admin.describe_log_dirs(topics)
+            starts, ends = self.log_starts(wanted), self.ends(wanted)
+        except (KafkaError, TopicNotFound):
+            return None
+        sizes = {
+            (topic["name"], found["partition_index"]): found["partition_size"]
+            for answer in answers
+            for folder in answer["log_dirs"]
+            for topic in folder["topics"]
+            for found in topic["partitions"]
+        }
+        return max(
+            (size / (ends[tp] - starts[tp]) for tp, size in sizes.items() if ends[tp] > starts[tp]),
+            default=None,
+        )
+
+    def describe_groups(self, groups: Iterable[str]) -> dict[str, KafkaGroup]:
+        """Groups as their coordinators see them; those they do not know are ``Dead``.
+
+        Raises:
+            NotAuthorized: A right is missing.
+        """
+        wanted = list(groups)
+        if not wanted:
+            return {}
+        found: dict[str, KafkaGroup] = self._call(lambda: coordinator.describe(self._admin, wanted))
+        return found
+
+    def primary(self) -> dict[Partition, Primary]:
+        """What ``__consumer_offsets`` holds for the group."""
+        group = self._options.group_id
+        found = self._call(lambda: self._admin.list_group_offsets({group: None}))[group]
+        primary = {}
+        for tp, held in found.items():
+            if held.offset < 0:
+                continue
+            primary[tp.topic, tp.partition] = Primary.read(int(held.offset), held.metadata)
+        return primary
+
+    def stable_primary(self, tp: Partition) -> Primary | None:
+        """What it holds for a partition, once no open transaction can change it."""
+        group = self._options.group_id
+        found = self._call(lambda: coordinator.stable_offset(self._admin, group, *tp), [tp[0]])
+        return None if found is None else Primary.read(*found)
+
+    def commit_primary(self, offsets: Mapping[Partition, tuple[int, str]]) -> None:
+        """Write offsets with their metadata to ``__consumer_offsets``, of a group without members.
+
+        Raises:
+            NotAuthorized: A right is missing.
+            kafka.errors.KafkaError: The coordinator refused a partition.
+        """
+        from kafka import TopicPartition
+        from kafka.structs import OffsetAndMetadata
+
+        values = {
+            TopicPartition(*tp): OffsetAndMetadata(offset, mark, -1)
+            for tp, (offset, mark) in offsets.items()
+        }
+
+        def write() -> None:
+            answers = self._admin.alter_group_offsets(self._options.group_id, values)
+            for tp, error in answers.items():
+                if getattr(error, "errno", 0):
+                    raise error(f"primary offset of {tp.topic}-{tp.partition}")
+
+        self._call(write, sorted({topic for topic, _ in offsets}))
+
+    def _call(
+        self, call: Callable[[], Any], topics: Iterable[str] = (), patience: float = 15.0
+    ) -> Any:
+        """Make a call about some topics again while the cluster says that it may work later."""
+        from kafka.errors import (
+            KafkaConnectionError,
+            KafkaError,
+            KafkaTimeoutError,
+            UnknownBrokerIdError,
+            UnknownTopicOrPartitionError,
+        )
+
+        # kafka-python's word for a partition that has no leader for now is the last of these.
+        may_pass = KafkaConnectionError, KafkaTimeoutError, UnknownBrokerIdError
+        until = time.monotonic() + patience
+        while True:
+            try:
+                return call()
+            except KafkaError as error:
+                passing = error.retriable or isinstance(error, may_pass)
+                if isinstance(error, UnknownTopicOrPartitionError):
+                    self._check_exist(topics)
+                if not passing:
+                    refused = access.refused(error, self._options.kafka, topics)
+                    if refused is not None:
+                        raise refused from None
+                    raise
+                if time.monotonic() >= until:
+                    access.look(self._config, self._options.kafka)
+                    raise BrokerUnreachable(self._servers, str(error)) from error
+                log.debug("asking Kafka again: %s", error)
+                time.sleep(0.2)
+                coordinator.forget(self._admin)
+
+
+def primary_mark(topic_id: str, epoch: Epoch | None, outputs: str = "") -> str:
+    """Metadata of a primary offset that tells it from what other tools write.
+
+    Args:
+        topic_id: Of the topic.
+        epoch: Under which it is written; None for an operator's word.
+        outputs: The topic whose transactions move it.
+    """
+    number, nonce = (epoch.number, epoch.nonce) if epoch else (0, "")
+    mark = {"coopconsume": 1, "topic_id": topic_id, "epoch": number, "nonce": nonce}
+    if outputs:
+        mark["outputs"] = outputs
+    return json.dumps(mark, separators=(",", ":"))
+
+
+def _read_mark(metadata: str | None) -> dict[str, str] | None:
+    try:
+        mark = json.loads(metadata or "")
+    except ValueError:
+        return None
+    return mark if isinstance(mark, dict) and "coopconsume" in mark else None

@@ -1,0 +1,185 @@
+"""What a cluster refuses, and why: found out at once, and said in one way for both clients."""
+
+from __future__ import annotations
+
+import re
+import socket
+import ssl
+from typing import TYPE_CHECKING, Any, Final
+
+from coopconsume.errors import AuthenticationFailed, BrokerUnreachable, NotAuthorized
+from coopconsume.kafka.security import sasl
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from coopconsume.errors import CoopConsumeError
+
+_TIMEOUT: Final = 6.0
+#: The right that is missing where a kind of resource is refused; READ brings DESCRIBE along.
+_RIGHTS: Final = {
+    "Topic": "READ",
+    "Group": "READ",
+    "Cluster": "DESCRIBE",
+    "TransactionalId": "WRITE",
+}
+_JAVA_RIGHT: Final = re.compile(
+    rf"\.({'|'.join(_RIGHTS)})AuthorizationException: (?:[^\n:]*: *\[?([^\]\n]*))?"
+)
+_JAVA_LOGIN: Final = re.compile(r"\.(Sasl|Ssl)AuthenticationException: ([^\n]*)")
+
+
+def look(config: Mapping[str, Any], kafka: Mapping[str, str]) -> None:
+    """Log in to the first broker that answers, to learn why not if that fails.
+
+    kafka-python tries again and again until its time is up, and then tells of nothing but that.
+    Brokers that cannot be reached are left to it.
+
+    Args:
+        config: Settings in kafka-python's words.
+        kafka: The same in Kafka's words.
+
+    Raises:
+        AuthenticationFailed: There is no TLS connection, no token, or the login is refused.
+        BrokerUnreachable: A token endpoint gives neither a token nor a refusal.
+    """
+    from kafka.errors import KafkaConnectionError, KafkaError, SaslAuthenticationFailedError
+
+    if config["security_protocol"] == "PLAINTEXT":
+        return
+    try:
+        if "sasl_oauth_token_provider" in config:
+            config["sasl_oauth_token_provider"].token()
+        _look_at_first(config)
+    except SaslAuthenticationFailedError as error:
+        raise _no_login(error, kafka) from None
+    except KafkaConnectionError as error:
+        raise BrokerUnreachable(_servers(kafka), str(error)) from None
+    except KafkaError:  # as of a broker that expects TLS
+        raise _no_login("it does not answer as Kafka does", kafka) from None
+
+
+def _look_at_first(config: Mapping[str, Any]) -> None:
+    from kafka.cluster import collect_hosts
+
+    for host, port, _ in collect_hosts(config["bootstrap_servers"]):
+        try:
+            with socket.create_connection((host, port), _TIMEOUT) as bare:
+                _talk(bare, host, config)
+        except ssl.SSLError as error:
+            reason = getattr(error, "verify_message", None) or error.reason or "no reason given"
+            raise AuthenticationFailed(f"{host}:{port}", "TLS", None, str(reason)) from None
+        except OSError:
+            continue
+        return
+
+
+def _talk(bare: socket.socket, host: str, config: Mapping[str, Any]) -> None:
+    context: ssl.SSLContext | None = config.get("ssl_context")
+    if context is None:
+        _log_in(_Line(bare), host, config)
+        return
+    from kafka.protocol.metadata import ApiVersionsRequest
+
+    with context.wrap_socket(bare, server_hostname=host.rstrip(".")) as wrapped:
+        line = _Line(wrapped)
+        # By TLS 1.3 the client hears only now that its certificate is refused.
+        line.ask(ApiVersionsRequest(version=0))
+        if "sasl_mechanism" in config:
+            _log_in(line, host, config)
+
+
+class _Line:
+    """Requests and answers over a socket, one after another."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        from kafka.protocol.parser import KafkaProtocol
+
+        self._connection = connection
+        self._protocol = KafkaProtocol(client_id="coopconsume")
+
+    def ask(self, request: Any) -> Any:
+        """The answer to a request of kafka-python's.
+
+        Raises:
+            OSError: The connection fails, or ends.
+        """
+        self._protocol.send_request(request)
+        self._connection.sendall(self._protocol.send_bytes())
+        while data := self._connection.recv(1 << 16):
+            for _, answer in self._protocol.receive_bytes(data):
+                return answer
+        raise ConnectionError("the broker has closed the connection")
+
+
+def _log_in(line: _Line, host: str, config: Mapping[str, Any]) -> None:
+    from kafka.errors import SaslAuthenticationFailedError, for_code
+    from kafka.net.sasl import get_sasl_mechanism
+    from kafka.protocol.sasl import SaslAuthenticateRequest, SaslHandshakeRequest
+
+    name = config["sasl_mechanism"]
+    answer = line.ask(SaslHandshakeRequest(mechanism=name, version=1))
+    if answer.error_code:
+        takes = f"; the broker takes {', '.join(answer.mechanisms)}" if answer.mechanisms else ""
+        raise SaslAuthenticationFailedError(f"{for_code(answer.error_code).message}{takes}")
+    mechanism = get_sasl_mechanism(name)(host=host, **config)
+    while not mechanism.is_done():
+        answer = line.ask(SaslAuthenticateRequest(auth_bytes=mechanism.auth_bytes(), version=1))
+        if answer.error_code:
+            raise SaslAuthenticationFailedError(answer.error_message)
+        try:
+            mechanism.receive(answer.auth_bytes)
+        except ValueError as error:  # such as a signature that is not the broker's
+            raise SaslAuthenticationFailedError(str(error)) from None
+
+
+def refused(
+    error: BaseException, kafka: Mapping[str, str], topics: Iterable[str] = ()
+) -> CoopConsumeError | None:
+    """What an error of kafka-python means, if it is that a login or a right is missing.
+
+    Args:
+        error: As caught.
+        kafka: Settings in Kafka's words.
+        topics: What the call was about.
+
+    Returns:
+        The error to raise instead; None if it is about something else.
+    """
+    from kafka.errors import SaslAuthenticationFailedError
+
+    if isinstance(error, SaslAuthenticationFailedError):
+        return _no_login(error, kafka)
+    name = type(error).__name__
+    kind = name.removesuffix("AuthorizationFailedError")
+    if kind == name or kind not in _RIGHTS:
+        return None
+    return _no_right(kind, ",".join(topics), kafka)
+
+
+def refused_by_spark(error: BaseException, kafka: Mapping[str, str]) -> CoopConsumeError | None:
+    """The same for an error of Spark, by the text of what its Kafka client threw."""
+    text = str(error)
+    if found := _JAVA_RIGHT.search(text):
+        return _no_right(found[1], re.sub(r",\s+", ",", found[2] or "").strip(), kafka)
+    if found := _JAVA_LOGIN.search(text):
+        if found[1] == "Ssl":
+            return AuthenticationFailed(_servers(kafka), "TLS", None, found[2].strip())
+        return _no_login(found[2].strip(), kafka)
+    return None
+
+
+def _no_login(cause: object, kafka: Mapping[str, str]) -> AuthenticationFailed:
+    text = re.sub(r"^(?:(?:\[Error \d+\] )?\w+Error: )+", "", str(cause))
+    mechanism = kafka.get("sasl.mechanism", "SASL")
+    return AuthenticationFailed(_servers(kafka), mechanism, sasl.user(kafka), text)
+
+
+def _no_right(kind: str, topics: str, kafka: Mapping[str, str]) -> NotAuthorized:
+    names = {"Topic": topics, "Group": kafka.get("group.id", ""), "Cluster": "kafka-cluster"}
+    written = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", kind).upper()
+    return NotAuthorized(_RIGHTS[kind], written, names.get(kind, ""), sasl.user(kafka))
+
+
+def _servers(kafka: Mapping[str, str]) -> str:
+    return kafka.get("bootstrap.servers", "")

@@ -1,0 +1,107 @@
+"""KIP-X's switch of a topic, kept in the commit store: brokers refuse settings they do not know."""
+
+from __future__ import annotations
+
+from contextlib import closing
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from commits import ACCEPT_RANGE_FETCH, CommitStore
+from coopconsume.errors import TopicNotFound
+from coopconsume.kafka.cluster import Cluster
+from coopconsume.options import Options
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from pyspark.sql import SparkSession
+
+    from coopconsume.kafka.cluster import Topic
+
+
+@dataclass(frozen=True)
+class TopicOverview:
+    """A topic as an operator sees it.
+
+    Attributes:
+        name: Its name.
+        id: Kafka's id of it.
+        partitions: How many it has.
+        accept_range_fetch: Whether members of a group may share its partitions by key range.
+    """
+
+    name: str
+    id: str
+    partitions: int
+    accept_range_fetch: bool
+
+
+def accept_range_fetch(
+    options: Mapping[str, Any],
+    topics: Iterable[str],
+    *,
+    accept: bool = True,
+    spark: SparkSession | None = None,
+) -> None:
+    """Open topics to be shared by key range between members of a group, or close them again.
+
+    It holds for all groups that use the commit table, from their next rebalance on. Inside a
+    member, slots share partitions in any case.
+
+    Args:
+        options: As for `CooperativeConsumer`; of no consequence are those that say what to read
+            and in which group.
+        topics: Names of topics.
+        accept: Whether to open them.
+        spark: The session, for a commit table that is in a catalog.
+
+    Raises:
+        TopicNotFound: One does not exist; nothing was changed.
+        OptionError, BrokerUnreachable, commits.CommitStoreError: As for a consumer.
+    """
+    parsed = Options.parse(options, group=False)
+    with closing(Cluster(parsed)) as cluster:
+        names = [topic.name for topic in _existing(cluster, parsed, topics)]
+        store = CommitStore.open(parsed.commit_table, spark=spark, cluster=cluster.cluster_id)
+        for name in names:
+            store.set_setting(ACCEPT_RANGE_FETCH, value=True if accept else None, topic=name)
+
+
+def describe_topics(
+    options: Mapping[str, Any],
+    topics: Iterable[str] | None = None,
+    *,
+    spark: SparkSession | None = None,
+) -> list[TopicOverview]:
+    """How many partitions topics have, and whether they are open to sharing.
+
+    Args:
+        options: As for `accept_range_fetch`.
+        topics: Their names; by default all but Kafka's internal ones.
+        spark: The session, for a commit table that is in a catalog.
+
+    Raises:
+        TopicNotFound: One does not exist.
+        commits.CommitTableNotFound: There is no commit table.
+        OptionError, BrokerUnreachable, commits.CommitStoreError: As for a consumer.
+    """
+    parsed = Options.parse(options, group=False)
+    with closing(Cluster(parsed)) as cluster:
+        found = _existing(cluster, parsed, topics)
+        store = CommitStore.open(
+            parsed.commit_table, spark=spark, cluster=cluster.cluster_id, create=False
+        )
+        is_open = store.open_to_sharing(topic.name for topic in found)
+    return [TopicOverview(t.name, t.id, t.partitions, t.name in is_open) for t in found]
+
+
+def _existing(cluster: Cluster, options: Options, topics: Iterable[str] | None) -> list[Topic]:
+    """Topics that exist; the rights of a member are not asked for."""
+    if topics is None:
+        return cluster.topics(cluster.topic_names(), missing_ok=True)
+    names = list(dict.fromkeys(topics))
+    found = cluster.topics(names, missing_ok=True)
+    missing = sorted(set(names) - {topic.name for topic in found})
+    if missing:
+        raise TopicNotFound(missing[0], options.kafka["bootstrap.servers"])
+    return found

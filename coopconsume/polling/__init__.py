@@ -1,5 +1,0 @@
-"""Work by DataFrames: what ``poll`` hands out, and what users say of it."""
-
-from coopconsume.polling.poller import Poller
-
-__all__ = ["Poller"]

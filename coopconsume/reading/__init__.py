@@ -1,6 +1,0 @@
-"""Kafka's records as DataFrames over explicit offsets, dealt by key hash."""
-
-from coopconsume.reading.audit import Audit
-from coopconsume.reading.source import Span, Wanted, batch_frame, poll_frame, read_spans
-
-__all__ = ["Audit", "Span", "Wanted", "batch_frame", "poll_frame", "read_spans"]

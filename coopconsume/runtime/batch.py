@@ -1,0 +1,178 @@
+"""One batch of a job: a Spark job and what comes back."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from commits import OffsetRanges
+from coopconsume.classic import tagged
+from coopconsume.runtime.reading.source import Span, Wanted, batch_frame
+from coopconsume.worker.rate_limit import Rates
+from coopconsume.worker.report import BatchSpec
+from coopconsume.worker.slot import REPORT_SCHEMA, SlotRunner
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from pyspark.sql import SparkSession
+
+    from assignors import KeyRange
+    from coopconsume.options import Options
+    from coopconsume.runtime.epoch_state import EpochState
+    from coopconsume.runtime.plan import BatchPlan, Partition
+    from coopconsume.runtime.work import Work
+    from coopconsume.worker.channel.spec import ChannelSpec
+
+
+@dataclass
+class Running:
+    """A batch that Spark works on, and what its slots have told so far."""
+
+    number: int
+    plan: BatchPlan
+    waiting: set[int]
+    started: float
+    tag: str
+    shift: EpochState
+    run: str = ""
+    trial: bool = False
+    streaks: Mapping[int, int] = field(default_factory=dict)
+    gates: Mapping[int, Mapping[int | None, float]] = field(default_factory=dict)
+    first_report: float | None = None
+    handled: int = 0
+    rate: float = 0.0
+    timed_out: bool = False
+    #: After which its slots start nothing, on the workers' clocks, in seconds since the epoch.
+    latest_start: float = math.inf
+    #: When Spark is to be told next to end it, on the monotonic clock; None: it may go on.
+    interrupt_at: float | None = None
+    #: Where its slots reach the driver; None: they have no channel, and no leases.
+    channel: ChannelSpec | None = None
+    #: Of each slot, the number of the last progressive report that was taken.
+    taken: dict[int, int] = field(default_factory=dict)
+    #: Of each slot, the handler calls in its progressive reports.
+    told: dict[int, int] = field(default_factory=dict)
+    #: Slots that start nothing more, as they were stopped.
+    stopped: set[int] = field(default_factory=set)
+    #: Those of them that cannot have started anything.
+    withdrawn: set[int] = field(default_factory=set)
+
+    @property
+    def names(self) -> list[tuple[str, int]]:
+        """(topic, partition) by the index that reports name partitions by."""
+        return [(p.topic, p.partition) for p in self.parts]
+
+    @property
+    def connections(self) -> set[tuple[int, int]]:
+        """(batch, slot) of those that still work and have a channel."""
+        return {(self.number, slot) for slot in self.waiting if self.channel is not None}
+
+    @property
+    def parts(self) -> list[Partition]:
+        """Its partitions, by the index that reports name them by."""
+        return [self.shift.partitions[part] for part in sorted(self.plan.wanted)]
+
+    def given(self, slot: int) -> dict[int, OffsetRanges]:
+        """What a slot might start, by partition."""
+        return {part: OffsetRanges(work.ranges) for part, work in self.plan.work[slot].items()}
+
+    def left(self, slot: int) -> dict[int, OffsetRanges]:
+        """What of that is not reported yet, by partition."""
+        nothing = OffsetRanges()
+        return {
+            part: offsets & (self.shift.partitions[part].shares[slot].flying or nothing)
+            for part, offsets in self.given(slot).items()
+        }
+
+    @property
+    def reports_more(self) -> bool:
+        """Whether some slots have reported, and more reports are about to come."""
+        return bool(self.waiting and (self.first_report or self.taken))
+
+
+def run_batch(
+    spark: SparkSession,
+    options: Options,
+    work: Work,
+    running: Running,
+    partitions: Sequence[Partition],
+    slices: int,
+    slots: int,
+    send: Callable[[bytes], None] | None,
+) -> dict[int, bytes | None]:
+    """Run one batch as one Spark job; returns when its slowest slot is through.
+
+    Args:
+        spark: The session.
+        options: Of the consumer.
+        work: What to do.
+        running: The batch.
+        partitions: By their index in the run.
+        slices: Spark partitions to read in, at least.
+        slots: Of the job, which share its rate.
+        send: Takes reports as tasks end; None: they come back as rows.
+
+    Returns:
+        For each slot that Spark ran, its report if nothing has sent it.
+    """
+    plan = running.plan
+    parts = sorted(plan.wanted)
+    index = {part: i for i, part in enumerate(parts)}
+    chosen = [partitions[part] for part in parts]
+    spec = BatchSpec(
+        batch=running.number,
+        partitions=tuple((p.topic, p.partition) for p in chosen),
+        slots=plan.slots,
+        work={slot: {index[p]: w for p, w in of.items()} for slot, of in plan.work.items()},
+        ordering=work.ordering,
+        concurrency=work.concurrency,
+        batch_time=options.batch_time,
+        handler_timeout=options.handler_timeout,
+        headers=work.needs_headers(options),
+        park=work.park,
+        rates=rates_of(options, slots),
+        break_after=1 if running.trial else options.circuit_breaker or 0,
+        streaks=running.streaks,
+        gates=running.gates,
+        run=running.run,
+        latest_start=running.latest_start,
+        channel=running.channel,
+    )
+    spans = []
+    for read in plan.reads:
+        partition = partitions[read.part]
+        spans.append(Span(partition.topic, partition.partition, read.first, read.last))
+    wanted = [Wanted(p.topic, p.partition, plan.wanted[p.part], _slots(p, plan)) for p in chosen]
+    runner = SlotRunner(
+        spec,
+        work.handler,
+        work.policy,
+        work.outputs.schema if work.outputs else None,
+        dead_letters=work.dead_letters is not None,
+        send=send,
+    )
+    with tagged(spark, running.tag):
+        frame = batch_frame(spark, options, spans, wanted, plan.slots, slices, headers=spec.headers)
+        rows = frame.mapInArrow(runner, REPORT_SCHEMA).collect()  # type: ignore[arg-type]
+    return {row.slot: None if row.report is None else bytes(row.report) for row in rows}
+
+
+def rates_of(options: Options, slots: int) -> Rates:
+    """How many records a second one slot may start."""
+    total = options.max_records_per_second
+    return Rates(
+        None if total is None else total / slots,
+        options.max_records_per_second_per_share,
+        options.max_records_per_second_per_key,
+    )
+
+
+def _slots(partition: Partition, plan: BatchPlan) -> tuple[tuple[KeyRange, int], ...]:
+    return tuple(
+        (key_range, slot)
+        for slot in plan.slots
+        if partition.part in plan.work[slot]
+        for key_range in partition.shares[slot].ranges
+    )

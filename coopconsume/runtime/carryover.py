@@ -1,0 +1,59 @@
+"""What slots carry from one batch into the next. Pure: times come in as seconds."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from coopconsume.group.owned import TopicPartition
+
+
+class SlotCarryover:
+    """Failures in a row, and how long rates keep slots from starting more.
+
+    Attributes:
+        streaks: Failures in a row, by slot.
+    """
+
+    def __init__(self) -> None:
+        self.streaks: dict[int, int] = {}
+        self._opens: dict[int, dict[TopicPartition | None, float]] = {}
+
+    def failed(self, slot: int, streak: int, *, starts_anew: bool) -> None:
+        """A slot has ended a batch with so many failures in a row.
+
+        Args:
+            slot: The slot.
+            streak: Failures, those of batches before included.
+            starts_anew: Whether the circuit breaker has just opened or closed, or is open: then
+                what was before says nothing of what comes after, in any slot.
+        """
+        if starts_anew:
+            self.streaks.clear()
+        else:
+            self.streaks[slot] = streak
+
+    def closed(
+        self,
+        slot: int,
+        gates: Mapping[int | None, float],
+        parts: Sequence[TopicPartition],
+        now: float,
+    ) -> None:
+        """A slot told in how many seconds its gates open; partitions by their index in parts."""
+        opens = self._opens.setdefault(slot, {})
+        opens |= {None if i is None else parts[i]: now + left for i, left in gates.items()}
+
+    def gates(
+        self, slots: Iterable[int], parts: Sequence[TopicPartition], now: float
+    ) -> dict[int, dict[int | None, float]]:
+        """For each slot, in how many seconds its gates open; partitions by their index in parts."""
+        index: dict[TopicPartition | None, int | None] = {p: i for i, p in enumerate(parts)}
+        index[None] = None
+        return {
+            slot: {index[p]: at - now for p, at in self._opens[slot].items() if p in index}
+            for slot in slots
+            if slot in self._opens
+        }

@@ -1,0 +1,76 @@
+"""When a job pauses because what its handlers call is down. Pure: times come in as seconds."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+#: A pause doubles with each trial that fails, up to so many times the first.
+_LONGEST = 10
+
+State = Literal["closed", "open", "trial"]
+
+
+class CircuitBreaker:
+    """A circuit breaker over all slots of a job.
+
+    Closed, everything goes on. It opens when a slot reports so many failures in a row: no batch is
+    started. After the pause one slot gets a few records for trial; the first failure opens it
+    again, for twice the time, and records that are handled close it.
+
+    Attributes:
+        failures: In a row, in one slot; None: it never opens.
+        state: ``closed``, ``open`` or ``trial``.
+        until: End of the pause.
+        opened: How often it has opened.
+        reason: The error that opened it last.
+    """
+
+    def __init__(self, failures: int | None, pause: float) -> None:
+        self.failures = failures
+        self._pause = self._next = pause
+        self.state: State = "closed"
+        self.until = 0.0
+        self.opened = 0
+        self.reason = ""
+
+    def may_start(self, now: float) -> bool:
+        """Whether a batch may be started; after a pause, one for trial."""
+        if self.state == "open" and now >= self.until:
+            self.state = "trial"
+        return self.state != "open"
+
+    def reported(self, tripped: str, handled: int, now: float, *, trial: bool) -> bool:
+        """A slot has told how it went.
+
+        Args:
+            tripped: The error that was too many, or empty.
+            handled: Handler calls made.
+            now: The time.
+            trial: Whether it was given its records for trial.
+
+        Returns:
+            Whether it opened just now.
+        """
+        if tripped and (trial or self.state == "closed"):
+            if not trial:
+                self._next = self._pause
+            self.state, self.reason = "open", tripped
+            self.until = now + self._next
+            self._next = min(self._next * 2, self._pause * _LONGEST)
+            self.opened += 1
+            return True
+        if trial and handled and self.state == "trial":
+            self.state = "closed"
+        return False
+
+    def describe(self, now: float) -> dict[str, Any] | None:
+        """For progress events; None if it never opens."""
+        if self.failures is None:
+            return None
+        left = max(0.0, self.until - now) if self.state == "open" else 0.0
+        return {
+            "state": self.state,
+            "opened": self.opened,
+            "resumesInSeconds": round(left, 1),
+            "reason": self.reason,
+        }

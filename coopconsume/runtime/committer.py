@@ -1,0 +1,404 @@
+"""What has come in since the last commit, and how it is written."""
+
+from __future__ import annotations
+
+import logging
+import math
+import time
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from commits import (
+    CommitLogUnavailable,
+    CommitStoreError,
+    FencedMember,
+    MaxIndividualCommitsReached,
+    OffsetRanges,
+    Pending,
+)
+from coopconsume.errors import CoopConsumeError
+from coopconsume.runtime.decisions import apply_decisions
+from coopconsume.runtime.outbox import Outbox, due_ms
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+
+    from commits import CommitResult
+    from coopconsume.group.epoch_assignment import EpochAssignment
+    from coopconsume.group.owned import TopicPartition
+    from coopconsume.runtime.decisions import Decision
+    from coopconsume.runtime.outbox import Written
+    from coopconsume.runtime.plan import Partition, Waiting
+    from coopconsume.runtime.progress import Meter
+    from coopconsume.runtime.work import Work
+    from coopconsume.worker.report import SlotReport
+
+log = logging.getLogger(__name__)
+
+_MIRROR_EVERY = 5.0
+#: Seconds between looks at stable offsets that others move, too.
+_LOOK_EVERY = 1.0
+_LINGER = 0.1
+_REFUSED_WAIT = 0.5
+#: Seconds between attempts to publish what the group's coordinator did not take.
+_PUBLISH_EVERY = 0.5
+#: Seconds between looks at what was decided on parked records.
+_DECIDE_EVERY = 2.0
+
+
+@dataclass
+class Unsaved:
+    """What has come in since the last commit, beside the offsets that are done.
+
+    Attributes:
+        since: When the first of it came, on the monotonic clock; 0: nothing has.
+        pending: Records that failed, for the commit log.
+    """
+
+    since: float = 0.0
+    pending: dict[TopicPartition, list[Pending]] = field(default_factory=dict)
+
+    def put_back(self, kept: Mapping[TopicPartition, list[Pending]]) -> None:
+        """Take back what could not be written; newer words of failed records count."""
+        for tp, pending in kept.items():
+            self.pending.setdefault(tp, [])[:0] = pending
+
+    def add(self, pending: Mapping[TopicPartition, list[Pending]], now: float) -> None:
+        """Takes in records that are pending from now on."""
+        for tp, records in pending.items():
+            self.pending.setdefault(tp, []).extend(records)
+        if pending:
+            self.since = self.since or now
+
+
+@dataclass(frozen=True)
+class Saved:
+    """A commit that was answered.
+
+    Attributes:
+        offsets: What was committed, with the stable offset after it, of each partition.
+        held: Partitions of which something done was not, as they have too many ranges.
+        later: Failed records of partitions that were refused altogether.
+        holes: What was proven never to be delivered.
+        took: Seconds for dead letters and outputs, and for the commit log.
+    """
+
+    offsets: Mapping[TopicPartition, tuple[OffsetRanges, int]]
+    holes: Mapping[TopicPartition, OffsetRanges]
+    took: tuple[float, float]
+    held: frozenset[TopicPartition] = frozenset()
+    later: Mapping[TopicPartition, list[Pending]] = field(default_factory=dict)
+
+
+def save(
+    holding: EpochAssignment,
+    offsets: Mapping[TopicPartition, OffsetRanges],
+    holes: Mapping[TopicPartition, OffsetRanges],
+    pending: Mapping[TopicPartition, list[Pending]],
+    commit_id: str,
+    written: Written | None = None,
+) -> Saved:
+    """Commits what is done; what the limit on ranges does not let in is left out, and reported.
+
+    Args:
+        holding: What is owned.
+        offsets: What is done.
+        holes: What is proven never to be delivered.
+        pending: What failed.
+        commit_id: The id of the commit; that of the parcel, if there is one.
+        written: A parcel that is written, and stands or falls with the commit: all of it goes in.
+
+    Raises:
+        commits.FencedMember: Another member holds the group.
+        commits.CommitLogUnavailable: The log did not answer.
+    """
+    started = time.monotonic()
+    fit = holding.affordable(offsets, holes)
+    left = {tp: done - fit[tp] for tp, done in offsets.items()}
+    told = {tp: list(records) for tp, records in pending.items()}
+    if written is not None:
+        for tp, done in written.parcel.offsets.items():
+            fit[tp] = fit.get(tp, OffsetRanges()) | done
+        for tp, records in written.parcel.pending.items():
+            told.setdefault(tp, []).extend(records)
+    results: Mapping[TopicPartition, CommitResult]
+    try:
+        results = holding.commit(
+            fit, pending=told, holes=holes, commit_id=commit_id, limited=written is None
+        )
+    except MaxIndividualCommitsReached as error:
+        # Other members were quicker.
+        results = error.results or {}
+    refused = {tp for tp, result in results.items() if result.status == "refused"}
+    answered = {
+        tp: (fit.get(tp, OffsetRanges()), result.stable_offset)
+        for tp, result in results.items()
+        if tp not in refused
+    }
+    held = frozenset(refused | {tp for tp, some in left.items() if some})
+    later = {tp: records for tp, records in told.items() if tp in refused}
+    took = (written.took if written else 0.0, time.monotonic() - started)
+    return Saved(answered, holes, took, held, later)
+
+
+class Committer:
+    """Commits what came in, one commit at a time, in a thread of its own.
+
+    Every method is the loop's to call; what the thread has to say comes back through ``post``.
+
+    Args:
+        holding: What is owned, and the way to commit it.
+        work: Where dead letters and outputs go.
+        partitions: What the loop knows of them.
+        meter: Takes note of commits.
+        commit_ids: Ids for commits, told apart from all others of the group.
+        post: Has a function called in the loop.
+    """
+
+    def __init__(
+        self,
+        holding: EpochAssignment,
+        work: Work,
+        partitions: Sequence[Partition],
+        meter: Meter,
+        commit_ids: Iterator[str],
+        post: Callable[..., None],
+    ) -> None:
+        self._holding = holding
+        self._work = work
+        self._partitions = {(p.topic, p.partition): p for p in partitions}
+        self._meter = meter
+        self._ids = commit_ids
+        self._post = post
+        self._unsaved = Unsaved()
+        self._mirror_at = -math.inf if holding.primary.has_unpublished else time.monotonic()
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="coopconsume-commit")
+        self._again_at = 0.0
+        self.is_busy = False
+        self._decisions_at = -math.inf
+        self._refused: frozenset[TopicPartition] = frozenset()
+        self.outbox = Outbox(holding, work, self._partitions, commit_ids, post, self._failed)
+
+    @property
+    def has_all(self) -> bool:
+        """Whether all that came in is committed, and decisions were looked at once."""
+        unsaved = bool(self._open())
+        unlooked = self._decisions_at == -math.inf and (self._work.park or bool(self._parked()))
+        waits = self._unsaved.since or unsaved or unlooked or self._holding.primary.has_unpublished
+        return not (self.is_busy or waits or self.outbox.has_any)
+
+    @property
+    def held(self) -> frozenset[TopicPartition]:
+        """Partitions of which something done waits, as they have too many ranges."""
+        return self._refused | self.outbox.held
+
+    @property
+    def has_all_it_can(self) -> bool:
+        """Whether all is committed but what the limit on ranges or a destination holds back."""
+        if self.has_all:
+            return True
+        if self.is_busy or self._unsaved.since or self.outbox.is_moving:
+            return False
+        is_left = any((p.topic, p.partition) not in self.held for p in self._open())
+        return not is_left and bool(self.held or self.outbox.has_any)
+
+    @property
+    def due(self) -> float | None:
+        """When the next commit is due, on the monotonic clock; None: not known."""
+        since = self._unsaved.since
+        waits = self.is_busy or self.outbox.is_young
+        return since + _LINGER if since and not waits else None
+
+    def take(self, report: SlotReport, parts: Sequence[Partition], now: float) -> None:
+        """Take what a slot reported, beside the offsets that its partitions took.
+
+        Args:
+            report: The report.
+            parts: The partitions that it counts by index.
+            now: The time, on the monotonic clock.
+        """
+        unsaved = self._unsaved
+        unsaved.since = unsaved.since or now
+        parked = self.outbox.take(report, parts)
+        for i, outcome in report.partitions.items():
+            if outcome.failed:
+                unsaved.pending.setdefault((parts[i].topic, parts[i].partition), []).extend(
+                    Pending(f.offset, f.key_hash, f.attempts, due_ms(f.delay), f.error)
+                    for f in outcome.failed
+                    if (i, f.offset) not in parked
+                )
+        unsaved.add(self.outbox.show(), now)  # Before the next batch starts.
+
+    def amend(self, partition: Partition, holes: OffsetRanges) -> None:
+        """Offsets of a partition are proven never to be delivered."""
+        partition.amend(holes)
+        self._unsaved.since = self._unsaved.since or time.monotonic()
+
+    def save(self, *, more_to_come: bool) -> None:
+        """Writes and commits what came in, or waits a moment if more is about to come."""
+        linger = more_to_come and time.monotonic() - self._unsaved.since < _LINGER
+        if not linger:
+            self.outbox.start()
+        self._unsaved.add(self.outbox.show(), time.monotonic())
+        if self.is_busy or self._looks_at_decisions():
+            return
+        for partition in self._busy():
+            found = partition.holes()
+            if found:
+                self.amend(partition, found)
+        ready = self.outbox.ready
+        if not (self._unsaved.since or self._open() or ready):
+            if time.monotonic() - self._mirror_at > self._mirror_every():
+                self._run(self._mirror)
+            return
+        # With what is to come there will be fewer ranges, and fewer commits.
+        if ready or not (linger or self.outbox.is_young or self._waits_for_room()):
+            self._begin_commit(ready.popleft() if ready else None)
+
+    def _looks_at_decisions(self) -> bool:
+        """Begins to look at decisions on parked records, if it is the time and there are any."""
+        if time.monotonic() - self._decisions_at <= _DECIDE_EVERY:
+            return False
+        parked = self._parked()
+        # At the start, too: what an earlier process has taken must not be taken again.
+        if parked or (self._work.park and self._decisions_at == -math.inf):
+            self._run(self._decide, parked)
+            return True
+        self._decisions_at = time.monotonic()
+        return False
+
+    def _waits_for_room(self) -> bool:
+        """Whether the limit on ranges refused something, and nothing came that could make room."""
+        return bool(self._refused) and not self._unsaved.since and time.monotonic() < self._again_at
+
+    def _begin_commit(self, written: Written | None) -> None:
+        offsets = {(p.topic, p.partition): p.unsaved for p in self._open() if p.unsaved}
+        holes = {(p.topic, p.partition): p.unsaved_holes for p in self._open() if p.unsaved_holes}
+        unsaved, self._unsaved = self._unsaved, Unsaved()
+        if offsets or holes or unsaved.pending or written:
+            commit_id = written.commit_id if written else next(self._ids)
+            self._run(self._commit, offsets, holes, unsaved.pending, commit_id, written)
+
+    def _mirror_every(self) -> float:
+        if self._holding.primary.has_unpublished:
+            return _PUBLISH_EVERY
+        return _LOOK_EVERY if self._holding.is_shared else _MIRROR_EVERY
+
+    def close(self, *, well: bool) -> None:
+        """Let the running commit end; if the job ended well, Kafka's offsets follow the log."""
+        self._holding.stop_repeating()
+        if not well:
+            self._holding.primary.stop_publishing()
+        self._thread.shutdown(wait=True)
+        if well:
+            self._holding.primary.write_quietly(force=True)
+
+    def _busy(self) -> list[Partition]:
+        return [p for p in self._partitions.values() if not p.is_quiet]
+
+    def _open(self) -> list[Partition]:
+        return [p for p in self._busy() if p.unsaved or p.unsaved_holes]
+
+    def _parked(self) -> list[tuple[TopicPartition, Waiting]]:
+        return [((p.topic, p.partition), waiting) for p in self._busy() for waiting in p.parked]
+
+    def _run(self, call: Callable[..., None], *args: Any) -> None:
+        self.is_busy = True
+        self._thread.submit(call, *args)
+
+    # -- in the committing thread
+
+    def _commit(
+        self,
+        offsets: Mapping[TopicPartition, OffsetRanges],
+        holes: Mapping[TopicPartition, OffsetRanges],
+        pending: Mapping[TopicPartition, list[Pending]],
+        commit_id: str,
+        written: Written | None,
+    ) -> None:
+        try:
+            saved = save(self._holding, offsets, holes, pending, commit_id, written)
+        except BaseException as error:  # noqa: BLE001 - told to the loop
+            self._post(self._failed, error)
+        else:
+            self._post(self._saved, saved)
+            self._write_primary()
+
+    def _mirror(self) -> None:
+        stable: Mapping[TopicPartition, int] = {}
+        try:
+            stable = self._holding.refresh()
+        except Exception as error:  # noqa: BLE001 - the next look may do
+            log.warning("the commit log could not be read for now: %s", error)
+        else:
+            self._write_primary()
+        self._post(self._mirrored, stable)
+
+    def _write_primary(self) -> None:
+        if not self._holding.primary.publishes:
+            self._holding.primary.write_quietly()
+            return
+        try:
+            self._holding.primary.write()
+        except CommitLogUnavailable as error:
+            log.warning("outputs are published later: %s", error)
+        except BaseException as error:  # noqa: BLE001 - told to the loop
+            self._post(self._failed, error)
+
+    def _decide(self, parked: Sequence[tuple[TopicPartition, Waiting]]) -> None:
+        applied: list[Decision] = []
+        try:
+            applied = apply_decisions(self._holding, parked, self._ids)
+        except FencedMember as error:
+            self._post(self._failed, error)
+            return
+        except Exception as error:  # noqa: BLE001 - the next look may do
+            log.warning("decisions on parked records could not be taken for now: %s", error)
+        self._post(self._decided, applied)
+
+    # -- its answers, in the loop
+
+    def _decided(self, applied: Sequence[Decision]) -> None:
+        self.is_busy = False
+        self._decisions_at = time.monotonic()
+        for decision in applied:
+            partition = self._partitions[decision.topic, decision.partition]
+            act = partition.replay if decision.action == "replay" else partition.discard
+            act(decision.offset, time.monotonic())
+            stable = self._holding.owned[decision.topic, decision.partition].stable
+            partition.saved(OffsetRanges(), stable, OffsetRanges())
+
+    def _mirrored(self, stable: Mapping[TopicPartition, int]) -> None:
+        for tp, offset in stable.items():
+            if offset != self._partitions[tp].stable:
+                self._partitions[tp].saved(OffsetRanges(), offset, OffsetRanges())
+        if self._holding.is_shared:
+            self._count_ranges(stable)
+        self._mirror_at = time.monotonic()
+        self.is_busy = False
+
+    def _saved(self, saved: Saved) -> None:
+        self.is_busy = False
+        for tp, (offsets, stable) in saved.offsets.items():
+            holes = saved.holes.get(tp, OffsetRanges())
+            self._partitions[tp].saved(offsets, stable, holes)
+        self._count_ranges({*saved.offsets, *saved.held})
+        self._refused = saved.held
+        if saved.held:
+            # Kept until gaps below are done and it fits.
+            self._again_at = time.monotonic() + _REFUSED_WAIT
+            self._unsaved.put_back(saved.later)
+        count = sum(len(offsets) for offsets, _ in saved.offsets.values())
+        self._meter.saved(count, saved.took, list(self._partitions.values()))
+
+    def _count_ranges(self, places: Iterable[TopicPartition]) -> None:
+        for tp in places:
+            partition, owned = self._partitions[tp], self._holding.owned[tp]
+            partition.log_ranges, partition.log_last = owned.range_count, owned.last_committed
+
+    def _failed(self, error: BaseException) -> None:
+        self.is_busy = False
+        if not isinstance(error, CommitStoreError | CoopConsumeError):
+            log.error("a commit failed: %s", error)
+        raise error

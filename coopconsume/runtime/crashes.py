@@ -1,0 +1,94 @@
+"""Slots whose workers have ended: what they may start next, and who is charged in the end. Pure."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING
+
+from commits import OffsetRanges
+from coopconsume.runtime.poison_bisect import PoisonBisect
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from coopconsume.runtime.plan import Partition
+
+    Parts = Mapping[int, OffsetRanges]
+
+log = logging.getLogger(__name__)
+
+
+class Crashes:
+    """What is known of a shift's slots whose workers have ended.
+
+    Args:
+        max_attempts: After which a record is given up; None: never.
+    """
+
+    def __init__(self, max_attempts: int | None) -> None:
+        self._max_attempts = max_attempts
+        self._suspects: dict[int, PoisonBisect] = {}
+
+    def forget(self) -> None:
+        """Other partitions come: nothing is known of them."""
+        self._suspects.clear()
+
+    def concern(self, slot: int) -> bool:
+        """Whether a worker of a slot has ended since the shift began."""
+        return slot in self._suspects
+
+    def confine(self, partitions: Sequence[Partition], slots: Iterable[int]) -> dict[int, Parts]:
+        """Let slots whose workers keep ending start but a part of what they could.
+
+        Returns:
+            What such slots may start, by partition.
+        """
+        allowed: dict[int, Parts] = {}
+        if not self._suspects:
+            return allowed
+        for slot in slots:
+            some = self._suspects[slot].allowed if slot in self._suspects else None
+            if some is not None:
+                allowed[slot] = some
+            for part, partition in enumerate(partitions):
+                if slot in partition.shares:
+                    only = None if some is None else some.get(part, OffsetRanges())
+                    partition.shares[slot].only = only
+        return allowed
+
+    def passed(self, partitions: Sequence[Partition], slot: int, given: Parts) -> None:
+        """What a slot is through with is not suspected any more; what is left to do stays so."""
+        shares = {part: partitions[part].shares[slot] for part in given}
+        self._suspects[slot].passed({part: o - shares[part].todo for part, o in given.items()})
+
+    def crashed(
+        self,
+        partitions: Sequence[Partition],
+        slot: int,
+        given: Parts,
+        at_work: Parts | None,
+        *,
+        charged: bool,
+    ) -> None:
+        """A worker of a slot has ended, and with it what it knew.
+
+        Args:
+            partitions: Of the shift.
+            slot: Whose.
+            given: What it might have started, by partition.
+            at_work: What it was doing, if that is known.
+            charged: Whether the record that did it was found and charged.
+        """
+        suspects = self._suspects.setdefault(slot, PoisonBisect())
+        suspects.crashed(given, at_work, charged=charged)
+        culprit = suspects.culprit
+        if culprit is not None:
+            part, offset = culprit
+            partition = partitions[part]
+            partition.charge(offset)
+            log.warning(
+                "%s-%d@%d ended its worker again and again: attempt %d",
+                partition.topic, partition.partition, offset, partition.attempts[offset],
+            )  # fmt: skip
+            if self._max_attempts is None:
+                suspects.passed({part: OffsetRanges([(offset, offset)])})

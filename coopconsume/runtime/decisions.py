@@ -1,0 +1,140 @@
+"""What was decided on parked records, and how the member that has them takes it.
+
+A decision is a setting in the commit log: it needs no epoch, so it can be made while a job runs as
+well as while none does. Whoever has the record's key takes it: first the commit log is told that
+the record is to be tried again, or done; then the decision is taken away; then the key flows on. A
+crash in between repeats nothing: decisions hold for records alone that the log has as parked, and
+others are taken away by the next member that looks.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+from commits import OffsetRanges, Pending
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+    from commits import CommitStore
+    from coopconsume.group.epoch_assignment import EpochAssignment
+    from coopconsume.group.owned import TopicPartition
+    from coopconsume.runtime.plan import Waiting
+
+log = logging.getLogger(__name__)
+
+Action = Literal["replay", "discard"]
+_PREFIX = "deadLetter"
+
+
+@dataclass(frozen=True)
+class Decision:
+    """What is to become of a parked record.
+
+    Attributes:
+        topic, partition, offset: Which record.
+        action: ``replay``: it is tried again, from its first attempt on. ``discard``: it is done.
+        topic_id: The id of its topic; empty if it is not known.
+    """
+
+    topic: str
+    partition: int
+    offset: int
+    action: Action
+    topic_id: str = ""
+
+    def setting(self, group: str) -> str:
+        """The name under which the commit log keeps it."""
+        return f"{_PREFIX}/{group}/{self.partition}/{self.offset}"
+
+
+def decide(store: CommitStore, group: str, decisions: Iterable[Decision]) -> None:
+    """Writes decisions, all in one append; the last one on a record counts, until it is taken.
+
+    Raises:
+        commits.CommitStoreError: The log cannot be written.
+    """
+    at_ms = int(time.time() * 1000)
+    store.set_settings(
+        (one.topic, one.setting(group),
+         {"action": one.action, "topic_id": one.topic_id, "at_ms": at_ms})
+        for one in decisions
+    )  # fmt: skip
+
+
+def decided(store: CommitStore, group: str, topics: Iterable[str]) -> list[Decision]:
+    """The decisions on records of some topics that nobody has taken yet."""
+    start = f"{_PREFIX}/{group}/"
+    found = []
+    for topic in sorted(set(topics)):
+        for name, value in store.settings(topic).items():
+            place = name.removeprefix(start).split("/") if name.startswith(start) else ()
+            if len(place) == 2 and all(number.isdigit() for number in place):  # noqa: PLR2004
+                partition, offset = map(int, place)
+                topic_id = value.get("topic_id", "")
+                found.append(Decision(topic, partition, offset, value["action"], topic_id))
+    return found
+
+
+def apply_decisions(
+    holding: EpochAssignment,
+    parked: Sequence[tuple[TopicPartition, Waiting]],
+    commit_ids: Iterator[str],
+) -> list[Decision]:
+    """Take what was decided on parked records into the commit log, one commit in all.
+
+    Decisions on records that are not parked any more are taken away.
+
+    Args:
+        holding: What is owned.
+        parked: The parked records of it.
+        commit_ids: Ids for commits.
+
+    Returns:
+        The decisions that hold from now on.
+
+    Raises:
+        commits.FencedMember: Another member holds the group.
+        commits.CommitStoreError: The log cannot be read or written.
+    """
+    group = holding.options.group_id
+    waiting = {(*tp, record.offset): record for tp, record in parked}
+    found = decided(holding.store, group, (topic for topic, _ in holding.owned))
+    in_log = holding.store.pending(group) if found else {}
+    taken = []
+    stale = []
+    offsets: dict[TopicPartition, OffsetRanges] = {}
+    pending: dict[TopicPartition, list[Pending]] = {}
+    for one in found:
+        record = waiting.get((one.topic, one.partition, one.offset))
+        if record is None:
+            held = in_log.get((one.topic, one.partition), {}).get(one.offset)
+            if held is None or not held.is_parked:  # Else it is another member's.
+                stale.append(one)
+            continue
+        if one.topic_id not in ("", holding.topic_ids.get(one.topic, "")):
+            log.warning("a decision on %s-%d@%d is about a topic that was deleted since",
+                        one.topic, one.partition, one.offset)  # fmt: skip
+            continue
+        tp = one.topic, one.partition
+        taken.append(one)
+        if one.action == "replay":
+            again = Pending(one.offset, record.key_hash, 0, 0, record.error)
+            pending.setdefault(tp, []).append(again)
+        else:
+            offsets[tp] = offsets.get(tp, OffsetRanges()) | OffsetRanges([(one.offset, one.offset)])
+    fit = holding.affordable(offsets, {})
+    # A discarded record that the limit on ranges leaves out waits until there is room.
+    taken = [
+        one for one in taken
+        if one.action == "replay" or one.offset in fit[one.topic, one.partition]
+    ]  # fmt: skip
+    if taken:
+        holding.commit(fit, pending=pending, commit_id=next(commit_ids), limited=False)
+        for one in taken:
+            log.info("%s of %s-%d@%d", one.action, one.topic, one.partition, one.offset)
+    holding.store.set_settings((one.topic, one.setting(group), None) for one in [*stale, *taken])
+    return taken

@@ -1,0 +1,172 @@
+"""What is to be written to one destination: when it is tried, and what its trouble holds back.
+
+Pure: times come in as seconds on a monotonic clock, and nothing is written here.
+
+Parcels are written one at a time. While the destination takes them, everything that has come since
+the last attempt is one parcel. A parcel that fails is tried again after a pause, in turn with the
+others, and in parts, so that one bad record does not hold back the records beside it. A parcel that
+the destination never takes is divided at once, until the bad records are alone; they are refused
+and not tried again.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from coopconsume.runtime.parcels import Parcel
+
+#: Seconds for which a commit waits for a parcel that is being written, so that they are one commit.
+TOGETHER: Final = 0.5
+#: Seconds of the pause after the first failure; each one doubles it, up to the longest.
+FIRST_PAUSE: Final = 1.0
+LONGEST_PAUSE: Final = 30.0
+#: Failures of a parcel from which on it is divided, and how many parcels that makes at most.
+_WHOLE: Final = 2
+_MOST_PARTS: Final = 16
+#: Failures in a row after which a job that is to end gives the destination up.
+_ENOUGH: Final = 3
+
+
+class Deliveries:
+    """The parcels of one destination.
+
+    Args:
+        what: What is written, for people.
+        patience: Seconds that a write may take until its records count as held back.
+        gives_up: Whether the destination is given up once it has failed for that long, as the job
+            is to end.
+
+    Attributes:
+        refused: Parcels that are not tried again.
+    """
+
+    def __init__(self, what: str, patience: float, *, gives_up: bool = False) -> None:
+        self.what = what
+        self.refused: list[Parcel] = []
+        self._patience = patience
+        self._gives_up = gives_up
+        self._waiting: deque[Parcel] = deque()
+        self._under_way: Parcel | None = None
+        self._began = self._not_before = -math.inf
+        self._failures = 0
+        self._failing_since = math.inf
+        self._error = ""
+
+    @property
+    def has_any(self) -> bool:
+        """Whether anything is not written."""
+        return bool(self._under_way or self._waiting or self.refused)
+
+    def is_in_trouble(self, now: float) -> bool:
+        """Whether the last attempt has failed, or the present one takes too long."""
+        return bool(self._failures) or self._is_slow(now)
+
+    def _is_slow(self, now: float) -> bool:
+        return self._under_way is not None and now - self._began > self._patience
+
+    def is_young(self, now: float) -> bool:
+        """Whether a parcel is being written, and a commit should wait for it."""
+        is_new = self._under_way is not None and now - self._began < TOGETHER
+        return is_new and not self.is_in_trouble(now)
+
+    def is_moving(self, now: float) -> bool:
+        """Whether something is about to be written, as far as is known."""
+        moves = self._under_way or any(not one.is_put_back for one in self._waiting)
+        return bool(moves) and not self.is_in_trouble(now)
+
+    def add(self, parcel: Parcel) -> None:
+        """Takes in a parcel of records that have just been handled."""
+        self._waiting.append(parcel)
+
+    def put_back(self, parcel: Parcel, not_before: float) -> None:
+        """Takes back what could not be written for a reason that is not the destination's."""
+        parcel.is_put_back = True
+        self._waiting.append(parcel)
+        self._not_before = max(self._not_before, not_before)
+
+    def begin(self, now: float) -> Parcel | None:
+        """Returns the parcel to write now; None if there is none, or it is not the time.
+
+        `delivered` or `failed` must be called with the outcome before anything else is begun.
+        """
+        if self._under_way is not None or not self._waiting or now < self._not_before:
+            return None
+        parcel = self._waiting.popleft()
+        parcel.is_put_back = False
+        if parcel.is_fresh:
+            others = list(self._waiting)
+            self._waiting = deque(one for one in others if not one.is_fresh)
+            for other in others:
+                if other.is_fresh:
+                    parcel.add(other)
+        self._under_way, self._began = parcel, now
+        return parcel
+
+    def delivered(self) -> Parcel:
+        """The destination has taken the parcel under way, which is returned."""
+        parcel = self._taken()
+        self._failures, self._failing_since, self._error = 0, math.inf, ""
+        self._not_before = -math.inf
+        return parcel
+
+    def failed(self, error: str, now: float, *, is_final: bool, is_denied: bool = False) -> None:
+        """The parcel under way was not written.
+
+        Args:
+            error: Why not.
+            now: Seconds.
+            is_final: Whether the destination never takes it.
+            is_denied: Whether this user lacks a right: it takes nothing until somebody grants it.
+        """
+        parcel = self._taken()
+        parcel.failures += 1
+        parcel.error = error
+        if is_final:
+            halves = parcel.halves()
+            if len(halves) > 1:
+                self._waiting.extendleft(reversed(halves))
+            else:
+                self._refuse(parcel)
+            return
+        self._failures += 1
+        self._failing_since = min(self._failing_since, now)
+        self._error = error
+        pause = FIRST_PAUSE * 2 ** min(30, self._failures - 1)
+        self._not_before = now + (LONGEST_PAUSE if is_denied else min(LONGEST_PAUSE, pause))
+        is_lasting = now - self._failing_since >= self._patience and self._failures >= _ENOUGH
+        if self._gives_up and (is_denied or is_lasting):
+            for one in (parcel, *self._waiting):
+                one.error = one.error or error
+                self._refuse(one)
+            self._waiting.clear()
+            return
+        parts = sum(not one.is_fresh for one in self._waiting)
+        is_whole = is_denied or parcel.failures < _WHOLE or parts >= _MOST_PARTS
+        self._waiting.extend((parcel,) if is_whole else parcel.halves())
+
+    def _taken(self) -> Parcel:
+        parcel, self._under_way = self._under_way, None
+        assert parcel is not None, "nothing is under way"
+        return parcel
+
+    def _refuse(self, parcel: Parcel) -> None:
+        parcel.is_refused = True
+        self.refused.append(parcel)
+
+    def to_show(self, now: float) -> Iterator[Parcel]:
+        """Parcels whose records are held back, and whose error has not been shown yet."""
+        held = list(self.refused)
+        if self.is_in_trouble(now):
+            held += self._waiting
+            held += [self._under_way] if self._under_way else []
+        for parcel in held:
+            slow = f"{self.what} have not been written for {self._patience:g} s"
+            parcel.error = parcel.error or self._error or slow
+            if parcel.shown != (parcel.error, parcel.is_refused):
+                parcel.shown = parcel.error, parcel.is_refused
+                yield parcel

@@ -1,0 +1,474 @@
+"""Who gets which batch, and what becomes of it: a job's slots, and the Spark jobs that fill them.
+
+A slot is in one batch at a time. Batches overlap: slots that are back get the next one while
+slower ones still run. Every method is the loop's to call; what Spark tells comes in by its queue.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import math
+import pickle
+import time
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING
+
+from commits import CommitLogUnavailable, OffsetRanges
+from coopconsume.classic import interrupt, open_mailbox
+from coopconsume.errors import HandlerFailed
+from coopconsume.group.owned import LEASE
+from coopconsume.kafka.security.access import refused_by_spark
+from coopconsume.runtime.batch import Running, run_batch
+from coopconsume.runtime.carryover import SlotCarryover
+from coopconsume.runtime.circuit_breaker import CircuitBreaker
+from coopconsume.runtime.crashes import Crashes
+from coopconsume.runtime.failures import FailuresInARow, reason
+from coopconsume.runtime.latest_start import LatestStart
+from coopconsume.runtime.plan import Limits, plan_batch
+from coopconsume.runtime.slot_leases import SlotLeases
+from coopconsume.runtime.window import Window
+from coopconsume.worker.report import PartitionReport, SlotReport
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+
+    from pyspark.sql import SparkSession
+
+    from coopconsume.group.membership import Membership
+    from coopconsume.options import Options
+    from coopconsume.runtime.epoch_state import EpochState
+    from coopconsume.runtime.plan import BatchPlan
+    from coopconsume.runtime.progress import Meter
+    from coopconsume.runtime.work import Work
+
+log = logging.getLogger(__name__)
+
+#: Batches at once of which no slot is back yet; those that wait for stragglers are not counted.
+BATCHES_AT_ONCE = 2
+_FAILED_BATCHES = 3
+#: Offsets of the one batch that finds out whether a pause may end.
+_TRIAL_OFFSETS = 200
+#: Seconds in which Spark ends the Python worker of a task that it was told to interrupt: it looks
+#: for that every 2 s (spark.python.task.killTimeout), and then gives 2 s more.
+_KILL_TIME = 5.0
+_INTERRUPT_EVERY = 1.0
+_WARN_EVERY = 10.0
+
+
+class Dispatcher:
+    """Gives slots their batches, and takes in what they report.
+
+    Args:
+        spark: The session.
+        options: Of the consumer.
+        work: What to do.
+        slots: Spark tasks side by side.
+        meter: Takes note of what happens, for progress.
+        run_id: Of this run of the job.
+        post: Has a function called in the loop.
+        counts: Whether what was done in a shift may still be committed.
+        membership: Knows for how long our work may go on after our death.
+
+    Attributes:
+        running: Batches that Spark works on, by number.
+        barred: Until when, on the monotonic clock, slots may be at work on what is lost.
+        window: How many offsets a batch has.
+        breaker: Whether batches are paused.
+    """
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        options: Options,
+        work: Work,
+        slots: int,
+        meter: Meter,
+        run_id: str,
+        post: Callable[..., None],
+        counts: Callable[[EpochState], bool],
+        membership: Membership,
+    ) -> None:
+        self.running: dict[int, Running] = {}
+        self.barred: dict[int, float] = {}
+        self.window = Window(options, slots)
+        self.breaker = CircuitBreaker(options.circuit_breaker, options.circuit_breaker_pause)
+        self._spark = spark
+        self._options = options
+        self._work = work
+        self._slots = slots
+        self._meter = meter
+        self._run_id = run_id
+        self._post = post
+        self._counts = counts
+        self._send = open_mailbox(spark, lambda data: post(self._reported, data))
+        # Without a mailbox it is Spark Connect, which goes on without its client.
+        self._latest_start = LatestStart(slots, is_limited=self._send is None)
+        self._membership = membership
+        self.leases = SlotLeases(spark, options, run_id, lambda r: post(self._progressed, r))
+        self._numbers = itertools.count()
+        self._busy: dict[int, int] = {}
+        self._batch_at = -math.inf
+        self._warned_at = -math.inf
+        self._failures = FailuresInARow()
+        self._crashes = Crashes(work.policy.max_attempts)
+        self._carried = SlotCarryover()
+        # Every slot may be a straggler in a batch of its own.
+        self._batches = ThreadPoolExecutor(
+            slots + BATCHES_AT_ONCE, thread_name_prefix="coopconsume-batch"
+        )
+
+    @property
+    def is_partly_busy(self) -> bool:
+        """Whether some slots are at work and some are not."""
+        return bool(self._busy) and len(self._busy) < self._slots
+
+    def life_of(self, running: Iterable[Running]) -> float:
+        """Returns after how many seconds no handler of some batches runs any more.
+
+        With a lease that is so once the lease has passed and running handlers have had their time.
+        """
+        lives = [
+            self._options.batch_life + self._latest_start.starts_within
+            if one.channel is None
+            else one.channel.lease + self._options.handler_timeout
+            for one in running
+        ]
+        return max(lives, default=0.0)
+
+    def of(self, shift: EpochState | None) -> list[Running]:
+        """Batches of a shift; those of an earlier one only keep their slots busy."""
+        return [r for r in self.running.values() if r.shift is shift]
+
+    def at_work(self, shift: EpochState) -> set[int]:
+        """Slots of which batches of a shift still wait to hear."""
+        return {slot for running in self.of(shift) for slot in running.waiting}
+
+    def forget_crashes(self) -> None:
+        """A shift is over, and its partitions with it."""
+        self._crashes.forget()
+
+    def interrupt(self) -> None:
+        """Have Spark end what runs."""
+        for running in self.running.values():
+            running.interrupt_at = -math.inf
+        self.interrupt_overdue()
+
+    def may_run_for(self, shift: EpochState) -> float:
+        """Returns for how many seconds slots of a shift may still be at work."""
+        now = time.monotonic()
+        left = [at - now for at in self.barred.values()]
+        return max([self.life_of(self.of(shift)), *left])
+
+    def give_up(self, shift: EpochState) -> None:
+        """What runs does not count any more: it must be over when the life of a batch is.
+
+        A task may not even have begun: it waits for a free slot, a cold JVM, or a broker. Those
+        who get the shares wait for the life of a batch, and begin.
+        """
+        for running in self.of(shift):
+            if running.waiting:
+                spare = LEASE if running.channel is None else 0.0
+                rest = self.life_of([running]) + spare - _KILL_TIME
+                running.interrupt_at = time.monotonic() + max(0.0, rest)
+
+    def keep_leases(self, shift: EpochState | None) -> None:
+        """Renews the leases of the slots that work in a shift, and of no other."""
+        slots: set[tuple[int, int]] = set().union(*(r.connections for r in self.of(shift)))
+        self.leases.keep(shift.holding if shift else None, slots)
+
+    def stop(self, shift: EpochState | None) -> None:
+        """Slots that have a channel start nothing more; their running handlers end.
+
+        A batch of which no slot has begun is ended at once.
+        """
+        for running in self.of(shift):
+            slots = running.connections
+            if not slots:
+                continue
+            running.stopped |= running.waiting
+            running.withdrawn |= {slot for _, slot in self.leases.stop(slots)}
+            if running.withdrawn >= running.waiting and running.interrupt_at is None:
+                running.interrupt_at = -math.inf
+        self.interrupt_overdue()
+
+    def interrupt_overdue(self) -> None:
+        """Have Spark end what was given up, once its time has come.
+
+        Again and again: a batch that Spark still plans has no job yet that could be interrupted.
+        """
+        now = time.monotonic()
+        for running in self.running.values():
+            if running.interrupt_at is not None and now >= running.interrupt_at:
+                running.interrupt_at = now + _INTERRUPT_EVERY
+                try:
+                    interrupt(self._spark, running.tag)
+                except Exception:
+                    log.debug("could not interrupt batch %d", running.number, exc_info=True)
+
+    def close(self) -> None:
+        """Start nothing more."""
+        self.leases.close()
+        self._batches.shutdown(wait=False, cancel_futures=True)
+
+    def launch(self, shift: EpochState, *, stopping: bool) -> None:
+        """Give slots that are free a batch, if there is work and it is the time for it.
+
+        Raises:
+            FencedMember: The log says that the shares are not ours any more.
+        """
+        # Looked at also while slots are long at work: what is lost must not go on.
+        if self.of(shift) and not self._is_ours(shift):
+            return
+        now = time.monotonic()
+        self.barred = {slot: at for slot, at in self.barred.items() if at > now}
+        too_soon = stopping or now - self._batch_at < self._work.interval
+        on_trial = any(r.trial for r in self.running.values())
+        if too_soon or on_trial or not self.breaker.may_start(now):
+            return
+        young = 0
+        for running in self.of(shift):
+            since, taken = running.first_report, now - running.started
+            if since is None:
+                young += 1
+            elif running.waiting and now - since < min(2.0, 0.1 + taken / 2):
+                # Slots come back one by one: wait a moment, so that most go into one batch.
+                return
+        if young >= BATCHES_AT_ONCE:
+            return
+        free = [s for s in range(self._slots) if s not in self._busy and s not in self.barred]
+        limits = Limits(self.window.offsets, self._options.max_pending)
+        if not free or not self._is_ours(shift) or not self._may_work(shift):
+            return
+        plan = self._plan(shift, free, now, limits)
+        if plan is None:
+            return
+        trial = self.breaker.state == "trial"
+        number = next(self._numbers)
+        tag = f"coopconsume-{self._run_id}-{number}"
+        running = Running(
+            number, plan, set(plan.slots), now, tag, shift, self._run_id, trial,
+            dict(self._carried.streaks),
+        )  # fmt: skip
+        running.latest_start = self._latest_start.of_batch()
+        running.channel = self.leases.spec
+        running.gates = self._carried.gates(plan.slots, running.names, now)
+        self.running[number] = running
+        self._busy |= dict.fromkeys(plan.slots, number)
+        self._batch_at = now
+        self._meter.launched(number, plan)
+        self.keep_leases(shift)
+        self._batches.submit(self._run_batch, running)
+
+    def _plan(
+        self, shift: EpochState, free: Sequence[int], now: float, limits: Limits
+    ) -> BatchPlan | None:
+        """The next batch; a slot whose workers keep ending gets but a part of what it could."""
+        allowed = self._crashes.confine(shift.partitions, free)
+        if self.breaker.state == "trial":
+            few = Limits(_TRIAL_OFFSETS, limits.max_pending, limits.max_ranges)
+            plans = (plan_batch(shift.busy, [slot], now, few) for slot in free)
+            plan = next((found for found in plans if found is not None), None)
+        else:
+            plan = plan_batch(shift.busy, free, now, limits)
+        for slot, some in allowed.items():
+            if plan is None or slot not in plan.work:
+                # Done, deleted or waiting by now: not among the suspects any more.
+                self._crashes.passed(shift.partitions, slot, some)
+        return plan
+
+    def _may_work(self, shift: EpochState) -> bool:
+        """Whether the next owners would wait long enough for what a new batch may leave behind."""
+        return self._membership.may_work_for(shift.holding, self.leases.lease)
+
+    def _is_ours(self, shift: EpochState) -> bool:
+        """Whether the log says that the shares are still ours; it must not be long ago."""
+        try:
+            shift.holding.check()
+        except CommitLogUnavailable as error:
+            if time.monotonic() - self._warned_at > _WARN_EVERY:
+                log.warning("no new batch for now: %s", error)
+                self._warned_at = time.monotonic()
+            return False
+        return True
+
+    def _run_batch(self, running: Running) -> None:
+        """In a thread of its own: one Spark job."""
+        slices = self._options.min_partitions or self._slots
+        try:
+            rows = run_batch(
+                self._spark, self._options, self._work, running, running.shift.partitions, slices,
+                self._slots, self._send,
+            )  # fmt: skip
+        except BaseException as error:  # noqa: BLE001 - told to the loop
+            self._post(self._batch_ended, running, {}, error)
+        else:
+            self._post(self._batch_ended, running, rows, None)
+
+    def _reported(self, data: bytes) -> None:
+        report: SlotReport = pickle.loads(data)  # noqa: S301 - from our own workers
+        self._latest_start.heard(report.clock)
+        running = self.running.get(report.batch)
+        if running is None or report.slot not in running.waiting:
+            return  # A second run of a task, or a batch that was given up.
+        for earlier in report.unacknowledged:
+            self._progressed(earlier)
+        running.waiting.discard(report.slot)
+        if running.channel is not None and not (report.unknown or report.crashed):
+            self.leases.slot_ended(report.channel_error)
+            self._meter.channel_error = self.leases.error
+        self._carried.closed(report.slot, report.gates, running.names, time.monotonic())
+        if not self._counts(running.shift):
+            self._busy.pop(report.slot, None)
+        elif report.unknown:
+            self._lost(running, report.slot, time.monotonic())
+        else:
+            self._ended(running, report, time.monotonic())
+
+    def _ended(self, running: Running, report: SlotReport, now: float) -> None:
+        """Takes the final report of a slot."""
+        running.first_report = running.first_report or now
+        handled = report.handled + running.told.get(report.slot, 0)
+        running.handled += report.handled
+        running.rate += handled / max(report.busy, 0.001)
+        running.timed_out |= report.timed_out and not (report.tripped or report.stopped)
+        if report.stopped or report.channel_error:
+            running.stopped.add(report.slot)
+        self._busy.pop(report.slot, None)
+        self._judge(running, report)
+        self._take_in(running, report, now)
+        if not report.crashed and self._crashes.concern(report.slot):
+            given = running.given(report.slot)
+            self._crashes.passed(running.shift.partitions, report.slot, given)
+        self._look_for_a_pause(running, report, handled, now)
+        self._meter.reported(report)
+        if not running.waiting and not running.stopped:
+            self.window.completed(running)
+        if report.fatal:
+            raise HandlerFailed(report.fatal)
+
+    def _judge(self, running: Running, report: SlotReport) -> None:
+        """Notes what a final report tells of its worker and of the size of records."""
+        if report.crashed:
+            at_work = _by_part(report.suspects, sorted(running.plan.wanted))
+            charged = report.failures > 0
+            self._crashes.crashed(
+                running.shift.partitions, report.slot, running.left(report.slot),
+                at_work if not charged else None, charged=charged,
+            )  # fmt: skip
+            self._meter.lost(report.slot)
+        elif report.late:
+            log.warning(
+                "slot %d got its records %.1f s after the latest start of batch %d and started "
+                "none of them: give Spark Connect's server more free cores, or a session fewer "
+                "slots", report.slot, report.late, report.batch,
+            )  # fmt: skip
+        else:
+            self.window.reported(report)
+
+    def _progressed(self, report: SlotReport) -> None:
+        """Takes a progressive report; each one once, in their order."""
+        running, slot = self.running.get(report.batch), report.slot
+        if running is None or slot not in running.waiting or not self._counts(running.shift):
+            return
+        if report.seq != running.taken.get(slot, 0) + 1:
+            return
+        running.taken[slot] = report.seq
+        running.told[slot] = running.told.get(slot, 0) + report.handled
+        running.handled += report.handled
+        now, parts = time.monotonic(), running.parts
+        for i, outcome in report.partitions.items():
+            parts[i].progressed(slot, outcome, now)
+        running.shift.saver.take(report, parts, now)
+        self._meter.reported(report)
+        self.leases.taken(report)
+
+    def _look_for_a_pause(
+        self, running: Running, report: SlotReport, handled: int, now: float
+    ) -> None:
+        breaker = self.breaker
+        if breaker.reported(report.tripped, handled, now, trial=running.trial):
+            words = (
+                f"paused for {breaker.until - now:.0f} s by the circuit breaker: {breaker.reason}"
+            )
+            log.warning("%s", words)
+            self._meter.message = words
+        anew = running.trial or breaker.state != "closed"
+        self._carried.failed(report.slot, report.streak, starts_anew=anew)
+        self._meter.breaker = breaker
+
+    def _take_in(self, running: Running, report: SlotReport, now: float) -> None:
+        parts = running.parts
+        for i, outcome in report.partitions.items():
+            parts[i].reported(report.slot, outcome, now)
+        running.shift.saver.take(report, parts, now)
+
+    def _lost(self, running: Running, slot: int, now: float) -> None:
+        """A slot's outcome is not known: its work waits until the batch's life is surely over."""
+        self._busy.pop(slot, None)
+        self.barred[slot] = now + self.life_of([running])
+        given = running.left(slot)
+        for part in running.plan.work[slot]:
+            running.shift.partitions[part].unknown(slot)
+        self._meter.lost(slot)
+        self._crashes.crashed(running.shift.partitions, slot, given, None, charged=False)
+
+    def _batch_ended(
+        self, running: Running, rows: Mapping[int, bytes | None], error: BaseException | None
+    ) -> None:
+        for data in rows.values():
+            if data is not None:
+                self._reported(data)
+        for slot in sorted(running.waiting):
+            running.waiting.discard(slot)
+            if not self._counts(running.shift):
+                self._busy.pop(slot, None)
+            elif error is None and slot not in rows:
+                # Spark found the slot's rows to be none and ran no task for it.
+                self._reported_nothing(running, slot)
+            elif slot in running.withdrawn:
+                self._withdrawn(running, slot)
+            else:
+                self._lost(running, slot, time.monotonic())
+        del self.running[running.number]
+        self.leases.ended(running.number)
+        if error is None:
+            self._failures.succeeded()
+        elif self._counts(running.shift) and running.interrupt_at is None:
+            self._batch_failed(running, error)
+        self._meter.batch_ended(running.number, time.monotonic() - running.started)
+
+    def _withdrawn(self, running: Running, slot: int) -> None:
+        """A slot was stopped before it could start anything: its records are planned again."""
+        self._busy.pop(slot, None)
+        for part in running.plan.work[slot]:
+            running.shift.partitions[part].unknown(slot)
+
+    def _reported_nothing(self, running: Running, slot: int) -> None:
+        parts = sorted(running.plan.wanted)
+        seen = {parts.index(part): PartitionReport() for part in running.plan.work[slot]}
+        self._busy.pop(slot, None)
+        report = SlotReport(running.number, slot, partitions=seen)
+        self._take_in(running, report, time.monotonic())
+
+    def _batch_failed(self, running: Running, error: BaseException) -> None:
+        refused = refused_by_spark(error, self._options.kafka)
+        if refused is not None:
+            raise refused from error
+        text = reason(error)
+        log.warning("batch %d failed, its slots are planned again: %s", running.number, text)
+        self._meter.failed(text)
+        # Retention that is faster than batches makes one after another fail, each at a new offset.
+        has_lost = running.shift.has_lost(running.plan.reads)
+        handled = running.handled > 0 or has_lost
+        failures = self._failures.failed(running.started, time.monotonic(), handled=handled)
+        if failures >= _FAILED_BATCHES:
+            raise error
+
+
+def _by_part(at_work: Sequence[tuple[int, int]], parts: Sequence[int]) -> dict[int, OffsetRanges]:
+    """Records at work, named by the partitions' index in their batch, by partition."""
+    found: dict[int, list[int]] = {}
+    for i, offset in at_work:
+        found.setdefault(parts[i], []).append(offset)
+    return {part: OffsetRanges.from_offsets(offsets) for part, offsets in found.items()}

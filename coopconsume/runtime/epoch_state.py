@@ -1,0 +1,340 @@
+"""A job's work under one epoch: its partitions, where they end, what is saved, which are holes.
+
+With the next epoch comes another shift; whatever still arrives for an earlier one is dropped.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import time
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from assignors import Share
+from commits import CommitLogUnavailable
+from coopconsume.errors import BrokerUnreachable, TopicNotFound
+from coopconsume.runtime.committer import Committer
+from coopconsume.runtime.plan import Partition, deal
+from coopconsume.runtime.reading.audit import Audit
+from coopconsume.sinks.transactional import TransactionalTopic
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+
+    from pyspark.sql import SparkSession
+
+    from assignors import KeyRange
+    from commits import OffsetRanges
+    from coopconsume.group.epoch_assignment import EpochAssignment
+    from coopconsume.group.owned import TopicPartition
+    from coopconsume.runtime.plan import Read
+    from coopconsume.runtime.progress import Meter
+    from coopconsume.runtime.reading.source import Span
+    from coopconsume.runtime.work import Work
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+_ENDS_EVERY = 0.5
+_STARTS_EVERY = 10.0
+_NAMED = 5
+
+
+@dataclass(frozen=True)
+class Held:
+    """What of a partition is done and did not fit into the commit log.
+
+    Attributes:
+        partition: Which.
+        topic_id: Kafka's id of its topic.
+        ranges: The key ranges that were ours.
+        offsets: What is done of them.
+    """
+
+    partition: TopicPartition
+    topic_id: str
+    ranges: tuple[KeyRange, ...]
+    offsets: OffsetRanges
+
+
+class EpochState:
+    """What a job knows and does under one holding; every method is the loop's to call.
+
+    Args:
+        spark: The session.
+        holding: What is owned.
+        work: What to do.
+        slots: Spark tasks side by side.
+        meter: Takes note of commits.
+        commit_ids: Ids for commits, told apart from all others of the group.
+        ends: Where to stop, by partition; with ``availableNow`` it is filled once and stays.
+        post: Has a function called in the loop.
+
+    Raises:
+        BrokerUnreachable: No broker answers.
+        commits.CommitLogUnavailable: The commit table does not answer.
+    """
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        holding: EpochAssignment,
+        work: Work,
+        slots: int,
+        meter: Meter,
+        commit_ids: Iterator[str],
+        ends: dict[TopicPartition, int],
+        post: Callable[..., None],
+    ) -> None:
+        self.holding = holding
+        self.is_over = False
+        self.deleted: list[str] = []
+        self._work = work
+        self._slots = slots
+        self._post_any = post
+        self._fixed_ends = ends
+        self._ends_at = self._starts_at = -math.inf
+        self._audit = Audit(spark, holding.options)
+        self._auditing = False
+        self._audits = ThreadPoolExecutor(1, thread_name_prefix="coopconsume-audit")
+        sink = work.outputs
+        holding.primary.publish_by(
+            sink.begin(holding) if isinstance(sink, TransactionalTopic) else None
+        )
+        self.partitions = self._make_partitions()
+        self.saver = Committer(holding, work, self.partitions, meter, commit_ids, self._post)
+        self.refresh_ends(force=True)
+
+    def _make_partitions(self) -> list[Partition]:
+        now = time.monotonic()
+        partitions = []
+        waits = isinstance(self._work.outputs, TransactionalTopic)
+        most = self.holding.options.max_outputs_waiting if waits else None
+        for part, (tp, owned) in enumerate(sorted(self.holding.owned.items())):
+            partition = Partition(
+                part, owned.topic, owned.partition,
+                stable=owned.stable, committed=owned.committed,
+                shares=deal(owned.ranges, self._slots, part, self._work.ordering),
+                ordering=self._work.ordering, whole=owned.is_whole, max_ranges=owned.max_ranges,
+                max_outputs_waiting=most,
+            )  # fmt: skip
+            for share in partition.shares.values():
+                wait = self.holding.waits(tp, share.ranges)
+                share.barred_until = now + wait if wait > 0 else 0.0
+            partition.restore(owned.pending)
+            partition.log_ranges, partition.log_last = owned.range_count, owned.last_committed
+            partitions.append(partition)
+        return partitions
+
+    def warn_of_waits(self, meter: Meter) -> None:
+        """Says for which earlier owners the job waits, and until when."""
+        now = time.monotonic()
+        waits = {(p.topic, p.partition): p.in_doubt(now) for p in self.partitions}
+        named = [f"{topic}-{number}" for (topic, number), wait in waits.items() if wait > 0]
+        if named:
+            longest = max(waits.values())
+            until = time.strftime("%H:%M:%S", time.localtime(time.time() + longest))
+            more = [f"{len(named) - _NAMED} more"] if len(named) > _NAMED else []
+            words = (
+                f"waiting {longest:.0f} s, until {until}, for earlier owners of key ranges of "
+                f"{', '.join(named[:_NAMED] + more)}: they did not hand them over, and their "
+                "handlers may still run"
+            )
+            log.warning("%s", words)
+            meter.waits(words, self.partitions)
+
+    @property
+    def busy(self) -> list[Partition]:
+        """The partitions that a turn of the loop looks at: those with something left to do."""
+        return [p for p in self.partitions if not p.is_quiet]
+
+    def settle(self) -> None:
+        """Notes which partitions have nothing left to do."""
+        for partition in self.busy:
+            partition.settle()
+
+    def _post(self, call: Callable[..., None], *args: Any) -> None:
+        """Have a function called in the loop, unless the shift is over by then."""
+
+        def deliver() -> None:
+            if not self.is_over:
+                call(*args)
+
+        self._post_any(deliver)
+
+    def end(self, *, well: bool = False) -> None:
+        """It is over: let a commit that is being written end, and forget the rest."""
+        self.is_over = True
+        self._audits.shutdown(wait=False, cancel_futures=True)
+        self.saver.close(well=well)
+
+    def held(self) -> list[Held]:
+        """What is done and did not fit into the commit log; not where rows or letters wait."""
+        # What a commit that is under way leaves out is not known.
+        if self.saver.is_busy:
+            return []
+        return [
+            Held(
+                (p.topic, p.partition), self.holding.topic_ids.get(p.topic, ""),
+                self.holding.owned[p.topic, p.partition].ranges, p.unsaved,
+            )
+            for p in self.partitions
+            if p.unsaved and (p.topic, p.partition) in self.saver.held
+        ]  # fmt: skip
+
+    def take_along(self, held: Held) -> bool:
+        """Take over what an earlier shift held, if its keys are still ours; whether they are."""
+        topic, _ = held.partition
+        if self.holding.topic_ids.get(topic, "") != held.topic_id:
+            return False
+        for partition in self.partitions:
+            if (partition.topic, partition.partition) == held.partition:
+                ours = self.holding.owned[held.partition].ranges
+                if all(any(r.first <= h.first and h.last <= r.last for r in ours)
+                       for h in held.ranges):  # fmt: skip
+                    # A log that was cut meanwhile holds other records from its end on.
+                    partition.take_along(held.offsets.clip(0, max(0, partition.end - 1)))
+                    return True
+        return False
+
+    def parts_of(self, slots: Iterable[int]) -> list[Share]:
+        """The parts of partitions that some slots work on."""
+        return [
+            Share(partition.topic, partition.partition, key_range)
+            for partition in self.partitions
+            for slot in slots
+            if slot in partition.shares
+            for key_range in partition.shares[slot].ranges
+        ]
+
+    # -- the two ends of the logs
+
+    def has_lost(self, reads: Iterable[Read]) -> bool:
+        """Looks where the logs begin now; returns whether some of these offsets were deleted.
+
+        Raises:
+            DataLoss: Records were deleted before they were done, and ``failOnDataLoss`` is true.
+            TopicNotFound, TopicReplaced: A topic was deleted, and perhaps created again.
+        """
+        try:
+            self._check_starts()
+            self._starts_at = time.monotonic()
+        except (BrokerUnreachable, CommitLogUnavailable) as error:
+            log.warning("%s; trying again", error)
+            self._starts_at = -math.inf
+        return any(read.first < self.partitions[read.part].stable for read in reads)
+
+    def refresh_ends(self, *, force: bool = False) -> None:
+        """Notice what was written and what was deleted, as often as is good.
+
+        Raises:
+            BrokerUnreachable, commits.CommitLogUnavailable: If forced: no broker, or not the
+                commit table, answers; otherwise it is tried again later.
+            DataLoss: Records were deleted before they were done, or a log was cut.
+            TopicNotFound, TopicReplaced: A topic was deleted, and the job does not go on without
+                it, or it was made again.
+        """
+        logs = self.holding.logs
+        try:
+            if time.monotonic() - self._starts_at > _STARTS_EVERY:
+                self._check_starts()
+                self._starts_at = time.monotonic()
+            # Where to stop is fixed with availableNow, but a log may be cut in the meantime.
+            every = _STARTS_EVERY if self._work.available_now else _ENDS_EVERY
+            if not force and time.monotonic() - self._ends_at < every:
+                return
+            ends = self._without_deleted(lambda: self.holding.cluster.ends(logs.present))
+            if logs.is_cut(ends):
+                if self._check_topics():
+                    return  # What else was cut is seen in the next look.
+                raise logs.follow_cut()
+        except (BrokerUnreachable, CommitLogUnavailable) as error:
+            if force:
+                raise
+            log.warning("%s; trying again", error)
+            return
+        self._ends_at = time.monotonic()
+        if self._work.available_now:
+            # A log that was cut ends before where it was to be read to.
+            fixed = {tp: min(end, ends[tp]) for tp, end in self._fixed_ends.items() if tp in ends}
+            ends |= fixed
+            self._fixed_ends |= ends
+        for partition in self.partitions:
+            end = ends.get((partition.topic, partition.partition), 0)
+            partition.end = max(end, partition.end)
+
+    def may_replace(self, topic: str) -> bool:
+        """Whether the job goes on with a topic that was created again: all of the old one is done.
+
+        Args:
+            topic: The topic.
+        """
+        options = self.holding.options
+        return options.outlives_topics and not self.holding.logs.losses_of(topic, self._done())
+
+    def _done(self) -> dict[TopicPartition, OffsetRanges]:
+        return {(p.topic, p.partition): p.done for p in self.partitions}
+
+    def _without_deleted(self, look: Callable[[], T]) -> T:
+        """Returns what a look at the logs finds, without topics that turn out to be deleted."""
+        while True:
+            try:
+                return look()
+            except TopicNotFound:
+                if not self._check_topics():
+                    raise
+
+    def _check_topics(self) -> list[str]:
+        """Notices topics that were deleted: nothing of them is left to do."""
+        deleted = self.holding.logs.check_topics(self._done())
+        for partition in self.partitions:
+            if partition.topic in deleted:
+                pending = self.holding.owned[partition.topic, partition.partition].pending
+                ends = [offset + 1 for offset, *_ in pending]
+                partition.log_start(max(partition.end, (partition.done.last or 0) + 1, *ends))
+        self.deleted += deleted
+        return deleted
+
+    def _check_starts(self) -> None:
+        self._check_topics()
+        passed = self._without_deleted(lambda: self.holding.logs.check_starts(self._done()))
+        for partition in self.partitions:
+            start = passed.get((partition.topic, partition.partition))
+            if start is not None:
+                partition.log_start(start)
+
+    # -- holes
+
+    def look_for_holes(self) -> None:
+        """Where other members share a partition, look at what holds its stable offset back.
+
+        An offset that all our shares have passed belongs to another member, or is a hole.
+        """
+        for partition in self.busy:
+            if self._auditing or partition.whole:
+                continue
+            owned = self.holding.owned[partition.topic, partition.partition]
+            first = partition.first_open()
+            span = self._audit.due(owned, first, partition.position)
+            if span is not None and partition.unclaimed(first, first):
+                self._auditing = True
+                self._audits.submit(self._look, partition, span)
+
+    def _look(self, partition: Partition, span: Span) -> None:
+        """In a thread of its own: which offsets are in the log."""
+        holes = None
+        try:
+            holes = self._audit.look(span)
+        except Exception as error:  # noqa: BLE001 - looked at again later
+            log.warning("could not look for holes in %s-%d: %s", span.topic, span.partition, error)
+        self._post(self._looked, partition, holes)
+
+    def _looked(self, partition: Partition, holes: OffsetRanges | None) -> None:
+        self._auditing = False
+        if holes is None:
+            self._starts_at = -math.inf  # Perhaps records were deleted.
+        if holes:
+            self.saver.amend(partition, holes)

@@ -1,0 +1,445 @@
+"""The loop of a job: plan, run batches on Spark, settle what slots report, commit.
+
+One thread decides. Everything else (Spark jobs, commits, users) puts events in its queue:
+
+    Spark task ends ── report ─┐
+    Spark job ends ─── ended ──┼──> loop: settle ──> plan the next batch for slots that are free
+    commit answered ── saved ──┤              └────> commit what came in, one commit at a time
+    user ───────────── stop ───┘
+
+A slot is in one batch at a time and gets its next work as soon as it has reported, while slower
+ones still run; so one stuck key costs its slot and nothing else.
+
+In a group the shares come and go: a *shift* is the work under one epoch. Before shares move the
+loop drains: it starts nothing more, commits what comes back, and gives up what does not in time.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import math
+import queue
+import threading
+import time
+import uuid
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from commits import CommitLogUnavailable, FencedMember
+from coopconsume.errors import (
+    BrokerUnreachable,
+    DataLoss,
+    TopicNotFound,
+    TopicReplaced,
+)
+from coopconsume.runtime.dispatch import Dispatcher
+from coopconsume.runtime.epoch_state import EpochState, Held
+from coopconsume.runtime.plan.range_limit import LimitWatch
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from pyspark.sql import SparkSession
+
+    from assignors import Share
+    from coopconsume.group.epoch_assignment import EpochAssignment
+    from coopconsume.group.membership import Membership
+    from coopconsume.group.owned import TopicPartition
+    from coopconsume.runtime.plan import Partition
+    from coopconsume.runtime.progress import Meter
+    from coopconsume.runtime.work import Work
+
+log = logging.getLogger(__name__)
+
+_IDLE_WAIT = 0.2
+#: Seconds for the last commit before shares are handed over.
+_LAST_COMMIT = 10.0
+
+
+@dataclass
+class _HandOver:
+    """The group wants our shares back."""
+
+    until: float
+    done: threading.Event = field(default_factory=threading.Event)
+    running: Sequence[Share] = ()
+    is_late: bool = False
+
+
+class Job:
+    """A running job: the loop's thread and what it knows.
+
+    Args:
+        spark: The session.
+        membership: What is owned, and the way to commit it.
+        work: What to do.
+        slots: Spark tasks side by side.
+        meter: Takes note of what happens, for progress.
+    """
+
+    def __init__(
+        self, spark: SparkSession, membership: Membership, work: Work, slots: int, meter: Meter
+    ) -> None:
+        self._spark = spark
+        self._membership = membership
+        self._options = membership.options
+        self._work = work
+        self._slots = slots
+        self._meter = meter
+        self._events: queue.Queue[Callable[[], None]] = queue.Queue()
+        run_id = uuid.uuid4().hex[:12]
+        self._commit_ids = (f"{run_id}-{number}" for number in itertools.count())
+        self._dispatcher = Dispatcher(
+            spark, self._options, work, slots, meter, run_id, self._post, self._counts, membership
+        )
+        self._shift: EpochState | None = None
+        self._unbegun: EpochAssignment | None = None
+        self._held: list[Held] = []
+        self._ends: dict[TopicPartition, int] = {}
+        self._hand_over: _HandOver | None = None
+        self._limits = LimitWatch(self._options.batch_time)
+        self._stopping = False
+        self._stop_by = math.inf
+        self._is_paused = False
+        self._waiters: list[tuple[dict[TopicPartition, int], threading.Event]] = []
+        self.error: BaseException | None = None
+        self.ended = threading.Event()
+        self._thread = threading.Thread(target=self._main, name="coopconsume-loop", daemon=True)
+
+    # -- for the user's thread
+
+    def start(self) -> None:
+        """Begin; returns at once."""
+        self._thread.start()
+
+    def stop(self, timeout: float | None = None, *, drain: bool = False) -> None:
+        """Lets running handlers end, commits what is done and leaves; returns when that is done.
+
+        The loop's own thread does not wait for itself: a listener may stop its query.
+
+        Args:
+            timeout: Seconds that running handlers have to end; None: as long as they take.
+            drain: Whether the records that batches have read are handled first.
+        """
+        stop_by = math.inf if timeout is None else time.monotonic() + timeout
+        self._post(self._stop, stop_by, drain)
+        if not self.is_in_its_thread:
+            self.ended.wait()
+            self._thread.join()
+
+    def abort(self) -> None:
+        """Leaves at once: running tasks are interrupted, what they did is not committed."""
+        self._post(self._abort)
+        if not self.is_in_its_thread:
+            self.ended.wait(10.0)
+
+    def pause(self) -> None:
+        """Lets running handlers end, and starts no other until `resume`."""
+        self._post(self._pause, True)
+
+    def resume(self) -> None:
+        """Starts handlers again."""
+        self._post(self._pause, False)
+
+    @property
+    def is_in_its_thread(self) -> bool:
+        """Whether the loop's own thread is calling: a listener of the query."""
+        return threading.current_thread() is self._thread
+
+    @property
+    def batches_running(self) -> int:
+        """Batches that Spark works on now."""
+        return len(self._dispatcher.running)
+
+    @property
+    def partitions(self) -> list[Partition]:
+        """What is known of the partitions owned now; empty between a group's epochs."""
+        shift = self._shift
+        return shift.partitions if shift is not None else []
+
+    def wait_for_available(self) -> None:
+        """Wait until everything that is in the topics now is done and committed."""
+        done = threading.Event()
+        holding = self._membership.wait_for_holding()
+        ends = holding.cluster.ends(holding.logs.present) if holding else {}
+        self._post(self._waiters.append, (ends, done))
+        while not done.wait(0.1) and not self.ended.is_set():
+            pass
+
+    # -- the membership's worker, from its threads
+
+    def begin(self, holding: EpochAssignment) -> None:
+        """Work on this from now on."""
+        self._post(self._begin, holding)
+
+    def drain(self, timeout: float) -> Sequence[Share]:
+        """Start nothing more, let running handlers end in time, and commit what is done.
+
+        Returns:
+            The parts that are still being worked on.
+        """
+        hand_over = _HandOver(time.monotonic() + timeout)
+        self._post(self._drain, hand_over)
+        while not hand_over.done.wait(0.1) and not self.ended.is_set():
+            pass
+        return hand_over.running
+
+    def drop(self) -> None:
+        """Stop working: it belongs to others."""
+        self._post(self._drop)
+
+    def fail(self, error: BaseException) -> None:
+        """Stop for good."""
+        self._post(self._fail, error)
+
+    # -- the loop
+
+    def _post(self, call: Callable[..., None], *args: Any) -> None:
+        self._events.put(lambda: call(*args))
+
+    def _main(self) -> None:
+        try:
+            self._membership.attach(self)
+            while not self._finished():
+                try:
+                    self._turn()
+                except FencedMember as error:
+                    # Others have our shares. A member of a group joins again as a new one.
+                    handing_over = self._hand_over is not None
+                    if not self._membership.fenced(str(error), handing_over=handing_over):
+                        raise
+                    self._drop()
+                except (TopicNotFound, TopicReplaced, DataLoss) as error:
+                    # The next assignment is without the topic, with the new one, or from where the
+                    # log was cut.
+                    shift = self._shift
+                    is_done = (
+                        isinstance(error, TopicReplaced)
+                        and shift is not None
+                        and shift.may_replace(error.topic)
+                    )
+                    if self._options.fail_on_data_loss and not is_done:
+                        raise
+                    if not self._membership.start_anew(str(error), self._left_of(shift)):
+                        raise
+                    self._drop()
+        except BaseException as error:
+            self.error = error
+            log.debug("the loop ended", exc_info=True)
+        finally:
+            self._close()
+
+    def _turn(self) -> None:
+        if self._unbegun is not None:
+            holding, self._unbegun = self._unbegun, None
+            self._begin(holding)
+        self._dispatcher.interrupt_overdue()
+        shift = self._shift
+        if shift is not None:
+            shift.refresh_ends()
+            if shift.deleted:
+                self._membership.rebalance(f"deleted: {', '.join(shift.deleted)}")
+                shift.deleted = []
+            shift.look_for_holes()
+            self._watch_limits(shift)
+            late = self._hand_over is not None and self._hand_over.is_late
+            more_to_come = not late and any(r.reports_more for r in self._dispatcher.of(shift))
+            shift.saver.save(more_to_come=more_to_come)
+            self._meter.idle(shift.partitions)
+            if self._hand_over is not None:
+                self._hand_back(shift, self._hand_over)
+            else:
+                self._dispatcher.launch(shift, stopping=self._stopping or self._is_paused)
+            shift.settle()
+        self._dispatcher.keep_leases(self._shift)
+        self._take_events(self._patience())
+
+    def _watch_limits(self, shift: EpochState) -> None:
+        busy = shift.busy
+        for partition in busy:
+            partition.stand(time.monotonic())
+        now = time.monotonic()
+        for words in self._limits.look(busy, now):
+            log.warning("%s", words)
+        why = self._limits.ask(busy, shift.saver.held, now)
+        if why is not None and self._hand_over is None:
+            self._membership.rebalance(why)
+
+    def _counts(self, shift: EpochState) -> bool:
+        """Whether what was done in a shift may still be committed."""
+        late = self._hand_over is not None and self._hand_over.is_late
+        return shift is self._shift and not late
+
+    def _begin(self, holding: EpochAssignment) -> None:
+        self._end_shift(take_along=True)
+        if self._membership.holding is not holding:
+            return  # Given back before it was begun.
+        if self._work.ordering == "partition" and holding.is_shared:
+            self._membership.rebalance("ordering='partition' needs whole partitions")
+            return
+        try:
+            self._shift = EpochState(
+                self._spark, holding, self._work, self._slots, self._meter, self._commit_ids,
+                self._ends, self._post,
+            )  # fmt: skip
+        except (BrokerUnreachable, CommitLogUnavailable) as error:
+            log.warning("%s; trying again", error)
+            self._unbegun = holding
+            return
+        self._take_along(self._shift)
+        self._meter.joined(holding.epoch.number)
+        self._shift.warn_of_waits(self._meter)
+        window = self._dispatcher.window
+        if holding.owned and not window.has_begun:
+            window.begin(holding.cluster.record_bytes(holding.logs.present))
+
+    def _drain(self, hand_over: _HandOver) -> None:
+        if self._shift is None:
+            hand_over.done.set()
+        else:
+            self._hand_over = hand_over
+            self._dispatcher.stop(self._shift)
+
+    def _hand_back(self, shift: EpochState, hand_over: _HandOver) -> None:
+        """Nothing new starts; what comes in is committed until all is back, or it is too late."""
+        out = self._dispatcher.at_work(shift)
+        if out and not hand_over.is_late and time.monotonic() < hand_over.until:
+            return
+        if not hand_over.is_late:
+            hand_over.is_late = True  # From here on reports are not taken any more.
+            hand_over.running = self._left_of(shift)
+            if out:
+                self._dispatcher.give_up(shift)
+                log.warning(
+                    "slots %s did not finish within drainTimeout; new owners wait up to %.0f s and "
+                    "reprocess their uncommitted records", sorted(out),
+                    shift.holding.life_ms / 1000,
+                )  # fmt: skip
+        if shift.saver.has_all_it_can or time.monotonic() > hand_over.until + _LAST_COMMIT:
+            self._end_shift(take_along=True)
+            hand_over.done.set()
+            self._hand_over = None
+
+    def _left_of(self, shift: EpochState | None) -> list[Share]:
+        """The parts that slots are still at work on, or may be."""
+        if shift is None:
+            return []
+        return shift.parts_of(self._dispatcher.at_work(shift) | set(self._dispatcher.barred))
+
+    def _drop(self) -> None:
+        self._dispatcher.stop(self._shift)
+        self._dispatcher.interrupt()
+        self._end_shift()
+        if self._hand_over is not None:
+            self._hand_over.done.set()
+            self._hand_over = None
+
+    def _end_shift(self, *, well: bool = False, take_along: bool = False) -> None:
+        shift, self._shift = self._shift, None
+        self._dispatcher.forget_crashes()
+        if shift is not None:
+            shift.end(well=well)
+            self._held += shift.held()
+        if not take_along:
+            self._forget_held()
+
+    def _take_along(self, shift: EpochState) -> None:
+        """What is done and did not fit into the log stays done where its keys stay ours."""
+        self._held = [held for held in self._held if not shift.take_along(held)]
+        self._forget_held()
+
+    def _forget_held(self) -> None:
+        left = sum(len(held.offsets) for held in self._held)
+        self._held = []
+        if left:
+            log.warning(
+                "%d offsets that are done could not be committed, as their partitions have "
+                "maxNumRanges ranges: they will be done again", left
+            )  # fmt: skip
+
+    def _fail(self, error: BaseException) -> None:
+        raise error
+
+    def _take_events(self, timeout: float) -> None:
+        try:
+            event = self._events.get(timeout=timeout)
+            while True:
+                event()
+                event = self._events.get_nowait()
+        except queue.Empty:
+            pass
+
+    def _patience(self) -> float:
+        now = time.monotonic()
+        waits = [_IDLE_WAIT]
+        busy = self._shift.busy if self._shift is not None else []
+        waits += [due - now for p in busy if (due := p.next_due()) is not None]
+        waits += [at - now for at in self._dispatcher.barred.values()]
+        breaker = self._dispatcher.breaker
+        if breaker.state == "open":
+            waits = [max(0.0, breaker.until - now), _IDLE_WAIT]
+        if self._hand_over or self._dispatcher.is_partly_busy:
+            waits.append(0.05)
+        if self._shift is not None and self._shift.saver.due is not None:
+            waits.append(self._shift.saver.due - now)
+        return max(0.02, min(waits))
+
+    def _finished(self) -> bool:
+        shift = self._shift
+        if self._hand_over is not None:
+            self._hand_over.until = min(self._hand_over.until, self._stop_by)
+            return False
+        if shift is None:
+            return self._stopping
+        for ends, event in list(self._waiters):
+            if not shift.holding.primary.has_unpublished and all(
+                p.is_settled(ends.get((p.topic, p.partition), 0)) for p in shift.partitions
+            ):
+                event.set()
+                self._waiters.remove((ends, event))
+        late = time.monotonic() - self._stop_by
+        is_at_work = bool(self._dispatcher.of(shift)) and late < 0
+        if is_at_work or (not shift.saver.has_all_it_can and late < _LAST_COMMIT):
+            return False
+        if self._stopping or self._is_paused:
+            return self._stopping
+        drained = not self._dispatcher.barred and all(p.is_drained for p in shift.busy)
+        if not (self._work.available_now and drained):
+            return False
+        shift.saver.outbox.raise_refused()
+        return shift.saver.has_all
+
+    def _stop(self, stop_by: float, drain: bool) -> None:  # noqa: FBT001 - an event of the loop
+        self._stopping = True
+        self._stop_by = min(self._stop_by, stop_by)
+        if not drain:
+            self._dispatcher.stop(self._shift)
+
+    def _pause(self, is_paused: bool) -> None:  # noqa: FBT001 - an event of the loop
+        self._is_paused = is_paused
+        self._meter.paused(is_paused=is_paused)
+        if is_paused:
+            self._dispatcher.stop(self._shift)
+
+    def _abort(self) -> None:
+        self._dispatcher.interrupt()
+        raise InterruptedError("the job was told to leave at once")
+
+    def _close(self) -> None:
+        self._dispatcher.interrupt()
+        self._dispatcher.close()
+        hand_over, shift = self._hand_over, self._shift
+        if shift is not None:
+            # Aborted, or failed: Spark was told to end them, and may need a while for it.
+            left = self._left_of(shift)
+            shift.holding.left_running(left, self._dispatcher.may_run_for(shift))
+            if hand_over is not None and not hand_over.is_late:
+                hand_over.running = left
+        self._end_shift(well=self.error is None)
+        self._work.close()
+        self._membership.detach()
+        self._meter.ended(self.error)
+        self.ended.set()
+        for _, event in self._waiters:
+            event.set()

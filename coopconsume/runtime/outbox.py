@@ -1,0 +1,302 @@
+"""Writes dead letters and output rows, beside the commits: a failing destination stops no commit.
+
+Each attempt runs in a thread of its own, under a commit id of its own. What an attempt may have
+left behind without an answer is never counted, as its id is never committed.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import threading
+import time
+from collections import deque
+from typing import TYPE_CHECKING, NamedTuple
+
+from commits import CommitLogUnavailable, FencedMember, OffsetRanges, Pending
+from commits.model import PARKED_MS
+from coopconsume.errors import AuthenticationFailed, NotAuthorized, OutputRefused
+from coopconsume.runtime.deliveries import LONGEST_PAUSE, Deliveries
+from coopconsume.runtime.parcels import Parcel
+from coopconsume.runtime.plan import Waiting
+from coopconsume.sinks.base import Outputs, offsets_of_rows
+from coopconsume.worker.answers import error_text
+from coopconsume.worker.report import unpack_offsets
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+
+    from coopconsume.group.epoch_assignment import EpochAssignment
+    from coopconsume.group.owned import TopicPartition
+    from coopconsume.runtime.plan import Partition
+    from coopconsume.runtime.work import Work
+    from coopconsume.worker.report import SlotReport
+
+log = logging.getLogger(__name__)
+
+#: Seconds until offsets that the limit on ranges left out are tried again.
+_REFUSED_WAIT = 0.5
+
+
+class Written(NamedTuple):
+    """A parcel that is written, and is to be committed.
+
+    Attributes:
+        parcel: The parcel.
+        commit_id: The commit that its letters and rows name.
+        took: Seconds for writing it.
+    """
+
+    parcel: Parcel
+    commit_id: str
+    took: float
+
+
+def due_ms(delay: float) -> int:
+    """Returns the time some seconds from now as the log has it; infinity stands for parked."""
+    return PARKED_MS if delay == math.inf else int((time.time() + delay) * 1000)
+
+
+def write(work: Work, topic_ids: Mapping[str, str], parcel: Parcel, commit_id: str) -> None:
+    """Writes a parcel to its destinations.
+
+    Raises:
+        OutputNotWritten: It is not written; part of it may be.
+    """
+    if parcel.letters and work.dead_letters is not None:
+        work.dead_letters.append(parcel.letters, topic_ids, commit_id)
+    sink = work.outputs
+    if sink is not None and (parcel.rows or (sink.hears_all and any(parcel.offsets.values()))):
+        sink.write(Outputs(parcel.rows, parcel.offsets, topic_ids, commit_id))
+
+
+def fitting(holding: EpochAssignment, parcel: Parcel) -> tuple[Parcel, Parcel]:
+    """What of a parcel the limit on ranges lets in, and the rest.
+
+    What is written must not be refused any more, so the limit is looked at before.
+    """
+    fit = holding.affordable(parcel.offsets, {})
+    return parcel.divided({tp: done - fit[tp] for tp, done in parcel.offsets.items()})
+
+
+class Outbox:
+    """The dead letters and rows of a shift that are not committed yet.
+
+    Every method is the loop's to call; the threads report through ``post``.
+
+    Args:
+        holding: What is owned.
+        work: Where dead letters and outputs go.
+        partitions: What the loop knows of them.
+        commit_ids: Ids for commits, told apart from all others of the group.
+        post: Has a function called in the loop.
+        failed: Called in the loop with an error that ends the job.
+
+    Attributes:
+        ready: Parcels that are written and not committed.
+    """
+
+    def __init__(
+        self,
+        holding: EpochAssignment,
+        work: Work,
+        partitions: Mapping[TopicPartition, Partition],
+        commit_ids: Iterator[str],
+        post: Callable[..., None],
+        failed: Callable[[BaseException], None],
+    ) -> None:
+        self.ready: deque[Written] = deque()
+        self._left: dict[str, frozenset[TopicPartition]] = {}
+        self._is_stalled = False
+        self._holding = holding
+        self._work = work
+        self._partitions = partitions
+        self._ids = commit_ids
+        self._post = post
+        self._failed = failed
+        self._errors: dict[str, Exception] = {}
+        self._denied: dict[str, str] = {}
+        patience, gives_up = holding.options.batch_time, work.available_now
+        self._letters = Deliveries("dead letters", patience, gives_up=gives_up)
+        self._rows = Deliveries("outputs", patience, gives_up=gives_up)
+        self._all = (self._letters, self._rows)
+
+    @property
+    def has_any(self) -> bool:
+        """Whether anything is not written or not committed."""
+        return bool(self.ready) or any(one.has_any for one in self._all)
+
+    @property
+    def held(self) -> frozenset[TopicPartition]:
+        """Partitions of which something was not written, as they have too many ranges."""
+        return frozenset().union(*self._left.values())
+
+    @property
+    def is_moving(self) -> bool:
+        """Whether something will be ready to be committed, as far as is known."""
+        now = time.monotonic()
+        return bool(self.ready) or any(one.is_moving(now) for one in self._all)
+
+    @property
+    def is_young(self) -> bool:
+        """Whether something is being written, and a commit should wait for it."""
+        now = time.monotonic()
+        return any(one.is_young(now) for one in self._all)
+
+    # -- what comes in
+
+    def take(self, report: SlotReport, parts: Sequence[Partition]) -> set[tuple[int, int]]:
+        """Takes what a slot reported: letters, rows, and the offsets that stand or fall with them.
+
+        Args:
+            report: The report.
+            parts: The partitions that it counts by index.
+
+        Returns:
+            Failures that are parked once their letter is written: index of the partition, offset.
+        """
+        parked = self._take_letters(report, parts)
+        sink = self._work.outputs
+        if sink is None:
+            return parked
+        names = tuple((p.topic, p.partition) for p in parts)
+        parcel = Parcel()
+        if report.outputs is not None:
+            parcel.rows.append((names, report.outputs))
+            parcel.offsets |= offsets_of_rows(names, report.outputs)
+        if sink.hears_all:
+            for i, outcome in report.partitions.items():
+                done = OffsetRanges.from_offsets(unpack_offsets(outcome.done).to_numpy())
+                parcel.offsets[names[i]] = done - parts[i].undelivered
+        self._add(self._rows, parcel)
+        return parked
+
+    def _take_letters(self, report: SlotReport, parts: Sequence[Partition]) -> set[tuple[int, int]]:
+        parcel = Parcel(letters=list(report.dead) if self._work.dead_letters else [])
+        places: dict[TopicPartition, list[int]] = {}
+        for letter in parcel.letters:
+            places.setdefault((letter.topic, letter.partition), []).append(letter.offset)
+        parked = set()
+        for i, outcome in report.partitions.items() if places else ():
+            tp = parts[i].topic, parts[i].partition
+            for failure in outcome.failed:
+                if failure.delay == math.inf and failure.offset in places.get(tp, ()):
+                    places[tp].remove(failure.offset)
+                    parked.add((i, failure.offset))
+                    parcel.pending.setdefault(tp, []).append(
+                        Pending(failure.offset, failure.key_hash, failure.attempts,
+                                due_ms(failure.delay), failure.error)
+                    )  # fmt: skip
+        parcel.offsets = {tp: OffsetRanges.from_offsets(o) for tp, o in places.items() if o}
+        self._add(self._letters, parcel)
+        return parked
+
+    def _add(self, deliveries: Deliveries, parcel: Parcel) -> None:
+        if not parcel:
+            return
+        for tp, offsets in parcel.offsets.items():
+            self._partitions[tp].defer(offsets)
+        deliveries.add(parcel)
+
+    # -- writing
+
+    def start(self) -> None:
+        """Begins to write what is due."""
+        for deliveries in self._all:
+            parcel = deliveries.begin(time.monotonic())
+            if parcel is not None:
+                threading.Thread(
+                    target=self._write, args=(deliveries, parcel, next(self._ids)),
+                    name=f"coopconsume-{deliveries.what}", daemon=True,
+                ).start()  # fmt: skip
+
+    def _write(self, deliveries: Deliveries, parcel: Parcel, commit_id: str) -> None:
+        """In a thread of its own."""
+        started = time.monotonic()
+        try:
+            fit, left = fitting(self._holding, parcel)
+            if fit:
+                write(self._work, self._holding.topic_ids, fit, commit_id)
+        except BaseException as error:  # noqa: BLE001 - handled in the loop
+            self._post(self._not_written, deliveries, error)
+        else:
+            took = time.monotonic() - started
+            self._post(self._written, deliveries, Written(fit, commit_id, took), left)
+
+    def _written(self, deliveries: Deliveries, written: Written, left: Parcel) -> None:
+        deliveries.delivered()
+        self._denied.pop(deliveries.what, None)
+        if written.parcel:
+            self.ready.append(written)
+        self._left[deliveries.what] = frozenset(tp for tp, o in left.offsets.items() if o)
+        if left:
+            deliveries.put_back(left, time.monotonic() + _REFUSED_WAIT)
+
+    def _not_written(self, deliveries: Deliveries, error: BaseException) -> None:
+        if isinstance(error, FencedMember) or not isinstance(error, Exception):
+            self._failed(error)
+            return
+        text = error_text(error)
+        is_denied = isinstance(error, AuthenticationFailed | NotAuthorized)
+        if not is_denied:
+            log.warning("%s", text)
+        elif self._denied.get(deliveries.what) != text:
+            self._denied[deliveries.what] = text
+            log.error(
+                "%s cannot be written: %s. Records that need it are held back; it is tried again "
+                "every %g s", deliveries.what, text, LONGEST_PAUSE,
+            )  # fmt: skip
+        if not isinstance(error, CommitLogUnavailable):
+            self._errors[deliveries.what] = error
+        is_final = isinstance(error, OutputRefused)
+        deliveries.failed(text, time.monotonic(), is_final=is_final, is_denied=is_denied)
+
+    # -- what is held back
+
+    def show(self) -> dict[TopicPartition, list[Pending]]:
+        """Holds back the lanes of records that cannot be written now.
+
+        Returns:
+            These records as the commit log is to have them: pending, with the error. Their next
+            owner does them again, as letters and rows are lost with this process.
+        """
+        now = time.monotonic()
+        is_stalled = any(one.is_in_trouble(now) or one.refused for one in self._all)
+        found: dict[TopicPartition, list[Pending]] = {}
+        if is_stalled != self._is_stalled:
+            self._is_stalled = is_stalled
+            for partition in self._partitions.values():
+                partition.is_stalled = is_stalled
+        for deliveries in self._all:
+            for parcel in deliveries.to_show(now):
+                self._hold(parcel, found)
+        return found
+
+    def _hold(self, parcel: Parcel, found: dict[TopicPartition, list[Pending]]) -> None:
+        error = parcel.error
+        for tp, records in parcel.records().items():
+            self._partitions[tp].hold(
+                [
+                    Waiting(r.offset, r.key_hash, r.attempts, math.inf, error, r.key,
+                            is_undelivered=not parcel.is_refused)
+                    for r in records
+                ]
+            )  # fmt: skip
+            found.setdefault(tp, []).extend(
+                # The last attempt gave the letter, and is made again by the next owner.
+                Pending(r.offset, r.key_hash, max(0, r.attempts - 1), due_ms(0.0), error)
+                for r in records
+            )
+        if parcel.is_refused:
+            # Nobody writes them any more.
+            parcel.letters, parcel.rows = [], []
+
+    def raise_refused(self) -> None:
+        """Raises why something is not written that no further attempt is made for.
+
+        Raises:
+            OutputNotWritten: The destination has refused it, or was given up.
+        """
+        for deliveries in self._all:
+            if deliveries.refused:
+                raise self._errors[deliveries.what]

@@ -1,0 +1,141 @@
+"""Handled records whose dead letters or output rows are written together."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, NamedTuple
+
+from assignors import key_hash
+from assignors.ranges import offset_hash
+from commits import OffsetRanges
+from coopconsume.sinks.base import divided_rows, hashes_of_rows
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from commits import Pending
+    from coopconsume.group.owned import TopicPartition
+    from coopconsume.worker.report import DeadLetter
+
+    Rows = tuple[tuple[TopicPartition, ...], bytes]
+
+
+class Handled(NamedTuple):
+    """A handled record whose dead letter or rows are not written yet.
+
+    Attributes:
+        offset: Its offset.
+        key_hash: The hash that it is dealt by.
+        attempts: Failed attempts; 0 if it gave rows.
+        key: Its key for people, where it is known.
+    """
+
+    offset: int
+    key_hash: int
+    attempts: int = 0
+    key: bytes | None = None
+
+
+@dataclass(eq=False)
+class Parcel:
+    """Handled records whose dead letters or rows are written together, and then committed.
+
+    Attributes:
+        offsets: What is done once they are written.
+        pending: What is parked once they are written.
+        letters: Dead letters.
+        rows: Rows that handlers returned, with the partitions that they count by index.
+        failures: Failed attempts to write it.
+        is_split: Whether it is part of a parcel that failed: it is written by itself.
+        is_put_back: Whether the limit on ranges does not let its records in for now.
+        error: Why it is not written; empty if no attempt has failed.
+        is_refused: Whether the destination never takes it.
+        shown: What is said of it in the commit log, as error and `is_refused`.
+    """
+
+    offsets: dict[TopicPartition, OffsetRanges] = field(default_factory=dict)
+    pending: dict[TopicPartition, list[Pending]] = field(default_factory=dict)
+    letters: list[DeadLetter] = field(default_factory=list)
+    rows: list[Rows] = field(default_factory=list)
+    failures: int = 0
+    is_split: bool = False
+    is_put_back: bool = False
+    error: str = ""
+    is_refused: bool = False
+    shown: tuple[str, bool] = ("", False)
+
+    def __bool__(self) -> bool:
+        return bool(self.letters or self.rows or any(self.offsets.values()))
+
+    @property
+    def is_fresh(self) -> bool:
+        """Whether nobody has tried to write it."""
+        return not (self.failures or self.is_split)
+
+    def places(self) -> dict[TopicPartition, OffsetRanges]:
+        """The offsets of all its records."""
+        found = dict(self.offsets)
+        for tp, pending in self.pending.items():
+            parked = OffsetRanges.from_offsets([one.offset for one in pending])
+            found[tp] = found.get(tp, OffsetRanges()) | parked
+        return found
+
+    def add(self, other: Parcel) -> None:
+        """Takes in what another parcel has; of a key the other one's records come later."""
+        for tp, offsets in other.offsets.items():
+            self.offsets[tp] = self.offsets.get(tp, OffsetRanges()) | offsets
+        for tp, pending in other.pending.items():
+            self.pending.setdefault(tp, []).extend(pending)
+        self.letters += other.letters
+        self.rows += other.rows
+
+    def divided(self, left: Mapping[TopicPartition, OffsetRanges]) -> tuple[Parcel, Parcel]:
+        """Everything but some offsets, and these offsets."""
+        if not any(left.values()):
+            return self, Parcel()
+        nothing = OffsetRanges()
+        now, later = Parcel(), Parcel()
+        for tp, offsets in self.offsets.items():
+            waits = left.get(tp, nothing)
+            now.offsets[tp], later.offsets[tp] = offsets - waits, offsets & waits
+        for tp, pending in self.pending.items():
+            for one in pending:
+                parcel = later if one.offset in left.get(tp, nothing) else now
+                parcel.pending.setdefault(tp, []).append(one)
+        for letter in self.letters:
+            waits = left.get((letter.topic, letter.partition), nothing)
+            (later if letter.offset in waits else now).letters.append(letter)
+        for partitions, rows in self.rows:
+            for parcel, some in zip(
+                (now, later), divided_rows(partitions, rows, left), strict=True
+            ):
+                if some is not None:
+                    parcel.rows.append((partitions, some))
+        return now, later
+
+    def halves(self) -> tuple[Parcel, ...]:
+        """Two parcels with half of its records each, lower offsets first; itself if it has one."""
+        places = [(tp, o) for tp, r in sorted(self.places().items()) for o in r.offsets().tolist()]
+        if len(places) < 2:  # noqa: PLR2004 - two halves
+            return (self,)
+        upper: dict[TopicPartition, list[int]] = {}
+        for tp, offset in places[len(places) // 2 :]:
+            upper.setdefault(tp, []).append(offset)
+        parts = self.divided({tp: OffsetRanges.from_offsets(o) for tp, o in upper.items()})
+        for part in parts:
+            part.is_split, part.error, part.shown = True, self.error, self.shown
+        return parts
+
+    def records(self) -> dict[TopicPartition, list[Handled]]:
+        """Its records that have a dead letter or rows; those without either are not among them."""
+        found: dict[TopicPartition, list[Handled]] = {}
+        for letter in self.letters:
+            hashed = key_hash(letter.key)
+            dealt = offset_hash(letter.offset) if hashed is None else hashed
+            found.setdefault((letter.topic, letter.partition), []).append(
+                Handled(letter.offset, dealt, letter.attempts, letter.key)
+            )
+        for partitions, rows in self.rows:
+            for tp, hashes in hashes_of_rows(partitions, rows).items():
+                found.setdefault(tp, []).extend(Handled(o, h) for o, h in hashes.items())
+        return found

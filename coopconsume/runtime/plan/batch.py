@@ -1,0 +1,87 @@
+"""The next batch: what is read of which partition, and what each slot may start of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from assignors import MAX_KEY_HASH
+from commits import OffsetRanges
+from coopconsume.runtime.plan.limits import Limits
+from coopconsume.runtime.plan.reads import Read, covering
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from coopconsume.runtime.plan.partition import Partition
+    from coopconsume.worker.report import PartitionWork
+
+
+@dataclass(frozen=True)
+class BatchPlan:
+    """One batch: what is read, and what each slot may start of it.
+
+    Attributes:
+        reads: Offsets that are read.
+        work: For each slot, its work by index of the partition.
+        wanted: Offsets that some slot may start, by index of the partition.
+        fraction: Of the records read that are for these slots, by their key ranges: above 0, up to
+            1. The others are for slots that are busy, or for other members.
+    """
+
+    reads: tuple[Read, ...]
+    work: Mapping[int, Mapping[int, PartitionWork]]
+    wanted: Mapping[int, OffsetRanges]
+    fraction: float = 1.0
+
+    @property
+    def slots(self) -> tuple[int, ...]:
+        """The slots that have work, ascending."""
+        return tuple(sorted(self.work))
+
+    @property
+    def span(self) -> int:
+        """Offsets that are read."""
+        return _span(self.reads)
+
+
+def plan_batch(
+    partitions: Sequence[Partition], slots: Sequence[int], now: float, limits: Limits
+) -> BatchPlan | None:
+    """The next batch for these free slots; None if there is nothing to do for them.
+
+    The window is dealt over the partitions by what they have left.
+    """
+    backlogs = {p.part: p.backlog(slots, now) for p in partitions}
+    total = sum(backlogs.values())
+    if not total:
+        return None
+    work: dict[int, dict[int, PartitionWork]] = {}
+    wanted: dict[int, OffsetRanges] = {}
+    reads: list[Read] = []
+    hashes = 0
+    for partition in partitions:
+        part = partition.part
+        if not backlogs[part]:
+            continue
+        window = max(1, limits.window * backlogs[part] // total)
+        planned = partition.plan(slots, now, Limits(window, limits.max_pending, limits.max_ranges))
+        union = OffsetRanges()
+        for slot, offsets in planned.items():
+            work.setdefault(slot, {})[part] = partition.work(slot)
+            union |= offsets
+        if union:
+            wanted[part] = union
+            # Every wanted offset is read: one that were not would be taken for a hole.
+            spans = covering(union, partition.reach)
+            found = [Read(part, first, last) for first, last in spans]
+            hashes += _span(found) * sum(partition.shares[slot].size for slot in planned)
+            reads += found
+    if not work:
+        return None
+    fraction = hashes / (_span(reads) * (MAX_KEY_HASH + 1))
+    return BatchPlan(tuple(reads), work, wanted, fraction)
+
+
+def _span(reads: Iterable[Read]) -> int:
+    return sum(read.last - read.first + 1 for read in reads)

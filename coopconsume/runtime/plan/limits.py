@@ -1,0 +1,22 @@
+"""Bounds of a plan."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from commits.offsets import MAX_OFFSET
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Bounds of a plan; a partition's own limit on ranges applies as well.
+
+    Attributes:
+        window: Offsets in a batch.
+        max_pending: Pending records of a partition.
+        max_ranges: Committed ranges of a partition.
+    """
+
+    window: int
+    max_pending: int
+    max_ranges: int = MAX_OFFSET

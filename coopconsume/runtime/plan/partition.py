@@ -1,0 +1,531 @@
+"""What a job knows of one partition: what is done, what its shares still have, what holds it up."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+from commits import OffsetRanges
+from commits.offsets import MAX_OFFSET
+from coopconsume.runtime.plan.blocker import told, waiting_for
+from coopconsume.runtime.plan.range_limit import crowded_at
+from coopconsume.runtime.plan.reads import MERGE_GAP, cluster, reach_of
+from coopconsume.runtime.plan.share import Scope, Share
+from coopconsume.runtime.plan.waiting import Waiting
+from coopconsume.worker.report import PartitionWork, unpack_offsets
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from assignors import KeyRange
+    from coopconsume.runtime.plan.limits import Limits
+    from coopconsume.worker.report import Failure, Ordering, PartitionReport
+
+_NOTHING = OffsetRanges()
+
+
+class Partition:
+    """Everything the loop knows of one partition.
+
+    Args:
+        part: Index of the partition in this run.
+        topic, partition: Which.
+        stable: The stable offset in the commit log.
+        committed: What the log has above it.
+        shares: (slot, its key ranges), one a slot.
+        ordering: What is handled strictly one after another.
+        whole: Whether the shares together are the whole key range.
+        max_ranges: Ranges above the stable offset that the commit log takes.
+        max_outputs_waiting: Records that may be done above the stable offset, as their outputs wait
+            until it passes them; None: outputs do not wait.
+    """
+
+    def __init__(
+        self,
+        part: int,
+        topic: str,
+        partition: int,
+        *,
+        stable: int,
+        committed: OffsetRanges,
+        shares: Iterable[tuple[int, tuple[KeyRange, ...]]],
+        ordering: Ordering,
+        whole: bool,
+        max_ranges: int = 1_000_000,
+        max_outputs_waiting: int | None = None,
+    ) -> None:
+        self.part = part
+        self.topic = topic
+        self.partition = partition
+        self.stable = stable
+        self.done = committed
+        self.unsaved = OffsetRanges()
+        self.unsaved_holes = OffsetRanges()
+        #: Handled records that are committed once their dead letters or rows are written.
+        self.undelivered = OffsetRanges()
+        #: Whether what they gave cannot be written for now: they count as pending.
+        self.is_stalled = False
+        self._end = stable
+        #: Whether nothing is left to do, save or wait for; whatever changes that sets it to false.
+        self.is_quiet = False
+        self.ordering = ordering
+        self.whole = whole
+        self.max_ranges = max_ranges
+        self.max_outputs_waiting = max_outputs_waiting
+        #: Ranges in the commit log, those of other members among them.
+        self.log_ranges = committed.range_count
+        #: The highest offset in the commit log, whoever committed it; -1: none above the stable
+        #: offset.
+        self.log_last = -1 if committed.last is None else committed.last
+        self.attempts: dict[int, int] = {}
+        self._may_have_parked = False
+        #: The last failure of each record that has failed and is not done, in flight or not.
+        self._failed: dict[int, Waiting] = {}
+        self._stands = (-1, 0.0)
+        self.reach = reach_of(OffsetRanges())
+        #: Whether nothing could be planned the last time as too much waits.
+        self._is_full = False
+        top = committed.last
+        position = stable if top is None else top + 1
+        gaps = committed.complement(stable, position - 1) if committed else OffsetRanges()
+        self.shares = {slot: Share(slot, ranges, position, gaps) for slot, ranges in shares}
+
+    # -- what is known
+
+    @property
+    def end(self) -> int:
+        """The end of the partition's log, as far as it was seen."""
+        return self._end
+
+    @end.setter
+    def end(self, end: int) -> None:
+        if end != self._end:
+            self._end, self.is_quiet = end, False
+
+    def settle(self) -> None:
+        """Notes whether nothing is left to do, so that turns of the loop pass over it."""
+        self.is_quiet = (
+            not (self.unsaved or self.unsaved_holes or self.undelivered)
+            and all(share.is_quiet(self.end) for share in self.shares.values())
+            and self.first_open() >= max(self.end, self.position)
+        )
+
+    @property
+    def position(self) -> int:
+        """Everything below was looked at, or is in some share's ``todo``."""
+        return min(share.position for share in self.shares.values())
+
+    @property
+    def pending(self) -> int:
+        """Records that are ours and wait, for an attempt or for their rows to be written."""
+        failed = [w for s in self.shares.values() for w in s.failed() if not w.is_undelivered]
+        behind = sum(len(w.behind) for s in self.shares.values() for w in s.failed())
+        return len(failed) + behind + (len(self.undelivered) if self.is_stalled else 0)
+
+    @property
+    def parked(self) -> list[Waiting]:
+        """Records that were given up, and hold their keys back until somebody decides."""
+        if not self._may_have_parked:
+            return []  # Waiting records may be many, and this is asked for often.
+        found = [w for share in self.shares.values() for w in share.failed() if w.is_parked]
+        self._may_have_parked = bool(found)
+        return found
+
+    @property
+    def committed(self) -> OffsetRanges:
+        """What the commit log has above its stable offset, as far as it is ours."""
+        return self.done - self.unsaved - self.unsaved_holes - self.undelivered
+
+    @property
+    def ranges(self) -> int:
+        """Ranges above the stable offset, as they count for the limit.
+
+        Where others have parts of the partition, their records lie between ours: only the log
+        knows how many ranges there are.
+        """
+        return self.done.range_count if self.whole else self.log_ranges
+
+    @property
+    def outputs_waiting(self) -> int:
+        """Records whose outputs wait behind one that is not done; 0 if outputs do not wait."""
+        if self.max_outputs_waiting is None:
+            return 0
+        return len(self.done) - (self.first_open() - self.stable)
+
+    @property
+    def has_outputs_enough(self) -> bool:
+        """Whether so many outputs wait that nothing new may be read."""
+        most = self.max_outputs_waiting
+        return most is not None and self.outputs_waiting >= most
+
+    @property
+    def is_crowded(self) -> bool:
+        """Whether there are so many ranges, or outputs wait, that nothing new may be read."""
+        return self.ranges >= crowded_at(self.max_ranges) or self.has_outputs_enough
+
+    @property
+    def is_drained(self) -> bool:
+        """Whether nothing up to the end is left to do, wait for, hear of or prove a hole.
+
+        What is parked, and what waits behind it, is nothing that a job could do.
+        """
+        is_full = self._is_full and bool(self.parked)
+        if self.whole and not is_full and self._first_free() < self.end:
+            return False
+        return all(share.is_drained(self.end, is_full=is_full) for share in self.shares.values())
+
+    def is_settled(self, end: int) -> bool:
+        """Whether all below an offset is done and committed, or held back by parked records."""
+        if self.stable >= end:
+            return True
+        uncommitted = self.unsaved | (self.undelivered & self.done)
+        if not self.parked or uncommitted.clip(0, end - 1):
+            return False
+        if self.is_drained:
+            return True
+        # What came since is not asked for.
+        if self.whole and self._first_free() < end:
+            return False
+        return all(share.is_settled(end) for share in self.shares.values())
+
+    def blocker(self) -> Waiting | None:
+        """The waiting record that holds the stable offset, if one does."""
+        return waiting_for(self.first_open(), self.shares.values())
+
+    def stand(self, now: float) -> float:
+        """For how many seconds the first open offset has been the same, as far as was looked."""
+        first = self.first_open()
+        if self._stands[0] != first:
+            self._stands = first, now
+        return now - self._stands[1]
+
+    def holder(self) -> dict[str, Any] | None:
+        """What holds the stable offset, for people and progress; None if nothing is left to do.
+
+        ``state`` is ``failed``, ``parked``, ``in flight`` (in ``slot``), ``to do``, or
+        ``elsewhere`` where the offset is not ours.
+        """
+        first = self.first_open()
+        if first >= self.end and first >= self.position:
+            return None
+        return told(first, self.shares.values(), self._failed.get(first))
+
+    def first_open(self) -> int:
+        """The stable offset as it will be once all that is done is committed."""
+        end = self.done.range_end(self.stable)
+        return self.stable if end is None else end + 1
+
+    def _first_free(self) -> int:
+        """The first open offset that does not wait for a parked record."""
+        if not self.parked:
+            return self.first_open()
+        stuck = [offset for share in self.shares.values() for offset in share.stuck()]
+        end = (self.done | OffsetRanges.from_offsets(stuck)).range_end(self.stable)
+        return self.stable if end is None else end + 1
+
+    def in_doubt(self, now: float) -> float:
+        """Returns for how many seconds an earlier owner may still be at work on part of it."""
+        return max((share.barred_until - now for share in self.shares.values()), default=0.0)
+
+    def next_due(self) -> float | None:
+        """When the next waiting record is due; None without any."""
+        dues = (share.next_due() for share in self.shares.values() if share.flying is None)
+        return min((due for due in dues if due is not None), default=None)
+
+    def lane(self, key_hash: int, offset: int) -> int:
+        """What a record of this key hash and offset must wait for."""
+        return {"key": key_hash, "partition": 0, "none": offset}[self.ordering]
+
+    # -- what happened
+
+    def restore(self, pending: Iterable[tuple[int, int, int, float, str]]) -> None:
+        """Take over (offset, key hash, attempts, due, error) of an earlier run from the log.
+
+        A pending record may lie above everything that is done. All undone offsets below it are
+        read before anything new, as some may be of its key.
+        """
+        self.is_quiet = False
+        for offset, key_hash, attempts, due, error in pending:
+            if offset < self.stable or offset in self.done:
+                continue
+            self.attempts[offset] = attempts
+            self._may_have_parked |= due == math.inf
+            for share in self.shares.values():
+                if not any(key_range.contains(key_hash) for key_range in share.ranges):
+                    continue
+                failed = self._failed[offset] = Waiting(offset, key_hash, attempts, due, error)
+                share.wait(self.lane(key_hash, offset), failed)
+                if share.position <= offset:
+                    share.todo |= OffsetRanges([(share.position, offset)])
+                    share.position = offset + 1
+                break
+
+    def take_along(self, offsets: OffsetRanges) -> None:
+        """These are done, and were not committed yet."""
+        self.is_quiet = False
+        offsets = offsets.clip(self.stable, MAX_OFFSET) - self.done
+        self.done |= offsets
+        self.unsaved |= offsets
+        for share in self.shares.values():
+            share.todo -= offsets
+
+    def progressed(self, slot: int, report: PartitionReport, now: float) -> None:
+        """Takes what a slot reports while it works: these records are not in flight any more.
+
+        What the slot reports later, or what becomes of it, concerns the rest of its records alone.
+
+        Args:
+            slot: The slot.
+            report: Its ``done`` and ``failed``; of a lane no record without all that come before.
+            now: The time, on the monotonic clock.
+        """
+        share = self.shares[slot]
+        if share.flying is not None:
+            self._settle(share, share.flying, report, share.flying, now)
+
+    def reported(self, slot: int, report: PartitionReport, now: float) -> None:
+        """Take in what a slot reported of its part of a batch."""
+        share = self.shares[slot]
+        wanted = share.flying
+        if wanted is None:
+            return
+        left = (
+            wanted.clip(report.resume, MAX_OFFSET) if report.resume is not None else OffsetRanges()
+        )
+        share.todo = (share.todo - wanted) | left
+        share.position = max(share.position, share.next_position)
+        blocked = OffsetRanges.from_offsets([offset for offset, _ in report.blocked])
+        self._settle(share, wanted, report, left, now, blocked)
+        share.flying = None
+        flowing: list[int] = []
+        for offset, key_hash in report.blocked:
+            ahead = share.waiting.get(self.lane(key_hash, offset))
+            (ahead.behind if ahead else flowing).append(offset)
+        share.todo |= OffsetRanges.from_offsets(flowing)
+        # The stable offset may have passed what was in flight: retention deletes records.
+        share.forget_below(self.stable)
+
+    def _settle(
+        self,
+        share: Share,
+        wanted: OffsetRanges,
+        report: PartitionReport,
+        left: OffsetRanges,
+        now: float,
+        blocked: OffsetRanges = _NOTHING,
+    ) -> None:
+        """Takes the records of a report that are done, have failed or wait.
+
+        Args:
+            share: Whose they are.
+            wanted: What is in flight.
+            report: The report.
+            left: What may still be started.
+            now: The time, on the monotonic clock.
+            blocked: What waits behind failed records.
+        """
+        self.is_quiet = False
+        done = OffsetRanges.from_offsets(unpack_offsets(report.done).to_numpy())
+        # A worker may die after it reported a record and before it noted that nothing is at work.
+        report.failed = [failure for failure in report.failed if failure.offset in wanted]
+        failed = OffsetRanges.from_offsets([failure.offset for failure in report.failed])
+        settled = done | failed | blocked
+        share.settle_tries(done, left | failed)
+        share.flying = wanted - settled
+        for failure in report.failed:
+            self._keep(share, failure, now)
+        for each in self.shares.values():
+            # Of a gap found at the start nobody knew whose key it was; now it is known.
+            if each.todo:
+                each.todo -= settled
+        self.unsaved |= done
+        self.done |= done.clip(self.stable, MAX_OFFSET)
+        if self.attempts:
+            self.attempts = {o: n for o, n in self.attempts.items() if o not in done}
+            self._failed = {o: w for o, w in self._failed.items() if o in self.attempts}
+
+    def _keep(self, share: Share, failure: Failure, now: float) -> None:
+        """A record of a share has failed: it waits for its next attempt."""
+        self.attempts[failure.offset] = failure.attempts
+        self._may_have_parked |= failure.delay == math.inf
+        failed = self._failed[failure.offset] = Waiting(
+            failure.offset,
+            failure.key_hash,
+            failure.attempts,
+            now + failure.delay,
+            failure.error,
+            failure.key,
+        )
+        share.wait(self.lane(failure.key_hash, failure.offset), failed)
+
+    def replay(self, offset: int, now: float) -> None:
+        """A parked record is to be tried again from its first attempt on; harmless if it is not."""
+        self.is_quiet = False
+        for waiting in self.parked:
+            if waiting.offset == offset:
+                waiting.due, waiting.attempts = now, 0
+                self.attempts.pop(offset, None)
+
+    def discard(self, offset: int, now: float) -> None:
+        """A parked record counts as done in the log: its key flows on; harmless if it is not."""
+        self.is_quiet = False
+        for waiting in self.parked:
+            if waiting.offset == offset:
+                waiting.due = now  # What is behind it goes on with the slot's next batch.
+                self.done |= OffsetRanges([(offset, offset)])
+                self.attempts.pop(offset, None)
+                self._failed.pop(offset, None)
+
+    def defer(self, offsets: OffsetRanges) -> None:
+        """These are done once their dead letters or rows are written, and committed with them."""
+        self.is_quiet = False
+        self.undelivered |= offsets
+        self.unsaved -= offsets
+
+    def hold(self, records: Iterable[Waiting]) -> None:
+        """What these deferred records gave cannot be written for now: their lanes wait for that."""
+        self.is_quiet = False
+        for record in records:
+            if record.offset not in self.undelivered:
+                continue
+            self._may_have_parked |= record.is_parked
+            self.attempts[record.offset], self._failed[record.offset] = record.attempts, record
+            self.done -= OffsetRanges([(record.offset, record.offset)])
+            for share in self.shares.values():
+                if any(key_range.contains(record.key_hash) for key_range in share.ranges):
+                    share.wait(self.lane(record.key_hash, record.offset), record)
+
+    def _delivered(self, offsets: OffsetRanges) -> None:
+        """What deferred records gave is written: lanes that waited for that go on."""
+        self.undelivered -= offsets
+        self.done |= offsets.clip(self.stable, MAX_OFFSET)
+        for share in self.shares.values():
+            for waiting in share.failed():
+                if waiting.offset in offsets:
+                    waiting.due, waiting.is_undelivered = -math.inf, False
+                    self.attempts.pop(waiting.offset, None)
+                    self._failed.pop(waiting.offset, None)
+
+    def unknown(self, slot: int) -> None:
+        """The outcome of a slot's part is unknown: all of it must be done again."""
+        self.is_quiet = False
+        self.shares[slot].give_up()
+        self.shares[slot].forget_below(self.stable)
+
+    def saved(self, offsets: OffsetRanges, stable: int, holes: OffsetRanges) -> None:
+        """The commit log has taken these, and its stable offset is now ``stable``."""
+        self.is_quiet = False
+        if self.undelivered:
+            self._delivered(offsets & self.undelivered)
+        self.unsaved -= offsets
+        self.unsaved_holes -= holes
+        self._advance(stable)
+
+    def holes(self) -> OffsetRanges:
+        """Offsets that all shares have passed and nobody got: they will never be delivered.
+
+        Proven only where this member has the whole partition: every read covers its window to the
+        end, below the last stable offset that was asked for before, so what came to no slot was
+        not there. Found only as far as they hold the stable offset back or lie above it.
+        """
+        first, position = self._first_free(), self.position
+        if not self.whole or first >= position:
+            return OffsetRanges()
+        if any(first in share.todo or first in share.held() for share in self.shares.values()):
+            return OffsetRanges()
+        return self.unclaimed(first, position - 1)
+
+    def unclaimed(self, first: int, last: int) -> OffsetRanges:
+        """Offsets of a range that are neither done nor in any share's hands."""
+        taken = self.done
+        for share in self.shares.values():
+            taken = taken | share.todo | share.held()
+            if share.position <= last:
+                last = share.position - 1
+        return taken.complement(first, last) if first <= last else OffsetRanges()
+
+    def amend(self, holes: OffsetRanges) -> None:
+        """These offsets are proven holes: they count as done."""
+        self.is_quiet = False
+        self.done |= holes
+        self.unsaved_holes |= holes
+        for share in self.shares.values():
+            share.todo -= holes
+
+    def log_start(self, offset: int) -> None:
+        """The log now begins at ``offset``: what lay below it and was not done is lost."""
+        self.is_quiet = False
+        self._advance(offset)
+
+    def charge(self, offset: int) -> None:
+        """An attempt of this record ended without a word, with its worker."""
+        self.is_quiet = False
+        self.attempts[offset] = self.attempts.get(offset, 0) + 1
+
+    def _advance(self, stable: int) -> None:
+        if stable > self.stable:
+            self.stable = stable
+            self.done = self.done.clip(stable, MAX_OFFSET)
+            self.undelivered = self.undelivered.clip(stable, MAX_OFFSET)
+            for share in self.shares.values():
+                share.forget_below(stable)
+
+    # -- what to do next
+
+    def backlog(self, slots: Iterable[int], now: float) -> int:
+        """Offsets that free slots could be given now; 0 if none."""
+        most = 0
+        for slot in slots:
+            share = self.shares.get(slot)
+            if share is None or share.flying is not None or share.is_barred(now):
+                continue
+            most = max(most, share.backlog(self.end, now))
+        return most
+
+    def plan(self, slots: Iterable[int], now: float, limits: Limits) -> dict[int, OffsetRanges]:
+        """Offsets wanted by each free slot that has work; marks them as flying."""
+        self.is_quiet = False
+        mine = [self.shares[slot] for slot in slots if slot in self.shares]
+        shares = [share for share in mine if share.flying is None and not share.is_barred(now)]
+        todo = OffsetRanges()
+        for share in shares:
+            share.release_due(now, self.stable, self.done)
+            if share.todo:
+                share.todo = share.todo - self.done - share.held()
+                todo |= share.todo
+        self.reach = reach_of(todo, limits.window, strewn=self.reach < MERGE_GAP)
+        reads, rest = cluster(todo, limits.window, self.reach)
+        cut = reads[-1][1] if rest and reads else None
+        used = sum(last - first + 1 for first, last in reads)
+        front = max((share.position for share in shares), default=0)
+        room = limits.window - used
+        crowded = (
+            self.pending >= limits.max_pending
+            or self.ranges >= limits.max_ranges
+            or self.is_crowded
+        )
+        scope = Scope(cut, front, self._goal(front + room, crowded=crowded), room)
+        started = {share.slot: share.start(scope, self.done) for share in shares}
+        planned = {slot: wanted for slot, wanted in started.items() if wanted}
+        self._is_full = crowded and not planned
+        return planned
+
+    def _goal(self, most: int, *, crowded: bool) -> int:
+        """Up to where new offsets may be read."""
+        if not crowded:
+            return min(self.end, most)
+        # What lies below a committed offset is a gap: a share that stands lower goes on. It may
+        # have the record at the stable offset, and nobody else can bring the ranges down.
+        done = -1 if self.done.last is None else self.done.last
+        top = max(done + 1, self.log_last + 1, *(s.position for s in self.shares.values()))
+        return min(self.end, most, top)
+
+    def work(self, slot: int) -> PartitionWork:
+        """The flying offsets of a slot as its task gets them."""
+        share = self.shares[slot]
+        assert share.flying is not None
+        attempts = {o: n for o, n in self.attempts.items() if o in share.flying}
+        blocked = {lane: waiting.offset for lane, waiting in share.waiting.items()}
+        return PartitionWork(
+            tuple(share.flying.pairs()), attempts, {} if self.ordering == "none" else blocked
+        )

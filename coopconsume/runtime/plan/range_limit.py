@@ -1,0 +1,122 @@
+"""Partitions with too many committed ranges: what still fits, and what is said and asked for.
+
+Pure. A partition is *crowded* from 80 % of ``maxNumRanges`` on, or where as many outputs wait as
+``maxOutputsWaiting`` says: nothing new is read of it, its gaps are worked first. At the limit of
+ranges the commit log takes only what does not raise their number; the rest of what is done waits in
+the job, and is never dropped silently. If that lasts, the group is asked to rebalance (KIP-X), as
+somebody who has the gaps may be stuck.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable
+
+    from coopconsume.runtime.plan import Partition
+
+TopicPartition = tuple[str, int]
+
+#: Seconds between two rebalances that are asked for, at least.
+ASK_EVERY = 60.0
+#: Seconds between two warnings of one partition, at least.
+SAY_EVERY = 60.0
+
+
+def crowded_at(max_ranges: int) -> int:
+    """The number of ranges from which on a partition is crowded."""
+    return max(1, max_ranges * 8 // 10)
+
+
+@dataclass
+class LimitWatch:
+    """Says when partitions become crowded, and when a rebalance is due.
+
+    Attributes:
+        patience: Seconds for which a stable offset stands at the limit until a rebalance is due.
+    """
+
+    patience: float
+    _said_at: dict[TopicPartition, float] = field(default_factory=dict)
+    _stuck: dict[TopicPartition, tuple[int, float]] = field(default_factory=dict)
+    _asked_at: float = float("-inf")
+
+    def look(self, partitions: Iterable[Partition], now: float) -> list[str]:
+        """What is to be said of crowded partitions, of each at most once in `SAY_EVERY` seconds.
+
+        Args:
+            partitions: What is known of the partitions.
+            now: Seconds on any clock.
+        """
+        said = []
+        for partition in partitions:
+            tp = (partition.topic, partition.partition)
+            if partition.is_crowded and now - self._said_at.get(tp, float("-inf")) >= SAY_EVERY:
+                self._said_at[tp] = now
+                said.append(crowd_warning(partition))
+        return said
+
+    def ask(
+        self, partitions: Iterable[Partition], held: Collection[TopicPartition], now: float
+    ) -> str | None:
+        """Why a rebalance is due; None if none is.
+
+        Args:
+            partitions: What is known of the partitions.
+            held: Those of which something done could not be committed because of the limit.
+            now: Seconds on any clock.
+        """
+        stuck = {}
+        for partition in partitions:
+            tp = (partition.topic, partition.partition)
+            if tp in held:
+                stable, since = self._stuck.get(tp, (-1, now))
+                since = since if stable == partition.stable else now
+                stuck[tp] = partition.stable, since
+        self._stuck = stuck
+        due = [tp for tp, (_, since) in stuck.items() if now - since >= self.patience]
+        if not due or now - self._asked_at < ASK_EVERY:
+            return None
+        self._asked_at = now
+        topic, number = min(due)
+        return (
+            f"{topic}-{number} has as many ranges as maxNumRanges allows, and its stable offset "
+            f"{stuck[topic, number][0]} does not move"
+        )
+
+
+def crowd_warning(partition: Partition) -> str:
+    """One sentence on a crowded partition: how full it is, and what holds its stable offset."""
+    much = f"{partition.ranges:,} committed ranges"
+    limit = f"maxNumRanges is {partition.max_ranges:,}"
+    if partition.has_outputs_enough:
+        much = f"the outputs of {partition.outputs_waiting:,} records waiting"
+        limit = f"maxOutputsWaiting is {partition.max_outputs_waiting:,}"
+    return (
+        f"{partition.topic}-{partition.partition} has {much} above its stable offset, {limit}: "
+        f"nothing new is read until gaps are done. It is held by {held_by(partition)}"
+    )
+
+
+def held_by(partition: Partition) -> str:
+    """What holds the stable offset, in words."""
+    holder = partition.holder()
+    if holder is None:
+        return "nothing"
+    states = {
+        "failed": "which waits to be tried again",
+        "parked": "which is parked until somebody decides about it",
+        "in flight": f"which slot {holder['slot']} is at work on",
+        "to do": "which was not handled yet",
+        "elsewhere": "which is another member's, or not in the log",
+    }
+    words = f"offset {holder['offset']}, {states[holder['state']]}"
+    if not holder["attempts"]:
+        return words
+    key = f"{holder['key']!r}, " if holder["key"] is not None else ""
+    return (
+        f"{words} (key {key}hash {holder['keyHash']}), and failed {holder['attempts']} times: "
+        f"{holder['error']}"
+    )

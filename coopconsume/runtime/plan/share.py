@@ -1,0 +1,228 @@
+"""One slot's piece of one partition: what of it is wanted, in flight, or waits."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from commits import OffsetRanges
+from commits.offsets import MAX_OFFSET
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from assignors import KeyRange
+    from coopconsume.runtime.plan.waiting import Waiting
+    from coopconsume.worker.report import Ordering
+
+
+@dataclass(frozen=True)
+class Scope:
+    """How far the shares of a partition may go in one batch.
+
+    Attributes:
+        cut: The last offset that is read of what must be looked at again; None: all of it is. A
+            share that has more of it gets nothing new.
+        front: Where the foremost share stands.
+        goal: Up to where new offsets may be read, itself not included.
+        room: How many new offsets there may be.
+    """
+
+    cut: int | None
+    front: int
+    goal: int
+    room: int
+
+
+@dataclass
+class Share:
+    """One slot's piece of one partition."""
+
+    slot: int
+    ranges: tuple[KeyRange, ...]
+    position: int
+    todo: OffsetRanges = field(default_factory=OffsetRanges)
+    #: The lowest failed record of each lane; higher ones of the lane follow by `Waiting.next`.
+    waiting: dict[int, Waiting] = field(default_factory=dict)
+    #: What the batch now running may start; None between batches.
+    flying: OffsetRanges | None = None
+    next_position: int = 0
+    #: Until then, on the monotonic clock, an earlier owner may still be at work on it.
+    barred_until: float = 0.0
+    #: The only offsets that may be planned while its slot is under suspicion; None: any.
+    only: OffsetRanges | None = None
+
+    @property
+    def size(self) -> int:
+        """How many key hashes it has."""
+        return sum(key_range.size for key_range in self.ranges)
+
+    def is_barred(self, now: float) -> bool:
+        """Whether an earlier owner may still be at work on it."""
+        if self.barred_until > now:
+            return True
+        self.barred_until = 0.0
+        return False
+
+    def failed(self, lane: int | None = None) -> Iterator[Waiting]:
+        """All failed records, or those of one lane; the lowest of each lane first."""
+        for waiting in self.waiting.values() if lane is None else [self.waiting[lane]]:
+            each: Waiting | None = waiting
+            while each is not None:
+                yield each
+                each = each.next
+
+    def held(self) -> OffsetRanges:
+        """Offsets that wait: failed ones and those behind them."""
+        return OffsetRanges.from_offsets([o for w in self.failed() for o in w.held])
+
+    def stuck(self) -> list[int]:
+        """Offsets that wait for a decision about a parked record, itself included."""
+        return [
+            offset
+            for lane, lowest in self.waiting.items()
+            if lowest.is_parked
+            for waiting in self.failed(lane)
+            for offset in (waiting.offset, *waiting.behind)
+        ]
+
+    def wait(self, lane: int, failed: Waiting) -> None:
+        """A record has failed: it waits behind lower failed records of its lane."""
+        lower, higher = None, self.waiting.get(lane)
+        while higher is not None and higher.offset < failed.offset:
+            lower, higher = higher, higher.next
+        if higher is not None and higher.offset == failed.offset:
+            failed.behind, higher = higher.behind, higher.next
+        failed.next = higher
+        if lower is None:
+            self.waiting[lane] = failed
+        else:
+            lower.next = failed
+
+    def _let_flow(self, lane: int) -> Waiting | None:
+        """The lowest failed record of a lane waits no longer; returns the next one."""
+        first = self.waiting.pop(lane)
+        if first.behind:
+            self.todo |= OffsetRanges.from_offsets(first.behind)
+        if first.next is not None:
+            self.waiting[lane] = first.next
+        return first.next
+
+    def is_drained(self, end: int, *, is_full: bool) -> bool:
+        """Whether nothing below an offset is left that a job could do, or nothing may be read."""
+        return (
+            (self.position >= end or (is_full and not self.barred_until))
+            and not self.todo
+            and all(waiting.is_parked for waiting in self.waiting.values())
+            and self.flying is None
+        )
+
+    def is_quiet(self, end: int) -> bool:
+        """Whether nothing is left to do below an offset, to hear of or to wait for."""
+        is_idle = self.flying is None and not self.barred_until and self.only is None
+        return is_idle and self.position >= end and not self.todo and not self.waiting
+
+    def is_settled(self, end: int) -> bool:
+        """Whether all below an offset was looked at, and waits for nothing but a decision."""
+        return (
+            self.position >= end
+            and not self.todo.clip(0, end - 1)
+            and not (self.flying or OffsetRanges()).clip(0, end - 1)
+            and all(w.is_parked for w in self.waiting.values() if w.offset < end)
+        )
+
+    def next_due(self) -> float | None:
+        """When the next waiting record is due, or the share free; None if nothing waits."""
+        dues = [max(w.due, self.barred_until) for w in self.waiting.values() if not w.is_trying]
+        if self.barred_until:
+            dues.append(self.barred_until)
+        return min(dues, default=None)
+
+    def settle_tries(self, done: OffsetRanges, left: OffsetRanges) -> None:
+        """Where a record that was tried again is done, or is not there any more, its lane flows."""
+        wanted = self.flying or OffsetRanges()
+        for lane, waiting in list(self.waiting.items()):
+            tried = waiting.is_trying and waiting.offset in wanted
+            if tried and (waiting.offset in done or waiting.offset not in left):
+                self._let_flow(lane)
+
+    def backlog(self, end: int, now: float) -> int:
+        """Offsets that could be planned now, up to the partition's end."""
+        due = sum(len(w.held) for w in self.waiting.values() if w.due <= now)
+        return len(self.todo) + due + max(0, end - self.position)
+
+    def start(self, scope: Scope, done: OffsetRanges) -> OffsetRanges:
+        """What a batch may start of it, which is in flight from now on; empty: nothing needs it."""
+        wanted = self.todo if scope.cut is None else self.todo.clip(0, scope.cut)
+        self.next_position = self.position
+        if self.only is not None:
+            last = self.only.last
+            wanted = OffsetRanges() if last is None else wanted.clip(0, last)
+        elif scope.room > 0 and self.position < scope.goal and not self._is_cut(scope):
+            # A share that fell behind goes on from where it stands, at most to the others.
+            stop = min(self.position + scope.room, scope.goal)
+            stop = scope.goal if stop >= scope.front else stop
+            self.next_position = stop
+            wanted |= OffsetRanges([(self.position, stop - 1)])
+        if self.waiting:
+            wanted -= self.held()
+        wanted -= done
+        if wanted:
+            self.flying = wanted
+        else:
+            # Nothing of it needs a read: all done, or waiting.
+            self.position = max(self.position, self.next_position)
+        return wanted
+
+    def _is_cut(self, scope: Scope) -> bool:
+        """Whether some of what must be looked at again is left for later: before any news."""
+        last = self.todo.last
+        return scope.cut is not None and last is not None and last > scope.cut
+
+    def release_due(self, now: float, stable: int, done: OffsetRanges) -> None:
+        """Failed records that are due, or are done by now, wait no longer."""
+        for lane, lowest in list(self.waiting.items()):
+            waiting: Waiting | None = lowest
+            while waiting is not None and waiting.due <= now:
+                # Discarded, or done by another member, where it is not retried.
+                is_done = waiting.offset < stable or waiting.offset in done
+                if not is_done and waiting.is_trying:
+                    break
+                if not is_done:
+                    self.todo |= OffsetRanges.from_offsets([waiting.offset])
+                    if waiting.is_far:
+                        # What waits behind it is not read again and again while it keeps failing.
+                        waiting.is_trying = True
+                        break
+                waiting = self._let_flow(lane)
+
+    def give_up(self) -> None:
+        """The outcome of what is in flight is unknown: all of it must be done again."""
+        if self.flying is not None:
+            self.todo |= self.flying
+            self.position = max(self.position, self.next_position)
+            self.flying = None
+
+    def forget_below(self, stable: int) -> None:
+        """Nothing below the stable offset is left to do: it is done, or deleted."""
+        self.todo = self.todo.clip(stable, MAX_OFFSET)
+        self.position = max(self.position, stable)
+        for lane, lowest in list(self.waiting.items()):
+            waiting: Waiting | None = lowest
+            while waiting is not None and waiting.offset < stable:
+                waiting.behind = [o for o in waiting.behind if o >= stable]
+                waiting = self._let_flow(lane)
+
+
+def deal(
+    ranges: tuple[KeyRange, ...], slots: int, part: int, ordering: Ordering
+) -> list[tuple[int, tuple[KeyRange, ...]]]:
+    """The key ranges of a partition that each slot gets."""
+    if ordering == "partition":
+        return [(part % slots, ranges)]
+    dealt: dict[int, list[KeyRange]] = {}
+    for key_range in ranges:
+        # A range may be narrower than there are slots.
+        for slot, piece in enumerate(key_range.split(min(slots, key_range.size))):
+            dealt.setdefault(slot, []).append(piece)
+    return [(slot, tuple(pieces)) for slot, pieces in dealt.items()]

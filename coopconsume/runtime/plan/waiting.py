@@ -1,0 +1,61 @@
+"""A failed record that waits for its next attempt, and the offsets behind it."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+
+from coopconsume.runtime.plan.reads import is_far_apart
+
+#: Bytes of a key that people are shown.
+SHOWN_KEY_BYTES = 100
+
+
+@dataclass
+class Waiting:
+    """A failed record that waits for its next attempt, and the offsets behind it.
+
+    Attributes:
+        offset, key_hash: Which record.
+        attempts: Failures so far.
+        due: When it is tried again, on the monotonic clock; infinity: it is parked until
+            somebody decides about it.
+        error: What the handler said.
+        key: Its key for people, where this process has seen it.
+        behind: Higher offsets of the same lane that wait for it.
+        is_trying: Whether it is due and is retried alone while the offsets behind it still wait.
+        is_undelivered: Whether it is handled, and what it gave cannot be written for now: it is not
+            tried again, and its lane waits until that is written.
+        next: The next higher failed record of the same lane, which waits for this one.
+    """
+
+    offset: int
+    key_hash: int
+    attempts: int
+    due: float
+    error: str
+    key: bytes | None = None
+    behind: list[int] = field(default_factory=list)
+    is_trying: bool = False
+    is_undelivered: bool = False
+    next: Waiting | None = None
+
+    @property
+    def is_far(self) -> bool:
+        """Whether the offsets behind it are too far away to be read together with it."""
+        return bool(self.behind) and is_far_apart(self.offset, max(self.behind))
+
+    @property
+    def held(self) -> list[int]:
+        """The offsets that must not start now, those of the next failed records excluded."""
+        return self.behind if self.is_trying else [self.offset, *self.behind]
+
+    @property
+    def is_parked(self) -> bool:
+        """Whether it waits until somebody decides about it."""
+        return self.due == math.inf and not self.is_undelivered
+
+
+def shown_key(key: bytes) -> str:
+    """A key for people."""
+    return key[:SHOWN_KEY_BYTES].decode("utf-8", "backslashreplace")

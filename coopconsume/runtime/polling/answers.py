@@ -1,0 +1,328 @@
+"""What users answer for polled records: `commit`, `retry` and `reject`."""
+
+from __future__ import annotations
+
+import math
+import time
+from typing import TYPE_CHECKING, Any
+
+from assignors import key_hash
+from assignors.ranges import offset_hash
+from commits import MaxIndividualCommitsReached, OffsetRanges, Pending
+from coopconsume.errors import InvalidOption, NotPolled
+from coopconsume.options import parse_seconds
+from coopconsume.record import MAX_WAIT, usable_seconds
+from coopconsume.runtime.decisions import apply_decisions
+from coopconsume.runtime.outbox import due_ms
+from coopconsume.worker.answers import clean
+from coopconsume.worker.report import DeadLetter
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+
+    from pyspark.sql import Column, DataFrame
+
+    from commits import CommitResult
+    from commits.offsets import Int64s
+    from coopconsume.group.epoch_assignment import EpochAssignment
+    from coopconsume.group.owned import TopicPartition
+    from coopconsume.runtime.polling.session import PollSession
+    from coopconsume.sinks import DeadLetterSink
+
+    #: By partition and offset the reason that was given.
+    Reasons = dict[TopicPartition, dict[int, str]]
+    #: By partition and offset the hash that the record is dealt by.
+    Hashes = Mapping[TopicPartition, Mapping[int, int]]
+
+
+#: Attempts at a commit while other members keep taking the last ranges of a limit.
+_LIMIT_ATTEMPTS = 3
+
+
+def commit_affordable(
+    handout: PollSession, holding: EpochAssignment, offsets: Mapping[TopicPartition, OffsetRanges]
+) -> tuple[dict[TopicPartition, CommitResult], dict[TopicPartition, OffsetRanges]]:
+    """Commits what the limit on ranges lets in, and settles it.
+
+    Args:
+        handout: What was handed out.
+        holding: What is held.
+        offsets: What is done.
+
+    Returns:
+        The answer of each partition, and the offsets of each that are not committed.
+
+    Raises:
+        commits.FencedMember: Another member holds the group.
+        commits.CommitLogUnavailable: The log did not answer; whether this counts is not known.
+    """
+    results: dict[TopicPartition, CommitResult] = {}
+    left = dict(offsets)
+    answered: Mapping[TopicPartition, CommitResult]
+    for _ in range(_LIMIT_ATTEMPTS):
+        fit = holding.affordable(left, {})
+        is_final = True
+        try:
+            answered = holding.commit(fit) if fit else {}
+        except MaxIndividualCommitsReached as error:
+            # Other members committed in between: there is less room now.
+            answered, is_final = error.results or {}, False
+        results |= answered
+        done = {tp: fit[tp] for tp, result in answered.items() if result.status != "refused"}
+        handout.settle(holding, done)
+        nothing = OffsetRanges()
+        left = {tp: rest for tp, of in left.items() if (rest := of - done.get(tp, nothing))}
+        if is_final:
+            break
+    return results, left
+
+
+def over_limit(
+    holding: EpochAssignment,
+    results: Mapping[TopicPartition, CommitResult],
+    left: Mapping[TopicPartition, OffsetRanges],
+) -> MaxIndividualCommitsReached:
+    """Returns the error that says which offsets the limit on ranges left out.
+
+    Args:
+        holding: What is held.
+        results: The answer of each partition.
+        left: The offsets of each partition that are not committed.
+    """
+    first = min(left)
+    owned = holding.owned[first]
+    # Each range that does not fit stands alone: otherwise it would not raise the number.
+    count = owned.range_count + left[first].range_count
+    return MaxIndividualCommitsReached(count, owned.max_ranges, dict(results), dict(left))
+
+
+def seconds_of(name: str, wait: float | str) -> float:
+    """Returns seconds to wait, from a number or a text.
+
+    Args:
+        name: Name of the parameter.
+        wait: Its value.
+
+    Raises:
+        InvalidOption: It is neither, or not from 0 to 365 days.
+    """
+    try:
+        seconds = parse_seconds(wait)
+    except ValueError as error:
+        raise InvalidOption(name, repr(wait), str(error)) from None
+    if usable_seconds(seconds) is None:
+        raise InvalidOption(name, repr(wait), f"give 0 to {MAX_WAIT:.0f} seconds (365 days)")
+    return seconds
+
+
+def reasons_of(frame: DataFrame, reason: str | Column, call: str) -> Reasons:
+    """Returns the records that a frame names, each with its reason.
+
+    Raises:
+        ValueError: The frame lacks a column.
+    """
+    from pyspark.sql import functions as F  # noqa: N812
+
+    names = ("topic", "partition", "offset")
+    missing = [name for name in names if name not in frame.columns]
+    if missing:
+        raise ValueError(f"{call} needs the column {missing[0]!r}; the frame has {frame.columns}")
+    why = F.lit(clean(reason)) if isinstance(reason, str) else reason
+    rows = frame.select(*names, why.cast("string").alias("reason")).toArrow().to_pydict()
+    reasons: Reasons = {}
+    for topic, partition, offset, text in zip(*rows.values(), strict=True):
+        reasons.setdefault((topic, partition), {})[offset] = clean(text or "")
+    return reasons
+
+
+def hashes_of(
+    reasons: Reasons, dealt: Mapping[TopicPartition, tuple[Int64s, Int64s]]
+) -> dict[TopicPartition, dict[int, int]]:
+    """Returns the hashes that records are dealt by, as they are in Kafka.
+
+    Args:
+        reasons: The records.
+        dealt: By partition the offsets and the hashes of the records that were read.
+
+    Raises:
+        NotPolled: At an offset there is no record of ours.
+    """
+    hashes = {
+        tp: dict(zip(offsets.tolist(), found.tolist(), strict=True))
+        for tp, (offsets, found) in dealt.items()
+    }
+    for tp, records in reasons.items():
+        check_found(tp, records, hashes.get(tp, {}))
+    return hashes
+
+
+def check_found(tp: TopicPartition, named: Iterable[int], found: Iterable[int]) -> None:
+    """Makes sure that all named records of a partition were found in Kafka.
+
+    Raises:
+        NotPolled: One was not.
+    """
+    absent = set(named).difference(found)
+    if absent:
+        raise NotPolled(*tp, min(absent), min(absent))
+
+
+def letters_of(
+    rows: Iterable[Any], reasons: Reasons, attempt: Callable[[TopicPartition, int], int]
+) -> list[DeadLetter]:
+    """Returns dead letters of records, in the order of their partitions.
+
+    Args:
+        rows: The records as they are in Kafka.
+        reasons: The records that were named.
+        attempt: The number of the attempt that was made at a record.
+
+    Raises:
+        NotPolled: A record that was named is not among the rows.
+    """
+    letters = [
+        DeadLetter(
+            row["topic"], row["partition"], row["offset"], _bytes(row["key"]),
+            _bytes(row["value"]), row["millis"],
+            tuple((h["key"], _bytes(h["value"])) for h in row["headers"] or ()),
+            attempt((row["topic"], row["partition"]), row["offset"]),
+            reasons[row["topic"], row["partition"]][row["offset"]], "",
+        )
+        for row in rows
+    ]  # fmt: skip
+    for tp, records in reasons.items():
+        check_found(tp, records, {x.offset for x in letters if (x.topic, x.partition) == tp})
+    return sorted(letters, key=lambda x: (x.topic, x.partition, x.offset))
+
+
+def hold(
+    handout: PollSession,
+    holding: EpochAssignment,
+    reasons: Reasons,
+    hashes: Hashes,
+    delay: float,
+    commit_id: str,
+) -> None:
+    """Writes that records come again after some seconds, and holds their keys back.
+
+    Args:
+        handout: What was handed out.
+        holding: What is held.
+        reasons: The records.
+        hashes: The hash that each record is dealt by.
+        delay: Seconds; infinity parks them.
+        commit_id: Of this commit.
+
+    Raises:
+        commits.FencedMember: Another member holds the group.
+    """
+    due = time.monotonic() + delay
+    pending = {
+        tp: [
+            Pending(offset, hashes[tp][offset], handout.attempt(holding, tp, offset),
+                    due_ms(delay), text)
+            for offset, text in records.items()
+        ]
+        for tp, records in reasons.items()
+    }  # fmt: skip
+    holding.commit({}, pending=pending, commit_id=commit_id)
+    handout.hold(holding, reasons, hashes, due)
+
+
+def take_decisions(
+    handout: PollSession, holding: EpochAssignment, commit_ids: Iterator[str]
+) -> None:
+    """Takes what an operator decided on parked records."""
+    parked = [
+        (tp, record)
+        for tp, place in handout.places_of(holding).items()
+        for record in place.held.parked
+    ]
+    now = time.monotonic()
+    for decision in apply_decisions(holding, parked, commit_ids):
+        tp, offset = (decision.topic, decision.partition), decision.offset
+        if decision.action == "replay":
+            handout.replay(holding, tp, offset, now)
+        else:
+            handout.settle(holding, {tp: OffsetRanges([(offset, offset)])})
+
+
+def reject(
+    handout: PollSession,
+    holding: EpochAssignment,
+    sink: DeadLetterSink,
+    letters: Sequence[DeadLetter],
+    *,
+    park: bool,
+    commit_id: str,
+) -> None:
+    """Writes dead letters, then the commit that they stand or fall with.
+
+    Nothing is written of records whose commit the limit on ranges does not let in.
+
+    Args:
+        handout: What was handed out.
+        holding: What is held.
+        sink: Where dead letters go.
+        letters: The letters.
+        park: Whether the records wait for a decision; if not, they are done.
+        commit_id: Of this commit.
+
+    Raises:
+        OutputNotWritten: The letters could not be written.
+        commits.FencedMember: Another member holds the group.
+        commits.MaxIndividualCommitsReached: There is no room for some records; the others are
+            committed.
+    """
+    left: dict[TopicPartition, OffsetRanges] = {}
+    if not park:
+        letters, left = _affordable_letters(holding, letters)
+    _write_letters(handout, holding, sink, letters, park=park, commit_id=commit_id)
+    if left:
+        raise over_limit(holding, {}, left)
+
+
+def _affordable_letters(
+    holding: EpochAssignment, letters: Sequence[DeadLetter]
+) -> tuple[list[DeadLetter], dict[TopicPartition, OffsetRanges]]:
+    """The letters of records that the limit on ranges lets in, and the offsets of the others."""
+    offsets: dict[TopicPartition, list[int]] = {}
+    for letter in letters:
+        offsets.setdefault((letter.topic, letter.partition), []).append(letter.offset)
+    named = {tp: OffsetRanges.from_offsets(of) for tp, of in offsets.items()}
+    fit = holding.affordable(named, {})
+    left = {tp: rest for tp, of in named.items() if (rest := of - fit[tp])}
+    return [x for x in letters if x.offset in fit[x.topic, x.partition]], left
+
+
+def _write_letters(
+    handout: PollSession,
+    holding: EpochAssignment,
+    sink: DeadLetterSink,
+    letters: Sequence[DeadLetter],
+    *,
+    park: bool,
+    commit_id: str,
+) -> None:
+    if not letters:
+        return
+    sink.append(letters, holding.topic_ids, commit_id)
+    reasons: Reasons = {}
+    hashes: dict[TopicPartition, dict[int, int]] = {}
+    for letter in letters:
+        tp = letter.topic, letter.partition
+        reasons.setdefault(tp, {})[letter.offset] = letter.reason
+        hashed = key_hash(letter.key)
+        dealt = offset_hash(letter.offset) if hashed is None else hashed
+        hashes.setdefault(tp, {})[letter.offset] = dealt
+    if park:
+        hold(handout, holding, reasons, hashes, math.inf, commit_id)
+        return
+    done = {tp: OffsetRanges.from_offsets(list(records)) for tp, records in reasons.items()}
+    # The letters are written: the limit was looked at before.
+    holding.commit(done, commit_id=commit_id, limited=False)
+    handout.settle(holding, done)
+
+
+def _bytes(value: Any) -> bytes | None:
+    return None if value is None else bytes(value)

@@ -1,0 +1,169 @@
+"""The DataFrames that `poll` returns, and those that answers are given by."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from numbers import Integral
+from typing import TYPE_CHECKING, Any
+
+from commits import OffsetRanges
+from coopconsume.runtime.plan import covering, reach_of
+from coopconsume.runtime.reading.source import (
+    Span,
+    Wanted,
+    empty_poll_frame,
+    poll_frame,
+    poll_offsets,
+    read_spans,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from pyspark.sql import DataFrame, SparkSession
+
+    from assignors import KeyRange
+    from commits.offsets import Int64s
+    from coopconsume.group.owned import Owned, TopicPartition
+    from coopconsume.options import Options
+    from coopconsume.runtime.polling.positions import Chosen
+
+
+class Frames:
+    """Reads records of partitions that a consumer holds.
+
+    Args:
+        spark: The session.
+        options: Of the consumer.
+        slots: Spark partitions of a frame.
+    """
+
+    def __init__(self, spark: SparkSession, options: Options, slots: int) -> None:
+        self._spark = spark
+        self._options = options
+        self._slots = slots
+        self._slices = options.min_partitions or slots
+
+    def empty(self) -> DataFrame:
+        """Returns a frame without rows."""
+        return empty_poll_frame(self._spark, self._options)
+
+    def rows(
+        self,
+        owned: Mapping[TopicPartition, Owned],
+        offsets: Mapping[TopicPartition, OffsetRanges],
+        chosen: Mapping[TopicPartition, Chosen],
+    ) -> DataFrame:
+        """Returns the records at some offsets, as `poll` returns them.
+
+        Args:
+            owned: The partitions.
+            offsets: By partition; none is empty.
+            chosen: Of partitions of which not all rows are wanted, which ones.
+        """
+        spans, wanted = self._reads(owned, offsets)
+        choose = {tp: chosen[tp].sql for tp in offsets if tp in chosen}
+        tasks = range(self._slots)
+        return poll_frame(self._spark, self._options, spans, wanted, tasks, self._slices, choose)
+
+    def dealt(
+        self,
+        owned: Mapping[TopicPartition, Owned],
+        offsets: Mapping[TopicPartition, OffsetRanges],
+        chosen: Mapping[TopicPartition, Chosen],
+    ) -> dict[TopicPartition, tuple[Int64s, Int64s]]:
+        """Reads the offsets of the rows of `rows`, and the hashes they are dealt by.
+
+        Args and rows are those of `rows`; it may have no partitions.
+        """
+        if not offsets:
+            return {}
+        spans, wanted = self._reads(owned, offsets)
+        choose = {tp: chosen[tp].sql for tp in offsets if tp in chosen}
+        found = poll_offsets(self._spark, self._options, spans, wanted, self._slices, choose)
+        return dict(zip(offsets, found, strict=True))
+
+    def present(
+        self,
+        owned: Mapping[TopicPartition, Owned],
+        offsets: Mapping[TopicPartition, OffsetRanges],
+        chosen: Mapping[TopicPartition, Chosen],
+    ) -> dict[TopicPartition, OffsetRanges]:
+        """Reads the offsets of the rows of `rows`."""
+        found = self.dealt(owned, offsets, chosen)
+        return {tp: OffsetRanges.from_offsets(at) for tp, (at, _) in found.items()}
+
+    def originals(self, named: Mapping[TopicPartition, Iterable[int]]) -> Iterator[Any]:
+        """Reads the records at some offsets as Kafka has them now, headers included."""
+        from pyspark.sql import functions as F  # noqa: N812
+
+        wanted = {tp: set(offsets) for tp, offsets in named.items()}
+        spans = [
+            span
+            for tp, offsets in wanted.items()
+            for span in _spans(tp, OffsetRanges.from_offsets(list(offsets)))
+        ]
+        frame = read_spans(self._spark, self._options, spans, self._slots, headers=True)
+        rows = frame.withColumn("millis", F.unix_millis("timestamp")).drop("timestamp")
+        for row in rows.toLocalIterator():
+            if row["offset"] in wanted[row["topic"], row["partition"]]:
+                yield row
+
+    def _reads(
+        self,
+        owned: Mapping[TopicPartition, Owned],
+        offsets: Mapping[TopicPartition, OffsetRanges],
+    ) -> tuple[list[Span], list[Wanted]]:
+        spans: list[Span] = []
+        wanted = []
+        for tp, ranges in offsets.items():
+            spans += _spans(tp, ranges)
+            wanted.append(Wanted(*tp, ranges, _dealt(owned[tp].ranges, self._slots)))
+        return spans, wanted
+
+
+def _spans(tp: TopicPartition, offsets: OffsetRanges) -> list[Span]:
+    return [Span(*tp, first, last) for first, last in covering(offsets, reach_of(offsets))]
+
+
+def _dealt(ranges: Iterable[KeyRange], tasks: int) -> tuple[tuple[KeyRange, int], ...]:
+    return tuple(
+        (piece, task)
+        for key_range in ranges
+        for task, piece in enumerate(key_range.split(min(tasks, key_range.size)))
+    )
+
+
+def offsets_of(done: Any) -> dict[TopicPartition, OffsetRanges | int]:
+    """Returns by partition what a commit names.
+
+    Args:
+        done: A frame; or a mapping from partitions to ranges ``(first, last)``, both included, or
+            to one offset, alone or with metadata as kafka-python has it: the first one that is not
+            done.
+
+    Raises:
+        ValueError: The frame lacks a column, an offset is negative, or a range is not one.
+    """
+    if isinstance(done, Mapping):
+        return {(t, int(p)): _offsets_of(named) for (t, p), named in done.items()}
+    missing = [name for name in ("topic", "partition", "offset") if name not in done.columns]
+    if missing:
+        raise ValueError(f"commit needs the column {missing[0]!r}; the frame has {done.columns}")
+    table = done.select("topic", "partition", "offset").toArrow()
+    offsets: dict[TopicPartition, OffsetRanges | int] = {}
+    keys = table.group_by(["topic", "partition"]).aggregate([("offset", "list")])
+    for row in range(keys.num_rows):
+        values = keys.column("offset_list")[row].values.to_numpy()
+        tp = keys.column("topic")[row].as_py(), keys.column("partition")[row].as_py()
+        offsets[tp] = OffsetRanges.from_offsets(values)
+    return offsets
+
+
+def _offsets_of(named: Any) -> OffsetRanges | int:
+    end = getattr(named, "offset", named)
+    if not isinstance(end, Integral):
+        return OffsetRanges.of(named)
+    if end < 0:
+        raise ValueError(f"commit of offset {end}: give the first offset that is not done, from 0")
+    return int(end)

@@ -1,0 +1,329 @@
+"""Implements ``poll``, ``commit``, ``retry`` and ``reject`` of a consumer."""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import math
+import threading
+import time
+import uuid
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, TypeVar
+
+from commits import CommitLogUnavailable, FencedMember
+from coopconsume.errors import InvalidOption, MissingOption, TopicNotFound
+from coopconsume.group.repeating import repeated
+from coopconsume.runtime.polling.answers import (
+    commit_affordable,
+    hashes_of,
+    hold,
+    letters_of,
+    over_limit,
+    reasons_of,
+    reject,
+    seconds_of,
+    take_decisions,
+)
+from coopconsume.runtime.polling.frames import Frames, offsets_of
+from coopconsume.runtime.polling.positions import POLL_WINDOW
+from coopconsume.runtime.polling.session import PollSession
+from coopconsume.runtime.reading.audit import Audit
+from coopconsume.sinks import open_dead_letters
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+
+    from pyspark.sql import Column, DataFrame, SparkSession
+
+    from commits import CommitResult, OffsetRanges
+    from coopconsume.group.epoch_assignment import EpochAssignment
+    from coopconsume.group.membership import Membership
+    from coopconsume.group.owned import TopicPartition
+    from coopconsume.options import Options
+    from coopconsume.record import OnDead
+    from coopconsume.runtime.polling.answers import Reasons
+    from coopconsume.runtime.polling.positions import PollPosition
+    from coopconsume.runtime.polling.session import Window
+    from coopconsume.sinks import DeadLetterSink
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+_POLL_EVERY = 0.1
+_DECIDE_EVERY = 2.0
+
+
+class Poller:
+    """Hands out what is held, and commits, holds back or gives up what users answer for.
+
+    `CooperativeConsumer` documents each call and what it raises. Calls of several threads are done
+    one after another.
+
+    Args:
+        spark: The session.
+        options: Of the consumer.
+        slots: Returns how many Spark tasks run side by side.
+
+    Attributes:
+        handout: What was handed out.
+    """
+
+    def __init__(self, spark: SparkSession, options: Options, slots: Callable[[], int]) -> None:
+        self.handout = PollSession(self._present)
+        self._spark = spark
+        self._options = options
+        self._slots = slots
+        self._dead_letters: DeadLetterSink | None = None
+        self._run_id = uuid.uuid4().hex[:12]
+        self._commit_ids = (f"{self._run_id}-{number}" for number in itertools.count())
+        self._decisions_at = -math.inf
+        self._audit = Audit(spark, options)
+        self._calls = threading.RLock()
+
+    @contextmanager
+    def _call(self, membership: Membership) -> Iterator[None]:
+        """One call of the user's at a time; none once the consumer is closed."""
+        with self._calls:
+            self.handout.check_closed()
+            try:
+                yield
+            except FencedMember as error:
+                membership.fenced(str(error))
+                raise
+
+    @property
+    def _frames(self) -> Frames:
+        return Frames(self._spark, self._options, self._slots())
+
+    # -- handing out
+
+    def poll(self, membership: Membership, timeout: float) -> DataFrame:
+        """Returns the next records, as a DataFrame of a fixed window of offsets."""
+        deadline = time.monotonic() + seconds_of("timeout", timeout)
+        checked: EpochAssignment | None = None
+        with self.handout.polling():
+            while True:
+                with self._calls:
+                    self.handout.check_closed()
+                    holding = membership.holding
+                    if holding is not None and holding is self.handout.holding and holding.owned:
+                        try:
+                            if holding is not checked:
+                                is_checked = self._check_starts(membership, holding, deadline)
+                                checked = holding if is_checked else None
+                            frame = self._next_frame(membership, holding, deadline)
+                        except FencedMember as error:
+                            if not membership.fenced(str(error)):
+                                raise
+                            continue
+                        if frame is not None:
+                            return frame
+                left = deadline - time.monotonic()
+                if left <= 0:
+                    return self._frames.empty()
+                self.handout.wait(min(_POLL_EVERY, left))
+
+    def _next_frame(
+        self, membership: Membership, holding: EpochAssignment, deadline: float
+    ) -> DataFrame | None:
+        """Hands out the next records; None if there are none now."""
+        if self._is_time_to_decide():
+            self._decisions_at = time.monotonic()
+            self._decide(holding)
+        free = [
+            tp for tp, owned in holding.owned.items()
+            if holding.waits(tp, owned.ranges) <= 0 and not owned.is_deleted
+        ]  # fmt: skip
+        ends = self._unless_deleted(membership, holding, lambda: holding.cluster.ends(free))
+        if ends is None:
+            return None
+        if holding.logs.is_cut(ends):
+            if self._leaves_deleted(membership, holding):
+                return None  # What else was cut is seen in the next look.
+            loss = holding.logs.follow_cut()
+            if self._options.fail_on_data_loss:
+                raise loss
+            self.handout.restart(holding)
+            return None
+        size = min(POLL_WINDOW, self._options.max_offsets_per_trigger or POLL_WINDOW)
+        while window := self.handout.take(holding, ends, size, time.monotonic()):
+            frame = self._hand_out(holding, window)
+            if frame is not None or time.monotonic() >= deadline:
+                return frame
+        return None
+
+    def _check_starts(
+        self, membership: Membership, holding: EpochAssignment, deadline: float
+    ) -> bool:
+        left = max(0.0, deadline - time.monotonic())
+        what, over = "look at the logs' starts", self.handout.closed
+        passed = self._unless_deleted(
+            membership, holding, lambda: repeated(holding.logs.check_starts, what, left, over)
+        )
+        return passed is not None
+
+    @staticmethod
+    def _unless_deleted(
+        membership: Membership, holding: EpochAssignment, look: Callable[[], T]
+    ) -> T | None:
+        """Looks at the logs; returns None if a topic was deleted without which polling goes on."""
+        try:
+            return look()
+        except TopicNotFound:
+            if not Poller._leaves_deleted(membership, holding):
+                raise
+            return None
+
+    @staticmethod
+    def _leaves_deleted(membership: Membership, holding: EpochAssignment) -> bool:
+        """Goes on without topics that were deleted; returns whether there are any."""
+        deleted = holding.logs.check_topics()
+        if deleted:
+            membership.rebalance(f"deleted: {', '.join(deleted)}")
+        return bool(deleted)
+
+    def _hand_out(self, holding: EpochAssignment, window: Window) -> DataFrame | None:
+        """Hands out the rows of a window; None if it has none of ours, or the shares changed.
+
+        Where others have keys of a partition, or keys wait, the window's offsets do not tell which
+        records are in the frame: they are read.
+        """
+        try:
+            frames = self._frames
+            partly = {
+                tp: offsets
+                for tp, offsets in window.offsets.items()
+                if tp in window.chosen or not holding.owned[tp].is_whole
+            }
+            rows = frames.present(holding.owned, partly, window.chosen)
+            shown = {tp: at for tp, at in window.offsets.items() if rows.get(tp, at)}
+            frame = frames.rows(holding.owned, shown, window.chosen) if shown else None
+        except BaseException:
+            self.handout.put_back(holding, window)
+            raise
+        return frame if self.handout.hand_out(holding, window, rows) else None
+
+    def _present(
+        self, holding: EpochAssignment, offsets: Mapping[TopicPartition, OffsetRanges]
+    ) -> dict[TopicPartition, OffsetRanges]:
+        return self._frames.present(holding.owned, offsets, {})
+
+    def _is_time_to_decide(self) -> bool:
+        """Whether to look for decisions; without parked records one look is enough."""
+        if self._decisions_at == -math.inf:
+            return True
+        parked = any(place.held.parked for place in list(self.handout.places.values()))
+        return parked and time.monotonic() - self._decisions_at > _DECIDE_EVERY
+
+    def _decide(self, holding: EpochAssignment) -> None:
+        """Takes what was decided on parked records; at the next poll if the log does not answer."""
+        try:
+            take_decisions(self.handout, holding, self._commit_ids)
+        except CommitLogUnavailable as error:
+            log.warning("decisions on parked records are read later: %s", error)
+
+    def place(self, tp: TopicPartition) -> PollPosition:
+        """Returns where polling stands in a partition.
+
+        Raises:
+            ValueError: It is not ours.
+        """
+        place = self.handout.places.get(tp)
+        if place is None:
+            raise ValueError(f"partition {tp[0]}-{tp[1]} is not assigned to us")
+        return place
+
+    def seek(self, tp: TopicPartition, offset: int) -> None:
+        """Polls from an offset on next."""
+        if offset < 0:
+            raise ValueError(f"seek to offset {offset}: give 0 or more")
+        with self._calls, self.handout.lock:
+            self.place(tp).seek(offset)
+            self._audit.forget(tp)
+
+    # -- answers
+
+    def commit(
+        self, membership: Membership, done: DataFrame | Mapping[TopicPartition, object] | None
+    ) -> dict[TopicPartition, CommitResult]:
+        """Commits polled records one by one."""
+        with self._call(membership):
+            named = None if done is None else offsets_of(done)
+            holding = membership.holding
+            offsets = self.handout.named(holding, named)
+            if holding is None:
+                return {}
+            results, left = commit_affordable(self.handout, holding, offsets)
+            if self._commit_holes(holding) and left:
+                more, left = commit_affordable(self.handout, holding, left)
+                results |= more
+            holding.primary.write_quietly()
+            if left:
+                raise over_limit(holding, results, left)
+            return results
+
+    def retry(
+        self, membership: Membership, frame: DataFrame, delay: float | str, reason: str | Column
+    ) -> None:
+        """Has polled records come again, later."""
+        seconds = seconds_of("delay", delay)
+        with self._call(membership):
+            reasons = reasons_of(frame, reason, "retry")
+            holding = membership.holding
+            offsets = self.handout.check_open(holding, reasons)
+            if holding is not None and reasons:
+                dealt = self._frames.dealt(holding.owned, offsets, {})
+                hashes = hashes_of(reasons, dealt)
+                hold(self.handout, holding, reasons, hashes, seconds, next(self._commit_ids))
+
+    def reject(
+        self, membership: Membership, frame: DataFrame, reason: str | Column, on_dead: OnDead
+    ) -> None:
+        """Gives polled records up: they become dead letters."""
+        if on_dead not in ("continue", "park"):
+            raise InvalidOption("on_dead", repr(on_dead), "give continue or park")
+        if self._options.dead_letter is None:
+            raise MissingOption("deadLetter")
+        with self._call(membership):
+            reasons = reasons_of(frame, reason, "reject")
+            if self._dead_letters is None:
+                self._dead_letters = open_dead_letters(self._options.dead_letter, self._options)
+            holding = membership.holding
+            self.handout.check_open(holding, reasons)
+            if holding is not None and reasons:
+                self._reject(holding, self._dead_letters, reasons, park=on_dead == "park")
+
+    def _reject(
+        self, holding: EpochAssignment, sink: DeadLetterSink, reasons: Reasons, *, park: bool
+    ) -> None:
+        letters = letters_of(
+            self._frames.originals(reasons),
+            reasons,
+            lambda tp, offset: self.handout.attempt(holding, tp, offset),
+        )
+        commit_id = next(self._commit_ids)
+        reject(self.handout, holding, sink, letters, park=park, commit_id=commit_id)
+        holding.primary.write_quietly()
+
+    def close(self) -> None:
+        """Ends calls that wait, waits for those that work, and closes the dead letters' sink."""
+        self.handout.close()
+        with self._calls:
+            if self._dead_letters is not None:
+                self._dead_letters.close()
+
+    def _commit_holes(self, holding: EpochAssignment) -> bool:
+        """Commits what is proven to be no record; returns whether there was any."""
+        holes = {}
+        for tp, place in list(self.handout.places_of(holding).items()):
+            owned = holding.owned[tp]
+            span = self._audit.due(owned, owned.stable, place.position)
+            absent = self._audit.look(span) if span else None
+            if absent:
+                holes[tp] = absent
+        if holes:
+            holding.commit({}, holes=holes)
+            self.handout.settle(holding, holes)
+        return bool(holes)

@@ -1,0 +1,124 @@
+"""What of polled records is to come again later, and the keys that wait for it: a pure core.
+
+A key with a held record is left out of new frames; which offsets they passed over is kept, so that
+the key's later records come right behind the held one, and nothing else is read again.
+
+No clock, no socket, no Spark: times come in, on the monotonic clock.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+from commits import OffsetRanges
+from commits.offsets import MAX_OFFSET
+from coopconsume.runtime.plan import Waiting
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+#: Keys that come again in one frame; the rest waits for the next one.
+KEYS_AT_ONCE = 50
+
+
+class RetryBuffer:
+    """The held records of one partition.
+
+    Args:
+        pending: (offset, key hash, attempts, due, error) as the commit log has them.
+    """
+
+    def __init__(self, pending: Iterable[tuple[int, int, int, float, str]] = ()) -> None:
+        self._records: dict[int, Waiting] = {}
+        self._passed: dict[int, OffsetRanges] = {}
+        self._attempts: dict[int, int] = {}
+        for record in pending:
+            self._hold(Waiting(*record))
+
+    def __len__(self) -> int:
+        return len(self._records)
+
+    def copy(self) -> RetryBuffer:
+        """Returns the same records and keys; a change of one does not show in the other."""
+        new = RetryBuffer()
+        new._records = dict(self._records)
+        new._passed = dict(self._passed)
+        new._attempts = dict(self._attempts)
+        return new
+
+    @property
+    def keys(self) -> frozenset[int]:
+        """Hashes of the keys that wait."""
+        return frozenset(self._passed)
+
+    @property
+    def parked(self) -> list[Waiting]:
+        """Records that wait until somebody decides about them."""
+        return [record for record in self._records.values() if record.is_parked]
+
+    def attempt(self, offset: int) -> int:
+        """Number of the attempt that was made last, or is being made, at a record; from 1."""
+        return self._attempts.get(offset, 0) + 1
+
+    def hold(self, offset: int, key_hash: int, due: float, error: str) -> Waiting:
+        """An attempt at a record has failed: it comes again at ``due``, its key behind it."""
+        record = Waiting(offset, key_hash, self.attempt(offset), due, error)
+        self._hold(record)
+        return record
+
+    def _hold(self, record: Waiting) -> None:
+        self._records[record.offset] = record
+        self._attempts[record.offset] = record.attempts
+        self._passed.setdefault(record.key_hash, OffsetRanges())
+
+    def pass_over(self, taken: OffsetRanges) -> None:
+        """A frame hands out these offsets, without the keys that wait."""
+        for key_hash in self._passed:
+            self._passed[key_hash] |= taken
+
+    def release(self, now: float, end: int) -> dict[int, OffsetRanges]:
+        """Ends the wait of keys of which all is due; returns the offsets to look for them at.
+
+        Args:
+            now: The time, on the monotonic clock.
+            end: All undone offsets below it were handed out or passed over. A key with a record
+                from there on still waits: lower records of it may come first.
+        """
+        due: dict[int, float] = {}
+        for record in self._records.values():
+            # A key goes on in order: the record that is due last decides.
+            at = record.due if record.offset < end else math.inf
+            due[record.key_hash] = max(due.get(record.key_hash, 0.0), at)
+        free = sorted(key_hash for key_hash, at in due.items() if at <= now)[:KEYS_AT_ONCE]
+        released = {}
+        for key_hash in free:
+            own = [o for o, record in self._records.items() if record.key_hash == key_hash]
+            released[key_hash] = self._passed.pop(key_hash) | OffsetRanges.from_offsets(own)
+            for offset in own:
+                del self._records[offset]
+        return released
+
+    def has_from(self, offset: int) -> bool:
+        """Whether a record from an offset on is held."""
+        return any(held >= offset for held in self._records)
+
+    def replay(self, offset: int, now: float) -> None:
+        """A parked record is to come again, as if for the first time; harmless if it is not."""
+        record = self._records.get(offset)
+        if record is not None and record.is_parked:
+            record.due = now
+            self._attempts[offset] = 0
+
+    def settle(self, offsets: OffsetRanges, now: float) -> None:
+        """These are done; keys that waited for nothing else go on with what they were passed."""
+        for offset in [o for o in self._records if o in offsets]:
+            record = self._records[offset]
+            # It stays until its key is released, and is found to be done by then.
+            record.due = now if record.due == math.inf else min(record.due, now)
+        self._attempts = {o: n for o, n in self._attempts.items() if o not in offsets}
+
+    def forget_below(self, stable: int) -> None:
+        """The log begins at ``stable``, or all below it is done."""
+        if any(offset < stable for offset in self._records):
+            self.settle(OffsetRanges([(0, min(stable, MAX_OFFSET) - 1)]), 0.0)

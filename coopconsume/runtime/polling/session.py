@@ -1,0 +1,350 @@
+"""What polling has handed out of the shares that a consumer holds, and who may be at work on it."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from commits import OffsetRanges
+from coopconsume.errors import AlreadyClosed, NotPolled
+from coopconsume.runtime.polling.positions import Chosen, PollPosition, next_rows
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Mapping
+
+    from assignors import Share
+    from coopconsume.group.epoch_assignment import EpochAssignment
+    from coopconsume.group.owned import TopicPartition
+
+    Offsets = Mapping[TopicPartition, OffsetRanges]
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Window:
+    """Offsets to hand out, and which of their rows.
+
+    Attributes:
+        offsets: By partition; none is empty.
+        chosen: Of partitions of which not all rows are wanted, which ones.
+    """
+
+    offsets: dict[TopicPartition, OffsetRanges]
+    chosen: dict[TopicPartition, Chosen]
+
+
+class PollSession:
+    """What was handed out; the membership's worker while no query runs.
+
+    A user who polls again is done with the earlier frames, as with Kafka's own consumer.
+
+    Nothing waits for Kafka, Spark or the commit log while it holds the lock, and nothing calls the
+    membership: that calls `begin` under a lock of its own.
+
+    Args:
+        present: Reads which offsets of some partitions have a record; without it, all are taken to
+            have one.
+
+    Attributes:
+        lock: Guards everything here.
+        places: Where polling stands, by partition.
+        closed: Set once the consumer is closed.
+    """
+
+    def __init__(
+        self, present: Callable[[EpochAssignment, Offsets], Offsets] | None = None
+    ) -> None:
+        self.lock = threading.Condition(threading.RLock())
+        self.places: dict[TopicPartition, PollPosition] = {}
+        self._present = present
+        self._holding: EpochAssignment | None = None
+        self._is_draining = False
+        self.closed = threading.Event()
+        self._is_polling = False
+        self._polls = 0
+        self._paused: frozenset[TopicPartition] = frozenset()
+
+    # -- handing out
+
+    @property
+    def holding(self) -> EpochAssignment | None:
+        """What to poll from; None while shares change hands."""
+        with self.lock:
+            return None if self._is_draining else self._holding
+
+    @contextmanager
+    def polling(self) -> Iterator[None]:
+        """While the user polls, nobody works on what was handed out before."""
+        with self.lock:
+            self._polls += 1
+            self._is_polling = True
+            self.lock.notify_all()
+        try:
+            yield
+        finally:
+            with self.lock:
+                self._is_polling = False
+
+    def take(
+        self, holding: EpochAssignment, ends: Mapping[TopicPartition, int], size: int, now: float
+    ) -> Window | None:
+        """Takes the next offsets to hand out; None if there are none, or the shares changed.
+
+        Args:
+            holding: What to poll from.
+            ends: The partitions' ends; a partition without one is left out.
+            size: Offsets to span at most.
+            now: The time, on the monotonic clock.
+        """
+        with self.lock:
+            if self.holding is not holding:
+                return None
+            offsets, chosen = next_rows(self.places, holding.owned, ends, size, now)
+            return Window(offsets, chosen) if offsets else None
+
+    def hand_out(self, holding: EpochAssignment, window: Window, rows: Offsets) -> bool:
+        """Notes what the frame of a window contains; false if the shares changed meanwhile.
+
+        Args:
+            holding: What was polled from.
+            window: The window.
+            rows: The offsets of the frame's rows, where not all rows of a partition are in it.
+        """
+        with self.lock:
+            if self.holding is not holding:
+                return False
+            for tp, offsets in window.offsets.items():
+                self.places[tp].hand_out(rows.get(tp, offsets), are_read=tp in rows)
+            self._is_polling = False
+            return True
+
+    def put_back(self, holding: EpochAssignment, window: Window) -> None:
+        """Undoes `take`: there is no frame of the window."""
+        with self.lock:
+            for tp, place in self.places_of(holding).items():
+                if tp in window.offsets:
+                    place.put_back()
+
+    # -- answers
+
+    def places_of(self, holding: EpochAssignment | None) -> dict[TopicPartition, PollPosition]:
+        """The places if they are those of a holding; else none."""
+        return self.places if holding is not None and self._holding is holding else {}
+
+    def named(
+        self,
+        holding: EpochAssignment | None,
+        done: Mapping[TopicPartition, OffsetRanges | int] | None,
+    ) -> dict[TopicPartition, OffsetRanges]:
+        """The offsets that a commit names; partitions without any are left out.
+
+        Args:
+            holding: What is held.
+            done: By partition offsets, or the offset below which all is done that was handed out;
+                None: all is done that was handed out.
+
+        Raises:
+            NotPolled: A partition is not ours, or offsets were not handed out.
+        """
+        with self.lock:
+            places = self.places_of(holding)
+            if done is None:
+                return {tp: place.polled for tp, place in places.items() if place.polled}
+            found = {}
+            for tp, named in done.items():
+                if isinstance(named, OffsetRanges):
+                    offsets = named
+                    place = places.get(tp)
+                    strange = (
+                        place.strange(holding.owned[tp], named)
+                        if place is not None and holding is not None
+                        else named
+                    )
+                    _refuse(tp, strange)
+                else:
+                    if tp not in places:
+                        raise NotPolled(*tp, max(0, named - 1), max(0, named - 1))
+                    offsets = places[tp].polled.clip(0, named - 1)
+                if offsets:
+                    found[tp] = offsets
+            return found
+
+    def check_open(
+        self, holding: EpochAssignment | None, named: Mapping[TopicPartition, Iterable[int]]
+    ) -> dict[TopicPartition, OffsetRanges]:
+        """Makes sure that records were handed out and not answered for; returns their offsets.
+
+        Raises:
+            NotPolled: One was not.
+        """
+        with self.lock:
+            places = self.places_of(holding)
+            found = {tp: OffsetRanges.from_offsets(list(offsets)) for tp, offsets in named.items()}
+            for tp, offsets in found.items():
+                _refuse(tp, offsets - places[tp].polled if tp in places else offsets)
+            return found
+
+    def settle(self, holding: EpochAssignment, offsets: Offsets) -> None:
+        """Notes that offsets are committed."""
+        with self.lock:
+            for tp, place in self.places_of(holding).items():
+                if tp in offsets:
+                    place.settle(offsets[tp])
+            self.lock.notify_all()
+
+    def attempt(self, holding: EpochAssignment, tp: TopicPartition, offset: int) -> int:
+        """Returns the number of the attempt that is being made at a record; from 1."""
+        place = self.places_of(holding).get(tp)
+        return place.held.attempt(offset) if place is not None else 1
+
+    def replay(self, holding: EpochAssignment, tp: TopicPartition, offset: int, now: float) -> None:
+        """Notes that a parked record comes again, as if for the first time."""
+        with self.lock:
+            place = self.places_of(holding).get(tp)
+            if place is not None:
+                place.held.replay(offset, now)
+
+    def hold(
+        self,
+        holding: EpochAssignment,
+        reasons: Mapping[TopicPartition, Mapping[int, str]],
+        hashes: Mapping[TopicPartition, Mapping[int, int]],
+        due: float,
+    ) -> None:
+        """Notes that records come again at ``due``; their keys wait for them."""
+        with self.lock:
+            for tp, place in self.places_of(holding).items():
+                records = reasons.get(tp, {})
+                for offset, text in records.items():
+                    place.held.hold(offset, hashes[tp][offset], due, text)
+                place.answer(OffsetRanges.from_offsets(list(records)))
+            self.lock.notify_all()
+
+    # -- the membership's worker
+
+    def begin(self, holding: EpochAssignment) -> None:
+        """Hands out from this from now on."""
+        with self.lock:
+            self._is_draining = False
+            self._start(holding)
+
+    def restart(self, holding: EpochAssignment) -> None:
+        """Starts again with the same shares: their logs were cut."""
+        with self.lock:
+            if self._holding is holding:
+                self._start(holding)
+
+    def _start(self, holding: EpochAssignment) -> None:
+        self._note_paused()
+        self._holding = holding
+        self.places = {tp: PollPosition.at_start(owned) for tp, owned in holding.owned.items()}
+        for tp in self._paused & self.places.keys():
+            self.places[tp].paused = True
+        self._paused = frozenset()
+        self.lock.notify_all()
+
+    def _note_paused(self) -> None:
+        """Keeps in mind which partitions are paused: those that stay ours remain so."""
+        self._paused |= {tp for tp, place in self.places.items() if place.paused}
+
+    def drain(self, timeout: float) -> list[Share]:
+        """Hands out nothing more, and waits until what is out is answered for.
+
+        Args:
+            timeout: Seconds to wait at most.
+
+        Returns:
+            The shares of partitions of which records are out.
+        """
+        with self.lock:
+            self._is_draining = True
+            holding, polls = self._holding, self._polls
+            if holding is None:
+                return []
+            if timeout > 0:
+                self._look_for_absent(holding)
+            is_back = self.lock.wait_for(
+                lambda: (
+                    self._polls != polls
+                    or self._is_polling
+                    or self.closed.is_set()
+                    or not any(place.polled for place in self.places.values())
+                ),
+                timeout,
+            )
+            if is_back:
+                return []
+            out = {tp for tp, place in self.places.items() if place.polled}
+            return [s for s in holding.shares if (s.topic, s.partition) in out]
+
+    def drop(self) -> None:
+        """Forgets what was handed out: it belongs to others."""
+        with self.lock:
+            self._note_paused()
+            self._holding = None
+            self.places = {}
+            self.lock.notify_all()
+
+    def fail(self, _error: BaseException) -> None:
+        """Forgets what was handed out; the user gets the error from the next call."""
+        self.drop()
+
+    # -- the end
+
+    def close(self) -> None:
+        """Hands out nothing more; calls that wait end with `AlreadyClosed`."""
+        with self.lock:
+            self.closed.set()
+            self.lock.notify_all()
+
+    def check_closed(self) -> None:
+        """Makes sure that the consumer is not closed.
+
+        Raises:
+            AlreadyClosed: It is.
+        """
+        if self.closed.is_set():
+            raise AlreadyClosed("the consumer")
+
+    def wait(self, timeout: float) -> None:
+        """Waits for some seconds, or until something changes."""
+        with self.lock:
+            if not self.closed.is_set():
+                self.lock.wait(timeout)
+
+    # -- holes
+
+    def _look_for_absent(self, holding: EpochAssignment) -> None:
+        """Finds out beside the hand-over at which open offsets there is no record.
+
+        Nobody can answer for them. The lock is held.
+        """
+        unread = {tp: place.unread for tp, place in self.places.items() if place.unread}
+        if unread and self._present is not None:
+            threading.Thread(
+                target=self._forget_absent, args=(holding, unread), daemon=True,
+                name="coopconsume-holes",
+            ).start()  # fmt: skip
+
+    def _forget_absent(self, holding: EpochAssignment, unread: Offsets) -> None:
+        assert self._present is not None
+        try:
+            present = self._present(holding, unread)
+        except Exception as error:  # noqa: BLE001 - then they stay open, and new owners wait
+            log.warning("holes among polled records could not be looked for: %s", error)
+            return
+        with self.lock:
+            for tp, place in self.places_of(holding).items():
+                if tp in unread:
+                    place.answer(unread[tp] - present.get(tp, OffsetRanges()))
+            self.lock.notify_all()
+
+
+def _refuse(tp: TopicPartition, strange: OffsetRanges) -> None:
+    if strange:
+        first, last = next(iter(strange))
+        raise NotPolled(*tp, first, last)

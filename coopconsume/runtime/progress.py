@@ -1,0 +1,280 @@
+"""What a running job tells: counts, rates and states, in the shape of Spark's progress events."""
+
+from __future__ import annotations
+
+import datetime as dt
+import itertools
+import logging
+import math
+import threading
+import time
+from collections import deque
+from typing import TYPE_CHECKING, Any
+
+from coopconsume.monitoring.listener import (
+    Progress,
+    QueryIdleEvent,
+    QueryProgressEvent,
+    QueryStartedEvent,
+    QueryTerminatedEvent,
+)
+from coopconsume.runtime.plan import shown_key
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from coopconsume.monitoring.listener import QueryListener
+    from coopconsume.runtime.circuit_breaker import CircuitBreaker
+    from coopconsume.runtime.plan import BatchPlan, Partition
+    from coopconsume.worker.report import SlotReport
+
+log = logging.getLogger(__name__)
+
+_KEPT = 100
+#: Seconds without a commit after which an event is made all the same.
+_IDLE_EVERY = 10.0
+_SUMS = ("lag", "pending", "parked", "gapRanges", "outputsWaiting")
+_SHOWN_RANGES = 5
+_PAUSED = "Paused"
+
+
+class Meter:
+    """Counts what the loop does; read from other threads.
+
+    Args:
+        identity: ``id``, ``runId``, ``name`` and ``groupId`` of the query, put into every event.
+        slots: How many slots there are.
+        listeners: Are told of each event.
+    """
+
+    def __init__(
+        self,
+        identity: dict[str, Any],
+        slots: int,
+        listeners: Sequence[QueryListener] = (),
+    ) -> None:
+        self._identity = identity
+        self._epoch = 0
+        self._listeners = tuple(listeners)
+        self._lock = threading.Lock()
+        self._recent: deque[Progress] = deque(maxlen=_KEPT)
+        self._last = time.monotonic()
+        self._batch = -1
+        self._before: dict[str, int] = {}
+        self._ends: dict[tuple[str, int], int] = {}
+        self._launched: dict[int, float] = {}
+        #: The states of partitions without anything left to do, as they were last described.
+        self._quiet: dict[tuple[str, int], tuple[tuple[object, ...], dict[str, Any]]] = {}
+        self.totals = dict.fromkeys(
+            ("handled", "done", "retries", "deadLetters", "failedBatches", "lostSlots"), 0
+        )
+        self.slots = [
+            {"slot": s, "handled": 0, "failures": 0, "busySeconds": 0.0} for s in range(slots)
+        ]
+        self._phases: dict[str, float] = {}
+        self._told = time.monotonic()
+        self.message = "Initializing"
+        self.breaker: CircuitBreaker | None = None
+        #: Why slots have no channel to the driver; empty if they have one, or need none yet.
+        self.channel_error = ""
+        self._is_paused = False
+
+    def started(self) -> None:
+        """The query begins."""
+        self._tell("onQueryStarted", QueryStartedEvent(**self._identity, timestamp=_iso()))
+
+    def joined(self, epoch: int) -> None:
+        """The member works under another epoch."""
+        self._epoch = epoch
+        self.message = f"Working under epoch {epoch}"
+
+    def waits(self, words: str, partitions: Sequence[Partition]) -> None:
+        """Records wait for earlier owners of their key ranges: an event is made."""
+        self.message = words
+        self._make_event(partitions)
+
+    def launched(self, number: int, plan: BatchPlan) -> None:
+        """A batch goes to Spark."""
+        self._batch = number
+        self._launched[number] = time.monotonic()
+        self.message = f"batch {number}: {plan.span} offsets on {len(plan.slots)} slots"
+
+    def reported(self, report: SlotReport) -> None:
+        """A slot is through with its part of a batch."""
+        with self._lock:
+            slot = self.slots[report.slot]
+            slot["handled"] += report.handled
+            slot["failures"] += report.failures
+            slot["busySeconds"] = round(slot["busySeconds"] + report.busy, 3)
+            self.totals["handled"] += report.handled
+            self.totals["retries"] += report.failures - len(report.dead)
+            self.totals["deadLetters"] += len(report.dead)
+            launched = self._launched.get(report.batch)
+            if report.busy and launched is not None:
+                # Before its first handler a slot waits for Spark to read, hash, shuffle and sort.
+                self._took("read", time.monotonic() - launched - report.busy)
+                self._took("handlers", report.busy)
+
+    def _took(self, phase: str, seconds: float) -> None:
+        """Keep the longest time of a phase since the last event."""
+        self._phases[phase] = max(self._phases.get(phase, 0.0), seconds)
+
+    def paused(self, *, is_paused: bool) -> None:
+        """Handlers do not start, or they start again."""
+        self._is_paused = is_paused
+        self.message = _PAUSED if is_paused else "Running"
+
+    def lost(self, _slot: int) -> None:
+        """What a slot did is not known."""
+        self.totals["lostSlots"] += 1
+
+    def failed(self, text: str) -> None:
+        """A batch's Spark job failed."""
+        self.totals["failedBatches"] += 1
+        self.message = text
+
+    def batch_ended(self, number: int, seconds: float) -> None:
+        """A batch's Spark job is over."""
+        with self._lock:
+            self._launched.pop(number, None)
+            self._took("batch", seconds)
+
+    def saved(
+        self, offsets: int, took: tuple[float, float], partitions: Sequence[Partition]
+    ) -> None:
+        """A commit was answered: an event is made."""
+        with self._lock:
+            self.totals["done"] += offsets
+            self._took("outputs", took[0])
+            self._took("commit", took[1])
+        if self.breaker is None or self.breaker.state != "open":
+            self.message = _PAUSED if self._is_paused else "Running"
+        self._make_event(partitions)
+
+    def idle(self, partitions: Sequence[Partition]) -> None:
+        """Nothing was committed now: if that is so for long, an event is made all the same."""
+        if time.monotonic() - self._told < _IDLE_EVERY:
+            return
+        self._make_event(partitions)
+        if all(partition.is_drained for partition in partitions):
+            self._tell(
+                "onQueryIdle",
+                QueryIdleEvent(self._identity["id"], self._identity["runId"], _iso()),
+            )
+
+    def _make_event(self, partitions: Sequence[Partition]) -> None:
+        now = time.monotonic()
+        with self._lock:
+            span = max(now - self._last, 1e-6)
+            self._last = self._told = now
+            new = {name: n - self._before.get(name, 0) for name, n in self.totals.items()}
+            self._before = dict(self.totals)
+            told = [self._described(partition, now) for partition in partitions]
+            ends = {(p["topic"], p["partition"]): p["endOffset"] for p in told}
+            came = sum(max(0, end - self._ends.get(tp, end)) for tp, end in ends.items())
+            self._ends = ends
+            event = Progress(
+                self._identity,
+                timestamp=_iso(),
+                batchId=self._batch,
+                epoch=self._epoch,
+                numInputRows=new["handled"],
+                inputRowsPerSecond=round(came / span, 1),
+                processedRowsPerSecond=round(new["handled"] / span, 1),
+                numRetries=new["retries"],
+                numDeadLetters=new["deadLetters"],
+                durationMs={
+                    phase: round(max(0.0, self._phases.get(phase, 0.0)) * 1000)
+                    for phase in ("read", "handlers", "batch", "outputs", "commit")
+                },
+                totals=dict(self.totals),
+                slots=[dict(slot) for slot in self.slots],
+                isPaused=self._is_paused,
+                channelError=self.channel_error,
+                circuitBreaker=self.breaker.describe(now) if self.breaker else None,
+                partitions=told,
+                **{name: sum(p[name] for p in told) for name in _SUMS},
+            )
+            self._phases = {}
+            self._recent.append(event)
+        self._tell("onQueryProgress", QueryProgressEvent(event))
+
+    def _described(self, partition: Partition, now: float) -> dict[str, Any]:
+        """The state of a partition; of one with nothing left to do the last one, if it holds."""
+        at = partition.topic, partition.partition
+        if not partition.is_quiet:
+            self._quiet.pop(at, None)
+            return describe(partition, now)
+        state = (partition, partition.stable, partition.end, partition.log_ranges)
+        known = self._quiet.get(at)
+        if known is None or known[0] != state:
+            known = self._quiet[at] = state, describe(partition, now)
+        return known[1]
+
+    def _tell(self, what: str, event: object) -> None:
+        for listener in self._listeners:
+            try:
+                getattr(listener, what)(event)
+            except Exception:
+                log.exception("a listener failed in %s", what)
+
+    def ended(self, error: BaseException | None) -> None:
+        """The loop is over."""
+        self.message = f"Terminated with {error}" if error else "Stopped"
+        text = f"{type(error).__name__}: {error}" if error else None
+        event = QueryTerminatedEvent(self._identity["id"], self._identity["runId"], text)
+        self._tell("onQueryTerminated", event)
+
+    @property
+    def recent(self) -> list[Progress]:
+        """The last events, oldest first."""
+        with self._lock:
+            return list(self._recent)
+
+
+def describe(partition: Partition, now: float) -> dict[str, Any]:
+    """The state of one partition for progress events and people, as the commit log has it.
+
+    ``holder`` names what holds the stable offset, whatever it is; ``blocker`` only a failed record.
+    """
+    committed = partition.committed
+    top = partition.stable - 1 if committed.last is None else committed.last
+    gaps = committed.complement(partition.stable, top)
+    first = [list(pair) for pair in itertools.islice(gaps, _SHOWN_RANGES)]
+    blocker, holder = partition.blocker(), partition.holder()
+    age = {"ageSeconds": round(partition.stand(now), 1)}
+    return {
+        "topic": partition.topic,
+        "partition": partition.partition,
+        "stableOffset": partition.stable,
+        "highestDone": top,
+        "endOffset": partition.end,
+        "lag": partition.end - partition.stable - len(committed),
+        "pending": partition.pending,
+        "parked": len(partition.parked),
+        "gapRanges": gaps.range_count,
+        "firstGaps": first,
+        "inDoubtSeconds": round(max(0.0, partition.in_doubt(now)), 1),
+        "ranges": partition.ranges,
+        "isCrowded": partition.is_crowded,
+        "outputsWaiting": partition.outputs_waiting,
+        "holder": None if holder is None else holder | age,
+        "blocker": None
+        if blocker is None
+        else {
+            "offset": blocker.offset,
+            "key": None if blocker.key is None else shown_key(blocker.key),
+            "keyHash": blocker.key_hash,
+            "attempts": blocker.attempts,
+            "dueInSeconds": None
+            if blocker.due == math.inf
+            else round(max(0.0, blocker.due - now), 1),
+            "error": blocker.error,
+            "behind": len(blocker.behind),
+        }
+        | age,
+    }
+
+
+def _iso() -> str:
+    return dt.datetime.now(dt.UTC).isoformat(timespec="milliseconds")

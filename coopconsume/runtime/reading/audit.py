@@ -1,0 +1,60 @@
+"""Which of the offsets that hold a stable offset back are not in the log at all."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from commits import OffsetRanges
+from coopconsume.runtime.reading.source import Span, present_offsets
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from coopconsume.group.owned import Owned, TopicPartition
+    from coopconsume.options import Options
+
+#: Offsets that are looked at for holes at a time.
+AUDIT_SPAN = 50_000
+
+
+class Audit:
+    """Looks into the log for holes, at every offset once.
+
+    An offset below what was read that nobody has done belongs to another member, waits, or is a
+    hole: a transaction's marker, an aborted or a compacted record. Only the log can tell. The owner
+    of hash 0 looks.
+
+    Args:
+        spark: The session.
+        options: Of the consumer.
+    """
+
+    def __init__(self, spark: SparkSession, options: Options) -> None:
+        self._spark = spark
+        self._options = options
+        self._looked: dict[TopicPartition, OffsetRanges] = {}
+
+    def due(self, owned: Owned, first: int, position: int) -> Span | None:
+        """What is to be looked at next in a partition; None if nothing is.
+
+        Args:
+            owned: The partition.
+            first: The first offset that is not done.
+            position: Offsets from here on were not read yet.
+        """
+        looked = self._looked.get((owned.topic, owned.partition), OffsetRanges())
+        if not owned.owns_first or first >= position or first in looked:
+            return None
+        last = min(position, first + AUDIT_SPAN) - 1
+        return Span(owned.topic, owned.partition, first, last)
+
+    def look(self, span: Span) -> OffsetRanges:
+        """The offsets of a span at which there is no record, whoever it would belong to."""
+        looked = OffsetRanges([(span.first, span.last)])
+        holes = looked - present_offsets(self._spark, self._options, span, 1)
+        self._looked[span.topic, span.partition] = looked
+        return holes
+
+    def forget(self, tp: TopicPartition) -> None:
+        """Look at a partition's offsets anew."""
+        self._looked.pop(tp, None)

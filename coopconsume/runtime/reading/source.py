@@ -1,0 +1,335 @@
+"""DataFrames over explicit offsets of Kafka: what a batch reads, and what ``poll`` returns."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from commits import OffsetRanges
+from coopconsume.kafka.identity import LOG_IDENTITIES
+from coopconsume.runtime.reading.hashing import (
+    deal_hash_sql,
+    in_ranges_sql,
+    key_hash_sql,
+    slot_sql,
+    task_numbers,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+
+    from pyspark.sql import DataFrame, SparkSession
+
+    from assignors import KeyRange
+    from commits.offsets import Int64s
+    from coopconsume.options import Options
+
+
+_FETCH = "kafka.max.partition.fetch.bytes"
+_GROUP = "kafka.group.id"
+#: Offsets of a short span, and reads in a batch from which on they are read in another way.
+_SHORT = 300
+_STREWN = 3
+
+
+@dataclass(frozen=True)
+class Span:
+    """Offsets ``first`` to ``last``, both included, of one partition."""
+
+    topic: str
+    partition: int
+    first: int
+    last: int
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """Which rows of one partition are wanted, and by which slot.
+
+    Attributes:
+        offsets: The offsets wanted by anybody.
+        slots: Key ranges with the number of the slot they belong to; disjoint.
+    """
+
+    topic: str
+    partition: int
+    offsets: OffsetRanges
+    slots: tuple[tuple[KeyRange, int], ...]
+
+
+def read_spans(
+    spark: SparkSession,
+    options: Options,
+    spans: Sequence[Span],
+    slices: int,
+    *,
+    headers: bool = False,
+) -> DataFrame:
+    """Kafka's records of some spans of offsets, in the columns of Spark's source.
+
+    ``failOnDataLoss`` is always true here: with false the source skips lost records and those that
+    cannot be seen yet alike. The user's own setting is applied before a span is planned.
+    """
+    frames = []
+    total = max(1, sum(span.last - span.first + 1 for span in spans))
+    for layer in _layers(spans):
+        size = sum(span.last - span.first + 1 for span in layer)
+        fetching = options.source_options()
+        short = is_short(layer[0]) and len(spans) >= _STREWN
+        if short:
+            fetching[_FETCH] = "1"
+        if _GROUP in fetching:
+            # Spark keeps consumers by group and partition, and takes no two settings for one.
+            group = LOG_IDENTITIES.read_group(fetching[_GROUP])
+            fetching[_GROUP] = f"{group}-short" if short else group
+        reader = (
+            spark.read.format("kafka")
+            .options(**fetching)
+            .option("assign", _json(layer, lambda _: None))
+            .option("startingOffsets", _json(layer, lambda span: span.first))
+            .option("endingOffsets", _json(layer, lambda span: span.last + 1))
+            .option("failOnDataLoss", "true")
+            .option("includeHeaders", str(headers).lower())
+            .option("minPartitions", str(max(1, round(slices * size / total))))
+        )
+        frames.append(reader.load())
+    frame = frames[0]
+    for other in frames[1:]:
+        frame = frame.unionAll(other)
+    return frame
+
+
+def is_short(span: Span) -> bool:
+    """Whether a span, where there are several, is better read a batch of records at a time.
+
+    A broker answers with whole batches of records, at least one, and the client asks for more
+    before it knows that it needs none. So a short read asks for little: it costs two batches, not
+    twice what suits a long read.
+    """
+    return span.last - span.first < _SHORT
+
+
+def _layers(spans: Sequence[Span]) -> list[list[Span]]:
+    short = [span for span in spans if is_short(span)]
+    return _in_layers([s for s in spans if not is_short(s)]) + _in_layers(short)
+
+
+def _in_layers(spans: Sequence[Span]) -> list[list[Span]]:
+    # Spark's source takes one span a partition: the n-th ones go together.
+    layers: list[list[Span]] = []
+    seen: dict[tuple[str, int], int] = {}
+    for span in spans:
+        n = seen.get((span.topic, span.partition), 0)
+        seen[span.topic, span.partition] = n + 1
+        if n == len(layers):
+            layers.append([])
+        layers[n].append(span)
+    return layers
+
+
+def _json(spans: Iterable[Span], value: object) -> str:
+    offsets: dict[str, dict[str, int]] = {}
+    for span in spans:
+        number = value(span)  # type: ignore[operator]
+        offsets.setdefault(span.topic, {})[str(span.partition)] = number
+    if all(number is None for ps in offsets.values() for number in ps.values()):
+        return json.dumps({topic: sorted(map(int, ps)) for topic, ps in offsets.items()})
+    return json.dumps(offsets)
+
+
+def _by_partition(wanted: Sequence[Wanted], values: Sequence[str]) -> str:
+    """SQL of a value that depends on the row's partition; plain where there is only one."""
+    if len(wanted) == 1:
+        return values[0]
+    here = [f"partition = {w.partition}" for w in wanted]
+    if len({w.topic for w in wanted}) > 1:
+        # No letter of a topic's name needs an escape.
+        here = [f"{at} AND topic = '{w.topic}'" for at, w in zip(here, wanted, strict=True)]
+    cases = [f"WHEN {at} THEN {value}" for at, value in zip(here, values, strict=True)]
+    return f"CASE {' '.join(cases)} END"
+
+
+def _by_part(wanted: Sequence[Wanted], values: Sequence[str]) -> str:
+    """SQL of a value that depends on the column ``part``, where there is more than one."""
+    if len(wanted) == 1:
+        return values[0]
+    cases = [f"WHEN part = {i} THEN {value}" for i, value in enumerate(values)]
+    return f"CASE {' '.join(cases)} END"
+
+
+def _task_sql(
+    wanted: Sequence[Wanted],
+    tasks: Sequence[int],
+    deal: str,
+    by: Callable[[Sequence[Wanted], Sequence[str]], str],
+) -> str:
+    """The number that `task_numbers` sends to a row's slot; null where no slot wants it."""
+    numbers = task_numbers(len(tasks))
+    number_of = {slot: numbers[i] for i, slot in enumerate(tasks)}
+    each = [slot_sql(deal, [(r, number_of.get(slot)) for r, slot in w.slots]) for w in wanted]
+    return each[0] if all(task == each[0] for task in each) else by(wanted, each)
+
+
+def _kept(frame: DataFrame, wanted: Sequence[Wanted]) -> DataFrame:
+    """Rows at offsets that are wanted, where not all that are read are."""
+    if all(w.offsets.range_count <= 1 for w in wanted):
+        return frame
+    return frame.where(_by_partition(wanted, [in_ranges_sql(w.offsets) for w in wanted]))
+
+
+def batch_frame(
+    spark: SparkSession,
+    options: Options,
+    spans: Sequence[Span],
+    wanted: Sequence[Wanted],
+    tasks: Sequence[int],
+    slices: int,
+    *,
+    headers: bool,
+) -> DataFrame:
+    """The rows of a batch, one Spark partition a slot, ascending offsets within each partition.
+
+    Columns: ``part`` (index into ``wanted``; only where that is more than one), ``offset``,
+    ``key_hash`` (of the offset where there is no key), ``key``, ``value``, ``timestamp`` in
+    milliseconds and, if asked for, ``headers``. Nothing else is shuffled, and nothing is done with
+    a row after the sort: for cheap handlers, that is what a record costs.
+
+    Args:
+        spark: The session.
+        options: Of the consumer.
+        spans: What is read.
+        wanted: Which rows of it, by partition.
+        tasks: The slots, by the index of the task they get.
+        slices: Spark partitions that the read is cut in, at least.
+        headers: Whether record headers are asked for.
+    """
+    from pyspark.sql import functions as F  # noqa: N812
+
+    columns = [
+        "`offset`", f"{deal_hash_sql()} AS key_hash", "key", "value",
+        "unix_millis(timestamp) AS timestamp",
+    ]  # fmt: skip
+    if headers:
+        # Before each row Spark asks how large its Arrow batch is, and then Arrow goes through all
+        # lists since the last that was not null: with null headers that is all there are.
+        none = "CAST(array() AS ARRAY<STRUCT<key: STRING, value: BINARY>>)"
+        columns.append(f"coalesce(headers, {none}) AS headers")
+    order = ["`offset`"]
+    if len(wanted) > 1:
+        columns.insert(0, f"{_by_partition(wanted, [str(i) for i in range(len(wanted))])} AS part")
+        # Partitions are worked on side by side, each by how far it is through its window.
+        through = [
+            f"CAST(`offset` - {first}L AS DOUBLE) / {last - first + 1}"
+            for w in wanted
+            for first, last in [(w.offsets.first or 0, w.offsets.last or 0)]
+        ]
+        order = [_by_part(wanted, through), "part", "`offset`"]
+    frame = _kept(read_spans(spark, options, spans, slices, headers=headers), wanted)
+    task = F.expr(_task_sql(wanted, tasks, "key_hash", _by_part))
+    return (
+        frame.selectExpr(*columns)
+        .where(task.isNotNull())
+        .repartition(len(tasks), task)
+        .sortWithinPartitions(*map(F.expr, order))
+    )
+
+
+def poll_frame(
+    spark: SparkSession,
+    options: Options,
+    spans: Sequence[Span],
+    wanted: Sequence[Wanted],
+    tasks: Sequence[int],
+    slices: int,
+    choose: Mapping[tuple[str, int], Callable[[str], str]],
+) -> DataFrame:
+    """What ``poll`` returns: the columns of Spark's Kafka source and ``key_hash``.
+
+    The offsets are fixed, so every action sees the same rows. Rows of a key are in one Spark
+    partition, in the order of their offsets.
+    """
+    from pyspark.sql import functions as F  # noqa: N812
+
+    read = read_spans(spark, options, spans, slices, headers=options.include_headers)
+    names = read.columns
+    return (
+        _polled_rows(read, wanted, tasks, choose, f"{key_hash_sql()} AS key_hash")
+        .repartition(len(tasks), F.col("_task"))
+        .sortWithinPartitions("topic", "partition", "offset")
+        .select(*names, "key_hash")
+    )
+
+
+def poll_offsets(
+    spark: SparkSession,
+    options: Options,
+    spans: Sequence[Span],
+    wanted: Sequence[Wanted],
+    slices: int,
+    choose: Mapping[tuple[str, int], Callable[[str], str]],
+) -> list[tuple[Int64s, Int64s]]:
+    """The offsets of the rows of `poll_frame` and the hashes they are dealt by.
+
+    Args:
+        spark: The session.
+        options: Of the consumer.
+        spans: What is read.
+        wanted: Which rows of it, by partition.
+        slices: Spark partitions that the read is cut in, at least.
+        choose: By partition, SQL of which of its rows are wanted, where not all are.
+
+    Returns:
+        For each of ``wanted`` two arrays of equal length, in any order.
+    """
+    tasks = range(1 + max(slot for one in wanted for _, slot in one.slots))
+    part = _by_partition(wanted, [str(i) for i in range(len(wanted))])
+    dealt = f"{deal_hash_sql()} AS _dealt"
+    rows = _polled_rows(read_spans(spark, options, spans, slices), wanted, tasks, choose, dealt)
+    table = rows.selectExpr(f"{part} AS part", "`offset`", "_dealt").toArrow()
+    parts, offsets, hashes = (table.column(i).to_numpy() for i in range(3))
+    if len(wanted) == 1:
+        return [(offsets, hashes)]
+    order = np.argsort(parts, kind="stable")
+    bounds = np.searchsorted(parts[order], np.arange(len(wanted) + 1))
+    each = [order[first:end] for first, end in itertools.pairwise(bounds)]
+    return [(offsets[rows], hashes[rows]) for rows in each]
+
+
+def _polled_rows(
+    frame: DataFrame,
+    wanted: Sequence[Wanted],
+    tasks: Sequence[int],
+    choose: Mapping[tuple[str, int], Callable[[str], str]],
+    column: str,
+) -> DataFrame:
+    """The rows of a frame that ``poll`` returns, with one more column and their task."""
+    if choose:
+        chosen = [
+            choose[at](deal_hash_sql()) if at in choose else "true"
+            for at in [(w.topic, w.partition) for w in wanted]
+        ]
+        frame = frame.where(_by_partition(wanted, chosen))
+    task = _task_sql(wanted, tasks, deal_hash_sql(), _by_partition)
+    rows = _kept(frame, wanted).selectExpr("*", column, f"{task} AS _task")
+    return rows.where("_task IS NOT NULL")
+
+
+def empty_poll_frame(spark: SparkSession, options: Options) -> DataFrame:
+    """What ``poll`` returns when there is nothing: the same columns, and no rows."""
+    headers = "headers array<struct<key: string, value: binary>>, "
+    return spark.createDataFrame(
+        [],
+        "key binary, value binary, topic string, partition int, `offset` bigint, "
+        "timestamp timestamp, timestampType int, "
+        f"{headers if options.include_headers else ''}key_hash bigint",
+    )
+
+
+def present_offsets(spark: SparkSession, options: Options, span: Span, slices: int) -> OffsetRanges:
+    """The offsets of a span at which there is a record, whoever it belongs to."""
+    frame = read_spans(spark, options, [span], slices).select("offset")
+    return OffsetRanges.from_offsets(frame.toArrow().column("offset").to_numpy())

@@ -1,0 +1,176 @@
+"""The driver's side of a job's channel to its slots: who may start records, and who must stop."""
+
+from __future__ import annotations
+
+import logging
+import math
+import secrets
+import threading
+import time
+from typing import TYPE_CHECKING, Final
+
+from commits import CommitLogUnavailable, FencedMember
+from coopconsume.classic import driver_address
+from coopconsume.group.settings import lease_of
+from coopconsume.worker.channel.server import ChannelServer
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection
+
+    from pyspark.sql import SparkSession
+
+    from coopconsume.group.epoch_assignment import EpochAssignment
+    from coopconsume.options import Options
+    from coopconsume.worker.channel.lease import At
+    from coopconsume.worker.channel.spec import ChannelSpec
+    from coopconsume.worker.report import SlotReport
+
+log = logging.getLogger(__name__)
+
+#: Looks at the commit log, and renewals, in the time of one lease.
+_LOOKS: Final = 4
+#: Seconds without a turn of the loop after which leases are not renewed.
+_LOOP_STUCK: Final = 10.0
+#: Slots without a channel in a row after which batches go on without one.
+_FAILURES: Final = 3
+_LOST: Final = (
+    "a running batch does not stop before its end, its results are committed as its slots end, and "
+    "after a crash the next owner waits for batchTime + handlerTimeout"
+)
+_REMEDY: Final = (
+    "let workers connect to the driver: see spark.driver.host, spark.driver.bindAddress and the "
+    "option channelPort"
+)
+
+
+def lease_seconds(spark: SparkSession, options: Options) -> float | None:
+    """Returns how long a lease of a slot lasts; None where slots have none, as on Spark Connect."""
+    if driver_address(spark) is None:
+        return None
+    return lease_of(options)
+
+
+class SlotLeases:
+    """Renews the leases of slots while the commit log says that the epoch is in force.
+
+    A thread of its own looks at the commit log and renews, so that a turn of the loop that waits
+    for Kafka does not stop the slots. A lease counts from the look at the log: however long this
+    process is stopped, a slot starts nothing once the time of a lease has passed since the epoch
+    was in force.
+
+    Args:
+        spark: The session.
+        options: Of the consumer.
+        run_id: Of this run of the job.
+        on_report: Called with each progressive report, in another thread.
+
+    Attributes:
+        lease: Seconds of a lease; None: slots have no leases.
+        error: Why slots have no channel; empty if they have one.
+    """
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        options: Options,
+        run_id: str,
+        on_report: Callable[[SlotReport], None],
+    ) -> None:
+        self.lease = lease_seconds(spark, options)
+        self.error = ""
+        self._server: ChannelServer | None = None
+        self._kept: tuple[EpochAssignment | None, frozenset[At], float] = (
+            None,
+            frozenset(),
+            -math.inf,
+        )
+        self._changed = threading.Event()
+        self._is_closing = False
+        self._failures = 0
+        self._has_worked = False
+        address = driver_address(spark)
+        if self.lease is None or address is None:
+            self.give_up("slots cannot reach a driver on Spark Connect", "use a classic session")
+            return
+        bind, host = address
+        try:
+            self._server = ChannelServer(
+                secrets.token_bytes(32), run_id, bind, host, options.channel_port, on_report,
+                lambda _batch, _slot: None, lease=self.lease,
+            )  # fmt: skip
+        except OSError as error:
+            self.give_up(f"no channel to slots on {bind}, port {options.channel_port}: {error}")
+            return
+        threading.Thread(target=self._run, name="coopconsume-leases", daemon=True).start()
+
+    @property
+    def spec(self) -> ChannelSpec | None:
+        """What the slots of a new batch need to connect; None: they have no channel."""
+        return None if self._server is None or self.error else self._server.spec()
+
+    def give_up(self, why: str, remedy: str = _REMEDY) -> None:
+        """New batches have no channel from now on."""
+        if self.error:
+            return
+        self.error, self.lease = why, None
+        log.warning("%s. The job goes on without a channel: %s; %s", why, _LOST, remedy)
+
+    def slot_ended(self, channel_error: str) -> None:
+        """A slot of a batch with a channel has ended, without a channel if there is an error."""
+        self._failures = self._failures + 1 if channel_error else 0
+        if channel_error and (self._failures >= _FAILURES or not self._has_worked):
+            self.give_up(channel_error)
+        self._has_worked = self._has_worked or not channel_error
+
+    def keep(self, holding: EpochAssignment | None, slots: Collection[At]) -> None:
+        """Renews the leases of slots, these alone, while the epoch of a holding is in force."""
+        before, self._kept = self._kept, (holding, frozenset(slots), time.monotonic())
+        if self._kept[:2] != before[:2]:
+            self._changed.set()
+
+    def stop(self, slots: Collection[At]) -> set[At]:
+        """Has slots start nothing more; returns those that cannot have started anything."""
+        if self._server is None:
+            return set()
+        self._server.stop(slots)
+        return {at for at in slots if not self._server.has_met(at)}
+
+    def taken(self, report: SlotReport) -> None:
+        """Tells a slot that the loop has taken a progressive report."""
+        if self._server is not None:
+            self._server.taken(report.batch, report.slot, report.seq)
+
+    def ended(self, batch: int) -> None:
+        """A batch has ended."""
+        if self._server is not None:
+            self._server.forget(batch)
+
+    def close(self) -> None:
+        """Ends all leases; harmless when repeated."""
+        self._is_closing = True
+        self._changed.set()
+        if self._server is not None:
+            self._server.close()
+
+    # -- in a thread of its own
+
+    def _run(self) -> None:
+        assert self.lease is not None
+        pause = self.lease / _LOOKS
+        while not self._is_closing:
+            self._changed.clear()
+            holding, slots, kept_at = self._kept
+            if holding is not None and slots and time.monotonic() - kept_at < _LOOP_STUCK:
+                self._renew(holding, slots, pause)
+            self._changed.wait(pause)
+
+    def _renew(self, holding: EpochAssignment, slots: Collection[At], within: float) -> None:
+        assert self._server is not None
+        try:
+            since = holding.check(within)
+        except (CommitLogUnavailable, FencedMember) as error:
+            log.debug("leases are not renewed: %s", error)  # The loop finds out for itself.
+        except Exception:
+            log.exception("leases are not renewed")
+        else:
+            self._server.renew(slots, since)

@@ -1,0 +1,73 @@
+"""How many offsets the next batch of a job spans."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from coopconsume.options import Options
+    from coopconsume.runtime.batch import Running
+    from coopconsume.worker.report import SlotReport
+
+#: Offsets in the first batch where the size of records is not known, and where it is.
+FIRST_WINDOW = 20_000
+FIRST_WINDOW_OF_KNOWN = 1_000_000
+LARGEST_WINDOW = 2_000_000
+#: Bytes of keys and values in a batch.
+LARGEST_BYTES = 256 << 20
+#: How much smaller records may be on the brokers' disks than they are, by compression.
+_COMPRESSED = 2.0
+
+
+class Window:
+    """As many offsets as the slots handle in half a time box, and as fit in memory.
+
+    Args:
+        options: Of the consumer.
+        slots: How many slots there are.
+    """
+
+    def __init__(self, options: Options, slots: int) -> None:
+        self._slots = slots
+        self._most = options.max_offsets_per_trigger
+        self._batch_time = options.batch_time
+        self._window = FIRST_WINDOW
+        self._record_bytes = 0.0
+        self._widest = 0.0  # of the fractions of batches
+        self.has_begun = False
+
+    @property
+    def offsets(self) -> int:
+        """Offsets that the next batch may span."""
+        window = self._window
+        if self._record_bytes:
+            window = min(window, max(1, int(LARGEST_BYTES / self._record_bytes)))
+        return min(window, self._most or window)
+
+    def begin(self, stored_bytes: float | None) -> None:
+        """Start from what a record takes on the brokers' disks, if that is known."""
+        self.has_begun = True
+        if stored_bytes is not None:
+            self._record_bytes = stored_bytes * _COMPRESSED
+            self._window = FIRST_WINDOW_OF_KNOWN
+
+    def reported(self, report: SlotReport) -> None:
+        """A slot has told how large its records were."""
+        if report.rows:
+            self._record_bytes = report.value_bytes / report.rows
+
+    def completed(self, running: Running) -> None:
+        """All slots of a batch have told how fast they were.
+
+        A batch spans more than its slots have: what is between is for those that are busy, or for
+        other members. A few slots, that may be slow by a key, do not tell much.
+        """
+        fraction = running.plan.fraction
+        is_most = fraction >= self._widest / 2
+        self._widest = max(self._widest, fraction)
+        if running.timed_out:
+            least = self._slots if is_most else self._window // 4
+            self._window = min(self._window, max(least, int(2 * running.handled / fraction), 1))
+        elif running.plan.span >= self._window // 2:
+            fits = int(running.rate * self._batch_time / 2 / fraction)
+            self._window = min(LARGEST_WINDOW, max(self._window, min(fits, self._window * 64)))

@@ -1,0 +1,49 @@
+"""What a job does with records: handler, concurrency, retries, dead letters, outputs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from coopconsume.options import Options
+    from coopconsume.record import RetryPolicy
+    from coopconsume.sinks import DeadLetterSink, OutputSink
+    from coopconsume.worker.report import Ordering
+
+
+@dataclass(frozen=True)
+class Work:
+    """What a job does with records, and how.
+
+    Attributes:
+        handler: A function of a `Record`, or ``module:function``.
+        concurrency: Handlers at once in a slot.
+        ordering: ``key``, ``partition`` or ``none``.
+        policy: When failed records are tried again.
+        dead_letters: Where records go that are given up; None: none is.
+        park: Whether a record that is given up holds its key back until somebody decides.
+        outputs: Where rows go that handlers return; None: they are dropped.
+        interval: Seconds between the starts of batches at least.
+        available_now: Stop once everything that was there at the start is settled.
+    """
+
+    handler: Any
+    concurrency: int
+    ordering: Ordering
+    policy: RetryPolicy
+    dead_letters: DeadLetterSink | None
+    park: bool
+    outputs: OutputSink | None
+    interval: float
+    available_now: bool
+
+    def needs_headers(self, options: Options) -> bool:
+        """Whether record headers are read: for handlers, or as dead letters are kept whole."""
+        return options.include_headers or self.dead_letters is not None
+
+    def close(self) -> None:
+        """Closes the sinks; harmless when repeated."""
+        for sink in (self.dead_letters, self.outputs):
+            if sink is not None:
+                sink.close()

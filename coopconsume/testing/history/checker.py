@@ -1,0 +1,145 @@
+"""Judges a recorded run: was anything lost, out of order, or done twice without need?
+
+Given are a history (every handler call: record, start, end, attempt, outcome, on one clock), the
+records that were produced, three books (done, pending, dead-lettered) and the kills. Nothing else
+of the system is looked at, and nothing of it is trusted: a book's entry counts as kept only if the
+calls bear it out.
+
+Terms
+    A call *ends* at its recorded end. A call without one ends at the first kill after its start
+    that took its process, or when its process was seen to be gone; else it never ends.
+    A call *settles* its record if its outcome is ``done``, or if it failed for good: its outcome is
+    ``reject``, or ``retry`` on attempt ``max_attempts`` or above. Without ``max_attempts``, the
+    last call of a dead-lettered record failed for good.
+    A *kill* is an instant between the end of the killed processes and the start of new ones, with
+    the offsets that the log counted as committed, dead letters among them, as found there. It lies
+    between two instants if it is at or after the first and before the second. A kill of the whole
+    job divides the history into *lives*. A kill of some workers (``pids``) does not: it only ends
+    their calls and explains repeats of theirs.
+    A *disturbance* of some processes is a time in which what they did may not have been committed:
+    they were stopped, or killed, or cut off from the group.
+    A record is *deleted before it was handled* if retention deleted it, no call of it succeeded, it
+    is not dead-lettered, and the log was not seen to count it as committed before the deletion.
+    The *scope* of a record is what it keeps order with: the records of its partition that have its
+    key (``ordering="key"``; a record without key is alone), all of its partition
+    (``"partition"``), or itself alone (``"none"``).
+
+Rules
+    lost
+        Every record produced is in a book. A record done has a call with outcome ``done``; a
+        record dead-lettered has a call. A record that was deleted before it was handled may be in
+        no book, or done without such a call.
+    misplaced
+        No record is pending and in another book. What is pending or dead-lettered was produced.
+        Every call's record was produced with the key that the handler saw. (An offset counted as
+        done and never produced is no fault: logs have holes, and holes are committed.)
+    order breaks
+        A call starts only when every lower produced offset of its scope *stands as settled*: a call
+        that settled it ended at or before the start, in the same life, or in an earlier one with
+        the record committed at each kill since. So a successor may start neither while its
+        predecessor runs, nor while it waits for its next attempt, nor before it was ever called,
+        nor, after a kill, before what the kill undid is settled again. That a lower offset is
+        called once more after a higher one was is no break by itself: if it stood as settled the
+        call is a repeat.
+    overlaps
+        No two calls of one scope run at the same time. Ends are before starts of the same instant.
+    repeated
+        A call that starts after a call that settled the same record. It is *in flight* if a kill
+        lies between both at which the record was not committed (a kill of workers: if it took the
+        worker of the earlier call); or if the process of the earlier call was disturbed before the
+        later one started, and the earlier one had started before the disturbance was over. Any
+        other repeat is a fault, above all that of a record that had been committed before.
+    attempts back
+        A call after one that did not settle the record gets a higher attempt, unless a kill or
+        a disturbance of the earlier call's process lies between both.
+
+What the rules cannot see: a handler that ran and whose first event never reached the file, records
+of different partitions (there is no order between them), and the disk after a loss of power.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Literal
+
+from coopconsume.testing.history.records import Books, Records
+from coopconsume.testing.history.rules import Case, Seen
+from coopconsume.testing.history.verdict import Verdict
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from coopconsume.testing.history.calls import History
+    from coopconsume.testing.history.records import Offsets
+    from coopconsume.testing.history.rules import Kill
+
+Ordering = Literal["key", "partition", "none"]
+
+
+def check(
+    history: History,
+    produced: Mapping[tuple[str, int], Mapping[int, bytes | None]],
+    done: Mapping[tuple[str, int], Offsets],
+    pending: Mapping[tuple[str, int], Offsets],
+    dead_lettered: Mapping[tuple[str, int], Offsets],
+    *,
+    kills: Sequence[Kill] = (),
+    seen: Seen | None = None,
+    ordering: Ordering = "key",
+    max_attempts: int | None = None,
+    witnesses: int = 5,
+) -> Verdict:
+    """Judge a run by the rules above.
+
+    Offsets are given as (first, last) pairs, both included, or as a flat integer array.
+
+    Args:
+        history: The calls.
+        produced: Key by offset of every record that the run was given, by (topic, partition).
+        done: What the log counts as committed. Dead letters may be among it; they are counted as
+            dead letters only.
+        pending: What the log counts as read and not done.
+        dead_lettered: What was given up.
+        kills: Every kill there was.
+        seen: What was seen of a run besides its calls: when processes were disturbed or gone, what
+            the log counted as committed all along, and when records were deleted.
+        ordering: The order that was asked for.
+        max_attempts: The retry policy's limit, if it had one.
+        witnesses: How many cases of each finding are quoted.
+
+    Raises:
+        ValueError: A parameter is out of its range.
+    """
+    if ordering not in ("key", "partition", "none"):
+        raise ValueError(f"ordering={ordering!r}: give 'key', 'partition' or 'none'")
+    if witnesses < 1:
+        raise ValueError(f"witnesses={witnesses}: give at least 1")
+    records = Records(produced)
+    dead = records.mask(dead_lettered)
+    books = Books(records.mask(done) & ~dead, records.mask(pending), dead)
+    case = Case(
+        history=history,
+        records=records,
+        books=books,
+        kills=sorted(kills, key=lambda kill: kill.at_ns),
+        seen=seen or Seen(),
+        max_attempts=max_attempts,
+        witnesses=witnesses,
+    )
+    scope = records.scope(ordering)
+    repeated, outside = case.repeats()
+    return Verdict(
+        produced=len(records),
+        done=int(books.done.sum()),
+        pending=int(books.pending.sum()),
+        dead_lettered=int(books.dead.sum()),
+        deleted=case.deleted(),
+        calls=len(history),
+        in_flight_at_kill=case.in_flight(),
+        lost=case.lost(),
+        misplaced=case.misplaced(records.strangers(pending) + records.strangers(dead_lettered)),
+        order_breaks=case.order_breaks(scope),
+        overlaps=case.overlaps(scope),
+        repeated=repeated,
+        repeated_outside_flight=outside,
+        attempts_back=case.attempts_back(),
+    )

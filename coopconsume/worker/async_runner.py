@@ -1,0 +1,286 @@
+"""``async`` handlers of a slot: many at once on one event loop. Task-side code."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+from coopconsume.worker.key_scheduler import KeyScheduler
+from coopconsume.worker.outcome import wanted_rows
+from coopconsume.worker.thread_runner import rows_of
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Iterable, Iterator
+
+    import pyarrow as pa
+
+    from coopconsume.record import Record
+    from coopconsume.worker.handling import TimeBox
+    from coopconsume.worker.outcome import TaskOutcome
+
+    AsyncHandler = Callable[[Record], Awaitable[Any]]
+
+log = logging.getLogger(__name__)
+
+#: Records that a worker handles at a stretch where handlers never wait for anything.
+_AT_A_STRETCH = 64
+
+_loop: asyncio.AbstractEventLoop | None = None
+
+
+def event_loop() -> asyncio.AbstractEventLoop:
+    """The loop of this process, which runs in a thread of its own.
+
+    It is the same for all batches, so that a handler may keep connections that belong to it.
+    """
+    global _loop  # noqa: PLW0603 - one a process, as handlers' connections are
+    if _loop is None or _loop.is_closed():
+        _loop = asyncio.new_event_loop()
+        threading.Thread(target=_keep_running, args=(_loop,), name="handlers", daemon=True).start()
+    return _loop
+
+
+def _keep_running(loop: asyncio.AbstractEventLoop) -> None:
+    """Run an event loop until it is closed.
+
+    A task that a handler made stops the loop if it raises SystemExit or KeyboardInterrupt; all
+    other handlers would then wait for ever.
+    """
+    while not loop.is_closed():
+        try:
+            loop.run_forever()
+        except BaseException:
+            log.warning("a task of a handler stopped the event loop: it goes on", exc_info=True)
+        else:
+            return
+
+
+def run_coroutines(
+    batches: Iterable[pa.RecordBatch], handler: AsyncHandler, ledger: TaskOutcome, life: TimeBox
+) -> None:
+    """Handle the rows with up to ``concurrency`` coroutines at once."""
+    # The rows come from a socket: that wait must not stop the loop.
+    with ThreadPoolExecutor(1, thread_name_prefix="rows") as reader:
+        shift = AsyncRunner(handler, ledger, life, reader)
+        asyncio.run_coroutine_threadsafe(shift.run(iter(batches)), event_loop()).result()
+
+
+class AsyncRunner:
+    """Coroutines that take rows from a desk; everything happens in the event loop's thread."""
+
+    def __init__(
+        self, handler: AsyncHandler, ledger: TaskOutcome, life: TimeBox, reader: ThreadPoolExecutor
+    ) -> None:
+        self._handler = handler
+        self._ledger = ledger
+        self._most = ledger.spec.concurrency
+        self._timeout = ledger.policy.timeout
+        self._life = life
+        self._lock = ledger.lock
+        self._reader = reader
+        self._desk = KeyScheduler(ledger, time.monotonic())
+        self._desk.may_start = life.may_start
+        self._workers: list[asyncio.Task[None]] = []
+        self._idle: list[asyncio.Future[None]] = []
+        #: Those who were woken and have not had a look yet.
+        self._called = 0
+        self._alarm: asyncio.TimerHandle | None = None
+        self._space = asyncio.Event()
+        #: When the handler at a seat began, the earliest first; only where time is limited.
+        self._began: dict[int, float] = {}
+        self._cancelled: set[int] = set()
+        self._is_given_up = False
+
+    async def run(self, batches: Iterator[pa.RecordBatch]) -> None:
+        """Handle all rows."""
+        clock = asyncio.create_task(self._keep_time())
+        self._life.on_halt(lambda: self._halt(event_loop()))
+        try:
+            loop = asyncio.get_running_loop()
+            while (
+                raw := await loop.run_in_executor(self._reader, next, batches, None)
+            ) is not None:
+                await self._feed(raw)
+            self._desk.is_closed = True
+            self._wake(len(self._idle))
+            await asyncio.gather(*self._workers)
+            with self._lock:
+                self._desk.close(time.monotonic())
+        finally:
+            self._is_given_up = True
+            if self._alarm is not None:
+                self._alarm.cancel()
+            for task in (clock, *self._workers):
+                task.cancel()
+
+    def _halt(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Starts nothing more. Called from any thread; a handler may keep the event loop busy."""
+        with self._lock:
+            self._desk.halt()
+        with suppress(RuntimeError):  # The loop is closed.
+            loop.call_soon_threadsafe(self._wake_all)
+
+    def _wake_all(self) -> None:
+        self._wake(len(self._idle))
+        self._space.set()
+
+    async def _feed(self, raw: pa.RecordBatch) -> None:
+        ledger, desk, report = self._ledger, self._desk, self._ledger.report
+        report.value_bytes += raw.nbytes
+        batch = wanted_rows(raw, ledger.work)
+        report.rows += batch.num_rows
+        desk.deadline = self._life.begin()
+        # As many rows at a stretch as may end meanwhile, or the workers would run out of them.
+        stretch = max(_AT_A_STRETCH, self._most)
+        for i, row in enumerate(rows_of(batch)):
+            while not self._has_room() and not desk.is_late(time.monotonic()):
+                self._call_up()
+                self._space.clear()
+                await self._space.wait()
+            if desk.is_late(time.monotonic()):
+                report.timed_out = True
+                ledger.unlooked(row.part, row.offset)
+            else:
+                desk.admit(row)
+                if i % stretch == 0:
+                    self._call_up()
+                    await asyncio.sleep(0)
+        self._call_up()
+
+    def _has_room(self) -> bool:
+        with self._lock:
+            return self._desk.has_room()
+
+    def _call_up(self) -> None:
+        """Have somebody at hand for what is ready."""
+        wanted = self._desk.ready - self._called
+        missing = min(wanted - len(self._idle), self._most - len(self._workers))
+        self._wake(wanted)
+        for _ in range(missing):
+            self._workers.append(asyncio.create_task(self._work(len(self._workers))))
+            self._called += 1
+
+    def _wake(self, count: int) -> None:
+        for _ in range(min(count, len(self._idle))):
+            waiter = self._idle.pop()
+            if not waiter.done():
+                waiter.set_result(None)
+                self._called += 1
+
+    async def _work(self, seat: int) -> None:  # noqa: C901 - one loop, called for each record
+        """Handle one record after another."""
+        desk, handler, taken, lock = self._desk, self._handler, self._ledger.taken, self._lock
+        enter, leave = self._life.box.enter, self._life.box.leave
+        began = self._began if self._timeout is not None else None
+        stretch = 0
+        task = asyncio.current_task()
+        assert task is not None
+        self._called -= 1
+        while True:
+            now = time.monotonic()
+            with lock:
+                found = desk.take(now)
+            if found is None:
+                if self._is_over(now):
+                    return
+                await self._rest(now)
+                continue
+            unwatched = self._alarm is None and not self._called
+            if self._idle and (desk.ready > self._called or unwatched):
+                self._wake(1)  # to work, or to set the alarm for all
+            lane, row, record = found
+            enter(seat, row.part, row.offset)
+            if began is not None:
+                began[seat] = now
+            try:
+                answer = await handler(record)
+                if answer is not None:
+                    answer = taken(answer)
+            except BaseException as error:  # noqa: BLE001 - SystemExit too costs its record alone
+                answer = error
+            leave(seat)
+            if began is not None:
+                began.pop(seat, None)
+                if seat in self._cancelled:
+                    answer = self._was_cancelled(seat, answer)
+            if task.cancelling():
+                if self._is_given_up:
+                    return
+                await _stay(task)
+            with lock:
+                desk.settle(lane, row, record, answer, time.monotonic())
+            self._space.set()
+            stretch += 1
+            if stretch >= _AT_A_STRETCH:
+                stretch = 0
+                await asyncio.sleep(0)
+
+    def _is_over(self, now: float) -> bool:
+        """Whether nothing will start any more; then those who wait are told."""
+        through = self._desk.is_through(now)
+        if through:
+            self._wake_all()
+        return through
+
+    def _was_cancelled(self, seat: int, answer: Any) -> Any:
+        """What a call that had its time ended with, in words that say so."""
+        self._cancelled.discard(seat)
+        if isinstance(answer, asyncio.CancelledError):
+            return TimeoutError(f"the handler took longer than {self._timeout:g} s")
+        return answer
+
+    async def _rest(self, now: float) -> None:
+        """Wait until there may be something to do."""
+        loop = asyncio.get_running_loop()
+        at = loop.time() + self._desk.patience(now)
+        if self._alarm is None or at < self._alarm.when():
+            if self._alarm is not None:
+                self._alarm.cancel()
+            self._alarm = loop.call_at(at, self._ring)
+        waiter = loop.create_future()
+        self._idle.append(waiter)
+        await waiter
+        self._called -= 1
+
+    def _ring(self) -> None:
+        self._alarm = None
+        self._wake(1)
+
+    async def _keep_time(self) -> None:
+        """Notice the end of the time box, and cancel handlers that had their time."""
+        desk, timeout = self._desk, self._timeout
+        while True:
+            now = time.monotonic()
+            if desk.is_late(now):
+                self._wake_all()
+            wait = max(0.005, min(0.5, desk.deadline - now))
+            if timeout is not None:
+                self._cancel_late(now, timeout)
+                wait = min(wait, timeout / 4)
+            await asyncio.sleep(wait)
+
+    def _cancel_late(self, now: float, timeout: float) -> None:
+        stuck = []
+        for seat, at in self._began.items():
+            if now - at <= timeout:
+                break
+            if seat not in self._cancelled:
+                self._cancelled.add(seat)
+                self._workers[seat].cancel()
+            elif now - at > 2 * timeout:
+                stuck.append(seat)
+        if stuck:
+            self._life.outlived(stuck)
+
+
+async def _stay(task: asyncio.Task[Any]) -> None:
+    """Go on in a task that was cancelled, by its time limit or by a handler that ran in it."""
+    while task.cancelling():
+        task.uncancel()
+        with suppress(asyncio.CancelledError):
+            await asyncio.sleep(0)  # A cancellation that no handler has seen yet is raised here.

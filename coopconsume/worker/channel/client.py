@@ -1,0 +1,306 @@
+"""A task's side of the channel: connects, asks for leases, hears Stop, sends progressive reports.
+
+Everything happens in one thread beside the handlers. Task-side code: the standard library and
+pyarrow.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import selectors
+import socket
+import threading
+import time
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from coopconsume.worker.channel.lease import Lease
+from coopconsume.worker.channel.messages import encode_report
+from coopconsume.worker.channel.wire import (
+    FRAME_BYTES,
+    HANDSHAKE_BYTES,
+    Frame,
+    Identity,
+    ProtocolError,
+    Session,
+    SlotHandshake,
+    Splitter,
+    ask,
+    leased,
+    taken_up_to,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from coopconsume.worker.channel.spec import ChannelSpec
+    from coopconsume.worker.report import SlotReport
+
+log = logging.getLogger(__name__)
+
+#: Seconds for a slot to connect, to prove itself, and to get its first lease.
+CONNECT_TIME = 10.0
+#: Seconds until a slot connects again whose connection was closed before it could prove itself.
+_RETRY = 0.1
+#: Bytes of progressive reports that may be without acknowledgement; with more none is made.
+UNACKNOWLEDGED_BYTES = 8 << 20
+#: Bytes beside its payload that a frame has at most.
+_FRAME_EXTRA = 64
+
+
+class SlotChannel:
+    """The connection of a slot, for one batch.
+
+    It starts to connect at once, in a thread of its own, while Spark still reads the rows.
+
+    Args:
+        spec: Of the channel.
+        run: Identifies the run of the job.
+        batch: Number of the batch.
+        slot: Number of the slot.
+        clock: Seconds, monotonic.
+    """
+
+    def __init__(
+        self,
+        spec: ChannelSpec,
+        run: str,
+        batch: int,
+        slot: int,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._spec = spec
+        self._identity = Identity(run, batch, slot, os.getpid())
+        self._clock = clock
+        self._lease = Lease(spec.lease)
+        #: Guards what the task's thread and the channel's thread share.
+        self._lock = threading.Lock()
+        self._ready = threading.Event()
+        self._error = ""
+        self._halted: tuple[str, float] | None = None
+        self._make_report: Callable[[int], SlotReport | None] | None = None
+        self._halt_slot: Callable[[str, float], None] | None = None
+        self._cut_at = 0.0
+        self._is_closed = False
+        self._seq = 0
+        self._unacknowledged: list[tuple[SlotReport, int]] = []
+        self._unsent = bytearray()
+        self._is_too_long = False
+        self._waker, self._woken = socket.socketpair()
+        self._waker.setblocking(False)
+        self._thread = threading.Thread(target=self._run, name="coopconsume-channel", daemon=True)
+        self._thread.start()
+
+    def wait(self) -> str:
+        """Waits until the slot may start records, or was stopped, or has no channel.
+
+        Returns:
+            Why it has no channel; empty if it has one.
+        """
+        if not self._ready.wait(2 * CONNECT_TIME):  # To look up a name has no limit of its own.
+            self._lost("it cannot be reached in time")
+        return self._error
+
+    def begin(
+        self,
+        cut: Callable[[int], SlotReport | None],
+        halt: Callable[[str, float], None],
+    ) -> None:
+        """The slot has records now.
+
+        Args:
+            cut: Takes the number of a progressive report; returns it, or None if nothing was done
+                since the last one. Called in the channel's thread.
+            halt: Has the slot start nothing more, for a reason, since an instant. Called once at
+                most, in any thread.
+        """
+        with self._lock:
+            self._make_report, self._halt_slot = cut, halt
+            self._cut_at = self._clock() + self._spec.report_every
+            halted = self._halted
+        if halted is not None:
+            halt(*halted)
+        self._wake()
+
+    def may_start(self, now: float) -> bool:
+        """Whether the lease holds at an instant of the monotonic clock."""
+        return self._lease.holds(now)
+
+    def close(self) -> list[SlotReport]:
+        """Ends the connection; returns the progressive reports that were not acknowledged."""
+        with self._lock:
+            self._is_closed = True
+            left = [report for report, _ in self._unacknowledged]
+        self._wake()
+        self._thread.join(1.0)
+        return left
+
+    # -- the channel's thread
+
+    def _wake(self) -> None:
+        with suppress(OSError):
+            self._waker.send(b"\0")
+
+    def _run(self) -> None:
+        sock = None
+        try:
+            deadline = time.monotonic() + CONNECT_TIME
+            sock, session = self._connect(deadline)
+            self._talk(sock, session, deadline)
+        except (OSError, ProtocolError) as error:
+            self._lost(f"{type(error).__name__}: {error}")
+        except Exception as error:  # a fault of ours must not let a slot go on without leases
+            log.exception("the channel of slot %d has failed", self._identity.slot)
+            self._lost(f"{type(error).__name__}: {error}")
+        finally:
+            for one in (sock, self._waker, self._woken):
+                if one is not None:
+                    one.close()
+
+    def _lost(self, why: str) -> None:
+        if not self._ready.is_set():
+            where = f"{self._spec.host}:{self._spec.port}"
+            self._error = f"no channel to the driver at {where}: {why}"
+            self._ready.set()
+        self._halt("connection", self._clock())
+
+    def _connect(self, deadline: float) -> tuple[socket.socket, Session]:
+        """Connects and proves both sides.
+
+        Raises:
+            OSError, ProtocolError: It cannot be reached, or proves nothing.
+        """
+        while True:
+            try:
+                return self._try_to_connect(deadline)
+            except ConnectionRefusedError:
+                raise
+            except ConnectionError:
+                # The driver makes room like this if strangers flood its port.
+                if self._is_closed or time.monotonic() + _RETRY >= deadline:
+                    raise
+                time.sleep(_RETRY)
+
+    def _try_to_connect(self, deadline: float) -> tuple[socket.socket, Session]:
+        address = (self._spec.host, self._spec.port)
+        sock = socket.create_connection(address, timeout=max(0.001, deadline - time.monotonic()))
+        try:
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            handshake, splitter = SlotHandshake(self._spec.secret, self._identity), Splitter()
+            sock.sendall(handshake.hello())
+            while (answer := next(splitter.frames(), None)) is None:
+                sock.settimeout(max(0.001, deadline - time.monotonic()))
+                splitter.feed(_received(sock, HANDSHAKE_BYTES))
+            proof, session = handshake.answer(*answer)
+            sock.sendall(proof)
+            sock.setblocking(False)
+        except BaseException:
+            sock.close()
+            raise
+        return sock, session
+
+    def _talk(self, sock: socket.socket, session: Session, deadline: float) -> None:
+        with selectors.DefaultSelector() as selector:
+            selector.register(sock, selectors.EVENT_READ)
+            selector.register(self._woken, selectors.EVENT_READ)
+            self._talk_by(selector, sock, session, deadline)
+
+    def _talk_by(
+        self,
+        selector: selectors.BaseSelector,
+        sock: socket.socket,
+        session: Session,
+        deadline: float,
+    ) -> None:
+        splitter = Splitter(FRAME_BYTES)
+        while not self._is_closed:
+            now = self._clock()
+            stamp = self._lease.ask(now)
+            if stamp is not None:
+                self._unsent += session.sent.seal(Frame.ASK, ask(stamp))
+            if self._lease.is_lost(now):
+                self._halt("lease", self._lease.until)
+            self._cut(session, now)
+            self._flush(sock)
+            if not self._ready.is_set() and time.monotonic() >= deadline:
+                raise ProtocolError(f"no lease within {CONNECT_TIME:g} s")
+            writes = selectors.EVENT_WRITE if self._unsent else 0
+            selector.modify(sock, selectors.EVENT_READ | writes)
+            for key, events in selector.select(self._patience(self._clock(), deadline)):
+                if key.fileobj is self._woken:
+                    self._woken.recv(1 << 10)
+                elif events & selectors.EVENT_READ:
+                    splitter.feed(_received(sock, 1 << 16))
+                    for kind, sealed in splitter.frames():
+                        self._heard(kind, session.received.open(kind, sealed))
+
+    def _patience(self, now: float, deadline: float) -> float:
+        waits = [self._lease.patience(now)]
+        if not self._ready.is_set():
+            waits.append(max(0.0, deadline - time.monotonic()))
+        if self._make_report is not None:
+            waits.append(max(0.0, self._cut_at - now))
+        return min(waits)
+
+    def _heard(self, kind: int, payload: bytes) -> None:
+        if kind == Frame.LEASE:
+            stamp, seconds = leased(payload)
+            if self._lease.granted(stamp, seconds, self._clock()):
+                self._ready.set()
+        elif kind == Frame.STOP:
+            self._halt("stop", self._clock())
+            self._ready.set()
+        elif kind == Frame.TAKEN:
+            seq = taken_up_to(payload)
+            with self._lock:
+                self._unacknowledged = [one for one in self._unacknowledged if one[0].seq > seq]
+        else:
+            raise ProtocolError(f"the driver sent a frame of type {kind}")
+
+    def _halt(self, why: str, since: float) -> None:
+        with self._lock:
+            if self._halted is not None or self._is_closed:
+                return
+            self._halted = (why, since)
+            halt = self._halt_slot
+        if halt is not None:
+            halt(why, since)
+
+    def _cut(self, session: Session, now: float) -> None:
+        """Makes and sends a progressive report, if it is time for one."""
+        with self._lock:
+            if self._is_closed or self._make_report is None or now < self._cut_at:
+                return
+            self._cut_at = now + self._spec.report_every
+            waiting = sum(size for _, size in self._unacknowledged)
+            if self._is_too_long or waiting > UNACKNOWLEDGED_BYTES:
+                return
+            report = self._make_report(self._seq + 1)
+            if report is None:
+                return
+            self._seq += 1
+            payload = encode_report(report)
+            self._unacknowledged.append((report, len(payload)))
+        if len(payload) + _FRAME_EXTRA > FRAME_BYTES:
+            # The driver takes reports in their order: all that follows comes with the last one.
+            self._is_too_long = True
+            return
+        self._unsent += session.sent.seal(Frame.PROGRESS, payload)
+
+    def _flush(self, sock: socket.socket) -> None:
+        with suppress(BlockingIOError):
+            while self._unsent:
+                del self._unsent[: sock.send(self._unsent[: 1 << 18])]
+
+
+def _received(sock: socket.socket, most: int) -> bytes:
+    """Returns the next bytes.
+
+    Raises:
+        ConnectionError: The driver has closed the connection.
+    """
+    data = sock.recv(most)
+    if not data:
+        raise ConnectionResetError("the driver has closed the connection")
+    return data

@@ -1,0 +1,130 @@
+"""Progressive reports on the wire: a JSON header of a fixed schema, and the binary parts behind it.
+
+The header names binary parts by their length, in their order; null has no part.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import struct
+from typing import Any
+
+from coopconsume.worker.channel.wire import Identity, ProtocolError
+from coopconsume.worker.report import DeadLetter, Failure, PartitionReport, SlotReport
+
+_LENGTH = struct.Struct(">I")
+
+
+class _Parts:
+    """The binary parts of a message that is being written."""
+
+    def __init__(self) -> None:
+        self.all: list[bytes] = []
+
+    def add(self, part: bytes | None) -> int | None:
+        if part is None:
+            return None
+        self.all.append(part)
+        return len(part)
+
+
+class _Reader:
+    """The binary parts of a message that is being read."""
+
+    def __init__(self, data: bytes, start: int) -> None:
+        self._data = data
+        self._at = start
+
+    def take(self, length: int | None) -> bytes | None:
+        return None if length is None else self.need(length)
+
+    def need(self, length: int) -> bytes:
+        start, self._at = self._at, self._at + length
+        if length < 0 or self._at > len(self._data):
+            raise ProtocolError("a report with a part that is longer than the report")
+        return self._data[start : self._at]
+
+    def end(self) -> None:
+        if self._at != len(self._data):
+            raise ProtocolError("a report with more bytes than it names")
+
+
+def encode_report(report: SlotReport) -> bytes:
+    """Returns a progressive report as bytes."""
+    parts = _Parts()
+    header = {
+        "seq": report.seq,
+        "handled": report.handled,
+        "failures": report.failures,
+        "partitions": [
+            [part, parts.add(of.done), [_failure(one, parts) for one in of.failed]]
+            for part, of in report.partitions.items()
+        ],
+        "dead": [_letter(one, parts) for one in report.dead],
+        "outputs": parts.add(report.outputs),
+    }
+    head = json.dumps(header, allow_nan=False, separators=(",", ":")).encode()
+    return b"".join((_LENGTH.pack(len(head)), head, *parts.all))
+
+
+def decode_report(data: bytes, of: Identity) -> SlotReport:
+    """The inverse of `encode_report`, for the slot whose connection it came by.
+
+    Raises:
+        ProtocolError: The bytes are no progressive report.
+    """
+    try:
+        (length,) = _LENGTH.unpack_from(data)
+        header = json.loads(data[_LENGTH.size : _LENGTH.size + length])
+        parts = _Reader(data, _LENGTH.size + length)
+        report = SlotReport(
+            batch=of.batch, slot=of.slot, pid=of.pid, seq=_count(header["seq"]),
+            handled=_count(header["handled"]), failures=_count(header["failures"]),
+        )  # fmt: skip
+        for part, done, failed in header["partitions"]:
+            report.partitions[_count(part)] = PartitionReport(
+                done=parts.need(done), failed=[_failed(one, parts) for one in failed]
+            )
+        report.dead = [_dead(one, parts) for one in header["dead"]]
+        report.outputs = parts.take(header["outputs"])
+        parts.end()
+    except (KeyError, TypeError, ValueError, RecursionError, struct.error) as error:
+        raise ProtocolError(f"no progressive report: {type(error).__name__}: {error}") from None
+    return report
+
+
+def _count(value: Any) -> int:
+    if type(value) is not int or value < 0:
+        raise ProtocolError(f"{value!r} where a number from 0 on was expected")
+    return value
+
+
+def _failure(one: Failure, parts: _Parts) -> list[Any]:
+    delay = None if one.delay == math.inf else one.delay
+    return [one.offset, one.key_hash, parts.add(one.key), one.attempts, delay, one.error]
+
+
+def _failed(fields: list[Any], parts: _Reader) -> Failure:
+    offset, key_hash, key, attempts, delay, error = fields
+    wait = math.inf if delay is None else float(delay)
+    return Failure(
+        _count(offset), int(key_hash), parts.take(key), _count(attempts), wait, str(error)
+    )
+
+
+def _letter(one: DeadLetter, parts: _Parts) -> list[Any]:
+    return [
+        one.topic, one.partition, one.offset, parts.add(one.key), parts.add(one.value),
+        one.timestamp, [[name, parts.add(value)] for name, value in one.headers],
+        one.attempts, one.reason, one.trace,
+    ]  # fmt: skip
+
+
+def _dead(fields: list[Any], parts: _Reader) -> DeadLetter:
+    topic, partition, offset, key, value, timestamp, headers, attempts, reason, trace = fields
+    return DeadLetter(
+        str(topic), _count(partition), _count(offset), parts.take(key), parts.take(value),
+        int(timestamp), tuple((str(name), parts.take(held)) for name, held in headers),
+        _count(attempts), str(reason), str(trace),
+    )  # fmt: skip

@@ -1,0 +1,385 @@
+"""The driver's side of the channel: one listener and one thread for all slots of a job."""
+
+from __future__ import annotations
+
+import logging
+import selectors
+import socket
+import threading
+import time
+from collections import deque
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from coopconsume.worker.channel.lease import Grants
+from coopconsume.worker.channel.messages import decode_report
+from coopconsume.worker.channel.spec import LEASE, REPORT_EVERY, ChannelSpec
+from coopconsume.worker.channel.wire import (
+    FRAME_BYTES,
+    DriverHandshake,
+    Frame,
+    ProtocolError,
+    Session,
+    Splitter,
+    asked,
+    lease,
+    taken,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from coopconsume.worker.channel.lease import At
+    from coopconsume.worker.report import SlotReport
+
+log = logging.getLogger(__name__)
+
+#: Seconds that a client has to prove itself.
+HANDSHAKE_TIME = 5.0
+#: Connections that have not proved themselves; one more closes another one.
+STRANGERS = 128
+#: Bytes that wait to be read by a slot; with more the slot loses its connection.
+UNREAD_BYTES = 64 << 10
+#: Bytes read from a connection, and connections accepted, before others have their turn.
+_READ_BYTES = 256 << 10
+_ACCEPTS = 64
+#: Seconds without new connections once the process has no file handles left.
+_REST = 0.2
+
+
+class _Connection:
+    """One client, first without proof, then the slot that it has proved to be."""
+
+    def __init__(self, sock: socket.socket, handshake: DriverHandshake, deadline: float) -> None:
+        self.sock = sock
+        self.handshake = handshake
+        self.deadline = deadline
+        self.splitter = Splitter()
+        self.session: Session | None = None
+        self.unsent = bytearray()
+        #: The stamp of a question for a lease that is not answered yet.
+        self.asked: int | None = None
+        self.is_told_to_stop = False
+        self.is_dropped = False
+
+    @property
+    def at(self) -> At | None:
+        if self.session is None:
+            return None
+        return self.session.identity.batch, self.session.identity.slot
+
+
+class ChannelServer:
+    """Listens for the slots of a job, grants leases, stops slots and takes progressive reports.
+
+    All methods may be called from any thread, and none of them waits for a slot.
+
+    Args:
+        secret: Random bytes of the job.
+        run: Identifies this run of the job; slots of other runs are refused.
+        bind: Address to listen on.
+        host: Name or address by which workers reach this process.
+        port: To listen on; 0: any free one.
+        on_report: Called with each progressive report, in the server's thread.
+        on_closed: Called with batch and slot once their connection is closed, in that thread.
+        lease: Seconds after a renewal in which a slot may start records.
+        report_every: Seconds between two progressive reports of a slot, at least.
+
+    Raises:
+        OSError: The address or port cannot be used.
+    """
+
+    def __init__(
+        self,
+        secret: bytes,
+        run: str,
+        bind: str,
+        host: str,
+        port: int,
+        on_report: Callable[[SlotReport], None],
+        on_closed: Callable[[int, int], None],
+        *,
+        lease: float = LEASE,
+        report_every: float = REPORT_EVERY,
+    ) -> None:
+        self._secret = secret
+        self._run = run
+        self._on_report = on_report
+        self._on_closed = on_closed
+        self._listener = _listen(bind, port)
+        self._spec = ChannelSpec(
+            _plain(host), self._listener.getsockname()[1], secret, lease, report_every
+        )
+        self._lock = threading.Lock()
+        self._grants = Grants(lease)
+        self._taken: deque[tuple[At, int]] = deque()
+        self._ended: deque[int] = deque()
+        self._slots: dict[At, _Connection] = {}
+        #: Slots that had their connection; a second one is refused.
+        self._known: set[At] = set()
+        self._strangers: dict[_Connection, None] = {}
+        self._is_closing = False
+        self._accept_at = 0.0
+        self._selector = selectors.DefaultSelector()
+        self._waker, self._woken = socket.socketpair()
+        for sock in (self._waker, self._woken):
+            sock.setblocking(False)
+        self._selector.register(self._woken, selectors.EVENT_READ)
+        self._selector.register(self._listener, selectors.EVENT_READ)
+        self._thread = threading.Thread(
+            target=self._run_thread, name="coopconsume-channel", daemon=True
+        )
+        self._thread.start()
+
+    def spec(self) -> ChannelSpec:
+        """Returns what slots need to connect."""
+        return self._spec
+
+    @property
+    def connected(self) -> set[At]:
+        """The (batch, slot) whose connection is open."""
+        with self._lock:
+            return set(self._slots)
+
+    def has_met(self, at: At) -> bool:
+        """Returns whether a slot of a batch that has not ended has proved itself."""
+        with self._lock:
+            return at in self._known
+
+    @property
+    def is_open(self) -> bool:
+        """Whether slots can connect and get leases."""
+        return self._thread.is_alive()
+
+    def renew(self, slots: Iterable[At], since: float | None = None) -> None:
+        """Lets slots start records for the time of a lease; also such that connect later.
+
+        Args:
+            slots: As (batch, slot).
+            since: When it was last certain that they may, on the monotonic clock; None: now.
+        """
+        with self._lock:
+            self._grants.renew(slots, time.monotonic() if since is None else since)
+        self._wake()
+
+    def stop(self, slots: Iterable[At]) -> None:
+        """Has slots start nothing more, for good; also such that connect later."""
+        with self._lock:
+            self._grants.stop(slots)
+        self._wake()
+
+    def taken(self, batch: int, slot: int, seq: int) -> None:
+        """Acknowledges the progressive reports of a slot up to a number."""
+        self._taken.append(((batch, slot), seq))
+        self._wake()
+
+    def forget(self, batch: int) -> None:
+        """Closes what is left of a batch that has ended."""
+        self._ended.append(batch)
+        self._wake()
+
+    def close(self) -> None:
+        """Closes the listener and all connections; harmless when repeated."""
+        self._is_closing = True
+        self._wake()
+        if threading.current_thread() is not self._thread:
+            self._thread.join(10.0)
+
+    # -- the server's thread
+
+    def _wake(self) -> None:
+        with suppress(OSError):  # It is awake, or closed.
+            self._waker.send(b"\0")
+
+    def _run_thread(self) -> None:
+        try:
+            while not self._is_closing:
+                self._turn()
+        except Exception:
+            log.exception("the channel to the slots has failed: their leases end")
+        finally:
+            for connection in [*self._strangers, *self._slots.values()]:
+                self._drop(connection)
+            self._selector.close()
+            for sock in (self._listener, self._waker, self._woken):
+                sock.close()
+
+    def _turn(self) -> None:
+        for key, events in self._selector.select(self._patience()):
+            if key.fileobj is self._listener:
+                self._accept()
+            elif key.fileobj is self._woken:
+                with suppress(OSError):
+                    self._woken.recv(1 << 16)
+            else:
+                self._serve(key.data, events)
+        now = time.monotonic()
+        for stranger in [one for one in self._strangers if one.deadline <= now]:
+            self._drop(stranger)
+        if self._accept_at and now >= self._accept_at:
+            self._accept_at = 0.0
+            self._selector.register(self._listener, selectors.EVENT_READ)
+        self._obey(now)
+
+    def _patience(self) -> float | None:
+        times = [one.deadline for one in self._strangers][:1]
+        times += [self._accept_at] if self._accept_at else []
+        return max(0.0, min(times) - time.monotonic()) if times else None
+
+    def _accept(self) -> None:
+        for _ in range(_ACCEPTS):
+            try:
+                sock, _ = self._listener.accept()
+            except (BlockingIOError, ConnectionError):
+                return
+            except OSError as error:
+                log.warning("the channel takes no connections for a moment: %s", error)
+                self._selector.unregister(self._listener)
+                self._accept_at = time.monotonic() + _REST
+                return
+            sock.setblocking(False)
+            with suppress(OSError):
+                sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            if len(self._strangers) >= STRANGERS:
+                self._drop(self._least_wanted())
+            deadline = time.monotonic() + HANDSHAKE_TIME
+            connection = _Connection(sock, DriverHandshake(self._secret, self._run), deadline)
+            self._strangers[connection] = None
+            self._selector.register(sock, selectors.EVENT_READ, connection)
+
+    def _least_wanted(self) -> _Connection:
+        """Returns the oldest stranger, of those that have not named this run if there are any."""
+        unnamed = (one for one in self._strangers if not one.handshake.has_identity)
+        return next(unnamed, next(iter(self._strangers)))
+
+    def _serve(self, connection: _Connection, events: int) -> None:
+        if connection.is_dropped:
+            return  # In this turn.
+        try:
+            if events & selectors.EVENT_WRITE:
+                self._flush(connection)
+            if events & selectors.EVENT_READ:
+                self._read(connection)
+        except (OSError, ProtocolError) as error:
+            who = connection.at or "a client without proof"
+            log.debug("the connection of %s is closed: %s", who, error)
+            self._drop(connection)
+
+    def _read(self, connection: _Connection) -> None:
+        try:
+            data = connection.sock.recv(
+                connection.splitter.limit if connection.session is None else _READ_BYTES
+            )
+        except BlockingIOError:
+            return
+        if not data:
+            raise ProtocolError("the other side has closed it")
+        connection.splitter.feed(data)
+        for kind, payload in connection.splitter.frames():
+            if connection.session is None:
+                self._shake(connection, kind, payload)
+            else:
+                self._heard(connection, connection.session, kind, payload)
+
+    def _shake(self, connection: _Connection, kind: int, payload: bytes) -> None:
+        answer = connection.handshake.answer(kind, payload)
+        if isinstance(answer, bytes):
+            self._send(connection, answer)
+            return
+        at = (answer.identity.batch, answer.identity.slot)
+        if at in self._known:
+            raise ProtocolError(f"slot {at[1]} of batch {at[0]} had its connection")
+        connection.session = answer
+        connection.splitter.limit = FRAME_BYTES
+        self._strangers.pop(connection)
+        with self._lock:
+            self._known.add(at)
+            self._slots[at] = connection
+
+    def _heard(self, connection: _Connection, session: Session, kind: int, sealed: bytes) -> None:
+        payload = session.received.open(kind, sealed)
+        if kind == Frame.ASK:
+            connection.asked = asked(payload)
+        elif kind == Frame.PROGRESS:
+            self._on_report(decode_report(payload, session.identity))
+        else:
+            raise ProtocolError(f"a slot sent a frame of type {kind}")
+
+    def _obey(self, now: float) -> None:
+        """Sends what was asked for since the last turn."""
+        while self._ended:
+            batch = self._ended.popleft()
+            for at, connection in list(self._slots.items()):
+                if at[0] == batch:
+                    self._drop(connection)
+            with self._lock:
+                self._grants.forget(batch)
+                self._known = {at for at in self._known if at[0] != batch}
+        while self._taken:
+            at, seq = self._taken.popleft()
+            if (reader := self._slots.get(at)) is not None:
+                self._tell(reader, Frame.TAKEN, taken(seq))
+        for at, connection in list(self._slots.items()):
+            with self._lock:
+                is_stopped, left = self._grants.is_stopped(at), self._grants.left(at, now)
+            if is_stopped and not connection.is_told_to_stop:
+                connection.is_told_to_stop = True
+                self._tell(connection, Frame.STOP)
+            elif connection.asked is not None and left > 0:
+                stamp, connection.asked = connection.asked, None
+                self._tell(connection, Frame.LEASE, lease(stamp, left))
+
+    def _tell(self, connection: _Connection, kind: Frame, payload: bytes = b"") -> None:
+        assert connection.session is not None
+        try:
+            self._send(connection, connection.session.sent.seal(kind, payload))
+        except (OSError, ProtocolError) as error:
+            log.debug("the connection of %s is closed: %s", connection.at, error)
+            self._drop(connection)
+
+    def _send(self, connection: _Connection, data: bytes) -> None:
+        connection.unsent += data
+        self._flush(connection)
+        if len(connection.unsent) > UNREAD_BYTES:
+            raise ProtocolError("it does not read")
+
+    def _flush(self, connection: _Connection) -> None:
+        with suppress(BlockingIOError):
+            while connection.unsent:
+                del connection.unsent[: connection.sock.send(connection.unsent)]
+        events = selectors.EVENT_READ | (selectors.EVENT_WRITE if connection.unsent else 0)
+        self._selector.modify(connection.sock, events, connection)
+
+    def _drop(self, connection: _Connection) -> None:
+        connection.is_dropped = True
+        self._strangers.pop(connection, None)
+        with suppress(KeyError, ValueError):
+            self._selector.unregister(connection.sock)
+        connection.sock.close()
+        at = connection.at
+        if at is not None and self._slots.get(at) is connection:
+            with self._lock:
+                del self._slots[at]
+            self._on_closed(*at)
+
+
+def _plain(host: str) -> str:
+    """Returns an address without the brackets in which Spark writes those of IPv6."""
+    return host[1:-1] if host.startswith("[") and host.endswith("]") else host
+
+
+def _listen(bind: str, port: int) -> socket.socket:
+    """Returns a socket that listens, of the family of the address."""
+    family, kind, proto, _, address = socket.getaddrinfo(
+        _plain(bind) or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+    )[0]
+    listener = socket.socket(family, kind, proto)
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(address)
+        listener.listen(256)
+        listener.setblocking(False)
+    except BaseException:
+        listener.close()
+        raise
+    return listener

@@ -1,0 +1,245 @@
+"""Batch handlers: a function that gets many records of a share at once. Task-side code."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from contextlib import contextmanager
+from dataclasses import dataclass
+from inspect import iscoroutine
+from typing import TYPE_CHECKING, Any, Literal
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from coopconsume.record import Record
+from coopconsume.worker.answers import outcomes_of
+from coopconsume.worker.async_runner import event_loop
+from coopconsume.worker.outcome import Row, wanted_rows
+from coopconsume.worker.thread_runner import rows_of
+
+if TYPE_CHECKING:
+    from collections.abc import Coroutine, Iterable, Iterator, Sequence
+
+    from coopconsume.worker.handling import TimeBox
+    from coopconsume.worker.outcome import TaskOutcome
+
+Format = Literal["arrow", "pandas"]
+
+
+@dataclass(frozen=True)
+class BatchHandler:
+    """A function of many records, and how it wants them.
+
+    Attributes:
+        function: Of a frame; or its name as ``module:function``.
+        max_records: In one frame, at most.
+        format: ``arrow`` for a `pyarrow.RecordBatch`, ``pandas`` for a DataFrame.
+    """
+
+    function: Any
+    max_records: int
+    format: Format = "arrow"
+
+    def __call__(self, frame: Any) -> Any:
+        """What the function answers."""
+        return self.function(frame)
+
+
+def run_frames(
+    batches: Iterable[pa.RecordBatch], handler: BatchHandler, ledger: TaskOutcome, life: TimeBox
+) -> None:
+    """Handle the rows many at a time, each frame of one partition, one frame after another."""
+    Frames(handler, ledger, life).run(batches)
+
+
+class Frames:
+    """Gathers rows into frames, calls the handler and settles what it answers, row by row."""
+
+    def __init__(self, handler: BatchHandler, ledger: TaskOutcome, life: TimeBox) -> None:
+        self._handler = handler
+        self._ledger = ledger
+        self._life = life
+        self._deadline = 0.0
+        self._settled = 0
+        self._gathered: dict[int, list[pa.RecordBatch]] = {part: [] for part in ledger.work}
+
+    def run(self, batches: Iterable[pa.RecordBatch]) -> None:
+        """Handle all rows."""
+        report, most = self._ledger.report, self._handler.max_records
+        for raw in batches:
+            report.value_bytes += raw.nbytes
+            batch = wanted_rows(raw, self._ledger.work)
+            report.rows += batch.num_rows
+            self._deadline = self._life.begin()
+            for part, gathered in self._gathered.items():
+                one = len(self._gathered) == 1
+                rows = batch if one else batch.filter(pc.equal(batch.column(0), part))
+                if rows.num_rows:
+                    gathered.append(rows)
+                while sum(piece.num_rows for piece in gathered) >= most:
+                    self._handle(_taken(gathered, most))
+        for gathered in self._gathered.values():
+            while gathered:
+                self._handle(_taken(gathered, most))
+        self._ledger.number = self._settled
+
+    def _handle(self, batch: pa.RecordBatch) -> None:
+        ledger = self._ledger
+        part = batch.column(0)[0].as_py()
+        now = time.monotonic()
+        late = ledger.report.tripped or now >= self._deadline
+        is_stopped = self._life.stopped or not self._life.may_start(now)
+        if is_stopped or (ledger.report.handled and late):
+            ledger.report.timed_out = True
+            ledger.unlooked(part, batch.column(1)[0].as_py())
+            return
+        with ledger.lock:
+            batch = self._startable(part, batch)
+        if not batch.num_rows:
+            return
+        ledger.report.handled += batch.num_rows
+        offsets = batch.column(1)
+        self._life.box.enter_all([(part, offset) for offset in offsets.to_pylist()])
+        outcomes = self._call(self._frame(part, batch), batch.num_rows)
+        self._life.box.leave_all()
+        with ledger.lock:
+            ledger.ended = ledger.report.handled
+            if outcomes is None:
+                self._settled += batch.num_rows
+                ledger.done[part].append(offsets)
+            else:
+                self._settle(part, batch, outcomes)
+
+    def _startable(self, part: int, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """The rows that nothing is in the way of."""
+        ledger = self._ledger
+        if not ledger.blocked[part] and not ledger.has_spent:
+            return batch
+        keep = []
+        for row in rows_of(batch):
+            attempt = ledger.attempt(part, row.offset)
+            if ledger.is_blocked(row):
+                ledger.block(row)
+            elif ledger.is_spent(attempt):
+                if ledger.give_up_spent(row, self._record(row, attempt)):
+                    ledger.done[part].append(pa.array([row.offset], pa.int64()))
+            else:
+                keep.append(True)
+                continue
+            keep.append(False)
+        return batch.filter(pa.array(keep, pa.bool_()))
+
+    def _frame(self, part: int, batch: pa.RecordBatch) -> Any:
+        ledger, count = self._ledger, batch.num_rows
+        topic, number = ledger.spec.partitions[part]
+        tried = ledger.work[part].attempts
+        attempts = (
+            pa.array([tried.get(o, 0) + 1 for o in batch.column(1).to_pylist()], pa.int32())
+            if tried
+            else pa.repeat(pa.scalar(1, pa.int32()), count)
+        )
+        columns = {
+            "topic": pa.repeat(pa.scalar(topic, pa.string()), count),
+            "partition": pa.repeat(pa.scalar(number, pa.int32()), count),
+            "offset": batch.column(1),
+            "key": batch.column(3),
+            "value": batch.column(4),
+            "timestamp": batch.column(5).cast(pa.timestamp("ms", "UTC")),
+            "attempt": attempts,
+        }
+        if ledger.spec.headers:
+            columns["headers"] = batch.column(6)
+        frame = pa.RecordBatch.from_pydict(columns)
+        return frame.to_pandas() if self._handler.format == "pandas" else frame
+
+    def _call(self, frame: Any, count: int) -> Sequence[Any] | None:
+        """Returns what became of each row, as `TaskOutcome.taken` says it; None: all are done."""
+        timeout, ledger = self._ledger.policy.timeout, self._ledger
+        try:
+            with _time_limit(timeout, self._life):
+                answer = self._handler(frame)
+                if iscoroutine(answer):
+                    within = _in_time(answer, timeout)
+                    answer = asyncio.run_coroutine_threadsafe(within, event_loop()).result()
+                outcomes = outcomes_of(answer, count)
+                if isinstance(outcomes, BaseException):
+                    return [outcomes] * count
+                return outcomes and [_taken_of(ledger, outcome) for outcome in outcomes]
+        except BaseException as error:  # noqa: BLE001 - SystemExit too costs its records alone
+            return [error] * count
+
+    def _settle(self, part: int, batch: pa.RecordBatch, outcomes: Sequence[Any]) -> None:
+        """Row by row; one behind a failed row of its key waits, whatever was answered for it."""
+        ledger, done, before = self._ledger, [], None
+        for row, outcome in zip(rows_of(batch), outcomes, strict=True):
+            if ledger.is_blocked(row):
+                ledger.block(row)
+                continue
+            record = self._record(row, ledger.attempt(part, row.offset))
+            if outcome is None or outcome is not before:
+                self._settled += 1  # One error for many rows is one failure.
+            before = outcome
+            ledger.number = self._settled
+            if outcome is None or ledger.answer(row, record, outcome):
+                done.append(row.offset)
+        ledger.done[part].append(pa.array(done, pa.int64()))
+
+    def _record(self, row: Row, attempt: int) -> Record:
+        topic, number = self._ledger.spec.partitions[row.part]
+        return Record(
+            topic, number, row.offset, row.key, row.value, row.timestamp, row.headers, attempt
+        )
+
+
+async def _in_time(coroutine: Coroutine[Any, Any, Any], seconds: float | None) -> Any:
+    """Returns what a coroutine returns, or the error that it raises.
+
+    If it raised SystemExit or KeyboardInterrupt into the event loop, the loop would stop.
+
+    Raises:
+        TimeoutError: It took longer than some seconds.
+    """
+
+    async def caught() -> Any:
+        try:
+            return await coroutine
+        except asyncio.CancelledError:
+            raise
+        except BaseException as error:  # noqa: BLE001 - of the handler
+            return error
+
+    try:
+        return await asyncio.wait_for(caught(), seconds)
+    except TimeoutError:
+        raise TimeoutError(f"the handler took longer than {seconds:g} s") from None
+
+
+def _taken_of(ledger: TaskOutcome, outcome: Any) -> Any:
+    try:
+        return ledger.taken(outcome)
+    except BaseException as error:  # noqa: BLE001 - costs its record alone
+        return error
+
+
+def _taken(gathered: list[pa.RecordBatch], most: int) -> pa.RecordBatch:
+    """The first rows of what was gathered, in one piece; the rest stays."""
+    table = pa.Table.from_batches(gathered)
+    gathered[:] = table.slice(most).combine_chunks().to_batches()
+    (batch,) = table.slice(0, most).combine_chunks().to_batches()
+    return batch
+
+
+@contextmanager
+def _time_limit(timeout: float | None, life: TimeBox) -> Iterator[None]:
+    """A function that has had its time, and as much again, has its worker ended."""
+    timer = None if timeout is None else threading.Timer(2 * timeout, life.outlived)
+    if timer is not None:
+        timer.daemon = True
+        timer.start()
+    try:
+        yield
+    finally:
+        if timer is not None:
+            timer.cancel()

@@ -1,0 +1,286 @@
+"""A slot's time box, and the plain way to run its rows: one after another in the task's thread.
+
+A record that fails blocks its lane (see `coopconsume.worker.key_queues`) for the rest of the
+batch, and no other. Task-side code.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from itertools import repeat
+from operator import length_hint
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from coopconsume.record import Record
+from coopconsume.worker.outcome import Row, headers_of, wanted_rows
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+
+    from coopconsume.worker.crash_journal import CrashJournal
+    from coopconsume.worker.outcome import TaskOutcome
+    from coopconsume.worker.report import BatchSpec
+
+    Handler = Callable[[Record], Any]
+
+#: Exit status of a worker that outlived its batch; the task fails, its part is planned again.
+OUTLIVED = 70
+_OFFSET, _HASH, _KEY, _VALUE, _STAMP = 1, 2, 3, 4, 5
+
+
+class TimeBox:
+    """The time box of a slot's part of a batch.
+
+    Attributes:
+        is_over: Nothing more may start. A flag, as every record asks; a clock costs more.
+        stopped: Why not even a first record may start (`SlotReport.stopped`); empty: it may.
+        may_start: Whether the slot's lease holds at an instant. `is_over` follows it by a thread,
+            which comes a few milliseconds late where the process was frozen.
+
+    Args:
+        spec: The batch.
+        box: Names what was at work, should the worker have to be ended.
+        end: Ends this process at once, with an exit status.
+    """
+
+    def __init__(
+        self, spec: BatchSpec, box: CrashJournal, end: Callable[[int], Any] = os._exit
+    ) -> None:
+        self._time = spec.batch_time
+        self._grace = spec.handler_timeout
+        self._end_process = end
+        self._deadline: float | None = None
+        self._ended = threading.Event()
+        #: Set as the slot is halted, and as it ends.
+        self._woken = threading.Event()
+        self._lock = threading.Lock()
+        self._halted_at: float | None = None
+        self._on_halt: list[Callable[[], None]] = []
+        self.box = box
+        self.is_over = False
+        self.stopped = ""
+        self.started = 0.0
+        self.may_start: Callable[[float], bool] = lambda _now: True
+
+    def begin(self) -> float:
+        """The instant after which nothing starts, on this process's monotonic clock.
+
+        The first call, at the first record, sets it.
+        """
+        if self._deadline is None:
+            self.started = time.monotonic()
+            self._deadline = time.monotonic() + self._time
+            self.is_over = self.is_over or self._time <= 0
+            if not self.stopped:  # Else nothing will run that would have to be watched.
+                threading.Thread(target=self._watch, name="coopconsume-life", daemon=True).start()
+        return self._deadline
+
+    def _watch(self) -> None:
+        """In a thread of its own."""
+        self._woken.wait(self._time)
+        self.is_over = True
+        over = time.monotonic() if self._halted_at is None else self._halted_at
+        # A thread cannot be stopped; only so does the batch have an end for certain.
+        if not self._ended.wait(max(0.0, over + self._grace - time.monotonic())):
+            self.outlived()
+
+    def halt(self, why: str, since: float) -> None:
+        """Starts nothing more; called from any thread.
+
+        Args:
+            why: The reason, as in `SlotReport.stopped`.
+            since: From when on that holds, on the monotonic clock. Handlers that still run have
+                the handler timeout from then on.
+        """
+        with self._lock:
+            if self._halted_at is not None:
+                return
+            self._halted_at = since
+            self.stopped = self.stopped or why
+            self.is_over = True
+            calls = list(self._on_halt)
+        self._woken.set()
+        for call in calls:
+            call()
+
+    def on_halt(self, call: Callable[[], None]) -> None:
+        """Has a function called once the slot is halted; at once if it is."""
+        with self._lock:
+            self._on_halt.append(call)
+            is_halted = self._halted_at is not None
+        if is_halted:
+            call()
+
+    def look(self) -> None:
+        """Notices by the clock that the lease is over."""
+        if not self.may_start(time.monotonic()):
+            self.stopped = self.stopped or "lease"
+            self.is_over = True
+
+    def outlived(self, seats: Iterable[int] | None = None) -> None:
+        """End the worker: handlers at some seats, or at all, had more than their time."""
+        for seat in [None] if seats is None else seats:
+            self.box.mark_overdue(seat)
+        self._end_process(OUTLIVED)
+
+    def end(self) -> None:
+        """The slot is through."""
+        self._ended.set()
+        self._woken.set()
+
+
+def run_serial(
+    batches: Iterable[pa.RecordBatch], handler: Handler, ledger: TaskOutcome, life: TimeBox
+) -> None:
+    """Handle the rows one after another in the task's own thread; the cheapest way by far."""
+    report, blocked, cells = ledger.report, ledger.blocked, life.box.cells
+    code, place = life.box.FIRST, life.box.FIRST + 1
+    handled, lock = 0, ledger.lock
+    progress = RowProgress(ledger)
+    for raw in batches:
+        report.value_bytes += raw.nbytes
+        batch = wanted_rows(raw, ledger.work)
+        report.rows += batch.num_rows
+        hashes, at_work = batch.column(_HASH), None
+        numbers, skipped = progress.begin(batch)
+        life.begin()
+        for i, part, record in records_of(batch, ledger, numbers):
+            if life.is_over and (handled or life.stopped):
+                report.timed_out = True
+                skipped.append(i)
+                ledger.unlooked(part, record.offset)
+                continue
+            if blocked[part] and ledger.is_blocked(row := _row(part, hashes[i], record)):
+                skipped.append(i)
+                ledger.block(row)
+                continue
+            handled += 1
+            cells[place] = record.offset
+            if part != at_work:
+                at_work = part
+                cells[code] = part + 1
+            try:
+                answer = handler(record)
+                if answer is not None:
+                    answer = ledger.taken(answer)
+            except BaseException as error:  # noqa: BLE001 - SystemExit too costs its record alone
+                answer = error
+            if answer is not None:
+                ledger.number = handled
+                at_work = None
+                cells[code] = 0
+                with lock:
+                    if not ledger.answer(_row(part, hashes[i], record), record, answer):
+                        progress.failed(i)
+                        life.is_over = life.is_over or bool(report.tripped)
+                    progress.settled = i + 1
+        cells[code] = 0
+        progress.end()
+        report.handled = ledger.number = handled
+
+
+class RowProgress:
+    """How far a slot is in the Arrow batch that it handles row by row.
+
+    Another thread may ask for it at any time; the loop over the rows does nothing for that. The
+    iterator of row numbers knows which row was drawn last: all rows before it are through.
+
+    Attributes:
+        settled: Rows from the first one on whose answers are in the ledger, as far as known.
+    """
+
+    def __init__(self, ledger: TaskOutcome) -> None:
+        self._ledger = ledger
+        self._batch: pa.RecordBatch | None = None
+        self._numbers: Iterator[int] = iter(())
+        self._skipped: list[int] = []
+        self._first = 0
+        self.settled = 0
+        ledger.flush = self.flush
+
+    def begin(self, batch: pa.RecordBatch) -> tuple[Iterator[int], list[int]]:
+        """Begins with an Arrow batch; returns its row numbers, and where to note skipped rows."""
+        with self._ledger.lock:
+            self._batch, self._numbers, self._skipped = batch, iter(range(batch.num_rows)), []
+            self._first = self.settled = 0
+        return self._numbers, self._skipped
+
+    def failed(self, number: int) -> None:
+        """A row was handled and is not done. Called with the ledger's lock held."""
+        self._skipped.append(number)
+        self._ledger.ended += 1
+
+    def flush(self) -> None:
+        """Notes the rows that are done by now. Called with the ledger's lock held."""
+        if self._batch is not None:
+            # Looked at before the list of skipped rows, to which a row is added before the next
+            # one is drawn.
+            at_work = self._batch.num_rows - length_hint(self._numbers) - 1
+            self._done(max(self._first, self.settled, at_work))
+
+    def end(self) -> None:
+        """All rows of the Arrow batch are through."""
+        assert self._batch is not None
+        with self._ledger.lock:
+            self._done(self._batch.num_rows)
+            self._batch = None
+
+    def _done(self, end: int) -> None:
+        assert self._batch is not None
+        first, self._first = self._first, end
+        skipped = [i - first for i in self._skipped if first <= i < end]
+        self._ledger.ended += end - first - len(skipped)
+        done_rows(self._ledger, self._batch.slice(first, end - first), skipped)
+
+
+def _row(part: int, key_hash: pa.Int64Scalar, record: Record) -> Row:
+    return Row(part, record.offset, key_hash.as_py(), *record[3:7])
+
+
+def records_of(
+    batch: pa.RecordBatch, ledger: TaskOutcome, numbers: Iterator[int]
+) -> Iterator[tuple[int, int, Record]]:
+    """The rows as handlers see them, each with its number and the index of its partition.
+
+    A row's number is drawn as the row is. Records are made one at a time, and without a line of
+    Python for each.
+    """
+    rows, names = batch.num_rows, ledger.spec.partitions
+    offsets, keys, values, stamps = (
+        batch.column(n).to_pylist() for n in (_OFFSET, _KEY, _VALUE, _STAMP)
+    )
+    topics: Iterable[str]
+    of_parts: Iterable[int]
+    if len(ledger.work) == 1:
+        (part,) = ledger.work
+        parts = [part] * rows
+        topics, of_parts = repeat(names[part][0], rows), repeat(names[part][1], rows)
+    else:
+        parts = batch.column(0).to_pylist()
+        topics = map([topic for topic, _ in names].__getitem__, parts)
+        of_parts = map([number for _, number in names].__getitem__, parts)
+    attempts: Iterable[int] = repeat(1, rows)
+    if ledger.retried:
+        attempts = map(ledger.attempt, parts, offsets)
+    fields = zip(
+        topics, of_parts, offsets, keys, values, stamps, headers_of(batch), attempts, strict=True
+    )
+    records = map(tuple.__new__, repeat(Record), fields)  # `Record._make` is Python.
+    return zip(numbers, parts, records)  # noqa: B905
+
+
+def done_rows(ledger: TaskOutcome, batch: pa.RecordBatch, skipped: list[int]) -> None:
+    """The rows of a batch are done, but for those at some places."""
+    if skipped:
+        left = set(skipped)
+        keep = pa.array([i for i in range(batch.num_rows) if i not in left], pa.int64())
+        batch = batch.select([0, _OFFSET]).take(keep)
+    parts, offsets = batch.column(0), batch.column(_OFFSET)
+    for part, chunks in ledger.done.items():
+        whole = len(ledger.done) == 1
+        chunks.append(offsets if whole else offsets.filter(pc.equal(parts, part)))

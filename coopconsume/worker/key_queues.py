@@ -1,0 +1,186 @@
+"""Which row of a slot may start next: the pure core of handling records side by side.
+
+A *lane* is what must be handled strictly one after another: a key, a partition or, without
+ordering, a single record. Rows wait in their lane in the order in which they came; of each lane at
+most the first is at work. Lanes that may start take turns. A row that is to be tried again stays
+the first of its lane.
+
+No clock, no thread, no event loop: times come in as seconds, from whatever clock. Task-side code.
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+from collections import deque
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from coopconsume.worker.outcome import Row
+    from coopconsume.worker.rate_limit import Lane, RateLimiter
+
+
+class KeyQueues:
+    """Rows held for their turn, by lane.
+
+    Args:
+        pace: How fast rows may start; None: as fast as they can.
+    """
+
+    def __init__(self, pace: RateLimiter | None = None) -> None:
+        self._pace = pace
+        self._lanes: dict[Lane, deque[Row]] = {}
+        # Lanes whose first row may start; by partition where partitions have a pace of their own.
+        self._ready: dict[int, deque[Lane]] = {}
+        self._later: list[tuple[float, int, Lane]] = []
+        #: Lanes whose first row is to be tried again.
+        self._again: set[Lane] = set()
+        #: Those, and lanes whose first row is being tried again.
+        self._tried: set[Lane] = set()
+        self._numbers = itertools.count()
+        self._turn: deque[int] = deque()
+        self.rows = 0
+        self.bytes = 0
+        self.running = 0
+        self.ready = 0
+
+    def __bool__(self) -> bool:
+        return bool(self._lanes)
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether nothing is held but what is to be tried again, and what waits behind it."""
+        return len(self._lanes) == len(self._again)
+
+    @property
+    def has_fresh(self) -> bool:
+        """Whether there is a lane whose first row was not tried before."""
+        return len(self._lanes) > len(self._tried)
+
+    def add(self, lane: Lane, row: Row) -> bool:
+        """Hold a row behind those of its lane; whether nothing of its lane is before it."""
+        self.rows += 1
+        self.bytes += len(row.value or b"")
+        held = self._lanes.get(lane)
+        if held is not None:
+            held.append(row)
+            return False
+        self._lanes[lane] = deque((row,))
+        return self._next_in(lane)
+
+    def start(self, now: float) -> tuple[Lane, Row] | None:
+        """Take the next row to work on; None if none may start now."""
+        pace = self._pace
+        while self._later and self._later[0][0] <= now:
+            self._is_due(heapq.heappop(self._later)[2])
+        if pace is None:
+            for ready in self._ready.values():
+                if ready:
+                    return self._begin(ready.popleft())
+            return None
+        if not pace.slot.opens_at <= now:
+            return None
+        for _ in range(len(self._turn)):
+            part = self._turn[0]
+            self._turn.rotate(-1)
+            if self._ready[part] and pace.of_share(part).opens_at <= now:
+                lane, row = self._begin(self._ready[part].popleft())
+                pace.started(lane, now)
+                return lane, row
+        return None
+
+    def settle(self, lane: Lane, *, flows: bool) -> list[Row]:
+        """The row at work in a lane is through.
+
+        Args:
+            lane: Its lane.
+            flows: Whether the rows behind it may start.
+
+        Returns:
+            If not, the rows behind it, which are held no longer.
+        """
+        held = self._lanes[lane]
+        self._release(held.popleft())
+        self._tried.discard(lane)
+        self.running -= 1
+        if held and flows:
+            self._next_in(lane)
+            return []
+        del self._lanes[lane]
+        for row in held:
+            self._release(row)
+        return list(held)
+
+    def postpone(self, lane: Lane, at: float) -> None:
+        """The row at work in a lane is to be tried again from an instant on; it keeps its place."""
+        self.running -= 1
+        self._again.add(lane)
+        self._tried.add(lane)
+        opens_at = 0.0 if self._pace is None else self._pace.lane_opens_at(lane)
+        heapq.heappush(self._later, (max(at, opens_at), next(self._numbers), lane))
+
+    def drop(self, lane: Lane) -> list[Row]:
+        """Hold a lane no longer whose first row is to be tried again; returns its rows."""
+        self._tried.remove(lane)
+        if lane in self._again:
+            self._again.remove(lane)
+        else:  # It is due by now.
+            self._ready_of(lane).remove(lane)
+            self.ready -= 1
+        rows = list(self._lanes.pop(lane))
+        for row in rows:
+            self._release(row)
+        return rows
+
+    def next_start(self, now: float) -> float | None:
+        """When a row may start, as far as the clock decides; None if a settled one must first."""
+        pace = self._pace
+        if pace is None:
+            later = self._later[0][0] if self._later else None
+            return now if self.ready else later
+        opens = [pace.of_share(part).opens_at for part in self._turn if self._ready[part]]
+        opens += [self._later[0][0]] if self._later else []
+        return max(pace.slot.opens_at, min(opens)) if opens else None
+
+    def held(self) -> Iterator[tuple[Lane, Row]]:
+        """All rows that are held, those at work included."""
+        for lane, rows in self._lanes.items():
+            for row in rows:
+                yield lane, row
+
+    def _is_due(self, lane: Lane) -> None:
+        if lane in self._lanes:  # It may have been dropped.
+            self._again.discard(lane)
+            self._make_ready(lane)
+
+    def _next_in(self, lane: Lane) -> bool:
+        """The first row of a lane is next; whether it need not wait for the pace of its key."""
+        opens_at = 0.0 if self._pace is None else self._pace.lane_opens_at(lane)
+        if opens_at:
+            heapq.heappush(self._later, (opens_at, next(self._numbers), lane))
+        else:
+            self._make_ready(lane)
+        return not opens_at
+
+    def _make_ready(self, lane: Lane) -> None:
+        self._ready_of(lane).append(lane)
+        self.ready += 1
+
+    def _ready_of(self, lane: Lane) -> deque[Lane]:
+        part = lane[0] if self._pace is not None else 0
+        ready = self._ready.get(part)
+        if ready is None:
+            ready = self._ready[part] = deque()
+            self._turn.append(part)
+        return ready
+
+    def _begin(self, lane: Lane) -> tuple[Lane, Row]:
+        self.ready -= 1
+        self.running += 1
+        return lane, self._lanes[lane][0]
+
+    def _release(self, row: Row) -> None:
+        self.rows -= 1
+        self.bytes -= len(row.value or b"")

@@ -1,0 +1,304 @@
+"""What became of the rows of one slot, and how a handler's answer is settled. Task-side code."""
+
+from __future__ import annotations
+
+import math
+import os
+import threading
+from bisect import bisect_right
+from itertools import repeat
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from coopconsume.record import Record
+from coopconsume.worker.answers import as_rows, trace_of, verdict_on
+from coopconsume.worker.report import DeadLetter, Failure, PartitionReport, SlotReport, pack_offsets
+from coopconsume.worker.rows import OutputRows
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+
+    from coopconsume.record import RetryPolicy
+    from coopconsume.worker.report import BatchSpec, PartitionWork
+
+    Headers = tuple[tuple[str, bytes | None], ...]
+
+_HEADERS = 6  # index of the column, where there is one
+
+
+class WorkerEnded(Exception):
+    """What stands for the answer of a handler that took its worker with it."""
+
+
+class Row(NamedTuple):
+    """A row of the batch before it becomes a `Record`."""
+
+    part: int
+    offset: int
+    key_hash: int
+    key: bytes | None
+    value: bytes | None
+    timestamp: int
+    headers: Headers
+
+
+class TaskOutcome:
+    """What became of the rows of one slot, and how an answer is settled."""
+
+    def __init__(
+        self,
+        spec: BatchSpec,
+        slot: int,
+        policy: RetryPolicy,
+        output_schema: pa.Schema | None,
+        *,
+        dead_letters: bool,
+    ) -> None:
+        self.spec = spec
+        self.policy = policy
+        self.outputs = None if output_schema is None else OutputRows(output_schema)
+        self.dead_letters = dead_letters
+        self.work: Mapping[int, PartitionWork] = spec.work[slot]
+        self.report = SlotReport(batch=spec.batch, slot=slot, pid=os.getpid())
+        self.parts = {p: PartitionReport() for p in self.work}
+        #: By partition and lane, the lowest offset that is not done: no higher one may start.
+        self.blocked: dict[int, dict[int, int]] = {p: dict(w.blocked) for p, w in self.work.items()}
+        self.done: dict[int, list[pa.Array]] = {p: [] for p in self.work}
+        self.retried = any(w.attempts for w in self.work.values())
+        #: Which answer it is that comes next; kept up where answers are failures, and at the end.
+        self.number = 0
+        self._failed_at = 0
+        self._streak = spec.streaks.get(slot, 0)
+        #: Held where an outcome is noted, and while a progressive report is cut from them.
+        self.lock = threading.Lock()
+        #: Handler calls that have ended, as far as `flush` knows.
+        self.ended = 0
+        #: Notes in `done` what else is done by now; called with the lock held.
+        self.flush: Callable[[], None] = lambda: None
+        #: Calls and failures that progressive reports have told.
+        self._told = 0, 0
+        #: Takes over a record that is to be tried again within this batch; tells whether it does.
+        self.again: Callable[[Row, Failure], bool] = lambda _row, _failure: False
+
+    def lane(self, row: Row) -> int:
+        """What is handled strictly one after another with this row, unique in its partition."""
+        ordering = self.spec.ordering
+        return row.key_hash if ordering == "key" else 0 if ordering == "partition" else ~row.offset
+
+    def is_blocked(self, row: Row) -> bool:
+        """Whether a lower record of its lane is not done."""
+        return row.offset > self.blocked[row.part].get(self.lane(row), row.offset)
+
+    def attempt(self, part: int, offset: int) -> int:
+        """Number of the attempt that a handler call now would be."""
+        return self.work[part].attempts.get(offset, 0) + 1
+
+    def is_spent(self, attempt: int) -> bool:
+        """Whether a record has had all its attempts before; the last one ended with its worker."""
+        most = self.policy.max_attempts
+        return most is not None and attempt > most
+
+    @property
+    def has_spent(self) -> bool:
+        """Whether there may be such records among the slot's."""
+        return any(self.is_spent(n + 1) for w in self.work.values() for n in w.attempts.values())
+
+    def give_up_spent(self, row: Row, record: Record) -> bool:
+        """Settle a record that has had all its attempts, without another call; as `answer`."""
+        spent = record._replace(attempt=record.attempt - 1)
+        error = WorkerEnded("its worker ended with its last attempt")
+        return self._failed(row, spent, error, called=False)
+
+    def block(self, row: Row) -> None:
+        """The row waits behind an earlier one of its lane."""
+        self.parts[row.part].blocked.append((row.offset, row.key_hash))
+
+    def taken(self, answer: Any) -> Any:
+        """Returns what a handler's answer comes to, for `answer`; None: the record is done.
+
+        Part of the handler's call: whatever it raises is the handler's error.
+
+        Raises:
+            BaseException: The answer is neither an outcome nor rows that fit the output schema.
+        """
+        outputs = self.outputs
+        if type(answer) is dict:  # Most answers are; the questions of `as_rows` take longer.
+            return None if outputs is None else outputs.checked((answer,))
+        rows = as_rows(answer, wanted=outputs is not None)
+        if not isinstance(rows, list) or outputs is None:
+            return rows
+        return outputs.checked(rows) if rows else None
+
+    def answer(self, row: Row, record: Record, answer: Any) -> bool:
+        """Settle what `taken` returned, or the handler raised; False if the record is not done."""
+        if isinstance(answer, BaseException):
+            return self._failed(row, record, answer)
+        if self.outputs is not None:
+            self.outputs.add(answer, row.part, row.offset, row.key_hash)
+        return True
+
+    def _failed(
+        self, row: Row, record: Record, error: BaseException, *, called: bool = True
+    ) -> bool:
+        self.report.failures += 1
+        attempt = record.attempt
+        verdict = verdict_on(error, attempt, self.policy)
+        text = verdict.text
+        if called and not verdict.is_asked_for:
+            self._count_in_a_row(text, again=attempt > self.attempt(row.part, row.offset))
+        if verdict.is_rejected and not self.dead_letters:
+            where = f"{record.topic}-{record.partition}@{record.offset}"
+            self.report.fatal = (
+                f"the handler rejected {where} ({text}) but no dead_letter table is given: "
+                "give foreach(dead_letter=…), or raise Retry"
+            )
+        elif verdict.is_given_up and self.dead_letters:
+            self.report.dead.append(DeadLetter(*record[:7], attempt, text, trace_of(error)))
+            return not self.spec.park or self._wait(row, attempt, math.inf, text)
+        return self._wait(row, attempt, verdict.wait, text)
+
+    def _wait(self, row: Row, attempt: int, wait: float, text: str) -> bool:
+        failure = Failure(row.offset, row.key_hash, row.key, attempt, wait, text)
+        if not self.again(row, failure):
+            self.leave(row, failure)
+        return False
+
+    def leave(self, row: Row, failure: Failure) -> None:
+        """A failed record is for a later batch, and so is what comes behind it in its lane."""
+        self.parts[row.part].failed.append(failure)
+        if self.spec.ordering != "none":
+            blocked, lane = self.blocked[row.part], self.lane(row)
+            blocked[lane] = min(row.offset, blocked.get(lane, row.offset))
+
+    def _count_in_a_row(self, text: str, *, again: bool) -> None:
+        if self.number == self._failed_at:
+            return  # Of the same call.
+        before = self._streak if self.number == self._failed_at + 1 else 0
+        # One record that fails again and again within a batch is one failure.
+        self._streak = max(1, before + (not again))
+        self._failed_at = self.number
+        if 0 < self.spec.break_after <= self._streak:
+            self.report.tripped = text
+
+    def charge(
+        self, batch: pa.RecordBatch, culprits: set[tuple[int, int]], *, overdue: bool
+    ) -> None:
+        """Count a failed attempt against those rows of a batch that ended their worker."""
+        self.number = 1  # A worker ends once, however many rows it had at work.
+        parts, offsets = batch.column(0).to_pylist(), batch.column(1).to_pylist()
+        for i, at in enumerate(zip(parts, offsets, strict=True)):
+            if at not in culprits:
+                continue
+            columns: list[Any] = [batch.column(n)[i].as_py() for n in range(_HEADERS)]
+            row = Row._make([*columns, next(iter(headers_of(batch.slice(i, 1))))])
+            record = Record(
+                *self.spec.partitions[row.part], row.offset, row.key, row.value, row.timestamp,
+                row.headers, self.attempt(row.part, row.offset),
+            )  # fmt: skip
+            what = "did not end in time" if overdue else "died with it"
+            if self.is_blocked(row):
+                self.block(row)  # Of several of a lane that were at work at once, the first.
+            elif self._failed(
+                row, record, WorkerEnded(f"its worker was ended: the handler {what}")
+            ):
+                self.done[row.part].append(pa.array([row.offset], pa.int64()))
+
+    def unlooked(self, part: int, offset: int) -> None:
+        """Nothing of this partition from ``offset`` on has been looked at, unless named."""
+        report = self.parts[part]
+        report.resume = offset if report.resume is None else min(report.resume, offset)
+
+    def pass_over(self, batch: pa.RecordBatch) -> None:
+        """Nothing of an Arrow batch is looked at, nor what comes after it."""
+        for part in self.work:
+            offsets = batch.column(1)
+            if len(self.work) > 1:
+                offsets = offsets.filter(pc.equal(batch.column(0), part))
+            if len(offsets):
+                self.unlooked(part, offsets[0].as_py())
+
+    def cut(self, seq: int) -> SlotReport | None:
+        """Takes what is done and failed since the last call, as a progressive report.
+
+        Args:
+            seq: Its number.
+
+        Returns:
+            None if there is nothing to report.
+        """
+        with self.lock:
+            self.flush()
+            if not any(any(map(len, self.done[p])) or self.parts[p].failed for p in self.work):
+                return None
+            done, self.done = self.done, {part: [] for part in self.work}
+            failed = {part: report.failed for part, report in self.parts.items()}
+            for report in self.parts.values():
+                report.failed = []
+            dead, self.report.dead = self.report.dead, []
+            outputs = None if self.outputs is None else self.outputs.take()
+            (ended, failures), self._told = self._told, (self.ended, self.report.failures)
+            ended, failures = self._told[0] - ended, self._told[1] - failures
+        partitions = {
+            part: PartitionReport(_packed(done[part]), failed=failed[part])
+            for part in self.work
+            if any(map(len, done[part])) or failed[part]
+        }
+        return SlotReport(
+            self.spec.batch, self.report.slot, seq=seq, pid=self.report.pid, partitions=partitions,
+            dead=dead, outputs=None if outputs is None else outputs.encode(),
+            handled=ended, failures=failures,
+        )  # fmt: skip
+
+    def close(self) -> SlotReport:
+        """The final report: all that is in no progressive report."""
+        for part, report in self.parts.items():
+            report.done = _packed(self.done[part])
+        self.report.handled -= self._told[0]
+        self.report.failures -= self._told[1]
+        self.report.partitions = self.parts
+        self.report.streak = self._streak if self.number == self._failed_at else 0
+        if self.outputs is not None:
+            self.report.outputs = self.outputs.encode()
+        return self.report
+
+
+def _packed(chunks: Sequence[pa.Array]) -> bytes:
+    """Returns offsets that are ascending in each chunk as bytes."""
+    if not chunks:
+        return b""
+    offsets = pa.concat_arrays(chunks)
+    return pack_offsets(offsets.take(pc.sort_indices(offsets)) if len(chunks) > 1 else offsets)
+
+
+def _all_wanted(parts: pa.Array, offsets: pa.Array, work: Mapping[int, PartitionWork]) -> bool:
+    if len(work) != 1:
+        return False
+    ((part, wanted),) = work.items()
+    if len(wanted.ranges) != 1:
+        return False
+    (first, last), span = wanted.ranges[0], pc.min_max(offsets).as_py()
+    inside: bool = first <= span["min"] and span["max"] <= last
+    return inside and bool(pc.all(pc.equal(parts, part)).as_py())
+
+
+def wanted_rows(batch: pa.RecordBatch, work: Mapping[int, PartitionWork]) -> pa.RecordBatch:
+    """The rows that this slot may start."""
+    parts, offsets = batch.column(0), batch.column(1)
+    if _all_wanted(parts, offsets, work):
+        return batch
+    starts = {p: [first for first, _ in w.ranges] for p, w in work.items()}
+    keep = []
+    for p, offset in zip(parts.to_pylist(), offsets.to_pylist(), strict=True):
+        at = bisect_right(starts[p], offset) - 1 if p in starts else -1
+        keep.append(at >= 0 and offset <= work[p].ranges[at][1])
+    return batch if all(keep) else batch.filter(pa.array(keep))
+
+
+def headers_of(batch: pa.RecordBatch) -> Iterable[Headers]:
+    """The record headers of each row; none where the batch does not carry them."""
+    if batch.num_columns <= _HEADERS:
+        return repeat((), batch.num_rows)
+    lists = batch.column(_HEADERS).to_pylist()
+    return [tuple((h["key"], h["value"]) for h in headers or ()) for headers in lists]

@@ -1,0 +1,229 @@
+"""What a batch tells its slots, and what a slot tells the driver. Task-side code.
+
+Everything here is small and picklable: plain numbers, strings and bytes. Offsets travel as
+differences of neighbours in the narrowest integer that holds them, compressed.
+"""
+
+from __future__ import annotations
+
+import math
+import struct
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Literal
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from coopconsume.worker.rate_limit import Rates
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from coopconsume.worker.channel.spec import ChannelSpec
+
+Ordering = Literal["key", "partition", "none"]
+
+
+@dataclass(frozen=True)
+class PartitionWork:
+    """What one slot may start of one partition in one batch.
+
+    Attributes:
+        ranges: Offsets it may start, as ascending (first, last) pairs; others are not its own.
+        attempts: Failures so far of the offsets that failed before.
+        blocked: The lowest pending offset of each lane that has one (see
+            `coopconsume.worker.key_queues`): no higher offset of the lane may start.
+    """
+
+    ranges: tuple[tuple[int, int], ...]
+    attempts: Mapping[int, int] = field(default_factory=dict)
+    blocked: Mapping[int, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class BatchSpec:
+    """One batch, as every task of its Spark job gets it.
+
+    Attributes:
+        batch: Number of the batch in this run.
+        partitions: (topic, partition) by the index that the rows carry.
+        slots: Slot number by the index of the Spark task.
+        work: For each slot, its work by index of the partition.
+        ordering: What is handled strictly one after another.
+        concurrency: Handlers that run side by side in a slot.
+        batch_time: Seconds, from the first record, after which no handler starts.
+        handler_timeout: Seconds that running handlers get beyond ``batch_time``; then the worker
+            ends itself, so that a batch has an end that the driver can rely on.
+        headers: Whether rows carry record headers.
+        park: Whether a record that is given up holds its key back until somebody decides.
+        rates: Records a second that may start.
+        break_after: Failures in a row after which nothing more starts; 0: it goes on.
+        streaks: Failures in a row with which slots ended their batch before; none: 0.
+        gates: For slots, `SlotReport.gates` of their batch before, less the time since.
+        run: Tells this run of a job from all others; empty: what was at work is not kept for a
+            second attempt of the task.
+        latest_start: After this instant, in seconds since the epoch on the worker's clock, no
+            handler of the batch starts in a slot that has started none yet.
+        channel: Where the slots reach the driver; None: they report as they end, and stop by
+            themselves.
+    """
+
+    batch: int
+    partitions: tuple[tuple[str, int], ...]
+    slots: tuple[int, ...]
+    work: Mapping[int, Mapping[int, PartitionWork]]
+    ordering: Ordering
+    concurrency: int
+    batch_time: float
+    handler_timeout: float
+    headers: bool
+    park: bool = False
+    rates: Rates = field(default_factory=Rates)
+    break_after: int = 0
+    streaks: Mapping[int, int] = field(default_factory=dict)
+    gates: Mapping[int, Mapping[int | None, float]] = field(default_factory=dict)
+    run: str = ""
+    latest_start: float = math.inf
+    channel: ChannelSpec | None = None
+
+
+@dataclass(frozen=True)
+class Failure:
+    """A record that is to be tried again ``delay`` seconds from now; its key is for people.
+
+    With an infinite ``delay`` it is parked: it was given up, and its key waits for a decision.
+    """
+
+    offset: int
+    key_hash: int
+    key: bytes | None
+    attempts: int
+    delay: float
+    error: str
+
+
+@dataclass(frozen=True)
+class DeadLetter:
+    """A record that was given up, whole, with why."""
+
+    topic: str
+    partition: int
+    offset: int
+    key: bytes | None
+    value: bytes | None
+    timestamp: int
+    headers: tuple[tuple[str, bytes | None], ...]
+    attempts: int
+    reason: str
+    trace: str
+
+
+@dataclass
+class PartitionReport:
+    """What became of one partition's records in one slot and batch.
+
+    Attributes:
+        done: Offsets that are settled, dead letters included (`pack_offsets`).
+        resume: First offset that was not looked at; everything wanted from there on is untouched
+            unless named elsewhere. None: all was looked at.
+        failed: Records to try again.
+        blocked: (offset, key hash) of records that wait behind a failed one of their key.
+    """
+
+    done: bytes = b""
+    resume: int | None = None
+    failed: list[Failure] = field(default_factory=list)
+    blocked: list[tuple[int, int]] = field(default_factory=list)
+
+
+@dataclass
+class SlotReport:
+    """What a slot reports of its part of a batch.
+
+    A progressive report has only partitions (done and failed), dead letters, outputs, and the
+    counts of handled and failed calls. The final report holds what is in no progressive report.
+
+    Attributes:
+        unknown: This is a second run of a Spark task: nothing was started, and what the first run
+            did is not known. ``crashed``: it is known that its worker has ended, and nothing of it
+            counts. ``suspects``: (index of the partition, offset) of the records that were at work
+            then and may have ended it; those that certainly did are among the failures.
+        outputs: Rows that handlers returned, as an Arrow IPC stream with the columns ``_part``,
+            ``_offset`` and ``_key_hash`` added; None without rows.
+        handled: Handler calls made. ``failures``: those that did not succeed.
+        value_bytes: Bytes of key and value of the rows read.
+        busy: Seconds from the first handler to the end of the last one; 0 without any.
+        timed_out: The time box closed before the rows were through.
+        tripped: The last of so many failures in a row that nothing more was started; else empty.
+        streak: Failures in a row with which it ended, those of batches before included.
+        gates: Seconds until more may start of a partition, by its index; None: in the slot.
+        fatal: Why the job cannot go on, for the person who runs it; empty: it can.
+        late: Seconds by which the rows came after the batch's latest start; then nothing was
+            started.
+        clock: The worker's clock as the slot ended, in seconds since the epoch.
+        seq: Number of a progressive report of the slot in this batch, from 1; 0: the final report.
+        unacknowledged: In the final report, the progressive reports that the driver did not
+            acknowledge, in their order.
+        channel_error: Why the slot had no channel, and started nothing; empty: it had one, or the
+            batch has none.
+        stopped: Why the slot started nothing more before its rows and its time were over: ``stop``
+            by the driver's word, ``lease`` as its lease was not renewed, ``connection`` as it was
+            lost; else empty.
+    """
+
+    batch: int
+    slot: int
+    unknown: bool = False
+    crashed: bool = False
+    suspects: list[tuple[int, int]] = field(default_factory=list)
+    partitions: dict[int, PartitionReport] = field(default_factory=dict)
+    dead: list[DeadLetter] = field(default_factory=list)
+    outputs: bytes | None = None
+    rows: int = 0
+    handled: int = 0
+    failures: int = 0
+    value_bytes: int = 0
+    busy: float = 0.0
+    timed_out: bool = False
+    tripped: str = ""
+    streak: int = 0
+    gates: dict[int | None, float] = field(default_factory=dict)
+    fatal: str = ""
+    pid: int = 0
+    late: float = 0.0
+    clock: float = 0.0
+    seq: int = 0
+    unacknowledged: list[SlotReport] = field(default_factory=list)
+    channel_error: str = ""
+    stopped: str = ""
+
+
+_HEAD = struct.Struct("<bqq")
+_STEPS = {1: pa.uint8(), 2: pa.uint16(), 4: pa.uint32(), 8: pa.uint64()}
+
+
+def pack_offsets(offsets: pa.Array) -> bytes:
+    """Ascending int64 offsets as bytes: the first, and compressed steps to the next."""
+    if len(offsets) == 0:
+        return b""
+    steps = pc.subtract(offsets[1:], offsets[:-1])
+    widest = pc.max(steps).as_py() or 0
+    width = next(w for w in _STEPS if widest < 1 << 8 * w)
+    narrow = steps.cast(_STEPS[width])
+    start, size = narrow.offset * width, len(narrow) * width
+    body = memoryview(narrow.buffers()[1] or b"")[start : start + size]
+    packed: bytes = pa.compress(body, codec="lz4", asbytes=True) if size else b""
+    return _HEAD.pack(width, offsets[0].as_py(), size) + packed
+
+
+def unpack_offsets(data: bytes) -> pa.Array:
+    """The inverse of `pack_offsets`: an int64 array."""
+    if not data:
+        return pa.array([], pa.int64())
+    width, first, size = _HEAD.unpack_from(data)
+    offsets = pa.array([first], pa.int64())
+    if not size:
+        return offsets
+    body = pa.decompress(data[_HEAD.size :], decompressed_size=size, codec="lz4")
+    steps = pa.Array.from_buffers(_STEPS[width], size // width, [None, body])
+    return pc.cumulative_sum(pa.concat_arrays([offsets, steps.cast(pa.int64())]))

@@ -1,0 +1,257 @@
+"""What runs in a Spark task: the part of a batch that one slot works on.
+
+The rows of a slot arrive in ascending offsets within each partition. Task-side code: the standard
+library, pyarrow and PySpark's worker, nothing else.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import pickle
+import time
+from dataclasses import replace
+from inspect import iscoroutinefunction
+from itertools import chain
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from coopconsume.worker.async_runner import run_coroutines
+from coopconsume.worker.crash_journal import CrashJournal, box_path, last_words
+from coopconsume.worker.frames import BatchHandler, run_frames
+from coopconsume.worker.handling import TimeBox, run_serial
+from coopconsume.worker.outcome import TaskOutcome
+from coopconsume.worker.report import SlotReport
+from coopconsume.worker.thread_runner import run_threads
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+
+    from coopconsume.record import RetryPolicy
+    from coopconsume.worker.channel.client import SlotChannel
+    from coopconsume.worker.crash_journal import LastWords
+    from coopconsume.worker.handling import Handler
+    from coopconsume.worker.report import BatchSpec
+
+    Send = Callable[[bytes], None]
+
+REPORT_SCHEMA = "slot int, report binary"
+
+_current_slot = -1
+
+
+def current_slot() -> int:
+    """Number of the slot that runs the calling handler, from 0; -1 outside a handler."""
+    return _current_slot
+
+
+def resolve_handler(handler: Handler | str) -> Handler:
+    """A handler given as an object or as ``module:function``.
+
+    Raises:
+        ValueError: The text is not of that form, or names nothing callable.
+        ImportError: The module cannot be imported.
+    """
+    if isinstance(handler, BatchHandler):
+        return replace(handler, function=resolve_handler(handler.function))
+    if not isinstance(handler, str):
+        return handler
+    module, _, name = handler.partition(":")
+    if not module or not name:
+        raise ValueError(f"handler {handler!r}: write it as module:function")
+    found: Any = importlib.import_module(module)
+    for part in name.split("."):
+        found = getattr(found, part, None)
+    if not callable(found):
+        raise ValueError(f"{module} has no function {name}")  # noqa: TRY004 - a wrong name
+    return found  # type: ignore[no-any-return]
+
+
+class SlotRunner:
+    """The function of a batch's tasks, for ``DataFrame.mapInArrow``.
+
+    Args:
+        spec: The batch.
+        handler: A function of a `Record`, or ``module:function``.
+        policy: When failed records are tried again.
+        output_schema: Of the rows that handlers return; None: what they return is dropped.
+        dead_letters: Whether records may be given up.
+        send: Takes the pickled report as the task ends; None: the report travels as a row.
+    """
+
+    def __init__(
+        self,
+        spec: BatchSpec,
+        handler: Handler | str,
+        policy: RetryPolicy,
+        output_schema: pa.Schema | None,
+        *,
+        dead_letters: bool,
+        send: Send | None,
+    ) -> None:
+        self._spec = spec
+        self._handler = handler
+        self._policy = policy
+        self._output_schema = output_schema
+        self._dead_letters = dead_letters
+        self._send = send
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Run one task; yields one row: the slot's number, and its report if nothing sends it."""
+        from pyspark import TaskContext
+
+        context = TaskContext.get()
+        assert context is not None
+        slot = self._spec.slots[context.partitionId()]
+        batches = (self._with_part(batch) for batch in batches if batch.num_rows)
+        if context.attemptNumber() > 0:
+            report = self.after_a_crash(slot, batches)
+        else:
+            report = self.run(slot, batches)
+        report.clock = time.time()
+        payload = pickle.dumps(report)
+        if self._send is not None:
+            self._send(payload)
+        sent = [None if self._send else payload]
+        yield pa.RecordBatch.from_arrays(
+            [pa.array([slot], pa.int32()), pa.array(sent, pa.binary())], names=["slot", "report"]
+        )
+
+    def _with_part(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """The rows with the index of their partition, which is not sent where there is but one."""
+        if len(self._spec.partitions) > 1:
+            return batch
+        part = pa.repeat(pa.scalar(0, pa.int32()), batch.num_rows)
+        return pa.RecordBatch.from_arrays(
+            [part, *batch.columns], names=["part", *batch.schema.names]
+        )
+
+    def run(self, slot: int, batches: Iterable[pa.RecordBatch]) -> SlotReport:
+        """Handle a slot's rows and tell what became of them."""
+        spec = self._spec
+        channel = None
+        if spec.channel is not None:
+            from coopconsume.worker.channel.client import SlotChannel
+
+            # It connects while Spark reads and sorts.
+            channel = SlotChannel(spec.channel, spec.run, spec.batch, slot)
+        try:
+            return self._run(slot, iter(batches), channel)
+        finally:
+            if channel is not None:
+                channel.close()
+
+    def _run(
+        self, slot: int, rows: Iterator[pa.RecordBatch], channel: SlotChannel | None
+    ) -> SlotReport:
+        first = next(rows, None)  # Here Spark reads and sorts, if it has time for the batch at all.
+        late = time.time() - self._spec.latest_start
+        if late > 0:
+            # The driver may be gone, and others may have the shares.
+            report = self._nothing(slot, rows)
+            report.late = late
+            return report
+        error = "" if channel is None or first is None else channel.wait()
+        if error:
+            report = self._nothing(slot, rows)
+            report.channel_error = error
+            return report
+        return self._handle(slot, chain(() if first is None else (first,), rows), channel)
+
+    def _nothing(self, slot: int, rows: Iterator[pa.RecordBatch]) -> SlotReport:
+        """Starts nothing; returns the report of that."""
+        ledger = self._ledger(slot)
+        for _ in rows:
+            pass
+        for part, work in ledger.work.items():
+            ledger.unlooked(part, work.ranges[0][0])
+        return ledger.close()
+
+    def _handle(
+        self, slot: int, batches: Iterable[pa.RecordBatch], channel: SlotChannel | None
+    ) -> SlotReport:
+        global _current_slot  # noqa: PLW0603 - a worker process runs one task at a time
+        spec = self._spec
+        ledger = self._ledger(slot)
+        handler = resolve_handler(self._handler)
+        seats = handler.max_records if isinstance(handler, BatchHandler) else spec.concurrency
+        box = CrashJournal(box_path(spec, slot), seats)
+        life = TimeBox(spec, box)
+        _current_slot = slot
+        left: list[SlotReport] = []
+        if channel is not None:
+            life.may_start = channel.may_start
+            channel.begin(ledger.cut, life.halt)
+        try:
+            _way_of(handler, ledger)(_until_halted(batches, ledger, life), handler, ledger, life)
+        finally:
+            _current_slot = -1
+            life.look()
+            life.end()
+            if channel is not None:
+                left = channel.close()
+            box.close()
+        report = ledger.close()
+        report.unacknowledged = left
+        report.stopped = life.stopped
+        report.timed_out = report.timed_out and not life.stopped
+        if life.started:
+            report.busy = time.monotonic() - life.started
+        return report
+
+    def after_a_crash(self, slot: int, batches: Iterable[pa.RecordBatch]) -> SlotReport:
+        """Start nothing; tell what is known of an earlier attempt, whose worker has ended."""
+        spec = self._spec
+        ledger = self._ledger(slot)
+        words = last_words(box_path(spec, slot))
+        culprits = set(culprits_of(words)) if words else set()
+        for batch in batches:
+            if culprits and batch.num_rows:
+                ledger.charge(batch, culprits, overdue=bool(words and words.overdue))
+        if words is None:
+            return SlotReport(batch=spec.batch, slot=slot, unknown=True, pid=os.getpid())
+        for part, work in ledger.work.items():
+            ledger.unlooked(part, work.ranges[0][0])
+        report = ledger.close()
+        report.crashed = True
+        report.suspects = [] if culprits else words.running
+        return report
+
+    def _ledger(self, slot: int) -> TaskOutcome:
+        return TaskOutcome(
+            self._spec, slot, self._policy, self._output_schema, dead_letters=self._dead_letters
+        )
+
+
+def _until_halted(
+    batches: Iterable[pa.RecordBatch], ledger: TaskOutcome, life: TimeBox
+) -> Iterator[pa.RecordBatch]:
+    """The Arrow batches of a slot; once it is halted the rest is passed over quickly."""
+    for batch in batches:
+        if life.stopped:
+            ledger.pass_over(batch)
+        else:
+            yield batch
+
+
+def culprits_of(words: LastWords) -> list[tuple[int, int]]:
+    """The records that ended a worker for certain: overdue ones, or the only one at work."""
+    return words.overdue or (words.running if len(words.running) == 1 else [])
+
+
+def _way_of(handler: Handler, ledger: TaskOutcome) -> Callable[..., None]:
+    """How the rows of a slot are run."""
+    if isinstance(handler, BatchHandler):
+        return run_frames
+    if is_async(handler):
+        return run_coroutines
+    spec = ledger.spec
+    plain = spec.concurrency == 1 and not spec.rates and ledger.policy.timeout is None
+    return run_serial if plain and not ledger.has_spent else run_threads
+
+
+def is_async(handler: Handler) -> bool:
+    """Whether calling the handler gives a coroutine."""
+    call = getattr(handler, "__call__", None)  # noqa: B004 - a method's kind, not its being there
+    return iscoroutinefunction(handler) or iscoroutinefunction(call)

@@ -1,0 +1,203 @@
+"""Handlers of a slot on threads, side by side over lanes. Task-side code."""
+
+from __future__ import annotations
+
+import math
+import threading
+import time
+from itertools import islice
+from typing import TYPE_CHECKING, Any
+
+from coopconsume.worker.key_scheduler import KeyScheduler
+from coopconsume.worker.outcome import Row, headers_of, wanted_rows
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    import pyarrow as pa
+
+    from coopconsume.record import Record
+    from coopconsume.worker.handling import Handler, TimeBox
+    from coopconsume.worker.outcome import TaskOutcome
+    from coopconsume.worker.rate_limit import Lane
+
+#: Rows that are admitted under one lock.
+_CHUNK = 256
+
+
+def rows_of(batch: pa.RecordBatch) -> Iterator[Row]:
+    """The rows of a batch, each as one object."""
+    columns = [batch.column(i).to_pylist() for i in range(len(Row._fields) - 1)]
+    return map(Row, *columns, headers_of(batch))
+
+
+def run_threads(
+    batches: Iterable[pa.RecordBatch], handler: Handler, ledger: TaskOutcome, life: TimeBox
+) -> None:
+    """Handle the rows on ``concurrency`` threads."""
+    report = ledger.report
+    crew = ThreadRunner(handler, ledger, life)
+    for raw in batches:
+        report.value_bytes += raw.nbytes
+        batch = wanted_rows(raw, ledger.work)
+        report.rows += batch.num_rows
+        deadline = life.begin()
+        rows = rows_of(batch)
+        while chunk := list(islice(rows, _CHUNK)):
+            for row in chunk[crew.feed(chunk, deadline) :]:
+                report.timed_out = True
+                ledger.unlooked(row.part, row.offset)
+    crew.finish()
+
+
+class ThreadRunner:
+    """Threads that take rows from a desk; made as there is work for them."""
+
+    def __init__(self, handler: Handler, ledger: TaskOutcome, life: TimeBox) -> None:
+        self._handler = handler
+        self._taken = ledger.taken
+        self._most = ledger.spec.concurrency
+        self._timeout = ledger.policy.timeout
+        self._life = life
+        self._desk = KeyScheduler(ledger, time.monotonic())
+        self._lock = ledger.lock
+        self._work = threading.Condition(self._lock)
+        self._space = threading.Condition(self._lock)
+        self._idle = 0
+        #: When one of the threads that wait will look again, for all of them.
+        self._alarm = math.inf
+        self._threads: list[threading.Thread] = []
+        self._began: dict[int, float] = {}
+        self._over = threading.Event()
+        #: What ended one of the threads; it is no handler's error.
+        self._broken: BaseException | None = None
+        if self._timeout is not None:
+            threading.Thread(target=self._watch, args=(self._timeout,), daemon=True).start()
+        self._desk.may_start = life.may_start
+        life.on_halt(self._halt)
+
+    def _halt(self) -> None:
+        """Starts nothing more. Called from any thread."""
+        with self._lock:
+            self._desk.halt()
+            self._work.notify_all()
+            self._space.notify()
+
+    def feed(self, rows: list[Row], deadline: float) -> int:
+        """Take rows in their order; waits while too much is held.
+
+        Returns:
+            How many were taken; the rest comes too late for this batch.
+        """
+        desk = self._desk
+        with self._lock:
+            desk.deadline = deadline
+            for i, row in enumerate(rows):
+                while not desk.has_room() and not desk.is_late(time.monotonic()):
+                    if self._broken is not None:
+                        raise self._broken
+                    self._call_up()
+                    self._space.wait(max(0.001, min(1.0, deadline - time.monotonic())))
+                if desk.is_late(time.monotonic()):
+                    return i
+                desk.admit(row)
+            self._call_up()
+        return len(rows)
+
+    def finish(self) -> None:
+        """Wait for what was taken, and leave what the time box left over to a later batch."""
+        with self._lock:
+            self._desk.is_closed = True
+            self._work.notify_all()
+        for thread in self._threads:
+            thread.join()
+        self._over.set()
+        if self._broken is not None:
+            raise self._broken
+        with self._lock:
+            self._desk.close(time.monotonic())
+
+    def _call_up(self) -> None:
+        """Have somebody at hand for what is ready."""
+        ready = self._desk.ready
+        self._work.notify(min(ready, self._idle))
+        for seat in range(len(self._threads), min(self._most, len(self._threads) + ready)):
+            if ready <= self._idle:
+                return
+            ready -= 1
+            thread = threading.Thread(
+                target=self._run, args=(seat,), name=f"handler-{seat}", daemon=True
+            )
+            self._threads.append(thread)
+            thread.start()
+
+    def _next(self) -> tuple[Lane, Row, Record] | None:
+        """The next record to handle; None at the end. Called with the lock held."""
+        desk = self._desk
+        while self._broken is None:
+            now = time.monotonic()
+            found = desk.take(now)
+            if found is not None:
+                if self._idle and (desk.ready or self._alarm == math.inf):
+                    self._work.notify()  # to work, or to look at the clock for all
+                return found
+            if desk.is_through(now):
+                self._work.notify_all()
+                self._space.notify()
+                return None
+            # One of those who wait looks at the clock for all.
+            self._idle += 1
+            alarm = now + desk.patience(now)
+            if alarm < self._alarm:
+                self._alarm = alarm
+                self._work.wait(alarm - now)
+                if self._alarm == alarm:
+                    self._alarm = math.inf
+            else:
+                self._work.wait()
+            self._idle -= 1
+        return None
+
+    def _run(self, seat: int) -> None:
+        try:
+            self._work_on(seat)
+        except BaseException as error:  # noqa: BLE001 - raised where the slot waits
+            with self._lock:
+                self._broken = error
+                self._work.notify_all()
+                self._space.notify()
+
+    def _work_on(self, seat: int) -> None:
+        desk, box, handler, taken = self._desk, self._life.box, self._handler, self._taken
+        began = self._began if self._timeout is not None else None
+        settled: tuple[Lane, Row, Record, Any] | None = None
+        while True:
+            with self._lock:
+                if settled is not None:
+                    desk.settle(*settled, time.monotonic())
+                    self._space.notify()
+                found = self._next()
+            if found is None:
+                return
+            lane, row, record = found
+            box.enter(seat, row.part, row.offset)
+            if began is not None:
+                began[seat] = time.monotonic()
+            try:
+                answer = handler(record)
+                if answer is not None:
+                    answer = taken(answer)
+            except BaseException as error:  # noqa: BLE001 - SystemExit too costs its record alone
+                answer = error
+            box.leave(seat)
+            if began is not None:
+                began.pop(seat, None)
+            settled = (lane, row, record, answer)
+
+    def _watch(self, timeout: float) -> None:
+        """End the worker once a handler has had its time and as much again."""
+        while not self._over.wait(min(0.5, timeout / 4)):
+            now = time.monotonic()
+            late = [seat for seat, at in list(self._began.items()) if now - at > 2 * timeout]
+            if late:
+                self._life.outlived(late)
