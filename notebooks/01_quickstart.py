@@ -175,7 +175,7 @@ assert (handled, lag.lag, lag.stable_offset) == (100, 0, 2_000)
 
 # %% [markdown]
 # That is all. Next: give `foreach` an `output` table for what your handler returns, and a
-# `dead_letter` table for what it gives up; the README has both.
+# `dead_letter` table for what it gives up; the documentation has both.
 
 # %%
 broker.stop()

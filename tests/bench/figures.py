@@ -85,7 +85,7 @@ class Report:
                 (r.name, f"{self.value(r):.2f}", _target(r), self._verdict(r)) for r in self.ratios
             ]
             tables.append(_table(("ratio", "measured", "target", ""), shown, markdown=markdown))
-        head = f"### {self.title}" if markdown else f"{self.title}\n{'=' * len(self.title)}"
+        head = f"## {self.title}" if markdown else f"{self.title}\n{'=' * len(self.title)}"
         notes = "\n".join(f"- {note}" for note in self.notes)
         return "\n\n".join(part for part in (head, self.setting, *tables, notes) if part)
 

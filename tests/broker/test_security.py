@@ -102,7 +102,7 @@ class Guarded:
             self._wait(admin, _right(ACLFilter, operation, resource, name), there=True)
 
     def allow_logs(self) -> None:
-        """Let alice take logs: transactional ids by their prefix, as the README says."""
+        """Let alice take logs: transactional ids by their prefix, as the documentation says."""
         prefix = ResourcePattern(
             ResourceType.TRANSACTIONAL_ID, "coopconsume-log.", ACLResourcePatternType.PREFIXED
         )
@@ -452,7 +452,7 @@ def test_passwords_of_the_broker_are_private(guarded: Guarded) -> None:
 def test_a_fenced_writer_logs_in(
     guarded: Guarded, engine: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """By SCRAM or a token over TLS, in both visibilities, with the README's rights; no secret."""
+    """By SCRAM or a token over TLS, in both visibilities, with the documented rights; no secret."""
     if engine == "confluent-kafka":
         pytest.importorskip("confluent_kafka")
     _log_all(caplog)

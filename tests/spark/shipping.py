@@ -13,9 +13,10 @@ ROOT = Path(__file__).parents[2]
 _PACKAGES = ("coopconsume", "commits", "assignors")
 
 
-def readme_commands(sign: str) -> str:
-    """The shell commands of the README's block in which ``sign`` stands."""
-    blocks = re.findall(r"```sh\n(.*?)```", (ROOT / "README.md").read_text("utf-8"), re.DOTALL)
+def documented_commands(sign: str) -> str:
+    """Returns the block of shell commands that contains ``sign`` on the page about clusters."""
+    page = ROOT / "docs" / "how-to" / "deploy-on-a-cluster.md"
+    blocks = re.findall(r"```sh\n(.*?)```", page.read_text("utf-8"), re.DOTALL)
     (found,) = (block for block in blocks if sign in block)
     return str(found)
 
@@ -29,8 +30,8 @@ def checkout(folder: Path) -> Path:
 
 
 def packed(folder: Path) -> Path:
-    """The three packages in a zip, made by the README's command."""
-    (command,) = (c for c in readme_commands("zipfile").splitlines() if "zipfile" in c)
+    """The three packages in a zip, made by the documented command."""
+    (command,) = (c for c in documented_commands("zipfile").splitlines() if "zipfile" in c)
     words = command.split()
     assert words[0] == "python"
     subprocess.run([sys.executable, *words[1:]], cwd=checkout(folder / "checkout"), check=True)

@@ -21,7 +21,7 @@ from coopconsume.demo.processes import kill_tree, process_tree
 from coopconsume.testing.history import Kill, check, read_history
 from coopconsume.testing.local.jars import pyspark_home, spark_jars
 from tests.spark.cluster import JVM_OPTIONS, is_there, standalone_cluster, wait_until
-from tests.spark.shipping import ROOT, bare_python, checkout, readme_commands
+from tests.spark.shipping import ROOT, bare_python, checkout, documented_commands
 from tests.spark.support import PATIENCE, done_book, pending_book
 
 if TYPE_CHECKING:
@@ -58,8 +58,8 @@ on_order = Recorded({history!r}, work)
 
 @contextmanager
 def submitted(folder: Path, values: Mapping[str, str], log: Path) -> Iterator[subprocess.Popen]:
-    """The README's commands for a standalone cluster, with values where it has placeholders."""
-    text = readme_commands("spark-submit --master spark://")
+    """The documented commands for a standalone cluster, with values where it has placeholders."""
+    text = documented_commands("spark-submit --master spark://")
     for placeholder, value in values.items():
         assert text.count(placeholder) == 1, placeholder
         text = text.replace(placeholder, value)

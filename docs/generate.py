@@ -1,0 +1,141 @@
+"""Writes the generated tables of the reference pages: ``python docs/generate.py``.
+
+A table stands between ``<!-- NAME:begin -->`` and ``<!-- NAME:end -->``. `BLOCKS` names the page of
+each table and the function that makes it. A unit test compares pages and code.
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import assignors.errors
+import commits.errors
+import coopconsume.errors
+import coopconsume.errors.fenced
+from coopconsume.admin.views import SCHEMAS
+from coopconsume.cli.outcome import EXIT_CODES
+from coopconsume.monitoring.numbers import COUNTERS, EPOCH, GAUGES, PHASES
+from coopconsume.options import TABLE
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+    from types import ModuleType
+
+    import pyarrow as pa
+
+DOCS = Path(__file__).parent
+
+
+def _table(head: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> list[str]:
+    lines = [head, ("---",) * len(head), *rows]
+    return ["| " + " | ".join(cells) + " |" for cells in lines]
+
+
+def _default(value: object) -> str:
+    if value is None:
+        return ""
+    if isinstance(value, bool):
+        return str(value).lower()
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def options() -> list[str]:
+    """Returns the table of all options, in the order of the code."""
+    rows = ((f"`{o.name}`", _default(o.default), o.doc) for o in TABLE)
+    return _table(("Option", "Default", "Meaning"), rows)
+
+
+def _errors(module: ModuleType) -> list[str]:
+    names = {
+        name: found
+        for name in sorted({*getattr(module, "__all__", ()), *vars(module)})
+        if inspect.isclass(found := getattr(module, name, None))
+        and issubclass(found, Exception)
+        and not name.startswith("_")
+        and found.__module__ == module.__name__
+    }
+    rows = (
+        (
+            f"`{name}`",
+            f"`{next(b.__name__ for b in kind.__mro__[1:] if not b.__name__.startswith('_'))}`",
+            "yes" if getattr(kind, "retriable", False) else "no",
+            _summary(kind),
+        )
+        for name, kind in names.items()
+    )
+    return _table(("Error", "Base", "Retriable", "Meaning"), rows)
+
+
+def _summary(kind: type) -> str:
+    text = inspect.getdoc(kind) or ""
+    return " ".join(text.partition("\n\n")[0].split()).replace("``", "`").replace("|", "\\|")
+
+
+def exit_codes() -> list[str]:
+    """Returns the table of exit codes that ``--help`` shows."""
+    rows = re.findall(r"^ +(\d+) +(.*)$", EXIT_CODES, re.MULTILINE)
+    return _table(("Code", "Meaning"), [(code, text[0].upper() + text[1:]) for code, text in rows])
+
+
+def metrics() -> list[str]:
+    """Returns the table of metrics that listeners export."""
+    parts = [("total", COUNTERS), ("partition", GAUGES), ("job", (EPOCH, PHASES))]
+    rows = [
+        (f"`{n.metric}`", f"`{n.field}`", n.unit, scope, n.doc)
+        for scope, numbers in parts
+        for n in numbers
+    ]
+    return _table(("Metric", "Field of progress", "Unit", "Scope", "Meaning"), rows)
+
+
+def _columns(schema: pa.Schema) -> list[str]:
+    return _table(("Column", "Type"), ((f"`{c.name}`", f"`{_type(c.type)}`") for c in schema))
+
+
+def _type(kind: pa.DataType) -> str:
+    return str(kind).replace("|", "\\|")
+
+
+#: By name: the page below docs/, and the function that makes the lines of the table.
+BLOCKS: dict[str, tuple[str, Callable[[], list[str]]]] = {
+    "options": ("reference/options.md", options),
+    "errors-coopconsume": ("reference/errors.md", lambda: _errors(coopconsume.errors)),
+    "errors-fenced": ("reference/errors.md", lambda: _errors(coopconsume.errors.fenced)),
+    "errors-commits": ("reference/errors.md", lambda: _errors(commits.errors)),
+    "errors-assignors": ("reference/errors.md", lambda: _errors(assignors.errors)),
+    "exit-codes": ("reference/exit-codes.md", exit_codes),
+    "metrics": ("reference/metrics.md", metrics),
+    "view-partitions": ("reference/sql-views.md", lambda: _columns(SCHEMAS["partitions"])),
+    "view-gaps": ("reference/sql-views.md", lambda: _columns(SCHEMAS["gaps"])),
+}
+
+
+def updated(page: str, text: str) -> str:
+    """Returns the text of a page with its generated tables made new.
+
+    Raises:
+        ValueError: The page lacks the markers of one of its tables.
+    """
+    for name, (place, make) in BLOCKS.items():
+        if place != page:
+            continue
+        marks = re.compile(rf"(<!-- {name}:begin -->\n).*?(<!-- {name}:end -->)", re.DOTALL)
+        if not marks.search(text):
+            raise ValueError(f"docs/{page} has no <!-- {name}:begin --> with an end")
+        body = "\n".join(make()) + "\n"
+        text = marks.sub(lambda found, body=body: f"{found[1]}{body}{found[2]}", text)
+    return text
+
+
+def main() -> None:
+    """Writes all pages that have generated tables."""
+    for page in sorted({page for page, _ in BLOCKS.values()}):
+        path = DOCS / page
+        path.write_text(updated(page, path.read_text("utf-8")), "utf-8")
+
+
+if __name__ == "__main__":
+    main()

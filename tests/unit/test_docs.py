@@ -1,0 +1,162 @@
+"""README, CONTRIBUTING and the pages below docs/ say what the code does."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import importlib.util
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from commits.rows import KINDS, SCHEMA
+from coopconsume.admin.views import SCHEMAS
+from coopconsume.cli.offset_text import LAG_COLUMNS
+from coopconsume.cli.text import EVENT_COLUMNS, MEMBER_COLUMNS, PARTITION_COLUMNS
+
+ROOT = Path(__file__).parents[2]
+DOCS = ROOT / "docs"
+PAGES = {
+    str(path.relative_to(ROOT)): path.read_text("utf-8")
+    for path in (
+        ROOT / "README.md",
+        ROOT / "CONTRIBUTING.md",
+        *sorted(p for p in DOCS.rglob("*.md") if "_build" not in p.parts),
+    )
+}
+EACH_PAGE = pytest.mark.parametrize("name", PAGES)
+
+
+def _blocks(language: str) -> list[object]:
+    return [
+        pytest.param(block, id=f"{name}-{number}")
+        for name, text in PAGES.items()
+        for number, block in enumerate(re.findall(rf"```{language}\n(.*?)```", text, re.DOTALL))
+    ]
+
+
+def _without_code(text: str) -> str:
+    return re.sub(r"```.*?```", "", text, flags=re.DOTALL)
+
+
+def _named(text: str) -> set[str]:
+    return set(re.findall(r"`([^`\n]+)`", _without_code(text)))
+
+
+def test_the_generated_tables_are_those_of_the_code() -> None:
+    """Options, errors, exit codes, metrics and columns: ``python docs/generate.py`` writes them."""
+    spec = importlib.util.spec_from_file_location("generate", DOCS / "generate.py")
+    assert spec is not None
+    assert spec.loader is not None
+    generate = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(generate)
+    for page, _ in generate.BLOCKS.values():
+        text = (DOCS / page).read_text("utf-8")
+        assert text == generate.updated(page, text), f"run python docs/generate.py for docs/{page}"
+
+
+def test_the_readme_is_one_page() -> None:
+    """At most 120 lines."""
+    assert len(PAGES["README.md"].splitlines()) <= 120
+
+
+def test_figures_of_the_readme_are_those_of_the_benchmarks() -> None:
+    """Each figure of the README's table stands on the page of benchmarks."""
+    section = PAGES["README.md"].partition("## Figures")[2].partition("\n## ")[0]
+    figures = re.findall(r"\| (\d[\d.,]*) (\S+) \|", section)
+    assert len(figures) >= 8
+    for number, unit in figures:
+        shown = rf"\| {re.escape(number)} \| [^|]* \| {re.escape(unit)} \|"
+        assert re.search(shown, PAGES["docs/benchmarks.md"]), (number, unit)
+
+
+@pytest.mark.parametrize("program", _blocks("python"))
+def test_programs_compile_and_import_what_exists(program: str) -> None:
+    """A program is Python, and the names that it imports exist."""
+    imports = [node for node in ast.walk(ast.parse(program)) if isinstance(node, ast.ImportFrom)]
+    assert imports
+    for node in imports:
+        module = importlib.import_module(node.module or "")
+        for name in node.names:
+            assert hasattr(module, name.name), f"{node.module} has no {name.name}"
+
+
+@pytest.mark.parametrize("commands", _blocks("sh"))
+def test_commands_are_those_of_a_shell(commands: str) -> None:
+    """A block of commands has no quote, bracket or continuation left open."""
+    checked = subprocess.run(
+        ["bash", "-n"], input=commands, capture_output=True, text=True, check=False
+    )
+    assert (checked.returncode, checked.stderr) == (0, "")
+
+
+def test_all_columns_and_kinds_of_the_commit_table_are_named() -> None:
+    """The page of the commit table leaves out no column and no kind of row."""
+    named = _named(PAGES["docs/reference/commit-table.md"])
+    assert named >= set(SCHEMA.names)
+    assert named >= KINDS
+
+
+def test_the_sample_of_a_group_has_the_columns_of_the_command() -> None:
+    """The sample of `groups describe` has the columns that the command prints."""
+    lines = PAGES["docs/how-to/inspect-a-group.md"].splitlines()
+    for columns in (MEMBER_COLUMNS, PARTITION_COLUMNS, EVENT_COLUMNS):
+        assert " ".join(columns).split() in [line.split() for line in lines]
+
+
+def test_columns_of_lag_and_of_the_views_are_named() -> None:
+    """Each column that operators and SQL users see is explained by its name."""
+    assert _named(PAGES["docs/how-to/manage-offsets.md"]) >= set(LAG_COLUMNS) - {"PARTITION"}
+    named = _named(PAGES["docs/reference/sql-views.md"])
+    for schema in SCHEMAS.values():
+        assert named >= set(schema.names)
+    holder = SCHEMAS["partitions"].field("holder").type
+    assert named >= {field.name for field in holder}
+
+
+@EACH_PAGE
+def test_no_path_of_a_private_machine(name: str) -> None:
+    """No page names a home folder, not even after a benchmark was pasted into it."""
+    assert not re.search(r"/(home|root|Users|tmp|work)/", PAGES[name])
+
+
+@EACH_PAGE
+def test_links_lead_to_pages_and_headings(name: str) -> None:
+    """Each relative link names a file and, behind ``#``, one heading by the anchor of GitHub."""
+    for link in re.findall(r"\]\(([^)\s]*)\)", _without_code(PAGES[name])):
+        if re.match(r"https?://", link):
+            continue
+        path, _, anchor = link.partition("#")
+        target = (ROOT / name).parent / path if path else ROOT / name
+        assert target.is_file(), link
+        if anchor:
+            headings = re.findall(r"^#+ (.+)$", _without_code(target.read_text()), re.MULTILINE)
+            anchors = [re.sub(r"[^\w\- ]", "", h.lower()).replace(" ", "-") for h in headings]
+            assert anchors.count(anchor) == 1, link
+
+
+def test_every_page_can_be_reached() -> None:
+    """The README or another page links to each page."""
+    linked = {
+        ((ROOT / name).parent / link.partition("#")[0]).resolve()
+        for name, text in PAGES.items()
+        for link in re.findall(r"\]\(([^)\s]*\.md[^)\s]*)\)", _without_code(text))
+        if not re.match(r"https?://", link)
+    }
+    missing = {name for name in PAGES if (ROOT / name).resolve() not in linked}
+    assert missing == {"README.md", "docs/index.md"}
+
+
+@EACH_PAGE
+def test_tables_are_whole(name: str) -> None:
+    """All rows of a table have as many cells as its head; an empty line or marker precedes it."""
+    rows = re.compile(r"(?:(?<=\n\n)|(?<=-->\n))(?:\|.*\|\n)+")
+    text = _without_code(PAGES[name])
+    tables = rows.findall(text)
+    assert sum(len(table.splitlines()) for table in tables) == len(re.findall(r"\n\|", text))
+    for table in tables:
+        head, *others = (len(re.findall(r"(?<!\\)\|", row)) for row in table.splitlines())
+        assert others
+        assert set(others) == {head}, table
