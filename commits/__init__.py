@@ -1,42 +1,90 @@
-"""The individual-commit store: which records of a Kafka partition are done, one by one."""
+"""The individual-commit store: which records of a Kafka partition are done, one by one.
 
-from commits.errors import (
-    ClaimConflict,
-    CommitLogUnavailable,
-    CommitRefused,
-    CommitStoreBusy,
-    CommitStoreError,
-    CommitTableFormat,
-    CommitTableNotFound,
-    CorruptCommitLog,
-    EpochConflict,
-    FencedMember,
-    IndividualCommitNotAllowed,
-    IndividualCommitTooOld,
-    MaxIndividualCommitsReached,
-    RepairRefused,
-    UnsupportedTarget,
-)
-from commits.ids import CommitIds
-from commits.model import Assignment, Doubt, Epoch, OwnedShare, Pending
-from commits.offsets import OffsetRanges
-from commits.partition import CommitResult, PartitionCommits
-from commits.repair import (
-    StableOffset,
-    TableCheck,
-    TableRepair,
-    check_table,
-    move_table,
-    repair_table,
-)
-from commits.settings import (
-    ACCEPT_INDIVIDUAL_COMMIT,
-    ACCEPT_RANGE_FETCH,
-    MAX_NUM_RANGES,
-    SNAPSHOT_BYTES,
-    SNAPSHOT_COMMITS,
-)
-from commits.store import CommitStore
+Names are imported when first used: errors and offset sets do not load Delta.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from commits.errors import (
+        ClaimConflict,
+        CommitLogUnavailable,
+        CommitRefused,
+        CommitStoreBusy,
+        CommitStoreError,
+        CommitTableFormat,
+        CommitTableNotFound,
+        CorruptCommitLog,
+        EpochConflict,
+        FencedMember,
+        IndividualCommitNotAllowed,
+        IndividualCommitTooOld,
+        MaxIndividualCommitsReached,
+        RepairRefused,
+        UnsupportedTarget,
+    )
+    from commits.ids import CommitIds
+    from commits.model import Assignment, Doubt, Epoch, OwnedShare, Pending
+    from commits.offsets import OffsetRanges
+    from commits.partition import CommitResult, PartitionCommits
+    from commits.repair import (
+        StableOffset,
+        TableCheck,
+        TableRepair,
+        check_table,
+        move_table,
+        repair_table,
+    )
+    from commits.settings import (
+        ACCEPT_INDIVIDUAL_COMMIT,
+        ACCEPT_RANGE_FETCH,
+        MAX_NUM_RANGES,
+        SNAPSHOT_BYTES,
+        SNAPSHOT_COMMITS,
+    )
+    from commits.store import CommitStore
+
+_HOME = {
+    "ACCEPT_INDIVIDUAL_COMMIT": "settings",
+    "ACCEPT_RANGE_FETCH": "settings",
+    "Assignment": "model",
+    "ClaimConflict": "errors",
+    "CommitIds": "ids",
+    "CommitLogUnavailable": "errors",
+    "CommitRefused": "errors",
+    "CommitResult": "partition",
+    "CommitStore": "store",
+    "CommitStoreBusy": "errors",
+    "CommitStoreError": "errors",
+    "CommitTableFormat": "errors",
+    "CommitTableNotFound": "errors",
+    "CorruptCommitLog": "errors",
+    "Doubt": "model",
+    "Epoch": "model",
+    "EpochConflict": "errors",
+    "FencedMember": "errors",
+    "IndividualCommitNotAllowed": "errors",
+    "IndividualCommitTooOld": "errors",
+    "MAX_NUM_RANGES": "settings",
+    "MaxIndividualCommitsReached": "errors",
+    "OffsetRanges": "offsets",
+    "OwnedShare": "model",
+    "PartitionCommits": "partition",
+    "Pending": "model",
+    "RepairRefused": "errors",
+    "SNAPSHOT_BYTES": "settings",
+    "SNAPSHOT_COMMITS": "settings",
+    "StableOffset": "repair",
+    "TableCheck": "repair",
+    "TableRepair": "repair",
+    "UnsupportedTarget": "errors",
+    "check_table": "repair",
+    "move_table": "repair",
+    "repair_table": "repair",
+}
 
 __all__ = [
     "ACCEPT_INDIVIDUAL_COMMIT",
@@ -76,3 +124,9 @@ __all__ = [
     "move_table",
     "repair_table",
 ]
+
+
+def __getattr__(name: str) -> object:
+    if name not in _HOME:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_HOME[name]}"), name)

@@ -125,7 +125,7 @@ class PathEngine:
 
         Raises:
             CommitTableNotFound: If there is no table, and none is to be created.
-            UnsupportedTarget: If writers could overwrite each other there.
+            UnsupportedTarget: If its scheme is unknown, or writers could overwrite each other.
             CommitTableFormat: If there is something else than a Delta table.
             CorruptCommitLog: If there is one that is damaged.
             CommitLogUnavailable: If the storage cannot be reached, read or written.
@@ -141,6 +141,12 @@ class PathEngine:
                     raise CommitTableNotFound(uri)
                 _create(uri, schema, properties, options)
         except (DeltaError, OSError) as error:
+            if "Unknown scheme" in str(error):
+                raise UnsupportedTarget(
+                    uri,
+                    f"deltalake has no storage for {uri.partition('://')[0]}://; give a path or a "
+                    "URI of file://, s3://, az://, abfss:// or gs://",
+                ) from error
             raise CommitLogUnavailable(uri, "open", _told(error)) from error
         return cls(uri, storage_options)
 

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from assignors.errors import AssignorError
-from commits import CommitStoreError, CorruptCommitLog, FencedMember
+from commits import CorruptCommitLog, FencedMember
 from coopconsume.errors import CoopConsumeError, DataLoss, HandlerNotUsable, OptionError
 from coopconsume.errors.fenced import ProducerFenced, StaleGeneration
 
@@ -53,8 +52,6 @@ _BY_KIND: tuple[tuple[type[Exception], int], ...] = (
     (DataLoss, DATA_LOSS),
     (CorruptCommitLog, DATA_LOSS),
     (CoopConsumeError, FAILED),
-    (CommitStoreError, FAILED),
-    (AssignorError, FAILED),
 )
 
 

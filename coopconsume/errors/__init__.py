@@ -1,16 +1,37 @@
 """Errors of coopconsume: each says what was found, what was expected and what to do.
 
-Every error keeps its facts as attributes, survives pickling (all facts are in ``args``) and knows
-by ``retriable`` whether the same call may succeed later without anybody changing anything.
-
-The errors of `commits`, of `assignors` and of the fenced writer can be imported from here, too.
+`CoopConsumeError` is the base of all of them, those of `commits` and `assignors` included. Every
+error keeps its facts as attributes, survives pickling (all facts are in ``args``), and its
+``retriable`` says whether the same call may succeed later without a change by a person.
 """
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING
-
+from assignors.errors import (
+    AssignmentConflict,
+    AssignorError,
+    InvalidKeyRange,
+    InvalidMember,
+    InvalidTopic,
+    ProtocolMismatch,
+)
+from commits.errors import (
+    ClaimConflict,
+    CommitLogUnavailable,
+    CommitRefused,
+    CommitStoreBusy,
+    CommitStoreError,
+    CommitTableFormat,
+    CommitTableNotFound,
+    CorruptCommitLog,
+    EpochConflict,
+    FencedMember,
+    IndividualCommitNotAllowed,
+    IndividualCommitTooOld,
+    MaxIndividualCommitsReached,
+    RepairRefused,
+    UnsupportedTarget,
+)
 from coopconsume.errors.base import CoopConsumeError
 from coopconsume.errors.cluster import (
     AuthenticationFailed,
@@ -19,6 +40,27 @@ from coopconsume.errors.cluster import (
     NotAuthorized,
     TopicNotFound,
     TopicReplaced,
+)
+from coopconsume.errors.fenced import (
+    AppendOutcomeUnknown,
+    AppendRefused,
+    BatchRefused,
+    CheckpointReplaced,
+    EngineNotUsable,
+    FencedLogError,
+    LogBlocked,
+    LogCorrupt,
+    LogReplaced,
+    LogTruncated,
+    LogUnavailable,
+    OffsetMismatch,
+    OwnershipFormat,
+    OwnershipUnavailable,
+    ProducerBusy,
+    ProducerFenced,
+    SinkUnavailable,
+    StaleGeneration,
+    WriterNotOpen,
 )
 from coopconsume.errors.group import (
     ConsumerRangeFetchNotAccepted,
@@ -56,59 +98,87 @@ from coopconsume.errors.processing import (
     TableUnusable,
 )
 
-if TYPE_CHECKING:
-    from assignors.errors import *  # noqa: F403
-    from commits.errors import *  # noqa: F403
-    from coopconsume.errors.fenced import *  # noqa: F403
-
 __all__ = [
     "AlreadyClosed",
+    "AppendOutcomeUnknown",
+    "AppendRefused",
+    "AssignmentConflict",
+    "AssignorError",
     "AuthenticationFailed",
+    "BatchRefused",
     "BrokerStartFailed",
     "BrokerStopped",
     "BrokerUnreachable",
+    "CheckpointReplaced",
+    "ClaimConflict",
+    "CommitLogUnavailable",
+    "CommitRefused",
+    "CommitStoreBusy",
+    "CommitStoreError",
+    "CommitTableFormat",
+    "CommitTableNotFound",
     "ConsumerRangeFetchNotAccepted",
     "CoopConsumeError",
+    "CorruptCommitLog",
     "DataLoss",
+    "EngineNotUsable",
+    "EpochConflict",
     "ExternalReset",
+    "FencedLogError",
+    "FencedMember",
     "GroupActive",
     "GroupNotFound",
     "GroupRefused",
     "HandlerFailed",
     "HandlerNotUsable",
+    "IndividualCommitNotAllowed",
+    "IndividualCommitTooOld",
+    "InvalidKeyRange",
+    "InvalidMember",
     "InvalidOption",
+    "InvalidTopic",
     "JarsUnavailable",
     "JavaNotFound",
     "JavaVersionUnsupported",
+    "LogBlocked",
+    "LogCorrupt",
+    "LogReplaced",
+    "LogTruncated",
+    "LogUnavailable",
+    "MaxIndividualCommitsReached",
     "MissingOption",
     "NotAuthorized",
     "NotPolled",
+    "OffsetMismatch",
     "OptionError",
     "OutputNotWritten",
     "OutputRefused",
     "OutputsNotPublished",
+    "OwnershipFormat",
+    "OwnershipUnavailable",
+    "ProducerBusy",
+    "ProducerFenced",
+    "ProtocolMismatch",
+    "RepairRefused",
     "SessionUnusable",
+    "SinkUnavailable",
     "SparkNotFound",
     "SparkSessionConflict",
     "SparkVersionUnsupported",
+    "StaleGeneration",
     "TableUnusable",
     "TopicNotFound",
     "TopicRangeFetchNotAllowed",
     "TopicReplaced",
     "UnknownOption",
+    "UnsupportedTarget",
+    "WriterNotOpen",
 ]
 
-_ROOMS = ("assignors.errors", "coopconsume.errors.fenced", "commits.errors")
+# These two packages do not import this one, and ``except`` follows real base classes alone.
+AssignorError.__bases__ = (CoopConsumeError,)
+CommitStoreError.__bases__ = (CoopConsumeError,)
 
-
-def __getattr__(name: str) -> object:
-    # Looked up when asked for: `commits` loads Delta, which a mere broker has no use for.
-    for room in () if name.startswith("_") else _ROOMS:
-        found = getattr(import_module(room), name, None)
-        if isinstance(found, type) and issubclass(found, Exception):
-            return found
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-
-
-for _name in __all__:
-    globals()[_name].__module__ = __name__  # As users import them, so they are told and pickled.
+for _error in tuple(globals().values()):
+    if isinstance(_error, type) and _error.__module__.startswith(f"{__name__}."):
+        _error.__module__ = __name__  # As users import it, so it is shown and pickled.

@@ -1,16 +1,21 @@
-"""What every error of coopconsume is, and what several are alike in."""
+"""Base classes of errors."""
 
 from __future__ import annotations
 
 from typing import Any, ClassVar
 
+from commits.secrets import hidden
+
 
 class CoopConsumeError(Exception):
-    """Base of every error that coopconsume raises by itself; secrets of URIs in it are hidden.
+    """Base of every error that this library raises; passwords and keys of URIs in it are hidden.
 
     Attributes:
         retriable: Whether the same call, made again unchanged, may succeed.
     """
+
+    # The layout of Exception, so that it can become the base of the errors of other packages.
+    __slots__ = ()
 
     retriable: ClassVar[bool] = False
 
@@ -22,7 +27,7 @@ class CoopConsumeError(Exception):
 
 
 class ReasonError(CoopConsumeError):
-    """What has one fact, and that in words."""
+    """Base of errors that are one sentence."""
 
     def __init__(self, reason: str) -> None:
         super().__init__(reason)
@@ -33,7 +38,7 @@ class ReasonError(CoopConsumeError):
 
 
 class OffsetsError(CoopConsumeError):
-    """What is about offsets of one partition, from ``first`` to ``last``, both included."""
+    """Base of errors about offsets of one partition, from ``first`` to ``last``, both included."""
 
     def __init__(self, topic: str, partition: int, first: int, last: int) -> None:
         super().__init__(topic, partition, first, last)
@@ -49,8 +54,5 @@ class OffsetsError(CoopConsumeError):
 
 def _shown(value: Any) -> Any:
     if isinstance(value, str) and "://" in value:
-        # Only now, as errors of the fenced writer must not load the commit store.
-        from commits.secrets import hidden
-
         return hidden(value)
     return value

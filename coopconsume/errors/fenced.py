@@ -1,11 +1,11 @@
-"""Errors of the fenced writer; `coopconsume.errors` gathers them with those of the other rooms.
+"""Errors of the fenced writer.
 
 Two words of Pulsar's PIP-68 are kept apart: `ProducerFenced` is for good, `ProducerBusy` for now.
 """
 
 from __future__ import annotations
 
-from coopconsume.errors import CoopConsumeError
+from coopconsume.errors.base import CoopConsumeError
 
 
 class FencedLogError(CoopConsumeError):

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 
 from commits import (
     CommitLogUnavailable,
-    CommitStoreError,
     FencedMember,
     MaxIndividualCommitsReached,
     OffsetRanges,
@@ -399,6 +398,6 @@ class Committer:
 
     def _failed(self, error: BaseException) -> None:
         self.is_busy = False
-        if not isinstance(error, CommitStoreError | CoopConsumeError):
+        if not isinstance(error, CoopConsumeError):
             log.error("a commit failed: %s", error)
         raise error
