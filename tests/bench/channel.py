@@ -10,14 +10,16 @@ import threading
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from unittest.mock import patch
 
 from commits import CommitStore
 from coopconsume import CooperativeConsumer, accept_range_fetch, local_session
 from coopconsume.demo.processes import kill_tree
 from coopconsume.group.membership import Membership
 from coopconsume.options import Options
-from tests.bench.figures import Report
+from tests.bench.figures import Ratio, Report, seconds_of, take_turns
 from tests.bench.ground import SLOTS
+from tests.bench.throughput import empty_job
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -30,7 +32,10 @@ if TYPE_CHECKING:
 _STOP = "stop(), handlers of 10 ms"
 _JOIN = "longest time without a commit while a member joins and leaves"
 _REPEATED = "handler calls that a kill -9 leaves uncommitted"
+_WITH, _WITHOUT = "with the channel", "without"
 _KILLED_SLOTS, _CONCURRENCY = 8, 8
+#: Turns of each side for each turn of the others: single ones differ by a fifth.
+_MORE, _WARM_UPS = 6, 4
 _HANDLER_SECONDS = 0.01
 _PATIENCE = 300
 
@@ -100,7 +105,32 @@ def channel(ground: Ground, say: Callable[[str], None]) -> list[Report]:
     report.notes.append(
         f"Bound of a kill: the handlers at work and those of one report interval, {most} records."
     )
-    return [report]
+    return [report, _cost(ground, say)]
+
+
+def _cost(ground: Ground, say: Callable[[str], None]) -> Report:
+    """What the channel costs where handlers do nothing: records a second with it and without."""
+    count = ground.size(1_000_000, 50_000)
+    ground.load("channel-cost", count, keys=10_000, value_bytes=100)
+
+    def with_it(_: int) -> float:
+        return count / seconds_of(lambda: empty_job(ground, "channel-cost", count))
+
+    def without(turn: int) -> float:
+        # As on Spark Connect, where slots cannot reach the driver.
+        with patch("coopconsume.runtime.slot_leases.driver_address", lambda _: None):
+            return with_it(turn)
+
+    turns = _MORE * ground.turns
+    found = take_turns({_WITH: with_it, _WITHOUT: without}, turns, say=say, warm_ups=_WARM_UPS)
+    report = Report(
+        "What the channel costs",
+        f"An empty handler, {count:,} records of one partition, {turns} turns of each side.",
+    )
+    for name, values in found.items():
+        report.add(name, values, "records/s")
+    report.ratios = [Ratio("with / without", _WITH, _WITHOUT, 0.97, "at least")]
+    return report
 
 
 def _stop_and_join(ground: Ground, topic: str) -> tuple[float, float]:
