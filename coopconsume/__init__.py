@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 
     from assignors import MAX_KEY_HASH, KeyRange, Share, key_hash
     from commits import CommitResult, CommitStore, OffsetRanges, PartitionCommits
+    from coopconsume.admin.client import Admin
     from coopconsume.consumer import CooperativeConsumer
     from coopconsume.errors import CoopConsumeError
     from coopconsume.fenced import FencedWriter
@@ -34,6 +35,7 @@ __version__ = "0.1.0"
 
 _HOME = {
     "AccessMode": "coopconsume.fenced.access",
+    "Admin": "coopconsume.admin.client",
     "CommitResult": "commits",
     "CommitStore": "commits",
     "CoopConsumeError": "coopconsume.errors",
@@ -67,6 +69,7 @@ _HOME = {
 __all__ = [
     "MAX_KEY_HASH",
     "AccessMode",
+    "Admin",
     "CommitResult",
     "CommitStore",
     "CoopConsumeError",

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from coopconsume.admin.dead_letters.actions import Desk
+from coopconsume.admin.client import Admin
 from coopconsume.admin.dead_letters.choice import Choice
 from coopconsume.cli.outcome import EXIT_CODES, example, reported
 from coopconsume.cli.place import as_json, at_a_place, echo_json
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
+    from coopconsume.admin.dead_letters.actions import DeadLetters
     from coopconsume.admin.dead_letters.choice import Letter, Steps
     from coopconsume.runtime.decisions import Action
 
@@ -57,7 +58,7 @@ def _offsets(
 
 
 def _chosen(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Give a command a `Desk`, and the `Choice` of letters that it is about."""
+    """Give a command a `DeadLetters`, and the `Choice` of letters that it is about."""
 
     @click.argument("group")
     @at_a_place
@@ -83,7 +84,6 @@ def _chosen(command: Callable[..., Any]) -> Callable[..., Any]:
         key: str | None,
         **kwargs: Any,
     ) -> Any:
-        options["kafka.group.id"] = group
         if dead_letter is not None:
             options["deadLetter"] = dead_letter
         words = {
@@ -92,7 +92,8 @@ def _chosen(command: Callable[..., Any]) -> Callable[..., Any]:
         choice = Choice(
             **words, first=offset[0], last=offset[1], key=None if key is None else key.encode()
         )
-        return command(desk=Desk(options, spark=spark), choice=choice, **kwargs)
+        letters = Admin(options, spark=spark).dead_letters(group)
+        return command(letters=letters, choice=choice, **kwargs)
 
     return with_choice  # fmt: skip
 
@@ -113,16 +114,16 @@ def dead_letters() -> None:
 @_chosen
 @click.option("--all", "settled", is_flag=True, help="Those, too, on which was decided.")
 @as_json
-def list_(*, desk: Desk, choice: Choice, settled: bool, as_json: bool) -> None:
+def list_(*, letters: DeadLetters, choice: Choice, settled: bool, as_json: bool) -> None:
     """List dead letters.
 
     Those whose commit does not count, as a crash leaves them behind, are left out.
     """
-    letters = desk.letters(_with(choice, settled=settled), whole=False)
+    found = letters.letters(_with(choice, settled=settled), whole=False)
     if as_json:
-        echo_json([_plain(letter, whole=False) for letter in letters])
+        echo_json([_plain(letter, whole=False) for letter in found])
         return
-    for line in letter_lines(letters):
+    for line in letter_lines(found):
         click.echo(line)
 
 
@@ -131,13 +132,13 @@ def list_(*, desk: Desk, choice: Choice, settled: bool, as_json: bool) -> None:
 @_chosen
 @click.option("--all", "settled", is_flag=True, help="Those, too, on which was decided.")
 @as_json
-def show(*, desk: Desk, choice: Choice, settled: bool, as_json: bool) -> None:
+def show(*, letters: DeadLetters, choice: Choice, settled: bool, as_json: bool) -> None:
     """Show dead letters whole, with headers, value and trace."""
-    letters = desk.letters(_with(choice, settled=settled))
+    found = letters.letters(_with(choice, settled=settled))
     if as_json:
-        echo_json([_plain(letter, whole=True) for letter in letters])
+        echo_json([_plain(letter, whole=True) for letter in found])
         return
-    for letter in letters:
+    for letter in found:
         for line in _whole(letter):
             click.echo(line)
 
@@ -159,27 +160,29 @@ def _deciding(command: Callable[..., Any]) -> Callable[..., Any]:
 
 @dead_letters.command(epilog=EXIT_CODES)
 @_deciding
-def replay(*, desk: Desk, choice: Choice, execute: bool, as_json: bool) -> None:
+def replay(*, letters: DeadLetters, choice: Choice, execute: bool, as_json: bool) -> None:
     """Have records handled again, in order.
 
     A parked one is tried again from its first attempt on, and its key flows on once it is done: at
     once where a job runs, else when the next one starts. One whose key has gone on is written anew,
     at the end of its partition.
     """
-    _decide("replay", desk, choice, execute=execute, as_json=as_json)
+    _decide("replay", letters, choice, execute=execute, as_json=as_json)
 
 
 @dead_letters.command(epilog=EXIT_CODES)
 @_deciding
-def discard(*, desk: Desk, choice: Choice, execute: bool, as_json: bool) -> None:
+def discard(*, letters: DeadLetters, choice: Choice, execute: bool, as_json: bool) -> None:
     """Have done with records; a parked one's key flows on."""
-    _decide("discard", desk, choice, execute=execute, as_json=as_json)
+    _decide("discard", letters, choice, execute=execute, as_json=as_json)
 
 
-def _decide(action: Action, desk: Desk, choice: Choice, *, execute: bool, as_json: bool) -> None:
-    plan = desk.plan(choice)
+def _decide(
+    action: Action, letters: DeadLetters, choice: Choice, *, execute: bool, as_json: bool
+) -> None:
+    plan = letters.plan(choice)
     if execute:
-        desk.carry_out(action, plan)
+        letters.carry_out(action, plan)
     if as_json:
         echo_json(
             {

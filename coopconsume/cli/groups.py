@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from coopconsume.admin.overview import describe_group, list_groups
+from coopconsume.admin.client import Admin
 from coopconsume.admin.overview.data import plain
 from coopconsume.cli.outcome import EXIT_CODES, example, reported
 from coopconsume.cli.place import as_json, at_a_place, echo_json
@@ -30,7 +30,7 @@ def groups() -> None:
 @as_json
 def list_(*, as_json: bool, options: dict[str, str], spark: SparkSession | None) -> None:
     """List the groups that a commit table knows."""
-    found = list_groups(options, spark=spark)
+    found = Admin(options, spark=spark).groups()
     if as_json:
         echo_json(plain(found))
         return
@@ -69,7 +69,7 @@ def describe(
     Each partition has a map of its hash space from the first to the last key hash, with the letter
     of the member that most of each place belongs to; a dot is nobody's.
     """
-    found = describe_group(options, group, spark=spark)
+    found = Admin(options, spark=spark).describe(group)
     if as_json:
         echo_json(found.to_dict())
         return

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from commits import CommitTableNotFound
-from coopconsume.admin.offsets import OffsetAdmin, read_document, write_document
+from coopconsume.admin.client import Admin
+from coopconsume.admin.offsets import read_document, write_document
 from coopconsume.admin.overview.data import plain
 from coopconsume.cli.offset_options import (
     counting,
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-    from coopconsume.admin.offsets import Move, PartitionStatus
+    from coopconsume.admin.offsets import Move, OffsetAdmin, PartitionStatus
 
 _PLACE = "--bootstrap-servers localhost:9092 --commit-table /data/commits"
 
@@ -66,7 +67,7 @@ def show(
     spark: SparkSession | None,
 ) -> None:
     """Tell how far a group is in each partition: stable offset, done above it, gaps, pending."""
-    with OffsetAdmin(options, group, spark=spark) as admin:
+    with Admin(options, spark=spark).offsets(group) as admin:
         found = admin.standings(topics, times=False)
     if as_json:
         echo_json({"group": group, "partitions": [standing_document(one) for one in found]})
@@ -96,8 +97,7 @@ def gaps(
     spark: SparkSession | None,
 ) -> None:
     """List offsets that are not done although one above them is, and since when."""
-    with OffsetAdmin(options, group, spark=spark) as admin:
-        found = admin.standings(topics)
+    found = Admin(options, spark=spark).lag(group, topics)
     if as_json:
         echo_json(
             [
@@ -126,8 +126,7 @@ def lag(
     spark: SparkSession | None,
 ) -> None:
     """Tell what is not done, and which record holds the stable offset of each partition."""
-    with OffsetAdmin(options, group, spark=spark) as admin:
-        found = admin.standings(topics)
+    found = Admin(options, spark=spark).lag(group, topics)
     if as_json:
         echo_json(
             [
@@ -196,7 +195,7 @@ def reset(
     if (topics is None) != all_topics:
         raise click.UsageError("give --topic, or --all-topics")
     plan = target_of(target)
-    with OffsetAdmin(options, group, spark=spark) as admin:
+    with Admin(options, spark=spark).offsets(group) as admin:
         moves = plan(admin, admin.standings(topics, times=False))
         _carry_out(
             admin, moves, execute=execute, count=count, end_claims=end_claims, as_json=as_json
@@ -218,7 +217,7 @@ def export(
     spark: SparkSession | None,
 ) -> None:
     """Write what is done and pending to a FILE of JSON, exactly; ``-`` is standard output."""
-    with OffsetAdmin(options, group, spark=spark) as admin:
+    with Admin(options, spark=spark).offsets(group) as admin:
         kept = admin.kept(admin.standings(topics, times=False))
         document = write_document(group, admin.cluster_id, kept)
     with click.open_file(file, "w", encoding="utf-8", atomic=file != "-") as out:
@@ -254,7 +253,7 @@ def import_(
     with click.open_file(file, encoding="utf-8") as source:
         named, kept = read_document(source.read(), file)
     try:
-        admin = OffsetAdmin(options, group or named, create=execute, spark=spark)
+        admin = Admin(options, spark=spark).offsets(group or named, create=execute)
     except CommitTableNotFound as error:
         if as_json:
             raise

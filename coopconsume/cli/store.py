@@ -2,23 +2,17 @@
 
 from __future__ import annotations
 
-from contextlib import closing
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 import click
 
-from commits import StableOffset, check_table, repair_table
+from coopconsume.admin.client import Admin
 from coopconsume.cli.outcome import DATA_LOSS, EXIT_CODES, OK, example, reported
 from coopconsume.cli.place import as_json, at_a_place, echo_json
 from coopconsume.cli.text import table
-from coopconsume.errors import MissingOption
-from coopconsume.kafka.cluster import Cluster
-from coopconsume.options import Options
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
-
     from pyspark.sql import SparkSession
 
     from commits import TableCheck, TableRepair
@@ -37,7 +31,7 @@ def store() -> None:
 @as_json
 def check(*, as_json: bool, options: dict[str, str], spark: SparkSession | None) -> int:
     """Read a commit table as a new member would; exit code 4 if it is damaged."""
-    found = check_table(_table(options), spark=spark)
+    found = Admin(options, spark=spark).check()
     if as_json:
         echo_json({**asdict(found), "is_sound": found.is_sound})
     else:
@@ -91,61 +85,13 @@ def repair(
     epochs above all that there were. Nothing is changed while the groups have members, or if
     something was appended within the last minute.
     """
-    target = _table(options)
-    offsets = None
-    found = check_table(target, spark=spark)
-    parsed = Options.parse(options, group=False)
-    with closing(Cluster(parsed)) as cluster:
-        known = [group for of, group in found.groups if of == cluster.cluster_id]
-        names = list(dict.fromkeys([*groups, *(() if groups else known)]))
-        if source == "kafka" and not names:
-            raise click.UsageError("the table knows no group any more: name them by --group")
-        _refuse_active(cluster, [*names, *known])
-        if source == "kafka":
-            offsets = {(cluster.cluster_id, name): _stable_offsets(options, name) for name in names}
-    done = repair_table(
-        target,
-        version=source if isinstance(source, int) else None,
-        offsets=offsets,
-        into=into,
-        dry_run=not execute,
-        spark=spark,
-    )
+    admin = Admin(options, spark=spark)
+    done = admin.repair(source, groups=groups, into=into, dry_run=not execute)
     if as_json:
         echo_json(_repair_json(done))
         return
     for line in _repair_lines(done):
         click.echo(line)
-
-
-def _table(options: Mapping[str, str]) -> str:
-    given = {name.lower(): value for name, value in options.items()}
-    if "committable" not in given:
-        raise MissingOption("commitTable")
-    return given["committable"]
-
-
-def _refuse_active(cluster: Cluster, groups: Iterable[str]) -> None:
-    for name, group in cluster.describe_groups(dict.fromkeys(groups)).items():
-        if group.members:
-            raise click.ClickException(
-                f"group {name!r} has {len(group.members)} members: stop them first"
-            )
-
-
-def _stable_offsets(options: Mapping[str, str], group: str) -> dict[tuple[str, int], StableOffset]:
-    parsed = Options.parse({**options, "kafka.group.id": group})
-    with closing(Cluster(parsed)) as cluster:
-        primary = cluster.primary()
-        ids = {
-            topic.name: topic.id
-            for topic in cluster.topics(sorted({topic for topic, _ in primary}), missing_ok=True)
-        }
-    return {
-        at: StableOffset(one.offset, ids[at[0]])
-        for at, one in primary.items()
-        if at[0] in ids and one.topic_id in {"", ids[at[0]]}  # not of a topic made anew since
-    }
 
 
 def _check_lines(found: TableCheck) -> list[str]:

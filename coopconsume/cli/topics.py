@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING
 
 import click
 
+from coopconsume.admin.client import Admin
 from coopconsume.admin.overview.data import plain
 from coopconsume.cli.outcome import EXIT_CODES, example, reported
 from coopconsume.cli.place import as_json, at_a_place, echo_json
 from coopconsume.cli.text import table
-from coopconsume.kafka.topics import accept_range_fetch, describe_topics
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -53,7 +53,7 @@ def alter(
     The switch is kept in the commit table, which is made if there is none. It holds for all groups
     that use the table, from their next rebalance on.
     """
-    accept_range_fetch(options, names, accept=accept, spark=spark)
+    Admin(options, spark=spark).accept_range_fetch(names, accept=accept)
     for name in dict.fromkeys(names):
         switched = "open to sharing" if accept else "not shared"
         click.echo(f"{name}: {switched}, from each group's next rebalance on")
@@ -68,7 +68,7 @@ def describe(
     *, names: tuple[str, ...], as_json: bool, options: dict[str, str], spark: SparkSession | None
 ) -> None:
     """Tell of topics how many partitions they have, and whether they are open to sharing."""
-    found = describe_topics(options, names or None, spark=spark)
+    found = Admin(options, spark=spark).topics(names or None)
     if as_json:
         echo_json(plain(found))
         return

@@ -28,7 +28,7 @@ class GroupNotFound(CoopConsumeError):
 
 
 class GroupActive(CoopConsumeError):
-    """A group's offsets were to be moved while somebody is at work in it.
+    """The offsets of a group with members or claims cannot be changed.
 
     Attributes:
         group: The group.
@@ -46,7 +46,7 @@ class GroupActive(CoopConsumeError):
 
     def __str__(self) -> str:
         return (
-            f"group {self.group!r} is at work ({self.holders}), so its offsets are not moved: "
+            f"group {self.group!r} is active ({self.holders}), so its offsets cannot be changed: "
             f"{self.remedy}; nothing was changed"
         )
 

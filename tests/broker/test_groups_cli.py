@@ -11,8 +11,9 @@ import pytest
 from click.testing import CliRunner
 
 from assignors import MAX_KEY_HASH, KeyRange
-from coopconsume.admin.overview import describe_group, list_groups
+from coopconsume import Admin
 from coopconsume.cli import main
+from coopconsume.errors import InvalidOption, MissingOption
 from tests.broker.group_ground import LIFE
 
 if TYPE_CHECKING:
@@ -126,10 +127,25 @@ def test_what_has_no_members_or_is_unknown_is_told(ground: Ground) -> None:
     epoch = ground.store.claim("by-hand", "somebody", [share])
     ground.store.start("by-hand", epoch, "somebody", {(ground.topic, 0): 4})
     options = {"kafka.bootstrap.servers": kafka.bootstrap_servers, "commitTable": table}
-    (summary,) = list_groups(options)
+    admin = Admin(options)
+    (summary,) = admin.groups()
     assert (summary.group, summary.state, summary.claims, summary.lag) == ("by-hand", "Dead", 1, 6)
-    found = describe_group(options, "by-hand")
+    found = admin.describe("by-hand")
     assert [(claim.member, claim.epoch) for claim in found.claims] == [("somebody", 1)]
+    (status,) = admin.lag("by-hand", {ground.topic: [0]})
+    assert (status.name, status.stable_offset, status.lag) == (f"{ground.topic}-0", 4, 6)
+    with pytest.raises(InvalidOption, match="no partition 7"):
+        admin.lag("by-hand", {ground.topic: [7]})
+    assert admin.check().is_sound
+    (known,) = admin.topics([ground.topic])
+    assert known.accept_range_fetch
+    with pytest.raises(InvalidOption, match="give a version, 'snapshot' or 'kafka'"):
+        admin.repair("yesterday")
+    assert admin.repair(admin.check().version).version is None  # a dry run
+    with pytest.raises(MissingOption, match="deadLetter"):
+        admin.dead_letters("by-hand")
+    with pytest.raises(MissingOption, match="commitTable"):
+        Admin({"kafka.bootstrap.servers": kafka.bootstrap_servers}).check()
     assert "Kafka does not know the group" in found.notes[0]
     text = called(kafka, table, "groups", "describe", "by-hand").stdout
     assert f"{ground.topic}-0  {'A' * 16}{'.' * 16}" in text

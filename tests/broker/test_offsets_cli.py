@@ -184,7 +184,7 @@ def test_nothing_is_moved_under_members_or_claims(desk: Desk) -> None:
     desk.ground.settled(member)
     refused = desk.call(*words, "--execute")
     assert refused.exit_code == 1
-    assert "is at work (members " in refused.stderr
+    assert "is active (members " in refused.stderr
     member.leave()
 
 

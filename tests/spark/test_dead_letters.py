@@ -7,7 +7,7 @@ import os
 import pytest
 
 from coopconsume import CooperativeConsumer, Reject, RetryPolicy, counted
-from coopconsume.admin.dead_letters.actions import Desk
+from coopconsume.admin.dead_letters.actions import DeadLetters
 from coopconsume.admin.dead_letters.choice import Choice
 from coopconsume.testing.history import check, read_history
 from tests.odd import ODD_ERRORS
@@ -64,7 +64,7 @@ def test_parked_keys_wait_until_somebody_decides(spark, kafka, topic, tmp_path):
         assert (partition["stableOffset"], partition["parked"], partition["pending"]) == (3, 2, 12)
         assert partition["blocker"]["dueInSeconds"] is None
         assert query.lastProgress["totals"]["deadLetters"] == 2
-    desk = Desk(opts)
+    desk = DeadLetters(opts)
     letters = desk.letters()
     assert [(x.stored.offset, x.standing, x.stored.attempts) for x in letters] == [
         (3, "parked", 1), (5, "parked", 2)

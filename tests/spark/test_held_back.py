@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from coopconsume import CooperativeConsumer, Reject, RetryPolicy
-from coopconsume.admin.dead_letters.actions import Desk
+from coopconsume.admin.dead_letters.actions import DeadLetters
 from coopconsume.testing.history import read_history
 from tests.spark.support import PATIENCE, Recorded, options, until
 
@@ -95,4 +95,4 @@ def test_a_destination_holds_back_its_own_records_alone(spark, kafka, topic, pro
         query = job(consumer).trigger(availableNow=True).start()
         assert query.awaitTermination(PATIENCE)
         assert consumer.lag().first()["lag"] == 0
-    assert [letter.stored.offset for letter in Desk(opts).letters()] == [LARGE, SMALL]
+    assert [letter.stored.offset for letter in DeadLetters(opts).letters()] == [LARGE, SMALL]

@@ -7,7 +7,7 @@ from chispa import assert_df_equality
 from pyspark.sql import functions as F
 
 from coopconsume import CooperativeConsumer, TopicPartition, counted, key_hash
-from coopconsume.admin.dead_letters.actions import Desk
+from coopconsume.admin.dead_letters.actions import DeadLetters
 from coopconsume.admin.dead_letters.choice import Choice
 from coopconsume.errors import MissingOption, NotPolled
 from tests.spark.support import PATIENCE, options
@@ -156,7 +156,7 @@ def test_frames_are_given_back_and_given_up(spark, kafka, topic, produce, tmp_pa
             (16, b"v16", "no 16", 1),
         ]
 
-    desk = Desk(opts)
+    desk = DeadLetters(opts)
     desk.carry_out("discard", desk.plan(Choice(key=b"k7")))
     with CooperativeConsumer(opts, spark) as consumer:
         held = consumer.poll(PATIENCE)

@@ -17,7 +17,7 @@ from click.testing import CliRunner
 from pyspark.sql.types import StructType
 
 from commits import CommitTableFormat, CommitTableNotFound, CorruptCommitLog, FencedMember
-from coopconsume.admin.dead_letters.actions import Desk
+from coopconsume.admin.dead_letters.actions import DeadLetters
 from coopconsume.admin.offsets import OffsetAdmin
 from coopconsume.admin.overview import describe_group, list_groups
 from coopconsume.admin.sql_source import CommitsSource
@@ -407,7 +407,7 @@ def test_a_repair_into_a_catalog_gets_a_session(
 
     monkeypatch.setattr(catalog, "local_session", lambda conf: session)
     monkeypatch.setattr(catalog, "stop_session", asked.append)
-    monkeypatch.setattr(import_module("coopconsume.cli.store"), "check_table", check)
+    monkeypatch.setattr(import_module("coopconsume.admin.client"), "check_table", check)
     path = str(folder / "commits")
     CliRunner().invoke(
         main,
@@ -435,7 +435,7 @@ OPENING = {
         options, spark=spark
     ),
     "coopconsume.kafka.topics": lambda options, spark: accept_range_fetch(options, [], spark=spark),
-    "coopconsume.admin.dead_letters.actions": lambda options, spark: Desk(
+    "coopconsume.admin.dead_letters.actions": lambda options, spark: DeadLetters(
         options | {"deadLetter": "/dead", "kafka.group.id": "g"}, spark=spark
     ),
     "coopconsume.admin.views": lambda options, spark: partitions_frame(spark, options),

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 REPLAY_OF = "coopconsume.replay_of"
 
 
-class Desk:
+class DeadLetters:
     """Where an operator decides on the dead letters of a group, whether a job runs or not.
 
     A parked record is taken up, or dropped, by the member that has its key: at once where a job
