@@ -309,15 +309,10 @@ class Appender:
         """Looks for a batch in what the session has of the log."""
         session = self._session
         try:
-            first = max(since, self._start())
-            batches = session.batches(session.fold_from(first), first, session.offset, deadline)
-            found = next((b for b in batches if b.stamp.batch == batch_id), None)
+            found = session.find_batch(batch_id, since, deadline)
         except EngineDoubt as doubt:
             raise self._unavailable("reading", doubt.problem) from doubt
-        if found is None:
-            return None
-        session.fold.remember(found)
-        return _appended(found)
+        return None if found is None else _appended(found)
 
     def _start(self) -> int:
         log = self._session.log

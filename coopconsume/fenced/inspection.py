@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
@@ -21,7 +22,6 @@ if TYPE_CHECKING:
     from coopconsume.fenced.engine import Engine
     from coopconsume.fenced.log import Ends
 
-_TAIL = 1_000
 
 
 @dataclass(frozen=True)
@@ -126,7 +126,10 @@ def head(
         view = LogView(client, topic, partition)
         view.identify()
         start, ends = client.start(topic, partition), client.ends(topic, partition)
-        fold, visibility = _last(view, start, ends, Deadline(timeout))
+        for _, fold, batches in view.tails(ends.stable, Deadline(timeout)):
+            deque(batches, maxlen=0)
+            if fold.owner is not None:
+                break
     except EngineDoubt as doubt:
         raise doubt.refusal or LogUnavailable(topic, partition, "reading", doubt.problem) from doubt
     finally:
@@ -134,21 +137,9 @@ def head(
     owner = fold.owner or Owner("", "", "")
     return Head(
         topic, view.log.topic_id, partition, start, ends.stable, ends.end, fold.next_seq,
-        fold.epoch, owner.name or None, owner.session or None, visibility,
+        fold.epoch, owner.name or None, owner.session or None,
+        None if fold.stamp is None else fold.stamp.visibility,
     )  # fmt: skip
-
-
-def _last(view: LogView, start: int, ends: Ends, deadline: Deadline) -> tuple[Fold, str | None]:
-    """The state that the last records leave a log in; farther back until they tell the owner."""
-    span = _TAIL
-    while True:
-        first = max(start, ends.stable - span)
-        fold = view.fold_from(first)
-        for _ in view.batches(fold, first, ends.stable, deadline):
-            pass
-        if fold.owner is not None or first == start:
-            return fold, None if fold.stamp is None else fold.stamp.visibility
-        span *= 10
 
 
 def blocked(options: Mapping[str, Any], topic: str, partition: int = 0) -> Blockage:

@@ -234,16 +234,7 @@ class MultiLogWriter(Acquired):
             if not all(piece.session.has_id(batch_id, deadline) for piece in pieces):
                 return None
             for piece in pieces:
-                if batch_id not in piece.session.fold.batches:
-                    session = piece.session
-                    start = self._engine.start(session.log.topic, session.log.partition)
-                    known = session.batches(
-                        session.fold_from(start), start, session.offset, deadline
-                    )
-                    found = next((b for b in known if b.stamp.batch == batch_id), None)
-                    if found is None:
-                        return None
-                    session.fold.remember(found)
+                piece.session.find_batch(batch_id, 0, deadline)
         except EngineDoubt as doubt:
             raise self._unavailable("reading batch ids", doubt.problem) from doubt
         return self._known(pieces, batch_id)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from math import inf
 from typing import TYPE_CHECKING, Final
 
@@ -22,19 +23,11 @@ if TYPE_CHECKING:
     from coopconsume.fenced.fold import Batch, Owner
     from coopconsume.fenced.log import Raw
 
+#: Records that are read first to learn the state at an offset, and how much more each time after.
 _TAIL: Final = 64
-_WIDEST: Final = 1 << 20
+_FACTOR: Final = 8
 #: Looks at a blocked log after which its open transactions are ended, if that is allowed.
 _UNBLOCK: Final = frozenset({2, 8, 32, 128})
-
-
-def windows_back(start: int, end: int) -> Iterator[tuple[int, int]]:
-    """Windows from an end back to a start, each next one wider: first offset and end of each."""
-    span = _TAIL
-    while end > start:
-        first = max(start, end - span)
-        yield first, end
-        end, span = first, min(_WIDEST, span * 8)
 
 
 class LogView:
@@ -123,30 +116,43 @@ class LogView:
         """Ends transactions that block the log, where this view has the right to."""
 
     def find_state(self, end: int, deadline: Deadline) -> None:
-        """Learn epoch and next sequence number from the end of the log, not from all of it."""
-        start = self._engine.start(self.log.topic, self.log.partition)
+        """Learns epoch and next sequence number from the end of the log, not from all of it."""
+        for first, fold, batches in self.tails(end, deadline):
+            deque(batches, maxlen=0)
+            if fold.next_seq is not None and fold.is_certain:
+                break
+        if fold.next_seq is None:
+            # Retention has left no record that counts: no number can have passed the log's start.
+            fold, first = Fold(first, first, compacted=self.is_compacted), end
+        self.fold, self.offset, self.known_from = fold, end, first
+
+    def tails(
+        self, end: int, deadline: Deadline, since: int = 0
+    ) -> Iterator[tuple[int, Fold, Iterator[Batch]]]:
+        """The end of the log, then more and more of it.
+
+        Args:
+            end: Offset to stop at; everything below it is decided.
+            deadline: When to give up.
+            since: Offset below which nothing is read.
+
+        Yields:
+            Where the part begins, a fold of it, and each batch that counts in it, as it is read.
+        """
+        start = max(since, self._engine.start(self.log.topic, self.log.partition))
         span = _TAIL
         while True:
             first = max(start, end - span)
-            self.begin_at(first)
-            try:
-                self._read_on(end, deadline)
-            except LogTruncated as error:
-                self.offset = -1
-                raise EngineDoubt("retention removed the records that were read") from error
-            if self.fold.next_seq is not None and (self.fold.is_certain or first == start):
-                return
+            fold = self.fold_from(first)
+            yield first, fold, self.batches(fold, first, end, deadline)
             if first == start:
-                break
-            span *= 8
-        # Retention has left no record that counts: neither number can have passed the log's start.
-        self.fold = Fold(start, start, compacted=bool(self._compacted))
-        self.offset = self.known_from = end
+                return
+            span *= _FACTOR
 
     def fold_from(self, first: int) -> Fold:
         """A fold of the log that begins at an offset."""
         known = 0 if first == 0 else None
-        return Fold(known, known, compacted=bool(self._compacted))
+        return Fold(known, known, compacted=self.is_compacted)
 
     def begin_at(self, offset: int) -> None:
         """Forget what is known of the log, and begin to read at an offset."""
@@ -238,9 +244,8 @@ class LogView:
         Raises:
             LogCorrupt: A record breaks the rules.
         """
-        for fold, batches in self._folds_back(0, deadline):
-            for _ in batches:
-                pass
+        for _, fold, batches in self.tails(self.offset, deadline):
+            deque(batches, maxlen=0)
             if fold.owner is not None:
                 return fold.owner if fold.epoch == self.fold.epoch else None
         return None
@@ -256,28 +261,32 @@ class LogView:
         Raises:
             LogCorrupt: A record breaks the rules.
         """
-        known = (
-            batch
-            for batch in reversed(self.fold.batches.values())
-            if batch.first_offset >= since and batch.stamp.batch.startswith(prefix)
-        )
-        found = next(known, None)
+        known = reversed(self.fold.batches.values())
+        found = next((b for b in known if b.first_offset >= since and _is_of(b, prefix)), None)
         if found is not None:
             return found
-        for _, batches in self._folds_back(since, deadline):
+        for _, fold, batches in self.tails(self.offset, deadline, since):
             for batch in batches:
-                if batch.stamp.batch.startswith(prefix):
-                    found = batch
-            if found is not None:
-                return found
-        return None
+                found = batch if _is_of(batch, prefix) else found
+            if found is not None and fold.is_certain:
+                break
+        return found
 
-    def _folds_back(self, since: int, deadline: Deadline) -> Iterator[tuple[Fold, Iterator[Batch]]]:
-        """Parts of the log, the last one first: a fold, and each batch that begins in the part."""
-        start = max(since, self._engine.start(self.log.topic, self.log.partition))
-        for first, end in windows_back(start, self.offset):
-            fold = self.fold_from(first)
-            yield fold, self.batches(fold, first, end, deadline)
+    def find_batch(self, batch_id: str, since: int, deadline: Deadline) -> Batch | None:
+        """The batch of an id, from an offset up to here; None if there is none.
+
+        Raises:
+            LogCorrupt: A record breaks the rules.
+        """
+        found = self.fold.batches.get(batch_id)
+        if found is not None:
+            return found
+        first = max(since, self._engine.start(self.log.topic, self.log.partition))
+        batches = self.batches(self.fold_from(first), first, self.offset, deadline)
+        found = next((batch for batch in batches if batch.stamp.batch == batch_id), None)
+        if found is not None:
+            self.fold.remember(found)
+        return found
 
     def batches(
         self, fold: Fold, first: int, end: int, deadline: Deadline, *, moves: bool = False
@@ -311,3 +320,7 @@ class LogView:
     def _ends_at_least(self, offset: int) -> bool:
         # A marker is counted before it can be seen: the end is then told late.
         return self._engine.ends(self.log.topic, self.log.partition).end >= offset - 1
+
+
+def _is_of(batch: Batch, prefix: str) -> bool:
+    return batch.stamp.batch.startswith(prefix)

@@ -7,7 +7,7 @@ import time
 from types import SimpleNamespace
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from coopconsume.errors import (
@@ -20,7 +20,6 @@ from coopconsume.errors import (
 from coopconsume.fenced import Entry, FencedWriter, LogReader, audit, deadline
 from coopconsume.fenced.log import Appended
 from coopconsume.fenced.stamp import decode
-from coopconsume.fenced.view import windows_back
 from tests.fenced_checker import Told, problems
 from tests.model.fenced_broker import Broker, FakeEngine
 
@@ -77,14 +76,31 @@ def test_a_session_keeps_its_epoch_unless_another_had_a_turn(visibility: str, tu
     assert not problems(broker.visible(), told)
 
 
-@given(st.integers(0, 10_000), st.integers(0, 5_000_000))
-def test_windows_cover_each_offset_once(start: int, length: int) -> None:
-    """From the end back to the start, without a hole."""
-    windows = list(windows_back(start, start + length))
-    edges = [start + length, *(first for first, _ in windows)]
-    assert edges[-1] == start
-    assert [end for _, end in windows] == edges[:-1]
-    assert all(first < end for first, end in windows)
+@settings(max_examples=60, deadline=None)
+@given(st.integers(1, 150), st.integers(0, 700), st.integers(0, 3))
+@example(100, 1, 0)
+def test_the_last_batch_of_a_job_is_found_wherever_it_begins(
+    count: int, behind: int, opened: int
+) -> None:
+    """Also if it begins in one part of the log that is read, and ends in another one."""
+    broker = Broker(lambda _: "done", lambda: None)
+
+    def writer() -> FencedWriter:
+        return FencedWriter(OPTIONS, "t", engine=FakeEngine(broker), timeout=600).acquire()
+
+    first = writer()
+    done = first.append([b"a"] * count, batch_id="job:7")
+    if behind:
+        first.append([b"b"] * behind, batch_id="other")
+    for _ in range(opened):
+        writer()
+    last = writer()
+    assert last.last_batch("job:") == last.resolve("job:7") == done
+    assert writer().last_batch("job:", since=done.first_offset + 1) is None
+    again = writer()
+    assert again.append([b"a"] * count, batch_id="job:7") == done
+    peeked = FencedWriter.peek(OPTIONS, "t", engine=FakeEngine(broker))
+    assert (peeked.next_seq, peeked.session) == (count + behind, again.session)
 
 
 @pytest.mark.parametrize("lost", range(1, 6))
