@@ -1,14 +1,14 @@
 """Errors of the fenced writer.
 
-Two words of Pulsar's PIP-68 are kept apart: `ProducerFenced` is for good, `ProducerBusy` for now.
+Pulsar's PIP-68 has two words for a refusal: `ProducerFenced` is final, `ProducerBusy` temporary.
 """
 
 from __future__ import annotations
 
-from coopconsume.errors.base import CoopConsumeError
+from coopconsume.errors.base import DeclaredError
 
 
-class FencedLogError(CoopConsumeError):
+class FencedLogError(DeclaredError):
     """Base of every error of fenced logs.
 
     Attributes:
@@ -17,12 +17,10 @@ class FencedLogError(CoopConsumeError):
 
 
 class _LogError(FencedLogError):
-    """What is about one log, a partition of a topic."""
+    """An error about one log, a partition of a topic."""
 
-    def __init__(self, topic: str, partition: int, *more: object) -> None:
-        super().__init__(topic, partition, *more)
-        self.topic = topic
-        self.partition = partition
+    topic: str
+    partition: int
 
     @property
     def _log(self) -> str:
@@ -36,95 +34,68 @@ class OffsetMismatch(_LogError):
         topic: The topic.
         partition: The partition.
         expected: The number that was expected of the first record that is wrong.
-        actual: What it is instead: of an offset the next offset, of a sequence the next sequence
-            number; None if the log could not be asked any more.
+        actual: What it is instead, by what was compared: the next offset, or the next sequence
+            number; None if the log could not be asked.
         by: What was compared: ``offset`` or ``sequence``.
-        next_offset: Offset that the next record would get, as far as known; else None.
-        next_seq: Sequence number that the next record would get, as far as known; else None.
+        next_offset: Offset that the next record would get, as far as known.
+        next_seq: Sequence number that the next record would get, as far as known.
     """
 
-    def __init__(
-        self,
-        topic: str,
-        partition: int,
-        expected: int,
-        actual: int | None,
-        by: str = "offset",
-        next_offset: int | None = None,
-        next_seq: int | None = None,
-    ) -> None:
-        super().__init__(topic, partition, expected, actual, by, next_offset, next_seq)
-        self.expected = expected
-        self.actual = actual
-        self.by = by
-        self.next_offset = next_offset
-        self.next_seq = next_seq
-
-    def __str__(self) -> str:
-        return (
-            f"nothing was appended to {self._log}: expected {self.by} {self.expected}, but next is "
-            f"{_known(self.actual)} (offset {_known(self.next_offset)}, sequence "
-            f"{_known(self.next_seq)}). Read what was written meanwhile, and decide again"
-        )
+    expected: int
+    actual: int | None
+    by: str = "offset"
+    next_offset: int | None = None
+    next_seq: int | None = None
+    message = (
+        "nothing was appended to {_log}: expected {by} {expected}, but next is {actual} (offset "
+        "{next_offset}, sequence {next_seq}). Read what was written meanwhile, and decide again"
+    )
 
 
 class ProducerFenced(_LogError):
     """Another owner has taken the log; this writer will never write to it again.
 
-    What it was writing when it learnt this is not in the log.
+    Records that it was writing when it found out are not in the log.
 
     Attributes:
         topic: The topic.
         partition: The partition.
         epoch: The fence epoch of this writer; 0 if it had none yet.
-        current: The epoch in force, as far as known; else None.
-        owner: Who has the log now, as far as known.
+        current: The epoch in force, as far as known.
+        owner: Name of the log's owner, as far as known.
     """
 
-    def __init__(
-        self,
-        topic: str,
-        partition: int,
-        epoch: int = 0,
-        current: int | None = None,
-        owner: str | None = None,
-    ) -> None:
-        super().__init__(topic, partition, epoch, current, owner)
-        self.epoch = epoch
-        self.current = current
-        self.owner = owner
+    epoch: int = 0
+    current: int | None = None
+    owner: str | None = None
+    message = (
+        "the writer of {_log} with epoch {epoch} is fenced by {_by} (epoch {current}), for good: "
+        "read the log and acquire it by a new writer, or stop"
+    )
 
-    def __str__(self) -> str:
-        by = "another owner" if self.owner is None else repr(self.owner)
-        return (
-            f"the writer of {self._log} with epoch {self.epoch} is fenced by {by} (epoch "
-            f"{_known(self.current)}), for good: read the log and acquire it by a new writer, or "
-            "stop"
-        )
+    @property
+    def _by(self) -> str:
+        return "another owner" if self.owner is None else repr(self.owner)
 
 
 class ProducerBusy(_LogError):
-    """Somebody holds the log, or waits for it before you: refused for now.
+    """Another one holds the log, or waits for it before you: refused for now.
 
     Attributes:
         topic: The topic.
         partition: The partition.
-        owner: Who holds it or waits first, as far as known.
+        owner: Name of the one that holds it or waits first, as far as known.
         reason: Why, in words.
     """
 
     retriable = True
+    owner: str | None = None
+    reason: str = "it is held"
+    message = "{_log} is not available now: {reason}{_by}. Try again later, or wait"
 
-    def __init__(
-        self, topic: str, partition: int, owner: str | None = None, reason: str = "it is held"
-    ) -> None:
-        super().__init__(topic, partition, owner, reason)
-        self.owner = owner
-        self.reason = reason
-
-    def __str__(self) -> str:
-        who = "" if self.owner is None else f" by {self.owner!r}"
-        return f"{self._log} is not to be had now: {self.reason}{who}. Try again later, or wait"
+    @property
+    def _by(self) -> str:
+        return "" if self.owner is None else f" by {self.owner!r}"
 
 
 class StaleGeneration(FencedLogError):
@@ -132,38 +103,34 @@ class StaleGeneration(FencedLogError):
 
     Attributes:
         group: The group that was claimed for.
-        resource: The resource.
+        resource: The first resource that was refused.
         claimed: The generation that was claimed.
         current: The generation in force.
-        refused: Where several resources were claimed, both generations of each that was refused.
+        refused: The claimed and the current generation of each resource that was refused.
     """
 
-    def __init__(
-        self,
-        group: str,
-        resource: str,
-        claimed: int,
-        current: int,
-        refused: dict[str, tuple[int, int]] | None = None,
-    ) -> None:
-        super().__init__(group, resource, claimed, current, refused)
-        self.refused = refused or {resource: (claimed, current)}
-        self.group = group
-        self.resource = resource
-        self.claimed = claimed
-        self.current = current
+    group: str
+    resource: str
+    claimed: int
+    current: int
+    refused: dict[str, tuple[int, int]] | None = None
+    message = (
+        "{resource!r} of group {group!r} is at generation {current}, claimed was {claimed}{_more}; "
+        "nothing was changed. Claim {current} or above, or 0 to start over"
+    )
 
-    def __str__(self) -> str:
-        more = f" (and {len(self.refused) - 1} more)" if len(self.refused) > 1 else ""
-        return (
-            f"{self.resource!r} of group {self.group!r} is at generation {self.current}, claimed "
-            f"was {self.claimed}{more}; nothing was changed. Claim {self.current} or above, or 0 "
-            "to start over"
-        )
+    def __post_init__(self) -> None:
+        self.refused = self.refused or {self.resource: (self.claimed, self.current)}
+        super().__post_init__()
+
+    @property
+    def _more(self) -> str:
+        others = len(self.refused or ()) - 1
+        return f" (and {others} more)" if others > 0 else ""
 
 
 class LogBlocked(_LogError):
-    """A transaction stays open, so that what lies above it cannot be read or decided.
+    """A transaction stays open; records above its start can be neither read nor decided.
 
     Attributes:
         topic: The topic.
@@ -174,26 +141,22 @@ class LogBlocked(_LogError):
     """
 
     retriable = True
+    stable: int
+    end: int
+    producers: tuple[int, ...] = ()
+    message = (
+        "{_log} is blocked at offset {stable} of {end} by an open transaction (producer ids: "
+        "{_ids}). It ends by its timeout; `coopconsume log blocked {topic}` shows the transaction, "
+        "and how to end it"
+    )
 
-    def __init__(
-        self, topic: str, partition: int, stable: int, end: int, producers: tuple[int, ...] = ()
-    ) -> None:
-        super().__init__(topic, partition, stable, end, producers)
-        self.stable = stable
-        self.end = end
-        self.producers = producers
-
-    def __str__(self) -> str:
-        ids = ", ".join(map(str, self.producers)) or "not known"
-        return (
-            f"{self._log} is blocked at offset {self.stable} of {self.end} by an open transaction "
-            f"(producer ids: {ids}). It ends by its timeout; `coopconsume log blocked {self.topic}`"
-            " tells more, and how to end it"
-        )
+    @property
+    def _ids(self) -> str:
+        return ", ".join(map(str, self.producers)) or "not known"
 
 
 class LogReplaced(_LogError):
-    """The topic was deleted and made anew: this is another log under the same name.
+    """The topic was deleted and created again: this is another log under the same name.
 
     Attributes:
         topic: The topic.
@@ -202,17 +165,17 @@ class LogReplaced(_LogError):
         found: Id of the topic that is there; None if there is none.
     """
 
-    def __init__(self, topic: str, partition: int, expected: str, found: str | None) -> None:
-        super().__init__(topic, partition, expected, found)
-        self.expected = expected
-        self.found = found
+    expected: str
+    found: str | None
+    message = "{_log}{_problem}"
 
-    def __str__(self) -> str:
+    @property
+    def _problem(self) -> str:
         if self.found is None:
-            return f"{self._log}: there is no topic {self.topic!r}. Check its name, or create it"
+            return f": there is no topic {self.topic!r}. Check its name, or create it"
         return (
-            f"{self._log} is another log than before: topic id {_known(self.found)}, expected "
-            f"{self.expected}. If it was meant to be made anew, use a new writer"
+            f" is another log than before: topic id {self.found}, expected {self.expected}. If the "
+            "topic was created again on purpose, use a new writer"
         )
 
 
@@ -222,22 +185,21 @@ class LogTruncated(_LogError):
     Attributes:
         topic: The topic.
         partition: The partition.
-        expected: Offset from which on records were to be read.
+        expected: The next offset to read.
         start: The first offset that is kept.
     """
 
-    def __init__(self, topic: str, partition: int, expected: int, start: int) -> None:
-        super().__init__(topic, partition, expected, start)
-        self.expected = expected
-        self.start = start
+    expected: int
+    start: int
+    message = (
+        "offsets {expected} to {_last} of {_log} were removed before they were read: retention "
+        "keeps records from offset {start} on. Begin again from a copy of the state at offset "
+        "{start} or above, with a new reader, and let the topic keep records longer"
+    )
 
-    def __str__(self) -> str:
-        return (
-            f"offsets {self.expected} to {self.start - 1} of {self._log} are gone before they were "
-            f"read: retention keeps records from offset {self.start} on. Begin again from a copy "
-            f"of the state at offset {self.start} or above, with a new reader, and let the topic "
-            "keep records longer"
-        )
+    @property
+    def _last(self) -> int:
+        return self.start - 1
 
 
 class AppendOutcomeUnknown(_LogError):
@@ -247,24 +209,17 @@ class AppendOutcomeUnknown(_LogError):
         topic: The topic.
         partition: The partition.
         batch_id: Id of the batch, for `FencedWriter.resolve`.
-        offset: The batch is at this offset or above, if at all.
+        offset: If the batch is in the log, it is at this offset or above.
         problem: What went wrong.
     """
 
-    def __init__(
-        self, topic: str, partition: int, batch_id: str, offset: int, problem: str
-    ) -> None:
-        super().__init__(topic, partition, batch_id, offset, problem)
-        self.batch_id = batch_id
-        self.offset = offset
-        self.problem = problem
-
-    def __str__(self) -> str:
-        return (
-            f"whether batch {self.batch_id} is in {self._log} (at offset {self.offset} or above) "
-            f"is not known: {self.problem}. Ask by resolve(batch_id), or append it again with the "
-            "same batch_id"
-        )
+    batch_id: str
+    offset: int
+    problem: str
+    message = (
+        "whether batch {batch_id} is in {_log} (at offset {offset} or above) is not known: "
+        "{problem}. Ask by resolve(batch_id), or append it again with the same batch_id"
+    )
 
 
 class LogUnavailable(_LogError):
@@ -278,14 +233,9 @@ class LogUnavailable(_LogError):
     """
 
     retriable = True
-
-    def __init__(self, topic: str, partition: int, operation: str, problem: str) -> None:
-        super().__init__(topic, partition, operation, problem)
-        self.operation = operation
-        self.problem = problem
-
-    def __str__(self) -> str:
-        return f"{self.operation} of {self._log} failed: {self.problem}. Try again later"
+    operation: str
+    problem: str
+    message = "{operation} of {_log} failed: {problem}. Try again later"
 
 
 class LogCorrupt(_LogError):
@@ -298,17 +248,12 @@ class LogCorrupt(_LogError):
         problem: What is wrong.
     """
 
-    def __init__(self, topic: str, partition: int, offset: int, problem: str) -> None:
-        super().__init__(topic, partition, offset, problem)
-        self.offset = offset
-        self.problem = problem
-
-    def __str__(self) -> str:
-        return (
-            f"{self._log} is not what fenced writers write, at offset {self.offset}: "
-            f"{self.problem}. Find out who else writes to it; `coopconsume log audit {self.topic}` "
-            "tells all"
-        )
+    offset: int
+    problem: str
+    message = (
+        "{_log} is not what fenced writers write, at offset {offset}: {problem}. Find out who else "
+        "writes to it; `coopconsume log audit {topic}` lists the records"
+    )
 
 
 class AppendRefused(FencedLogError, ValueError):
@@ -318,12 +263,8 @@ class AppendRefused(FencedLogError, ValueError):
         reason: Why, and what to do.
     """
 
-    def __init__(self, reason: str) -> None:
-        super().__init__(reason)
-        self.reason = reason
-
-    def __str__(self) -> str:
-        return self.reason
+    reason: str
+    message = "{reason}"
 
 
 class WriterNotOpen(_LogError):
@@ -332,36 +273,28 @@ class WriterNotOpen(_LogError):
     Attributes:
         topic: The topic.
         partition: The partition.
-        state: What it is instead of open.
+        state: The writer's state, such as ``closed``.
     """
 
-    def __init__(self, topic: str, partition: int, state: str) -> None:
-        super().__init__(topic, partition, state)
-        self.state = state
-
-    def __str__(self) -> str:
-        return f"the writer of {self._log} is {self.state}: acquire the log first"
+    state: str
+    message = "the writer of {_log} is {state}: acquire the log first"
 
 
 class EngineNotUsable(FencedLogError):
-    """The Kafka client that was to write cannot be used.
+    """The Kafka client cannot be used.
 
     Attributes:
         engine: Its name.
         reason: Why, and what to do.
     """
 
-    def __init__(self, engine: str, reason: str) -> None:
-        super().__init__(engine, reason)
-        self.engine = engine
-        self.reason = reason
-
-    def __str__(self) -> str:
-        return f"engine {self.engine!r} cannot be used: {self.reason}"
+    engine: str
+    reason: str
+    message = "engine {engine!r} cannot be used: {reason}"
 
 
 class OwnershipUnavailable(FencedLogError):
-    """The place that keeps who owns what cannot be reached; whether it was changed is not known.
+    """The ownership store cannot be reached; whether it was changed is not known.
 
     Attributes:
         place: The Delta table or the Kafka log.
@@ -370,44 +303,35 @@ class OwnershipUnavailable(FencedLogError):
     """
 
     retriable = True
-
-    def __init__(self, place: str, operation: str, problem: str) -> None:
-        super().__init__(place, operation, problem)
-        self.place = place
-        self.operation = operation
-        self.problem = problem
-
-    def __str__(self) -> str:
-        return (
-            f"{self.operation} of the ownership store {self.place} failed: {self.problem}. "
-            "Try again later; what was asked for may have been granted"
-        )
+    place: str
+    operation: str
+    problem: str
+    message = (
+        "{operation} of the ownership store {place} failed: {problem}. Try again later; what was "
+        "asked for may have been granted"
+    )
 
 
 class OwnershipFormat(FencedLogError):
-    """The place that should keep who owns what holds something else.
+    """A table or a log that is no ownership store of this version.
 
     Attributes:
         place: The Delta table or the Kafka log.
-        found: What is there.
-        expected: What should be there.
+        found: What it contains.
+        expected: What an ownership store contains.
     """
 
-    def __init__(self, place: str, found: str, expected: str) -> None:
-        super().__init__(place, found, expected)
-        self.place = place
-        self.found = found
-        self.expected = expected
-
-    def __str__(self) -> str:
-        return (
-            f"{self.place} is no ownership store of this version: found {self.found}, expected "
-            f"{self.expected}. Name another place, or use a version that knows it"
-        )
+    place: str
+    found: str
+    expected: str
+    message = (
+        "{place} is no ownership store of this version: found {found}, expected {expected}. Name "
+        "another place, or use a version that reads it"
+    )
 
 
 class BatchRefused(FencedLogError):
-    """A micro-batch of a job's run that another run has replaced; this run may not write any more.
+    """A micro-batch of a job's run that another run has replaced; this run cannot write again.
 
     Attributes:
         path: The Delta table, or the log of Kafka.
@@ -417,19 +341,15 @@ class BatchRefused(FencedLogError):
         batch_id: Spark's number of the batch, or the id of a commit.
     """
 
-    def __init__(self, path: str, job: str, epoch: int, current: int, batch_id: int | str) -> None:
-        super().__init__(path, job, epoch, current, batch_id)
-        self.path = path
-        self.job = job
-        self.epoch = epoch
-        self.current = current
-        self.batch_id = batch_id
-
-    def __str__(self) -> str:
-        return (
-            f"batch {self.batch_id} of job {self.job!r} is refused by {self.path}: its run has "
-            f"epoch {self.epoch}, in force is {self.current}. Stop this run: another one goes on"
-        )
+    path: str
+    job: str
+    epoch: int
+    current: int
+    batch_id: int | str
+    message = (
+        "batch {batch_id} of job {job!r} is refused by {path}: its run has epoch {epoch}, in force "
+        "is {current}. Stop this run: another one goes on"
+    )
 
 
 class CheckpointReplaced(FencedLogError):
@@ -442,23 +362,23 @@ class CheckpointReplaced(FencedLogError):
         batches: Number of batches of the job that the table has.
     """
 
-    def __init__(self, path: str, job: str, batch_id: int, batches: int) -> None:
-        super().__init__(path, job, batch_id, batches)
-        self.path = path
-        self.job = job
-        self.batch_id = batch_id
-        self.batches = batches
+    path: str
+    job: str
+    batch_id: int
+    batches: int
+    message = (
+        "{path} has batches 0 to {_last} of job {job!r}, and the stream writes batch {batch_id}: "
+        "its checkpoint was created again or restored. Give the job another name, or the stream "
+        "the checkpoint that it had"
+    )
 
-    def __str__(self) -> str:
-        return (
-            f"{self.path} has batches 0 to {self.batches - 1} of job {self.job!r}, and the stream "
-            f"writes batch {self.batch_id}: its checkpoint was created again or restored. Give the "
-            "job another name, or the stream the checkpoint that it had"
-        )
+    @property
+    def _last(self) -> int:
+        return self.batches - 1
 
 
 class SinkUnavailable(FencedLogError):
-    """A micro-batch could not be written to a Delta table or a log, or what is there not be read.
+    """A micro-batch could not be written to a Delta table or a log, or those could not be read.
 
     Attributes:
         path: The Delta table, or the log of Kafka.
@@ -467,19 +387,10 @@ class SinkUnavailable(FencedLogError):
     """
 
     retriable = True
-
-    def __init__(self, path: str, job: str, problem: str) -> None:
-        super().__init__(path, job, problem)
-        self.path = path
-        self.job = job
-        self.problem = problem
-
-    def __str__(self) -> str:
-        return (
-            f"job {self.job!r} cannot write to {self.path}: {self.problem}. The same batch may be "
-            "written again: it will be there once"
-        )
-
-
-def _known(value: object) -> str:
-    return "not known" if value is None else str(value)
+    path: str
+    job: str
+    problem: str
+    message = (
+        "job {job!r} cannot write to {path}: {problem}. The same batch may be written again: it "
+        "will be there once"
+    )

@@ -11,7 +11,7 @@ from coopconsume.errors.fenced import LogUnavailable
 from coopconsume.fenced.deadline import Deadline
 from coopconsume.fenced.engine import EngineDoubt
 from coopconsume.fenced.engines import open_engine
-from coopconsume.fenced.fold import Fold, Owner
+from coopconsume.fenced.fold import Owner
 from coopconsume.fenced.kafka_engine import KafkaPythonEngine
 from coopconsume.fenced.settings import Settings
 from coopconsume.fenced.view import LogView
@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from coopconsume.fenced.engine import Engine
-    from coopconsume.fenced.log import Ends
-
 
 
 @dataclass(frozen=True)

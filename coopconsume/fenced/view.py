@@ -117,14 +117,14 @@ class LogView:
 
     def find_state(self, end: int, deadline: Deadline) -> None:
         """Learns epoch and next sequence number from the end of the log, not from all of it."""
-        for first, fold, batches in self.tails(end, deadline):
+        for known_from, fold, batches in self.tails(end, deadline):  # noqa: B007
             deque(batches, maxlen=0)
             if fold.next_seq is not None and fold.is_certain:
                 break
         if fold.next_seq is None:
             # Retention has left no record that counts: no number can have passed the log's start.
-            fold, first = Fold(first, first, compacted=self.is_compacted), end
-        self.fold, self.offset, self.known_from = fold, end, first
+            fold, known_from = Fold(known_from, known_from, compacted=self.is_compacted), end
+        self.fold, self.offset, self.known_from = fold, end, known_from
 
     def tails(
         self, end: int, deadline: Deadline, since: int = 0
