@@ -1154,6 +1154,16 @@ FENCED = [
         ("tests/model/test_fenced_input.py::test_each_input_record_is_appended_once",),
     ),
     Mutant(
+        "last-batch-lost-between-parts",
+        "The last batch of a job is found wherever it begins and ends.",
+        "coopconsume/fenced/view.py",
+        "yield first, fold, self.batches(fold, first, end, deadline)",
+        "yield first, fold, self.batches(fold, first, end - (end - first) // 8, deadline)",
+        (
+            "tests/model/test_fenced_sessions.py::test_the_last_batch_of_a_job_is_found_wherever_it_begins",
+        ),
+    ),
+    Mutant(
         "foreign-record-stops-the-registry",
         "A foreign record in the registry's log is passed over.",
         "coopconsume/fenced/ownership/log_fold.py",
