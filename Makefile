@@ -4,7 +4,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint bench mutants chaos chaos-store chaos-log clean
+.PHONY: help setup demo test lint docs bench mutants chaos chaos-store chaos-log clean
 
 help: ## show what there is to do
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 20
@@ -19,7 +19,7 @@ $(VENV)/.ready-demo: pyproject.toml
 
 $(VENV)/.ready: $(VENV)/.ready-demo
 	@echo "==> tools for tests, notebooks and checks"
-	@$(BIN)/python -m pip install -q --disable-pip-version-check -e '.[spark,demo,notebook,dev]'
+	@$(BIN)/python -m pip install -q --disable-pip-version-check -e '.[spark,demo,notebook,dev,docs]'
 	@touch $@
 
 setup: $(VENV)/.ready ## set up the virtual environment with all tools
@@ -30,10 +30,14 @@ demo: $(VENV)/.ready-demo ## a year of flights through 8 slots on a real Kafka, 
 test: $(VENV)/.ready ## set up and run all tests (ARGS='-k name' narrows)
 	@$(BIN)/python -m pytest -n 2 --dist loadscope $(if $(CI),--durations=40) $(ARGS)
 
-lint: $(VENV)/.ready ## ruff and mypy strict
+lint: $(VENV)/.ready ## check the code (ruff, mypy strict) and the documentation
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
 	@$(BIN)/mypy
+	@$(MAKE) -s docs
+
+docs: $(VENV)/.ready ## build the documentation site in build/docs; a dead link is an error
+	@$(BIN)/python -m sphinx -q -W -n --keep-going docs build/docs
 
 bench: $(VENV)/.ready ## print the benchmark tables, both sides in turn
 	@$(BIN)/python -m tests.bench $(ARGS)

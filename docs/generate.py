@@ -11,22 +11,21 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import assignors.errors
-import commits.errors
 import coopconsume.errors
-import coopconsume.errors.fenced
 from coopconsume.admin.views import SCHEMAS
 from coopconsume.cli.outcome import EXIT_CODES
+from coopconsume.errors import AssignorError, CommitStoreError, CoopConsumeError, FencedLogError
 from coopconsume.monitoring.numbers import COUNTERS, EPOCH, GAUGES, PHASES
 from coopconsume.options import TABLE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
-    from types import ModuleType
 
     import pyarrow as pa
 
 DOCS = Path(__file__).parent
+# The first that fits counts.
+_FAMILIES = (FencedLogError, CommitStoreError, AssignorError, CoopConsumeError)
 
 
 def _table(head: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> list[str]:
@@ -48,25 +47,19 @@ def options() -> list[str]:
     return _table(("Option", "Default", "Meaning"), rows)
 
 
-def _errors(module: ModuleType) -> list[str]:
-    names = {
-        name: found
-        for name in sorted({*getattr(module, "__all__", ()), *vars(module)})
-        if inspect.isclass(found := getattr(module, name, None))
-        and issubclass(found, Exception)
-        and not name.startswith("_")
-        and found.__module__ == module.__name__
-    }
+def _errors(family: type[Exception]) -> list[str]:
+    kinds = [getattr(coopconsume.errors, name) for name in sorted(coopconsume.errors.__all__)]
     rows = (
-        (
-            f"`{name}`",
-            f"`{next(b.__name__ for b in kind.__mro__[1:] if not b.__name__.startswith('_'))}`",
-            "yes" if getattr(kind, "retriable", False) else "no",
-            _summary(kind),
-        )
-        for name, kind in names.items()
+        (f"`{kind.__name__}`", _bases(kind), "yes" if kind.retriable else "no", _summary(kind))
+        for kind in kinds
+        if next(base for base in _FAMILIES if issubclass(kind, base)) is family
     )
     return _table(("Error", "Base", "Retriable", "Meaning"), rows)
+
+
+def _bases(kind: type) -> str:
+    public = [base for base in kind.__mro__[1:] if base.__name__ in coopconsume.errors.__all__]
+    return f"`{public[0].__name__}`" if public else ""
 
 
 def _summary(kind: type) -> str:
@@ -102,10 +95,10 @@ def _type(kind: pa.DataType) -> str:
 #: By name: the page below docs/, and the function that makes the lines of the table.
 BLOCKS: dict[str, tuple[str, Callable[[], list[str]]]] = {
     "options": ("reference/options.md", options),
-    "errors-coopconsume": ("reference/errors.md", lambda: _errors(coopconsume.errors)),
-    "errors-fenced": ("reference/errors.md", lambda: _errors(coopconsume.errors.fenced)),
-    "errors-commits": ("reference/errors.md", lambda: _errors(commits.errors)),
-    "errors-assignors": ("reference/errors.md", lambda: _errors(assignors.errors)),
+    "errors-coopconsume": ("reference/errors.md", lambda: _errors(CoopConsumeError)),
+    "errors-fenced": ("reference/errors.md", lambda: _errors(FencedLogError)),
+    "errors-commits": ("reference/errors.md", lambda: _errors(CommitStoreError)),
+    "errors-assignors": ("reference/errors.md", lambda: _errors(AssignorError)),
     "exit-codes": ("reference/exit-codes.md", exit_codes),
     "metrics": ("reference/metrics.md", metrics),
     "view-partitions": ("reference/sql-views.md", lambda: _columns(SCHEMAS["partitions"])),

@@ -1,4 +1,6 @@
-"""The data source ``coopconsume``: the views of `coopconsume.admin.views`, looked up whenever read.
+"""The data source ``coopconsume``: the views of `coopconsume.admin.views`, computed at each read.
+
+Example::
 
     register_source(spark)
     CREATE TEMPORARY VIEW shop USING coopconsume OPTIONS (

@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+import coopconsume
+import coopconsume.fenced
 from commits.rows import KINDS, SCHEMA
 from coopconsume.admin.views import SCHEMAS
 from coopconsume.cli.offset_text import LAG_COLUMNS
@@ -70,6 +72,16 @@ def test_figures_of_the_readme_are_those_of_the_benchmarks() -> None:
     for number, unit in figures:
         shown = rf"\| {re.escape(number)} \| [^|]* \| {re.escape(unit)} \|"
         assert re.search(shown, PAGES["docs/benchmarks.md"]), (number, unit)
+
+
+def test_all_public_names_are_on_the_api_pages() -> None:
+    """Each name of `coopconsume` and `coopconsume.fenced` is documented."""
+    text = "\n".join(page for name, page in PAGES.items() if "/reference/api/" in name)
+    documented = set(re.findall(r":: [\w.]*\b(\w+)$", text, re.MULTILINE))
+    for module in re.findall(r"automodule:: (\S+)", text):
+        documented |= set(getattr(importlib.import_module(module), "__all__", ()))
+    public = {*coopconsume.__all__, *coopconsume.fenced.__all__}
+    assert public - documented == {"TopicPartition", "UNCHECKED"}
 
 
 @pytest.mark.parametrize("program", _blocks("python"))
