@@ -151,7 +151,6 @@ class OutputsNotPublished(CoopConsumeError):
 
     def __str__(self) -> str:
         return (
-            f"outputs that wait for the stable offset could not be published ({self.where}: "
-            f"{self.cause}): their records are committed, and they wait on; see to it and start "
-            "the job anew"
+            f"outputs could not be published ({self.where}: {self.cause}): their records are "
+            "committed and the outputs still wait; check the destination"
         )

@@ -35,8 +35,15 @@ class Publishes(Protocol):
 
     topic: str
 
+    @property
+    def unpublished(self) -> Mapping[TopicPartition, tuple[int, str]]:
+        """Partitions in trouble: the offset from which on outputs wait, and why."""
+
     def publish(self, tp: TopicPartition, stable: int) -> bool:
-        """Publish up to a stable offset; whether it is done, or else another will do it."""
+        """Publishes up to a stable offset; returns whether all of it is published."""
+
+    def given_up(self, patience: float) -> Exception | None:
+        """Returns why a job that is to end cannot publish everything; None: it may yet."""
 
     def stop(self) -> None:
         """Publish nothing more."""
@@ -120,28 +127,54 @@ class PrimaryOffsets:
     @property
     def has_unpublished(self) -> bool:
         """Whether outputs below a stable offset of ours are still to be published."""
-        if self._publishing is None:
-            return False
+        return self._publishing is not None and bool(self._behind())
+
+    @property
+    def is_publishing(self) -> bool:
+        """Whether outputs are about to be published, as far as is known."""
+        return self._publishing is not None and not self._behind() <= self.troubled.keys()
+
+    def _behind(self) -> set[TopicPartition]:
+        """Partitions with a stable offset of ours up to which outputs are not published."""
         with self._lock:
-            return any(
-                owned.owns_first
+            return {
+                tp
+                for tp, owned in self._owned.items()
+                if owned.owns_first
                 and not owned.is_deleted
                 and self._written.get(tp, (-1, 0.0))[0] != owned.stable
-                for tp, owned in self._owned.items()
-            )
+            }
+
+    @property
+    def troubled(self) -> Mapping[TopicPartition, tuple[int, str]]:
+        """Partitions whose outputs cannot be published for now.
+
+        Each has the offset from which on they wait, and why they do.
+        """
+        return {} if self._publishing is None else self._publishing.unpublished
+
+    def given_up(self, patience: float) -> Exception | None:
+        """Returns why a job that is to end cannot publish everything; None: it may yet.
+
+        Args:
+            patience: Seconds for which an error must last.
+        """
+        return None if self._publishing is None else self._publishing.given_up(patience)
 
     def stop_publishing(self) -> None:
-        """Leave what is not published to whoever comes next."""
+        """Publishes nothing more: the next owner does."""
         if self._publishing is not None:
             self._publishing.stop()
 
     def write(self, *, force: bool = False) -> None:
-        """Write stable offsets that changed, or that were not written for long, to Kafka.
+        """Writes stable offsets that changed, or that were not written for long, to Kafka.
 
-        Where outputs are published in transactions, they move in these.
+        Where outputs are published in transactions, they move in these. Partitions in trouble are
+        left out until their next attempt is due.
 
         Raises:
-            OutputsNotPublished: Kafka did not take them.
+            kafka.errors.KafkaError: Kafka did not take them.
+            commits.FencedMember: Another member holds the group.
         """
         now = time.monotonic()
         due = {}

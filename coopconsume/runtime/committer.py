@@ -10,7 +10,6 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from commits import (
-    CommitLogUnavailable,
     FencedMember,
     MaxIndividualCommitsReached,
     OffsetRanges,
@@ -18,6 +17,7 @@ from commits import (
 )
 from coopconsume.errors import CoopConsumeError
 from coopconsume.runtime.decisions import apply_decisions
+from coopconsume.runtime.mirror import Mirror
 from coopconsume.runtime.outbox import Outbox, due_ms
 
 if TYPE_CHECKING:
@@ -40,8 +40,6 @@ _MIRROR_EVERY = 5.0
 _LOOK_EVERY = 1.0
 _LINGER = 0.1
 _REFUSED_WAIT = 0.5
-#: Seconds between attempts to publish what the group's coordinator did not take.
-_PUBLISH_EVERY = 0.5
 #: Seconds between looks at what was decided on parked records.
 _DECIDE_EVERY = 2.0
 
@@ -171,12 +169,14 @@ class Committer:
         self._ids = commit_ids
         self._post = post
         self._unsaved = Unsaved()
-        self._mirror_at = -math.inf if holding.primary.has_unpublished else time.monotonic()
+        self._looked_at = time.monotonic()
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="coopconsume-commit")
         self._again_at = 0.0
         self.is_busy = False
         self._decisions_at = -math.inf
         self._refused: frozenset[TopicPartition] = frozenset()
+        self._troubled: frozenset[TopicPartition] = frozenset()
+        self._mirror = Mirror(holding.primary, post, self._mirrored)
         self.outbox = Outbox(holding, work, self._partitions, commit_ids, post, self._failed)
 
     @property
@@ -197,10 +197,25 @@ class Committer:
         """Whether all is committed but what the limit on ranges or a destination holds back."""
         if self.has_all:
             return True
-        if self.is_busy or self._unsaved.since or self.outbox.is_moving:
+        primary = self._holding.primary
+        moves = self.outbox.is_moving or primary.is_publishing
+        if self.is_busy or self._unsaved.since or moves:
             return False
         is_left = any((p.topic, p.partition) not in self.held for p in self._open())
-        return not is_left and bool(self.held or self.outbox.has_any)
+        return not is_left and bool(self.held or self.outbox.has_any or primary.has_unpublished)
+
+    def raise_given_up(self) -> None:
+        """Raises why something is not written or published that the job does not wait for.
+
+        Raises:
+            OutputNotWritten: A destination has refused it, or was given up.
+            OutputsNotPublished: A topic does not take the outputs of transactions.
+        """
+        self.outbox.raise_refused()
+        primary = self._holding.primary
+        error = primary.given_up(self._holding.options.batch_time)
+        if error is not None and primary.has_unpublished:
+            raise error
 
     @property
     def due(self) -> float | None:
@@ -240,6 +255,7 @@ class Committer:
         if not linger:
             self.outbox.start()
         self._unsaved.add(self.outbox.show(), time.monotonic())
+        self._mirror.publish()
         if self.is_busy or self._looks_at_decisions():
             return
         for partition in self._busy():
@@ -248,8 +264,9 @@ class Committer:
                 self.amend(partition, found)
         ready = self.outbox.ready
         if not (self._unsaved.since or self._open() or ready):
-            if time.monotonic() - self._mirror_at > self._mirror_every():
-                self._run(self._mirror)
+            every = _LOOK_EVERY if self._holding.is_shared else _MIRROR_EVERY
+            if time.monotonic() - self._looked_at > every:
+                self._run(self._look)
             return
         # With what is to come there will be fewer ranges, and fewer commits.
         if ready or not (linger or self.outbox.is_young or self._waits_for_room()):
@@ -279,19 +296,13 @@ class Committer:
             commit_id = written.commit_id if written else next(self._ids)
             self._run(self._commit, offsets, holes, unsaved.pending, commit_id, written)
 
-    def _mirror_every(self) -> float:
-        if self._holding.primary.has_unpublished:
-            return _PUBLISH_EVERY
-        return _LOOK_EVERY if self._holding.is_shared else _MIRROR_EVERY
-
     def close(self, *, well: bool) -> None:
-        """Let the running commit end; if the job ended well, Kafka's offsets follow the log."""
+        """Lets the running commit end; if the job ended well, Kafka's offsets follow the log."""
         self._holding.stop_repeating()
         if not well:
             self._holding.primary.stop_publishing()
         self._thread.shutdown(wait=True)
-        if well:
-            self._holding.primary.write_quietly(force=True)
+        self._mirror.close(well=well)
 
     def _busy(self) -> list[Partition]:
         return [p for p in self._partitions.values() if not p.is_quiet]
@@ -322,28 +333,14 @@ class Committer:
             self._post(self._failed, error)
         else:
             self._post(self._saved, saved)
-            self._write_primary()
 
-    def _mirror(self) -> None:
+    def _look(self) -> None:
         stable: Mapping[TopicPartition, int] = {}
         try:
             stable = self._holding.refresh()
         except Exception as error:  # noqa: BLE001 - the next look may do
             log.warning("the commit log could not be read for now: %s", error)
-        else:
-            self._write_primary()
-        self._post(self._mirrored, stable)
-
-    def _write_primary(self) -> None:
-        if not self._holding.primary.publishes:
-            self._holding.primary.write_quietly()
-            return
-        try:
-            self._holding.primary.write()
-        except CommitLogUnavailable as error:
-            log.warning("outputs are published later: %s", error)
-        except BaseException as error:  # noqa: BLE001 - told to the loop
-            self._post(self._failed, error)
+        self._post(self._looked, stable)
 
     def _decide(self, parked: Sequence[tuple[TopicPartition, Waiting]]) -> None:
         applied: list[Decision] = []
@@ -368,17 +365,27 @@ class Committer:
             stable = self._holding.owned[decision.topic, decision.partition].stable
             partition.saved(OffsetRanges(), stable, OffsetRanges())
 
-    def _mirrored(self, stable: Mapping[TopicPartition, int]) -> None:
+    def _mirrored(self, error: BaseException | None) -> None:
+        if error is not None:
+            raise error
+        troubled = self._holding.primary.troubled
+        for tp in self._troubled | troubled.keys():
+            self._partitions[tp].unpublished = troubled.get(tp)
+        self._troubled = frozenset(troubled)
+
+    def _looked(self, stable: Mapping[TopicPartition, int]) -> None:
         for tp, offset in stable.items():
             if offset != self._partitions[tp].stable:
                 self._partitions[tp].saved(OffsetRanges(), offset, OffsetRanges())
         if self._holding.is_shared:
             self._count_ranges(stable)
-        self._mirror_at = time.monotonic()
+        self._looked_at = time.monotonic()
         self.is_busy = False
+        self._mirror.wake()
 
     def _saved(self, saved: Saved) -> None:
         self.is_busy = False
+        self._mirror.wake()
         for tp, (offsets, stable) in saved.offsets.items():
             holes = saved.holes.get(tp, OffsetRanges())
             self._partitions[tp].saved(offsets, stable, holes)

@@ -404,10 +404,12 @@ class Job:
             return False
         if self._stopping or self._is_paused:
             return self._stopping
-        drained = not self._dispatcher.barred and all(p.is_drained for p in shift.busy)
+        drained = not self._dispatcher.barred and all(
+            p.is_drained or (p.unpublished and p.has_outputs_enough) for p in shift.busy
+        )
         if not (self._work.available_now and drained):
             return False
-        shift.saver.outbox.raise_refused()
+        shift.saver.raise_given_up()
         return shift.saver.has_all
 
     def _stop(self, stop_by: float, drain: bool) -> None:  # noqa: FBT001 - an event of the loop

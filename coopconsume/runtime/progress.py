@@ -205,7 +205,13 @@ class Meter:
         if not partition.is_quiet:
             self._quiet.pop(at, None)
             return describe(partition, now)
-        state = (partition, partition.stable, partition.end, partition.log_ranges)
+        state = (
+            partition,
+            partition.stable,
+            partition.end,
+            partition.log_ranges,
+            partition.unpublished,
+        )
         known = self._quiet.get(at)
         if known is None or known[0] != state:
             known = self._quiet[at] = state, describe(partition, now)
@@ -258,6 +264,7 @@ def describe(partition: Partition, now: float) -> dict[str, Any]:
         "ranges": partition.ranges,
         "isCrowded": partition.is_crowded,
         "outputsWaiting": partition.outputs_waiting,
+        "outputsError": partition.unpublished[1] if partition.unpublished else None,
         "holder": None if holder is None else holder | age,
         "blocker": None
         if blocker is None

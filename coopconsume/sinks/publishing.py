@@ -1,16 +1,18 @@
 """Publishes rows that wait, one transaction after another, as the stable offset passes them.
 
 Each transaction writes the rows of offsets from P, the group's offset in Kafka, to below S, and
-sets P to S. What the rows are follows from the commit log alone: those of counted commits below
-the stable offset, which nobody can take back. So it does not matter who publishes; that nobody
-does at the same time, or twice, is seen to by
+sets P to S. The commit log alone says which rows these are: those of counted commits below the
+stable offset, which nobody can take back. So any member may publish them. Three things keep two
+members from publishing at the same time, and rows from being published twice:
 
-- one transactional id for each partition: to begin is to fence whoever had it, after which his
-  transaction is decided, and only then P is read;
+- one transactional id for each partition: the next publisher fences the previous one, after which
+  that one's transaction is decided, and reads P only then;
 - the log, which must still count our epoch after that;
 - the group's generation, where there is one: Kafka refuses the offsets of an earlier one.
 
-After any doubt the producer is dropped, and all of that begins anew.
+After any doubt the producer is dropped, and the next attempt starts with these steps again. A
+partition whose rows cannot be published is tried again after a pause; the others do not wait for
+it. Its rows stay where they wait, so nothing is lost.
 """
 
 from __future__ import annotations
@@ -21,7 +23,13 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from coopconsume.errors import OutputsNotPublished
+from commits import CommitLogUnavailable
+from coopconsume.errors import (
+    AuthenticationFailed,
+    BrokerUnreachable,
+    NotAuthorized,
+    OutputsNotPublished,
+)
 from coopconsume.errors.fenced import AppendRefused
 from coopconsume.fenced.engine import EngineDoubt
 from coopconsume.kafka.cluster import primary_mark
@@ -43,16 +51,61 @@ log = logging.getLogger(__name__)
 ROWS: Final = 10_000
 #: Seconds that a transaction may take; Kafka's own limit is a minute.
 _TRANSACTION: Final = 30.0
-#: Seconds for which publishing is tried, until the job stops.
-_PATIENCE: Final = 60.0
+#: Seconds for which an attempt is repeated at once, until the partition counts as in trouble.
+_PATIENCE: Final = 5.0
 _PAUSE: Final = 0.2
+#: Seconds until a partition in trouble is tried again: first, doubled with each failure, at most.
+_FIRST_PAUSE: Final = 1.0
+_LONGEST_PAUSE: Final = 30.0
+#: Failures in a row after which a job that is to end gives a partition up.
+_ENOUGH: Final = 3
+#: Errors that may pass; a missing right is granted by an operator while the job runs.
+_PASSING: Final = (
+    AuthenticationFailed, BrokerUnreachable, CommitLogUnavailable, NotAuthorized,
+    OutputsNotPublished,
+)  # fmt: skip
 #: Seconds between looks at whether what is published can be deleted.
 _FORGET_EVERY: Final = 300.0
 
 
 @dataclass
+class Trouble:
+    """Why the rows of a partition are not published for now.
+
+    Attributes:
+        first: Rows from this offset on are not published, as far as is known.
+        since: When the first attempt failed, on the monotonic clock.
+        error: Why the last attempt failed.
+        failures: Attempts that failed in a row.
+        not_before: When the next attempt is due, on the monotonic clock.
+    """
+
+    first: int
+    since: float
+    error: Exception
+    failures: int = 0
+    not_before: float = 0.0
+
+    def failed(self, error: Exception, now: float) -> None:
+        """Notes that an attempt has failed."""
+        self.error = error
+        pause = _FIRST_PAUSE * 2 ** min(30, self.failures)
+        self.failures += 1
+        self.not_before = now + (_LONGEST_PAUSE if self.is_denied else min(_LONGEST_PAUSE, pause))
+
+    @property
+    def is_denied(self) -> bool:
+        """Whether a right is missing."""
+        return isinstance(self.error, AuthenticationFailed | NotAuthorized)
+
+    def is_lasting(self, now: float, patience: float) -> bool:
+        """Whether a job that is to end gives the partition up."""
+        return self.is_denied or (self.failures >= _ENOUGH and now - self.since >= patience)
+
+
+@dataclass
 class Lane:
-    """The way from a partition to the topic.
+    """The producer of one partition.
 
     Attributes:
         channel: The producer.
@@ -66,13 +119,18 @@ class Lane:
 
 
 class Publishing:
-    """What a member publishes under one epoch.
+    """Publishes the rows of one epoch's partitions.
 
     Args:
         holding: What is owned.
         topic: The topic that is written to.
         purgatory: Where rows wait.
         messages: Makes records of them.
+
+    Attributes:
+        topic: The topic that is written to.
+        troubles: Partitions whose rows are not published for now. It is replaced, never changed:
+            other threads read it.
     """
 
     def __init__(
@@ -86,51 +144,110 @@ class Publishing:
         self._holding = holding
         self._purgatory = purgatory
         self._messages = messages
+        self.troubles: dict[TopicPartition, Trouble] = {}
         self._lanes: dict[TopicPartition, Lane] = {}
+        self._positions: dict[TopicPartition, int] = {}
         self._lock = threading.Lock()
         self._over = threading.Event()
 
     def publish(self, tp: TopicPartition, stable: int) -> bool:
-        """Publish what a partition has below its stable offset, and make that the group's offset.
+        """Publishes the rows of a partition below its stable offset; sets the group's offset to it.
 
         Returns:
-            Whether all of it is published; if not, the group is being dealt anew, or it is over.
+            Whether all of it is published. If not, the partition is in trouble, the group is being
+            rebalanced, or `stop` was called.
 
         Raises:
-            OutputsNotPublished: Kafka did not take it for a minute.
-            NotAuthorized: This user may not write to the topic, or use the transactional id.
+            EngineNotUsable: The brokers or kafka-python are too old for transactions.
             commits.FencedMember: Another member holds the group.
         """
-        until = time.monotonic() + _PATIENCE
-        with self._lock:
-            while not self._over.is_set():
-                try:
-                    return self._publish(tp, stable)
-                except EngineDoubt as doubt:
-                    self._strike(tp, doubt, last=time.monotonic() > until)
-                    if _is_stale(doubt):
-                        log.debug("%s-%d: published later: %s", *tp, doubt.problem)
-                        return False
-                    log.warning("publishing %s-%d anew: %s", *tp, doubt.problem)
-                    self._over.wait(_PAUSE)
-        return False
+        trouble = self.troubles.get(tp)
+        if trouble is not None and time.monotonic() < trouble.not_before:
+            return False
+        try:
+            with self._lock:
+                is_done = self._repeat(tp, stable)
+        except _PASSING as error:
+            self._failed(tp, stable, error)
+            return False
+        finally:
+            if self._over.is_set():
+                self.close()  # `close` did not wait for us.
+        if is_done:
+            self._positions[tp] = stable
+        if trouble is not None and is_done:
+            self.troubles = {at: one for at, one in self.troubles.items() if at != tp}
+            log.info("%s-%d: outputs are published again", *tp)
+        return is_done
+
+    def given_up(self, patience: float) -> Exception | None:
+        """Returns why a job that is to end cannot publish everything; None: it may yet.
+
+        Args:
+            patience: Seconds for which an error must last.
+        """
+        now = time.monotonic()
+        lasting = (one.error for one in self.troubles.values() if one.is_lasting(now, patience))
+        return next(lasting, None)
+
+    @property
+    def unpublished(self) -> dict[TopicPartition, tuple[int, str]]:
+        """Partitions in trouble: the offset from which on rows wait, and why."""
+        return {tp: (one.first, str(one.error)) for tp, one in self.troubles.items()}
 
     def stop(self) -> None:
-        """Publish nothing more; what waits is left to whoever comes next."""
+        """Publishes nothing more; the next publisher takes the rows that wait."""
         self._over.set()
 
     def close(self) -> None:
-        """Stop, and let go of the producers; harmless when repeated."""
-        self.stop()
-        with self._lock:
-            lanes, self._lanes = self._lanes, {}
-            for lane in lanes.values():
-                lane.channel.drop()
+        """Stops and drops the producers; harmless when repeated.
 
-    def _strike(self, tp: TopicPartition, doubt: EngineDoubt, *, last: bool) -> None:
-        """Drop the producer; raise what cannot be helped."""
+        It does not wait for an attempt under way, which closes what it used when it ends. The next
+        publisher fences it.
+        """
+        self.stop()
+        if self._lock.acquire(blocking=False):
+            try:
+                lanes, self._lanes = self._lanes, {}
+                for lane in lanes.values():
+                    lane.channel.drop()
+            finally:
+                self._lock.release()
+
+    def _repeat(self, tp: TopicPartition, stable: int) -> bool:
+        """Publishes, and repeats an attempt of which nothing is known for some seconds."""
+        until = time.monotonic() + _PATIENCE
+        while not self._over.is_set():
+            try:
+                return self._publish(tp, stable)
+            except EngineDoubt as doubt:
+                self._drop(tp, doubt, last=time.monotonic() > until)
+                if _is_stale(doubt):
+                    log.debug("%s-%d: published later: %s", *tp, doubt.problem)
+                    return False
+                log.warning("publishing %s-%d again: %s", *tp, doubt.problem)
+                self._over.wait(_PAUSE)
+        return False
+
+    def _failed(self, tp: TopicPartition, stable: int, error: Exception) -> None:
+        """Notes that the rows of a partition are not published for now, and says so once."""
+        now, known, lane = time.monotonic(), self.troubles.get(tp), self._lanes.get(tp)
+        first = lane.position if lane is not None else self._positions.get(tp, stable)
+        trouble = known or Trouble(first, now, error)
+        is_new = known is None or str(known.error) != str(error)
+        trouble.failed(error, now)
+        self.troubles = self.troubles | {tp: trouble}
+        if is_new:
+            log.log(
+                logging.ERROR if trouble.is_denied else logging.WARNING,
+                "%s-%d: %s. The next attempt is made in %g s", *tp, error, trouble.not_before - now,
+            )  # fmt: skip
+
+    def _drop(self, tp: TopicPartition, doubt: EngineDoubt, *, last: bool) -> None:
+        """Drops the producer; raises what a repetition does not help."""
         lane = self._lanes.pop(tp, None)
         if lane is not None:
+            self._positions[tp] = lane.position
             lane.channel.drop()
         if isinstance(doubt.refusal, AppendRefused) or (last and doubt.refusal is None):
             raise OutputsNotPublished(f"topic {self.topic!r}", doubt.problem) from doubt

@@ -51,7 +51,8 @@ def idle_job(partitions: int) -> Job:
         present=ends,
     )
     holding.primary = SimpleNamespace(
-        publish_by=lambda _: None, has_unpublished=False, publishes=False,
+        publish_by=lambda _: None, has_unpublished=False, publishes=False, is_publishing=False,
+        troubled={}, given_up=lambda _: None,
         write_quietly=lambda **_: None, stop_publishing=lambda: None,
     )  # fmt: skip
     holding.topic_ids, holding.epoch, holding._waits = {"t": "id"}, Epoch(1, "n"), []

@@ -227,21 +227,31 @@ def test_who_wakes_late_publishes_nothing(places):
         process.leave()
 
 
-def test_a_record_that_the_topic_does_not_take_is_told(places, kafka):
-    """What is before it is there, what comes after it waits, until somebody has seen to it."""
+def test_a_record_that_the_topic_does_not_take_is_tried_again(places, monkeypatch):
+    """Earlier outputs are there, later ones wait; commits go on until the topic takes it."""
     options, name, out = places
     process = Process(options, name, out)
     process.do(0)
-    process.holding.primary.write()
+    primary = process.holding.primary
+    primary.write()
     process.do(1, rows=1)
-    set_largest(options, out, 60)
-    with pytest.raises(OutputsNotPublished, match=out) as refused:
-        process.holding.primary.write()
-    assert refused.value.retriable
-    assert process.holding.primary.has_unpublished
+    set_largest(options, out, 100)  # A marker of a transaction has 78 bytes.
+    monkeypatch.setattr(publishing, "_FIRST_PAUSE", 0.0)
+    for _ in range(3):
+        primary.write()
+    ((first, error),) = primary.troubled.values()
+    assert first == 1
+    assert out in error
+    assert primary.has_unpublished
+    assert not primary.is_publishing
+    given_up = primary.given_up(0.0)
+    assert isinstance(given_up, OutputsNotPublished)
+    assert given_up.retriable
+    process.do(2)
     set_largest(options, out, 1_000_000)
-    process.holding.primary.write()
-    assert seen(options, out) == [*rows(0), "1.0"]
+    primary.write()
+    assert primary.troubled == {}
+    assert seen(options, out) == [*rows(0), "1.0", *rows(2)]
     process.leave()
 
 

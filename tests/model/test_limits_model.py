@@ -194,6 +194,25 @@ def test_outputs_that_wait_keep_news_away_and_are_told() -> None:
     assert p.outputs_waiting == 6
 
 
+def test_outputs_that_their_topic_does_not_take_keep_news_away() -> None:
+    """They are records below the stable offset; gaps are read all the same."""
+    p = crowded_partition()
+    p.max_ranges, p.max_outputs_waiting = 1000, 12
+    p.unpublished = 7, "the topic is away"
+    assert p.outputs_waiting == 8 + 3
+    assert not p.is_crowded
+    p.unpublished = 6, "the topic is away"
+    assert p.is_crowded
+    assert crowd_warning(p) == (
+        "t-0 has the outputs of 12 records waiting, maxOutputsWaiting is 12: nothing new is read "
+        "until they are published. The last attempt failed: the topic is away"
+    )
+    planned = p.plan([0, 1], 0.0, Limits(1000, 1000))
+    assert max(offsets.last for offsets in planned.values()) < 28
+    p.unpublished = None
+    assert not p.is_crowded
+
+
 def test_the_warning_names_offset_and_key_and_comes_once_in_a_while() -> None:
     """And what holds the stable offset, whatever it is."""
     p = crowded_partition()

@@ -21,6 +21,8 @@ _ODD = "tests/unit/test_odd_answers.py::"
 _CLOCKS = "tests/unit/test_clocks.py::"
 _POLLING = "tests/model/test_polling_model.py::"
 _CORE = "tests/unit/test_group_core.py::"
+_PUBLISHING = "tests/unit/test_publishing.py::"
+_SAVING = "tests/unit/test_saving.py::"
 _DELIVERIES = "tests/model/test_deliveries_model.py::"
 _TURNS = "tests/model/test_fenced_turns.py::"
 _DOUBTS = "tests/model/test_fenced_doubts.py::"
@@ -673,6 +675,59 @@ OUTPUTS = [
         (
             _DELIVERIES + "test_only_what_is_never_taken_stays",
             _JOB + "test_what_is_never_taken_is_parked_and_ends_a_job_that_is_to_end",
+        ),
+    ),
+    Mutant(
+        "publishing-trouble-ends-the-job",
+        "An error of publishing is one of its partition alone, and passes.",
+        "coopconsume/sinks/publishing.py",
+        "except _PASSING as error:",
+        "except ZeroDivisionError as error:",
+        (
+            _PUBLISHING + "test_a_partition_in_trouble_is_tried_again_and_holds_no_other_back",
+            _PUBLISHING + "test_a_missing_right_is_an_error_of_its_partition_alone",
+        ),
+    ),
+    Mutant(
+        "publishing-without-pauses",
+        "A partition whose outputs cannot be published is tried again after a pause.",
+        "coopconsume/sinks/publishing.py",
+        "if trouble is not None and time.monotonic() < trouble.not_before:",
+        "if False:",
+        (_PUBLISHING + "test_a_partition_in_trouble_is_tried_again_and_holds_no_other_back",),
+    ),
+    Mutant(
+        "publishing-blocks-commits",
+        "Outputs are published beside the commits.",
+        "coopconsume/runtime/committer.py",
+        "if self.is_busy or self._looks_at_decisions():",
+        "if self.is_busy or self._mirror.is_busy or self._looks_at_decisions():",
+        (_SAVING + "test_commits_go_on_while_a_topic_does_not_take_outputs",),
+    ),
+    Mutant(
+        "end-waits-for-publishing",
+        "The end of a job does not wait for a topic that does not take outputs.",
+        "coopconsume/runtime/committer.py",
+        "moves = self.outbox.is_moving or primary.is_publishing",
+        "moves = self.outbox.is_moving or primary.has_unpublished",
+        (_SAVING + "test_commits_go_on_while_a_topic_does_not_take_outputs",),
+    ),
+    Mutant(
+        "end-leaves-what-is-published",
+        "A job waits for outputs that are about to be published.",
+        "coopconsume/runtime/committer.py",
+        "moves = self.outbox.is_moving or primary.is_publishing",
+        "moves = self.outbox.is_moving",
+        (_SAVING + "test_all_is_saved_once_it_is_published",),
+    ),
+    Mutant(
+        "unpublished-outputs-not-bounded",
+        "Outputs that their topic does not take count for maxOutputsWaiting.",
+        "coopconsume/runtime/plan/partition.py",
+        "behind = self.stable - self.unpublished[0] if self.unpublished else 0",
+        "behind = 0",
+        (
+            "tests/model/test_limits_model.py::test_outputs_that_their_topic_does_not_take_keep_news_away",
         ),
     ),
     Mutant(

@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from commits import Epoch, OffsetRanges
-from coopconsume.errors import MissingOption, OutputsNotPublished
+from coopconsume.errors import FencedMember, MissingOption, NotAuthorized, OutputsNotPublished
 from coopconsume.fenced.engine import EngineDoubt
 from coopconsume.kafka.cluster import Primary, primary_mark
 from coopconsume.options import Options
@@ -83,7 +83,7 @@ class Channel:
 
     def add_offsets(self, offsets: dict, group: str, timeout: float) -> None:
         """Add the offset."""
-        self.broker.call(lambda: self._mine() or setattr(self, "offset", offsets[TP]))
+        self.broker.call(lambda: self._mine() or setattr(self, "offset", *offsets.values()))
 
     def commit(self, timeout: float) -> None:
         """Make both count."""
@@ -178,17 +178,99 @@ def test_each_row_is_published_once_whatever_is_lost_and_whoever_else_does_it(
         assert not one.publish(TP, log.stable + 1), "what is over publishes nothing"
 
 
-def test_what_is_never_taken_stops_the_job(monkeypatch):
-    """After a minute, here at once; nothing of it is lost."""
-    broker = Broker(faults=deque(["lost"] * 50))
-    one = publisher(broker, Waiting({0: 1}), SimpleNamespace(stable=1))
-    monkeypatch.setattr(publishing, "TransactionChannel", lambda *_: Channel(broker))
+def test_a_partition_in_trouble_is_tried_again_and_holds_no_other_back(monkeypatch, caplog):
+    """With growing pauses; what it has waits. A job that is to end learns why, after a while."""
+    brokers = {TP: Broker(), ("t", 1): Broker()}
+    of_id = {transactional_id("g", *tp): broker for tp, broker in brokers.items()}
+    now = [100.0]
+    monkeypatch.setattr(publishing, "TransactionChannel", lambda *a: Channel(of_id[a[2]]))
+    monkeypatch.setattr(publishing, "time", SimpleNamespace(monotonic=lambda: now[0]))
     monkeypatch.setattr(publishing, "_PATIENCE", -1.0)
-    with pytest.raises(OutputsNotPublished, match="nothing was heard"):
-        one.publish(TP, 1)
-    broker.faults.clear()
+    one = publisher(brokers[TP], Waiting({0: 1, 1: 1, 2: 1}), SimpleNamespace(stable=1))
+    one._holding.cluster.stable_primary = lambda tp: brokers[tp].primary
+    one._holding.store.state = lambda _: dict.fromkeys(brokers, SimpleNamespace(stable_offset=1))
     assert one.publish(TP, 1)
-    assert broker.log == [0]
+    brokers[TP].faults = deque(["lost"] * 4)
+    for pause in (1.0, 2.0, 4.0, 8.0):
+        assert not one.publish(TP, 3)
+        faults = len(brokers[TP].faults)
+        now[0] += pause - 0.1
+        assert not one.publish(TP, 3)
+        assert len(brokers[TP].faults) == faults, "no attempt before it is due"
+        assert one.publish(("t", 1), 1), "the other partition does not wait"
+        assert one.unpublished == {
+            TP: (1, str(OutputsNotPublished("topic 'out'", "nothing was heard")))
+        }
+        lasts = len(brokers[TP].faults) < 2
+        assert (one.given_up(2.0) is not None) is lasts
+        assert one.given_up(60.0) is None
+        now[0] += 0.2
+    assert one.publish(TP, 3)
+    assert brokers[TP].log == [0, 1, 2]
+    assert one.unpublished == {}
+    assert caplog.text.count("could not be published") == 1, "the same error is logged once"
+
+
+def test_a_missing_right_is_an_error_of_its_partition_alone(monkeypatch):
+    """It is granted while the job runs; a job that is to end does not wait for it."""
+    denied = NotAuthorized("WRITE", "TOPIC", "out", "bob")
+
+    def refuse() -> None:
+        raise EngineDoubt("denied", denied)
+
+    broker = Broker(faults=deque(["others"]), disturb=refuse)
+    monkeypatch.setattr(publishing, "TransactionChannel", lambda *_: Channel(broker))
+    one = publisher(broker, Waiting({0: 1}), SimpleNamespace(stable=1))
+    assert not one.publish(TP, 1)
+    assert one.given_up(60.0) is denied
+    one.troubles[TP].not_before = 0.0
+    assert one.publish(TP, 1)
+    assert one.given_up(0.0) is None
+
+
+def test_what_ends_the_epoch_is_no_trouble_of_a_partition(monkeypatch):
+    """Somebody else has the shares: nothing is tried again."""
+    fenced = FencedMember("g", "m", EPOCH, EPOCH, "another")
+    broker = Broker()
+    monkeypatch.setattr(publishing, "TransactionChannel", lambda *_: Channel(broker))
+    one = publisher(broker, Waiting({0: 1}), SimpleNamespace(stable=1))
+
+    def check(*_: object) -> None:
+        raise fenced
+
+    one._holding.store.check = check
+    with pytest.raises(FencedMember):
+        one.publish(TP, 1)
+    assert broker.log == []
+
+
+def test_the_end_does_not_wait_for_an_attempt_that_hangs(monkeypatch):
+    """The attempt drops its producer when it ends."""
+    hangs, goes_on = threading.Event(), threading.Event()
+
+    def hang() -> None:
+        hangs.set()
+        assert goes_on.wait(120)
+        raise EngineDoubt("nothing was heard")
+
+    broker = Broker(faults=deque(["", "others"]), disturb=hang)
+    channels: list[Channel] = []
+    monkeypatch.setattr(
+        publishing,
+        "TransactionChannel",
+        lambda *_: channels.append(Channel(broker)) or channels[-1],
+    )
+    one = publisher(broker, Waiting({0: 1}), SimpleNamespace(stable=1))
+    attempt = threading.Thread(target=one.publish, args=(TP, 1))
+    attempt.start()
+    assert hangs.wait(120)
+    one.close()
+    assert attempt.is_alive()
+    goes_on.set()
+    attempt.join()
+    assert broker.log == []
+    assert [channel.is_dropped for channel in channels] == [True]
+    assert one._lanes == {}
 
 
 @pytest.mark.parametrize(

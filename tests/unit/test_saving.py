@@ -1,42 +1,64 @@
-"""When a job has saved all: where outputs are published in transactions, not before that."""
+"""When a job has saved all, and what becomes of commits while outputs cannot be published."""
 
 from __future__ import annotations
 
 import queue
+import threading
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from coopconsume.errors import OutputsNotPublished
+from commits import Epoch, OffsetRanges, Pending
+from coopconsume.errors import FencedMember, OutputsNotPublished
 from coopconsume.runtime.committer import Committer
+
+TP = ("t", 0)
 
 
 class Holding:
-    """What is owned; publishing it fails as often as is said."""
+    """What is owned; publishing it goes as is said: True means that something is left."""
 
-    def __init__(self, failures: list[BaseException | bool]) -> None:
+    def __init__(self, outcomes: list[BaseException | bool]) -> None:
         self.options = SimpleNamespace(max_num_ranges_to_commit=10, batch_time=1.0)
+        self.owned: dict[Any, Any] = {TP: SimpleNamespace(range_count=0, last_committed=-1)}
         self.is_shared = False
         self.primary = self
         self.publishes = True
         self.has_unpublished = True
+        self.troubled: dict[Any, tuple[int, str]] = {}
         self.stopped = False
-        self.failures = failures
+        self.outcomes = outcomes
+        #: Is set while the topic answers.
+        self.answers = threading.Event()
+        self.answers.set()
+        self.attempts = 0
+        self.lasting: Exception | None = None
+
+    @property
+    def is_publishing(self) -> bool:
+        """Whether outputs are about to be published."""
+        return self.has_unpublished and not self.troubled
+
+    def given_up(self, _patience: float) -> Exception | None:
+        """Why nobody waits for it any more."""
+        return self.lasting
+
+    def write(self) -> None:
+        """Publish, unless it fails, or is not to be done now."""
+        self.attempts += 1
+        assert self.answers.wait(120)
+        outcome = self.outcomes.pop(0) if self.outcomes else False
+        if isinstance(outcome, BaseException):
+            raise outcome
+        self.has_unpublished = outcome
+
+    def write_quietly(self, *, force: bool = False) -> None:
+        """For the end."""
 
     def refresh(self) -> dict:
         """Nobody else moves anything."""
         return {}
-
-    def write(self) -> None:
-        """Publish, unless it fails, or is not to be done now."""
-        failure = self.failures.pop(0) if self.failures else False
-        if isinstance(failure, BaseException):
-            raise failure
-        self.has_unpublished = failure
-
-    def write_quietly(self, *, force: bool = False) -> None:
-        """For the end."""
 
     def stop_repeating(self) -> None:
         """No commit is under way."""
@@ -45,44 +67,136 @@ class Holding:
         """It is over."""
         self.stopped = True
 
+    def affordable(self, offsets: Any, _holes: Any) -> Any:
+        """Everything fits."""
+        return offsets
 
-def saver(holding: Holding) -> tuple[Committer, queue.Queue[Any]]:
-    """One that has nothing to commit, and what it has to say."""
+    def commit(self, offsets: Any, **_more: Any) -> Any:
+        """It counts."""
+        return {
+            tp: SimpleNamespace(status="committed", stable_offset=done.last + 1)
+            for tp, done in offsets.items()
+        }
+
+
+class Partition(SimpleNamespace):
+    """A partition of which some records are done."""
+
+    def __init__(self, done: list[int]) -> None:
+        unsaved = OffsetRanges.from_offsets(done)
+        super().__init__(
+            topic=TP[0], partition=TP[1], unsaved=unsaved, unsaved_holes=OffsetRanges(),
+            is_quiet=False, parked=[], unpublished=None, stable=0,
+        )  # fmt: skip
+
+    def holes(self) -> OffsetRanges:
+        """There are none."""
+        return OffsetRanges()
+
+    def saved(self, offsets: OffsetRanges, stable: int, _holes: OffsetRanges) -> None:
+        """They are committed."""
+        self.unsaved, self.stable = self.unsaved - offsets, stable
+
+
+def saver(holding: Holding, *partitions: Any) -> tuple[Committer, queue.Queue[Any]]:
+    """A committer, and what it has to say."""
     said: queue.Queue[Any] = queue.Queue()
     work = SimpleNamespace(park=False, available_now=False)
-    meter = SimpleNamespace()
-    made = Committer(holding, work, [], meter, iter(()), lambda call, *args: said.put((call, args)))  # type: ignore[arg-type]
+    meter = SimpleNamespace(saved=lambda *_: None)
+    ids = (f"id-{n}" for n in range(99))
+    made = Committer(
+        holding,
+        work,
+        list(partitions),
+        meter,
+        ids,
+        lambda call, *args: said.put((call, args)),  # type: ignore[arg-type]
+    )
     return made, said
+
+
+def hear(said: queue.Queue[Any]) -> None:
+    """Take the next event of the committer's threads."""
+    try:
+        call, args = said.get(timeout=15)
+    except queue.Empty:
+        pytest.fail("nothing happens any more")
+    call(*args)
 
 
 def turn(made: Committer, said: queue.Queue[Any]) -> None:
     """A turn of the loop: have it save, and hear what it says."""
     made.save(more_to_come=False)
-    while made.is_busy:
-        call, args = said.get(timeout=60)
-        call(*args)
+    while made.is_busy or made._mirror.is_busy:
+        hear(said)
 
 
 def test_all_is_saved_once_it_is_published(monkeypatch):
     """What the group's coordinator does not take now is tried again."""
-    monkeypatch.setattr("coopconsume.runtime.committer._PUBLISH_EVERY", -1.0)
+    monkeypatch.setattr("coopconsume.runtime.mirror._PUBLISH_EVERY", -1.0)
     holding = Holding([True, True])
     made, said = saver(holding)
     for unpublished in (True, True, False):
         assert not made.has_all
+        assert not made.has_all_it_can
         turn(made, said)
         assert holding.primary.has_unpublished is unpublished
     assert made.has_all
     made.close(well=True)
-    assert not holding.stopped
 
 
-def test_what_cannot_be_published_ends_the_job():
-    """It is no warning, as the primary offset of other jobs is; and the end waits for nothing."""
-    made, said = saver(Holding([OutputsNotPublished("topic 'out'", "gone")]))
-    with pytest.raises(OutputsNotPublished, match="gone"):
+def test_what_ends_the_epoch_while_outputs_are_published_reaches_the_loop():
+    """And the end waits for nothing."""
+    fenced = FencedMember("g", "m", Epoch(1, "n"), Epoch(2, "n"), "another")
+    holding = Holding([fenced])
+    made, said = saver(holding)
+    with pytest.raises(FencedMember):
         turn(made, said)
     assert not made.has_all
-    holding: Any = made._holding
     made.close(well=False)
     assert holding.stopped
+
+
+def test_commits_go_on_while_a_topic_does_not_take_outputs():
+    """Neither a commit nor the end of the job waits for it; a job that is to end says why."""
+    holding, partition = Holding([False]), Partition([0, 1, 2])
+    holding.answers.clear()
+    made, said = saver(holding, partition)
+    made._unsaved.pending[TP] = [Pending(9, 1, 1, 0, "x")]
+    made.save(more_to_come=False)
+    while partition.unsaved or made.is_busy:
+        hear(said)
+        made.save(more_to_come=False)
+    assert partition.stable == 3
+    assert holding.attempts == 1, "one attempt at a time"
+    assert not made.has_all_it_can, "it may yet be published"
+    made.raise_given_up()
+    holding.troubled = {TP: (0, "the topic is away")}
+    assert made.has_all_it_can
+    assert not made.has_all
+    holding.lasting = OutputsNotPublished("topic 'out'", "gone")
+    with pytest.raises(OutputsNotPublished, match="gone"):
+        made.raise_given_up()
+    holding.answers.set()
+    while made._mirror.is_busy:
+        hear(said)
+    assert partition.unpublished == (0, "the topic is away")
+    holding.troubled = {}
+    made._mirror.wake()
+    turn(made, said)
+    assert partition.unpublished is None
+    made.raise_given_up()
+    made.close(well=True)
+    assert holding.stopped
+
+
+def test_the_end_of_a_job_does_not_wait_for_a_topic_that_is_away(monkeypatch):
+    """What waits is published by the next owner."""
+    monkeypatch.setattr("coopconsume.runtime.mirror._LAST_PUBLISH", 0.01)
+    holding = Holding([False])
+    holding.answers.clear()
+    made, _ = saver(holding)
+    made.save(more_to_come=False)
+    made.close(well=True)
+    assert holding.stopped
+    holding.answers.set()

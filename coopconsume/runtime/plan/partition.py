@@ -72,6 +72,8 @@ class Partition:
         self.whole = whole
         self.max_ranges = max_ranges
         self.max_outputs_waiting = max_outputs_waiting
+        #: From which offset on outputs cannot be published for now, and why; None: they can.
+        self.unpublished: tuple[int, str] | None = None
         #: Ranges in the commit log, those of other members among them.
         self.log_ranges = committed.range_count
         #: The highest offset in the commit log, whoever committed it; -1: none above the stable
@@ -147,10 +149,15 @@ class Partition:
 
     @property
     def outputs_waiting(self) -> int:
-        """Records whose outputs wait behind one that is not done; 0 if outputs do not wait."""
+        """Records whose outputs wait to be published; 0 if outputs do not wait.
+
+        They wait behind a record that is not done, or as their topic does not take them for now:
+        then offsets below the stable offset are counted.
+        """
         if self.max_outputs_waiting is None:
             return 0
-        return len(self.done) - (self.first_open() - self.stable)
+        behind = self.stable - self.unpublished[0] if self.unpublished else 0
+        return len(self.done) - (self.first_open() - self.stable) + max(0, behind)
 
     @property
     def has_outputs_enough(self) -> bool:

@@ -91,11 +91,18 @@ def crowd_warning(partition: Partition) -> str:
     """One sentence on a crowded partition: how full it is, and what holds its stable offset."""
     much = f"{partition.ranges:,} committed ranges"
     limit = f"maxNumRanges is {partition.max_ranges:,}"
+    name = f"{partition.topic}-{partition.partition}"
+    if partition.has_outputs_enough and partition.unpublished:
+        return (
+            f"{name} has the outputs of {partition.outputs_waiting:,} records waiting, "
+            f"maxOutputsWaiting is {partition.max_outputs_waiting:,}: nothing new is read until "
+            f"they are published. The last attempt failed: {partition.unpublished[1]}"
+        )
     if partition.has_outputs_enough:
         much = f"the outputs of {partition.outputs_waiting:,} records waiting"
         limit = f"maxOutputsWaiting is {partition.max_outputs_waiting:,}"
     return (
-        f"{partition.topic}-{partition.partition} has {much} above its stable offset, {limit}: "
+        f"{name} has {much} above its stable offset, {limit}: "
         f"nothing new is read until gaps are done. It is held by {held_by(partition)}"
     )
 

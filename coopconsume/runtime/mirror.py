@@ -1,0 +1,103 @@
+"""Writes the group's offsets to Kafka beside the commits, and with them transactional outputs.
+
+Each write runs in a thread of its own, one at a time: a Kafka that does not answer, or a topic that
+does not take outputs, stops no commit.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+import time
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from coopconsume.group.primary import PrimaryOffsets
+
+#: Seconds between attempts to publish what is not published yet.
+_PUBLISH_EVERY: Final = 0.5
+#: Seconds that the end of a job waits for outputs that are being published.
+_LAST_PUBLISH: Final = 2.0
+
+
+class Mirror:
+    """Writes the group's offsets to Kafka.
+
+    Every method is the loop's to call; the thread reports through ``post``.
+
+    Args:
+        primary: The group's offsets in Kafka.
+        post: Has a function called in the loop.
+        ended: Called in the loop after each write, with the error that ends the job, if any.
+    """
+
+    def __init__(
+        self,
+        primary: PrimaryOffsets,
+        post: Callable[..., None],
+        ended: Callable[[BaseException | None], None],
+    ) -> None:
+        self._primary = primary
+        self._post = post
+        self._report = ended
+        self._thread: threading.Thread | None = None
+        self._is_wanted = False
+        self._ended_at = -math.inf
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether a write is under way or wanted."""
+        return self._thread is not None or self._is_wanted
+
+    def wake(self) -> None:
+        """Writes now, or once the write under way has ended."""
+        self._is_wanted = True
+        self._start()
+
+    def publish(self) -> None:
+        """Writes if outputs wait to be published and the last write is a moment ago."""
+        is_due = time.monotonic() - self._ended_at > _PUBLISH_EVERY
+        if self._thread is None and is_due and self._primary.has_unpublished:
+            self.wake()
+
+    def close(self, *, well: bool) -> None:
+        """Writes nothing more, but for the last offsets if the job has ended well.
+
+        Outputs that are not published are left to the next owner: their topic may be away.
+        """
+        self._is_wanted = False
+        if not (well and self._primary.is_publishing):
+            self._primary.stop_publishing()
+        if self._thread is not None:
+            self._thread.join(_LAST_PUBLISH if self._primary.publishes else None)
+        self._primary.stop_publishing()
+        if well and not self._primary.publishes:
+            self._primary.write_quietly(force=True)
+
+    def _start(self) -> None:
+        if self._thread is None and self._is_wanted:
+            self._is_wanted = False
+            self._thread = threading.Thread(
+                target=self._write, name="coopconsume-mirror", daemon=True
+            )
+            self._thread.start()
+
+    def _write(self) -> None:
+        """In a thread of its own."""
+        try:
+            if self._primary.publishes:
+                self._primary.write()
+            else:
+                self._primary.write_quietly()
+        except BaseException as error:  # noqa: BLE001 - raised in the loop
+            self._post(self._ended, error)
+        else:
+            self._post(self._ended, None)
+
+    def _ended(self, error: BaseException | None) -> None:
+        self._thread = None
+        self._ended_at = time.monotonic()
+        self._report(error)
+        self._start()
