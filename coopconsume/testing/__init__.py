@@ -1,1 +1,49 @@
-"""Tools for tests: a local Kafka broker and Spark session, and a checker of recorded histories."""
+"""Tools to test handlers: a local broker and Spark session, faults, and a checker of histories.
+
+`run_handler` runs a handler on all of them at once. Names are imported when first used.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from coopconsume.testing.handlers import Fault, HandlerRun, recorded, run_handler
+    from coopconsume.testing.history import Kill, Recorder, Verdict, check, read_history
+    from coopconsume.testing.local.broker import LocalKafka
+    from coopconsume.testing.local.session import local_session
+
+__all__ = [
+    "Fault",
+    "HandlerRun",
+    "Kill",
+    "LocalKafka",
+    "Recorder",
+    "Verdict",
+    "check",
+    "local_session",
+    "read_history",
+    "recorded",
+    "run_handler",
+]
+
+_HOME = {
+    "Fault": "handlers",
+    "HandlerRun": "handlers",
+    "Kill": "history",
+    "LocalKafka": "local.broker",
+    "Recorder": "history",
+    "Verdict": "history",
+    "check": "history",
+    "local_session": "local.session",
+    "read_history": "history",
+    "recorded": "handlers",
+    "run_handler": "handlers",
+}
+
+
+def __getattr__(name: str) -> object:
+    if name not in _HOME:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_HOME[name]}"), name)

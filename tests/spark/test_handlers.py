@@ -1,0 +1,77 @@
+"""`coopconsume.testing`: tests of users' handlers, as its how-to page shows them."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from coopconsume import Reject, RetryPolicy
+from coopconsume.errors import HandlerNotUsable
+from coopconsume.testing import Fault, recorded, run_handler
+from coopconsume.worker.frames import BatchHandler
+
+pytestmark = [pytest.mark.spark, pytest.mark.broker]
+
+ORDERS = [(b"customer-%d" % (i % 5), b"" if i == 17 else b"%d" % i) for i in range(40)]
+
+
+def bill(record):
+    """Bill an order; one without content can never be billed."""
+    if not record.value:
+        raise Reject("an order without content")
+    return {"customer": record.key.decode(), "cents": int(record.value)}
+
+
+def test_a_service_that_is_away_and_a_worker_that_dies(kafka, spark):
+    """Each order is billed once, in the order of its customer."""
+
+    def faults(record):
+        if record.attempt > 1:
+            return None
+        if record.offset == 23:
+            return Fault(end_worker=True)
+        return Fault(error=OSError("the service is away")) if record.offset % 7 == 0 else None
+
+    run = run_handler(
+        bill, ORDERS, kafka=kafka, spark=spark, faults=faults,
+        output_schema="customer string, cents long", options={"slots": 2},
+        retry=RetryPolicy(max_attempts=4, backoff=0.0),
+    )  # fmt: skip
+    assert run.verdict.ok, str(run.verdict)
+    assert [letter["_offset"] for letter in run.dead_letters] == [17]
+    assert [row["cents"] for row in run.rows] == [n for n in range(40) if n != 17]
+    calls = list(run.history)
+    assert sum(call.end_ns is None for call in calls) >= 1
+    failed = {call.offset for call in calls if "the service is away" in call.error}
+    assert failed >= {n for n in range(40) if n % 7 == 0}
+
+
+async def ask(record):
+    """Ask a service."""
+    await asyncio.sleep(0.01)
+
+
+def test_an_async_handler_that_is_slow_at_some_records(kafka, spark):
+    """Faults reach coroutines, too; an attempt too many is a dead letter."""
+    run = run_handler(
+        ask, ORDERS, kafka=kafka, spark=spark, concurrency=8,
+        faults=lambda r: Fault(delay=0.2, error=ValueError("no")) if r.offset in (3, 4) else None,
+        retry=RetryPolicy(max_attempts=2, backoff=0.0),
+    )  # fmt: skip
+    assert run.verdict.ok, str(run.verdict)
+    assert [letter["_offset"] for letter in run.dead_letters] == [3, 4]
+    slow = [call for call in run.history if call.offset in (3, 4)]
+    assert len(slow) == 4
+    assert all(call.end_ns - call.start_ns > 0.2e9 for call in slow)
+
+
+def test_a_job_that_does_not_end_is_stopped(kafka, spark):
+    """And a batch handler is refused."""
+    with pytest.raises(TimeoutError, match=r"still runs after 0\.5 s"):
+        run_handler(
+            bill, ORDERS[:1], kafka=kafka, spark=spark, timeout=0.5,
+            faults=lambda _: Fault(delay=3.0),
+        )  # fmt: skip
+    with pytest.raises(HandlerNotUsable, match="single records"):
+        recorded(BatchHandler(print, 10, "arrow"), "/nowhere")
