@@ -6,6 +6,7 @@ Names are imported when first used, so that Spark's workers load only what they 
 from __future__ import annotations
 
 from importlib import import_module
+from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -98,6 +99,32 @@ __all__ = [
     "key_hash",
     "local_session",
 ]
+
+
+def _check_packages() -> None:
+    """Refuses to go on if a user's module hides `assignors` or `commits`.
+
+    Raises:
+        ImportError: It names the module and what to do.
+    """
+    for name, part in (("assignors", "ranges"), ("commits", "offsets")):
+        try:
+            is_ours = find_spec(f"{name}.{part}") is not None
+        except ModuleNotFoundError as error:
+            if error.name not in {name, f"{name}.{part}"}:
+                raise
+            is_ours = False
+        if not is_ours:
+            found = find_spec(name)
+            raise ImportError(
+                f"coopconsume needs its package {name!r}, but Python finds "
+                f"{found.origin if found else 'nothing'}: rename your module {name!r}, or install "
+                "coopconsume again if the package is missing",
+                name=name,
+            )
+
+
+_check_packages()
 
 
 def __getattr__(name: str) -> object:

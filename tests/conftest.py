@@ -56,7 +56,7 @@ _BROKER = {
 #: Tests of Spark that only start programs with a session of their own.
 _PROGRAMS = {
     *("test_chaos.py", "test_cli_run.py", "test_demo.py", "test_kill.py", "test_spark_submit.py"),
-    "test_standalone_cluster.py",
+    *("test_standalone_cluster.py", "test_wheel.py"),
 }
 _names = itertools.count(1)
 
