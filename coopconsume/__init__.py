@@ -6,6 +6,7 @@ Names are imported when first used, so that Spark's workers load only what they 
 from __future__ import annotations
 
 from importlib import import_module
+from importlib.machinery import PathFinder
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
@@ -107,15 +108,11 @@ def _check_packages() -> None:
     Raises:
         ImportError: It names the module and what to do.
     """
-    for name, part in (("assignors", "ranges"), ("commits", "offsets")):
-        try:
-            is_ours = find_spec(f"{name}.{part}") is not None
-        except ModuleNotFoundError as error:
-            if error.name not in {name, f"{name}.{part}"}:
-                raise
-            is_ours = False
-        if not is_ours:
-            found = find_spec(name)
+    for name, module in (("assignors", "ranges"), ("commits", "offsets")):
+        found = find_spec(name)
+        places = found.submodule_search_locations if found else None
+        # Without an import: workers load only what they run.
+        if places is None or PathFinder.find_spec(f"{name}.{module}", places) is None:
             raise ImportError(
                 f"coopconsume needs its package {name!r}, but Python finds "
                 f"{found.origin if found else 'nothing'}: rename your module {name!r}, or install "
