@@ -290,7 +290,11 @@ class CooperativeConsumer(Closing):
     ) -> None:
         """Give polled records up: they become dead letters, as the option ``deadLetter`` says.
 
-        The letters are the records as they are in Kafka, read anew, headers included.
+        The letters are the records as they are in Kafka, read again, headers included. The call
+        returns when they are written and the records are committed. It waits up to 60 s for the
+        letters; calls of other threads go on meanwhile. If it fails, the records stay open: they
+        can be rejected again, or committed. A topic may get the letters of a failed call
+        nevertheless, so that a letter may be there twice; `counted` shows each letter once.
 
         Args:
             frame: The records; it needs the columns topic, partition and offset.
@@ -301,8 +305,12 @@ class CooperativeConsumer(Closing):
         Raises:
             InvalidOption: ``on_dead`` is neither.
             MissingOption: ``deadLetter`` is not given.
-            NotPolled: A record was not handed out by `poll`, or is done; nothing is written.
-            OutputNotWritten: The letters could not be written; nothing is committed.
+            AlreadyClosed: The consumer was closed meanwhile; nothing is committed.
+            NotAuthorized: This user may not write to the topic; nothing is committed.
+            NotPolled: A record was not handed out by `poll`, or is done; nothing is written. Or
+                another thread has answered for it, or it was given to another member, while the
+                letters were written; nothing is committed.
+            OutputNotWritten: The letters could not be written within 60 s; nothing is committed.
             ValueError: The frame lacks a column.
             commits.FencedMember: Another member holds the group; nothing counts.
             commits.MaxIndividualCommitsReached: There is no room for some records, as for `commit`;

@@ -196,6 +196,8 @@ class Member:
         )
         self.poller = Poller(log, options, lambda: 1)
         self.letters = []
+        #: Is called while dead letters are being written.
+        self.meanwhile = lambda: None
 
     def fenced(self, _why):
         """The next rebalance brings new shares."""
@@ -212,7 +214,11 @@ class Member:
 
     def append(self, letters, _topic_ids, _commit_id):
         """Take dead letters."""
+        self.meanwhile()
         self.letters += letters
+
+    def close(self):
+        """Nothing is open."""
 
     def poll(self, window):
         """A frame; without any rows if there are none now."""

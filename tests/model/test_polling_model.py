@@ -8,14 +8,16 @@ waits for nothing once everything was answered for.
 from __future__ import annotations
 
 import contextlib
-from concurrent.futures import ThreadPoolExecutor
+import functools
+import threading
+from concurrent.futures import ThreadPoolExecutor, wait
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from commits import FencedMember, MaxIndividualCommitsReached, OffsetRanges, PartitionCommits
-from coopconsume.errors import AlreadyClosed, NotPolled
+from coopconsume.errors import AlreadyClosed, NotPolled, OutputNotWritten
 from tests.examples import examples
 from tests.model.polling_world import TOPIC, Frame, Log, Member, SparkGone, dealt, in_memory
 
@@ -125,8 +127,11 @@ class World:
         strange |= {one for one in records - member.given if not self.log.is_done(*one)}
         return records & member.given, strange, asked != records
 
-    def give_back(self, member, one, *, delay=None, park=False):
-        """Retry or park a record and what was handed out of its key behind it, or reject it."""
+    def give_back(self, member, one, *, delay=None, park=False, meanwhile=None):
+        """Retry or park a record and what was handed out of its key behind it, or reject it.
+
+        Something may happen while its dead letter is being written.
+        """
         p, offset = one
         key = self.log.records[p].get(offset)
         behind = {
@@ -137,6 +142,14 @@ class World:
         was, written = self.snapshot(), len(member.letters)
         trial = self.log.commits[p].copy(max_ranges=self.log.limit)
         self.asking = member
+
+        def happen():
+            nonlocal was
+            if meanwhile is not None:
+                meanwhile()
+                was = self.snapshot()
+
+        member.meanwhile = happen
         try:
             if delay is not None:
                 member.poller.retry(member, rows, delay, "later")
@@ -148,6 +161,10 @@ class World:
             return
         except FencedMember:
             assert self.snapshot() == was
+            return
+        except OutputNotWritten:
+            assert self.snapshot() == was
+            assert len(member.letters) == written
             return
         except MaxIndividualCommitsReached as error:
             assert not park, "a parked record takes no range"
@@ -224,6 +241,11 @@ def some_done(world, member, data):
             return Frame(one for one in sorted(member.given) if data.draw(st.booleans()))
 
 
+def fail_to_write():
+    """The place of dead letters does not take them."""
+    raise OutputNotWritten("dead letters", "dead", "it is away")
+
+
 def step(world, data):
     """Anything that users and the group do."""
     member = data.draw(st.sampled_from(world.members))
@@ -238,10 +260,13 @@ def step(world, data):
             world.commit(member, some_done(world, member, data))
         case "r":
             world.give_back(member, data.draw(anything), delay=data.draw(st.integers(0, 3)))
-        case "j":
-            world.give_back(member, data.draw(anything))
-        case "k":
-            world.give_back(member, data.draw(anything), park=True)
+        case "j" | "k" as letter:
+            redeal = functools.partial(world.deal, splits(world, data))
+            kinds = (None, fail_to_write, lambda: world.commit(member, None), redeal)
+
+            meanwhile = data.draw(st.sampled_from(kinds))
+            park = letter == "k"
+            world.give_back(member, data.draw(anything), park=park, meanwhile=meanwhile)
         case "d":
             for one in world.members:
                 if data.draw(st.integers(0, 3)):  # Others stall, and are fenced.
@@ -471,3 +496,53 @@ def test_at_the_limit_a_commit_takes_what_fits_and_says_what_is_left():
         member.poller.commit(member, Frame([(0, 0), (0, 1), (0, 3), (0, 5), (0, 6), (0, 8)]))
         assert world.log.commits[0] == PartitionCommits(7, [(8, 8)])
         assert member.poller.handout.places[TOPIC, 0].polled.pairs() == [(7, 7), (9, 9)]
+
+
+def test_while_dead_letters_wait_for_their_place_others_commit_and_the_call_ends(monkeypatch):
+    """It fails after its limit with nothing half done, and can be made again; `close` ends it."""
+    world = World(Log({0: {o: b"k%d" % o for o in range(6)}}, {}), 1)
+    is_back, written = threading.Event(), threading.Event()
+    with contextlib.ExitStack() as stack:
+        for patch in in_memory(world.log, lambda: world.asking):
+            stack.enter_context(patch)
+        calls = stack.enter_context(ThreadPoolExecutor(4))
+        stack.callback(is_back.set)
+        world.deal({0: (0, 1)})
+        (member,) = world.members
+        world.poll(member, 6)
+        member.meanwhile = lambda: written.set() or is_back.wait(SOON)
+        rejected = calls.submit(member.poller.reject, member, Frame([(0, 5)]), "no", "continue")
+        assert written.wait(SOON)
+        commit = calls.submit(member.poller.commit, member, Frame([(0, 0)]))
+        assert wait([commit], SOON).done, "it waits for the place of dead letters"
+        assert commit.result()[TOPIC, 0].stable_offset == 1
+        assert calls.submit(member.poller.poll, member, 0).result(SOON) == []
+        assert not rejected.done()
+        is_back.set()
+        rejected.result(SOON)
+        assert world.log.is_done(0, 5)
+
+        is_back.clear()
+        was = world.snapshot()
+        monkeypatch.setattr("coopconsume.runtime.polling.letters.LIMIT", 0.1)
+        for _ in range(2):  # The second one waits behind the first, and writes nothing later.
+            with pytest.raises(OutputNotWritten, match="no answer for 0") as error:
+                member.poller.reject(member, Frame([(0, 4)]), "no", "continue")
+            assert error.value.retriable
+        assert world.snapshot() == was
+        assert 4 in member.poller.handout.places[TOPIC, 0].polled
+        is_back.set()
+        monkeypatch.setattr("coopconsume.runtime.polling.letters.LIMIT", SOON)
+        member.poller.reject(member, Frame([(0, 4)]), "no", "continue")
+        assert world.log.is_done(0, 4)
+        assert [letter.offset for letter in member.letters] == [5, 4, 4], "once left behind"
+
+        is_back.clear()
+        written.clear()
+        rejected = calls.submit(member.poller.reject, member, Frame([(0, 3)]), "no", "continue")
+        assert written.wait(SOON)
+        monkeypatch.setattr("coopconsume.runtime.polling.letters._CLOSING", 0.1)
+        member.poller.close()
+        with pytest.raises(AlreadyClosed):
+            rejected.result(SOON)
+        assert not world.log.is_done(0, 3)

@@ -731,6 +731,37 @@ OUTPUTS = [
         ),
     ),
     Mutant(
+        "reject-blocks-other-calls",
+        "Calls of other threads go on while a polling member writes dead letters.",
+        "coopconsume/runtime/polling/poller.py",
+        "            writer.write(letters, holding.topic_ids, commit_id)\n",
+        "            with self._calls:\n"
+        "                writer.write(letters, holding.topic_ids, commit_id)\n",
+        (
+            _POLLING
+            + "test_while_dead_letters_wait_for_their_place_others_commit_and_the_call_ends",
+        ),
+    ),
+    Mutant(
+        "rejected-after-another-answer",
+        "A record that was answered for while its dead letter was written is not given up.",
+        "coopconsume/runtime/polling/answers.py",
+        "done = handout.check_open(holding, reasons)",
+        "done = {tp: OffsetRanges.from_offsets(list(of)) for tp, of in reasons.items()}",
+        (_POLLING + "test_only_what_was_handed_out_is_answered_for_and_nothing_is_lost",),
+    ),
+    Mutant(
+        "abandoned-letter-written-later",
+        "A dead letter that nobody waits for any more is not written after an earlier one.",
+        "coopconsume/runtime/polling/letters.py",
+        "        finally:\n            answer.cancel()\n",
+        "        finally:\n            pass\n",
+        (
+            _POLLING
+            + "test_while_dead_letters_wait_for_their_place_others_commit_and_the_call_ends",
+        ),
+    ),
+    Mutant(
         "clean-up-fails-appends",
         "An append that conflicts with a clean-up of published rows is repeated.",
         "coopconsume/sinks/table.py",
@@ -875,7 +906,7 @@ POLLING = [
     Mutant(
         "reject-beyond-the-limit",
         "No dead letter is written of a record whose commit does not fit.",
-        "coopconsume/runtime/polling/answers.py",
+        "coopconsume/runtime/polling/poller.py",
         "if not park:",
         "if park:",
         (_POLLING + "test_at_the_limit_no_letter_is_written_of_what_does_not_fit",),

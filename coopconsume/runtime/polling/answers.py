@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from coopconsume.group.epoch_assignment import EpochAssignment
     from coopconsume.group.owned import TopicPartition
     from coopconsume.runtime.polling.session import PollSession
-    from coopconsume.sinks import DeadLetterSink
 
     #: By partition and offset the reason that was given.
     Reasons = dict[TopicPartition, dict[int, str]]
@@ -247,45 +246,15 @@ def take_decisions(
             handout.settle(holding, {tp: OffsetRanges([(offset, offset)])})
 
 
-def reject(
-    handout: PollSession,
-    holding: EpochAssignment,
-    sink: DeadLetterSink,
-    letters: Sequence[DeadLetter],
-    *,
-    park: bool,
-    commit_id: str,
-) -> None:
-    """Writes dead letters, then the commit that they stand or fall with.
-
-    Nothing is written of records whose commit the limit on ranges does not let in.
-
-    Args:
-        handout: What was handed out.
-        holding: What is held.
-        sink: Where dead letters go.
-        letters: The letters.
-        park: Whether the records wait for a decision; if not, they are done.
-        commit_id: Of this commit.
-
-    Raises:
-        OutputNotWritten: The letters could not be written.
-        commits.FencedMember: Another member holds the group.
-        commits.MaxIndividualCommitsReached: There is no room for some records; the others are
-            committed.
-    """
-    left: dict[TopicPartition, OffsetRanges] = {}
-    if not park:
-        letters, left = _affordable_letters(holding, letters)
-    _write_letters(handout, holding, sink, letters, park=park, commit_id=commit_id)
-    if left:
-        raise over_limit(holding, {}, left)
-
-
-def _affordable_letters(
+def affordable_letters(
     holding: EpochAssignment, letters: Sequence[DeadLetter]
 ) -> tuple[list[DeadLetter], dict[TopicPartition, OffsetRanges]]:
-    """The letters of records that the limit on ranges lets in, and the offsets of the others."""
+    """Returns letters of records that the limit on ranges lets in, and the offsets of the others.
+
+    Args:
+        holding: What is held.
+        letters: The letters.
+    """
     offsets: dict[TopicPartition, list[int]] = {}
     for letter in letters:
         offsets.setdefault((letter.topic, letter.partition), []).append(letter.offset)
@@ -295,18 +264,27 @@ def _affordable_letters(
     return [x for x in letters if x.offset in fit[x.topic, x.partition]], left
 
 
-def _write_letters(
+def give_up(
     handout: PollSession,
     holding: EpochAssignment,
-    sink: DeadLetterSink,
     letters: Sequence[DeadLetter],
     *,
     park: bool,
     commit_id: str,
 ) -> None:
-    if not letters:
-        return
-    sink.append(letters, holding.topic_ids, commit_id)
+    """Commits that records are given up, once their letters are written.
+
+    Args:
+        handout: What was handed out.
+        holding: What is held.
+        letters: The letters.
+        park: Whether the records wait for a decision; if not, they are done.
+        commit_id: The commit that the letters stand or fall with.
+
+    Raises:
+        NotPolled: A record was answered for since, or belongs to others.
+        commits.FencedMember: Another member holds the group.
+    """
     reasons: Reasons = {}
     hashes: dict[TopicPartition, dict[int, int]] = {}
     for letter in letters:
@@ -315,10 +293,10 @@ def _write_letters(
         hashed = key_hash(letter.key)
         dealt = offset_hash(letter.offset) if hashed is None else hashed
         hashes.setdefault(tp, {})[letter.offset] = dealt
+    done = handout.check_open(holding, reasons)
     if park:
         hold(handout, holding, reasons, hashes, math.inf, commit_id)
         return
-    done = {tp: OffsetRanges.from_offsets(list(records)) for tp, records in reasons.items()}
     # The letters are written: the limit was looked at before.
     holding.commit(done, commit_id=commit_id, limited=False)
     handout.settle(holding, done)

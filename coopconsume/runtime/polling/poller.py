@@ -15,17 +15,19 @@ from commits import CommitLogUnavailable, FencedMember
 from coopconsume.errors import InvalidOption, MissingOption, TopicNotFound
 from coopconsume.group.repeating import repeated
 from coopconsume.runtime.polling.answers import (
+    affordable_letters,
     commit_affordable,
+    give_up,
     hashes_of,
     hold,
     letters_of,
     over_limit,
     reasons_of,
-    reject,
     seconds_of,
     take_decisions,
 )
 from coopconsume.runtime.polling.frames import Frames, offsets_of
+from coopconsume.runtime.polling.letters import LetterWriter
 from coopconsume.runtime.polling.positions import POLL_WINDOW
 from coopconsume.runtime.polling.session import PollSession
 from coopconsume.runtime.reading.audit import Audit
@@ -45,7 +47,7 @@ if TYPE_CHECKING:
     from coopconsume.runtime.polling.answers import Reasons
     from coopconsume.runtime.polling.positions import PollPosition
     from coopconsume.runtime.polling.session import Window
-    from coopconsume.sinks import DeadLetterSink
+    from coopconsume.worker.report import DeadLetter
 
 log = logging.getLogger(__name__)
 
@@ -59,7 +61,7 @@ class Poller:
     """Hands out what is held, and commits, holds back or gives up what users answer for.
 
     `CooperativeConsumer` documents each call and what it raises. Calls of several threads are done
-    one after another.
+    one after another, but `reject` does not keep the others waiting while it writes dead letters.
 
     Args:
         spark: The session.
@@ -75,7 +77,7 @@ class Poller:
         self._spark = spark
         self._options = options
         self._slots = slots
-        self._dead_letters: DeadLetterSink | None = None
+        self._letters: LetterWriter | None = None
         self._run_id = uuid.uuid4().hex[:12]
         self._commit_ids = (f"{self._run_id}-{number}" for number in itertools.count())
         self._decisions_at = -math.inf
@@ -286,33 +288,47 @@ class Poller:
             raise InvalidOption("on_dead", repr(on_dead), "give continue or park")
         if self._options.dead_letter is None:
             raise MissingOption("deadLetter")
+        park = on_dead == "park"
+        left: dict[TopicPartition, OffsetRanges] = {}
         with self._call(membership):
             reasons = reasons_of(frame, reason, "reject")
-            if self._dead_letters is None:
-                self._dead_letters = open_dead_letters(self._options.dead_letter, self._options)
+            writer = self._letter_writer(self._options.dead_letter)
             holding = membership.holding
             self.handout.check_open(holding, reasons)
-            if holding is not None and reasons:
-                self._reject(holding, self._dead_letters, reasons, park=on_dead == "park")
+            if holding is None or not reasons:
+                return
+            letters = self._letters_of(holding, reasons)
+            if not park:
+                letters, left = affordable_letters(holding, letters)
+            commit_id = next(self._commit_ids)
+        if letters:
+            # Calls of other threads go on: the place of dead letters may not answer.
+            writer.write(letters, holding.topic_ids, commit_id)
+            with self._call(membership):
+                give_up(self.handout, holding, letters, park=park, commit_id=commit_id)
+                holding.primary.write_quietly()
+        if left:
+            raise over_limit(holding, {}, left)
 
-    def _reject(
-        self, holding: EpochAssignment, sink: DeadLetterSink, reasons: Reasons, *, park: bool
-    ) -> None:
-        letters = letters_of(
+    def _letter_writer(self, place: str) -> LetterWriter:
+        if self._letters is None:
+            sink = open_dead_letters(place, self._options)
+            self._letters = LetterWriter(sink, place, self.handout.check_closed)
+        return self._letters
+
+    def _letters_of(self, holding: EpochAssignment, reasons: Reasons) -> list[DeadLetter]:
+        return letters_of(
             self._frames.originals(reasons),
             reasons,
             lambda tp, offset: self.handout.attempt(holding, tp, offset),
         )
-        commit_id = next(self._commit_ids)
-        reject(self.handout, holding, sink, letters, park=park, commit_id=commit_id)
-        holding.primary.write_quietly()
 
     def close(self) -> None:
         """Ends calls that wait, waits for those that work, and closes the dead letters' sink."""
         self.handout.close()
         with self._calls:
-            if self._dead_letters is not None:
-                self._dead_letters.close()
+            if self._letters is not None:
+                self._letters.close()
 
     def _commit_holes(self, holding: EpochAssignment) -> bool:
         """Commits what is proven to be no record; returns whether there was any."""
