@@ -6,7 +6,8 @@ import threading
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
-from coopconsume.admin.frames import committed_frame, gaps_frame, lag_frame
+from coopconsume.admin.frames import committed_frame, gap_ranges_frame, lag_frame
+from coopconsume.admin.offsets import PartitionStatus
 from coopconsume.admin.overview import overview_of
 from coopconsume.admin.overview.drawing import assignment_html, group_html, in_time
 from coopconsume.classic import cores, usable_session
@@ -351,23 +352,21 @@ class CooperativeConsumer(Closing):
 
         Columns: topic, partition, stable_offset, committed_above (offsets), ranges.
         """
-        return committed_frame(self.spark, self._state())
+        return committed_frame(self.spark, self._statuses())
 
     def gaps(self) -> DataFrame:
         """One row a gap: offsets not done although something above them is.
 
         Columns: topic, partition, first, last, offsets.
         """
-        return gaps_frame(self.spark, self._state())
+        return gap_ranges_frame(self.spark, self._statuses())
 
     def lag(self) -> DataFrame:
         """One row a partition: how many offsets are not done yet, gaps counted.
 
         Columns: topic, partition, stable_offset, end_offset, committed_above, lag.
         """
-        membership = self.membership()
-        state = self._state()
-        return lag_frame(self.spark, state, membership.cluster.ends(state))
+        return lag_frame(self.spark, self._statuses(ends=True))
 
     def describe_group(self) -> GroupOverview:
         """All that Kafka and the commit log know of the group: members, shares, lag, history.
@@ -377,6 +376,14 @@ class CooperativeConsumer(Closing):
         """
         membership = self.membership()
         return overview_of(self.options, membership.cluster, membership.store)
+
+    def _statuses(self, *, ends: bool = False) -> list[PartitionStatus]:
+        state = self._state()
+        end_of = self.membership().cluster.ends(state) if ends else {}
+        return [
+            PartitionStatus.of(partition, commits, end_offset=end_of.get(partition))
+            for partition, commits in sorted(state.items())
+        ]
 
     def _state(self) -> dict[Name, PartitionCommits]:
         membership = self.membership()

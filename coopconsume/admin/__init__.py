@@ -1,1 +1,1 @@
-"""What operators see and change of a group: status, offsets, dead letters, views, pictures."""
+"""Operator functions for a group: status, offsets, dead letters, SQL views and pictures."""

@@ -1,4 +1,4 @@
-"""`Admin`: the one entry for operators from Python; the command line is a thin layer over it."""
+"""`Admin`: the entry point for operators from Python; the command line uses it as well."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 class Admin:
-    """Inspects and changes the groups of a Kafka cluster and a commit table, as no member of them.
+    """Inspects and changes the groups of a Kafka cluster and a commit table without joining them.
 
     Each call connects and disconnects by itself; `offsets` stays connected until it is closed. All
     calls raise `BrokerUnreachable`, `NotAuthorized` and the errors of `commits` as a consumer does.
@@ -76,7 +76,7 @@ class Admin:
             InvalidOption: A topic does not have such a partition.
         """
         with self.offsets(group) as admin:
-            return admin.standings(topics)
+            return admin.statuses(topics)
 
     def offsets(self, group: str, *, create: bool = False) -> OffsetAdmin:
         """Returns the offsets of a group, to plan and execute resets, exports and imports.
@@ -138,9 +138,9 @@ class Admin:
         into: str | os.PathLike[str] | None = None,
         dry_run: bool = True,
     ) -> TableRepair:
-        """Replaces what the commit table says by a state that can be read.
+        """Replaces the state of the commit table by a readable earlier one.
 
-        Records that were committed and are not in that state are processed again.
+        Records whose commits are not in that state are processed again.
 
         Args:
             source: A version of the table, ``snapshot`` for its newest readable one, or ``kafka``

@@ -1,18 +1,15 @@
-"""How far a group is, as DataFrames: what is committed, what is open below it, and the lag."""
+"""DataFrames of `CooperativeConsumer.committed`, `gaps` and `lag`, made from partition statuses."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable
 
     from pyspark.sql import DataFrame, SparkSession
 
-    from commits import PartitionCommits
-    from coopconsume.group.owned import TopicPartition
-
-    State = Mapping[TopicPartition, PartitionCommits]
+    from coopconsume.admin.offsets import PartitionStatus
 
 _COMMITTED_DDL = (
     "topic string, partition int, stable_offset bigint, committed_above bigint, "
@@ -25,31 +22,29 @@ _LAG_DDL = (
 )
 
 
-def committed_frame(spark: SparkSession, state: State) -> DataFrame:
-    """One row a partition: its stable offset and the ranges committed above it."""
+def committed_frame(spark: SparkSession, statuses: Iterable[PartitionStatus]) -> DataFrame:
+    """Returns one row per partition: its stable offset and the ranges committed above it."""
     rows = [
-        (t, p, c.stable_offset, len(c.ranges), c.ranges.pairs())
-        for (t, p), c in sorted(state.items())
+        (one.topic, one.partition, one.stable_offset, len(one.done), one.done.pairs())
+        for one in statuses
     ]
     return spark.createDataFrame(rows, _COMMITTED_DDL)
 
 
-def gaps_frame(spark: SparkSession, state: State) -> DataFrame:
-    """One row a gap: offsets not done although something above them is."""
-    rows = []
-    for (t, p), c in sorted(state.items()):
-        top = c.ranges.last
-        if top is not None:
-            open_ranges = c.ranges.complement(c.stable_offset, top)
-            rows += [(t, p, first, last, last - first + 1) for first, last in open_ranges]
+def gap_ranges_frame(spark: SparkSession, statuses: Iterable[PartitionStatus]) -> DataFrame:
+    """Returns one row per gap: uncommitted offsets below a committed one."""
+    rows = [
+        (one.topic, one.partition, gap.first, gap.last, gap.offsets)
+        for one in statuses
+        for gap in one.gaps()
+    ]
     return spark.createDataFrame(rows, _GAPS_DDL)
 
 
-def lag_frame(spark: SparkSession, state: State, ends: Mapping[TopicPartition, int]) -> DataFrame:
-    """One row a partition: how many offsets are not done yet, gaps counted."""
-    rows = []
-    for tp, end in sorted(ends.items()):
-        c = state[tp]
-        lag = end - c.stable_offset - len(c.ranges)
-        rows.append((*tp, c.stable_offset, end, len(c.ranges), lag))
+def lag_frame(spark: SparkSession, statuses: Iterable[PartitionStatus]) -> DataFrame:
+    """Returns one row per partition: the number of uncommitted offsets, gaps included."""
+    rows = [
+        (one.topic, one.partition, one.stable_offset, one.end_offset, len(one.done), one.lag)
+        for one in statuses
+    ]
     return spark.createDataFrame(rows, _LAG_DDL)

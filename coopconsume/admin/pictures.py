@@ -1,7 +1,7 @@
-"""The offset map: what of a partition is done, open, waiting and not read, as one picture.
+"""The offset map: a picture of the done, pending, open and unread offsets of a partition.
 
-Needs matplotlib, which comes with the extra ``notebook`` and is imported when the first picture is
-drawn. Colours are those of Okabe and Ito, which people tell apart whatever their colour vision.
+It needs matplotlib (extra ``notebook``), which is imported when the first picture is drawn. The
+colours are those of Okabe and Ito, which are safe for colour-blind readers.
 """
 
 from __future__ import annotations
@@ -31,15 +31,15 @@ if TYPE_CHECKING:
 
 __all__ = ["OffsetMap", "OffsetState", "PicturesUnavailable", "offset_map"]
 
-#: Columns of a map unless told otherwise: about one a pixel of a usual notebook.
+#: The default number of columns of a map: about one per pixel of a notebook's output.
 COLUMNS: Final = 800
 
 
 class PicturesUnavailable(CoopConsumeError, ImportError):
-    """A picture was asked for and matplotlib is not installed.
+    """A picture was requested and matplotlib is not installed.
 
     Attributes:
-        package: What is missing.
+        package: The missing package.
     """
 
     def __init__(self, package: str) -> None:
@@ -51,7 +51,7 @@ class PicturesUnavailable(CoopConsumeError, ImportError):
 
 
 class OffsetState(IntEnum):
-    """What an offset of the log is to a group; the higher, the more it asks for a look."""
+    """The state of an offset of the log for a group, in rising order of urgency."""
 
     NOT_READ = 0
     DONE = 1
@@ -60,7 +60,7 @@ class OffsetState(IntEnum):
 
     @property
     def label(self) -> str:
-        """The word in the legend."""
+        """The label in the legend."""
         return self.name.lower().replace("_", " ")
 
 
@@ -76,12 +76,12 @@ _COLOURS: Final[Mapping[OffsetState, str]] = MappingProxyType(
 
 @dataclass(frozen=True)
 class OffsetMap:
-    """How many offsets of each state lie in each column of a picture.
+    """The number of offsets of each state in each column of a picture.
 
     Attributes:
-        edges: Where the columns begin, and the end of the last: one more than there are columns.
+        edges: The first offset of each column, and the end of the last column.
         counts: Offsets by state (row: the value of `OffsetState`) and column.
-        stable_offset: The first offset that is not done.
+        stable_offset: The first uncommitted offset.
     """
 
     edges: NDArray[np.int64]
@@ -99,15 +99,15 @@ class OffsetMap:
         first: int = 0,
         columns: int = COLUMNS,
     ) -> Self:
-        """Count the offsets from ``first`` to before ``end``; no step looks at single offsets.
+        """Counts the offsets from ``first`` to before ``end``, by ranges and not one by one.
 
         Args:
-            stable_offset: Everything below is done.
-            done: What is done at or above it.
-            end: The log's end: the offset that the next record gets.
-            pending: Offsets that were read and are to be tried again.
-            first: Where the picture begins.
-            columns: How many columns at most; never more than there are offsets.
+            stable_offset: The first uncommitted offset.
+            done: The committed offsets at or above it.
+            end: The log's end: the offset of the next record.
+            pending: The offsets of failed records that await a retry.
+            first: The first offset of the picture.
+            columns: The maximum number of columns; never more than there are offsets.
 
         Raises:
             ValueError: ``first`` is negative or not below ``end``, or ``columns`` is below 1.
@@ -139,25 +139,25 @@ class OffsetMap:
         return cls(edges, counts, stable_offset)
 
     def total(self, state: OffsetState) -> int:
-        """Offsets of a state in the whole map."""
+        """Returns the number of offsets in a state."""
         return int(self.counts[state].sum())
 
     def worst(self) -> NDArray[np.int64]:
-        """For each column the highest state that any of its offsets has."""
+        """Returns the most urgent state in each column."""
         present = self.counts > 0
         return np.asarray(len(OffsetState) - 1 - np.argmax(present[::-1], axis=0), np.int64)
 
     def figure(self, title: str = "") -> Figure:
-        """Draw the map: the share of each state, and below it where anything is open at all.
+        """Draws the map: the share of each state, and a strip of the most urgent states.
 
-        The strip below shows every column by the worst that it holds, so that one open offset
-        among millions is still seen.
+        The strip shows the most urgent state of each column, so that one open offset among
+        millions stays visible.
 
         Args:
-            title: Written above.
+            title: The title of the picture.
 
         Raises:
-            PicturesUnavailable: There is no matplotlib.
+            PicturesUnavailable: matplotlib is not installed.
         """
         plt = _pyplot()
         figure: Figure = plt.figure(figsize=(9.0, 2.2), layout="constrained")
@@ -173,7 +173,7 @@ class OffsetMap:
                 xycoords=("data", "axes fraction"), annotation_clip=False,
             )  # fmt: skip
         shares.set_title(title, fontsize=10, pad=14, loc="left")
-        # Closed for pyplot, so that a notebook shows it once and none is kept for ever.
+        # Without this a notebook shows the figure twice, and pyplot keeps every figure in memory.
         plt.close(figure)
         return figure
 
@@ -210,32 +210,34 @@ class OffsetMap:
 
 
 class Consumer(Protocol):
-    """A `CooperativeConsumer`, as far as a picture needs it."""
+    """The part of `CooperativeConsumer` that a picture needs."""
 
     @property
     def options(self) -> Options:
-        """Its options."""
+        """The options of the consumer."""
 
     def membership(self) -> Membership:
-        """Its place in the group, which it joins if it has not."""
+        """Returns the membership; joins the group if needed."""
 
 
 def offset_map(consumer: Consumer, partition: TopicPartition, *, columns: int = COLUMNS) -> Figure:
-    """Draw what the commit log says now of one partition that a consumer owns.
+    """Draws the current state of a partition that is assigned to a consumer.
 
     Args:
-        consumer: Joins its group first, if it has not.
-        partition: Which.
-        columns: How many columns the picture has at most.
+        consumer: The consumer; it joins its group first if needed.
+        partition: The partition.
+        columns: The maximum number of columns.
 
     Raises:
-        ValueError: The partition is not assigned to the consumer, or has never had a record.
-        PicturesUnavailable: There is no matplotlib.
+        ValueError: The partition is not assigned to the consumer, or has no records.
+        PicturesUnavailable: matplotlib is not installed.
     """
     _pyplot()
     membership, at = consumer.membership(), (str(partition[0]), int(partition[1]))
     if at not in membership.owned:
-        raise ValueError(f"partition {at[0]}-{at[1]} is not assigned to us")
+        raise ValueError(
+            f"partition {at[0]}-{at[1]} is not assigned to this consumer: see assignment()"
+        )
     commits = membership.store.state(consumer.options.group_id)[at]
     pending = membership.store.pending(consumer.options.group_id).get(at, {})
     end = membership.cluster.ends([at])[at]
@@ -248,34 +250,34 @@ def offset_map(consumer: Consumer, partition: TopicPartition, *, columns: int = 
     return drawn.figure(f"{at[0]}-{at[1]}, group {consumer.options.group_id}")
 
 
-def draw_standing(standing: PartitionStatus, group: str, *, columns: int = COLUMNS) -> Figure:
-    """Draw how a group stands in a partition that has had a record.
+def draw_status(status: PartitionStatus, group: str, *, columns: int = COLUMNS) -> Figure:
+    """Draws the status of a group in a partition.
 
     Args:
-        standing: How it stands.
-        group: The group, for the title.
-        columns: How many columns the picture has at most.
+        status: The status.
+        group: The group id, for the title.
+        columns: The maximum number of columns.
 
     Raises:
-        ValueError: The partition has never had a record.
-        PicturesUnavailable: There is no matplotlib.
+        ValueError: The log of the partition is empty.
+        PicturesUnavailable: matplotlib is not installed.
     """
-    first, end = standing.log_start or 0, standing.end_offset or 0
-    stable = first if standing.stable_offset is None else standing.stable_offset
+    first, end = status.log_start or 0, status.end_offset or 0
+    stable = first if status.stable_offset is None else status.stable_offset
     drawn = OffsetMap.of(
-        stable, standing.done, end, pending=standing.pending, first=first, columns=columns
+        stable, status.done, end, pending=status.pending, first=first, columns=columns
     )
-    return drawn.figure(f"{standing.name}, group {group}")
+    return drawn.figure(f"{status.name}, group {group}")
 
 
 def _counted(offsets: OffsetRanges, edges: NDArray[np.int64]) -> NDArray[np.int64]:
-    """How many offsets of a set lie in each column."""
+    """Returns how many offsets of a set are in each column."""
     if not offsets:
         return np.zeros(len(edges) - 1, np.int64)
     firsts, lasts = offsets.bounds()
     before = np.concatenate([[0], np.cumsum(lasts - firsts + 1)])
     at = np.searchsorted(firsts, edges, side="left")
-    # Ranges that begin before an edge, less what the last of them has at or beyond it.
+    # The ranges that begin before an edge, less the part of the last one at or beyond the edge.
     over = np.where(at > 0, np.maximum(0, lasts[np.maximum(at, 1) - 1] + 1 - edges), 0)
     return np.diff(before[at] - over)
 

@@ -29,7 +29,7 @@ NAME = "coopconsume"
 
 
 def register_source(spark: SparkSession) -> None:
-    """Make the data source ``coopconsume`` known to a session.
+    """Registers the data source ``coopconsume`` with a session.
 
     Args:
         spark: The session.
@@ -38,7 +38,10 @@ def register_source(spark: SparkSession) -> None:
 
 
 class CommitsSource(DataSource):
-    """Options are those of a consumer, ``view`` (``partitions`` or ``gaps``) and ``group``."""
+    """The data source. Its options are a consumer's, ``view`` and ``group``.
+
+    ``view`` is ``partitions`` or ``gaps``.
+    """
 
     @classmethod
     def name(cls) -> str:
@@ -55,12 +58,12 @@ class CommitsSource(DataSource):
         return from_arrow_schema(SCHEMAS["gaps" if view == "gaps" else "partitions"])
 
     def reader(self, schema: StructType) -> DataSourceReader:  # noqa: ARG002
-        """What reads it."""
+        """Returns the reader."""
         return _Reader(dict(self.options))
 
 
 class _Rows(InputPartition):
-    """The rows, found when the query was planned."""
+    """The rows, read when the query was planned."""
 
     def __init__(self, batches: list[pa.RecordBatch]) -> None:
         super().__init__(None)
@@ -82,7 +85,7 @@ class _Reader(DataSourceReader):
         if is_named(table):
             raise InvalidOption(
                 "commitTable",
-                f"{table!r} is a name in a catalog, which only a session can open, and the data "
+                f"{table!r} is a table in a catalog; only a session can open it, and the data "
                 "source has none",
                 "use coopconsume.admin.views instead, such as create_views(spark, options)",
             )

@@ -1,26 +1,27 @@
-"""A commit table for SQL: one row a partition, and one row a gap, of every group or of one.
+"""A commit table in SQL: one row per partition and one row per gap, of one group or of all.
 
     spark.sql("SELECT topic, partition, lag FROM coopconsume_partitions WHERE lag > 1000")
 
-As DataFrames and as temporary views they tell how it was when they were made. The data source
-``coopconsume`` looks each time it is read, from any SQL of a session where it is registered.
+DataFrames and temporary views are snapshots of the time of the call. The data source
+``coopconsume`` reads the current state at each query of a session where it is registered.
 
-``partitions`` has these columns; an offset that is not known is null:
+``partitions`` has these columns; an unknown offset is null:
 
 - group, topic, partition
-- stable_offset: the first offset that is not done
-- log_start, end_offset: where Kafka's log begins and ends
-- lag: offsets that are not done, gaps counted
-- committed_above: offsets that are done above the stable one
-- range_count, ranges: how many separate ranges these are, and which: (first, last), both included
-- gaps: ranges that are not done although something above them is
-- pending: records that failed and are to be tried again
+- stable_offset: the first uncommitted offset
+- log_start, end_offset: the bounds of Kafka's log
+- lag: the number of uncommitted offsets, gaps included
+- committed_above: the number of committed offsets above the stable offset
+- range_count, ranges: their ranges (first, last), both included, and the number of ranges
+- gaps: the number of uncommitted ranges below the highest committed offset
+- pending: the number of failed records that await a retry
 - primary_offset: the group's offset in Kafka
-- holder: what holds the stable offset: offset, state (``failed`` or ``not done``), key_hash,
-  attempts, since, due, error, done_behind and open_behind (offsets above it)
+- blocker: the record that blocks the stable offset: offset, state (``failed``, ``parked`` or
+  ``not done``), key_hash, attempts, since, due, error, done_behind and open_behind (numbers of
+  offsets above it)
 
-``gaps`` has group, topic, partition, first, last (both included), offsets (how many), since and
-age_seconds; times are those of the committers' clocks, null where the log does not tell.
+``gaps`` has group, topic, partition, first, last (both included), offsets (their number), since
+and age_seconds. Times are those of the committers' clocks, null if the log does not say.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ View = Literal["partitions", "gaps"]
 
 _PLACE = [("group", pa.string()), ("topic", pa.string()), ("partition", pa.int32())]
 _TIME = pa.timestamp("us", tz="UTC")
-_HOLDER = pa.struct(
+_BLOCKER = pa.struct(
     [
         ("offset", pa.int64()),
         ("state", pa.string()),
@@ -75,7 +76,7 @@ SCHEMAS: Mapping[View, pa.Schema] = {
             ("gaps", pa.int64()),
             ("pending", pa.int64()),
             ("primary_offset", pa.int64()),
-            ("holder", _HOLDER),
+            ("blocker", _BLOCKER),
         ]
     ),
     "gaps": pa.schema(
@@ -95,16 +96,16 @@ SCHEMAS: Mapping[View, pa.Schema] = {
 def partitions_frame(
     spark: SparkSession, options: Mapping[str, Any], group: str | None = None
 ) -> DataFrame:
-    """One row a partition, with what it is held by and its ranges.
+    """Returns one row per partition, with its blocker and its committed ranges.
 
     Args:
         spark: The session.
-        options: As for `CooperativeConsumer`; what says what to read need not be given.
+        options: As for `CooperativeConsumer`; no subscription is needed.
         group: Only this group; by default every group of the commit table.
 
     Raises:
         commits.CommitTableNotFound: There is no commit table.
-        GroupNotFound: Nobody knows the group.
+        GroupNotFound: Neither Kafka nor the commit log knows the group.
         OptionError, BrokerUnreachable, NotAuthorized, commits.CommitStoreError: As for a consumer.
     """
     return spark.createDataFrame(view_table("partitions", options, group, spark=spark))
@@ -113,7 +114,7 @@ def partitions_frame(
 def gaps_frame(
     spark: SparkSession, options: Mapping[str, Any], group: str | None = None
 ) -> DataFrame:
-    """One row a gap: offsets that are not done although something above them is, and since when.
+    """Returns one row per gap: its uncommitted offsets and its age.
 
     Arguments and errors are those of `partitions_frame`.
     """
@@ -127,15 +128,15 @@ def create_views(
     *,
     prefix: str = "coopconsume_",
 ) -> None:
-    """Make or replace the temporary views ``coopconsume_partitions`` and ``coopconsume_gaps``.
+    """Creates or replaces the temporary views ``coopconsume_partitions`` and ``coopconsume_gaps``.
 
-    They tell how it is now; make them again to look again.
+    The views are snapshots; call this again to update them.
 
     Args:
         spark: The session.
         options: As for `partitions_frame`.
         group: As for `partitions_frame`.
-        prefix: What their names begin with.
+        prefix: The prefix of the view names.
 
     Raises: As for `partitions_frame`.
     """
@@ -151,9 +152,9 @@ def view_table(
     *,
     spark: SparkSession | None = None,
 ) -> pa.Table:
-    """A view as an Arrow table; arguments and errors are those of `partitions_frame`.
+    """Returns a view as an Arrow table; arguments and errors are those of `partitions_frame`.
 
-    The session is needed for a commit table that is in a catalog.
+    A commit table in a catalog needs a session.
 
     Raises:
         InvalidOption: There is no such view.
@@ -164,10 +165,10 @@ def view_table(
     rows: list[dict[str, Any]] = []
     for name in [group] if group else _groups(options, spark):
         with OffsetAdmin(options, name, spark=spark) as admin:
-            for standing in admin.standings():
-                place = {"group": name, "topic": standing.topic, "partition": standing.partition}
-                told = _partition(standing) if view == "partitions" else _gaps(standing, now)
-                rows += [place | row for row in told]
+            for status in admin.statuses():
+                place = {"group": name, "topic": status.topic, "partition": status.partition}
+                found = _partition(status) if view == "partitions" else _gaps(status, now)
+                rows += [place | row for row in found]
     return pa.Table.from_pylist(rows, schema=SCHEMAS[view])
 
 
@@ -181,7 +182,7 @@ def _groups(options: Mapping[str, Any], spark: SparkSession | None) -> list[str]
 
 
 def _partition(one: PartitionStatus) -> Iterator[dict[str, Any]]:
-    holder = one.holder
+    blocker = one.blocker
     firsts, lasts = one.done.bounds()
     yield {
         "stable_offset": one.stable_offset,
@@ -196,9 +197,9 @@ def _partition(one: PartitionStatus) -> Iterator[dict[str, Any]]:
         "gaps": one.open_ranges.range_count,
         "pending": len(one.pending),
         "primary_offset": one.primary_offset,
-        "holder": None
-        if holder is None
-        else {name: getattr(holder, name) for name in (field.name for field in _HOLDER)},
+        "blocker": None
+        if blocker is None
+        else {name: getattr(blocker, name) for name in (field.name for field in _BLOCKER)},
     }
 
 

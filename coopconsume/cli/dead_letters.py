@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from coopconsume.admin.dead_letters.choice import Letter, Steps
     from coopconsume.runtime.decisions import Action
 
-LETTER_COLUMNS = ("RECORD", "KEY", "ATTEMPTS", "GIVEN UP", "STANDING", "REASON")
+LETTER_COLUMNS = ("RECORD", "KEY", "ATTEMPTS", "GIVEN UP", "STATUS", "REASON")
 _MOST_TEXT = 60
 
 
@@ -220,7 +220,7 @@ def letter_lines(letters: list[Letter]) -> list[str]:
     rows = [
         (
             _name(letter.stored), _short(_text(letter.stored.key)), letter.stored.attempts,
-            _time(letter.stored.rejected_at), letter.standing, _short(letter.stored.reason),
+            _time(letter.stored.rejected_at), letter.status, _short(letter.stored.reason),
         )
         for letter in letters
     ]  # fmt: skip
@@ -231,7 +231,7 @@ def _whole(letter: Letter) -> list[str]:
     one = letter.stored
     given_up = f"given up {_time(one.rejected_at)} after {one.attempts} attempts"
     lines = [
-        f"{_name(one)}, {letter.standing}, {given_up}",
+        f"{_name(one)}, {letter.status}, {given_up}",
         f"reason: {one.reason}", f"written: {_time(one.timestamp)}, topic id {one.topic_id or '-'}",
         f"key: {_text(one.key)}",
     ]  # fmt: skip
@@ -242,7 +242,7 @@ def _whole(letter: Letter) -> list[str]:
 def _plain(letter: Letter, *, whole: bool) -> dict[str, Any]:
     one = letter.stored
     told: dict[str, Any] = _record(one) | {
-        "standing": letter.standing, "attempts": one.attempts, "reason": one.reason,
+        "status": letter.status, "attempts": one.attempts, "reason": one.reason,
         "rejected_at_ms": one.rejected_at, "commit": one.commit,
     }  # fmt: skip
     if whole:

@@ -21,13 +21,13 @@ SHOW_COLUMNS = (
 )  # fmt: skip
 GAP_COLUMNS = ("PARTITION", "FIRST", "LAST", "OFFSETS", "AGE")
 LAG_COLUMNS = (
-    "PARTITION", "NOT DONE", "HELD BY", "STATE", "KEY HASH", "ATTEMPTS", "AGE", "DUE IN",
+    "PARTITION", "NOT DONE", "BLOCKER", "STATE", "KEY HASH", "ATTEMPTS", "AGE", "DUE IN",
     "DONE BEHIND", "OPEN BEHIND", "ERROR",
 )  # fmt: skip
 _ERROR_CHARS = 60
 
 
-def show_lines(standings: Iterable[PartitionStatus]) -> list[str]:
+def show_lines(statuses: Iterable[PartitionStatus]) -> list[str]:
     """One line a partition."""
     return table(
         SHOW_COLUMNS,
@@ -37,7 +37,7 @@ def show_lines(standings: Iterable[PartitionStatus]) -> list[str]:
                 one.done.range_count, one.open_ranges.range_count, len(one.pending), one.lag,
                 _primary(one),
             )
-            for one in standings
+            for one in statuses
         ],
     )  # fmt: skip
 
@@ -48,10 +48,10 @@ def _primary(one: PartitionStatus) -> object:
     return f"{one.primary_offset:,} (not ours)"
 
 
-def gap_lines(standings: Iterable[PartitionStatus], now: datetime, limit: int) -> Iterator[str]:
+def gap_lines(statuses: Iterable[PartitionStatus], now: datetime, limit: int) -> Iterator[str]:
     """One line a gap, ``limit`` of each partition; 0 for all."""
     rows, more = [], []
-    for one in standings:
+    for one in statuses:
         shown = itertools.islice(one.gaps(), limit or None)
         rows += [(one.name, g.first, g.last, g.offsets, age(g.since, now)) for g in shown]
         left = one.open_ranges.range_count - limit if limit else 0
@@ -61,22 +61,22 @@ def gap_lines(standings: Iterable[PartitionStatus], now: datetime, limit: int) -
     yield from more
 
 
-def lag_lines(standings: Iterable[PartitionStatus], now: datetime) -> list[str]:
+def lag_lines(statuses: Iterable[PartitionStatus], now: datetime) -> list[str]:
     """One line a partition, with the record that holds its stable offset."""
     rows = []
-    for one in standings:
-        holder = one.holder
-        if holder is None:
+    for one in statuses:
+        blocker = one.blocker
+        if blocker is None:
             rows.append((one.name, one.lag, *(None,) * (len(LAG_COLUMNS) - 2)))
             continue
-        due = holder.due
+        due = blocker.due
         rows.append(
             (
-                one.name, one.lag, holder.offset, holder.state,
-                None if holder.key_hash is None else str(holder.key_hash),
-                None if holder.state == NOT_DONE else holder.attempts, age(holder.since, now),
+                one.name, one.lag, blocker.offset, blocker.state,
+                None if blocker.key_hash is None else str(blocker.key_hash),
+                None if blocker.state == NOT_DONE else blocker.attempts, age(blocker.since, now),
                 None if due is None else _span(max(0.0, (due - now).total_seconds())),
-                holder.done_behind, holder.open_behind, _short(holder.error),
+                blocker.done_behind, blocker.open_behind, _short(blocker.error),
             )
         )  # fmt: skip
     return table(LAG_COLUMNS, rows)
@@ -104,7 +104,7 @@ def move_lines(
         yield "nothing was changed: give --execute to do it"
 
 
-def standing_document(one: PartitionStatus) -> dict[str, Any]:
+def status_document(one: PartitionStatus) -> dict[str, Any]:
     """A partition as JSON."""
     return {
         "topic": one.topic,

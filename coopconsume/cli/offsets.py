@@ -26,7 +26,7 @@ from coopconsume.cli.offset_text import (
     move_document,
     move_lines,
     show_lines,
-    standing_document,
+    status_document,
 )
 from coopconsume.cli.outcome import EXIT_CODES, example, reported
 from coopconsume.cli.place import as_json, at_a_place, echo_json
@@ -68,9 +68,9 @@ def show(
 ) -> None:
     """Tell how far a group is in each partition: stable offset, done above it, gaps, pending."""
     with Admin(options, spark=spark).offsets(group) as admin:
-        found = admin.standings(topics, times=False)
+        found = admin.statuses(topics, times=False)
     if as_json:
-        echo_json({"group": group, "partitions": [standing_document(one) for one in found]})
+        echo_json({"group": group, "partitions": [status_document(one) for one in found]})
     else:
         _echo(show_lines(found))
     if picture is not None:
@@ -133,7 +133,7 @@ def lag(
                 {
                     "topic": one.topic, "partition": one.partition, "lag": one.lag,
                     "stable_offset": one.stable_offset, "end_offset": one.end_offset,
-                    "holder": plain(one.holder),
+                    "blocker": plain(one.blocker),
                 }
                 for one in found
             ]
@@ -196,7 +196,7 @@ def reset(
         raise click.UsageError("give --topic, or --all-topics")
     plan = target_of(target)
     with Admin(options, spark=spark).offsets(group) as admin:
-        moves = plan(admin, admin.standings(topics, times=False))
+        moves = plan(admin, admin.statuses(topics, times=False))
         _carry_out(
             admin, moves, execute=execute, count=count, end_claims=end_claims, as_json=as_json
         )
@@ -218,7 +218,7 @@ def export(
 ) -> None:
     """Write what is done and pending to a FILE of JSON, exactly; ``-`` is standard output."""
     with Admin(options, spark=spark).offsets(group) as admin:
-        kept = admin.kept(admin.standings(topics, times=False))
+        kept = admin.kept(admin.statuses(topics, times=False))
         document = write_document(group, admin.cluster_id, kept)
     with click.open_file(file, "w", encoding="utf-8", atomic=file != "-") as out:
         out.write(document)
@@ -299,12 +299,12 @@ def _carry_out(
 
 
 def _draw(found: list[PartitionStatus], group: str, file: Path) -> None:
-    from coopconsume.admin.pictures import draw_standing
+    from coopconsume.admin.pictures import draw_status
 
     drawable = [one for one in found if one.end_offset and one.end_offset > (one.log_start or 0)]
     for one in drawable:
         target = file if len(drawable) == 1 else file.with_stem(f"{file.stem}-{one.name}")
-        draw_standing(one, group).savefig(target)
+        draw_status(one, group).savefig(target)
         click.echo(f"drawn: {target}", err=True)
 
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 CELLS = 32
 """Places of a map; each stands for so many parts of the hash space."""
 
-MEMBER_COLUMNS = ("", "MEMBER", "HOST", "CLIENT", "INSTANCE", "SLOTS", "HAS", "STANDING")
+MEMBER_COLUMNS = ("", "MEMBER", "HOST", "CLIENT", "INSTANCE", "SLOTS", "HAS", "STATUS")
 PARTITION_COLUMNS = (
     "PARTITION", "KEY HASHES", "STABLE", "END", "DONE ABOVE", "GAPS", "PENDING", "NOT DONE",
     "KAFKA'S",
@@ -72,7 +72,7 @@ def group_lines(group: GroupOverview, now: datetime, history: int = 10) -> Itera
         yield from table(
             PARTITION_COLUMNS, [_partition(partition, letters) for partition in group.partitions]
         )
-    yield from _doubts(group, now)
+    yield from _in_doubt(group, now)
     yield from _events(group.events[-history:] if history else (), letters)
 
 
@@ -107,7 +107,7 @@ def _members(group: GroupOverview, letters: Mapping[str, str]) -> Iterator[str]:
             [
                 (
                     letters[m.id], m.id, m.host or None, m.client_id or None, m.instance_id,
-                    m.slots, _has(share.key_range for share in m.shares), m.standing,
+                    m.slots, _has(share.key_range for share in m.shares), m.status,
                 )
                 for m in group.members
             ],
@@ -135,10 +135,10 @@ def _partition(p: PartitionOverview, letters: Mapping[str, str]) -> tuple[object
     )  # fmt: skip
 
 
-def _doubts(group: GroupOverview, now: datetime) -> Iterator[str]:
+def _in_doubt(group: GroupOverview, now: datetime) -> Iterator[str]:
     waits = []
     for p in group.partitions:
-        for doubt in p.doubts:
+        for doubt in p.in_doubt:
             left = doubt.seconds if doubt.until is None else (doubt.until - now).total_seconds()
             if left > 0:
                 waits.append((f"{p.topic}-{p.partition}", _percent(doubt.key_range), f"{left:.0f}"))

@@ -1,1 +1,1 @@
-"""The demo: a year of flights, followed aircraft by aircraft."""
+"""The demo: a year of flights, processed in order for each aircraft."""

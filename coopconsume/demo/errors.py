@@ -6,11 +6,11 @@ from coopconsume.errors import CoopConsumeError
 
 
 class DemoFailed(CoopConsumeError):
-    """The demo could not be played to its end.
+    """The demo did not finish.
 
     Attributes:
         reason: What happened.
-        log_tail: The last lines that the job wrote, if it wrote any.
+        log_tail: The last lines of the job's log, if there are any.
     """
 
     def __init__(self, reason: str, log_tail: str = "") -> None:
@@ -23,19 +23,19 @@ class DemoFailed(CoopConsumeError):
         return f"the demo's job failed: {self.reason}{tail}"
 
 
-class BooksDoNotBalance(CoopConsumeError):
-    """The demo's books show a fault.
+class DemoCheckFailed(CoopConsumeError):
+    """A check of the demo failed.
 
     Attributes:
-        complaints: What does not balance.
+        problems: The failed checks.
     """
 
-    def __init__(self, complaints: tuple[str, ...]) -> None:
-        super().__init__(complaints)
-        self.complaints = complaints
+    def __init__(self, problems: tuple[str, ...]) -> None:
+        super().__init__(problems)
+        self.problems = problems
 
     def __str__(self) -> str:
         return (
-            f"the books do not balance: {'; '.join(self.complaints)} "
-            "(coopconsume demo --keep keeps the tables and the history to look at)"
+            f"checks of the demo failed: {'; '.join(self.problems)} "
+            "(use coopconsume demo --keep to keep the tables and the history)"
         )

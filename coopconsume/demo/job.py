@@ -1,20 +1,20 @@
-"""The demo's main job as a process of its own, so that it can be killed with all it consists of.
+"""The demo's job, as a separate process that can be killed with all its descendants.
 
-``python -m coopconsume.demo.job SLOTS SCRATCH`` starts Spark, meanwhile waits for its settings on
-its standard input, loads the topic if it is told to, and runs one query after another over it.
-What happens is told on standard output, one JSON object a line with ``event``:
+``python -m coopconsume.demo.job SLOTS SCRATCH`` starts Spark, reads its settings from standard
+input meanwhile, loads the topic if the settings say so, and runs the queries one after another.
+It writes events to standard output, one JSON object per line, with these values of ``event``:
 
 ==========  =================================================================
-session     Spark is up
+session     Spark has started
 loading     ``records`` of ``all`` are in the topic
 loaded      the topic is loaded
-started     query ``run`` handles records from now on
-progress    a progress event of it, as ``progress``
+started     query ``run`` has started
+progress    query ``run`` reports ``progress``
 ended       query ``run`` has drained the topic
-failed      the job cannot go on; ``error`` says why
+failed      the job has failed with ``error``
 ==========  =================================================================
 
-It ends itself when its standard input closes: it does not outlive the program that started it.
+It ends when its standard input closes, so it does not outlive the program that started it.
 """
 
 from __future__ import annotations
@@ -50,18 +50,17 @@ class Query:
 
     Attributes:
         group: The group.
-        folder: Where its tables ``commits``, ``rows`` and ``dead`` are, and its history.
-        window: Offsets that a batch spans at most.
-        batch_time: Seconds after which no handler of a batch starts.
-        concurrency: Handlers at once in a slot.
+        folder: The folder of its tables ``commits``, ``rows`` and ``dead`` and of its history.
+        window: The maximum number of offsets in a batch.
+        batch_time: Seconds after which a batch starts no more handlers.
+        concurrency: The number of concurrent handlers in a slot.
         poison_every: As for `DemoHandler`.
-        fail_for_good_every: Likewise.
-        slow_tail: Likewise.
-        slow_seconds: Likewise.
-        handler_timeout: Seconds that a handler may take beyond that. Whoever goes on after a kill
-            has to wait for it.
-        session_timeout: Seconds after which Kafka takes a member that is not heard of for gone;
-            brokers allow no less than 6 by default.
+        fail_for_good_every: As for `DemoHandler`.
+        slow_tail: As for `DemoHandler`.
+        slow_seconds: As for `DemoHandler`.
+        handler_timeout: Seconds that a running handler may take beyond that. After a kill the
+            next owner waits that long.
+        session_timeout: The session timeout in seconds; brokers allow at least 6 by default.
     """
 
     group: str
@@ -77,7 +76,7 @@ class Query:
     session_timeout: float = 45.0
 
     def handler(self) -> DemoHandler:
-        """What handles its records."""
+        """Returns the handler of its records."""
         return DemoHandler(
             self.history,
             poison_every=self.poison_every,
@@ -109,16 +108,16 @@ class Query:
 
 @dataclass(frozen=True)
 class Settings:
-    """What a job process does.
+    """The settings of a job process.
 
     Attributes:
-        servers: Bootstrap servers of the cluster.
+        servers: The bootstrap servers of the cluster.
         topic: The topic.
-        partitions: How many partitions it has.
-        slots: Slots of the queries.
-        records: Flights in the topic.
+        partitions: The number of its partitions.
+        slots: The number of slots of each query.
+        records: The number of flights in the topic.
         load: Whether to load the topic first.
-        queries: What to run, in turn.
+        queries: The queries, which run one after another.
     """
 
     servers: str
@@ -130,24 +129,24 @@ class Settings:
     queries: tuple[Query, ...]
 
     def line(self) -> str:
-        """The settings as a line of JSON."""
+        """Returns the settings as a line of JSON."""
         return json.dumps(asdict(self)) + "\n"
 
     @classmethod
     def parse(cls, line: str) -> Settings:
-        """The settings that `line` gave."""
+        """Parses the result of `line`."""
         values = json.loads(line)
         queries = tuple(Query(**query) for query in values.pop("queries"))
         return cls(**values, queries=queries)
 
     @property
     def kafka(self) -> dict[str, str]:
-        """The options that lead to the cluster."""
+        """The options of the cluster."""
         return {"kafka.bootstrap.servers": self.servers}
 
 
-class Orders:
-    """The settings as they come, and what can be done for them while Spark starts."""
+class SettingsReader:
+    """Reads the settings, and prepares the flights while Spark starts."""
 
     def __init__(self) -> None:
         self._pool = ThreadPoolExecutor(1)
@@ -155,12 +154,12 @@ class Orders:
         self._flights = self._pool.submit(self._prepare)
 
     def settings(self) -> Settings | None:
-        """What is to be done; None where whoever started us is gone."""
+        """Returns the settings; None if the parent process has ended."""
         line = self._settings.result()
         return Settings.parse(line) if line else None
 
     def flights(self) -> pa.Table | None:
-        """What is to be loaded into the topic; None if nothing is."""
+        """Returns the flights to load; None if the topic is not loaded."""
         return self._flights.result()
 
     def _prepare(self) -> pa.Table | None:
@@ -174,9 +173,9 @@ def run(
     tell: Callable[..., None],
     spark: SparkSession,
 ) -> None:
-    """Load the topic if need be and run the queries."""
-    # Loading takes one task, and after a kill the group waits until workers of the killed job
-    # cannot be at work any more.
+    """Loads the topic if the settings say so, and runs the queries."""
+    # There is time for a warm-up: loading uses one task only, and after a kill the group waits
+    # for the end of the killed job's handlers.
     threading.Thread(target=_warm_up, args=(settings, spark), daemon=True).start()
     if flights is not None:
         load_topic(
@@ -230,19 +229,19 @@ def _run_query(
 
 
 def _warm_up(settings: Settings, spark: SparkSession) -> None:
-    """Start Python workers and have Spark compile what a batch needs."""
+    """Starts the Python workers and makes Spark compile the code of a batch."""
     rows = spark.range(settings.slots, numPartitions=settings.slots)
     if not settings.load:
         ends = json.dumps({settings.topic: dict.fromkeys(map(str, range(settings.partitions)), 1)})
         source = spark.read.format("kafka").options(**settings.kafka, endingOffsets=ends)
         rows = source.option("subscribe", settings.topic).load().selectExpr("offset as id")
-    dealt = rows.repartition(settings.slots)
-    dealt.mapInArrow(lambda batches: batches, "id bigint").collect()
+    shuffled = rows.repartition(settings.slots)
+    shuffled.mapInArrow(lambda batches: batches, "id bigint").collect()
 
 
 def main(slots: str, scratch: str) -> int:
-    """Run the process; returns its exit code."""
-    # Whatever else writes to standard output must not come between the events.
+    """Runs the process; returns its exit code."""
+    # Other output to descriptor 1 goes to standard error, so that it cannot mix with the events.
     events = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)
     lock = threading.Lock()
@@ -251,10 +250,10 @@ def main(slots: str, scratch: str) -> int:
         with lock:
             events.write(json.dumps({"event": event, **facts}) + "\n")
 
-    orders = Orders()
+    reader = SettingsReader()
     spark = None
     try:
-        # A JVM that lives for a minute takes as long to optimise what it runs as it gains by that.
+        # In a JVM that runs for a minute, the optimising compiler costs as much as it saves.
         java = f"-Djava.io.tmpdir={scratch} -XX:TieredStopAtLevel=1"
         spark = local_session(
             "coopconsume-demo",
@@ -262,12 +261,12 @@ def main(slots: str, scratch: str) -> int:
             conf={"spark.driver.extraJavaOptions": java},
         )
         tell("session")
-        settings = orders.settings()
+        settings = reader.settings()
         if settings is None:
             return 1
         threading.Thread(target=_end_with_parent, daemon=True).start()
-        run(settings, orders.flights(), tell, spark)
-    except Exception as error:  # noqa: BLE001 - told to the program that shows it
+        run(settings, reader.flights(), tell, spark)
+    except Exception as error:  # noqa: BLE001 - reported to the parent process
         text = str(error) if isinstance(error, CoopConsumeError) else ""
         tell("failed", error=text or f"{type(error).__name__}: {error}")
         return 1
@@ -279,7 +278,7 @@ def main(slots: str, scratch: str) -> int:
 
 def _end_with_parent() -> None:
     sys.stdin.read()
-    # The JVM notices that we are gone, and the workers that it is.
+    # The JVM ends with this process, and the Python workers end with the JVM.
     os.kill(os.getpid(), signal.SIGKILL)
 
 

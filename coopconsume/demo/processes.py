@@ -1,4 +1,4 @@
-"""Child processes with all that they start, and how to end the lot by their ids."""
+"""Finds and kills a child process with all its descendants."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _LOOK_EVERY = 0.01
 
 
 def process_tree(root: int) -> list[int]:
-    """The ids of a process and of all its descendants that still run, parents first."""
+    """Returns the ids of a process and of its running descendants, parents first."""
     children: dict[int, list[int]] = {}
     for pid, parent in _running().items():
         children.setdefault(parent, []).append(pid)
@@ -25,13 +25,13 @@ def process_tree(root: int) -> list[int]:
 
 
 def kill_tree(child: subprocess.Popen[str]) -> int:
-    """End a child and all its descendants by SIGKILL; returns how many when none is left.
+    """Kills a child and its descendants with SIGKILL and waits for their end; returns their number.
 
     Raises:
-        TimeoutError: One of them is still there after a minute.
+        TimeoutError: One of them still runs after a minute.
     """
     tree: list[int] = []
-    # Stopped first, so that none of them can start another unseen; again until no new one shows.
+    # They are stopped first, so that none can start another; repeated until no new one appears.
     while new := [pid for pid in process_tree(child.pid) if pid not in tree]:
         for pid in new:
             _send(pid, signal.SIGSTOP)
@@ -42,7 +42,7 @@ def kill_tree(child: subprocess.Popen[str]) -> int:
     deadline = time.monotonic() + _GONE_TIMEOUT
     while left := [pid for pid in tree[1:] if pid in _running()]:
         if time.monotonic() > deadline:
-            raise TimeoutError(f"processes {left} are still there after SIGKILL")
+            raise TimeoutError(f"processes {left} still run after SIGKILL")
         time.sleep(_LOOK_EVERY)
     return len(tree)
 
@@ -53,7 +53,7 @@ def _send(pid: int, number: signal.Signals) -> None:
 
 
 def _running() -> dict[int, int]:
-    """Parent by id of every process that runs; one that is dead and not yet waited for does not."""
+    """Returns the parent id of every running process by its id; zombies are left out."""
     if Path("/proc/self/stat").exists():
         return dict(filter(None, map(_status, Path("/proc").glob("[0-9]*"))))
     listing = subprocess.run(
@@ -65,8 +65,8 @@ def _running() -> dict[int, int]:
 
 def _status(folder: Path) -> tuple[int, int] | None:
     try:
-        # The name in brackets may hold anything, brackets too.
+        # The name in parentheses may contain any characters, parentheses included.
         state, parent = (folder / "stat").read_text().rpartition(")")[2].split()[:2]
-    except OSError:  # gone meanwhile
+    except OSError:  # The process has ended.
         return None
     return None if state in "ZX" else (int(folder.name), int(parent))

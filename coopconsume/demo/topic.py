@@ -1,7 +1,4 @@
-"""Puts the demo's flights into a topic, and tells what a topic must then hold.
-
-Records go through Spark's Kafka sink.
-"""
+"""Loads the demo's flights into a topic with Spark's Kafka sink, and computes its contents."""
 
 from __future__ import annotations
 
@@ -34,28 +31,28 @@ def load_topic(
     flights: pa.Table | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> int:
-    """Append flights to a topic, in time order within each partition.
+    """Appends flights to a topic, in time order within each partition.
 
-    Keyed records go where every Kafka producer puts them by default (murmur2 of the key), those
-    without a key to the partitions in turn.
+    The partition of a record with a key is Kafka's default (murmur2 of the key). Records without a
+    key are distributed round robin.
 
     Args:
         spark: A session with Spark's Kafka connector.
         options: ``kafka.bootstrap.servers`` and other ``kafka.*`` settings of the cluster; options
-            without that prefix are left out.
-        topic: Created with the cluster's default replication if it does not exist.
-        partitions: How many partitions it has.
-        flights: Of `flight_table`; None for the whole year.
-        progress: Called with the records written so far and all there are, after each part.
+            without that prefix are ignored.
+        topic: The topic, created with the cluster's default replication if it does not exist.
+        partitions: The number of its partitions.
+        flights: A result of `flight_table`; None for the whole year.
+        progress: Called after each chunk with the number of records written and their total.
 
     Returns:
         The number of records written.
 
     Raises:
         ValueError: The topic exists with another number of partitions.
-        BrokerUnreachable: No broker answered in 10 s.
-        DemoDataMissing: The data's package is not installed.
-        kafka.errors.KafkaError: The cluster would not create the topic.
+        BrokerUnreachable: No broker answered within 10 s.
+        DemoDataMissing: The package with the data is not installed.
+        kafka.errors.KafkaError: The cluster refused to create the topic.
     """
     table = flight_table() if flights is None else flights
     _create(options, topic, partitions)
@@ -64,7 +61,7 @@ def load_topic(
     table = table.append_column("partition", pa.array(turn.astype(np.int32), mask=~keyless))
     for first in range(0, len(table), _CHUNK):
         part = table.slice(first, _CHUNK)
-        # One task, as several would mix up the order of a key.
+        # With one task only, as several tasks would break the order of a key.
         (
             spark.createDataFrame(part)
             .coalesce(1)
@@ -82,15 +79,15 @@ def load_topic(
 def planned_records(
     tails: Iterable[str | None], topic: str = "flights", *, partitions: int = 3
 ) -> dict[tuple[str, int], dict[int, bytes | None]]:
-    """Key by offset, by (topic, partition), of what `load_topic` puts into a new topic.
+    """Returns the key of each offset by (topic, partition) that `load_topic` puts in a new topic.
 
-    It is worked out from the data alone, not read from the topic, so that the books rest on what
-    was to be produced; a log that differs shows as calls for other keys, or as another end.
+    The result is computed from the data, not read from the topic, so that the checks compare with
+    what had to be produced. A different log shows as calls for other keys, or as another end.
 
     Args:
-        tails: The tail number of each flight, in their order.
+        tails: The tail number of each flight, in order.
         topic: The topic.
-        partitions: How many partitions it has.
+        partitions: The number of its partitions.
     """
     homes: dict[str, int] = {}
     places: list[list[bytes | None]] = [[] for _ in range(partitions)]
@@ -130,5 +127,5 @@ def _create(options: Mapping[str, str], topic: str, partitions: int) -> None:
     if found != partitions:
         raise ValueError(
             f"topic {topic!r} exists with {found} partitions, not {partitions}: "
-            "name another topic, or delete it"
+            "choose another topic, or delete it"
         )

@@ -17,9 +17,9 @@ from tests.bench.cycle import cycle
 from tests.bench.empty import empty
 from tests.bench.fenced import fenced
 from tests.bench.figures import WARM_UPS
-from tests.bench.ground import prepared, surroundings
 from tests.bench.group import group
 from tests.bench.growth import growth
+from tests.bench.harness import prepared, surroundings
 from tests.bench.owners import owners
 from tests.bench.processing import processing
 from tests.bench.sleep import sleep
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from tests.bench.figures import Report
-    from tests.bench.ground import Ground
+    from tests.bench.harness import Ground
 
 _BENCHMARKS: dict[str, Callable[[Ground, Callable[[str], None]], list[Report]]] = {
     "throughput": throughput,

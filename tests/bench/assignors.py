@@ -17,7 +17,7 @@ from tests.bench.figures import Ratio, Report, seconds_of, take_turns
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from tests.bench.ground import Ground
+    from tests.bench.harness import Ground
 
 _MEMBERS, _TOPICS, _EACH, _SLOTS = 1_000, 10, 1_000, 8
 _LIMIT = "limit"

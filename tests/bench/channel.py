@@ -18,7 +18,7 @@ from coopconsume.demo.processes import kill_tree
 from coopconsume.group.membership import Membership
 from coopconsume.options import Options
 from tests.bench.figures import Ratio, Report, seconds_of, take_turns
-from tests.bench.ground import SLOTS
+from tests.bench.harness import SLOTS
 from tests.bench.throughput import empty_job
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from assignors import Share
     from coopconsume import Record
     from coopconsume.group.epoch_assignment import EpochAssignment
-    from tests.bench.ground import Ground
+    from tests.bench.harness import Ground
 
 _STOP = "stop(), handlers of 10 ms"
 _JOIN = "longest time without a commit while a member joins and leaves"

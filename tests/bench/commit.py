@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from commits import Epoch
-    from tests.bench.ground import Ground
+    from tests.bench.harness import Ground
 
 _AT = ("topic", 0)
 _OURS = "commit of 10,000 scattered offsets, answered"

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 from coopconsume import TopicPartition
 from tests.bench.figures import Ratio, Report, take_turns
-from tests.bench.ground import SLOTS
 from tests.bench.handlers import PLAIN_COLUMNS, PlainLoop, handler
+from tests.bench.harness import SLOTS
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from kafka import KafkaProducer
 
     from coopconsume import CooperativeConsumer
-    from tests.bench.ground import Ground
+    from tests.bench.harness import Ground
 
 _OURS = "poll, mapInArrow and collect, commit"
 _BARE = "bare read, shuffle, mapInArrow, collect"

@@ -11,7 +11,7 @@ from tests.bench.throughput import empty_job, tuned_plain
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from tests.bench.ground import Ground
+    from tests.bench.harness import Ground
 
 _OURS = "coopconsume"
 _PLAIN = "plain Spark, same fetch settings"

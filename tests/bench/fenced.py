@@ -19,7 +19,7 @@ from tests.bench.figures import Ratio, Report, seconds_of, take_turns
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from tests.bench.ground import Ground
+    from tests.bench.harness import Ground
 
 _VALUE = b"x" * 100
 _LARGE = 1_000

@@ -16,14 +16,14 @@ from coopconsume.group.membership import Membership
 from coopconsume.options import Options
 from tests.bench.figures import Ratio, Report, take_turns
 from tests.broker.group_ground import Ground as Members
-from tests.chaos.ground import Ground as Applications
+from tests.chaos.harness import Ground as Applications
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from assignors import Share
     from coopconsume.group.epoch_assignment import EpochAssignment
-    from tests.bench.ground import Ground
+    from tests.bench.harness import Ground
 
 _BARE = "two bare kafka-python consumers"
 _OURS = "two of our members, one partition by key range"

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from commits import Epoch
     from commits.model import TopicPartition
-    from tests.bench.ground import Ground
+    from tests.bench.harness import Ground
 
 _TOUCHED = 20  # partitions of a commit
 _COMMITS = 40

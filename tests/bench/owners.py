@@ -17,7 +17,7 @@ from tests.bench.figures import Ratio, Report, seconds_of, take_turns
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from tests.bench.ground import Ground
+    from tests.bench.harness import Ground
 
 _RELEASE = "clean release to the next owner's first write"
 _BARE = "bare init_transactions and first transaction"

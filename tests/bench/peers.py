@@ -17,7 +17,7 @@ from coopconsume.testing.local.java import find_java
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from tests.bench.ground import Ground
+    from tests.bench.harness import Ground
 
 #: Of Confluent; in the order of each key.
 PARALLEL_CONSUMER = "Parallel Consumer"

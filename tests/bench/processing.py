@@ -13,7 +13,7 @@ from tests.bench.stuck import CONCURRENCY, SLOTS, stuck_rate
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from tests.bench.ground import Ground
+    from tests.bench.harness import Ground
 
 _SLOTS = 2
 _OURS = "coopconsume"

@@ -6,15 +6,15 @@ import time
 from typing import TYPE_CHECKING
 
 from tests.bench.figures import Ratio, Report, take_turns
-from tests.bench.ground import SLOTS
 from tests.bench.handlers import PLAIN_COLUMNS, PlainLoop, Sleeper
+from tests.bench.harness import SLOTS
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from pyspark.sql import DataFrame
 
-    from tests.bench.ground import Ground
+    from tests.bench.harness import Ground
 
 _CONCURRENCY = 8
 _OURS = f"coopconsume, {SLOTS} slots of {_CONCURRENCY} handlers"

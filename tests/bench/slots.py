@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from coopconsume import Record
-    from tests.bench.ground import Ground
+    from tests.bench.harness import Ground
 
 _ROWS_AT_ONCE = 10_000
 _KEYS = 10_000

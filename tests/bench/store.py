@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from commits import Epoch
     from commits.model import TopicPartition
-    from tests.bench.ground import Ground
+    from tests.bench.harness import Ground
 
     Offsets = dict[TopicPartition, OffsetRanges]
 

@@ -13,7 +13,7 @@ from coopconsume.testing.local.session import stop_session
 from tests.bench.handlers import Stuck
 
 if TYPE_CHECKING:
-    from tests.bench.ground import Ground
+    from tests.bench.harness import Ground
 
 SLOTS = 32
 CONCURRENCY = 4

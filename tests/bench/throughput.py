@@ -12,8 +12,8 @@ from coopconsume.runtime.reading.source import Span, Wanted, batch_frame, read_s
 from coopconsume.worker.report import BatchSpec, PartitionWork
 from coopconsume.worker.slot import REPORT_SCHEMA, SlotRunner
 from tests.bench.figures import Ratio, Report, seconds_of, take_turns
-from tests.bench.ground import SLOTS
 from tests.bench.handlers import PLAIN_COLUMNS, PlainLoop, handler, to_lists
+from tests.bench.harness import SLOTS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
     from coopconsume import Options
-    from tests.bench.ground import Ground
+    from tests.bench.harness import Ground
 
 _OURS = "coopconsume, 2 slots"
 _PLAIN = "plain Spark, source as it comes"

@@ -59,7 +59,7 @@ def test_letters_are_listed_shown_and_decided_on(kafka, topic, tmp_path, kind):
         return json.loads(result.stdout) if "--json" in more else result.stdout
 
     def stands(*more: str) -> list[tuple[int, str]]:
-        return [(one["offset"], one["standing"]) for one in call("list", "--json", *more)]
+        return [(one["offset"], one["status"]) for one in call("list", "--json", *more)]
 
     assert stands() == [(0, "open"), (1, "open"), (2, "open"), (3, "parked")]
     assert stands("--reason", "SLEEPS") == [(1, "open"), (3, "parked")]

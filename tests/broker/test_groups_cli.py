@@ -96,7 +96,7 @@ def test_a_live_group_is_described(ground: Ground) -> None:
     assert not members
     assert (first["slots"], first["host"], first["instance_id"]) == (2, "127.0.0.1", None)
     assert (second["slots"], second["client_id"], second["instance_id"]) == (1, "second", "bee")
-    assert {first["standing"], second["standing"]} == {"working"}
+    assert {first["status"], second["status"]} == {"working"}
     (partition,) = found["partitions"]
     assert [owned["key_range"]["last"] for owned in partition["owners"]][-1] == MAX_KEY_HASH
     assert {owned["member"] for owned in partition["owners"]} == {first["id"], second["id"]}
@@ -113,7 +113,7 @@ def test_a_live_group_is_described(ground: Ground) -> None:
     assert re.search(r"^A .* working$", text, re.MULTILINE)
     assert re.search(rf"^{ground.topic}-0 +A{{32}} +1 +10 +2 +1 +0 +7 +[01]$", text, re.MULTILINE)
     (partition,) = document(kafka, table, "groups", "describe", ground.group)["partitions"]
-    doubted = {doubt["key_range"]["last"]: doubt["seconds"] for doubt in partition["doubts"]}
+    doubted = {doubt["key_range"]["last"]: doubt["seconds"] for doubt in partition["in_doubt"]}
     assert doubted[begun[1]["shares"][0][-1]] == LIFE
     (summary,) = document(kafka, table, "groups", "list")
     assert (summary["group"], summary["members"], summary["lag"]) == (ground.group, 1, 7)

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.broker
 
 
-class Desk:
+class OffsetsCli:
     """An operator at the commands, for one group that has done part of ten records."""
 
     def __init__(self, ground: Ground) -> None:
@@ -81,131 +81,131 @@ class Desk:
 
 
 @pytest.fixture
-def desk(ground: Ground):
+def cli(ground: Ground):
     """A group that has done part of ten records."""
-    found = Desk(ground)
+    found = OffsetsCli(ground)
     yield found
     found.cluster.close()
 
 
-def test_a_group_is_shown_with_its_gaps_and_what_holds_it(desk: Desk, tmp_path: Path) -> None:
+def test_a_group_is_shown_with_its_gaps_and_what_holds_it(cli: OffsetsCli, tmp_path: Path) -> None:
     """As data and as tables, with ages; and as a picture."""
-    group = desk.ground.group
-    (shown,) = desk.told("offsets", "show", group)["partitions"]
+    group = cli.ground.group
+    (shown,) = cli.told("offsets", "show", group)["partitions"]
     assert (shown["stable_offset"], shown["ranges"], shown["lag"]) == (4, [[6, 7]], 4)
     assert (shown["log_start"], shown["end_offset"], shown["primary_offset"]) == (0, 10, None)
     assert [p["attempts"] for p in shown["pending"]] == [3]
-    (gap,) = desk.told("offsets", "gaps", group)
+    (gap,) = cli.told("offsets", "gaps", group)
     assert (gap["first"], gap["last"], gap["offsets"]) == (4, 5, 2)
     since = datetime.fromisoformat(gap["since"])
     assert since <= datetime.now(UTC)
-    (lag,) = desk.told("lag", group)
+    (lag,) = cli.told("lag", group)
     assert lag["lag"] == 4
-    assert lag["holder"] == {
+    assert lag["blocker"] == {
         "offset": 4, "state": "failed", "key_hash": 11, "attempts": 3, "since": gap["since"],
         "due": "2096-10-02T07:06:40+00:00", "error": "no", "done_behind": 2, "open_behind": 1,
     }  # fmt: skip
-    assert desk.told("offsets", "lag", group) == [lag]
+    assert cli.told("offsets", "lag", group) == [lag]
     drawn = tmp_path / "map.svg"
-    text = desk.call("offsets", "show", group, "--picture", str(drawn))
-    row = rf"^{desk.ground.topic}-0 +0 +4 +10 +2 +1 +1 +1 +4 +- *$"
+    text = cli.call("offsets", "show", group, "--picture", str(drawn))
+    row = rf"^{cli.ground.topic}-0 +0 +4 +10 +2 +1 +1 +1 +4 +- *$"
     assert re.search(row, text.stdout, re.MULTILINE)
     assert ET.parse(drawn).getroot().tag.endswith("svg")
-    assert "11" in desk.call("lag", group).stdout
-    missing = desk.call("offsets", "show", f"{group}x")
+    assert "11" in cli.call("lag", group).stdout
+    missing = cli.call("offsets", "show", f"{group}x")
     assert (missing.exit_code, f"did you mean {group!r}?" in missing.stderr) == (1, True)
 
 
-def test_a_reset_is_told_first_and_then_done_in_both_places(desk: Desk) -> None:
+def test_a_reset_is_told_first_and_then_done_in_both_places(cli: OffsetsCli) -> None:
     """A dry run changes nothing; what is done counts for the log, Kafka, and whoever was there."""
-    before = len(desk.ground.store.history(desk.ground.group))
-    dry = desk.reset("--to-offset", "2")
+    before = len(cli.ground.store.history(cli.ground.group))
+    dry = cli.reset("--to-offset", "2")
     assert (dry["stable_offset"], dry["new_stable_offset"]) == (4, 2)
     assert (dry["again"], dry["skipped"]) == (4, 0)
-    assert len(desk.ground.store.history(desk.ground.group)) == before
-    assert desk.at not in desk.cluster.primary()
-    text = desk.call(
-        "offsets", "reset", desk.ground.group, "--topic", f"{desk.ground.topic}:0",
+    assert len(cli.ground.store.history(cli.ground.group)) == before
+    assert cli.at not in cli.cluster.primary()
+    text = cli.call(
+        "offsets", "reset", cli.ground.group, "--topic", f"{cli.ground.topic}:0",
         "--to-offset", "2", "--execute",
     )  # fmt: skip
     assert "4 records will be done again, 0 will be skipped" in text.stdout
-    assert desk.state == PartitionCommits(2)
-    assert not desk.ground.store.pending(desk.ground.group)
-    assert desk.primary == (2, True)
-    assert desk.ground.store.current_epoch(desk.ground.group) is None
-    written = desk.ground.store.history(desk.ground.group)[-1]
+    assert cli.state == PartitionCommits(2)
+    assert not cli.ground.store.pending(cli.ground.group)
+    assert cli.primary == (2, True)
+    assert cli.ground.store.current_epoch(cli.ground.group) is None
+    written = cli.ground.store.history(cli.ground.group)[-1]
     assert (written["kind"], "@" in written["member"]) == ("reset", True)
 
 
-def test_every_target(desk: Desk, produce: Produce) -> None:
+def test_every_target(cli: OffsetsCli, produce: Produce) -> None:
     """Earliest, latest, a time, Kafka's offset, the log's, and an offset outside of the log."""
-    assert desk.reset("--to-latest", "--execute")["skipped"] == 4
-    assert desk.state == PartitionCommits(10)
+    assert cli.reset("--to-latest", "--execute")["skipped"] == 4
+    assert cli.state == PartitionCommits(10)
     time.sleep(0.05)
     moment = datetime.now(UTC)
     time.sleep(0.05)
-    produce(desk.ground.topic, [(b"k", b"")] * 5)
-    assert desk.reset("--to-earliest", "--no-count")["again"] == 10
-    assert desk.reset("--to-datetime", moment.isoformat())["new_stable_offset"] == 10
-    assert desk.reset("--to-datetime", "2100-01-01")["new_stable_offset"] == 15
-    beyond = desk.reset("--to-offset", "99")
+    produce(cli.ground.topic, [(b"k", b"")] * 5)
+    assert cli.reset("--to-earliest", "--no-count")["again"] == 10
+    assert cli.reset("--to-datetime", moment.isoformat())["new_stable_offset"] == 10
+    assert cli.reset("--to-datetime", "2100-01-01")["new_stable_offset"] == 15
+    beyond = cli.reset("--to-offset", "99")
     assert (beyond["new_stable_offset"], beyond["skipped"]) == (15, 5)
     assert beyond["note"] == "99 is not in the log, which goes 0 to 15"
-    desk.cluster.commit_primary({desk.at: (7, "somebody's")})
-    assert desk.reset("--to-log", "--execute")["new_stable_offset"] == 10
-    assert desk.primary == (10, True)
-    desk.cluster.commit_primary({desk.at: (7, "somebody's")})
-    assert desk.reset("--to-primary", "--execute")["again"] == 3
-    assert (desk.state, desk.primary) == (PartitionCommits(7), (7, True))
+    cli.cluster.commit_primary({cli.at: (7, "somebody's")})
+    assert cli.reset("--to-log", "--execute")["new_stable_offset"] == 10
+    assert cli.primary == (10, True)
+    cli.cluster.commit_primary({cli.at: (7, "somebody's")})
+    assert cli.reset("--to-primary", "--execute")["again"] == 3
+    assert (cli.state, cli.primary) == (PartitionCommits(7), (7, True))
 
 
-def test_selected_records_are_done_again_and_all_else_stays(desk: Desk) -> None:
+def test_selected_records_are_done_again_and_all_else_stays(cli: OffsetsCli) -> None:
     """What failed elsewhere keeps its attempts."""
-    found = desk.reset("--undone", "1,6", "--done", "5", "--execute")
+    found = cli.reset("--undone", "1,6", "--done", "5", "--execute")
     assert (found["again"], found["skipped"], found["new_stable_offset"]) == (2, 1, 1)
-    assert desk.state == PartitionCommits(1, [(2, 3), (5, 5), (7, 7)])
-    assert desk.ground.store.pending(desk.ground.group) == {desk.at: {4: desk.failed}}
-    desk.opened()
-    assert desk.state.stable_offset == 1
+    assert cli.state == PartitionCommits(1, [(2, 3), (5, 5), (7, 7)])
+    assert cli.ground.store.pending(cli.ground.group) == {cli.at: {4: cli.failed}}
+    cli.opened()
+    assert cli.state.stable_offset == 1
 
 
-def test_nothing_is_moved_under_members_or_claims(desk: Desk) -> None:
+def test_nothing_is_moved_under_members_or_claims(cli: OffsetsCli) -> None:
     """A live member and a claim by hand are named; a claim whose process is gone can be ended."""
-    desk.ground.store.claim(desk.ground.group, "by-hand", [(desk.ground.topic, 1)])
-    words = ("offsets", "reset", desk.ground.group, "--all-topics", "--to-earliest")
-    refused = desk.call(*words, "--execute")
+    cli.ground.store.claim(cli.ground.group, "by-hand", [(cli.ground.topic, 1)])
+    words = ("offsets", "reset", cli.ground.group, "--all-topics", "--to-earliest")
+    refused = cli.call(*words, "--execute")
     assert refused.exit_code == 1
     assert "claimed by hand by by-hand" in refused.stderr
     assert "--end-claims" in refused.stderr
-    assert desk.state.stable_offset == 4
-    assert desk.call(*words, "--end-claims", "--execute").exit_code == 0
-    assert desk.state.stable_offset == 0
-    member = desk.ground.start()
-    desk.ground.settled(member)
-    refused = desk.call(*words, "--execute")
+    assert cli.state.stable_offset == 4
+    assert cli.call(*words, "--end-claims", "--execute").exit_code == 0
+    assert cli.state.stable_offset == 0
+    member = cli.ground.start()
+    cli.ground.settled(member)
+    refused = cli.call(*words, "--execute")
     assert refused.exit_code == 1
     assert "is active (members " in refused.stderr
     member.leave()
 
 
-def test_a_group_moves_to_another_table_exactly(desk: Desk, tmp_path: Path) -> None:
+def test_a_group_moves_to_another_table_exactly(cli: OffsetsCli, tmp_path: Path) -> None:
     """Exported and imported under another name: ranges, attempts and due times are the same."""
     document, table = tmp_path / "shop.json", tmp_path / "other"
-    assert desk.call("offsets", "export", desk.ground.group, str(document)).exit_code == 0
+    assert cli.call("offsets", "export", cli.ground.group, str(document)).exit_code == 0
     words = ("offsets", "import", str(document), "--group", "new")
-    told = desk.call(*words, table=table)
+    told = cli.call(*words, table=table)
     assert told.exit_code == 0
     assert f"no commit table at {table}: --execute makes it, with group new" in told.stdout
     assert not table.exists()
     CommitStore.open(table)
-    dry = desk.told(*words, table=table)
+    dry = cli.told(*words, table=table)
     assert (dry["group"], dry["executed"], dry["partitions"][0]["skipped"]) == ("new", False, 6)
-    desk.told(*words, "--execute", table=table)
-    store = CommitStore.open(table, cluster=desk.cluster.cluster_id)
-    assert store.state("new") == {desk.at: desk.state}
-    assert store.pending("new") == {desk.at: {4: desk.failed}}
-    assert store.topic_ids("new") == {desk.at: desk.ids[desk.ground.topic]}
-    again = desk.call("offsets", "export", "new", "-", table=table).stdout
+    cli.told(*words, "--execute", table=table)
+    store = CommitStore.open(table, cluster=cli.cluster.cluster_id)
+    assert store.state("new") == {cli.at: cli.state}
+    assert store.pending("new") == {cli.at: {4: cli.failed}}
+    assert store.topic_ids("new") == {cli.at: cli.ids[cli.ground.topic]}
+    again = cli.call("offsets", "export", "new", "-", table=table).stdout
     assert json.loads(again)["partitions"] == json.loads(document.read_text())["partitions"]
 
 

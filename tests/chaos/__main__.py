@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from coopconsume.testing.local.broker import LocalKafka
 from tests.chaos import rounds
 from tests.chaos.frame import Tell, run
-from tests.chaos.ground import CLAIMED, LONG, RECREATED, Ground
+from tests.chaos.harness import CLAIMED, LONG, RECREATED, Ground
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -6,12 +6,12 @@ import random
 import time
 from typing import TYPE_CHECKING
 
-from tests.chaos.ground import CLAIMED, LIFE, RECREATED, SESSION
+from tests.chaos.harness import CLAIMED, LIFE, RECREATED, SESSION
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from tests.chaos.ground import App, Ground
+    from tests.chaos.harness import App, Ground
 
     Action = Callable[[Ground, App], None]
 

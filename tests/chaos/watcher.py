@@ -14,7 +14,7 @@ from coopconsume.testing.history import Deletion, Disturbance, Seen
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from tests.chaos.ground import App
+    from tests.chaos.harness import App
     from tests.chaos.topics import Place
 
     Book = dict[Place, list[tuple[int, int]]]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from coopconsume.testing.local.broker import LocalKafka
-from tests.chaos.ground import Ground
+from tests.chaos.harness import Ground
 from tests.chaos.rounds import begin, finish, restart, restart_broker
 
 pytestmark = [pytest.mark.spark, pytest.mark.broker]

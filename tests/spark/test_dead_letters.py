@@ -66,7 +66,7 @@ def test_parked_keys_wait_until_somebody_decides(spark, kafka, topic, tmp_path):
         assert query.lastProgress["totals"]["deadLetters"] == 2
     desk = DeadLetters(opts)
     letters = desk.letters()
-    assert [(x.stored.offset, x.standing, x.stored.attempts) for x in letters] == [
+    assert [(x.stored.offset, x.status, x.stored.attempts) for x in letters] == [
         (3, "parked", 1), (5, "parked", 2)
     ]  # fmt: skip
     assert letters[0].stored.headers == (("h", b"3"),)

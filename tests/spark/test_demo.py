@@ -1,4 +1,4 @@
-"""The demo, small: its figures, its order, and that nothing is left of it."""
+"""The demo, small: its figures, its order, and that it cleans up."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from coopconsume.demo.processes import kill_tree, process_tree
-from coopconsume.demo.story import slow_aircraft
+from coopconsume.demo.text import slow_aircraft
 from coopconsume.demo.topic import planned_records
 from tests.spark.cluster import is_there
 from tests.spark.support import PATIENCE, until
@@ -37,8 +37,8 @@ def start(folder: Path, *arguments: str) -> subprocess.Popen[str]:
     )  # fmt: skip
 
 
-def test_the_books_balance_and_nothing_is_left(tmp_path: Path) -> None:
-    """One line of JSON with all figures, four acts in words, an empty temporary folder."""
+def test_all_checks_pass_and_nothing_is_left(tmp_path: Path) -> None:
+    """One line of JSON with all figures, four steps in words, an empty temporary folder."""
     demo = start(tmp_path, "--json")
     out, said = demo.communicate(timeout=600)
     assert demo.returncode == 0, said
@@ -54,9 +54,9 @@ def test_the_books_balance_and_nothing_is_left(tmp_path: Path) -> None:
     assert figures["repeated"] <= figures["in_flight_at_kill"]
     assert figures["stable_offsets"] == figures["log_end_offsets"]
     assert sum(figures["log_end_offsets"].values()) == RECORDS
-    acts = [line for line in said.splitlines() if line.startswith("Act ")]
-    assert [act[:6] for act in acts] == ["Act 1.", "Act 2.", "Act 3.", "Act 4."]
-    assert "holds it back" in said
+    steps = [line for line in said.splitlines() if line.startswith("Step ")]
+    assert [step[:7] for step in steps] == ["Step 1.", "Step 2.", "Step 3.", "Step 4."]
+    assert "blocks it" in said
     assert not list(tmp_path.iterdir())
 
 
@@ -85,7 +85,7 @@ def test_ctrl_c_on_another_cluster_leaves_nothing_there(kafka: LocalKafka, tmp_p
     said = []
     for line in demo.stdout:
         said.append(line)
-        if line.startswith("Act 1."):
+        if line.startswith("Step 1."):
             break
     (topic,) = {name for name in admin.list_topics() if name.startswith("flights-")} - before
     assert topic in "".join(said), said

@@ -52,11 +52,16 @@ def test_partitions_and_gaps_are_rows_with_times(spark, place):
         "ranges array<struct<first: bigint, last: bigint>>, gaps bigint, pending bigint, "
         "primary_offset bigint",
     )
-    assert_df_equality(told.drop("holder"), expected, ignore_nullable=True)
-    (holder,) = told.select("holder.*").collect()
-    assert (holder.offset, holder.state, holder.key_hash, holder.attempts) == (3, "failed", 7, 2)
-    assert (holder.error, holder.done_behind, holder.open_behind) == ("no", 3, 2)
-    assert holder.due.year == 2096
+    assert_df_equality(told.drop("blocker"), expected, ignore_nullable=True)
+    (blocker,) = told.select("blocker.*").collect()
+    assert (blocker.offset, blocker.state, blocker.key_hash, blocker.attempts) == (
+        3,
+        "failed",
+        7,
+        2,
+    )
+    assert (blocker.error, blocker.done_behind, blocker.open_behind) == ("no", 3, 2)
+    assert blocker.due.year == 2096
 
     gaps = gaps_frame(spark, opts)
     expected = spark.createDataFrame(

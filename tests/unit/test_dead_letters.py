@@ -9,7 +9,7 @@ from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
 
-from coopconsume.admin.dead_letters.choice import Choice, Letter, standings, steps
+from coopconsume.admin.dead_letters.choice import Choice, Letter, steps, with_status
 from coopconsume.admin.dead_letters.stored import StoredLetter, open_letters
 from coopconsume.cli import main
 from coopconsume.cli.dead_letters import LETTER_COLUMNS, decision_lines, letter_lines
@@ -73,8 +73,8 @@ def test_how_a_letter_stands():
         LETTER,
     ]
     parked = {("orders", 0, o) for o in (1, 2, 4, 5)}
-    found = standings(letters, parked, [decision(2), decision(4, "discard"), decision(7)])
-    assert [(one.stored.offset, one.standing) for one in found] == [
+    found = with_status(letters, parked, [decision(2), decision(4, "discard"), decision(7)])
+    assert [(one.stored.offset, one.status) for one in found] == [
         (1, "parked"), (2, "replaying"), (3, "replayed"), (4, "discarding"), (5, "replayed"),
         (5, "parked"), (6, "replayed"), (6, "open"), (7, "open"),
     ]  # fmt: skip
@@ -95,7 +95,7 @@ def test_each_record_is_decided_on_once(written, parked, decided):
         for i, (offset, _, mark) in enumerate(written)
     ]
     places = {("orders", 0, offset) for offset in parked}
-    plan = steps(standings(letters, places, [decision(offset) for offset in decided]))
+    plan = steps(with_status(letters, places, [decision(offset) for offset in decided]))
     acted = [one.offset for one in plan.letters]
     assert len(acted) == len(set(acted))
     assert {one.offset for one in plan.parked} == parked & {one.offset for one in letters}

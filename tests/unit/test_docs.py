@@ -124,8 +124,8 @@ def test_columns_of_lag_and_of_the_views_are_named() -> None:
     named = _named(PAGES["docs/reference/sql-views.md"])
     for schema in SCHEMAS.values():
         assert named >= set(schema.names)
-    holder = SCHEMAS["partitions"].field("holder").type
-    assert named >= {field.name for field in holder}
+    blocker = SCHEMAS["partitions"].field("blocker").type
+    assert named >= {field.name for field in blocker}
 
 
 @EACH_PAGE

@@ -12,7 +12,7 @@ import pytest
 
 from coopconsume.demo.flights import FLIGHTS, DemoDataMissing, flight_table, flights
 from coopconsume.demo.handlers import OUTPUT_SCHEMA, DemoHandler, PoisonedFlight, follow_aircraft
-from coopconsume.demo.logbook import Leg, Logbook
+from coopconsume.demo.leg_file import Leg, LegFile
 from coopconsume.errors import CoopConsumeError
 from coopconsume.record import Record
 from coopconsume.testing.history import read_history
@@ -33,9 +33,9 @@ def year() -> Pairs:
 
 @pytest.fixture
 def follow(tmp_path: Path) -> Follow:
-    """The handler's work, with the logbook of a slot that has seen no flight."""
-    logbook = Logbook(str(tmp_path / "logbook.tsv"))
-    return lambda record: follow_aircraft(record, logbook)
+    """Calls the handler, with the leg file of a slot that has seen no flight."""
+    leg_file = LegFile(str(tmp_path / "leg_file.tsv"))
+    return lambda record: follow_aircraft(record, leg_file)
 
 
 def test_the_whole_year_is_there(year: Pairs) -> None:
@@ -151,11 +151,11 @@ def test_a_leg_that_a_kill_made_come_again_finds_the_leg_before(follow: Follow) 
 
 def test_the_logbook_knows_what_other_processes_noted(tmp_path: Path) -> None:
     """A slot's next batch may run in another process, and the one after it in the first again."""
-    one, other = (Logbook(str(tmp_path / "legs")) for _ in range(2))
+    one, other = (LegFile(str(tmp_path / "legs")) for _ in range(2))
     aircraft = ("flights", 0, "N1")
-    one.note(aircraft, Leg(1, "UA1", None, -3))
+    one.append(aircraft, Leg(1, "UA1", None, -3))
     assert other.leg(aircraft, 1) == Leg(1, "UA1", None, -3)
-    other.note(aircraft, Leg(2, "UA2", 7, None))
+    other.append(aircraft, Leg(2, "UA2", 7, None))
     assert one.leg(aircraft, 2) == Leg(2, "UA2", 7, None)
     assert one.leg(aircraft, 1) == Leg(1, "UA1", None, -3)
     assert one.leg(aircraft, 3) is None

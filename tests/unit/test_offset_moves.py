@@ -23,7 +23,7 @@ sets = st.sets(st.integers(0, 40), max_size=20)
 
 
 @st.composite
-def standings(draw):
+def statuses(draw):
     """A partition whose log is some 40 offsets long, perhaps not known to the commit log."""
     start = draw(st.integers(0, 15))
     end = draw(st.integers(start, 40))
@@ -42,12 +42,12 @@ def standings(draw):
     )  # fmt: skip
 
 
-def done_of(standing: PartitionStatus) -> set[int]:
+def done_of(status: PartitionStatus) -> set[int]:
     """Every offset in the log that is done."""
-    stable = standing.log_start if standing.stable_offset is None else standing.stable_offset
+    stable = status.log_start if status.stable_offset is None else status.stable_offset
     return {
-        o for o in range(standing.log_start, standing.end_offset)
-        if o < stable or o in standing.done
+        o for o in range(status.log_start, status.end_offset)
+        if o < stable or o in status.done
     }  # fmt: skip
 
 
@@ -75,36 +75,36 @@ def check(move, expected: set[int]) -> None:
     assert not {p.offset for p in move.pending} & as_set(move.done)
 
 
-@given(standings(), st.integers(0, 50))
-def test_a_move_to_an_offset_has_all_from_there_on_done_again(standing, offset):
+@given(statuses(), st.integers(0, 50))
+def test_a_move_to_an_offset_has_all_from_there_on_done_again(status, offset):
     """Below it all is done, from it on nothing; inside of the log, and a note where it was not."""
-    move = to_offset(standing, offset)
-    check(move, set(range(standing.log_start, min(offset, standing.end_offset))))
+    move = to_offset(status, offset)
+    check(move, set(range(status.log_start, min(offset, status.end_offset))))
     assert not move.done
     assert not move.pending
-    assert bool(move.note) == (not standing.log_start <= offset <= standing.end_offset)
+    assert bool(move.note) == (not status.log_start <= offset <= status.end_offset)
 
 
-@given(standings(), sets, sets)
-def test_marks_change_nothing_else(standing, undone, done):
+@given(statuses(), sets, sets)
+def test_marks_change_nothing_else(status, undone, done):
     """Offsets that are not named stay as they are, and so does what is known of failed ones."""
     one, other = OffsetRanges.from_offsets(undone), OffsetRanges.from_offsets(done - undone)
-    if standing.stable_offset is None:
-        with pytest.raises(ValueError, match="does not know"):
-            marked(standing, one, other)
+    if status.stable_offset is None:
+        with pytest.raises(ValueError, match="has no entry"):
+            marked(status, one, other)
         return
-    move = marked(standing, one, other)
-    inside = set(range(standing.log_start, standing.end_offset))
-    check(move, ((done_of(standing) - undone) | (done - undone)) & inside)
-    kept = {o: p for o, p in standing.pending.items() if o not in (undone | done) & inside}
+    move = marked(status, one, other)
+    inside = set(range(status.log_start, status.end_offset))
+    check(move, ((done_of(status) - undone) | (done - undone)) & inside)
+    kept = {o: p for o, p in status.pending.items() if o not in (undone | done) & inside}
     assert {p.offset: p for p in move.pending} == {
         o: p for o, p in kept.items() if o >= move.stable_offset
     }
     assert bool(move.note) == bool((undone | done) - inside)
 
 
-@given(standings(), standings())
-def test_a_document_replaces_all_and_comes_back_exactly(standing, other):
+@given(statuses(), statuses())
+def test_a_document_replaces_all_and_comes_back_exactly(status, other):
     """A restored partition is what was exported, whatever the group had done."""
     if other.stable_offset is None:
         return
@@ -112,9 +112,9 @@ def test_a_document_replaces_all_and_comes_back_exactly(standing, other):
     kept = Kept("t", 0, "id", other.stable_offset, other.done, pending)
     group, (again,) = read_document(write_document("g", "c", [kept]), "g.json")
     assert (group, again) == ("g", kept)
-    move = replaced(standing, again)
-    inside = set(range(standing.log_start, standing.end_offset))
-    as_if = replace(standing, stable_offset=other.stable_offset, done=other.done)
+    move = replaced(status, again)
+    inside = set(range(status.log_start, status.end_offset))
+    as_if = replace(status, stable_offset=other.stable_offset, done=other.done)
     check(move, done_of(as_if) & inside)
     assert move.pending == pending
     assert not replaced(replace(other, topic="t"), again).changes_log
@@ -122,7 +122,7 @@ def test_a_document_replaces_all_and_comes_back_exactly(standing, other):
 
 def test_an_offset_cannot_be_marked_both_ways() -> None:
     """Which of the two was meant nobody knows."""
-    with pytest.raises(ValueError, match="offset 3 is to be done and undone"):
+    with pytest.raises(ValueError, match="offset 3 is in --done and --undone"):
         marked(
             PartitionStatus("t", 0, "", 5, log_start=0, end_offset=9),
             OffsetRanges([(3, 3)]), OffsetRanges([(2, 4)]),
@@ -131,11 +131,11 @@ def test_an_offset_cannot_be_marked_both_ways() -> None:
 
 def test_following_the_log_changes_kafka_alone() -> None:
     """Nothing of the commit log moves."""
-    standing = PartitionStatus("t", 0, "", 5, OffsetRanges([(7, 8)]), {6: Pending(6)}, 0, 9)
-    move = unmoved(standing)
+    status = PartitionStatus("t", 0, "", 5, OffsetRanges([(7, 8)]), {6: Pending(6)}, 0, 9)
+    move = unmoved(status)
     assert not move.changes_log
     assert not move.again
-    assert (move.stable_offset, move.done) == (5, standing.done)
+    assert (move.stable_offset, move.done) == (5, status.done)
 
 
 def test_a_document_keeps_offsets_beyond_2_to_the_53rd() -> None:
@@ -154,8 +154,8 @@ def test_a_document_keeps_offsets_beyond_2_to_the_53rd() -> None:
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        ({"format": "other"}, "has not the format"),
-        ({"version": 2}, "version 2, known is 1"),
+        ({"format": "other"}, "format is not"),
+        ({"version": 2}, "version is 2, not 1"),
         ({"partitions": [{"topic": "t"}]}, "partition entry 0: .* is missing"),
     ],
 )
@@ -165,17 +165,17 @@ def test_other_documents_are_refused_by_name(change, said) -> None:
     with pytest.raises(InvalidOption, match=said) as caught:
         read_document(json.dumps(document | change), "odd.json")
     assert "odd.json" in str(caught.value)
-    with pytest.raises(InvalidOption, match="is no JSON"):
+    with pytest.raises(InvalidOption, match="is not JSON"):
         read_document("{", "odd.json")
     twice = document | {"partitions": document["partitions"] * 2}
-    with pytest.raises(InvalidOption, match="t-0 is in it twice"):
+    with pytest.raises(InvalidOption, match="t-0 appears twice"):
         read_document(json.dumps(twice), "odd.json")
 
 
 # -- since when, and what holds it ---------------------------------------------------------------
 
 
-def standing_of(store: CommitStore, end: int) -> PartitionStatus:
+def status_of(store: CommitStore, end: int) -> PartitionStatus:
     """How the group g of a store stands in its partition."""
     commits = store.state("g")[P0]
     return PartitionStatus(
@@ -191,48 +191,48 @@ def test_gaps_have_the_age_of_the_first_commit_above_them(tmp_path) -> None:
     failed = Pending(2, key_hash=7, attempts=3, due_ms=1_795_255_200_000, error="no\nroute")
     store.commit("g", epoch, "m", {P0: [(0, 1), (4, 4)]}, pending={P0: [failed]})
     store.commit("g", epoch, "m", {P0: [(9, 9)]})
-    standing = standing_of(store, 20)
+    status = status_of(store, 20)
     first, second = (
         entry["written_at"] for entry in store.history("g") if entry["kind"] == "commit"
     )
-    assert [(gap.first, gap.last, gap.since) for gap in standing.gaps()] == [
+    assert [(gap.first, gap.last, gap.since) for gap in status.gaps()] == [
         (2, 3, first), (5, 8, second),
     ]  # fmt: skip
-    holder = standing.holder
-    assert (holder.offset, holder.state, holder.key_hash, holder.attempts) == (2, FAILED, 7, 3)
-    assert (holder.since, holder.error) == (first, "no\nroute")
-    assert (holder.done_behind, holder.open_behind, standing.lag) == (2, 5, 16)
+    blocker = status.blocker
+    assert (blocker.offset, blocker.state, blocker.key_hash, blocker.attempts) == (2, FAILED, 7, 3)
+    assert (blocker.since, blocker.error) == (first, "no\nroute")
+    assert (blocker.done_behind, blocker.open_behind, status.lag) == (2, 5, 16)
 
     now = first + timedelta(seconds=100)
-    table = lag_lines([standing], now)
+    table = lag_lines([status], now)
     assert table[1].split()[:6] == ["t-0", "16", "2", "failed", "7", "3"]
     assert "100 s" in table[1]
     assert table[1].endswith("no route")
-    assert len(list(gap_lines([standing], now, 1))) == 3
-    assert list(gap_lines([standing], now, 1))[-1] == "t-0 has 1 gaps more: see --limit"
-    assert show_lines([standing])[1].split()[:8] == ["t-0", "0", "2", "20", "2", "2", "2", "1"]
+    assert len(list(gap_lines([status], now, 1))) == 3
+    assert list(gap_lines([status], now, 1))[-1] == "t-0 has 1 gaps more: see --limit"
+    assert show_lines([status])[1].split()[:8] == ["t-0", "0", "2", "20", "2", "2", "2", "1"]
 
     store.reset("g", {P0: 1}, done={P0: [(3, 3)]})
-    (gap,) = standing_of(store, 20).gaps()
+    (gap,) = status_of(store, 20).gaps()
     assert gap.since == store.history("g")[-1]["written_at"]
 
 
 def test_a_holder_that_never_failed_says_so_and_one_is_missing_when_all_is_done() -> None:
     """What is in flight or was not tried is not called failed."""
-    standing = PartitionStatus(*P0, "", 3, OffsetRanges([(5, 6)]), {}, 0, 7)
-    holder = standing.holder
-    assert (holder.offset, holder.state, holder.since) == (3, NOT_DONE, None)
-    assert standing.times == Times()
-    assert PartitionStatus(*P0, "", 7, log_start=0, end_offset=7).holder is None
-    assert PartitionStatus(*P0, log_start=0, end_offset=7).holder is None
+    status = PartitionStatus(*P0, "", 3, OffsetRanges([(5, 6)]), {}, 0, 7)
+    blocker = status.blocker
+    assert (blocker.offset, blocker.state, blocker.since) == (3, NOT_DONE, None)
+    assert status.times == Times()
+    assert PartitionStatus(*P0, "", 7, log_start=0, end_offset=7).blocker is None
+    assert PartitionStatus(*P0, log_start=0, end_offset=7).blocker is None
     lines = lag_lines([PartitionStatus(*P0, "", 7, log_start=0, end_offset=7)], datetime.now(UTC))
     assert lines[1].split()[:2] == ["t-0", "0"]
 
 
 def test_a_dry_run_says_that_nothing_was_changed() -> None:
     """With the counts in all, and what it would do to each partition."""
-    standing = PartitionStatus(*P0, "", 5, OffsetRanges([(7, 8)]), {}, 0, 9)
-    moves = [to_offset(standing, 2)]
+    status = PartitionStatus(*P0, "", 5, OffsetRanges([(7, 8)]), {}, 0, 9)
+    moves = [to_offset(status, 2)]
     lines = list(move_lines(moves, [(5, 0)], what="records", executed=False))
     assert lines[1].split() == ["t-0", "5", "2", "0", "5", "0", "-"]
     assert lines[-2:] == [
@@ -247,13 +247,13 @@ def test_a_standing_is_drawn_from_its_ranges(tmp_path) -> None:
     """Fifty million offsets as an SVG of a few hundred shapes."""
     import numpy as np
 
-    from coopconsume.admin.pictures import draw_standing
+    from coopconsume.admin.pictures import draw_status
 
     firsts = np.arange(1, 100_001, dtype=np.int64) * 400
     done = OffsetRanges.from_bounds(firsts, firsts + 199)
-    standing = PartitionStatus("big", 0, "", 7, done, {9: Pending(9)}, 0, 50_000_000)
+    status = PartitionStatus("big", 0, "", 7, done, {9: Pending(9)}, 0, 50_000_000)
     file = tmp_path / "big.svg"
-    draw_standing(standing, "g").savefig(file)
+    draw_status(status, "g").savefig(file)
     text = file.read_text()
     assert len(text) < 2_000_000
     assert text.count("<path") + text.count("<use") < 3_000

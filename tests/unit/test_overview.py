@@ -16,7 +16,7 @@ from assignors import MAX_KEY_HASH, KeyRange
 from assignors.wire import Subscription
 from commits import CommitStore, Pending
 from commits.model import PARKED_MS
-from coopconsume.admin.overview import DoubtedRange, GroupOverview, OwnedRange
+from coopconsume.admin.overview import GroupOverview, InDoubtRange, OwnedRange
 from coopconsume.admin.overview.build import Facts, Place, build
 from coopconsume.admin.overview.drawing import assignment_html, group_html, in_time
 from coopconsume.cli.text import group_lines, hash_map, letters_of, table
@@ -74,7 +74,7 @@ def test_lag_is_what_is_not_done(store: CommitStore) -> None:
     assert (first.lag, first.gaps, first.pending) == (5, 2, 1)
     assert (first.primary_offset, first.primary_is_ours) == (2, True)
     assert (second.stable_offset, second.lag, second.primary_offset) == (None, None, None)
-    assert second.holder is None
+    assert second.blocker is None
     assert first.owners == (
         OwnedRange("b", KeyRange(0, HALF - 1)), OwnedRange("a", KeyRange(HALF, MAX_KEY_HASH)),
     )  # fmt: skip
@@ -83,24 +83,24 @@ def test_lag_is_what_is_not_done(store: CommitStore) -> None:
 def test_what_holds_a_stable_offset_is_told_and_drawn(store: CommitStore) -> None:
     """A record that nobody has failed on, and one that failed: with its key, error and age."""
     found = two_members(store)
-    holder = overview(store, found).partitions[0].holder
-    assert (holder.offset, holder.state, holder.done_behind) == (3, "not done", 2)
+    blocker = overview(store, found).partitions[0].blocker
+    assert (blocker.offset, blocker.state, blocker.done_behind) == (3, "not done", 2)
     commit = [entry for entry in found.history if entry["kind"] == "commit"][-1]
-    assert holder.since == commit["written_at"]
-    assert f"3, not done since {holder.since:%Y-%m-%d}" in group_html(overview(store, found))
+    assert blocker.since == commit["written_at"]
+    assert f"3, not done since {blocker.since:%Y-%m-%d}" in group_html(overview(store, found))
     failed = Pending(3, key_hash=9, attempts=4, error="<no>")
     told = overview(store, replace(found, pending={P0: {3: failed}}))
-    assert told.partitions[0].holder.attempts == 4
-    assert told.to_dict()["partitions"][0]["holder"]["error"] == "<no>"
+    assert told.partitions[0].blocker.attempts == 4
+    assert told.to_dict()["partitions"][0]["blocker"]["error"] == "<no>"
     late = replace(failed, due_ms=PARKED_MS - 1)
-    assert overview(store, replace(found, pending={P0: {3: late}})).partitions[0].holder.due
+    assert overview(store, replace(found, pending={P0: {3: late}})).partitions[0].blocker.due
     html = group_html(told)
     assert "3, key hash 9, failed 4 times since" in html
     assert ": &lt;no&gt;" in html
 
 
 def test_members_of_kafka_and_of_the_log_are_one_list(store: CommitStore) -> None:
-    """Each with its standing, in the order in which they stand on the maps."""
+    """Each with its status, in the order in which they stand on the maps."""
     epoch = store.open_epoch(
         "g",
         {"gone": [LOW], "old": [HIGH], "away": [P1], "done": [], "idle": []},
@@ -111,7 +111,7 @@ def test_members_of_kafka_and_of_the_log_are_one_list(store: CommitStore) -> Non
     store.take_over("g", epoch, "new", replaces="old")
     names = ["done", "new", "idle", "late"]
     group = overview(store, facts(store, *(member(store, name) for name in names)))
-    assert [(m.id, m.standing, len(m.shares)) for m in group.members] == [
+    assert [(m.id, m.status, len(m.shares)) for m in group.members] == [
         ("gone", "gone", 1), ("new", "working", 1), ("done", "it has released its shares", 0),
         ("idle", "working", 0), ("late", "joining", 0),
     ]  # fmt: skip
@@ -130,9 +130,9 @@ def test_what_is_waited_for_has_an_end(store: CommitStore) -> None:
     (partition,) = overview(store, found).partitions
     opened = found.history[-1]["written_at"]
     nine = timedelta(seconds=9)
-    assert partition.doubts == (DoubtedRange(KeyRange(*HIGH[2:]), 9.0, opened + nine),)
+    assert partition.in_doubt == (InDoubtRange(KeyRange(*HIGH[2:]), 9.0, opened + nine),)
     (unknown,) = overview(store, replace(found, history=())).partitions
-    assert unknown.doubts == (DoubtedRange(KeyRange(*HIGH[2:]), 9.0, None),)
+    assert unknown.in_doubt == (InDoubtRange(KeyRange(*HIGH[2:]), 9.0, None),)
 
 
 def test_events_tell_who_led_and_why_not(store: CommitStore) -> None:
@@ -161,9 +161,9 @@ def test_notes_say_what_to_look_at(store: CommitStore) -> None:
     other = member(store, "a", table="other")
     found = facts(store, other, stranger, primary={P0: theirs})
     assert overview(store, found).notes == (
-        f"a works with another commit table: its id is other, that of /data/commits is {store.id}",
-        "x is no member of coopconsume's kind",
-        "topic orders or part of it does not exist any more, or may not be seen",
+        f"a uses another commit table: its store id is other, that of /data/commits is {store.id}",
+        "x is not a coopconsume member",
+        "topic orders or a partition of it does not exist, or this user may not see it",
         "Kafka's offset 7 of orders-0 was written by another client: see onExternalReset",
     )  # fmt: skip
     noted = replace(found, known_primary={P0: 7})
@@ -171,7 +171,7 @@ def test_notes_say_what_to_look_at(store: CommitStore) -> None:
     (unknown,) = overview(store, facts(store, state="Dead", ends={P0: 0})).notes
     assert "Kafka does not know the group" in unknown
     (unheard,) = overview(store, Facts(KafkaGroup("Empty"))).notes
-    assert "knows nothing of the group" in unheard
+    assert "has no rows of the group" in unheard
     assert not Facts().is_known
 
 
@@ -238,7 +238,7 @@ def test_a_group_as_text(store: CommitStore) -> None:
         "Kafka kafka:9092, cluster c",
         "epoch 1, generation -1, key-range-sticky",
         "",
-        "   MEMBER  HOST      CLIENT    INSTANCE  SLOTS  HAS   STANDING",
+        "   MEMBER  HOST      CLIENT    INSTANCE  SLOTS  HAS   STATUS",
         "A  b       10.0.0.7  client-b  -             1  0.50  working",
         "B  a       10.0.0.7  client-a  -             2  1.50  working",
         "",
@@ -260,7 +260,7 @@ def test_a_group_as_text(store: CommitStore) -> None:
     ]
 
 
-def test_text_tells_claims_doubts_and_the_last_events(store: CommitStore) -> None:
+def test_text_shows_claims_ranges_in_doubt_and_the_last_events(store: CommitStore) -> None:
     """What is waited for is told as long as it is, and as many events as are asked for."""
     before = store.open_epoch("g", {"a": [LOW], "b": [HIGH]}, previous=None, life_ms=9_000)
     store.release("g", before, "a")

@@ -1,1 +1,1 @@
-"""What operators do with dead letters: look at them, replay them, discard them."""
+"""Dead letters for operators: list, replay and discard them."""

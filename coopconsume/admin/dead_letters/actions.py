@@ -1,4 +1,4 @@
-"""Dead letters of one group: what there is, and how a decision is carried out."""
+"""`DeadLetters`: lists the dead letters of a group and applies decisions on them."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
 from commits import CommitStore
-from coopconsume.admin.dead_letters.choice import Choice, Letter, Steps, standings, steps
+from coopconsume.admin.dead_letters.choice import Choice, Letter, Steps, steps, with_status
 from coopconsume.admin.dead_letters.stored import open_letters
 from coopconsume.errors import MissingOption
 from coopconsume.kafka.cluster import Cluster
@@ -21,23 +21,23 @@ if TYPE_CHECKING:
 
     from coopconsume.runtime.decisions import Action
 
-#: A header of a record that was written anew: the dead letter's topic, partition and offset.
+#: A header of a replayed record: the topic, partition and offset of the dead letter.
 REPLAY_OF = "coopconsume.replay_of"
 
 
 class DeadLetters:
-    """Where an operator decides on the dead letters of a group, whether a job runs or not.
+    """Lists, replays and discards the dead letters of a group, whether a job runs or not.
 
-    A parked record is taken up, or dropped, by the member that has its key: at once where a job
-    runs, else when the next one starts. A record whose key has gone on is written anew, at the end
-    of its partition.
+    The member that owns the key of a parked record retries or drops the record: at once if a job
+    runs, else when the next job starts. If later records of its key were processed, a replay
+    writes the record again, to the end of its partition.
 
     Args:
         options: As for `CooperativeConsumer`, with ``deadLetter``.
-        spark: The session, for a commit table that is in a catalog.
+        spark: The session, needed for a commit table in a catalog.
 
     Raises:
-        MissingOption: ``deadLetter`` or another option that is needed.
+        MissingOption: ``deadLetter`` or another required option is missing.
         OptionError, BrokerUnreachable, commits.CommitStoreError: As for a consumer.
     """
 
@@ -53,11 +53,11 @@ class DeadLetters:
         self._letters = open_letters(self._options.dead_letter, self._options)
 
     def letters(self, choice: Choice | None = None, *, whole: bool = True) -> list[Letter]:
-        """The dead letters that count and that are meant, by partition and offset.
+        """Returns the dead letters whose commits count, sorted by partition and offset.
 
         Args:
-            choice: Which are meant; by default all on which nobody has decided.
-            whole: Whether with values, headers and traces.
+            choice: Which letters; by default all without a decision.
+            whole: Whether to read values, headers and traces.
         """
         group = self._options.group_id
         counted = self._store.counted_commits(group)
@@ -75,20 +75,20 @@ class DeadLetters:
         }
         decisions = decided(self._store, group, (topic for topic, _, _ in parked))
         chosen = choice or Choice()
-        return [one for one in standings(stored, parked, decisions) if chosen.takes(one)]
+        return [one for one in with_status(stored, parked, decisions) if chosen.takes(one)]
 
     def plan(self, choice: Choice) -> Steps:
-        """What a decision on some letters would come to."""
+        """Returns the steps of a decision on some letters (dry run)."""
         return steps(self.letters(choice))
 
     def carry_out(self, action: Action, plan: Steps) -> None:
-        """Replay or discard letters, by partition and offset.
+        """Replays or discards letters, in the order of partition and offset.
 
-        It may be repeated after an error: only a record that was being written anew may be written
-        twice.
+        It can be repeated after an error. Only a record whose replay was being written may be
+        written twice.
 
         Raises:
-            NotAuthorized, OutputNotWritten: A record, or a mark, could not be written.
+            NotAuthorized, OutputNotWritten: A record or a decision could not be written.
             commits.CommitStoreError: The commit log cannot be written.
         """
         if action == "replay" and plan.passed:
@@ -101,7 +101,7 @@ class DeadLetters:
                     )
                     for one in plan.passed
                 )  # fmt: skip
-        # The mark first: as long as the log holds a record as parked, that is what counts.
+        # The mark comes first: while the commit log lists the record as parked, the log counts.
         self._letters.mark(plan.letters, action)
         decide(
             self._store,

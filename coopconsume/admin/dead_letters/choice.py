@@ -1,4 +1,4 @@
-"""Which dead letters are meant, how each stands, and what a decision on them comes to: pure."""
+"""Selects dead letters, finds their status, and plans decisions on them (pure)."""
 
 from __future__ import annotations
 
@@ -13,39 +13,40 @@ if TYPE_CHECKING:
 
     Place = tuple[str, int, int]
 
-Standing = Literal["parked", "replaying", "discarding", "open", "replayed", "discarded"]
-#: Nothing more is to be decided on these.
+LetterStatus = Literal["parked", "replaying", "discarding", "open", "replayed", "discarded"]
+#: The statuses of letters with a final decision.
 SETTLED: frozenset[str] = frozenset({"replayed", "discarded"})
-_ORDERED: Mapping[str, Standing] = {"replay": "replaying", "discard": "discarding"}
-_DONE: Mapping[str, Standing] = {"replay": "replayed", "discard": "discarded"}
+_ORDERED: Mapping[str, LetterStatus] = {"replay": "replaying", "discard": "discarding"}
+_DONE: Mapping[str, LetterStatus] = {"replay": "replayed", "discard": "discarded"}
 
 
 @dataclass(frozen=True)
 class Letter:
-    """A dead letter and how it stands.
+    """A dead letter with its status.
 
     Attributes:
         stored: The letter.
-        standing: ``parked``: its key waits for a decision; ``replaying`` and ``discarding``: one
-            was made, and the next look of a job takes it; ``open``: its key has gone on, and
-            nobody has decided; ``replayed`` and ``discarded``: that is what was decided.
+        status: ``parked``: its key waits for a decision. ``replaying`` or ``discarding``: an
+            operator decided, and the next poll of a job applies it. ``open``: later records of
+            its key were processed, and there is no decision. ``replayed`` or ``discarded``: the
+            decision was applied.
     """
 
     stored: StoredLetter
-    standing: Standing
+    status: LetterStatus
 
 
 @dataclass(frozen=True)
 class Choice:
-    """Which letters are meant; what is None does not matter.
+    """A filter of dead letters; a condition that is None matches all.
 
     Attributes:
-        topic, partition: Where their records lie.
-        first, last: Offsets, both included.
+        topic, partition: The topic and partition of their records.
+        first, last: The offsets, both included.
         key: The record's key.
-        reason: Text that the reason contains, whatever the case.
+        reason: Text that the reason contains, in any case.
         since, until: When they were given up, in milliseconds since the epoch; until is excluded.
-        settled: Whether those count in on which was decided already.
+        settled: Whether letters with a final decision match.
     """
 
     topic: str | None = None
@@ -59,10 +60,10 @@ class Choice:
     settled: bool = False
 
     def takes(self, letter: Letter) -> bool:
-        """Whether a letter is one of those that are meant."""
+        """Returns whether a letter matches."""
         one = letter.stored
         return (
-            (self.settled or letter.standing not in SETTLED)
+            (self.settled or letter.status not in SETTLED)
             and self.topic in (None, one.topic)
             and self.partition in (None, one.partition)
             and (self.first is None or one.offset >= self.first)
@@ -76,11 +77,12 @@ class Choice:
 
 @dataclass(frozen=True)
 class Steps:
-    """What a decision comes to.
+    """The steps of a decision.
 
     Attributes:
-        parked: Letters whose records a job takes up again, or counts as done, each key in order.
-        passed: Letters whose keys have gone on; a replay writes their records anew.
+        parked: Letters whose records a job retries, or marks as done, each key in order.
+        passed: Letters whose keys have later processed records; a replay writes their records
+            again.
     """
 
     parked: tuple[StoredLetter, ...]
@@ -88,19 +90,21 @@ class Steps:
 
     @property
     def letters(self) -> tuple[StoredLetter, ...]:
-        """All of them."""
+        """All letters of the decision."""
         return (*self.parked, *self.passed)
 
 
-def standings(
+def with_status(
     letters: Iterable[StoredLetter], parked: Collection[Place], decisions: Iterable[Decision]
 ) -> list[Letter]:
-    """How letters stand, by partition and offset; of a record's letters the newest is parked.
+    """Returns letters with their status, sorted by partition and offset.
+
+    If a record has several letters, only the newest one can be parked.
 
     Args:
-        letters: In the order in which they were written.
-        parked: Records that the commit log holds as parked.
-        decisions: Those that nobody has taken yet.
+        letters: The letters in the order in which they were written.
+        parked: The records that the commit log lists as parked.
+        decisions: The decisions that no job has applied yet.
     """
     ordered = {(d.topic, d.partition, d.offset): d.action for d in decisions}
     letters = list(letters)
@@ -108,22 +112,22 @@ def standings(
     found = []
     for one in letters:
         place = (one.topic, one.partition, one.offset)
-        standing: Standing = "open"
+        status: LetterStatus = "open"
         if place in parked and newest[place] == one.id:
-            standing = _ORDERED[ordered[place]] if place in ordered else "parked"
+            status = _ORDERED[ordered[place]] if place in ordered else "parked"
         elif one.decision:
-            standing = _DONE[one.decision]
+            status = _DONE[one.decision]
         elif newest[place] != one.id:
-            standing = "replayed"  # It was tried again, and given up again.
-        found.append(Letter(one, standing))
+            status = "replayed"  # It was retried and given up again.
+        found.append(Letter(one, status))
     return sorted(found, key=lambda x: (x.stored.topic, x.stored.partition, x.stored.offset))
 
 
 def steps(letters: Iterable[Letter]) -> Steps:
-    """What is to be done about letters; those on which was decided are left out."""
-    chosen = [letter for letter in letters if letter.standing not in SETTLED]
+    """Plans a decision; letters with a final decision are left out."""
+    chosen = [letter for letter in letters if letter.status not in SETTLED]
     held = ("parked", "replaying", "discarding")
     return Steps(
-        tuple(letter.stored for letter in chosen if letter.standing in held),
-        tuple(letter.stored for letter in chosen if letter.standing == "open"),
+        tuple(letter.stored for letter in chosen if letter.status in held),
+        tuple(letter.stored for letter in chosen if letter.status == "open"),
     )

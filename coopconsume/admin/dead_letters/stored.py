@@ -1,4 +1,4 @@
-"""Dead letters as they lie in a table or topic, read back; and the marks of what was decided."""
+"""Reads dead letters from a table or a topic, and writes marks for decisions."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ if TYPE_CHECKING:
 
     Headers = tuple[tuple[str, bytes | None], ...]
 
-#: Of a mark in a topic: what was decided. Its other headers name the letter.
+#: The header of a mark in a topic that names the decision. Its other headers name the letter.
 DECISION = "coopconsume.decision"
 _MARKS = pa.schema([("decision", pa.string()), ("decided_at", pa.timestamp("us", "UTC"))])
 _MARKED_BY = ("coopconsume.topic", "coopconsume.partition", "coopconsume.offset",
               "coopconsume.commit", "coopconsume.group")  # fmt: skip
-#: What a letter lacks that is not read whole.
+#: The fields that are left out of a letter unless it is read whole.
 _BULKY: dict[str, Any] = {"value": None, "headers": (), "trace": ""}
 _READ_TIMEOUT_MS = 1000
 _PATIENCE = 30.0
@@ -38,13 +38,13 @@ class StoredLetter:
     """A dead letter as it was written.
 
     Attributes:
-        topic, topic_id, partition, offset: Where the record lies, or lay.
+        topic, topic_id, partition, offset: The position of the record.
         key, value, headers, timestamp: The record; the timestamp in milliseconds since the epoch.
-        attempts: Handler calls that it got.
+        attempts: The number of handler calls.
         reason, trace: Why it was given up.
-        rejected_at: When, in milliseconds since the epoch.
-        commit: Id of the commit that it was written with.
-        decision: ``replay``, ``discard``, or empty while nobody has decided.
+        rejected_at: When it was given up, in milliseconds since the epoch.
+        commit: The id of the commit that it was written with.
+        decision: ``replay``, ``discard``, or empty if there is no decision.
     """
 
     topic: str
@@ -64,27 +64,27 @@ class StoredLetter:
 
     @property
     def id(self) -> tuple[str, int, int, str]:
-        """Tells it from every other letter, also of the same record."""
+        """A unique id; a record may have several letters."""
         return self.topic, self.partition, self.offset, self.commit
 
 
 class LetterStore(Protocol):
-    """A place where dead letters lie."""
+    """A table or topic of dead letters."""
 
     def read(self, counts: Callable[[str], bool], *, whole: bool) -> list[StoredLetter]:
-        """The letters of one group whose commits count, in the order in which they were written.
+        """Returns the letters of one group whose commits count, in the order of writing.
 
         Args:
-            counts: Whether the commit of an id counts.
-            whole: Whether values, headers and traces are needed; they may take much room.
+            counts: Returns whether the commit with an id counts.
+            whole: Whether to read values, headers and traces, which may be large.
         """
 
     def mark(self, letters: Iterable[StoredLetter], decision: str) -> None:
-        """Note what was decided on letters."""
+        """Records a decision on letters."""
 
 
 class _TableStore:
-    """Letters in a Delta table; marks in a table beside it, named ``…_decisions``."""
+    """Letters in a Delta table; decisions are in a second table, ``…_decisions``."""
 
     def __init__(self, path: str) -> None:
         self._path = path.rstrip("/")
@@ -152,7 +152,7 @@ def _millis(moment: Any) -> int:
 
 
 class _TopicStore:
-    """Letters in a Kafka topic; a mark is a record there without a value, of the same key."""
+    """Letters in a Kafka topic; a decision is a record with the same key and no value."""
 
     def __init__(self, topic: str, options: Options) -> None:
         self._topic = topic
@@ -185,7 +185,7 @@ class _TopicStore:
             producer.write(messages)
 
     def _records(self) -> Iterator[tuple[bytes | None, bytes | None, list[tuple[str, bytes]]]]:
-        """What is in the topic now, in the order of each partition."""
+        """Yields the current records of the topic, in the order of each partition."""
         from kafka import KafkaConsumer, TopicPartition
 
         servers = self._options.kafka["bootstrap.servers"]
@@ -226,7 +226,7 @@ def _of_record(
     if headers[-1][0] == NULL_HEADERS:
         nulls = {int(place) for place in headers[-1][1].split(b",")}
         headers = headers[:-1]
-    # Ours stand last: what comes before is the record's own, whatever its names.
+    # Our headers come last; those before them belong to the record, whatever their names.
     own = len(headers) - len(HEADERS)
     told = {name: found.decode(errors="replace") for name, found in headers[own:]}
     topic, topic_id, partition, offset, stamp, attempts, reason, trace, at, _, commit = (
@@ -240,7 +240,7 @@ def _of_record(
 
 
 def open_letters(place: str, options: Options) -> LetterStore:
-    """The place where dead letters lie: path of a Delta table, or ``kafka:`` and a topic."""
+    """Opens the dead letters at the path of a Delta table, or at ``kafka:`` and a topic."""
     if place.startswith(TOPIC_PREFIX):
         return _TopicStore(place.removeprefix(TOPIC_PREFIX), options)
     return _TableStore(place)

@@ -1,13 +1,13 @@
-"""A group's offsets for operators: how they stand, what holds them, and how they are moved."""
+"""A group's offsets for operators: their status, their blockers, and moves."""
 
 from coopconsume.admin.offsets.admin import OffsetAdmin
 from coopconsume.admin.offsets.document import read_document, write_document
 from coopconsume.admin.offsets.moves import Kept, Move
-from coopconsume.admin.offsets.status import Gap, Holder, PartitionStatus
+from coopconsume.admin.offsets.status import Blocker, Gap, PartitionStatus
 
 __all__ = [
+    "Blocker",
     "Gap",
-    "Holder",
     "Kept",
     "Move",
     "OffsetAdmin",

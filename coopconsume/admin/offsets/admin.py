@@ -1,4 +1,4 @@
-"""Asks Kafka and the commit log how a group stands, and moves it."""
+"""`OffsetAdmin`: reads the status of a group from Kafka and the commit log, and moves offsets."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ import socket
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from commits import CommitStore, OffsetRanges
+from commits import CommitStore
 from coopconsume.admin.offsets.counting import count_records
 from coopconsume.admin.offsets.moves import Kept, Move, marked, replaced, to_offset, unmoved
-from coopconsume.admin.offsets.status import PartitionStatus, Times, times_of
+from coopconsume.admin.offsets.status import PartitionStatus, times_of
 from coopconsume.closing import Closing
 from coopconsume.errors import GroupActive, GroupNotFound, InvalidOption
 from coopconsume.kafka.cluster import Cluster, primary_mark
@@ -22,19 +22,20 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
+    from commits import OffsetRanges
     from coopconsume.admin.offsets.status import TopicPartition
 
 
 class OffsetAdmin(Closing):
-    """The offsets of one group, without being a member of it.
+    """Shows and moves the offsets of one group without joining it.
 
-    What moves offsets is planned first, as `Move`, and done by `execute`.
+    A change is planned as `Move` objects and applied by `execute`.
 
     Args:
-        options: As for `CooperativeConsumer`; what says what to read need not be given.
-        group: Id of the group.
-        create: Whether the commit table is made if there is none, as for an import.
-        spark: The session, for a commit table that is in a catalog.
+        options: As for `CooperativeConsumer`; no subscription is needed.
+        group: The group id.
+        create: Whether to create a missing commit table, as for an import.
+        spark: The session, needed for a commit table in a catalog.
 
     Raises:
         commits.CommitTableNotFound: There is no commit table.
@@ -62,20 +63,20 @@ class OffsetAdmin(Closing):
             raise
 
     def close(self) -> None:
-        """Disconnect; harmless when repeated."""
+        """Closes the connections. Calling it again has no effect."""
         self._cluster.close()
 
-    # -- how it stands
+    # -- status
 
-    def standings(
+    def statuses(
         self, topics: Mapping[str, Iterable[int]] | None = None, *, times: bool = True
     ) -> list[PartitionStatus]:
-        """How the group stands in each partition, ascending.
+        """Returns the status of the group in each partition, ascending.
 
         Args:
-            topics: Partitions by topic, none for all of the topic's; by default those that the
-                group has anything to do with.
-            times: Whether to find out since when, by reading the whole log.
+            topics: Partitions by topic; an empty list means all partitions of the topic. By
+                default the partitions that the commit log or Kafka has offsets for.
+            times: Whether to read the whole log for the age of gaps and blockers.
 
         Raises:
             GroupNotFound: Neither Kafka nor the commit log knows the group, and no topics are
@@ -84,7 +85,8 @@ class OffsetAdmin(Closing):
         state, primary = self._store.state(self.group), self._cluster.primary()
         known = sorted({*state, *primary})
         if not known and not topics:
-            from coopconsume.admin.overview.collect import hint_for  # which tells of standings, too
+            # Imported here because `overview` imports this package.
+            from coopconsume.admin.overview.collect import hint_for
 
             raise GroupNotFound(
                 self.group, self._store.target, self.options.kafka["bootstrap.servers"],
@@ -95,20 +97,14 @@ class OffsetAdmin(Closing):
         since = times_of(self._store.history(self.group)) if times else {}
         there = self._cluster.existing(wanted)
         starts, ends = self._cluster.log_starts(there), self._cluster.ends(there)
-        found = []
-        for tp in wanted:
-            commits, held = state.get(tp), primary.get(tp)
-            found.append(
-                PartitionStatus(
-                    *tp, ids.get(tp, ""),
-                    commits.stable_offset if commits else None,
-                    commits.ranges if commits else OffsetRanges(),
-                    pending.get(tp, {}), starts.get(tp), ends.get(tp),
-                    held.offset if held else None, held is not None and held.ours,
-                    since.get(tp, Times()),
-                )
-            )  # fmt: skip
-        return found
+        return [
+            PartitionStatus.of(
+                tp, state.get(tp), topic_id=ids.get(tp, ""), pending=pending.get(tp),
+                log_start=starts.get(tp), end_offset=ends.get(tp), primary=primary.get(tp),
+                times=since.get(tp),
+            )
+            for tp in wanted
+        ]  # fmt: skip
 
     def _chosen(
         self, topics: Mapping[str, Iterable[int]], known: Iterable[TopicPartition]
@@ -124,30 +120,31 @@ class OffsetAdmin(Closing):
             chosen |= {(topic, p) for p in wanted}
         return sorted(chosen)
 
-    # -- how it would be moved
+    # -- plans
 
     def to_offsets(
-        self, standings: Iterable[PartitionStatus], where: str | int | datetime
+        self, statuses: Iterable[PartitionStatus], where: str | int | datetime
     ) -> list[Move]:
-        """Set the stable offset; nothing is done or pending above it.
+        """Plans a new stable offset; no offset above it stays committed or pending.
 
         Args:
-            standings: The partitions.
-            where: ``earliest``, ``latest``, ``primary`` (Kafka's offset of the group), an offset,
-                or the time from which on records are done again.
+            statuses: The partitions.
+            where: ``earliest``, ``latest``, ``primary`` (the group's offset in Kafka), an offset,
+                or the time of the first record to process again.
 
         Raises:
-            InvalidOption: Kafka has no offset of the group for a partition, or there is none such.
+            InvalidOption: Kafka has no offset of the group for a partition, or the partition does
+                not exist.
         """
-        chosen = list(standings)
+        chosen = list(statuses)
         self._check_exist(chosen)
         offsets = self._offsets(chosen, where)
         return [to_offset(one, offsets[one.topic, one.partition]) for one in chosen]
 
     def _offsets(
-        self, standings: list[PartitionStatus], where: str | int | datetime
+        self, statuses: list[PartitionStatus], where: str | int | datetime
     ) -> dict[TopicPartition, int]:
-        places = {(one.topic, one.partition): one for one in standings}
+        places = {(one.topic, one.partition): one for one in statuses}
         if isinstance(where, int):
             return dict.fromkeys(places, where)
         if not isinstance(where, str):
@@ -165,53 +162,53 @@ class OffsetAdmin(Closing):
             found[tp] = offset
         return found
 
-    def to_log(self, standings: Iterable[PartitionStatus]) -> list[Move]:
-        """Set Kafka's offset to the stable offset of the commit log, which stays as it is."""
-        return self._planned(unmoved, standings)
+    def to_log(self, statuses: Iterable[PartitionStatus]) -> list[Move]:
+        """Plans to set Kafka's offset to the stable offset; the commit log does not change."""
+        return self._planned(unmoved, statuses)
 
     def mark(
-        self, standings: Iterable[PartitionStatus], *, undone: OffsetRanges, done: OffsetRanges
+        self, statuses: Iterable[PartitionStatus], *, undone: OffsetRanges, done: OffsetRanges
     ) -> list[Move]:
-        """Make some offsets undone again and others done; all else stays as it is."""
-        chosen = list(standings)
+        """Plans to mark some offsets uncommitted and others committed; the rest stays."""
+        chosen = list(statuses)
         self._check_exist(chosen)
         return self._planned(lambda one: marked(one, undone, done), chosen)
 
     def restore(self, kept: Iterable[Kept]) -> list[Move]:
-        """Set partitions to what a document keeps, in place of all that the log says of them."""
+        """Plans to replace the committed state of partitions by that of an exported document."""
         wanted = {(one.topic, one.partition): one for one in kept}
         topics: dict[str, list[int]] = {}
         for topic, partition in wanted:
             topics.setdefault(topic, []).append(partition)
         current = self._cluster.topic_ids(topics)
         moves = []
-        for one in self.standings(topics, times=False) if topics else []:
+        for one in self.statuses(topics, times=False) if topics else []:
             given = wanted[one.topic, one.partition]
             is_other = given.topic_id and current.get(one.topic) not in (None, given.topic_id)
-            note = "the document is of a topic with another id" if is_other else ""
+            note = "the document belongs to a topic with another id" if is_other else ""
             moves.append(replace(replaced(one, given), note=note))
         self._check_exist(move.before for move in moves)
         return moves
 
-    def _planned(self, plan: Any, standings: Iterable[PartitionStatus]) -> list[Move]:
+    def _planned(self, plan: Any, statuses: Iterable[PartitionStatus]) -> list[Move]:
         try:
-            return [plan(one) for one in standings]
+            return [plan(one) for one in statuses]
         except ValueError as error:
             raise InvalidOption("offsets", self.group, str(error)) from None
 
-    def _check_exist(self, standings: Iterable[PartitionStatus]) -> None:
-        for one in standings:
+    def _check_exist(self, statuses: Iterable[PartitionStatus]) -> None:
+        for one in statuses:
             if one.end_offset is None or one.log_start is None:
                 raise InvalidOption("topic", one.name, "Kafka has no such partition; leave it out")
 
-    def kept(self, standings: Iterable[PartitionStatus]) -> list[Kept]:
-        """What a document would keep of partitions that the commit log knows."""
+    def kept(self, statuses: Iterable[PartitionStatus]) -> list[Kept]:
+        """Returns the state to export of the partitions that have an entry in the commit log."""
         return [
             Kept(
                 one.topic, one.partition, one.topic_id, one.stable_offset, one.done,
                 tuple(one.pending.values()),
             )
-            for one in standings
+            for one in statuses
             if one.stable_offset is not None
         ]  # fmt: skip
 
@@ -220,13 +217,13 @@ class OffsetAdmin(Closing):
         """The id of the Kafka cluster."""
         return self._cluster.cluster_id
 
-    # -- what that comes to
+    # -- execution
 
     def count_records(self, move: Move) -> tuple[int, int]:
-        """How many records a move has done again, and how many it skips, by reading them.
+        """Returns how many records a move reprocesses and how many it skips, by reading them.
 
         Raises:
-            BrokerUnreachable: They do not come.
+            BrokerUnreachable: The broker stopped sending records.
         """
         tp = (move.before.topic, move.before.partition)
         again, skipped = (
@@ -235,13 +232,13 @@ class OffsetAdmin(Closing):
         return again, skipped
 
     def check_idle(self, *, end_claims: bool = False) -> None:
-        """Make sure that nobody is at work in the group.
+        """Checks that the group has no members and no live standalone claims.
 
         Args:
-            end_claims: Whether live claims by hand do not count.
+            end_claims: Whether to ignore live standalone claims.
 
         Raises:
-            GroupActive: Somebody is.
+            GroupActive: The group has a member or a live claim.
         """
         kafka = self._cluster.describe_groups([self.group])[self.group]
         if kafka.members:
@@ -256,17 +253,17 @@ class OffsetAdmin(Closing):
             )  # fmt: skip
 
     def execute(self, moves: Iterable[Move], *, end_claims: bool = False) -> None:
-        """Write the moves: to the commit log in one row each, then to Kafka's offsets.
+        """Writes the moves to the commit log, one row for each, then to Kafka's offsets.
 
-        Whoever should join at this moment is fenced by that row, and joins again after it.
+        The row fences a member that joins at the same moment; it joins again after it.
 
         Args:
-            moves: What was planned.
+            moves: The planned moves.
             end_claims: As for `check_idle`.
 
         Raises:
-            GroupActive: Somebody is at work in the group; nothing was changed.
-            kafka.errors.KafkaError: Kafka did not take the offsets; the commit log has them.
+            GroupActive: The group has a member or a live claim; nothing was changed.
+            kafka.errors.KafkaError: Kafka refused the offsets; the commit log has them.
         """
         planned = {(move.before.topic, move.before.partition): move for move in moves}
         self.check_idle(end_claims=end_claims)
@@ -292,5 +289,5 @@ class OffsetAdmin(Closing):
 def _operator() -> str:
     try:
         return f"{getpass.getuser()}@{socket.gethostname()}"
-    except (KeyError, OSError):  # no name for the user id, as in some containers
+    except (KeyError, OSError):  # The user id has no name, as in some containers.
         return f"operator@{socket.gethostname()}"

@@ -1,4 +1,4 @@
-"""How many records there are at some offsets, by reading them."""
+"""Counts the records at given offsets by reading them."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ if TYPE_CHECKING:
     from coopconsume.admin.offsets.status import TopicPartition
     from coopconsume.options import Options
 
-#: Seconds without progress after which it is given up.
+#: Seconds without progress after which the count fails.
 PATIENCE = 30.0
 
 
 def count_records(options: Options, partition: TopicPartition, offsets: OffsetRanges) -> int:
-    """How many records there are at some offsets of a partition, below its end.
+    """Returns the number of records at given offsets of a partition, below its end.
 
-    Offsets that were compacted away or aborted, and markers of transactions, are none.
+    Compacted and aborted records and transaction markers do not count.
 
     Args:
-        options: Of a consumer.
+        options: The options of a consumer.
         partition: The partition.
-        offsets: Which offsets.
+        offsets: The offsets.
 
     Raises:
-        BrokerUnreachable: They do not come.
+        BrokerUnreachable: The broker sent no records for 30 seconds.
     """
     from kafka import KafkaConsumer, TopicPartition
 
@@ -52,7 +52,7 @@ def count_records(options: Options, partition: TopicPartition, offsets: OffsetRa
                 elif time.monotonic() > until:
                     where = f"records of {tp.topic}-{tp.partition} from offset {position} on"
                     servers = options.kafka["bootstrap.servers"]
-                    raise BrokerUnreachable(servers, f"{where} do not come")
+                    raise BrokerUnreachable(servers, f"{where} cannot be read")
     finally:
         consumer.close(autocommit=False)
     return count

@@ -1,4 +1,4 @@
-"""A group's offsets as a file: JSON that keeps every offset and every failed record exactly.
+"""Reads and writes a group's offsets as JSON, with every offset and every failed record.
 
     {"format": "coopconsume-offsets", "version": 1, "group": "shop", "cluster": "…",
      "partitions": [{"topic": "orders", "topic_id": "…", "partition": 0, "stable_offset": 13055,
@@ -6,8 +6,8 @@
                      "pending": [{"offset": 13055, "key_hash": 7, "attempts": 3,
                                   "due_ms": 1795255200000, "error": "…"}]}]}
 
-Everything below ``stable_offset`` is done, and so are ``ranges``, both ends included. Numbers are
-64-bit integers: a reader that takes them for floats rounds those above 2**53.
+Offsets below ``stable_offset`` and in ``ranges`` (both ends included) are committed. Numbers are
+64-bit integers; a reader that parses them as floats rounds those above 2**53.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ _MOST = 2**63 - 1
 
 
 def write_document(group: str, cluster: str, kept: Iterable[Kept]) -> str:
-    """The document of some partitions of a group.
+    """Returns the document for some partitions of a group.
 
     Args:
-        group: Its id.
+        group: The group id.
         cluster: The id of the Kafka cluster.
         kept: The partitions.
     """
@@ -56,29 +56,29 @@ def write_document(group: str, cluster: str, kept: Iterable[Kept]) -> str:
         }
         for one in kept
     ]
-    # One partition a line: still to be read, and a fraction of the size of an indented one.
+    # One partition per line: readable, and a fraction of the size of an indented document.
     lines = ",\n ".join(json.dumps(one, separators=(",", ":")) for one in partitions)
     return f'{json.dumps(head)[:-1]}, "partitions": [\n {lines}\n]}}\n'
 
 
 def read_document(text: str, name: str) -> tuple[str, list[Kept]]:
-    """The group that a document is of, and its partitions.
+    """Returns the group and the partitions of a document.
 
     Args:
         text: The document.
-        name: Of its file, for errors.
+        name: The name of its file, for errors.
 
     Raises:
-        InvalidOption: It is no such document, or of another version; names the place.
+        InvalidOption: The text is not such a document, or has another version.
     """
     try:
         found = json.loads(text)
     except ValueError as error:
-        raise _wrong(name, f"is no JSON: {error}") from None
+        raise _wrong(name, f"it is not JSON: {error}") from None
     if not isinstance(found, dict) or found.get("format") != FORMAT:
-        raise _wrong(name, f"has not the format {FORMAT!r}")
+        raise _wrong(name, f"its format is not {FORMAT!r}")
     if found.get("version") != VERSION:
-        raise _wrong(name, f"has version {found.get('version')!r}, known is {VERSION}")
+        raise _wrong(name, f"its version is {found.get('version')!r}, not {VERSION}")
     kept, seen = [], set()
     for number, one in enumerate(found.get("partitions", ())):
         try:
@@ -88,7 +88,7 @@ def read_document(text: str, name: str) -> tuple[str, list[Kept]]:
             problem = f"{error} is missing" if missing else str(error)
             raise _wrong(name, f"partition entry {number}: {problem}") from None
         if (part.topic, part.partition) in seen:
-            raise _wrong(name, f"{part.topic}-{part.partition} is in it twice")
+            raise _wrong(name, f"{part.topic}-{part.partition} appears twice")
         seen.add((part.topic, part.partition))
         kept.append(part)
     return str(found.get("group", "")), kept
@@ -117,11 +117,11 @@ def _kept(one: dict[str, Any]) -> Kept:
 
 
 def _integer(name: str, value: Any) -> int:
-    # A float is a number that some tool has rounded.
+    # A float may have been rounded by another tool.
     if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= _MOST:
         raise ValueError(f"{name} is {value!r}, not an integer from 0 to 2**63 - 1")
     return value
 
 
 def _wrong(name: str, problem: str) -> InvalidOption:
-    return InvalidOption("FILE", name, f"it {problem}; give what 'offsets export' wrote")
+    return InvalidOption("FILE", name, f"{problem}; give a file of 'offsets export'")

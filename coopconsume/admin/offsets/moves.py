@@ -1,4 +1,4 @@
-"""What moving a group's offsets would come to: standings in, moves out; nothing is asked here."""
+"""Plans moves of a group's offsets: partition statuses in, moves out (pure)."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Kept:
-    """What of a partition is done and pending, as a document keeps it.
+    """The committed and pending offsets of a partition in an exported document.
 
     Attributes:
-        topic, partition: Which.
+        topic, partition: The partition.
         topic_id: The id of the topic; empty if it is not known.
-        stable_offset: The first offset that is not done.
-        done: What is done above it.
-        pending: Records that failed and are to be tried again.
+        stable_offset: The first uncommitted offset.
+        done: The committed offsets above it.
+        pending: Failed records that await a retry.
     """
 
     topic: str
@@ -34,16 +34,16 @@ class Kept:
 
 @dataclass(frozen=True)
 class Move:
-    """A partition before and after.
+    """A change of a partition's offsets.
 
     Attributes:
-        before: How the group stands in it.
-        stable_offset: The first offset that is not done after it.
-        done: What is done above it.
-        pending: What is known of records that are to be tried again.
-        again: Offsets in the log that are done and would be done again.
-        skipped: Offsets in the log that are not done and would never be.
-        note: What was not as asked, in words; else empty.
+        before: The status before the move.
+        stable_offset: The first uncommitted offset after the move.
+        done: The committed offsets above it after the move.
+        pending: The failed records after the move that await a retry.
+        again: The committed offsets in the log that are processed again.
+        skipped: The uncommitted offsets in the log that are never processed.
+        note: How the move differs from the request; else empty.
     """
 
     before: PartitionStatus
@@ -56,7 +56,7 @@ class Move:
 
     @property
     def changes_log(self) -> bool:
-        """Whether the commit log would say something else."""
+        """Whether the move changes the commit log."""
         before = self.before
         return (
             self.stable_offset != before.stable_offset
@@ -65,82 +65,84 @@ class Move:
         )
 
 
-def to_offset(standing: PartitionStatus, offset: int) -> Move:
-    """The stable offset set to an offset inside of the log, nothing done or pending above it."""
-    first, end = _bounds(standing)
+def to_offset(status: PartitionStatus, offset: int) -> Move:
+    """Plans a stable offset within the log; no offset above it stays committed or pending."""
+    first, end = _bounds(status)
     inside = min(max(offset, first), end)
     note = "" if inside == offset else f"{offset} is not in the log, which goes {first} to {end}"
-    return _moved(standing, PartitionCommits(inside, max_ranges=None), (), note)
+    return _moved(status, PartitionCommits(inside, max_ranges=None), (), note)
 
 
-def marked(standing: PartitionStatus, undone: OffsetRanges, done: OffsetRanges) -> Move:
-    """Some offsets made undone again, others done; what failed and stays undone stays known.
+def marked(status: PartitionStatus, undone: OffsetRanges, done: OffsetRanges) -> Move:
+    """Plans to mark offsets as uncommitted or committed; other failed records stay pending.
 
     Raises:
-        ValueError: An offset is to be both, or the log does not know the partition.
+        ValueError: An offset is in both sets, or the commit log has no entry for the partition.
     """
     both = undone & done
     if both:
-        raise ValueError(f"offset {both.first} is to be done and undone: give it once")
-    first, end = _bounds(standing)
-    if standing.stable_offset is None:
-        raise ValueError(f"the commit log does not know {standing.name}: set it to an offset first")
+        raise ValueError(f"offset {both.first} is in --done and --undone: give it once")
+    first, end = _bounds(status)
+    if status.stable_offset is None:
+        raise ValueError(
+            f"the commit log has no entry for {status.name}: set it to an offset first"
+        )
     wanted = undone | done
     undone, done = undone.clip(first, end - 1), done.clip(first, end - 1)
     outside = wanted - undone - done
     note = f"{_counted(outside)} not in the log, which goes {first} to {end}" if outside else ""
-    stable = standing.stable_offset
+    stable = status.stable_offset
     lowest = stable if undone.first is None else min(stable, undone.first)
     below = OffsetRanges([(lowest, stable - 1)]) if lowest < stable else OffsetRanges()
-    ranges = ((below | standing.done) - undone) | done
+    ranges = ((below | status.done) - undone) | done
     after = PartitionCommits(lowest, ranges, max_ranges=None)
-    pending = tuple(p for offset, p in standing.pending.items() if offset not in undone)
-    return _moved(standing, after, pending, note)
+    pending = tuple(p for offset, p in status.pending.items() if offset not in undone)
+    return _moved(status, after, pending, note)
 
 
-def replaced(standing: PartitionStatus, kept: Kept) -> Move:
-    """What a document keeps, whatever the group has done."""
+def replaced(status: PartitionStatus, kept: Kept) -> Move:
+    """Plans to replace the committed state by that of a document."""
     after = PartitionCommits(kept.stable_offset, kept.done, max_ranges=None)
-    return _moved(standing, after, kept.pending, "")
+    return _moved(status, after, kept.pending, "")
 
 
-def unmoved(standing: PartitionStatus) -> Move:
-    """The commit log as it is: only Kafka's offset follows it.
+def unmoved(status: PartitionStatus) -> Move:
+    """Plans to set only Kafka's offset, to the stable offset of the commit log.
 
     Raises:
-        ValueError: The log does not know the partition.
+        ValueError: The commit log has no entry for the partition.
     """
-    if standing.stable_offset is None:
-        raise ValueError(f"the commit log does not know {standing.name}: nothing to go by")
-    return Move(standing, standing.stable_offset, standing.done, tuple(standing.pending.values()))
+    if status.stable_offset is None:
+        raise ValueError(f"the commit log has no entry for {status.name}: leave it out")
+    return Move(status, status.stable_offset, status.done, tuple(status.pending.values()))
 
 
-def _bounds(standing: PartitionStatus) -> tuple[int, int]:
-    if standing.log_start is None or standing.end_offset is None:
-        raise ValueError(f"partition {standing.name} does not exist")
-    return standing.log_start, standing.end_offset
+def _bounds(status: PartitionStatus) -> tuple[int, int]:
+    if status.log_start is None or status.end_offset is None:
+        raise ValueError(f"partition {status.name} does not exist")
+    return status.log_start, status.end_offset
 
 
 def _moved(
-    standing: PartitionStatus, after: PartitionCommits, pending: tuple[Pending, ...], note: str
+    status: PartitionStatus, after: PartitionCommits, pending: tuple[Pending, ...], note: str
 ) -> Move:
     again = skipped = OffsetRanges()
-    first, end = standing.log_start, standing.end_offset
+    first, end = status.log_start, status.end_offset
     if first is not None and end is not None:
-        # Where the log knows nothing, nothing is done.
-        stable = first if standing.stable_offset is None else standing.stable_offset
+        # Without an entry in the commit log, nothing is committed.
+        stable = first if status.stable_offset is None else status.stable_offset
         low = max(first, min(stable, after.stable_offset))
-        was = _within(stable, standing.done, low, end - 1)
+        was = _within(stable, status.done, low, end - 1)
         will_be = _within(after.stable_offset, after.ranges, low, end - 1)
         again, skipped = was - will_be, will_be - was
     still = tuple(
         p for p in pending if p.offset >= after.stable_offset and p.offset not in after.ranges
     )
-    return Move(standing, after.stable_offset, after.ranges, still, again, skipped, note)
+    return Move(status, after.stable_offset, after.ranges, still, again, skipped, note)
 
 
 def _within(stable: int, done: OffsetRanges, first: int, last: int) -> OffsetRanges:
-    """What is done from ``first`` to ``last``."""
+    """Returns the committed offsets from ``first`` to ``last``."""
     top = min(stable - 1, last)
     below = OffsetRanges([(first, top)]) if first <= top else OffsetRanges()
     return below | done.clip(first, last)

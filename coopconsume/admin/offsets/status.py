@@ -1,8 +1,8 @@
-"""How a group stands in a partition, and since when: facts in, answers out; nothing is asked here.
+"""The status of a group in a partition: offsets, gaps, the blocker, and since when (pure).
 
-Times come from the history of the commit log: a gap is one since the first commit above it, and a
-record holds the stable offset since that stands there. Where a snapshot has replaced the older
-rows, the oldest time that the log still tells is taken, so that ages are never too great.
+Times come from the history of the commit log. A gap begins with the first commit above it. A
+record blocks the stable offset from the time at which the stable offset reached it. Where a
+snapshot has replaced older rows, the oldest time in the log is used, so ages are never too great.
 """
 
 from __future__ import annotations
@@ -10,38 +10,39 @@ from __future__ import annotations
 from bisect import bisect_right
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 from commits import OffsetRanges
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
-    from commits import Pending
+    from commits import PartitionCommits, Pending
+    from coopconsume.kafka.cluster import Primary
 
 TopicPartition = tuple[str, int]
 
-#: The last millisecond that a `datetime` can tell; the log may have later due times.
+#: The last millisecond that a `datetime` can represent; the log may contain later due times.
 _LAST_MS = 253_402_300_799_999
 
-#: A handler has tried the record, and it failed.
+#: A handler was called for the record and failed.
 FAILED = "failed"
-#: Given up, and waiting for `coopconsume dead-letters`.
+#: The record was given up and waits for a decision (`coopconsume dead-letters`).
 PARKED = "parked"
-#: No handler has failed on it: it is in flight, waits behind a failed one of its key, or was not
-#: tried yet.
+#: No handler has failed on the record: it is in flight, blocked behind a failed record of its key,
+#: or not read yet.
 NOT_DONE = "not done"
 
 
 @dataclass(frozen=True)
 class Times:
-    """When what of a partition was committed, by the clocks of those who wrote it.
+    """The times of a partition's commits, by the clocks of the committers.
 
     Attributes:
-        tops: Highest offsets done, ascending.
-        reached: When each of them was first reached.
+        tops: The highest committed offsets, ascending.
+        reached: When each of them was first committed.
         stable_offset: The stable offset after the newest row.
-        stable_since: When it came there; None if the log does not tell.
+        stable_since: When the stable offset reached this value; None if the log does not say.
     """
 
     tops: tuple[int, ...] = ()
@@ -50,16 +51,16 @@ class Times:
     stable_since: datetime | None = None
 
     def passed(self, offset: int) -> datetime | None:
-        """When something above an offset was first done; None if the log does not tell."""
+        """Returns when an offset above the given one was first committed; None if unknown."""
         at = bisect_right(self.tops, offset)
         return self.reached[at] if at < len(self.tops) else None
 
 
 def times_of(history: Iterable[Mapping[str, Any]]) -> dict[TopicPartition, Times]:
-    """The times of each partition.
+    """Returns the commit times of each partition.
 
     Args:
-        history: As `commits.CommitStore.history` tells it.
+        history: The result of `commits.CommitStore.history`.
     """
     tops: dict[TopicPartition, list[tuple[int, datetime]]] = {}
     stable: dict[TopicPartition, tuple[int, datetime]] = {}
@@ -88,11 +89,11 @@ def times_of(history: Iterable[Mapping[str, Any]]) -> dict[TopicPartition, Times
 
 @dataclass(frozen=True)
 class Gap:
-    """Offsets that are not done although one above them is.
+    """A range of uncommitted offsets below a committed one.
 
     Attributes:
-        first, last: Which, both included.
-        since: Since when; None if the log does not tell.
+        first, last: The range, both included.
+        since: When the gap began; None if the log does not say.
     """
 
     first: int
@@ -101,24 +102,24 @@ class Gap:
 
     @property
     def offsets(self) -> int:
-        """How many."""
+        """The number of offsets in the gap."""
         return self.last - self.first + 1
 
 
 @dataclass(frozen=True)
-class Holder:
-    """The record that holds the stable offset of a partition where it is.
+class Blocker:
+    """The record that blocks the stable offset of a partition.
 
     Attributes:
-        offset: Which.
-        state: ``failed``, or ``not done`` where no handler has failed on it.
-        key_hash: The hash of its key, where it failed and has one.
+        offset: Its offset, which is the stable offset.
+        state: ``failed``, ``parked``, or ``not done`` if no handler has failed on it.
+        key_hash: The hash of its key, if it failed and has a key.
         attempts: How often it has failed.
-        since: Since when it holds the stable offset; None if the log does not tell.
-        due: When it is tried again, where it failed.
-        error: What its handler said last; else empty.
-        done_behind: Offsets above it that are done and cannot count for the stable offset.
-        open_behind: Offsets above it, up to the highest one done, that are not done either.
+        since: Since when it blocks the stable offset; None if the log does not say.
+        due: When the next attempt is due, if it failed.
+        error: The last error of its handler; else empty.
+        done_behind: The number of committed offsets above it.
+        open_behind: The number of other uncommitted offsets up to the highest committed one.
     """
 
     offset: int
@@ -134,18 +135,19 @@ class Holder:
 
 @dataclass(frozen=True)
 class PartitionStatus:
-    """How a group stands in a partition.
+    """The status of a group in a partition.
 
     Attributes:
-        topic, partition: Which.
-        topic_id: The id of the topic that the commit log speaks of; empty if it does not say.
-        stable_offset: The first offset that is not done; None if the log does not know it.
-        done: What is done above it.
-        pending: Records that failed and are to be tried again, by offset.
-        log_start, end_offset: Where Kafka's log begins and ends; None if there is none.
+        topic, partition: The partition.
+        topic_id: The topic id in the commit log; empty if the log has none.
+        stable_offset: The first uncommitted offset; None if the commit log has no entry.
+        done: The committed offsets above it.
+        pending: Failed records that await a retry, by offset.
+        log_start, end_offset: The bounds of Kafka's log; None if the partition does not exist or
+            its log was not asked for.
         primary_offset: The group's offset in ``__consumer_offsets``, if there is one.
         primary_is_ours: Whether this library wrote it.
-        times: When what was committed.
+        times: When the offsets were committed.
     """
 
     topic: str
@@ -160,39 +162,73 @@ class PartitionStatus:
     primary_is_ours: bool = False
     times: Times = field(default_factory=Times)
 
+    @classmethod
+    def of(
+        cls,
+        partition: TopicPartition,
+        commits: PartitionCommits | None,
+        *,
+        topic_id: str = "",
+        pending: Mapping[int, Pending] | None = None,
+        log_start: int | None = None,
+        end_offset: int | None = None,
+        primary: Primary | None = None,
+        times: Times | None = None,
+    ) -> Self:
+        """Builds the status of a partition from the committed state and what Kafka reports.
+
+        Args:
+            partition: Topic and number.
+            commits: The committed state; None if the commit log has no entry.
+            topic_id: As the attribute.
+            pending: As the attribute.
+            log_start: As the attribute.
+            end_offset: As the attribute.
+            primary: The group's offset in ``__consumer_offsets``, if there is one.
+            times: As the attribute; None if the history was not read.
+        """
+        return cls(
+            *partition, topic_id,
+            commits.stable_offset if commits else None,
+            commits.ranges if commits else OffsetRanges(),
+            pending or {}, log_start, end_offset,
+            primary.offset if primary else None, primary is not None and primary.ours,
+            times or Times(),
+        )  # fmt: skip
+
     @property
     def name(self) -> str:
-        """Topic and partition in one word."""
+        """The topic and the number of the partition, joined by a hyphen."""
         return f"{self.topic}-{self.partition}"
 
     @property
     def lag(self) -> int | None:
-        """Offsets that are not done, gaps counted; None where an offset is not known."""
+        """The number of uncommitted offsets, gaps included; None if an offset is not known."""
         if self.stable_offset is None or self.end_offset is None:
             return None
         return max(0, self.end_offset - self.stable_offset - len(self.done))
 
     @property
     def open_ranges(self) -> OffsetRanges:
-        """The gaps as a set."""
+        """The uncommitted offsets below the highest committed one."""
         if self.stable_offset is None or self.done.last is None:
             return OffsetRanges()
         return self.done.complement(self.stable_offset, self.done.last)
 
     def gaps(self) -> Iterator[Gap]:
-        """The gaps, ascending."""
+        """Yields the gaps, ascending."""
         for first, last in self.open_ranges:
             yield Gap(first, last, self.times.passed(last))
 
     @property
-    def holder(self) -> Holder | None:
-        """What holds the stable offset; None if nothing is left to do."""
+    def blocker(self) -> Blocker | None:
+        """The record that blocks the stable offset; None if every offset is committed."""
         offset = self.stable_offset
         if offset is None or not (self.done or offset in self.pending or self.lag):
             return None
         failed = self.pending.get(offset)
         stands = self.times.stable_offset == offset
-        return Holder(
+        return Blocker(
             offset,
             (PARKED if failed.is_parked else FAILED) if failed else NOT_DONE,
             failed.key_hash if failed else None,

@@ -1,12 +1,12 @@
-"""Groups as an operator sees them: Kafka's coordinator and the commit log, put side by side."""
+"""Overviews of groups, from Kafka's coordinator and the commit log."""
 
 from coopconsume.admin.overview.collect import describe_group, list_groups, overview_of
 from coopconsume.admin.overview.data import (
     ClaimOverview,
-    DoubtedRange,
     GroupEvent,
     GroupOverview,
     GroupSummary,
+    InDoubtRange,
     MemberOverview,
     OwnedRange,
     PartitionOverview,
@@ -14,10 +14,10 @@ from coopconsume.admin.overview.data import (
 
 __all__ = [
     "ClaimOverview",
-    "DoubtedRange",
     "GroupEvent",
     "GroupOverview",
     "GroupSummary",
+    "InDoubtRange",
     "MemberOverview",
     "OwnedRange",
     "PartitionOverview",

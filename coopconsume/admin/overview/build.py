@@ -1,4 +1,4 @@
-"""Facts about a group in, an overview out; no input or output."""
+"""Builds the overview of a group from the state of Kafka and of the commit log (pure)."""
 
 from __future__ import annotations
 
@@ -7,16 +7,15 @@ from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 from assignors import KeyRange, Share
-from commits import OffsetRanges
 from coopconsume.admin.offsets.status import PartitionStatus, Times, times_of
 from coopconsume.admin.overview.data import (
     GONE,
     JOINING,
     WORKING,
     ClaimOverview,
-    DoubtedRange,
     GroupEvent,
     GroupOverview,
+    InDoubtRange,
     MemberOverview,
     OwnedRange,
     PartitionOverview,
@@ -36,14 +35,14 @@ _STABLE = "Stable"
 
 @dataclass(frozen=True)
 class Place:
-    """Where a group is.
+    """The location of a group.
 
     Attributes:
-        group: Its id.
-        cluster: Id of the Kafka cluster.
+        group: The group id.
+        cluster: The id of the Kafka cluster.
         servers: Its ``bootstrap.servers``.
         table: The commit table.
-        store: Id of the commit store in it.
+        store: The id of the commit store in the table.
     """
 
     group: str
@@ -55,18 +54,18 @@ class Place:
 
 @dataclass(frozen=True)
 class Facts:
-    """What Kafka and the commit log say of a group.
+    """The state of a group in Kafka and in the commit log.
 
     Attributes:
-        kafka: Its coordinator's word.
+        kafka: The coordinator's description of the group.
         row: The epoch in force.
         claims: The live claims.
-        history: As `commits.CommitStore.history` tells it; may be left out.
-        state: What is committed.
-        pending: What is to be tried again.
-        ends: Where the logs end; partitions that do not exist are not in it.
+        history: The result of `commits.CommitStore.history`; may be empty.
+        state: The committed offsets.
+        pending: The failed records that await a retry.
+        ends: The log ends of the partitions that exist.
         primary: The group's offsets in Kafka.
-        known_primary: Those that others wrote and that the log has taken into account.
+        known_primary: The offsets written by other clients that the commit log has accepted.
     """
 
     kafka: KafkaGroup = field(default_factory=KafkaGroup)
@@ -81,24 +80,24 @@ class Facts:
 
     @property
     def is_known(self) -> bool:
-        """Whether anybody knows the group."""
+        """Whether Kafka or the commit log knows the group."""
         known = self.kafka.state != DEAD or self.row or self.claims or self.state or self.history
         return bool(known)
 
     @property
     def partitions(self) -> list[TopicPartition]:
-        """All that the group has anything to do with."""
-        owned = {tp for row in self.tenures for tp, _ in _live(row)}
+        """The partitions that the group has offsets for or owns, ascending."""
+        owned = {tp for row in self.grants for tp, _ in _live(row)}
         return sorted({*self.state, *self.primary, *owned})
 
     @property
-    def tenures(self) -> list[Assignment]:
+    def grants(self) -> list[Assignment]:
         """The epoch in force and the live claims."""
         return [row for row in (self.row, *self.claims) if row is not None]
 
 
 def build(place: Place, facts: Facts) -> GroupOverview:
-    """Put together what is told of a group."""
+    """Builds the overview of a group."""
     events = [event for entry in facts.history if (event := _event(entry)) is not None]
     partitions = _partitions(facts)
     return GroupOverview(
@@ -122,54 +121,47 @@ def build(place: Place, facts: Facts) -> GroupOverview:
     )
 
 
-def lag_of(commits: PartitionCommits | None, end: int | None) -> int | None:
-    """Records that are not done; None where an offset is not known."""
-    if commits is None or end is None:
-        return None
-    return end - commits.stable_offset - len(commits.ranges)
-
-
 def _members(facts: Facts) -> tuple[MemberOverview, ...]:
     listed = facts.row.members if facts.row else {}
     fenced = facts.row.fenced if facts.row else {}
     seen = {member.id: member for member in facts.kafka.members}
-    # Who has given back or lost its shares and is not in the group either has just left.
+    # A fenced member that Kafka no longer lists has just left the group.
     known = {name: shares for name, shares in listed.items() if name in seen or name not in fenced}
     found = [
         _member(name, seen.get(name), known.get(name), fenced.get(name, ""))
         for name in dict.fromkeys((*known, *seen))
     ]
-    # In the order in which they stand on the maps.
+    # In the order of their key ranges, as the maps show them.
     return tuple(sorted(found, key=lambda member: (not member.shares, member.shares, member.id)))
 
 
 def _member(
     name: str, seen: KafkaMember | None, shares: tuple[OwnedShare, ...] | None, fence: str
 ) -> MemberOverview:
-    standing = JOINING if shares is None else fence or (GONE if seen is None else WORKING)
-    told = seen.subscription if seen else None
+    status = JOINING if shares is None else fence or (GONE if seen is None else WORKING)
+    subscription = seen.subscription if seen else None
     return MemberOverview(
         name,
         seen.host if seen else "",
         seen.client_id if seen else "",
         seen.instance_id if seen else None,
-        told.slots if told else None,
-        standing,
+        subscription.slots if subscription else None,
+        status,
         () if fence else tuple(map(_share, shares or ())),
     )
 
 
 def _partitions(facts: Facts) -> tuple[PartitionOverview, ...]:
     owners: dict[TopicPartition, list[OwnedRange]] = {}
-    doubts: dict[TopicPartition, list[DoubtedRange]] = {}
-    for row in facts.tenures:
+    in_doubt: dict[TopicPartition, list[InDoubtRange]] = {}
+    for row in facts.grants:
         for tp, owned in _live(row):
             owners.setdefault(tp, []).append(owned)
         given_at = _given_at(row, facts.history)
         for share, life_ms in row.doubts:
             life = timedelta(milliseconds=life_ms)
-            doubts.setdefault((share.topic, share.partition), []).append(
-                DoubtedRange(
+            in_doubt.setdefault((share.topic, share.partition), []).append(
+                InDoubtRange(
                     KeyRange(share.first, share.last),
                     life.total_seconds(),
                     given_at + life if given_at else None,
@@ -177,7 +169,7 @@ def _partitions(facts: Facts) -> tuple[PartitionOverview, ...]:
             )
     times = times_of(facts.history)
     return tuple(
-        _partition(tp, facts, owners.get(tp, ()), doubts.get(tp, ()), times.get(tp, Times()))
+        _partition(tp, facts, owners.get(tp, ()), in_doubt.get(tp, ()), times.get(tp, Times()))
         for tp in facts.partitions
     )
 
@@ -186,31 +178,30 @@ def _partition(
     tp: TopicPartition,
     facts: Facts,
     owners: Iterable[OwnedRange],
-    doubts: Iterable[DoubtedRange],
+    in_doubt: Iterable[InDoubtRange],
     times: Times,
 ) -> PartitionOverview:
-    commits, end, primary = facts.state.get(tp), facts.ends.get(tp), facts.primary.get(tp)
-    standing = PartitionStatus(
-        *tp,
-        stable_offset=commits.stable_offset if commits else None,
-        done=commits.ranges if commits else OffsetRanges(),
-        pending=facts.pending.get(tp, {}),
-        end_offset=end,
+    status = PartitionStatus.of(
+        tp,
+        facts.state.get(tp),
+        pending=facts.pending.get(tp),
+        end_offset=facts.ends.get(tp),
+        primary=facts.primary.get(tp),
         times=times,
     )
     return PartitionOverview(
         *tp,
         tuple(sorted(owners, key=lambda owned: owned.key_range)),
-        tuple(sorted(doubts, key=lambda doubt: doubt.key_range)),
-        commits.stable_offset if commits else None,
-        end,
-        len(commits.ranges) if commits else 0,
-        standing.open_ranges.range_count,
-        len(facts.pending.get(tp, ())),
-        lag_of(commits, end),
-        primary.offset if primary else None,
-        primary is not None and primary.ours,
-        standing.holder,
+        tuple(sorted(in_doubt, key=lambda doubt: doubt.key_range)),
+        status.stable_offset,
+        status.end_offset,
+        len(status.done),
+        status.open_ranges.range_count,
+        len(status.pending),
+        status.lag,
+        status.primary_offset,
+        status.primary_is_ours,
+        status.blocker,
     )
 
 
@@ -226,7 +217,7 @@ def _share(owned: OwnedShare) -> Share:
 
 
 def _given_at(row: Assignment, history: Iterable[Mapping[str, Any]]) -> datetime | None:
-    """When shares of an epoch or claim last came to somebody."""
+    """Returns when an epoch or claim last assigned shares."""
     times = [
         entry["written_at"]
         for entry in history
@@ -258,18 +249,18 @@ def _notes(place: Place, facts: Facts, partitions: Sequence[PartitionOverview]) 
     if facts.kafka.state == DEAD:
         yield "Kafka does not know the group: it has no members and no offsets there"
     elif not (facts.row or facts.claims or facts.state or facts.history):
-        yield f"commit table {place.table} knows nothing of the group"
+        yield f"commit table {place.table} has no rows of the group"
     for member in facts.kafka.members:
-        told = member.subscription
-        if told is not None and told.store != place.store:
+        found = member.subscription
+        if found is not None and found.store != place.store:
             yield (
-                f"{member.id} works with another commit table: its id is {told.store}, that of "
+                f"{member.id} uses another commit table: its store id is {found.store}, that of "
                 f"{place.table} is {place.store}"
             )
-        elif told is None and facts.kafka.state == _STABLE:
-            yield f"{member.id} is no member of coopconsume's kind"
+        elif found is None and facts.kafka.state == _STABLE:
+            yield f"{member.id} is not a coopconsume member"
     for topic in sorted({p.topic for p in partitions if p.end_offset is None}):
-        yield f"topic {topic} or part of it does not exist any more, or may not be seen"
+        yield f"topic {topic} or a partition of it does not exist, or this user may not see it"
     for p in partitions:
         expected = None, p.stable_offset, facts.known_primary.get((p.topic, p.partition))
         if p.primary_offset not in expected and not p.primary_is_ours:

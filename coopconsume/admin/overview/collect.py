@@ -1,4 +1,4 @@
-"""Asks Kafka and the commit log."""
+"""Reads overviews of groups from Kafka and the commit log."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from commits import CommitStore
-from coopconsume.admin.overview.build import Facts, Place, build, lag_of
+from coopconsume.admin.offsets.status import PartitionStatus
+from coopconsume.admin.overview.build import Facts, Place, build
 from coopconsume.admin.overview.data import GroupSummary
 from coopconsume.errors import GroupNotFound
 from coopconsume.kafka.cluster import Cluster
@@ -28,11 +29,11 @@ _SHOWN_GROUPS = 5
 def list_groups(
     options: Mapping[str, Any], *, spark: SparkSession | None = None
 ) -> list[GroupSummary]:
-    """The groups that a commit table knows, each in one line.
+    """Returns a summary of each group in a commit table.
 
     Args:
-        options: As for `CooperativeConsumer`; a group need not be given.
-        spark: The session, for a commit table that is in a catalog.
+        options: As for `CooperativeConsumer`; no group is needed.
+        spark: The session, needed for a commit table in a catalog.
 
     Raises:
         commits.CommitTableNotFound: There is no commit table.
@@ -54,7 +55,10 @@ def list_groups(
                 epoch.number if (epoch := store.current_epoch(group)) else None,
                 len(store.claims(group)),
                 len(state),
-                sum(lag_of(commits, ends.get(tp)) or 0 for tp, commits in state.items()),
+                sum(
+                    PartitionStatus.of(tp, commits, end_offset=ends.get(tp)).lag or 0
+                    for tp, commits in state.items()
+                ),
             )
             for group, state in states.items()
         ]
@@ -63,15 +67,15 @@ def list_groups(
 def describe_group(
     options: Mapping[str, Any], group: str, *, spark: SparkSession | None = None
 ) -> GroupOverview:
-    """All that Kafka and the commit table know of a group.
+    """Returns the members, shares, epochs, claims and partitions of a group.
 
     Args:
-        options: As for `CooperativeConsumer`; the group need not be in them.
-        group: Its id.
-        spark: The session, for a commit table that is in a catalog.
+        options: As for `CooperativeConsumer`; no group is needed.
+        group: The group id.
+        spark: The session, needed for a commit table in a catalog.
 
     Raises:
-        GroupNotFound: Neither knows it.
+        GroupNotFound: Neither Kafka nor the commit table knows the group.
         commits.CommitTableNotFound: There is no commit table.
         OptionError, BrokerUnreachable, NotAuthorized, commits.CommitStoreError: As for a consumer.
     """
@@ -86,13 +90,13 @@ def describe_group(
 def overview_of(
     options: Options, cluster: Cluster, store: CommitStore, *, history: bool = True
 ) -> GroupOverview:
-    """The same for the group of some options, with what is connected already.
+    """Returns the overview of a consumer's group over open connections.
 
     Args:
-        options: Of a consumer.
-        cluster: Of the same options.
+        options: The options of the consumer.
+        cluster: The connection to its cluster.
         store: The commit store.
-        history: Whether to read what happened, and so the whole log.
+        history: Whether to read the events, and with them the whole commit log.
 
     Raises:
         GroupNotFound: Neither Kafka nor the log knows the group.
@@ -117,12 +121,12 @@ def overview_of(
 
 
 def _ends(cluster: Cluster, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
-    """Where the logs end of those partitions that exist."""
+    """Returns the log ends of the partitions that exist."""
     return cluster.ends(cluster.existing(partitions))
 
 
 def hint_for(group: str, store: CommitStore) -> str:
-    """What may be the matter with a group that nobody knows."""
+    """Returns a hint why a group is unknown."""
     known = store.groups()
     closest = difflib.get_close_matches(group, known, n=1)
     if closest:

@@ -1,4 +1,4 @@
-"""What is told of a group: plain data, for the command line and for notebooks alike."""
+"""The data of group overviews, for the command line and for notebooks."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from assignors import KeyRange, Share
-    from coopconsume.admin.offsets import Holder
+    from coopconsume.admin.offsets import Blocker
 
-#: A member that has joined and has no place in the epoch in force yet.
+#: A member that has joined and has no shares in the epoch in force yet.
 JOINING = "joining"
 #: A member of the epoch in force.
 WORKING = "working"
-#: A member of the epoch in force that Kafka does not count in any more.
+#: A member of the epoch in force that Kafka no longer lists.
 GONE = "gone"
 
 
@@ -27,9 +27,9 @@ class MemberOverview:
         host: The address it connects from; empty where Kafka does not know it.
         client_id: Its ``client.id``.
         instance_id: Its ``group.instance.id``, if it is static.
-        slots: Tasks side by side that it offers; None while the group rebalances.
-        standing: ``working``, ``joining``, ``gone``, or why it may not commit any more.
-        shares: What is its own under the epoch in force.
+        slots: The number of tasks that it runs at once; None while the group rebalances.
+        status: ``working``, ``joining``, ``gone``, or the reason why it is fenced.
+        shares: The shares that it owns in the epoch in force.
     """
 
     id: str
@@ -37,18 +37,18 @@ class MemberOverview:
     client_id: str
     instance_id: str | None
     slots: int | None
-    standing: str
+    status: str
     shares: tuple[Share, ...]
 
 
 @dataclass(frozen=True)
 class ClaimOverview:
-    """Shares that somebody has claimed by hand (KIP-X's standalone mode).
+    """A claim of shares by `assign` (KIP-X's standalone mode).
 
     Attributes:
-        epoch: Number of the claim.
-        member: Who.
-        shares: What.
+        epoch: The number of the claim.
+        member: The claimant.
+        shares: The claimed shares.
     """
 
     epoch: int
@@ -58,21 +58,21 @@ class ClaimOverview:
 
 @dataclass(frozen=True)
 class OwnedRange:
-    """Key hashes of a partition, and the member or claimant whose they are."""
+    """A key range of a partition, and the member or claimant that owns it."""
 
     member: str
     key_range: KeyRange
 
 
 @dataclass(frozen=True)
-class DoubtedRange:
-    """Key hashes on which an earlier owner may still be at work; the new one waits for its end.
+class InDoubtRange:
+    """A key range that a former owner may still be processing; the new owner waits for it.
 
     Attributes:
-        key_range: Which.
-        seconds: How long it may go on, at most, from when they were given to another.
-        until: When that is over, by the clock of whoever gave them; None if the log's history does
-            not go back so far.
+        key_range: The key range.
+        seconds: How long the former owner may continue after the range was assigned to another.
+        until: The end of that time, by the clock of the leader or claimant that assigned it; None
+            if the log's history does not go back so far.
     """
 
     key_range: KeyRange
@@ -82,28 +82,28 @@ class DoubtedRange:
 
 @dataclass(frozen=True)
 class PartitionOverview:
-    """How far a group is in a partition, and who works on it.
+    """The status of a group in a partition, and the owners of its key ranges.
 
     Attributes:
         topic: The topic.
-        partition: The partition.
-        owners: Whose which key hashes are, ascending.
-        doubts: Key hashes that may still be waited for.
-        stable_offset: The first offset that is not done; None if the log does not know it yet.
-        end_offset: The offset that the next record gets; None if there is no such partition.
-        committed_above: Offsets that are done above the stable offset.
-        gaps: Ranges of offsets that are not done although one above them is.
-        pending: Records that failed and wait to be tried again.
-        lag: Records that are not done; None where an offset is not known.
+        partition: The number of the partition.
+        owners: The owned key ranges, ascending.
+        in_doubt: The key ranges that a former owner may still be processing.
+        stable_offset: The first uncommitted offset; None if the commit log has no entry yet.
+        end_offset: The offset of the next record; None if the partition does not exist.
+        committed_above: The number of committed offsets above the stable offset.
+        gaps: The number of uncommitted ranges below the highest committed offset.
+        pending: The number of failed records that await a retry.
+        lag: The number of uncommitted offsets; None if an offset is not known.
         primary_offset: The group's offset in ``__consumer_offsets``, if there is one.
         primary_is_ours: Whether a member of the group wrote it.
-        holder: What holds the stable offset, and since when; None if nothing is left to do.
+        blocker: The record that blocks the stable offset; None if every offset is committed.
     """
 
     topic: str
     partition: int
     owners: tuple[OwnedRange, ...]
-    doubts: tuple[DoubtedRange, ...]
+    in_doubt: tuple[InDoubtRange, ...]
     stable_offset: int | None
     end_offset: int | None
     committed_above: int
@@ -112,22 +112,22 @@ class PartitionOverview:
     lag: int | None
     primary_offset: int | None
     primary_is_ours: bool
-    holder: Holder | None = None
+    blocker: Blocker | None = None
 
 
 @dataclass(frozen=True)
 class GroupEvent:
-    """Something that said who may commit what.
+    """A change of the assignment, or of the offsets by an operator.
 
     Attributes:
         kind: ``epoch``, ``takeover``, ``claim``, or ``reset`` by an operator.
-        at: When, by the clock of whoever wrote it.
-        epoch: Number of the epoch or claim; None for a reset.
+        at: When it was written, by the writer's clock.
+        epoch: The number of the epoch or claim; None for a reset.
         by: The leader, the claimant, or the member that took over.
-        members: How many members the epoch has; None for the other kinds.
-        replaces: The member that was taken over from; else None.
-        counted: Whether it counted.
-        reason: Why not; else empty.
+        members: The number of members of the epoch; None for the other kinds.
+        replaces: The member whose shares were taken over; else None.
+        counted: Whether it took effect.
+        reason: Why it did not; else empty.
     """
 
     kind: str
@@ -142,23 +142,23 @@ class GroupEvent:
 
 @dataclass(frozen=True, repr=False)
 class GroupOverview:
-    """A group: who is in it, who has what, how far it is, and what happened.
+    """A group: its members, claims, partitions and events.
 
     Attributes:
-        group: Its id.
-        state: As Kafka calls it: ``Stable``, ``Empty``, ``PreparingRebalance``,
-            ``CompletingRebalance``; ``Dead`` if Kafka does not know it.
-        assignor: On which its members agreed; empty where Kafka does not tell.
-        cluster: Id of the Kafka cluster.
+        group: The group id.
+        state: Kafka's state of the group: ``Stable``, ``Empty``, ``PreparingRebalance``,
+            ``CompletingRebalance``, or ``Dead`` if Kafka does not know it.
+        assignor: The assignor that its members use; empty if Kafka does not report it.
+        cluster: The id of the Kafka cluster.
         servers: Its ``bootstrap.servers``.
         table: The commit table.
-        epoch: Number of the epoch in force, if there is one.
-        generation: Kafka's generation that it was opened for.
-        members: Those that Kafka counts in, and those of the epoch in force.
-        claims: Live claims by hand.
-        partitions: All that the group has anything to do with.
-        events: What said who may commit what, the newest last; as far back as the log goes.
-        notes: What an operator should look at, in sentences.
+        epoch: The number of the epoch in force, if there is one.
+        generation: Kafka's generation of that epoch.
+        members: The members that Kafka lists, and those of the epoch in force.
+        claims: The live standalone claims.
+        partitions: The partitions that the group has offsets for or owns.
+        events: The epochs, takeovers, claims and resets in the log, the newest last.
+        notes: Warnings for the operator, as sentences.
     """
 
     group: str
@@ -177,13 +177,13 @@ class GroupOverview:
 
     @property
     def lag(self) -> int:
-        """Records that are not done, in all partitions of which that is known."""
+        """The number of uncommitted offsets in all partitions with a known lag."""
         return sum(partition.lag or 0 for partition in self.partitions)
 
     def to_dict(self) -> dict[str, Any]:
-        """All of it, fit for JSON; times as ISO 8601 texts."""
-        told: dict[str, Any] = plain(self)
-        return told | {"lag": self.lag}
+        """Returns the overview for JSON; times are ISO 8601 strings."""
+        found: dict[str, Any] = plain(self)
+        return found | {"lag": self.lag}
 
     def _repr_html_(self) -> str:
         from coopconsume.admin.overview.drawing import group_html
@@ -199,16 +199,16 @@ class GroupOverview:
 
 @dataclass(frozen=True)
 class GroupSummary:
-    """A group in one line.
+    """The summary of a group.
 
     Attributes:
-        group: Its id.
-        state: As Kafka calls it; see `GroupOverview`.
-        members: How many members Kafka counts in.
-        epoch: Number of the epoch in force, if there is one.
-        claims: How many live claims by hand.
-        partitions: How many the log knows.
-        lag: Records that are not done, in all partitions that exist.
+        group: The group id.
+        state: Kafka's state of the group; see `GroupOverview`.
+        members: The number of members that Kafka lists.
+        epoch: The number of the epoch in force, if there is one.
+        claims: The number of live standalone claims.
+        partitions: The number of partitions in the commit log.
+        lag: The number of uncommitted offsets in all partitions that exist.
     """
 
     group: str
@@ -221,7 +221,7 @@ class GroupSummary:
 
 
 def plain(value: Any) -> Any:
-    """The same as dictionaries, lists, texts and numbers."""
+    """Returns a value as dictionaries, lists, strings and numbers."""
     if isinstance(value, datetime):
         return value.isoformat()
     if is_dataclass(value):

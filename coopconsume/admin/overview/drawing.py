@@ -1,7 +1,7 @@
-"""Groups and assignments as HTML for notebooks: maps of the hash space, without any script.
+"""Renders groups and assignments as HTML for notebooks, with maps of the hash space (pure).
 
-Colours are those of Okabe and Ito, as in `coopconsume.admin.pictures`; everything else takes the
-colours of the notebook's theme. Pure: nothing here calls Kafka or the commit table.
+The HTML contains no script. The colours of the maps are those of Okabe and Ito, as in
+`coopconsume.admin.pictures`; everything else uses the notebook's theme.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ _SHOWN_EVENTS = 10
 
 
 def group_html(group: GroupOverview, me: str | None = None) -> str:
-    """A group: its members, the map of each partition and how far it is, and what happened.
+    """Returns the HTML of a group: members, partitions with maps, and events.
 
     Args:
         group: The group.
-        me: The id of the member to mark.
+        me: The id of the member to highlight.
     """
     names = [member.id for member in group.members] + [claim.member for claim in group.claims]
     colours = {
@@ -54,7 +54,7 @@ def group_html(group: GroupOverview, me: str | None = None) -> str:
                 "done above",
                 "gaps",
                 "not done",
-                "held by",
+                "blocker",
             ),
             (_partition(partition, colours) for partition in group.partitions),
         )
@@ -77,7 +77,7 @@ def group_html(group: GroupOverview, me: str | None = None) -> str:
 
 
 def assignment_html(ranges: Mapping[tuple[str, int], Sequence[KeyRange]]) -> str:
-    """Key ranges by partition, each partition as a map of its hash space."""
+    """Returns the HTML of the key ranges of each partition, with a map of the hash space."""
     rows = (
         (
             _text(f"{topic}-{partition}"),
@@ -89,14 +89,14 @@ def assignment_html(ranges: Mapping[tuple[str, int], Sequence[KeyRange]]) -> str
 
 
 def in_time(seconds: float, draw: Callable[[], _T]) -> _T | None:
-    """What is drawn; None if that fails, or takes too long, so that a text is shown instead."""
+    """Returns the drawing; None if it fails or takes too long, so that the text is shown."""
     found: list[_T] = []
 
     def try_it() -> None:
         try:
             found.append(draw())
         except Exception:
-            log.debug("nothing was drawn", exc_info=True)
+            log.debug("the HTML could not be drawn", exc_info=True)
 
     thread = threading.Thread(target=try_it, name="coopconsume-drawing", daemon=True)
     thread.start()
@@ -109,32 +109,31 @@ def _members(group: GroupOverview, colours: Mapping[str, str], me: str | None) -
     for member in group.members:
         name = escape(member.id) + (" <b>(this one)</b>" if member.id == me else "")
         place = " ".join(filter(None, (member.host, member.client_id)))
-        told = (_text(place), _text(member.slots), _text(member.standing))
-        rows.append((_bar([(KeyRange(), colours[member.id], member.id)], _HEIGHT), name, *told))
+        shown = (_text(place), _text(member.slots), _text(member.status))
+        rows.append((_bar([(KeyRange(), colours[member.id], member.id)], _HEIGHT), name, *shown))
     for claim in group.claims:
         name = escape(claim.member) + (" <b>(this one)</b>" if claim.member == me else "")
         square = _bar([(KeyRange(), colours[claim.member], claim.member)], _HEIGHT)
-        rows.append((square, name, "", "", f"claim {claim.epoch} by hand"))
-    return _table(("", "member", "host, client", "slots", "standing"), rows)
+        rows.append((square, name, "", "", f"standalone claim {claim.epoch}"))
+    return _table(("", "member", "host, client", "slots", "status"), rows)
 
 
 def _partition(p: PartitionOverview, colours: Mapping[str, str]) -> tuple[str, ...]:
     offsets = (p.stable_offset, p.end_offset, p.committed_above, p.gaps, p.lag)
     parts = _bar([_part(owned, colours) for owned in p.owners])
-    return (_text(f"{p.topic}-{p.partition}"), parts, *map(_text, offsets), _holder(p))
+    return (_text(f"{p.topic}-{p.partition}"), parts, *map(_text, offsets), _blocker(p))
 
 
-def _holder(p: PartitionOverview) -> str:
-    """What holds the stable offset: the failed record, or that it is not done yet."""
-    holder = p.holder
-    if holder is None:
+def _blocker(p: PartitionOverview) -> str:
+    blocker = p.blocker
+    if blocker is None:
         return ""
-    since = f" since {holder.since:%Y-%m-%d %H:%M:%S %Z}" if holder.since else ""
-    if not holder.attempts:
-        return f"{holder.offset:,}, not done{since}"
-    key = f", key hash {holder.key_hash}" if holder.key_hash is not None else ""
-    error = escape(holder.error)
-    return f"{holder.offset:,}{key}, failed {holder.attempts} times{since}: {error}"
+    since = f" since {blocker.since:%Y-%m-%d %H:%M:%S %Z}" if blocker.since else ""
+    if not blocker.attempts:
+        return f"{blocker.offset:,}, not done{since}"
+    key = f", key hash {blocker.key_hash}" if blocker.key_hash is not None else ""
+    error = escape(blocker.error)
+    return f"{blocker.offset:,}{key}, failed {blocker.attempts} times{since}: {error}"
 
 
 def _part(owned: OwnedRange, colours: Mapping[str, str]) -> tuple[KeyRange, str, str]:
@@ -143,12 +142,12 @@ def _part(owned: OwnedRange, colours: Mapping[str, str]) -> tuple[KeyRange, str,
 
 
 def _bar(parts: Iterable[tuple[KeyRange, str, str]], width: int = _WIDTH) -> str:
-    """A picture of the hash space: ranges with their colours and what the mouse shows there."""
+    """Returns a picture of the hash space: ranges with their colours and tooltips."""
     space = KeyRange().size
     shown = "".join(
         f'<rect x="{width * part.first / space:.2f}" y="0" width="{width * part.size / space:.2f}" '
-        f'height="{_HEIGHT}" fill="{colour}"><title>{escape(told)}</title></rect>'
-        for part, colour, told in parts
+        f'height="{_HEIGHT}" fill="{colour}"><title>{escape(tooltip)}</title></rect>'
+        for part, colour, tooltip in parts
     )
     frame = (
         f'<rect x="0.5" y="0.5" width="{width - 1}" height="{_HEIGHT - 1}" fill="none" '

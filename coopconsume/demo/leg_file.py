@@ -1,9 +1,9 @@
-"""What the legs of an aircraft hand on to each other, kept outside the processes that handle them.
+"""Files with the legs of each aircraft, which pass state from one flight to the next.
 
-Any Python worker may run a slot's next batch, and a restart brings new ones, so memory alone would
-forget. A slot is in one task at a time and a key always in the same slot: one file a slot is
-enough, to which each leg appends a line as it is done. A process that finds lines of others reads
-them first. Task-side: the standard library alone.
+Any Python worker may run the next batch of a slot, so the state cannot be in memory only. A slot is
+in one task at a time and a key is always in the same slot, so one file per slot is enough. Each leg
+appends a line; a process first reads the lines that other processes have appended. This module runs
+in Spark tasks and needs only the standard library.
 """
 
 from __future__ import annotations
@@ -14,17 +14,17 @@ import threading
 from typing import NamedTuple
 
 Aircraft = tuple[str, int, str]
-"""Topic, partition and tail number."""
+"""An aircraft: topic, partition and tail number."""
 
 
 class Leg(NamedTuple):
-    """What the next leg of an aircraft needs to know of this one.
+    """The data of a leg that the next leg of the aircraft needs.
 
     Attributes:
-        leg: Its number, from 1.
-        flight: Its flight.
-        arrival: Minutes since the epoch; None if it is not known.
-        delay: Minutes late at the destination; None if it is not known.
+        leg: The number of the leg, from 1.
+        flight: The flight.
+        arrival: The arrival in minutes since the epoch; None if it is not known.
+        delay: The delay at the destination in minutes; None if it is not known.
     """
 
     leg: int
@@ -33,11 +33,11 @@ class Leg(NamedTuple):
     delay: int | None
 
 
-class Logbook:
-    """One slot's file of legs, with the last one of each aircraft in memory.
+class LegFile:
+    """The file of legs of one slot, with the last leg of each aircraft in memory.
 
     Args:
-        path: The file; its folder is made if need be.
+        path: The file; a missing folder is created.
     """
 
     def __init__(self, path: str) -> None:
@@ -49,17 +49,17 @@ class Logbook:
         self._lock = threading.Lock()
 
     def leg(self, aircraft: Aircraft, number: int) -> Leg | None:
-        """A leg that was noted, by whatever process; None if there is none of that number."""
+        """Returns a leg that any process has appended; None if there is none of that number."""
         with self._lock:
             self._catch_up()
             last = self._last.get(aircraft)
             if last is None or last.leg == number:
                 return last
-            # Only legs that a kill made come again ask for an older one: rare enough to look it up.
+            # Only legs that are repeated after a kill need an older one: rare enough for a search.
             return self._search(aircraft, number) if last.leg > number else None
 
-    def note(self, aircraft: Aircraft, leg: Leg) -> None:
-        """Append a leg; noting it again after a kill is harmless."""
+    def append(self, aircraft: Aircraft, leg: Leg) -> None:
+        """Appends a leg; appending it again after a kill has no effect."""
         topic, partition, tail = aircraft
         optional = ("" if value is None else str(value) for value in (leg.arrival, leg.delay))
         fields = (topic, str(partition), tail, str(leg.leg), leg.flight, *optional)
@@ -94,9 +94,9 @@ class Logbook:
 
 
 @functools.cache
-def open_logbook(folder: str, slot: int) -> Logbook:
-    """The logbook of a slot in a folder; opened once a process."""
-    return Logbook(os.path.join(folder, f"logbook-{slot}.tsv"))  # noqa: PTH118
+def open_leg_file(folder: str, slot: int) -> LegFile:
+    """Returns the leg file of a slot in a folder; it is opened once per process."""
+    return LegFile(os.path.join(folder, f"legs-{slot}.tsv"))  # noqa: PTH118
 
 
 def _number(text: str) -> int | None:

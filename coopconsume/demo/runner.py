@@ -1,4 +1,4 @@
-"""The demo's four acts: sets the stage, starts and kills the job, and shows what happens."""
+"""Runs the four steps of the demo: starts the job, kills it, restarts it and checks the results."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from coopconsume.demo.books import Books, Standing, make_up
-from coopconsume.demo.child import JobProcess
+from coopconsume.demo.cluster import delete_from, open_cluster
 from coopconsume.demo.errors import DemoFailed
 from coopconsume.demo.flights import FLIGHTS, tail_numbers
 from coopconsume.demo.job import Query, Settings
-from coopconsume.demo.stage import delete_from, open_cluster
-from coopconsume.demo.story import (
-    Holdups,
-    books_table,
+from coopconsume.demo.job_process import JobProcess
+from coopconsume.demo.report import CommitSnapshot, RunReport, build_report
+from coopconsume.demo.text import (
+    BlockerLines,
     kill_line,
+    progress_line,
+    report_lines,
     slots_table,
     slow_aircraft,
-    working,
 )
 from coopconsume.demo.topic import planned_records
 from coopconsume.monitoring.screen import Rate, bar
@@ -34,7 +34,7 @@ from coopconsume.testing.local.java import find_java
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from coopconsume.demo.books import Planned
+    from coopconsume.demo.report import Planned
     from coopconsume.kafka.cluster import Cluster
     from coopconsume.monitoring.screen import Screen
 
@@ -42,59 +42,60 @@ TOPIC = "flights"
 PARTITIONS = 3
 SLOTS = 8
 LEAST = 2_000
-"""Fewer records would be through before anything could be seen of them."""
+"""The minimum number of records; a run with fewer ends before the failures show."""
 
-_POISON = 30  # records that fail twice, about
-_HOPELESS = 6  # records that fail for good, about
+_POISON = 30  # approximate number of records that fail twice
+_FAIL_FOR_GOOD = 6  # approximate number of records that fail on every attempt
 _SLOW_LEGS = (7, 9)
-_SMALL_WINDOW = 30_000  # a batch has a price of its own
+_SMALL_WINDOW = 30_000  # smaller batches would spend most of their time on fixed costs
 _SLOW_SECONDS = 0.5
 _KILL_AT = 0.8
-_MIDDLE = 0.7  # seconds after a commit, so that handlers are at work again
-_TOO_FAR = 0.95  # to wait longer for a sight
+_KILL_DELAY = 0.7  # seconds after a commit, so that handlers run again
+_TOO_FAR = 0.95  # the done fraction at which the kill no longer waits for a blocker to show
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What the demo found.
+    """The result of the demo.
 
     Attributes:
-        books: Of the run that was killed and started again.
-        seconds: That it took, the kill and the restart included.
-        complaints: What does not balance, in this run or in the first; empty if all does.
+        report: The report of the run that was killed and restarted.
+        seconds: The duration of that run, the kill and the restart included.
+        problems: The failed checks of both runs; empty if all checks pass.
     """
 
-    books: Books
+    report: RunReport
     seconds: float
-    complaints: tuple[str, ...]
+    problems: tuple[str, ...]
 
     def figures(self) -> dict[str, Any]:
-        """The figures of the run, fit for JSON."""
-        v = self.books.verdict
+        """Returns the figures of the run for JSON."""
+        v = self.report.verdict
         return {
             "produced": v.produced,
             "done": v.done,
             "pending": v.pending,
             "dead_lettered": v.dead_lettered,
-            "lost": self.books.lost,
+            "lost": self.report.lost,
             "order_breaks": v.order_breaks.count,
             "repeated": v.repeated.count,
             "in_flight_at_kill": sum(v.in_flight_at_kill),
             "seconds": round(self.seconds, 1),
             "records_per_second": round(v.produced / self.seconds),
-            "stable_offsets": _named(self.books.standing.stable),
-            "log_end_offsets": _named(self.books.ends),
+            "stable_offsets": _named(self.report.snapshot.stable),
+            "log_end_offsets": _named(self.report.ends),
         }
 
 
 class Demo:
-    """One performance.
+    """One run of the demo.
 
     Args:
-        screen: Where it is shown.
-        records: How many of the year's flights, from the first; `LEAST` to `FLIGHTS`.
-        servers: Bootstrap servers of another cluster; None for an embedded broker.
-        keep: Keep the folder with tables, histories and logs, and the topic in another cluster.
+        screen: The screen to write to.
+        records: The number of flights, `LEAST` to `FLIGHTS`.
+        servers: The bootstrap servers of another cluster; None for an embedded broker.
+        keep: Whether to keep the folder with tables, histories and logs, and the topic in another
+            cluster.
 
     Raises:
         ValueError: ``records`` is out of range.
@@ -118,12 +119,12 @@ class Demo:
         self._mark = "" if servers is None else f"-{secrets.token_hex(4)}"
         self._topic = f"{TOPIC}{self._mark}"
 
-    def play(self) -> Outcome:
-        """Play the four acts, and leave nothing behind.
+    def run(self) -> Outcome:
+        """Runs the four steps and cleans up.
 
         Raises:
-            DemoFailed: The job failed by itself.
-            CoopConsumeError: There is no Java, no broker, no jars, no data.
+            DemoFailed: The job failed on its own.
+            CoopConsumeError: Java, the broker, the jars or the data are missing.
         """
         find_java(needed_by="Spark 4", newest=21)
         with ExitStack() as stack:
@@ -132,12 +133,12 @@ class Demo:
                 stack.callback(lambda: self._screen.line(f"Kept: {folder}"))
             else:
                 stack.callback(shutil.rmtree, folder, ignore_errors=True)
-            return self._play(stack, folder)
+            return self._run(stack, folder)
 
-    def _play(self, stack: ExitStack, folder: Path) -> Outcome:
+    def _run(self, stack: ExitStack, folder: Path) -> Outcome:
         began = time.monotonic()
         self._screen.status("starting Kafka and Spark", force=True)
-        for name in ("calm", "stormy", "scratch"):
+        for name in ("normal", "failing", "scratch"):
             (folder / name).mkdir()
         if self._servers is not None:
             self._use_cluster(stack)
@@ -147,8 +148,8 @@ class Demo:
             self._address = stack.enter_context(LocalKafka(**kept)).bootstrap_servers
         tails = tail_numbers(self._records)
         planned = planned_records(tails, self._topic, partitions=PARTITIONS)
-        calm, stormy = self._queries(folder, planned)
-        job.go(self._settings(calm, stormy, load=True))
+        normal, failing = self._queries(folder, planned)
+        job.configure(self._settings(normal, failing, load=True))
         events = job.events()
         self._await(events, "started")
         self._screen.line(
@@ -156,56 +157,56 @@ class Demo:
             f"{PARTITIONS} partitions of topic {self._topic} on {self._address} "
             f"({time.monotonic() - began:.0f} s to start and load)."
         )
-        self._first_act(events, calm)
+        self._run_all_flights(events, normal)
         started = self._await(events, "started")
-        self._second_act(events, planned, stormy)
-        cluster = self._cluster(stack, stormy)
-        killed = self._kill(job, cluster, planned, stormy)
-        # The books of the first run are made up while Spark starts again.
-        clerk = stack.enter_context(ThreadPoolExecutor(1))
-        first = clerk.submit(make_up, calm, planned, self._cluster(stack, calm))
-        self._start_again(stack, folder, stormy, done=killed[1].done)
+        self._run_with_failures(events, planned, failing)
+        cluster = self._cluster(stack, failing)
+        killed = self._kill(job, cluster, planned, failing)
+        # The report of the first run is built while Spark starts again.
+        pool = stack.enter_context(ThreadPoolExecutor(1))
+        first = pool.submit(build_report, normal, planned, self._cluster(stack, normal))
+        self._start_again(stack, folder, failing, done=killed[1].done)
         seconds = time.monotonic() - started
         self._screen.status("checking", force=True)
-        return self._fourth_act(make_up(stormy, planned, cluster, killed), first.result(), seconds)
+        return self._check(build_report(failing, planned, cluster, killed), first.result(), seconds)
 
-    # -- the stage
+    # -- set-up
 
     def _use_cluster(self, stack: ExitStack) -> None:
-        """See that a cluster is there before anything is started that would wait for it in vain."""
-        groups = [f"{name}{self._mark}" for name in ("calm", "stormy")]
+        """Checks that the cluster is available before other processes start."""
+        groups = [f"{name}{self._mark}" for name in ("normal", "failing")]
         open_cluster(stack, self._address, groups[0], "unused")
         if not self._keep:
-            # Undone last: groups with members in them cannot be deleted.
+            # This callback runs last, as groups with members cannot be deleted.
             stack.callback(delete_from, self._address, self._topic, groups)
 
     def _queries(self, folder: Path, planned: Planned) -> tuple[Query, Query]:
-        calm = Query(
-            f"calm{self._mark}",
-            str(folder / "calm"),
+        normal = Query(
+            f"normal{self._mark}",
+            str(folder / "normal"),
             window=max(2 * _SMALL_WINDOW, self._records // 3),
             batch_time=30.0,
         )
-        stormy = Query(
-            f"stormy{self._mark}",
-            str(folder / "stormy"),
+        failing = Query(
+            f"failing{self._mark}",
+            str(folder / "failing"),
             window=max(_SMALL_WINDOW, self._records // 4),
             batch_time=2.0,
             concurrency=2,
             poison_every=max(2, self._records // _POISON),
-            fail_for_good_every=max(2, self._records // _HOPELESS),
+            fail_for_good_every=max(2, self._records // _FAIL_FOR_GOOD),
             slow_seconds=_SLOW_SECONDS,
-            # It will be killed, and nobody is to wait long for what is gone.
+            # The query is killed; short timeouts keep the wait for it short.
             handler_timeout=5.0,
             session_timeout=8.0,
         )
-        weather = stormy.handler()
+        handler = failing.handler()
         slow = slow_aircraft(
             planned,
             _SLOW_LEGS,
-            lambda p, o: weather.fails_for_good(p, o) or weather.is_poison(p, o),
+            lambda p, o: handler.fails_for_good(p, o) or handler.is_poison(p, o),
         )
-        return calm, replace(stormy, slow_tail=slow)
+        return normal, replace(failing, slow_tail=slow)
 
     def _start(self, stack: ExitStack, folder: Path, name: str) -> JobProcess:
         job = JobProcess(SLOTS, folder / "scratch", folder / f"{name}.log")
@@ -227,7 +228,7 @@ class Demo:
         return open_cluster(stack, self._address, query.group, query.commits)
 
     def _await(self, events: Iterator[dict[str, Any]], wanted: str) -> float:
-        """Show loading until an event comes; returns when it came."""
+        """Shows the loading progress until an event comes; returns its time."""
         for event in events:
             if event["event"] == wanted:
                 return time.monotonic()
@@ -236,97 +237,99 @@ class Demo:
                 self._screen.status(f"{bar(done, of)} {done:,} of {of:,} flights loaded")
         raise DemoFailed(f"it ended before {wanted!r}")
 
-    # -- the acts
+    # -- steps
 
-    def _first_act(self, events: Iterator[dict[str, Any]], query: Query) -> None:
+    def _run_all_flights(self, events: Iterator[dict[str, Any]], query: Query) -> None:
         self._screen.line(
-            f"Act 1. All flights through {SLOTS} slots: {PARTITIONS} partitions, each shared by "
-            "all slots by ranges of key hashes, every aircraft in order."
+            f"Step 1. Process all flights with {SLOTS} slots: {PARTITIONS} partitions, each shared "
+            "by all slots by key range, every aircraft in order."
         )
         started = time.monotonic()
         progress = self._follow(events, 0)
         took = time.monotonic() - started
         self._screen.line(
             f"  {self._records:,} flights in {took:.1f} s, {self._records / took:,.0f} a second; "
-            f"group {query.group}, one commit after another in one Delta table."
+            f"group {query.group}, commits in one Delta table."
         )
         self._screen.line(f"  {slots_table(progress['slots'])}")
 
-    def _second_act(self, events: Iterator[dict[str, Any]], planned: Planned, query: Query) -> None:
+    def _run_with_failures(
+        self, events: Iterator[dict[str, Any]], planned: Planned, query: Query
+    ) -> None:
         slow = query.slow_tail or ""
         self._screen.line(
-            f"Act 2. The same flights again for group {query.group}, on a bad day: about {_POISON} "
-            f"of them fail twice, about {_HOPELESS} for good, and each flight of {slow} takes "
-            f"{_SLOW_SECONDS:g} s. The others fly past."
+            f"Step 2. Process the same flights as group {query.group}, with failures: about "
+            f"{_POISON} flights fail twice, about {_FAIL_FOR_GOOD} fail on every attempt, and each "
+            f"flight of {slow} takes {_SLOW_SECONDS:g} s. Other keys are not delayed."
         )
-        holdups = Holdups(planned, slow)
-        self._follow(events, 1, holdups=holdups, until=int(self._records * _KILL_AT))
-        for line in holdups.lines():
+        blockers = BlockerLines(planned, slow)
+        self._follow(events, 1, blockers=blockers, until=int(self._records * _KILL_AT))
+        for line in blockers.lines():
             self._screen.line(f"  {line}")
 
     def _kill(
         self, job: JobProcess, cluster: Cluster, planned: Planned, query: Query
-    ) -> tuple[int, Standing]:
-        self._screen.line("Act 3. The whole job is killed in the middle and started again.")
-        time.sleep(_MIDDLE)
+    ) -> tuple[int, CommitSnapshot]:
+        self._screen.line("Step 3. Kill the whole job while it runs, and restart it.")
+        time.sleep(_KILL_DELAY)
         processes = job.kill()
         at_ns = time.monotonic_ns()
-        standing = Standing.of(query, cluster.cluster_id, list(planned))
-        self._screen.line(f"  {kill_line(processes, standing, self._records)}")
-        return at_ns, standing
+        snapshot = CommitSnapshot.of(query, cluster.cluster_id, list(planned))
+        self._screen.line(f"  {kill_line(processes, snapshot, self._records)}")
+        return at_ns, snapshot
 
     def _start_again(self, stack: ExitStack, folder: Path, query: Query, *, done: int) -> None:
         started = time.monotonic()
-        patient = replace(
+        restarted_query = replace(
             query, handler_timeout=Query.handler_timeout, session_timeout=Query.session_timeout
         )
         again = self._start(stack, folder, "job-again")
-        again.go(self._settings(patient, load=False))
+        again.configure(self._settings(restarted_query, load=False))
         events = again.events()
         self._screen.status("starting Spark again", force=True)
         self._await(events, "started")
         restarted = time.monotonic()
         progress = self._follow(events, 0, before=done)
         drained = time.monotonic()
-        again.kill()  # It has closed its books; what is left of it would only slow ours down.
+        again.kill()  # Its tables are complete; its shutdown would only slow down the checks.
         self._screen.line(
-            f"  Up again after {restarted - started:.1f} s, it went on from the commit store, the "
-            f"gaps first, and did the other {progress['totals']['done']:,} flights in "
+            f"  Restarted after {restarted - started:.1f} s, it continued from the commit store, "
+            f"gaps first, and processed the other {progress['totals']['done']:,} flights in "
             f"{drained - restarted:.1f} s."
         )
 
-    def _fourth_act(self, books: Books, first: Books, seconds: float) -> Outcome:
+    def _check(self, report: RunReport, first: RunReport, seconds: float) -> Outcome:
         self._screen.line(
-            "Act 4. The books, from what each handler call wrote itself, from the tables and from "
+            "Step 4. Check the results against the call history of the handlers, the tables and "
             "Kafka."
         )
-        for line in books_table(books):
+        for line in report_lines(report):
             self._screen.line(line)
-        complaints = [f"act 1: {text}" for text in first.complaints]
-        complaints += [f"acts 2 and 3: {text}" for text in books.complaints]
+        problems = [f"step 1: {text}" for text in first.problems]
+        problems += [f"steps 2 and 3: {text}" for text in report.problems]
         v = first.verdict
         self._screen.line(
-            f"  The run of act 1: {v.done:,} of {v.produced:,} done, {first.lost} lost, "
+            f"  The run of step 1: {v.done:,} of {v.produced:,} done, {first.lost} lost, "
             f"{v.order_breaks.count} order breaks, {v.repeated.count} repeated."
         )
         self._screen.line(
-            "  The books do not balance."
-            if complaints
-            else "  The books balance: nothing lost, "
-            "nothing out of order, repeated only what was in flight."
+            "  Some checks failed."
+            if problems
+            else "  All checks passed: no record lost, none out of order, only records in flight "
+            "repeated."
         )
-        return Outcome(books, seconds, tuple(complaints))
+        return Outcome(report, seconds, tuple(problems))
 
     def _follow(
         self,
         events: Iterator[dict[str, Any]],
         run: int,
         *,
-        holdups: Holdups | None = None,
+        blockers: BlockerLines | None = None,
         until: int | None = None,
         before: int = 0,
     ) -> dict[str, Any]:
-        """Show a query's progress to its end, or until so many records are done.
+        """Shows the progress of a query to its end, or until a number of records is done.
 
         Returns:
             The last progress event.
@@ -336,19 +339,21 @@ class Demo:
         for event in events:
             if event["event"] == "ended" and event["run"] == run:
                 if until is not None:
-                    raise DemoFailed("it was through before it could be killed")
+                    raise DemoFailed("it ended before it could be killed")
                 return last
             if event["event"] != "progress":
                 continue
             last = event["progress"]
             done = last["totals"]["done"]
-            if holdups is not None:
-                holdups.look(last["partitions"])
-            self._screen.status(working(before + done, self._records, rate.at(done), last["slots"]))
-            seen = holdups is None or holdups.lines() or done > self._records * _TOO_FAR
+            if blockers is not None:
+                blockers.look(last["partitions"])
+            self._screen.status(
+                progress_line(before + done, self._records, rate.at(done), last["slots"])
+            )
+            seen = blockers is None or blockers.lines() or done > self._records * _TOO_FAR
             if until is not None and done >= until and seen:
                 return last
-        raise DemoFailed("it ended in the middle")
+        raise DemoFailed("it ended before its query")
 
 
 def _named(offsets: dict[tuple[str, int], int]) -> dict[str, int]:

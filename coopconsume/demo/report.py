@@ -1,4 +1,4 @@
-"""The books of a run, made up from what it left behind: calls, commit log, tables and Kafka."""
+"""Checks a run of the demo by its call history, its commit log, its tables and Kafka."""
 
 from __future__ import annotations
 
@@ -30,15 +30,15 @@ MAX_ATTEMPTS = 3
 
 
 @dataclass(frozen=True)
-class Standing:
-    """What the commit log says of a group at one moment.
+class CommitSnapshot:
+    """The committed state of a group at one moment.
 
     Attributes:
-        stable: Stable offset by partition.
+        stable: The stable offset by partition.
         committed: All committed offsets by partition, as pairs (first, last).
-        top: Highest committed offset by partition; one below the stable offset at least.
-        gaps: Undone offsets below the highest committed one, by partition, as pairs.
-        pending: Offsets that were read and failed or wait, by partition.
+        top: The highest committed offset by partition; at least the stable offset minus 1.
+        gaps: The uncommitted offsets below the highest committed one, by partition, as pairs.
+        pending: The offsets that failed or are blocked, by partition.
     """
 
     stable: dict[Partition, int]
@@ -48,78 +48,78 @@ class Standing:
     pending: dict[Partition, list[int]]
 
     @classmethod
-    def of(cls, query: Query, cluster_id: str, partitions: Sequence[Partition]) -> Standing:
-        """Read it from the commit table."""
+    def of(cls, query: Query, cluster_id: str, partitions: Sequence[Partition]) -> CommitSnapshot:
+        """Reads the state from the commit table."""
         store = CommitStore.open(query.commits, cluster=cluster_id)
         state, waiting = store.state(query.group), store.pending(query.group)
-        standing = cls({}, {}, {}, {}, {})
+        snapshot = cls({}, {}, {}, {}, {})
         for tp in partitions:
             commits = state[tp]
             stable, top = commits.stable_offset, commits.ranges.last
-            standing.stable[tp] = stable
-            standing.committed[tp] = [*([(0, stable - 1)] if stable else []), *commits.ranges]
-            standing.top[tp] = stable - 1 if top is None else top
+            snapshot.stable[tp] = stable
+            snapshot.committed[tp] = [*([(0, stable - 1)] if stable else []), *commits.ranges]
+            snapshot.top[tp] = stable - 1 if top is None else top
             open_ranges = commits.ranges.complement(stable, top) if top is not None else ()
-            standing.gaps[tp] = list(open_ranges)
-            standing.pending[tp] = sorted(waiting.get(tp, {}))
-        return standing
+            snapshot.gaps[tp] = list(open_ranges)
+            snapshot.pending[tp] = sorted(waiting.get(tp, {}))
+        return snapshot
 
     @property
     def done(self) -> int:
-        """Committed offsets in all."""
+        """The number of committed offsets."""
         return _count(self.committed)
 
     @property
     def undone_below(self) -> int:
-        """Offsets that are not done although a higher one of their partition is."""
+        """The number of uncommitted offsets below a committed one."""
         return _count(self.gaps)
 
     @property
     def gap_ranges(self) -> int:
-        """Ranges they form."""
+        """The number of gaps."""
         return sum(map(len, self.gaps.values()))
 
 
 @dataclass(frozen=True)
-class Books:
-    """What became of every record.
+class RunReport:
+    """The result of a run, record by record.
 
     Attributes:
-        verdict: The checker's.
-        standing: What the commit log says at the end.
-        rows: Records with an output row that counts.
-        with_previous: Output rows that know the flight before.
-        ends: Log end by partition.
-        primary: What ``__consumer_offsets`` says, by partition.
-        gaps_again: For the restart: how many gaps were called again, and in how many seconds of
-            its first call; without those of keys with a failed record, whose turn had not come.
+        verdict: The verdict of the history checker.
+        snapshot: The committed state at the end.
+        rows: The number of records with an output row that counts.
+        with_previous: The number of output rows that name the previous flight.
+        ends: The log end by partition.
+        primary: The group's offset in ``__consumer_offsets`` by partition.
+        gaps_after_restart: How many gap offsets were processed after the restart, and the seconds
+            from the first call to the last of them; without keys that a failed record blocks.
     """
 
     verdict: Verdict
-    standing: Standing
+    snapshot: CommitSnapshot
     rows: int
     with_previous: int
     ends: dict[Partition, int]
     primary: dict[Partition, int]
-    gaps_again: tuple[int, float] = (0, 0.0)
+    gaps_after_restart: tuple[int, float] = (0, 0.0)
 
     @property
     def lost(self) -> int:
-        """Records in none of the books, or in one without a call that bears it out."""
+        """The number of records that are in no result, or in one without a matching call."""
         v = self.verdict
         return max(v.produced - v.done - v.pending - v.dead_lettered, v.lost.count)
 
     @property
-    def complaints(self) -> list[str]:
-        """What does not balance, in words; empty if all does."""
+    def problems(self) -> list[str]:
+        """The failed checks, in words; empty if all checks pass."""
         v = self.verdict
         found = [f"{name.replace('_', ' ')}: {fault.count}" for name, fault in v.faults.items()]
         for what, left, right in (
             ("records lost", self.lost, 0),
             ("records pending after the end", v.pending, 0),
             ("records with an output row against done", self.rows, v.done),
-            ("stable offsets against log ends", self.standing.stable, self.ends),
-            ("__consumer_offsets against stable offsets", self.primary, self.standing.stable),
+            ("stable offsets against log ends", self.snapshot.stable, self.ends),
+            ("__consumer_offsets against stable offsets", self.primary, self.snapshot.stable),
             ("log ends against what was sent", sum(self.ends.values()), v.produced),
         ):
             if left != right:
@@ -127,19 +127,22 @@ class Books:
         return found
 
 
-def make_up(
-    query: Query, planned: Planned, cluster: Cluster, at_kill: tuple[int, Standing] | None = None
-) -> Books:
-    """Make up the books of a query that has ended.
+def build_report(
+    query: Query,
+    planned: Planned,
+    cluster: Cluster,
+    at_kill: tuple[int, CommitSnapshot] | None = None,
+) -> RunReport:
+    """Builds the report of a query that has ended.
 
     Args:
         query: The query.
-        planned: What was sent to the topic.
-        cluster: Where the topic is.
-        at_kill: When the job was killed (monotonic nanoseconds), and what was committed then.
+        planned: The records sent to the topic.
+        cluster: The cluster of the topic.
+        at_kill: When the job was killed (monotonic nanoseconds), and the committed state then.
     """
     history = read_history(query.history)
-    standing = Standing.of(query, cluster.cluster_id, list(planned))
+    snapshot = CommitSnapshot.of(query, cluster.cluster_id, list(planned))
     dead: dict[Partition, NDArray[np.int64]] = {}
     if Path(query.dead).exists():
         dead = _offsets(counted(query.dead, query.commits, query.group), list(planned))
@@ -148,39 +151,39 @@ def make_up(
     verdict = check(
         history,
         planned,
-        standing.committed,
-        {tp: np.array(offsets, np.int64) for tp, offsets in standing.pending.items()},
+        snapshot.committed,
+        {tp: np.array(offsets, np.int64) for tp, offsets in snapshot.pending.items()},
         dead,
         kills=[Kill(at_kill[0], at_kill[1].committed)] if at_kill else [],
         max_attempts=MAX_ATTEMPTS,
     )
-    return Books(
+    return RunReport(
         verdict=verdict,
-        standing=standing,
+        snapshot=snapshot,
         rows=sum(len(np.unique(offsets)) for offsets in handled.values()),
         with_previous=len(rows) - rows["previous"].null_count,
         ends=cluster.ends(planned),
         primary={tp: held.offset for tp, held in cluster.primary().items()},
-        gaps_again=_gaps_again(history, planned, *at_kill) if at_kill else (0, 0.0),
+        gaps_after_restart=_gaps_after_restart(history, planned, *at_kill) if at_kill else (0, 0.0),
     )
 
 
-def _gaps_again(
-    history: History, planned: Planned, at_ns: int, standing: Standing
+def _gaps_after_restart(
+    history: History, planned: Planned, at_ns: int, snapshot: CommitSnapshot
 ) -> tuple[int, float]:
     gaps, last = 0, at_ns
     later = history.start > at_ns
     for number, tp in enumerate(history.partitions):
-        failed = standing.pending[tp]
+        failed = snapshot.pending[tp]
         waiting = {planned[tp][offset] for offset in failed} - {None}
         free = [
             offset
-            for low, high in standing.gaps[tp]
+            for low, high in snapshot.gaps[tp]
             for offset in range(low, high + 1)
             if offset not in failed and planned[tp][offset] not in waiting
         ]
         calls = np.flatnonzero(later & (history.partition == number))
-        # Calls are in the order of their starts: the first of each offset counts.
+        # Calls are sorted by start time: the first one of each offset counts.
         offsets, firsts = np.unique(history.offset[calls], return_index=True)
         called = history.start[calls[firsts[np.isin(offsets, free)]]]
         gaps += len(called)

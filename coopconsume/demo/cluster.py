@@ -1,4 +1,4 @@
-"""The cluster that the demo plays on: opened for reading, and left as it was found."""
+"""Connects to the demo's Kafka cluster and deletes the demo's topic and groups."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _GROUP_PATIENCE = 60.0
 
 
 def open_cluster(stack: ExitStack, servers: str, group: str, commits: str) -> Cluster:
-    """A group's view of the cluster, closed with the stack.
+    """Connects to the cluster as a group; the stack closes the connection.
 
     Raises:
         BrokerUnreachable: No broker answers.
@@ -31,7 +31,7 @@ def open_cluster(stack: ExitStack, servers: str, group: str, commits: str) -> Cl
 
 
 def delete_from(servers: str, topic: str, groups: list[str]) -> None:
-    """Take out of a cluster what the demo put in."""
+    """Deletes the demo's topic and groups from a cluster."""
     from kafka.admin import KafkaAdminClient, MemberToRemove
 
     admin = KafkaAdminClient(bootstrap_servers=servers)
@@ -41,7 +41,7 @@ def delete_from(servers: str, topic: str, groups: list[str]) -> None:
         until = time.monotonic() + _GROUP_PATIENCE
         while groups and time.monotonic() < until:
             for name, group in admin.describe_groups(groups).items():
-                # A member that was killed is in its group until its session ends.
+                # A killed member stays in its group until its session times out.
                 left = [MemberToRemove(member["member_id"]) for member in group["members"]]
                 admin.remove_group_members(name, left)
             answers = admin.delete_groups(groups)

@@ -1,4 +1,4 @@
-"""The demo's job as its director sees it: a child process that tells events, and can be killed."""
+"""`JobProcess`: the demo's job as a child process that reports events and can be killed."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ class JobProcess:
     """A running ``coopconsume.demo.job`` with its JVM and workers.
 
     Args:
-        slots: Of its queries.
-        scratch: Folder for its temporary files.
-        log_file: What it and its Spark have to say.
+        slots: The number of slots of its queries.
+        scratch: The folder for its temporary files.
+        log_file: The file for its standard error and the log of Spark.
     """
 
     def __init__(self, slots: int, scratch: Path, log_file: Path) -> None:
         self._log = log_file
         with self._log.open("wb") as log:
-            # A session of its own: Ctrl-C is for the director alone, who ends the job in order.
+            # With a process group of its own: only the demo receives Ctrl-C, and ends the job.
             self._process = subprocess.Popen(
                 [sys.executable, "-m", "coopconsume.demo.job", str(slots), str(scratch)],
                 stdin=subprocess.PIPE,
@@ -45,20 +45,20 @@ class JobProcess:
                 env=os.environ | {"TMPDIR": str(scratch)},
             )
 
-    def go(self, settings: Settings) -> None:
-        """Tell it what to do; it starts Spark before it is told."""
+    def configure(self, settings: Settings) -> None:
+        """Sends the settings; the process starts Spark before it receives them."""
         assert self._process.stdin is not None
         try:
             self._process.stdin.write(settings.line())
             self._process.stdin.flush()
         except BrokenPipeError:
-            self._fail("it ended before it began")
+            self._fail("it ended before it received its settings")
 
     def events(self) -> Iterator[dict[str, Any]]:
-        """What it tells, until it ends.
+        """Yields the events of the job until it ends.
 
         Raises:
-            DemoFailed: It says that it cannot go on, or ends otherwise than well.
+            DemoFailed: The job reported a failure, or its exit code is not 0.
         """
         assert self._process.stdout is not None
         for line in self._process.stdout:
@@ -71,7 +71,7 @@ class JobProcess:
             self._fail(f"it ended with exit code {code}")
 
     def kill(self) -> int:
-        """End it with all its processes by SIGKILL; returns how many there were."""
+        """Kills the process and its descendants with SIGKILL; returns their number."""
         running = self._process.poll() is None
         killed = kill_tree(self._process) if running else 0
         for pipe in (self._process.stdin, self._process.stdout):
