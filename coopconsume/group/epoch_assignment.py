@@ -133,7 +133,8 @@ class EpochAssignment:
         }
         stable = {tp: commits.stable_offset for tp, commits in store.state(group).items()}
         facts = LogFacts(stable, store.known_primary(group), store.initial_partitions(group))
-        primary = self.cluster.primary()  # After the log: a mirror is written after its commits.
+        # After the log: a mirror is written after its commits.
+        primary = self.cluster.primary({*owned, *dealt} - stable.keys())
         self.primary.found(
             {tp: p.outputs for tp, p in primary.items() if p.outputs and tp in owned}
         )

@@ -16,7 +16,7 @@ from coopconsume.kafka.pattern import INTERNAL, TopicPattern
 from coopconsume.kafka.security import access
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Collection, Iterable, Mapping
 
     from commits import Epoch
     from coopconsume.kafka.coordinator import KafkaGroup
@@ -27,6 +27,8 @@ log = logging.getLogger(__name__)
 Partition = tuple[str, int]
 _EARLIEST, _LATEST = -2, -1
 _CONNECT_MS = 10_000
+#: Seconds for which a call is repeated: by default, and while a transaction is open.
+_PATIENCE, _TRANSACTION = 15.0, 75.0
 _NO_PARTITION = 2**31 - 1
 _NO_RIGHT_TO_TOPIC = 29
 
@@ -331,22 +333,37 @@ class Cluster:
         found: dict[str, KafkaGroup] = self._call(lambda: coordinator.describe(self._admin, wanted))
         return found
 
-    def primary(self) -> dict[Partition, Primary]:
-        """What ``__consumer_offsets`` holds for the group."""
+    def primary(self, stable: Collection[Partition] = ()) -> dict[Partition, Primary]:
+        """Returns what ``__consumer_offsets`` holds for the group.
+
+        Args:
+            stable: Partitions whose offset is read once no open transaction can change it. Kafka
+                ends a transaction whose producer is gone after ``transaction.timeout.ms``.
+
+        Raises:
+            BrokerUnreachable: No coordinator answers, or a transaction stays open for 75 seconds.
+        """
         group = self._options.group_id
         found = self._call(lambda: self._admin.list_group_offsets({group: None}))[group]
-        primary = {}
-        for tp, held in found.items():
-            if held.offset < 0:
-                continue
-            primary[tp.topic, tp.partition] = Primary.read(int(held.offset), held.metadata)
-        return primary
+        primary = {
+            (tp.topic, tp.partition): Primary.read(int(held.offset), held.metadata)
+            for tp, held in found.items()
+            if held.offset >= 0
+        }
+        return primary | (self._stable_primary(stable, _TRANSACTION) if stable else {})
 
     def stable_primary(self, tp: Partition) -> Primary | None:
-        """What it holds for a partition, once no open transaction can change it."""
-        group = self._options.group_id
-        found = self._call(lambda: coordinator.stable_offset(self._admin, group, *tp), [tp[0]])
-        return None if found is None else Primary.read(*found)
+        """Returns what it holds for a partition, once no open transaction can change it."""
+        return self._stable_primary([tp]).get(tp)
+
+    def _stable_primary(
+        self, partitions: Collection[Partition], patience: float = _PATIENCE
+    ) -> dict[Partition, Primary]:
+        found = self._call(
+            lambda: coordinator.stable_offsets(self._admin, self._options.group_id, partitions),
+            {topic for topic, _ in partitions}, patience,
+        )  # fmt: skip
+        return {tp: Primary.read(*held) for tp, held in found.items()}
 
     def commit_primary(self, offsets: Mapping[Partition, tuple[int, str]]) -> None:
         """Write offsets with their metadata to ``__consumer_offsets``, of a group without members.
@@ -372,7 +389,7 @@ class Cluster:
         self._call(write, sorted({topic for topic, _ in offsets}))
 
     def _call(
-        self, call: Callable[[], Any], topics: Iterable[str] = (), patience: float = 15.0
+        self, call: Callable[[], Any], topics: Iterable[str] = (), patience: float = _PATIENCE
     ) -> Any:
         """Make a call about some topics again while the cluster says that it may work later."""
         from kafka.errors import (

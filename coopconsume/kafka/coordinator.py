@@ -10,7 +10,7 @@ from assignors.errors import ProtocolMismatch
 from assignors.wire import Subscription
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
 #: The state of a group that Kafka does not know, as older brokers call it.
 DEAD = "Dead"
@@ -86,45 +86,61 @@ def forget(admin: Any) -> None:
     admin._manager.cluster._coordinators.clear()  # noqa: SLF001 - no public way
 
 
-def stable_offset(
-    admin: Any, group: str, topic: str, partition: int
-) -> tuple[int, str | None] | None:
-    """A group's offset with its metadata, once no open transaction can change it (KIP-447).
+def stable_offsets(
+    admin: Any, group: str, partitions: Iterable[tuple[str, int]]
+) -> dict[tuple[str, int], tuple[int, str | None]]:
+    """Returns offsets of a group, with metadata, that no open transaction can change (KIP-447).
 
     Args:
         admin: kafka-python's admin client.
         group: Its id.
-        topic: The topic.
-        partition: The partition.
+        partitions: Topics and partitions; those without an offset are left out of the answer.
 
     Raises:
-        kafka.errors.UnstableOffsetCommitError: A transaction is still open; to be asked again.
-        kafka.errors.KafkaError: The coordinator refused, or none answers.
+        kafka.errors.UnstableOffsetCommitError: A transaction is still open; ask again.
+        kafka.errors.KafkaError: The coordinator refused, or does not answer.
     """
-    found: tuple[int, str | None] = admin._manager.run(  # noqa: SLF001 - no public way
-        _ask_stable, admin, group, topic, partition
+    topics: dict[str, list[int]] = {}
+    for topic, partition in partitions:
+        topics.setdefault(topic, []).append(partition)
+    if not topics:
+        return {}
+    found: dict[tuple[str, int], tuple[int, str | None]] = admin._manager.run(  # noqa: SLF001 - no public way
+        _ask_stable, admin, group, topics
     )
-    return found if found[0] >= 0 else None
+    return found
 
 
-async def _ask_stable(admin: Any, group: str, topic: str, partition: int) -> tuple[int, str | None]:
+async def _ask_stable(
+    admin: Any, group: str, topics: Mapping[str, list[int]]
+) -> dict[tuple[str, int], tuple[int, str | None]]:
     from kafka.errors import for_code
     from kafka.protocol.consumer import OffsetFetchRequest as Request
 
     of_group = Request.OffsetFetchRequestGroup
-    topics = [of_group.OffsetFetchRequestTopics(name=topic, partition_indexes=[partition])]
+    wanted = [
+        of_group.OffsetFetchRequestTopics(name=topic, partition_indexes=partitions)
+        for topic, partitions in topics.items()
+    ]
     request = Request(
-        groups=[of_group(group_id=group, topics=topics)], require_stable=True,
+        groups=[of_group(group_id=group, topics=wanted)], require_stable=True,
         min_version=8, max_version=8,
     )  # fmt: skip
-    places = await admin._find_coordinator_ids([group])  # noqa: SLF001
-    answer = await admin._manager.send(request, node_id=places[group])  # noqa: SLF001
-    (told,) = answer.groups
-    (found,) = told.topics[0].partitions if told.topics else (None,)
-    for code in (answer.error_code, told.error_code, found.error_code if found else 0):
+    nodes = await admin._find_coordinator_ids([group])  # noqa: SLF001
+    answer = await admin._manager.send(request, node_id=nodes[group])  # noqa: SLF001
+    (of_ours,) = answer.groups
+    offsets = {}
+    for code in (answer.error_code, of_ours.error_code):
         if code:
-            raise for_code(code)(f"offset of group {group} in {topic}-{partition}")
-    return (found.committed_offset, found.metadata) if found else (-1, None)
+            raise for_code(code)(f"offsets of group {group}")
+    for topic in of_ours.topics:
+        for one in topic.partitions:
+            if one.error_code:
+                at = f"{topic.name}-{one.partition_index}"
+                raise for_code(one.error_code)(f"offset of group {group} in {at}")
+            if one.committed_offset >= 0:
+                offsets[topic.name, one.partition_index] = one.committed_offset, one.metadata
+    return offsets
 
 
 def _group(answer: Any) -> KafkaGroup:

@@ -31,12 +31,12 @@ def test_offsets_are_committed_with_the_records(
         deadline = time.monotonic() + 60
         while True:
             try:
-                found = coordinator.stable_offset(admin, group, source, 0)
+                found = coordinator.stable_offsets(admin, group, [(source, 0)])
             except UnstableOffsetCommitError:
                 assert time.monotonic() < deadline, "a transaction stayed open for a minute"
                 time.sleep(0.02)
             else:
-                return None if found is None else found[0]
+                return found[source, 0][0] if found else None
 
     with FencedWriter(options, name, engine=engine) as writer:
         writer.append([b"a"], consumed=Consumed(group, {(source, 0): 3}))

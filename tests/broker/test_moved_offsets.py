@@ -8,7 +8,8 @@ import time
 from typing import TYPE_CHECKING
 
 import pytest
-from kafka import KafkaConsumer, KafkaProducer
+from kafka import KafkaConsumer, KafkaProducer, TopicPartition
+from kafka.structs import OffsetAndMetadata
 
 from commits import ACCEPT_RANGE_FETCH
 from coopconsume.kafka.cluster import Cluster
@@ -115,3 +116,31 @@ def test_offsets_of_plain_consumers_are_no_change_from_outside(ground: Ground) -
     assert ground.store.state(ground.group)[TOPIC, 0].stable_offset == start + 2
     ground.start(onExternalReset="honour").wait_for("begin")
     assert ground.store.state(ground.group)[TOPIC, 0].stable_offset == start
+
+
+def test_a_transaction_that_commits_offsets_is_waited_for(ground: Ground) -> None:
+    """A plain application consumed in a transaction and ended while it was still open."""
+    producer = KafkaProducer(
+        bootstrap_servers=ground.kafka.bootstrap_servers, transactional_id="plain",
+    )  # fmt: skip
+    producer.init_transactions()
+    producer.begin_transaction()
+    producer.send(TOPIC, value=b"its output")
+    producer.send_offsets_to_transaction(
+        {TopicPartition(TOPIC, 0): OffsetAndMetadata(6, "", -1)}, ground.group
+    )
+    producer.flush()
+    member = ground.start()
+    deadline = time.monotonic() + PATIENCE
+    while ground.store.assignment(ground.group) is None:
+        assert time.monotonic() < deadline, "no epoch was opened"
+        time.sleep(0.05)
+    time.sleep(1.0)  # A member that does not wait begins within this time.
+    assert (TOPIC, 0) not in ground.store.state(ground.group)
+    producer.commit_transaction()
+    producer.close()
+    member.wait_for("begin")
+    assert ground.store.state(ground.group)[TOPIC, 0].stable_offset == 6
+    kill(ground, member)
+    ground.start().wait_for("begin")
+    assert ground.store.state(ground.group)[TOPIC, 0].stable_offset == 6

@@ -112,7 +112,7 @@ class Kafka:
         """Nothing was cut."""
         return {}
 
-    def primary(self):
+    def primary(self, _stable=()):
         """The group has no offset in Kafka."""
         return {}
 

@@ -238,6 +238,14 @@ CHANNEL_DRIVER = [
 
 GROUP = [
     Mutant(
+        "open-transaction-not-waited-for",
+        "A partition starts from an offset that no open transaction can change.",
+        "coopconsume/group/epoch_assignment.py",
+        "primary = self.cluster.primary({*owned, *dealt} - stable.keys())",
+        "primary = self.cluster.primary()",
+        ("tests/broker/test_moved_offsets.py::test_a_transaction_that_commits_offsets_is_waited_for",),
+    ),
+    Mutant(
         "commits-under-any-epoch",
         "A commit counts only under the epoch in force.",
         "commits/group.py",
