@@ -243,7 +243,9 @@ GROUP = [
         "coopconsume/group/epoch_assignment.py",
         "primary = self.cluster.primary({*owned, *dealt} - stable.keys())",
         "primary = self.cluster.primary()",
-        ("tests/broker/test_moved_offsets.py::test_a_transaction_that_commits_offsets_is_waited_for",),
+        (
+            "tests/broker/test_moved_offsets.py::test_a_transaction_that_commits_offsets_is_waited_for",
+        ),
     ),
     Mutant(
         "commits-under-any-epoch",

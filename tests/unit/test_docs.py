@@ -6,15 +6,18 @@ import ast
 import importlib
 import importlib.util
 import re
+import shlex
 import subprocess
 from pathlib import Path
 
+import click
 import pytest
 
 import coopconsume
 import coopconsume.fenced
 from commits.rows import KINDS, SCHEMA
 from coopconsume.admin.views import SCHEMAS
+from coopconsume.cli import main
 from coopconsume.cli.offset_text import LAG_COLUMNS
 from coopconsume.cli.text import EVENT_COLUMNS, MEMBER_COLUMNS, PARTITION_COLUMNS
 
@@ -104,6 +107,39 @@ def test_commands_are_those_of_a_shell(commands: str) -> None:
     assert (checked.returncode, checked.stderr) == (0, "")
 
 
+def test_names_on_the_api_pages_exist() -> None:
+    """What autodoc is asked for is there, also where no site is built."""
+    pages = "\n".join(page for name, page in PAGES.items() if "/reference/api/" in name)
+    for kind, path in re.findall(r"^\.\. auto(\w+):: (\S+)$", pages, re.MULTILINE):
+        module, _, name = path.rpartition(".")
+        if kind == "module":
+            importlib.import_module(path)
+        else:
+            assert hasattr(importlib.import_module(module), name), path
+
+
+def _commands() -> list[str]:
+    found = []
+    for name, text in PAGES.items():
+        lines = "\n".join(re.findall(r"```sh\n(.*?)```", text, re.DOTALL)).replace("\\\n", " ")
+        for line in (*lines.splitlines(), *sorted(_named(text))):
+            if line.startswith("coopconsume "):
+                found.append(pytest.param(line, id=f"{name}-{len(found)}"))
+    return found
+
+
+@pytest.mark.parametrize("line", _commands())
+def test_commands_of_coopconsume_exist_with_their_options(line: str) -> None:
+    """Each command on a page is one of the command line, and has the options that it is given."""
+    words = shlex.split(line.replace('"${place[@]}"', ""), comments=True)[1:]
+    command: click.Command = main
+    while isinstance(command, click.Group) and words:
+        assert words[0] in command.commands, words[0]
+        command = command.commands[words.pop(0)]
+    known = {name for option in command.params for name in (*option.opts, *option.secondary_opts)}
+    assert {word for word in words if re.match(r"--?[a-z]", word)} <= known
+
+
 def test_all_columns_and_kinds_of_the_commit_table_are_named() -> None:
     """The page of the commit table leaves out no column and no kind of row."""
     named = _named(PAGES["docs/reference/commit-table.md"])
@@ -132,6 +168,14 @@ def test_columns_of_lag_and_of_the_views_are_named() -> None:
 def test_no_path_of_a_private_machine(name: str) -> None:
     """No page names a home folder, not even after a benchmark was pasted into it."""
     assert not re.search(r"/(home|root|Users|tmp|work)/", PAGES[name])
+
+
+@EACH_PAGE
+def test_pages_are_in_plain_english(name: str) -> None:
+    """No page uses words that the documentation of Kafka and Spark does not use."""
+    text = re.sub(r"<!-- ([\w-]+):begin.*?\1:end -->", "", PAGES[name], flags=re.DOTALL)
+    words = "anew|strewn|whoever|is none|comes about|is told|has its turn|have done with|to be had"
+    assert re.findall(rf"\b(?:{words})\b", re.sub(r"`[^`\n]*`", "", _without_code(text))) == []
 
 
 @EACH_PAGE
