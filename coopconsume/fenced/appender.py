@@ -108,13 +108,11 @@ class Appender:
     def _find(self, batch_id: str, deadline: Deadline) -> Appended | None:
         """The batch of an id, anywhere in the log."""
         session = self._session
-        try:
+        with session.reporting("reading batch ids"):
             if not session.is_open:
                 self.acquire(deadline)
             if not session.has_id(batch_id, deadline):
                 return None
-        except EngineDoubt as doubt:
-            raise self._unavailable("reading batch ids", doubt.problem) from doubt
         return self._search(batch_id, 0, deadline)
 
     def _check_contents(self, found: Appended, rows: list[Entry], deadline: Deadline) -> None:
@@ -128,10 +126,8 @@ class Appender:
             return  # Records may be gone that are in newer batches, too.
         same = found.count == len(rows)
         if same:
-            try:
+            with session.reporting("reading"):
                 there = session.records(found.first_offset, found.last_offset + 1, deadline)
-            except EngineDoubt as doubt:
-                raise self._unavailable("reading", doubt.problem) from doubt
             wanted = [(row.key, row.value, [*row.headers]) for row in rows]
             same = [(row.key, row.value, [*row.headers[1:]]) for row in there] == wanted
         if not same:
@@ -269,18 +265,13 @@ class Appender:
 
     def refresh(self, deadline: Deadline) -> None:
         """Reads what others have written: see `FencedWriter.refresh`."""
-        session = self._session
-        try:
-            session.refresh(deadline)
-        except EngineDoubt as doubt:
-            raise self._unavailable("reading", doubt.problem) from doubt
+        with self._session.reporting("reading"):
+            self._session.refresh(deadline)
 
     def last_batch(self, prefix: str, since: int, deadline: Deadline) -> Appended | None:
         """The last batch of some: see `FencedWriter.last_batch`."""
-        try:
+        with self._session.reporting("reading"):
             found = self._session.last_batch(prefix, since, deadline)
-        except EngineDoubt as doubt:
-            raise self._unavailable("reading", doubt.problem) from doubt
         return None if found is None else _appended(found)
 
     def resolve(self, batch_id: str, since: int | None, deadline: Deadline) -> Appended | None:
@@ -307,19 +298,14 @@ class Appender:
 
     def _search(self, batch_id: str, since: int, deadline: Deadline) -> Appended | None:
         """Looks for a batch in what the session has of the log."""
-        session = self._session
-        try:
-            found = session.find_batch(batch_id, since, deadline)
-        except EngineDoubt as doubt:
-            raise self._unavailable("reading", doubt.problem) from doubt
+        with self._session.reporting("reading"):
+            found = self._session.find_batch(batch_id, since, deadline)
         return None if found is None else _appended(found)
 
     def _start(self) -> int:
         log = self._session.log
-        try:
+        with self._session.reporting("reading"):
             return self._engine.start(log.topic, log.partition)
-        except EngineDoubt as doubt:
-            raise self._unavailable("reading", doubt.problem) from doubt
 
     def _unavailable(self, operation: str, problem: str) -> LogUnavailable:
         log = self._session.log

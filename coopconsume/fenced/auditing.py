@@ -6,13 +6,9 @@ from collections import Counter
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
 
-from coopconsume.errors.fenced import LogUnavailable
 from coopconsume.fenced.deadline import Deadline
-from coopconsume.fenced.engine import EngineDoubt
-from coopconsume.fenced.engines import open_engine
 from coopconsume.fenced.fold import Fold, SequenceGap
-from coopconsume.fenced.settings import Settings
-from coopconsume.fenced.view import LogView
+from coopconsume.fenced.view import looking_at
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -211,11 +207,7 @@ def audit(
         LogBlocked, LogReplaced, LogUnavailable: As for `FencedWriter.acquire`.
         OptionError, EngineNotUsable: As for `FencedWriter`.
     """
-    settings = Settings.parse(options)
-    client = open_engine(engine, settings, timeout)
-    try:
-        view = LogView(client, topic, partition)
-        view.identify()
+    with looking_at(options, topic, partition, engine, timeout) as (view, client):
         start = client.start(topic, partition)
         end = view.decided_end(Deadline(timeout))
         auditor = Auditor(start, view.is_compacted)
@@ -223,7 +215,3 @@ def audit(
             if not all(map(auditor.add, rows)):
                 break
         return view.log, auditor.result(end)
-    except EngineDoubt as doubt:
-        raise doubt.refusal or LogUnavailable(topic, partition, "reading", doubt.problem) from doubt
-    finally:
-        client.close()

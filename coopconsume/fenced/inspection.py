@@ -7,14 +7,11 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
-from coopconsume.errors.fenced import LogUnavailable
 from coopconsume.fenced.deadline import Deadline
-from coopconsume.fenced.engine import EngineDoubt
-from coopconsume.fenced.engines import open_engine
 from coopconsume.fenced.fold import Owner
 from coopconsume.fenced.kafka_engine import KafkaPythonEngine
 from coopconsume.fenced.settings import Settings
-from coopconsume.fenced.view import LogView
+from coopconsume.fenced.view import looking_at
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -118,20 +115,12 @@ def head(
         LogUnavailable: Kafka does not answer.
         OptionError: An option makes no sense.
     """
-    settings = Settings.parse(options)
-    client = open_engine(engine, settings, timeout)
-    try:
-        view = LogView(client, topic, partition)
-        view.identify()
+    with looking_at(options, topic, partition, engine, timeout) as (view, client):
         start, ends = client.start(topic, partition), client.ends(topic, partition)
         for _, fold, batches in view.tails(ends.stable, Deadline(timeout)):
             deque(batches, maxlen=0)
             if fold.owner is not None:
                 break
-    except EngineDoubt as doubt:
-        raise doubt.refusal or LogUnavailable(topic, partition, "reading", doubt.problem) from doubt
-    finally:
-        client.close()
     owner = fold.owner or Owner("", "", "")
     return Head(
         topic, view.log.topic_id, partition, start, ends.stable, ends.end, fold.next_seq,
@@ -154,14 +143,9 @@ def blocked(options: Mapping[str, Any], topic: str, partition: int = 0) -> Block
         OptionError: An option makes no sense.
     """
     engine = KafkaPythonEngine(Settings.parse(options))
-    try:
-        LogView(engine, topic, partition, compacted=False).identify()
+    with looking_at(options, topic, partition, engine, 0.0, compacted=False):
         ends = engine.ends(topic, partition)
         found = () if ends.stable == ends.end else _open(engine, topic, partition)
-    except EngineDoubt as doubt:
-        raise doubt.refusal or LogUnavailable(topic, partition, "reading", doubt.problem) from doubt
-    finally:
-        engine.close()
     return Blockage(topic, partition, ends.stable, ends.end, found)
 
 

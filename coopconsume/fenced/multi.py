@@ -230,13 +230,13 @@ class MultiLogWriter(Acquired):
         """The answer to an append that was made before."""
         if self._channel is None:
             self._acquire(deadline)
-        try:
-            if not all(piece.session.has_id(batch_id, deadline) for piece in pieces):
-                return None
-            for piece in pieces:
+        for piece in pieces:
+            with piece.session.reporting("reading batch ids"):
+                if not piece.session.has_id(batch_id, deadline):
+                    return None
+        for piece in pieces:
+            with piece.session.reporting("reading batch ids"):
                 piece.session.find_batch(batch_id, 0, deadline)
-        except EngineDoubt as doubt:
-            raise self._unavailable("reading batch ids", doubt.problem) from doubt
         return self._known(pieces, batch_id)
 
     def _append(
@@ -406,11 +406,9 @@ class MultiLogWriter(Acquired):
                 return
 
     def _refresh(self, sessions: Sequence[Session], deadline: Deadline) -> None:
-        try:
-            for session in sessions:
+        for session in sessions:
+            with session.reporting("reading"):
                 session.refresh(deadline)
-        except EngineDoubt as doubt:
-            raise self._unavailable("reading", doubt.problem) from doubt
 
     def _drop(self) -> None:
         channel, self._channel = self._channel, None

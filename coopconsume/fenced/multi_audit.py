@@ -6,9 +6,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from coopconsume.errors.fenced import LogUnavailable
 from coopconsume.fenced.deadline import Deadline
-from coopconsume.fenced.engine import EngineDoubt
 from coopconsume.fenced.engines import open_engine
 from coopconsume.fenced.multi import LOGS_HEADER
 from coopconsume.fenced.settings import Settings
@@ -79,17 +77,14 @@ def audit_logs(
     starts: dict[str, int] = {}
     try:
         for view in views:
-            starts[str(view.log)] = _begin(view, client)
-            _read(view, found, timeout)
+            with view.reporting("reading"):
+                starts[str(view.log)] = _begin(view, client)
+                _read(view, found, timeout)
         begun = list(found)
         # What was written meanwhile may be missing in a log that was read before.
         for view in views:
-            _read(view, found, timeout)
-    except EngineDoubt as doubt:
-        log = views[0].log
-        raise doubt.refusal or LogUnavailable(
-            log.topic, log.partition, "reading", doubt.problem
-        ) from doubt
+            with view.reporting("reading"):
+                _read(view, found, timeout)
     finally:
         client.close()
     return _compared({batch_id: found[batch_id] for batch_id in begun}, starts)

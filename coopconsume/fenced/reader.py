@@ -6,9 +6,8 @@ from collections import deque
 from typing import TYPE_CHECKING, Any
 
 from coopconsume.closing import Closing
-from coopconsume.errors.fenced import LogTruncated, LogUnavailable
+from coopconsume.errors.fenced import LogTruncated
 from coopconsume.fenced.deadline import Deadline
-from coopconsume.fenced.engine import EngineDoubt
 from coopconsume.fenced.engines import open_engine
 from coopconsume.fenced.log import LogRecord
 from coopconsume.fenced.settings import Settings
@@ -91,11 +90,9 @@ class LogReader(Closing):
             LogBlocked: A transaction stays open below it.
             LogReplaced, LogUnavailable: As for `FencedWriter.acquire`.
         """
-        try:
+        with self._view.reporting("reading"):
             self._view.identify()
             return self._view.decided_end(Deadline(self._timeout))
-        except EngineDoubt as doubt:
-            raise self._unavailable(doubt) from doubt
 
     def _stable(self) -> int:
         self._view.identify()
@@ -116,7 +113,7 @@ class LogReader(Closing):
             LogBlocked, LogReplaced, LogUnavailable: As for `FencedWriter.acquire`.
         """
         view = self._view
-        try:
+        with view.reporting("reading"):
             end = self._stable() if stable else self.end()
             stop = end if stop is None else min(stop, end)
             if view.offset < 0:
@@ -126,8 +123,6 @@ class LogReader(Closing):
                 left.extend(run)
                 while left and left[0].offset < stop:
                     yield left.popleft()
-        except EngineDoubt as doubt:
-            raise self._unavailable(doubt) from doubt
 
     def _begin(self) -> None:
         log = self._view.log
@@ -152,10 +147,6 @@ class LogReader(Closing):
                     ))
                     for seq, row in enumerate(rows, fold.seq - len(rows) + 1)
                 ]  # fmt: skip
-
-    def _unavailable(self, doubt: EngineDoubt) -> Exception:
-        log = self._view.log
-        return doubt.refusal or LogUnavailable(log.topic, log.partition, "reading", doubt.problem)
 
     def close(self) -> None:
         """Close the connections; harmless when repeated."""

@@ -3,18 +3,27 @@
 from __future__ import annotations
 
 from collections import deque
+from contextlib import contextmanager
 from math import inf
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
-from coopconsume.errors.fenced import LogBlocked, LogCorrupt, LogReplaced, LogTruncated
+from coopconsume.errors.fenced import (
+    LogBlocked,
+    LogCorrupt,
+    LogReplaced,
+    LogTruncated,
+    LogUnavailable,
+)
 from coopconsume.fenced.core import Position
 from coopconsume.fenced.deadline import monotonic
 from coopconsume.fenced.engine import EngineDoubt
+from coopconsume.fenced.engines import open_engine
 from coopconsume.fenced.fold import Fold, SequenceGap, hash_of
 from coopconsume.fenced.log import LogId
+from coopconsume.fenced.settings import Settings
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from pyroaring import BitMap64
 
@@ -28,6 +37,33 @@ _TAIL: Final = 64
 _FACTOR: Final = 8
 #: Looks at a blocked log after which its open transactions are ended, if that is allowed.
 _UNBLOCK: Final = frozenset({2, 8, 32, 128})
+
+
+@contextmanager
+def looking_at(
+    options: Mapping[str, Any],
+    topic: str,
+    partition: int,
+    engine: str | Engine,
+    timeout: float,
+    *,
+    compacted: bool | None = None,
+) -> Iterator[tuple[LogView, Engine]]:
+    """A log that was looked up, and the client that reads it, until the end of the block.
+
+    Raises:
+        LogReplaced: There is no such topic.
+        LogUnavailable: Kafka does not answer.
+        OptionError, EngineNotUsable: As for `FencedWriter`.
+    """
+    client = open_engine(engine, Settings.parse(options), timeout)
+    view = LogView(client, topic, partition, compacted=compacted)
+    try:
+        with view.reporting("reading"):
+            view.identify()
+            yield view, client
+    finally:
+        client.close()
 
 
 class LogView:
@@ -59,6 +95,21 @@ class LogView:
         self._ids: tuple[Fold, BitMap64, int] | None = None
         self._engine = engine
         self._compacted = compacted
+
+    @contextmanager
+    def reporting(self, operation: str) -> Iterator[None]:
+        """Raises a doubt within the block as an error for users.
+
+        Raises:
+            LogUnavailable: Kafka did not answer, or not in time.
+            CoopConsumeError: The error of a doubt that has one, such as `NotAuthorized`.
+        """
+        try:
+            yield
+        except EngineDoubt as doubt:
+            log = self.log
+            error = LogUnavailable(log.topic, log.partition, operation, doubt.problem)
+            raise doubt.refusal or error from doubt
 
     @property
     def position(self) -> Position:
