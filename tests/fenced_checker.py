@@ -53,7 +53,7 @@ def problems(records: Iterable[Any], told: Told) -> list[str]:
         told: What its writers were told.
     """
     wrong: list[str] = []
-    found = _batches(records, wrong)
+    found = batches(records, wrong)
     for batch_id, (first, seq, count) in told.acked.items():
         batch = found.get(batch_id)
         if batch is None:
@@ -69,7 +69,7 @@ def problems(records: Iterable[Any], told: Told) -> list[str]:
     return wrong
 
 
-def _batches(records: Iterable[Any], wrong: list[str]) -> dict[str, Found]:
+def batches(records: Iterable[Any], wrong: list[str]) -> dict[str, Found]:
     """The batches of data that count, by id; what is wrong in their places is told."""
     found: dict[str, Found] = {}
     epoch, owner, tag, seq = 0, None, None, 0

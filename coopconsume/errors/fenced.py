@@ -33,23 +33,36 @@ class OffsetMismatch(_LogError):
     Attributes:
         topic: The topic.
         partition: The partition.
-        expected: The number that was expected of the first record that is wrong.
-        actual: What it is instead, by what was compared: the next offset, or the next sequence
-            number; None if the log could not be asked.
-        by: What was compared: ``offset`` or ``sequence``.
+        expected: The number that was expected of the first record that is wrong; of a key the
+            sequence number of its last record, None for no record.
+        actual: What it is instead, by what was compared: the next offset, the next sequence
+            number, or that of the key's last record.
+        by: What was compared: ``offset``, ``sequence`` or ``key``.
         next_offset: Offset that the next record would get, as far as known.
         next_seq: Sequence number that the next record would get, as far as known.
+        key: The key, if its last record was compared.
     """
 
-    expected: int
+    expected: int | None
     actual: int | None
     by: str = "offset"
     next_offset: int | None = None
     next_seq: int | None = None
+    key: bytes | None = None
     message = (
-        "nothing was appended to {_log}: expected {by} {expected}, but next is {actual} (offset "
-        "{next_offset}, sequence {next_seq}). Read what was written meanwhile, and decide again"
+        "nothing was appended to {_log}: expected {_difference} (next is offset {next_offset}, "
+        "sequence {next_seq}). Read what was written meanwhile, and decide again"
     )
+
+    @property
+    def _difference(self) -> str:
+        if self.key is None:
+            return f"{self.by} {self.expected}, but next is {self.actual}"
+        expected, actual = (
+            "no record" if seq is None else f"sequence {seq}"
+            for seq in (self.expected, self.actual)
+        )
+        return f"{expected} as the last one of key {self.key!r}, but found {actual}"
 
 
 class ProducerFenced(_LogError):

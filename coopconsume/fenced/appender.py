@@ -14,7 +14,7 @@ from coopconsume.errors.fenced import (
     OffsetMismatch,
     ProducerFenced,
 )
-from coopconsume.fenced.core import Expectation, Position
+from coopconsume.fenced.core import Expectation, Missed, Position
 from coopconsume.fenced.deadline import Deadline
 from coopconsume.fenced.engine import EngineDoubt
 from coopconsume.fenced.log import Appended, Entry
@@ -139,14 +139,14 @@ class Appender:
     # -- to append -----------------------------------------------------------------------------
 
     def _append(self, group: Sequence[Request], deadline: Deadline) -> None:
-        session, attempt, most = self._session, 0, len(group)
+        attempt, most = 0, len(group)
         while left := self._left(group):
             if not self._is_up_to_date(deadline):
                 continue
-            chosen, missed = _choose(left[:most], session.position)
+            chosen, missed = self._choose(left[:most], deadline)
             if not chosen:
                 self.refresh(deadline)
-                chosen, missed = _choose(self._left(group)[:most], session.position)
+                chosen, missed = self._choose(self._left(group)[:most], deadline)
             if not chosen:
                 self._settle_missed(missed, deadline)
                 continue
@@ -162,9 +162,38 @@ class Appender:
                 continue
             attempt += 1
             self.refresh(deadline)
-            if deadline.is_over and _choose(self._left(group), session.position)[0]:
+            if deadline.is_over and self._choose(self._left(group), deadline)[0]:
                 raise self._unavailable("append", "others kept writing to it")
             deadline.pause(attempt)
+
+    def _choose(
+        self, requests: Sequence[Request], deadline: Deadline
+    ) -> tuple[list[Request], list[tuple[Request, Position, Missed]]]:
+        """The requests whose expectation holds, if they follow each other from here on.
+
+        Returns:
+            Those requests, and the others, each with the position that it would have had and what
+            it has missed.
+        """
+        session = self._session
+        position, last = session.position, {}
+        keys = [key for request in requests for key in request.wanted.keys]
+        if keys:
+            with session.reporting("reading keys"):
+                last = dict(session.last_seqs(keys, deadline))
+        chosen, others = [], []
+        for request in requests:
+            missed = request.wanted.missed(position, last)
+            if missed is not None:
+                others.append((request, position, missed))
+                continue
+            chosen.append(request)
+            for seq, row in enumerate(request.rows if last else (), position.next_seq):
+                if row.key in last:
+                    last[row.key] = seq
+            count = len(request.rows)
+            position = Position(position.next_offset + count, position.next_seq + count)
+        return chosen, others
 
     def _is_up_to_date(self, deadline: Deadline) -> bool:
         """Whether nothing stands against an append; else the log was taken again."""
@@ -212,19 +241,20 @@ class Appender:
                 request.settle(None, self._unknown(request.batch_id, _RETAINED))
         return [request for request in group if not request.is_settled]
 
-    def _settle_missed(self, missed: list[tuple[Request, Position]], deadline: Deadline) -> None:
+    def _settle_missed(
+        self, others: list[tuple[Request, Position, Missed]], deadline: Deadline
+    ) -> None:
         """Settles requests that expect another place than the log has for them."""
         log = self._session.log
-        for request, position in missed:
+        for request, position, missed in others:
             wanted, found = request.wanted, None
             if request.is_given:
                 # The batch may be the reason. A sequence number is never above its offset.
                 found = self._search(request.batch_id, wanted.value, deadline)
-            numbers = wanted.missed(position)
-            assert numbers is not None
             error = OffsetMismatch(
-                log.topic, log.partition, *numbers, wanted.by or "offset", *position
-            )
+                log.topic, log.partition, missed.expected, missed.actual, missed.by, *position,
+                missed.key,
+            )  # fmt: skip
             request.settle(found, None if found is not None else error)
 
     # -- after a doubt -------------------------------------------------------------------------
@@ -315,25 +345,6 @@ class Appender:
         log = self._session.log
         first = self._doubtful.get(batch_id, at)
         return AppendOutcomeUnknown(log.topic, log.partition, batch_id, first, problem)
-
-
-def _choose(
-    requests: Sequence[Request], position: Position
-) -> tuple[list[Request], list[tuple[Request, Position]]]:
-    """The requests whose expectation holds, if they follow each other from a position.
-
-    Returns:
-        Those requests, and the others, each with the position that it would have had.
-    """
-    chosen, missed = [], []
-    for request in requests:
-        if request.wanted.missed(position) is None:
-            chosen.append(request)
-            count = len(request.rows)
-            position = Position(position.next_offset + count, position.next_seq + count)
-        else:
-            missed.append((request, position))
-    return chosen, missed
 
 
 def _notes(error: BaseException) -> list[str]:

@@ -2,19 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Literal, NamedTuple, TypedDict
 
 from coopconsume.errors.fenced import AppendRefused
-from coopconsume.fenced.log import UNCHECKED, Entry
+from coopconsume.fenced.log import UNCHECKED, Consumed, Entry
 from coopconsume.fenced.stamp import LARGEST_STAMP, NAME
 
 Expected = int | Sequence[int]
 Records = Iterable[Entry | tuple[bytes | None, bytes | None] | bytes]
+LastSeqs = Mapping[bytes, int | None]
+"""Sequence number of the last record of each key; None if the log has no record of the key."""
 By = Literal["offset", "sequence"]
 #: Bytes of a record beside its key, value and headers: its stamp, and Kafka's own fields.
 _OVERHEAD = LARGEST_STAMP + 40
+
+
+class AppendOptions(TypedDict, total=False):
+    """Keyword arguments of an append: see `FencedWriter.append`."""
+
+    expected_offset: Expected
+    expected_seq: Expected
+    expected_key_seq: LastSeqs | int
+    batch_id: str | None
+    is_new: bool
+    timeout: float | None
+    consumed: Consumed | None
 
 
 class Position(NamedTuple):
@@ -26,42 +40,96 @@ class Position(NamedTuple):
 
 @dataclass(frozen=True)
 class Expectation:
-    """What an append expects of its first record.
+    """What an append expects of the log.
 
     Attributes:
-        by: What is compared; None: nothing, the append is unchecked.
+        by: What is compared; None: the place of the first record is not checked.
         value: The offset or the sequence number of the first record.
+        keys: Expected sequence number of the last record of some keys.
     """
 
     by: By | None = None
     value: int = UNCHECKED
+    keys: LastSeqs = field(default_factory=dict)
 
-    def missed(self, position: Position) -> tuple[int, int] | None:
-        """Expected and actual number, where the log goes on elsewhere; None if all is well."""
+    def missed(self, position: Position, last: LastSeqs) -> Missed | None:
+        """The first expectation that is not met; None if all are.
+
+        Args:
+            position: Where the log goes on.
+            last: The last sequence numbers of at least the keys of this expectation.
+        """
         actual = position.next_seq if self.by == "sequence" else position.next_offset
-        return None if self.by is None or self.value == actual else (self.value, actual)
+        if self.by is not None and self.value != actual:
+            return Missed(self.by, self.value, actual)
+        for key, expected in self.keys.items():
+            if last[key] != expected:
+                return Missed("key", expected, last[key], key)
+        return None
 
 
-def expectation(offset: Expected, seq: Expected, count: int, *, check: bool) -> Expectation:
+class Missed(NamedTuple):
+    """An expectation that is not met: see `OffsetMismatch`."""
+
+    by: str
+    expected: int | None
+    actual: int | None
+    key: bytes | None = None
+
+
+def expectation(
+    offset: Expected,
+    seq: Expected,
+    rows: Sequence[Entry],
+    *,
+    check: bool,
+    key_seq: LastSeqs | int = UNCHECKED,
+) -> Expectation:
     """What an append expects, from what its caller gave.
 
     Args:
         offset: Expected offset of the first record, or of each; -1: unchecked.
         seq: The same by sequence numbers; only one of both may be given.
-        count: How many records there are.
+        rows: The records.
+        key_seq: Expected sequence number of the last record of the records' only key, or by key;
+            -1: unchecked.
         check: Whether checks are switched on; if not, what was expected is not looked at.
 
     Raises:
         AppendRefused: The numbers cannot all be true at once.
     """
+    count, keys = len(rows), _keys(key_seq, rows)
     by_offset, by_seq = _first("expected_offset", offset, count), _first("expected_seq", seq, count)
     if UNCHECKED not in (by_offset, by_seq):
         raise AppendRefused("expected_offset and expected_seq: give one of both")
-    if not check or by_offset == by_seq == UNCHECKED:
+    if not check:
         return Expectation()
+    if by_offset == by_seq == UNCHECKED:
+        return Expectation(keys=keys)
     if by_seq != UNCHECKED:
-        return Expectation("sequence", by_seq)
-    return Expectation("offset", by_offset)
+        return Expectation("sequence", by_seq, keys)
+    return Expectation("offset", by_offset, keys)
+
+
+def _keys(given: LastSeqs | int, rows: Sequence[Entry]) -> LastSeqs:
+    """What is expected of keys, as a mapping."""
+    if isinstance(given, int):
+        if given == UNCHECKED:
+            return {}
+        key, *others = {row.key for row in rows}
+        if others or key is None:
+            raise AppendRefused(
+                "expected_key_seq: a number is for records of one key; give a mapping from key to "
+                "sequence number"
+            )
+        given = {key: given}
+    for key, seq in given.items():
+        if not isinstance(key, bytes) or not (seq is None or seq >= 0):
+            raise AppendRefused(
+                f"expected_key_seq {key!r}: {seq!r}: give keys as bytes, and the sequence number "
+                "of the last record of the key, from 0, or None if there is none"
+            )
+    return dict(given)
 
 
 def _first(name: str, given: Expected, count: int) -> int:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import socket
 import threading
 import time
 import uuid
 from functools import partial
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, Unpack
 
 from coopconsume.closing import Acquired
 from coopconsume.errors.fenced import (
@@ -21,7 +22,6 @@ from coopconsume.errors.fenced import (
 from coopconsume.fenced.access import AccessMode
 from coopconsume.fenced.engine import EngineDoubt
 from coopconsume.fenced.engines import open_engine
-from coopconsume.fenced.log import UNCHECKED
 from coopconsume.fenced.ownership import (
     Busy,
     Fenced,
@@ -36,11 +36,11 @@ from coopconsume.fenced.settings import Settings, check_session
 from coopconsume.fenced.writer import FencedWriter
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Mapping
 
-    from coopconsume.fenced.core import Expected
+    from coopconsume.fenced.core import AppendOptions, Records
     from coopconsume.fenced.engine import Engine
-    from coopconsume.fenced.log import Appended, Consumed, Entry, Visibility
+    from coopconsume.fenced.log import Appended, Visibility
     from coopconsume.fenced.ownership import Outcome, OwnershipStore
 
 __all__ = ["GROUP", "ExclusiveProducer", "resource_of"]
@@ -208,16 +208,7 @@ class ExclusiveProducer(Acquired):
                 log.warning("the place of %s was not given back: %s", self._resource, error)
             raise
 
-    def append(
-        self,
-        records: Iterable[Entry | tuple[bytes | None, bytes | None] | bytes],
-        *,
-        expected_offset: Expected = UNCHECKED,
-        expected_seq: Expected = UNCHECKED,
-        batch_id: str | None = None,
-        is_new: bool = False,
-        consumed: Consumed | None = None,
-    ) -> Appended:
+    def append(self, records: Records, **how: Unpack[AppendOptions]) -> Appended:
         """Publishes records, all or nothing: see `FencedWriter.append`.
 
         Raises:
@@ -227,10 +218,21 @@ class ExclusiveProducer(Acquired):
                 LogReplaced, LogCorrupt, LogUnavailable: As there.
         """
         self.check()
-        return self._writer.append(
-            records, expected_offset=expected_offset, expected_seq=expected_seq,
-            batch_id=batch_id, is_new=is_new, consumed=consumed,
-        )  # fmt: skip
+        return self._writer.append(records, **how)
+
+    async def append_async(self, records: Records, **how: Unpack[AppendOptions]) -> Appended:
+        """Publishes records as `append` does, without blocking the event loop.
+
+        Args:
+            records: As for `append`.
+            **how: As for `FencedWriter.append`.
+
+        Raises:
+            Exception: As for `append`.
+        """
+        if not self._has_place:
+            await asyncio.to_thread(self.check)
+        return await self._writer.append_async(records, **how)
 
     def confirm(self) -> int:
         """Makes sure that at some moment of this call nobody else had opened the log.
@@ -257,8 +259,14 @@ class ExclusiveProducer(Acquired):
         """
         if self._lost is not None:
             raise self._lost
-        if self._writer.is_open and not self._registry.keeps(GROUP, self._resource):
+        if not self._has_place:
             self._come_back()
+
+    @property
+    def _has_place(self) -> bool:
+        """Whether there is nothing to `check`; asks nobody."""
+        keeps = not self._writer.is_open or self._registry.keeps(GROUP, self._resource)
+        return self._lost is None and keeps
 
     def held_by(self) -> str | None:
         """The name of whoever has the log, or is the first to have it beside others.

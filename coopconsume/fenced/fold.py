@@ -30,7 +30,8 @@ if TYPE_CHECKING:
 
     from pyroaring import BitMap64
 
-    from coopconsume.fenced.log import Raw
+    from coopconsume.fenced.key_index import KeyIndex
+    from coopconsume.fenced.log import Entry, Raw
 
 
 class SequenceGap(Exception):
@@ -138,6 +139,7 @@ class Fold:
         rows: Records of the last batch that counted.
         torn: Number of records of batches that were begun and not completed.
         ids: Hashes of the ids of all batches that the log has; None if not known.
+        keys: Last sequence number of each key of the log; None if not known.
         is_certain: False if a record was ``fenced`` although the fold has not seen who opened
             the epoch in force: then that record's owner may be the one in force.
     """
@@ -160,6 +162,7 @@ class Fold:
         self.rows: list[Raw] = []
         self.torn = 0
         self.ids: BitMap64 | None = None
+        self.keys: KeyIndex | None = None
         self.is_certain = True
         self._began_empty = epoch == 0 == next_seq
         self._compacted = compacted
@@ -225,19 +228,23 @@ class Fold:
         self._shared = shared_part(stamp)
         return 1, "partial"
 
-    def wrote(self, first_offset: int, stamp: Stamp, value: bytes | None) -> None:
+    def wrote(self, stamp: Stamp, entries: Sequence[Entry]) -> None:
         """Takes in a batch by what its writer knows of it, without reading it.
 
         Args:
-            first_offset: Offset of its first record.
-            stamp: Stamp of its first record.
-            value: Value of its first record, if it is an ``open`` one.
+            stamp: Stamp of its first record, which is where it is expected.
+            entries: Its records.
         """
         self._tear()
         seq = self.next_seq or 0
-        self._owned(stamp, Owner.from_bytes(value) if stamp.kind == "open" else None)
+        self._owned(stamp, Owner.from_bytes(entries[0].value) if stamp.kind == "open" else None)
+        self._note_keys(stamp, entries, seq)
         self.next_seq = seq + (stamp.n if stamp.kind == "data" else 0)
-        self.remember(Batch(first_offset, stamp, seq))
+        self.remember(Batch(stamp.expected, stamp, seq))
+
+    def _note_keys(self, stamp: Stamp, rows: Sequence[Entry] | Sequence[Raw], seq: int) -> None:
+        if self.keys is not None and stamp.kind == "data":
+            self.keys.add((row.key for row in rows), seq)
 
     def _follow(self, head: Stamp, rows: Sequence[Raw], at: int) -> int:
         """Number of records from an index on that are the next ones of a batch."""
@@ -305,6 +312,7 @@ class Fold:
         first = self.rows[0].offset - stamp.i
         if stamp.batch not in self.batches:
             self.remember(Batch(first, stamp, stamp.seq - stamp.i))
+        self._note_keys(stamp, self.rows, stamp.seq)
         self.stamp, self.seq = stamp, stamp.seq + len(self.rows) - 1
         self.next_seq = _after(stamp)
         return "counted"

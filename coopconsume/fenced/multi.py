@@ -30,7 +30,7 @@ from coopconsume.fenced.stamp import is_batch_id
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from coopconsume.fenced.core import Expectation, Expected, Records
+    from coopconsume.fenced.core import Expectation, Expected, LastSeqs, Missed, Records
     from coopconsume.fenced.engine import Channel, Engine
     from coopconsume.fenced.fold import Batch
     from coopconsume.fenced.session import Draft
@@ -52,11 +52,13 @@ class Write:
             is expected to; a checkpoint record then takes an offset.
         expected_seq: Sequence number that the first record has to get; -1: unchecked.
         expected_offset: The same by offset.
+        expected_key_seq: As for `FencedWriter.append`.
     """
 
     records: Records = ()
     expected_seq: Expected = UNCHECKED
     expected_offset: Expected = UNCHECKED
+    expected_key_seq: LastSeqs | int = UNCHECKED
 
 
 @dataclass(frozen=True)
@@ -67,6 +69,12 @@ class _Piece:
     rows: list[Entry]
     wanted: Expectation
     is_check: bool
+
+    def missed(self, deadline: Deadline) -> Missed | None:
+        """What the log does not have as it was expected."""
+        with self.session.reporting("reading keys"):
+            last = self.session.last_seqs(self.wanted.keys, deadline)
+        return self.wanted.missed(self.session.position, last)
 
 
 class MultiLogWriter(Acquired):
@@ -211,8 +219,10 @@ class MultiLogWriter(Acquired):
             records = list(write.records)
             rows = entries(records) if records else [Entry(b"", MARK_KEY)]
             check = self._settings.checks(name[0])
-            offset, seq = write.expected_offset, write.expected_seq
-            wanted = expectation(offset, seq, len(rows), check=check)
+            wanted = expectation(
+                write.expected_offset, write.expected_seq, rows, check=check,
+                key_seq=write.expected_key_seq,
+            )  # fmt: skip
             pieces.append(_Piece(self._sessions[name], rows, wanted, not records))
         all_logs = ",".join(
             f"{p.session.log}:{0 if p.is_check else len(p.rows)}" for p in pieces
@@ -326,14 +336,15 @@ class MultiLogWriter(Acquired):
         """Raises `OffsetMismatch` if a log goes on elsewhere than expected."""
         for piece in pieces:
             piece.session.look_again(deadline)
-        if any(piece.wanted.missed(piece.session.position) is not None for piece in pieces):
+        if any(piece.missed(deadline) for piece in pieces):
             self._refresh([piece.session for piece in pieces], deadline)
         for piece in pieces:
-            log, position = piece.session.log, piece.session.position
-            missed = piece.wanted.missed(position)
+            log, missed = piece.session.log, piece.missed(deadline)
             if missed is not None:
-                by = piece.wanted.by or "offset"
-                raise OffsetMismatch(log.topic, log.partition, *missed, by, *position)
+                raise OffsetMismatch(
+                    log.topic, log.partition, missed.expected, missed.actual, missed.by,
+                    *piece.session.position, missed.key,
+                )  # fmt: skip
 
     def _known(self, pieces: Sequence[_Piece], batch_id: str) -> dict[LogName, Appended] | None:
         """The answer, if the logs have the batch."""

@@ -169,8 +169,14 @@ class Groups:
             self.queue.withdraw(request)
             raise
 
-    async def run_async(self, request: Request) -> Appended:
-        """Settles a request in a thread, with others that wait, and returns its answer."""
+    async def run_async(self, request: Request, log: LogId, seconds: float | None) -> Appended:
+        """Settles a request in a thread, with others that wait, and returns its answer.
+
+        Args:
+            request: As for `run`.
+            log: As for `run`.
+            seconds: Seconds to wait for others; None: without end.
+        """
         loop, settled = asyncio.get_running_loop(), asyncio.Event()
 
         def tell() -> None:
@@ -181,7 +187,10 @@ class Groups:
         self.queue.put(request)
         self._settle_soon()
         try:
-            await settled.wait()
+            async with asyncio.timeout(seconds):
+                await settled.wait()
+        except TimeoutError:
+            self.give_up(request, log)
         except asyncio.CancelledError:
             self.queue.withdraw(request)
             raise

@@ -430,9 +430,10 @@ class Session(LogView):
 
     def wrote(self, draft: Draft) -> None:
         """Takes in a draft that is in the log, without reading it."""
+        at = 0
         for stamp in draft.stamps:
-            value = draft.entries[0].value if stamp.kind == "open" else None
-            self.fold.wrote(stamp.expected, stamp, value)
+            self.fold.wrote(stamp, draft.entries[at : at + stamp.n])
+            at += stamp.n
         self.wrote_at = monotonic()
         # A transaction ends with a marker, which takes an offset.
         self.offset = draft.first_offset + len(draft.entries) + (0 if self.is_filtered else 1)

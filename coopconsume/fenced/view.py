@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from math import inf
 from typing import TYPE_CHECKING, Any, Final
 
@@ -23,10 +23,9 @@ from coopconsume.fenced.log import LogId
 from coopconsume.fenced.settings import Settings
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-    from pyroaring import BitMap64
-
+    from coopconsume.fenced.core import LastSeqs
     from coopconsume.fenced.deadline import Deadline
     from coopconsume.fenced.engine import Engine
     from coopconsume.fenced.fold import Batch, Owner
@@ -91,8 +90,8 @@ class LogView:
         self.offset = -1
         self.known_from = -1
         self.identified_at = -inf
-        #: What was read of the batch ids: state, hashes of the ids, and up to which offset.
-        self._ids: tuple[Fold, BitMap64, int] | None = None
+        #: A fold that reads batch ids and keys from the log's start on, and how far it is.
+        self._index: tuple[Fold, int] | None = None
         self._engine = engine
         self._compacted = compacted
 
@@ -261,33 +260,65 @@ class LogView:
             LogCorrupt: Records are missing.
         """
         if self.fold.ids is None:
-            self._read_ids(deadline)
+            self._read_index(deadline)
         assert self.fold.ids is not None
         return hash_of(batch_id) in self.fold.ids
 
-    def _read_ids(self, deadline: Deadline) -> None:
+    def last_seqs(self, keys: Iterable[bytes], deadline: Deadline) -> LastSeqs:
+        """Sequence number of the last record of each of some keys, up to `offset`.
+
+        The first call reads the whole log; calls that end in a doubt go on where they stopped.
+
+        Raises:
+            LogCorrupt: Records are missing.
+        """
+        wanted = set(keys)
+        if wanted and self.fold.keys is None:
+            self._read_index(deadline, keys=True)
+        return {key: self._last_seq(key, deadline) for key in wanted}
+
+    def _last_seq(self, key: bytes, deadline: Deadline) -> int | None:
+        index, found = self.fold.keys, None
+        assert index is not None
+        with suppress(LookupError):
+            return index.last_seq(key)
+        for _, fold, batches in self.tails(self.offset, deadline):
+            for _batch in batches:
+                for seq, row in enumerate(fold.rows, fold.seq - len(fold.rows) + 1):
+                    found = seq if row.key == key and _is_data(fold) else found
+            if found is not None and fold.is_certain:
+                index.remember(key, found)
+                break
+        return found
+
+    def _read_index(self, deadline: Deadline, *, keys: bool = False) -> None:
         from pyroaring import BitMap64
 
-        if self._ids is None:
+        from coopconsume.fenced.key_index import KeyIndex
+
+        if self._index is None or (keys and self._index[0].keys is None):
             start = self._engine.start(self.log.topic, self.log.partition)
-            self._ids = self.fold_from(start), BitMap64(), start
-        fold, ids, at = self._ids
+            fold = self.fold_from(start)
+            fold.ids, fold.keys = BitMap64(), KeyIndex() if keys else None
+            self._index = fold, start
+        fold, at = self._index
         try:
             for batch in self.batches(fold, at, self.offset, deadline):
-                ids.add(hash_of(batch.stamp.batch))
-                self._ids = fold, ids, batch.first_offset + batch.stamp.n
+                at = batch.first_offset + batch.stamp.n
+                self._index = fold, at
                 if deadline.is_over:
                     break
+            else:
+                self.fold.ids, self.fold.keys, self._index = fold.ids, fold.keys, None
         except EngineDoubt as doubt:
             if doubt.is_out_of_range:
-                self._ids = None  # Retention was faster; begin at the new start of the log.
+                self._index = None  # Retention was faster; begin at the new start of the log.
             raise
-        if deadline.is_over:
+        if self._index is not None:
             raise EngineDoubt(
-                f"{len(ids):,} batch ids read, to offset {self._ids[2]:,} of {self.offset:,}; "
+                f"the log was read to offset {at:,} of {self.offset:,} for its batch ids and keys; "
                 "call again to go on"
             )
-        self.fold.ids, self._ids = ids, None
 
     def owner_before(self, deadline: Deadline) -> Owner | None:
         """Who opened the epoch in force, read from the log; None if it does not tell any more.
@@ -375,3 +406,8 @@ class LogView:
 
 def _is_of(batch: Batch, prefix: str) -> bool:
     return batch.stamp.batch.startswith(prefix)
+
+
+def _is_data(fold: Fold) -> bool:
+    """Whether the last batch that counted has data."""
+    return fold.stamp is not None and fold.stamp.kind == "data"

@@ -6,7 +6,7 @@ import os
 import socket
 import threading
 import uuid
-from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Self, TypeVar, Unpack
 
 from coopconsume.closing import Acquired
 from coopconsume.errors import InvalidOption
@@ -32,7 +32,7 @@ from coopconsume.fenced.stamp import is_batch_id
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from coopconsume.fenced.core import Expected, Records
+    from coopconsume.fenced.core import AppendOptions, Expected, LastSeqs, Records
     from coopconsume.fenced.engine import Engine
     from coopconsume.fenced.epochs import EpochSource
     from coopconsume.fenced.log import Appended, Consumed, Entry, LogId, Visibility
@@ -242,17 +242,7 @@ class FencedWriter(Acquired):
 
     # -- to append -----------------------------------------------------------------------------
 
-    def append(
-        self,
-        records: Records,
-        *,
-        expected_offset: Expected = UNCHECKED,
-        expected_seq: Expected = UNCHECKED,
-        batch_id: str | None = None,
-        is_new: bool = False,
-        timeout: float | None = None,
-        consumed: Consumed | None = None,
-    ) -> Appended:
+    def append(self, records: Records, **how: Unpack[AppendOptions]) -> Appended:
         """Appends records, all or nothing, if the log goes on where it is expected to.
 
         Appends that several threads or coroutines call at the same time are written together, in
@@ -260,11 +250,21 @@ class FencedWriter(Acquired):
 
         Args:
             records: Values, pairs of key and value, or `Entry` objects.
+            **how: The keyword arguments below.
+
+        Keyword Args:
             expected_offset: Kafka's offset that the first record has to get, or a list with one
                 for each record (KIP-27); -1 is unchecked. It also counts records of others, and
                 what transactions take.
             expected_seq: The same by sequence number, which counts this log's records alone; the
                 better one to repeat an append by.
+            expected_key_seq: Sequence number of the last record of keys in this log, as a mapping
+                from key to number, None for a key without a record; or a number, if all records
+                have one key. Appends of other keys do not matter. For that, the first such append
+                reads the log once; about 10 bytes are kept of each key, and the numbers of the
+                last 100,000 keys written (for others the log is read). A key without a record is
+                one that the log has no record of when it is read: retention may have removed it.
+                -1 (the default) is unchecked.
             batch_id: Id of the batch: 1 to 64 letters, digits or ``._:-``. Repeating an append
                 with its id returns the first answer, at any distance and from any process, as
                 long as the log has the batch. For that, the first append with an id reads the
@@ -287,22 +287,10 @@ class FencedWriter(Acquired):
             LogBlocked, LogReplaced, LogCorrupt, LogUnavailable: As for `acquire`; this call
                 appended nothing.
         """
-        request = self._request(
-            records, expected_offset, expected_seq, batch_id, timeout, is_new=is_new,
-            consumed=consumed,
-        )  # fmt: skip
-        return self._groups.run(request, self.log, timeout)
+        request = self._request(records, **how)
+        return self._groups.run(request, self.log, how.get("timeout"))
 
-    async def append_async(
-        self,
-        records: Records,
-        *,
-        expected_offset: Expected = UNCHECKED,
-        expected_seq: Expected = UNCHECKED,
-        batch_id: str | None = None,
-        is_new: bool = False,
-        consumed: Consumed | None = None,
-    ) -> Appended:
+    async def append_async(self, records: Records, **how: Unpack[AppendOptions]) -> Appended:
         """Appends records as `append` does, without blocking the event loop.
 
         Appends under way at the same time are written together. A call that is cancelled, as by
@@ -310,36 +298,32 @@ class FencedWriter(Acquired):
 
         Args:
             records: As for `append`.
-            expected_offset: As for `append`.
-            expected_seq: As for `append`.
-            batch_id: As for `append`.
-            is_new: As for `append`.
-            consumed: As for `append`.
+            **how: As for `append`.
 
         Raises:
             Exception: As for `append`.
         """
-        request = self._request(
-            records, expected_offset, expected_seq, batch_id, None, is_new=is_new,
-            consumed=consumed,
-        )  # fmt: skip
+        request = self._request(records, **how)
         if self._state == "closed":
             self._refuse()
-        return await self._groups.run_async(request)
+        return await self._groups.run_async(request, self.log, how.get("timeout"))
 
     def _request(
         self,
         records: Records,
-        expected_offset: Expected,
-        expected_seq: Expected,
-        batch_id: str | None,
-        timeout: float | None,
         *,
-        is_new: bool,
+        expected_offset: Expected = UNCHECKED,
+        expected_seq: Expected = UNCHECKED,
+        expected_key_seq: LastSeqs | int = UNCHECKED,
+        batch_id: str | None = None,
+        is_new: bool = False,
+        timeout: float | None = None,
         consumed: Consumed | None = None,
     ) -> Request:
         rows = entries(records)
-        wanted = expectation(expected_offset, expected_seq, len(rows), check=self._check)
+        wanted = expectation(
+            expected_offset, expected_seq, rows, check=self._check, key_seq=expected_key_seq
+        )
         if batch_id is not None and not is_batch_id(batch_id):
             raise AppendRefused(f"batch_id {batch_id!r}: give 1 to 64 letters, digits or ._:-")
         if timeout is not None and timeout <= 0:

@@ -25,15 +25,21 @@ def test_transfers_of_several_writers_keep_the_sum(
     failures: list[BaseException] = []
     mismatches: list[int] = []
 
+    def last(next_seq: int) -> int | None:
+        return next_seq - 1 if next_seq else None
+
     def transfer(name: int) -> None:
         try:
             with MultiLogWriter(options, logs, engine=engine) as writer:
                 for i in range(_ROUNDS):
                     while True:
                         writes = {
-                            log: Write([b"%d" % amount], writer.next_seq(*log))
+                            log: Write(
+                                [(b"sum", b"%d" % amount)], writer.next_seq(*log),
+                                expected_key_seq={b"sum": last(writer.next_seq(*log))},
+                            )
                             for log, amount in zip(logs, (-1, 2, -1), strict=True)
-                        }
+                        }  # fmt: skip
                         try:
                             writer.append(writes, batch_id=f"{name}:{i}")
                             break

@@ -151,8 +151,8 @@ def test_one_append_that_kafka_does_not_take_refuses_no_other() -> None:
     """The rest of its group is appended without it."""
     place = Place("read_committed", timeout=2)
     broker, writer = place.broker, place.writer
-    good = [writer._request([b"g%d" % i], -1, -1, None, None, is_new=False) for i in range(3)]
-    bad = writer._request([b"bad"], -1, -1, None, None, is_new=False)
+    good = [writer._request([b"g%d" % i]) for i in range(3)]
+    bad = writer._request([b"bad"])
     channel = writer._session._channel
     assert channel is not None
     write = broker.write
@@ -177,7 +177,7 @@ def test_a_call_has_its_own_time() -> None:
     first = place.hold_up()
     with pytest.raises(LogUnavailable, match=r"0\.05 s"):
         place.writer.append([b"late"], timeout=0.05)
-    sent = place.writer._request([b"sent"], -1, -1, "b1", 0.05, is_new=False)
+    sent = place.writer._request([b"sent"], batch_id="b1", timeout=0.05)
     place.writer._groups.give_up(sent, place.writer.log)
     with pytest.raises(AppendOutcomeUnknown, match="b1"):
         sent.result()

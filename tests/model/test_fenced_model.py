@@ -19,9 +19,11 @@ from coopconsume.errors import (
     WriterNotOpen,
 )
 from coopconsume.fenced import UNCHECKED, FencedWriter, deadline
+from coopconsume.fenced.key_index import KeyIndex
+from coopconsume.fenced.log import PlainRaw
 from coopconsume.fenced.requests import Request
 from tests.examples import examples
-from tests.fenced_checker import Told, problems
+from tests.fenced_checker import Told, batches, problems
 from tests.model.fenced_broker import Broker, FakeEngine, Fate
 
 OPTIONS = {"kafka.bootstrap.servers": "nowhere:1"}
@@ -39,6 +41,7 @@ class World:
         self._away = 0
         self.now = 0.0
         self.told = Told()
+        self.wanted: dict[str, tuple[bytes, int | None]] = {}
         self.broker = Broker(self.fate, self.tick)
         self.writers = [self.writer(visibility, shared=i < shared) for i in range(3)]
         self._visibility = visibility
@@ -106,14 +109,27 @@ class World:
 
     def request(self, writer: FencedWriter, ahead: int) -> Request:
         """An append that expects the place where some appends of one record may have left off."""
-        how = self._random.choice(["unchecked", "offset", "seq", "stale"])
+        how = self._random.choice(["unchecked", "offset", "seq", "stale", "key", "key"])
+        if how == "key":
+            return self.request_by_key(writer)
         offset, seq = {
             "unchecked": (UNCHECKED, UNCHECKED), "offset": (writer.next_offset + ahead, UNCHECKED),
             "seq": (UNCHECKED, writer.next_seq + ahead),
             "stale": (UNCHECKED, max(0, writer.next_seq - 1)),
         }[how]  # fmt: skip
         rows = [b"%d" % i for i in range(self._random.randint(1, 3 if not ahead else 2))]
-        return writer._request(rows, offset, seq, f"b{next(self._ids)}", None, is_new=False)
+        return writer._request(
+            rows, expected_offset=offset, expected_seq=seq, batch_id=f"b{next(self._ids)}"
+        )
+
+    def request_by_key(self, writer: FencedWriter) -> Request:
+        """An append that expects the last record of its key, as it is now or as it was."""
+        batch_id, key = f"b{next(self._ids)}", b"k%d" % self._random.randrange(4)
+        seqs = [None, *last_records(self.broker.visible()).get(key, [])]
+        expected = seqs[-1] if self._random.random() < 0.8 else self._random.choice(seqs)
+        self.wanted[batch_id] = key, expected
+        rows = [(key, b"%d" % i) for i in range(self._random.randint(1, 2))]
+        return writer._request(rows, expected_key_seq={key: expected}, batch_id=batch_id)
 
     def resolve(self, writer: FencedWriter, batch_id: str) -> None:
         try:
@@ -133,13 +149,42 @@ class World:
         self.broker.deliver()
         for identity in self.broker.ids.values():
             self.broker.end(identity, commit=False)
-        return problems(self.broker.visible(), self.told)
+        before: dict[str, dict[bytes, int]] = {}
+        last_records(self.broker.visible(), before)
+        wrong = [
+            f"{batch_id} expected {wanted} before it: {before[batch_id]}"
+            for batch_id, wanted in self.wanted.items()
+            if batch_id in before and before[batch_id].get(wanted[0]) != wanted[1]
+        ]
+        return wrong + problems(self.broker.visible(), self.told)
+
+
+def last_records(
+    records: list[PlainRaw], before: dict[str, dict[bytes, int]] | None = None
+) -> dict[bytes, list[int]]:
+    """Sequence numbers of the records of each key that count.
+
+    Args:
+        records: The committed records.
+        before: Takes the last number of each key at the beginning of each batch.
+    """
+    found: dict[bytes, list[int]] = {}
+    by_offset = {record.offset: record for record in records}
+    for batch_id, batch in batches(records, []).items():
+        if before is not None:
+            before[batch_id] = {key: seqs[-1] for key, seqs in found.items()}
+        for offset, stamp in zip(batch.offsets, batch.rows, strict=True):
+            key = by_offset[offset].key
+            if key is not None:
+                found.setdefault(key, []).append(stamp["first_seq"] + stamp["i"])
+    return found
 
 
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> list[World]:
     """The time of the writers is the world's."""
     worlds: list[World] = []
+    monkeypatch.setattr(KeyIndex, "remembered", 2)  # fewer than there are keys
 
     def sleep(seconds: float) -> None:
         worlds[-1].now += max(seconds, 0.001)

@@ -28,6 +28,7 @@ _TURNS = "tests/model/test_fenced_turns.py::"
 _DOUBTS = "tests/model/test_fenced_doubts.py::"
 _RETENTION = "tests/model/test_fenced_retention.py::"
 _GROUPS = "tests/model/test_fenced_groups.py::"
+_KEYS = "tests/model/test_fenced_keys.py::"
 
 ORDER = [
     Mutant(
@@ -1258,6 +1259,38 @@ FENCED = [
         (
             "tests/model/test_fenced_sessions.py::test_the_last_batch_of_a_job_is_found_wherever_it_begins",
         ),
+    ),
+    Mutant(
+        "key-expectation-not-checked",
+        "An append on condition of a key's last record checks it.",
+        "coopconsume/fenced/core.py",
+        "if last[key] != expected:",
+        "if False:",
+        (_KEYS + "test_unrelated_keys_do_not_contend",),
+    ),
+    Mutant(
+        "own-records-not-in-the-keys",
+        "A writer's own appends are the last records of their keys, too.",
+        "coopconsume/fenced/fold.py",
+        "        self._note_keys(stamp, entries, seq)\n",
+        "",
+        (_KEYS + "test_unrelated_keys_do_not_contend",),
+    ),
+    Mutant(
+        "group-does-not-see-its-keys",
+        "Of two appends of a group the later one sees the keys of the earlier one.",
+        "coopconsume/fenced/appender.py",
+        "if row.key in last:",
+        "if False:",
+        (_KEYS + "test_appends_of_one_group_see_each_other",),
+    ),
+    Mutant(
+        "forgotten-key-taken-for-new",
+        "A key whose number is not kept any more is looked up in the log.",
+        "coopconsume/fenced/key_index.py",
+        "            raise LookupError(key)\n",
+        "            return None\n",
+        (_KEYS + "test_unrelated_keys_do_not_contend",),
     ),
     Mutant(
         "foreign-record-stops-the-registry",

@@ -93,17 +93,17 @@ def test_each_record_may_expect_its_number(first: int, count: int, data: st.Data
     """A list with gaps says the same as its first number; one that contradicts itself nothing."""
     numbers = [first + i for i in range(count)]
     shown = [n if data.draw(st.booleans()) else -1 for n in numbers]
-    wanted = expectation(-1, shown, count, check=True)
+    wanted = expectation(-1, shown, [Entry(b"")] * count, check=True)
     if set(shown) == {-1}:
-        assert wanted.missed(Position(0, 0)) is None
+        assert wanted.missed(Position(0, 0), {}) is None
         return
-    assert wanted == expectation(-1, first, count, check=True)
-    assert wanted.missed(Position(0, first)) is None
-    assert wanted.missed(Position(first, first + 1)) == (first, first + 1)
+    assert wanted == expectation(-1, first, [Entry(b"")] * count, check=True)
+    assert wanted.missed(Position(0, first), {}) is None
+    assert wanted.missed(Position(first, first + 1), {}) == ("sequence", first, first + 1, None)
     shown[next(i for i, n in enumerate(shown) if n >= 0)] += 1
     if sum(n >= 0 for n in shown) > 1:
         with pytest.raises(AppendRefused, match="follow each other"):
-            expectation(-1, shown, count, check=True)
+            expectation(-1, shown, [Entry(b"")] * count, check=True)
 
 
 @pytest.mark.parametrize(
@@ -116,12 +116,12 @@ def test_each_record_may_expect_its_number(first: int, count: int, data: st.Data
 def test_expectations_that_make_no_sense(offset: int, seq: int, said: str) -> None:
     """They are refused before anything is sent."""
     with pytest.raises(AppendRefused, match=said):
-        expectation(offset, seq, 2, check=True)
+        expectation(offset, seq, [Entry(b"")] * 2, check=True)
 
 
 def test_switched_off_nothing_is_missed() -> None:
     """The numbers are then not looked at."""
-    assert expectation(7, -1, 1, check=False).missed(Position(0, 0)) is None
+    assert expectation(7, -1, [Entry(b"")], check=False).missed(Position(0, 0), {}) is None
 
 
 @given(st.lists(st.integers(0, 9), min_size=1, max_size=4), st.integers(0, 9))
