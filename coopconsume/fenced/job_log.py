@@ -1,14 +1,19 @@
-"""One fenced log as the runs of a job write it: each micro-batch once."""
+"""Fenced logs as the runs of a job write them: each micro-batch once."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Protocol
+
+from coopconsume.fenced.epochs import LogEpochs
+from coopconsume.fenced.multi import MultiLogWriter, Write
+from coopconsume.fenced.writer import FencedWriter
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
-    from coopconsume.fenced.log import Entry
-    from coopconsume.fenced.writer import FencedWriter
+    from coopconsume.fenced.log import Entry, LogId
+
+__all__ = ["JobLog", "JobLogs", "JobTarget", "batch_name", "number_of"]
 
 
 def batch_name(job: str, batch: int | str) -> str:
@@ -25,43 +30,153 @@ def number_of(name: str | None) -> int:
     return int(number) if number.isdecimal() else -1
 
 
+def _last_number(writer: FencedWriter, job: str) -> int:
+    """Number of the last batch of a job that a log has; -1 if it has none."""
+    found = writer.last_batch(batch_name(job, 0)[:-1])
+    return number_of(None if found is None else found.batch_id)
+
+
+class JobTarget(Protocol):
+    """One or several logs of a topic, as one run of a job writes them."""
+
+    @property
+    def partitions(self) -> Sequence[int]:
+        """The partitions."""
+
+    def open(self) -> None:
+        """Takes the logs, or finds out whether another run has them by now."""
+
+    def has(self, batch: int | str) -> bool:
+        """Whether a batch that has a number is there; of others only `append` finds out."""
+
+    def append(self, rows: Mapping[int, Sequence[Entry]], batch: int | str) -> None:
+        """Appends the rows of a batch that is not there, as far as `has` can tell."""
+
+    def close(self) -> None:
+        """Closes the connections."""
+
+
 class JobLog:
     """A log, as one run of a job writes it. Methods fail as those of `FencedWriter` do.
 
     Args:
-        writer: Of the log.
+        options: Of the writer.
+        topic: The topic.
+        partition: The partition.
         job: Name of the job.
+        more: Further arguments of the writer.
     """
 
-    def __init__(self, writer: FencedWriter, job: str) -> None:
-        self._writer = writer
+    def __init__(
+        self,
+        options: Mapping[str, Any],
+        topic: str,
+        partition: int,
+        job: str,
+        more: Mapping[str, Any],
+    ) -> None:
+        self._writer = FencedWriter(options, topic, partition, **more)
+        self.partitions = (partition,)
         self._job = job
         self._last: int | None = None
 
     def open(self) -> None:
-        """Take the log, or hear whether it is another run's by now."""
+        """Takes the log, or finds out whether another run has it by now."""
         if not self._writer.is_open:
             self._writer.acquire()
         self._writer.refresh()
 
     def has(self, batch: int | str) -> bool:
-        """Whether a batch that has a number is in the log; of others only `append` finds out."""
+        """Whether a batch that has a number is there; of others only `append` finds out."""
         if isinstance(batch, str):
             return False
         if self._last is None:
-            found = self._writer.last_batch(batch_name(self._job, 0)[:-1])
-            self._last = number_of(None if found is None else found.batch_id)
+            self._last = _last_number(self._writer, self._job)
         return batch <= self._last
 
-    def append(self, rows: Sequence[Entry], batch: int | str) -> None:
-        """Append a batch that the log has not, as far as `has` can tell."""
-        if rows:
-            self._writer.append(
-                rows, batch_id=batch_name(self._job, batch), is_new=isinstance(batch, int)
-            )
+    def append(self, rows: Mapping[int, Sequence[Entry]], batch: int | str) -> None:
+        """Appends the rows of a batch that is not there, as far as `has` can tell."""
+        is_new = isinstance(batch, int)
+        for some in rows.values():
+            self._writer.append(some, batch_id=batch_name(self._job, batch), is_new=is_new)
         if isinstance(batch, int):
             self._last = batch
 
     def close(self) -> None:
-        """Close the connections."""
+        """Closes the connections."""
         self._writer.close()
+
+
+class JobLogs:
+    """Several logs, as one run of a job writes them: a batch to all of them or to none.
+
+    A `FencedWriter` takes each log; then a `MultiLogWriter` writes in their place.
+
+    Args:
+        options: Of the writers.
+        topic: The topic.
+        partitions: The partitions.
+        job: Name of the job.
+        more: Further arguments of the writers.
+    """
+
+    def __init__(
+        self,
+        options: Mapping[str, Any],
+        topic: str,
+        partitions: Sequence[int],
+        job: str,
+        more: Mapping[str, Any],
+    ) -> None:
+        self.partitions = partitions
+        self._topic, self._job = topic, job
+        self._owners = {p: FencedWriter(options, topic, p, **more) for p in partitions}
+        self._writer = MultiLogWriter(
+            options, [(topic, p) for p in partitions], epochs=_Owned(self._owners),
+            engine=more["engine"], timeout=more["timeout"],
+        )  # fmt: skip
+        self._is_open = False
+        self._last = -1
+
+    def open(self) -> None:
+        """Takes the logs, or finds out whether another run has one of them by now."""
+        if self._is_open:
+            self._writer.refresh()
+            return
+        for owner in self._owners.values():
+            owner.acquire()
+        self._writer.acquire()
+        self._last = max(_last_number(owner, self._job) for owner in self._owners.values())
+        self._is_open = True
+        for owner in self._owners.values():
+            owner.close()
+
+    def has(self, batch: int | str) -> bool:
+        """Whether a batch that has a number is there; of others only `append` finds out."""
+        return isinstance(batch, int) and batch <= self._last
+
+    def append(self, rows: Mapping[int, Sequence[Entry]], batch: int | str) -> None:
+        """Appends the rows of a batch that is not there, as far as `has` can tell."""
+        writes = {(self._topic, partition): Write(some) for partition, some in rows.items()}
+        if writes:
+            is_new = isinstance(batch, int)
+            self._writer.append(writes, batch_id=batch_name(self._job, batch), is_new=is_new)
+        if isinstance(batch, int):
+            self._last = batch
+
+    def close(self) -> None:
+        """Closes the connections."""
+        for owner in self._owners.values():
+            owner.close()
+        self._writer.close()
+
+
+class _Owned(LogEpochs):
+    """Asks the owner of each log whether the log is still its own."""
+
+    def __init__(self, owners: Mapping[int, FencedWriter]) -> None:
+        self._owners = owners
+
+    def join(self, log: LogId) -> None:
+        """Raises `ProducerFenced` if the log has another owner."""
+        self._owners[log.partition].refresh()

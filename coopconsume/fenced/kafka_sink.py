@@ -22,8 +22,7 @@ from coopconsume.errors.fenced import (
     SinkUnavailable,
 )
 from coopconsume.fenced.batch_rows import entries_of
-from coopconsume.fenced.job_log import JobLog
-from coopconsume.fenced.writer import FencedWriter
+from coopconsume.fenced.job_log import JobLog, JobLogs
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -31,6 +30,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
     from coopconsume.fenced.engine import Engine
+    from coopconsume.fenced.job_log import JobTarget
     from coopconsume.fenced.log import Visibility
 
 __all__ = ["FencedKafkaSink"]
@@ -47,10 +47,11 @@ class FencedKafkaSink:
     library's jobs, too; what such a job does again after a crash comes under another commit's id,
     and the header ``coopconsume.origin`` tells what is there twice.
 
-    A batch is one append for each partition, and goes by way of the driver: bound it by
-    ``maxOffsetsPerTrigger``. Of several partitions each is a log of its own: after a crash in the
-    middle some have the batch, until it is written again and the others get theirs. A checkpoint
-    made anew numbers its batches from 0: give the job another name then.
+    A batch goes by way of the driver: bound it by ``maxOffsetsPerTrigger``. It is one append, also
+    to several partitions, each of which is a log of its own: one transaction has it in all of them
+    or in none. With ``visibility="filter"`` it is one append for each partition: after a crash in
+    the middle some have the batch, until it is written again and the others get theirs. A
+    checkpoint that was created again numbers its batches from 0: give the job another name then.
 
     Example:
         >>> epoch = registry.own("jobs", {"orders": 1})["orders"].fence_epoch
@@ -102,7 +103,7 @@ class FencedKafkaSink:
         }  # fmt: skip
         if epoch is not None:
             self._more |= {"session": f"{job}:{epoch}", "epoch": epoch}
-        self._logs: dict[int, JobLog] = {}
+        self._targets: list[JobTarget] = []
         self._lock = threading.Lock()
 
     def __call__(self, batch: DataFrame, batch_id: int | str) -> None:
@@ -122,21 +123,22 @@ class FencedKafkaSink:
             EngineNotUsable, LogReplaced, LogCorrupt, NotAuthorized: As for `FencedWriter`.
         """
         with self._lock:
-            # A run that is over has to hear of it with every batch, also with one that is there;
-            # and whoever has the first log has the others, before either writes.
-            left: list[int] = []
-            for partition in self.partitions:
-                with self._telling(partition, batch_id):
-                    self._log_of(partition).open()
-                    left += [] if self._logs[partition].has(batch_id) else [partition]
+            # A run that is over has to learn it from every batch, also from one that is there; and
+            # the owner of the first log has the others, before either writes.
+            left: list[JobTarget] = []
+            for target in self._all_targets():
+                with self._telling(target, batch_id):
+                    target.open()
+                    left += [] if target.has(batch_id) else [target]
             rows = entries_of(batch, self.partitions) if left else {}
-            for partition in left:
-                with self._telling(partition, batch_id):
-                    self._logs[partition].append(rows.get(partition, ()), batch_id)
+            for target in left:
+                with self._telling(target, batch_id):
+                    target.append({p: rows[p] for p in target.partitions if p in rows}, batch_id)
 
     @contextmanager
-    def _telling(self, partition: int, batch_id: int | str) -> Iterator[None]:
-        place = f"{self.topic}-{partition}"
+    def _telling(self, target: JobTarget, batch_id: int | str) -> Iterator[None]:
+        several = len(target.partitions) > 1
+        place = self.topic if several else f"{self.topic}-{target.partitions[0]}"
         try:
             yield
         except ProducerFenced as error:
@@ -145,17 +147,20 @@ class FencedKafkaSink:
         except (LogUnavailable, LogBlocked, AppendOutcomeUnknown) as error:
             raise SinkUnavailable(place, self.job, str(error)) from error
 
-    def _log_of(self, partition: int) -> JobLog:
-        if partition not in self._logs:
-            writer = FencedWriter(self._options, self.topic, partition, **self._more)
-            self._logs[partition] = JobLog(writer, self.job)
-        return self._logs[partition]
+    def _all_targets(self) -> list[JobTarget]:
+        if not self._targets:
+            where = self._options, self.topic
+            if len(self.partitions) > 1 and self._more["visibility"] == "read_committed":
+                self._targets = [JobLogs(*where, self.partitions, self.job, self._more)]
+            else:
+                self._targets = [JobLog(*where, p, self.job, self._more) for p in self.partitions]
+        return self._targets
 
     def close(self) -> None:
         """Close the connections; for good, and harmless when repeated."""
         with self._lock:
-            for each in self._logs.values():
-                each.close()
+            for target in self._targets:
+                target.close()
 
     def __enter__(self) -> Self:
         """Returns the sink."""
@@ -167,7 +172,7 @@ class FencedKafkaSink:
 
     def __getstate__(self) -> dict[str, Any]:
         """What goes along to where Spark calls it: all but connections."""
-        return vars(self) | {"_logs": {}, "_lock": None}
+        return vars(self) | {"_targets": [], "_lock": None}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         """The reverse."""

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
     from coopconsume.fenced.core import Expectation, Expected, LastSeqs, Missed, Records
     from coopconsume.fenced.engine import Channel, Engine
+    from coopconsume.fenced.epochs import EpochSource
     from coopconsume.fenced.fold import Batch
     from coopconsume.fenced.session import Draft
 
@@ -96,6 +97,9 @@ class MultiLogWriter(Acquired):
     Args:
         options: As for `FencedWriter`.
         logs: The logs, each once; all appends are visible to readers of committed records.
+        epochs: Asked whether the logs belong to this writer's owner, which has opened them: it
+            writes in the owner's place, and every later owner fences it. By default it shares the
+            logs.
         engine: As for `FencedWriter`.
         timeout: Seconds that any call may take, above 0.
 
@@ -109,6 +113,7 @@ class MultiLogWriter(Acquired):
         options: Mapping[str, Any],
         logs: Iterable[LogName],
         *,
+        epochs: EpochSource | None = None,
         engine: str | Engine = "kafka-python",
         timeout: float = 30.0,
     ) -> None:
@@ -126,7 +131,8 @@ class MultiLogWriter(Acquired):
         self._sessions = {
             (topic, partition): Session(
                 self._engine, topic, partition, visibility="read_committed", owner=name,
-                epochs=LogEpochs(), shared=name, compacted=None,
+                epochs=epochs or LogEpochs(), shared=name, compacted=None,
+                pinned=epochs is not None,
             )
             for topic, partition in names
         }  # fmt: skip
@@ -174,7 +180,11 @@ class MultiLogWriter(Acquired):
             self._engine.close()
 
     def append(
-        self, writes: Mapping[LogName, Write], *, batch_id: str | None = None
+        self,
+        writes: Mapping[LogName, Write],
+        *,
+        batch_id: str | None = None,
+        is_new: bool = False,
     ) -> dict[LogName, Appended]:
         """Appends to several logs, to all of them or to none.
 
@@ -183,6 +193,7 @@ class MultiLogWriter(Acquired):
             batch_id: Id of the batch, the same in each log: 1 to 64 letters, digits or ``._:-``.
                 Repeating an append with its id returns the first answer, from any process, as long
                 as the logs have it.
+            is_new: As for `FencedWriter.append`.
 
         Returns:
             The place of the records in each log.
@@ -203,7 +214,7 @@ class MultiLogWriter(Acquired):
         with self._lock:
             self._check_open()
             deadline = Deadline(self._timeout)
-            if batch_id is not None:
+            if batch_id is not None and not is_new:
                 found = self._look_up(pieces, batch_id, deadline)
                 if found is not None:
                     return found

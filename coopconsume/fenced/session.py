@@ -79,6 +79,8 @@ class Session(LogView):
         epoch: The epoch that this session has had, or was given by a registry; None: the log's
             next one, unless the log is still the session's.
         compacted: Whether the topic is compacted; None: Kafka is asked.
+        pinned: Whether a shared session writes in the place of the owner that it finds, so that
+            every later ``open`` record fences it.
 
     Attributes:
         id: Id of this session.
@@ -101,6 +103,7 @@ class Session(LogView):
         resumes: str | None = None,
         epoch: int | None = None,
         compacted: bool | None,
+        pinned: bool = False,
     ) -> None:
         super().__init__(engine, topic, partition, compacted=compacted)
         self.id = resumes or uuid.uuid4().hex
@@ -115,6 +118,8 @@ class Session(LogView):
         self._owner = owner
         self._epochs = epochs
         self._shared = shared
+        self._pinned = pinned
+        self._tag: bytes | None = None  # of the owner in whose place it writes
         self._channel: Channel | None = None
         self._late_at: int | None = None  # where a batch without an answer would count
         self._released = False
@@ -218,6 +223,7 @@ class Session(LogView):
             self.epoch = last
         self._check_owner()
         if not self._has_epoch:
+            self._tag = self.fold.tag
             self._epochs.join(self.log)
         return self._certain(deadline)
 
@@ -285,6 +291,7 @@ class Session(LogView):
         if self._has_epoch:
             owner, epoch = self.fold.owner, self.fold.epoch or 0
             other = self._shared is None and owner is not None and not self._is_own(owner)
+            other |= self._pinned and self.fold.tag != self._tag
             if epoch > self.epoch or (other and epoch == self.epoch):
                 self.fenced = True
         if self.fenced:

@@ -28,6 +28,7 @@ _TURNS = "tests/model/test_fenced_turns.py::"
 _DOUBTS = "tests/model/test_fenced_doubts.py::"
 _RETENTION = "tests/model/test_fenced_retention.py::"
 _GROUPS = "tests/model/test_fenced_groups.py::"
+_SINK = "tests/model/test_kafka_sink.py::"
 _KEYS = "tests/model/test_fenced_keys.py::"
 
 ORDER = [
@@ -1106,8 +1107,8 @@ FENCED = [
         "expectation-not-checked",
         "An append on a condition checks it.",
         "coopconsume/fenced/core.py",
-        "return None if self.by is None or self.value == actual else (self.value, actual)",
-        "return None",
+        "if self.by is not None and self.value != actual:",
+        "if False:",
         ("tests/unit/test_fenced_log.py::test_each_record_may_expect_its_number",),
     ),
     Mutant(
@@ -1259,6 +1260,30 @@ FENCED = [
         (
             "tests/model/test_fenced_sessions.py::test_the_last_batch_of_a_job_is_found_wherever_it_begins",
         ),
+    ),
+    Mutant(
+        "later-owner-does-not-fence-the-sink",
+        "A later owner of one of its logs fences a sink that writes to several.",
+        "coopconsume/fenced/session.py",
+        "other |= self._pinned and self.fold.tag != self._tag",
+        "other |= False",
+        (_SINK + "test_a_run_that_slept_writes_to_none_of_its_partitions",),
+    ),
+    Mutant(
+        "sink-joins-in-anybodys-turn",
+        "A sink writes to several logs only while it owns all of them.",
+        "coopconsume/fenced/job_log.py",
+        "        self._owners[log.partition].refresh()\n",
+        "        pass\n",
+        (_SINK + "test_a_run_that_slept_writes_to_none_of_its_partitions",),
+    ),
+    Mutant(
+        "sink-writes-partition-by-partition",
+        "A batch of a sink is in all of its partitions or in none.",
+        "coopconsume/fenced/kafka_sink.py",
+        'if len(self.partitions) > 1 and self._more["visibility"] == "read_committed":',
+        "if False:",
+        (_SINK + "test_each_partition_has_each_batch_once",),
     ),
     Mutant(
         "key-expectation-not-checked",
