@@ -28,6 +28,8 @@ from coopconsume.fenced import (
     audit_logs,
     deadline,
 )
+from coopconsume.testing.history.appends import Append, check_appends
+from coopconsume.testing.history.linear import NEVER
 from tests.examples import examples
 from tests.fenced_checker import Told, problems, read_stamp
 from tests.model.fenced_broker import Fate
@@ -52,6 +54,9 @@ class World:
         self.told = {topic: Told() for topic in TOPICS}
         #: Of each append: the logs, and the numbers that it expects of them.
         self.expected: dict[str, dict[str, int]] = {}
+        #: What the callers saw, for the checker of linearisability.
+        self.history: list[Append] = []
+        self._clock = itertools.count()
         self.writers = [self.writer() for _ in range(2)]
 
     def writer(self) -> MultiLogWriter:
@@ -94,11 +99,20 @@ class World:
         """An owner takes one log alone, for an append."""
         topic, batch_id = self._random.choice(TOPICS), f"owner{next(self._ids)}"
         owner = FencedWriter(OPTIONS, topic, engine=ClusterEngine(self.cluster), timeout=2.0)  # type: ignore[arg-type]
+        called, counts = next(self._clock), {topic: 1}
         try:
             done = owner.acquire().append([b"x"], batch_id=batch_id)
+            self.saw(called, counts, {}, {topic: done.first_seq})
             self.told[topic].acked[batch_id] = (done.first_offset, done.first_seq, done.count)
         except (AppendOutcomeUnknown, OffsetMismatch, ProducerFenced, LogUnavailable, LogBlocked):
             self.told[topic].unknown.add(batch_id)
+            self.history.append(Append(called, NEVER, counts, {}))
+
+    def saw(
+        self, called: int, counts: dict[str, int], expected: dict[str, int], placed: dict[str, int]
+    ) -> None:
+        """Notes an append that was acknowledged."""
+        self.history.append(Append(called, next(self._clock), counts, expected, placed))
 
     def append(self, writer: MultiLogWriter) -> None:
         batch_id = f"b{next(self._ids)}"
@@ -110,13 +124,20 @@ class World:
             (topic, 0): Write([b"x"] * self._random.randint(1, 2), expected_seq=seq)
             for topic, seq in wanted.items()
         }
-        kind, done = "refused", {}
+        counts = {log[0]: len(write.records) for log, write in writes.items()}  # type: ignore[arg-type]
+        kind, done, called = "refused", {}, next(self._clock)
         try:
             done = writer.append(writes, batch_id=batch_id)
+            self.saw(called, counts, wanted, {log[0]: a.first_seq for log, a in done.items()})
             kind = "acked"
         except AppendOutcomeUnknown:
+            self.history.append(Append(called, NEVER, counts, wanted))
             kind = "unknown"
-        except (OffsetMismatch, LogUnavailable, LogBlocked):
+        except OffsetMismatch as error:
+            actual = {error.topic: error.actual}
+            seen = Append(called, next(self._clock), counts, wanted, actual=actual)  # type: ignore[arg-type]
+            self.history.append(seen)
+        except (LogUnavailable, LogBlocked):
             pass
         finally:
             self.note(batch_id, chosen, kind, done)
@@ -134,7 +155,8 @@ class World:
     def verdict(self) -> list[str]:
         """What is wrong in a log, and which append is in some of its logs or in a wrong place."""
         self.cluster.settle()
-        found: list[str] = []
+        unplaced = check_appends(self.history)
+        found = [] if unplaced is None else [f"not linearisable: {unplaced}"]
         seen: dict[str, dict[str, int]] = {}
         for topic, broker in self.cluster.brokers.items():
             rows = broker.visible()
@@ -183,6 +205,49 @@ def test_whatever_fails_an_append_is_in_all_of_its_logs_or_in_none(clock: list[W
         assert not found, (found, world.told)
 
     run()
+
+
+A, B = {"a": 1}, {"a": 1, "b": 1}
+ZERO: dict[str, int] = {"a": 0, "b": 0}
+FAULTS = {
+    "two appends at one place": [
+        Append(0, 3, B, ZERO, ZERO), Append(1, 4, A, {"a": 0}, {"a": 0}),
+    ],
+    "an append that only one log has": [
+        Append(0, 1, B, ZERO, ZERO), Append(2, 3, B, {"a": 1}, {"a": 1, "b": 0}),
+    ],
+    "refused although each log was as expected": [Append(0, 1, B, ZERO)],
+    "refused by a number that no log had": [
+        Append(0, 1, A, {}, {"a": 0}), Append(2, 3, B, ZERO, actual={"a": 2}),
+    ],
+    "refused by an append that came later": [
+        Append(0, 1, B, ZERO, actual={"a": 1}), Append(2, 3, A, {}, {"a": 0}),
+    ],
+    "acknowledged in the order of no two logs": [
+        Append(0, 9, B, {}, {"a": 0, "b": 1}), Append(1, 9, B, {}, {"a": 1, "b": 0}),
+    ],
+    "an unknown one that happened twice": [
+        Append(0, NEVER, A, {}), Append(1, 2, A, {}, {"a": 2}),
+    ],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_the_checker_of_appends_finds(fault: str) -> None:
+    """A history that is not linearisable, and where every explanation ends."""
+    found = check_appends(FAULTS[fault])
+    assert found is not None
+    assert found.stuck
+
+
+def test_the_checker_of_appends_explains_what_can_have_happened() -> None:
+    """Overlapping calls in either order, and outcomes that are not known either way."""
+    both = [Append(0, 9, B, ZERO, ZERO), Append(1, 8, B, ZERO, actual={"a": 1})]
+    assert check_appends(both) is None
+    unknown = Append(0, NEVER, B, ZERO)
+    for first in (0, 1):
+        after = Append(1, 2, A, {}, {"a": first})
+        assert check_appends([unknown, after]) is None
 
 
 def test_an_append_over_logs_is_refused_by_one_of_them(clock: list[World]) -> None:

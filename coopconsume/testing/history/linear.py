@@ -9,17 +9,19 @@ linearisability is local.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Hashable, Iterable, Sequence
 
-__all__ = ["NEVER", "Operation", "Unexplained", "check_linear"]
+__all__ = ["NEVER", "Operation", "Unexplained", "check_linear", "search"]
 
 NEVER = float("inf")
 """The moment of an answer that never came: the operation may have happened, or may yet."""
 
 State = str | None
+S = TypeVar("S", bound="Hashable")
+Call = TypeVar("Call", bound="_Step")
 
 
 @dataclass(frozen=True)
@@ -108,13 +110,44 @@ def check_linear(operations: Iterable[Operation]) -> Unexplained | None:
 
 
 def _judge(key: str, operations: Sequence[Operation]) -> Unexplained | None:
-    """Looks for an order, depth first, never twice from the same operations left and state."""
+    found = search(operations, None)
+    return None if found is None else Unexplained(key, *found)
+
+
+class _Step(Protocol):
+    """A call and its answer: `after` checks it in a state, and returns the state after it."""
+
+    @property
+    def called(self) -> float: ...
+
+    @property
+    def answered(self) -> float: ...
+
+    @property
+    def is_open(self) -> bool: ...
+
+    def after(self, state: Any) -> tuple[bool, Any]: ...
+
+
+def search(
+    operations: Sequence[Call], initial: S
+) -> tuple[tuple[Call, ...], tuple[Call, ...], S] | None:
+    """Looks for an order that explains all answers, depth first, each case once.
+
+    Args:
+        operations: The calls.
+        initial: The state before them.
+
+    Returns:
+        None if there is such an order; else the longest beginning that can be explained, the
+        operations of which none can come next, and the state between the two.
+    """
     must = frozenset(i for i, operation in enumerate(operations) if not operation.is_open)
-    seen: set[tuple[frozenset[int], State]] = set()
+    seen: set[tuple[frozenset[int], S]] = set()
     longest: tuple[int, ...] = ()
-    longest_state: State = None
-    stack: list[tuple[frozenset[int], State, tuple[int, ...]]] = [
-        (frozenset(range(len(operations))), None, ())
+    longest_state = initial
+    stack: list[tuple[frozenset[int], S, tuple[int, ...]]] = [
+        (frozenset(range(len(operations))), initial, ())
     ]
     while stack:
         left, state, order = stack.pop()
@@ -135,9 +168,5 @@ def _judge(key: str, operations: Sequence[Operation]) -> Unexplained | None:
     done = set(longest)
     rest = [i for i in range(len(operations)) if i not in done]
     until = min(operations[i].answered for i in rest)
-    return Unexplained(
-        key,
-        tuple(operations[i] for i in longest),
-        tuple(operations[i] for i in rest if operations[i].called <= until),
-        longest_state,
-    )
+    stuck = tuple(operations[i] for i in rest if operations[i].called <= until)
+    return tuple(operations[i] for i in longest), stuck, longest_state
