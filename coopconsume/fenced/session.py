@@ -15,7 +15,13 @@ from dataclasses import dataclass, field
 from math import inf
 from typing import TYPE_CHECKING, Final
 
-from coopconsume.errors.fenced import AppendRefused, LogTruncated, LogUnavailable, ProducerFenced
+from coopconsume.errors.fenced import (
+    AppendRefused,
+    LogTruncated,
+    LogUnavailable,
+    ProducerBusy,
+    ProducerFenced,
+)
 from coopconsume.fenced.core import judge
 from coopconsume.fenced.deadline import monotonic
 from coopconsume.fenced.engine import EngineDoubt, Part
@@ -87,6 +93,7 @@ class Session(LogView):
         epoch: The session's epoch; 0 before it has one.
         opened_at: Offset of the session's first ``open`` record; -1 before.
         fenced: Whether somebody else has opened the log since.
+        replaces: The epoch that is to be in force before this session's first; None: any.
         wrote_at: When this session last wrote to the log, by `monotonic`.
     """
 
@@ -110,6 +117,7 @@ class Session(LogView):
         self.epoch = epoch or 0
         self.opened_at = -1
         self.fenced = False
+        self.replaces: int | None = None
         self.wrote_at = -inf
         self._has_epoch = epoch is not None
         self._incarnation = 0  # none before the session's first ``open`` record
@@ -177,7 +185,7 @@ class Session(LogView):
     def _try_to_acquire(self, deadline: Deadline) -> bool:
         self.identify()
         self._check_topic()
-        if self._has_epoch:
+        if self._has_epoch or self.replaces is not None:
             self._look_first(deadline)
         if self._channel is None:
             name = None if self.is_filtered else self.log.transactional_id(self._shared)
@@ -193,6 +201,7 @@ class Session(LogView):
         if self._shared is not None:
             return self._join(last, deadline)
         self._check_owner()
+        self._check_replaced()
         owner = self.fold.owner
         is_ours = owner is not None and owner.session == self.id
         if not self._incarnation:
@@ -235,7 +244,8 @@ class Session(LogView):
         self.catch_up(stable, deadline)
         self._find_owner(deadline)
         self._check_owner()
-        if self._shared is None:
+        self._check_replaced()
+        if self._shared is None and self._has_epoch:
             self._epochs.check(self.log, self.epoch)
 
     def _end_transactions(self, deadline: Deadline) -> None:
@@ -296,6 +306,15 @@ class Session(LogView):
                 self.fenced = True
         if self.fenced:
             raise self.fenced_error()
+
+    def _check_replaced(self) -> None:
+        """Whether the log has the owner that this session is to replace, or is its own by now."""
+        last, owner = self.fold.epoch or 0, self.fold.owner
+        is_ours = owner is not None and self._is_own(owner)
+        if self.replaces not in (None, last) and not self._has_epoch and not is_ours:
+            name = None if owner is None else owner.name
+            reason = f"its epoch is {last}, expected {self.replaces}: it is held"
+            raise ProducerBusy(self.log.topic, self.log.partition, name, reason)
 
     def _is_own(self, owner: Owner) -> bool:
         """Whether an owner is this session, and no later writer has gone on with it."""

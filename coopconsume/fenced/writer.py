@@ -175,10 +175,18 @@ class FencedWriter(Acquired):
 
     # -- to own --------------------------------------------------------------------------------
 
-    def acquire(self) -> Self:
-        """Take the log and learn where it goes on; nothing if this writer has it already.
+    def acquire(self, *, replaces_epoch: int | None = None) -> Self:
+        """Takes the log and learns where it goes on; nothing if this writer has it already.
+
+        By default it fences every earlier owner, also one that is alive, as Kafka's transactional
+        producers do. `ExclusiveProducer` refuses or waits instead, by its access mode.
+
+        Args:
+            replaces_epoch: The epoch of the owner to fence, as `peek` returns it; 0: nobody. A log
+                with a later owner is left alone.
 
         Raises:
+            ProducerBusy: The log has another epoch than ``replaces_epoch``; nobody was fenced.
             ProducerFenced: This writer, or its claim, has lost the log to another one.
             LogBlocked: A transaction stays open in it, so that its end is not known.
             LogReplaced: There is no such topic, or not any more the one of before.
@@ -191,6 +199,7 @@ class FencedWriter(Acquired):
             if self._state in ("fenced", "closed"):
                 self._refuse()
             if self._state != "open":
+                self._session.replaces = replaces_epoch
                 self._lose(self._appender.acquire)
                 self._state = "open"
                 self._checkpoints.start()

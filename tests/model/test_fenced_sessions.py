@@ -15,6 +15,7 @@ from coopconsume.errors import (
     InvalidOption,
     LogReplaced,
     OffsetMismatch,
+    ProducerBusy,
     ProducerFenced,
 )
 from coopconsume.fenced import Entry, FencedWriter, LogReader, audit, deadline
@@ -101,6 +102,41 @@ def test_the_last_batch_of_a_job_is_found_wherever_it_begins(
     assert again.append([b"a"] * count, batch_id="job:7") == done
     peeked = FencedWriter.peek(OPTIONS, "t", engine=FakeEngine(broker))
     assert (peeked.next_seq, peeked.session) == (count + behind, again.session)
+
+
+@pytest.mark.parametrize("visibility", ["read_committed", "filter"])
+@pytest.mark.parametrize("request_", [None, "read", "init", "commit"])
+def test_only_the_owner_that_is_named_is_fenced(visibility: str, request_: str | None) -> None:
+    """Whoever has taken the log since it was looked at keeps it, also while it is being taken."""
+    broker = Broker(lambda _: "done", lambda: None)
+
+    def writer() -> FencedWriter:
+        return FencedWriter(
+            OPTIONS, "t", visibility=visibility, engine=FakeEngine(broker), timeout=600
+        )  # type: ignore[arg-type]
+
+    first = writer().acquire(replaces_epoch=0)
+    seen = FencedWriter.peek(OPTIONS, "t", engine=FakeEngine(broker)).epoch  # type: ignore[arg-type]
+    second, late = writer(), writer()
+    asked = iter([True])
+
+    def fate(name: str) -> str:
+        if name == request_ and next(asked, False):
+            second.acquire()
+        return "done"
+
+    broker.fate = fate  # type: ignore[assignment]
+    if request_ is None or (visibility == "filter" and request_ in ("init", "commit")):
+        second.acquire()
+        next(asked, None)
+    with pytest.raises(ProducerBusy, match="epoch is 2, expected 1"):
+        late.acquire(replaces_epoch=seen)
+    assert second.append([b"mine"]).epoch == 2
+    with pytest.raises(ProducerFenced):
+        first.append([b"late"])
+    with pytest.raises(ProducerBusy):
+        writer().acquire(replaces_epoch=0)
+    assert late.acquire(replaces_epoch=2).append([b"now"]).epoch == 3
 
 
 @pytest.mark.parametrize("lost", range(1, 6))

@@ -1296,6 +1296,14 @@ FENCED = [
         (_SINK + "test_each_partition_has_each_batch_once",),
     ),
     Mutant(
+        "fences-another-owner-than-named",
+        "A writer that names the owner to replace fences no other one.",
+        "coopconsume/fenced/session.py",
+        "if self.replaces not in (None, last) and not self._has_epoch and not is_ours:",
+        "if False:",
+        ("tests/model/test_fenced_sessions.py::test_only_the_owner_that_is_named_is_fenced",),
+    ),
+    Mutant(
         "key-expectation-not-checked",
         "An append on condition of a key's last record checks it.",
         "coopconsume/fenced/core.py",
