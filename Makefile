@@ -30,10 +30,11 @@ demo: $(VENV)/.ready-demo ## a year of flights through 8 slots on a real Kafka, 
 test: $(VENV)/.ready ## set up and run all tests (ARGS='-k name' narrows)
 	@$(BIN)/python -m pytest -n 2 --dist loadscope $(if $(CI),--durations=40) $(ARGS)
 
-lint: $(VENV)/.ready ## check the code (ruff, mypy strict) and the documentation
+lint: $(VENV)/.ready ## check the code (ruff, mypy strict), the wording and the documentation
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
 	@$(BIN)/mypy
+	@$(BIN)/python -m tests.language
 	@$(MAKE) -s docs
 
 docs: $(VENV)/.ready ## build the documentation site in build/docs; a dead link is an error

@@ -1,4 +1,4 @@
-"""Key ranges, and who gets which: pure functions, without Spark and without sockets."""
+"""Key ranges and the assignors that distribute them. Pure functions: no Spark, no sockets."""
 
 from assignors.contract import KeyRangeAssignor, Member, Share
 from assignors.errors import (

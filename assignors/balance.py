@@ -1,11 +1,11 @@
-"""First goal of the sticky assignor: how much of which topics each member is due.
+"""First goal of the sticky assignor: the quota of each member, by topic.
 
-The work is balanced if the sum, over all slots of the group, of the squared work of a slot is
-smallest, the work of a member being divided evenly over its slots. Where everybody may share
-everything, every slot gets the same. What can be had only whole is dealt before (`whole`); here the
-rest is spread over the members that share it, so that they level out what they have already:
+The work is balanced if the sum of the squared work of a slot, over all slots of the group, is
+smallest. The work of a member counts as divided evenly over its slots. If all members may share
+all topics, every slot gets the same. Partitions that cannot be split are assigned first (`whole`).
+This module spreads the rest over the members that share it and compensates for what they have:
 
-    a and b share t (1 partition), a has a whole one of another topic:    b is due all of t
+    a and b share t (1 partition), a has a whole partition of another topic:    t goes to b
 """
 
 from __future__ import annotations
@@ -22,20 +22,20 @@ if TYPE_CHECKING:
     from assignors.contract import Group
 
 Wholes = list[Counter[int]]
-"""For each bundle the whole partitions of the members that cannot have parts of it."""
+"""For each bundle the number of whole partitions of each member that cannot have parts."""
 
 
 @dataclass(slots=True)
 class Bundle:
-    """Partitions that are alike: the same subscribers, and all of them shareable or none.
+    """Partitions with the same subscribers that are either all shareable or all not.
 
-    Members are named by their place in the group.
+    Members are given by their index in the group.
 
     Attributes:
         partitions: The partitions, as topic and number.
-        members: Who may have whole ones.
-        sharers: Who may have parts; nobody if the partitions must not be split.
-        owned: How many hashes of them each member had before.
+        members: The members that may have whole partitions.
+        sharers: The members that may have parts; empty if the partitions must not be split.
+        owned: How many of their hashes each member owned before.
     """
 
     partitions: list[tuple[str, int]]
@@ -45,18 +45,18 @@ class Bundle:
 
     @property
     def takers(self) -> list[int | None]:
-        """Who may take one more whole partition; None stands for those that share."""
+        """The members that may get one more whole partition; None stands for the sharers."""
         apart = set(self.sharers)
         return [*(m for m in self.members if m not in apart), *([None] if apart else [])]
 
 
 @dataclass(frozen=True, slots=True)
 class Due:
-    """What members are due of a bundle.
+    """The quotas of members in a bundle.
 
     Attributes:
-        units: How many units a partition is counted in.
-        of: The units of each member, more than 0; their sum is that of all partitions.
+        units: The number of units of one partition.
+        of: The units of each member, more than 0; their sum is the units of all partitions.
     """
 
     units: int
@@ -64,7 +64,7 @@ class Due:
 
 
 def bundles(group: Group) -> list[Bundle]:
-    """Sort the partitions of a group into bundles."""
+    """Group partitions into bundles."""
     place = {member.id: i for i, member in enumerate(group.members)}
     found: dict[tuple[int, bool], Bundle] = {}
     for topic, count in group.topics.items():
@@ -80,11 +80,11 @@ def bundles(group: Group) -> list[Bundle]:
 
 
 def balance(work: Sequence[Bundle], wholes: Wholes, slots: Sequence[int]) -> list[Due]:
-    """Say how many units of each bundle each member is due.
+    """Compute the quota of each member in each bundle.
 
     Args:
         work: The bundles.
-        wholes: The whole partitions that are dealt already.
+        wholes: The whole partitions that are already assigned.
         slots: The slots of each member.
     """
     fixed: Counter[int] = Counter()
@@ -93,7 +93,8 @@ def balance(work: Sequence[Bundle], wholes: Wholes, slots: Sequence[int]) -> lis
         fixed.update(dealt)
         owned.update(bundle.owned)
     left = [len(b.partitions) - dealt.total() for b, dealt in zip(work, wholes, strict=True)]
-    # The first to ask get all they can: few takers, who owned much of this and little of the rest.
+    # Earlier jobs and takers get more: few takers first, then previous owners of much of the
+    # bundle and little else.
     shared = sorted(
         (i for i, count in enumerate(left) if count), key=lambda i: len(work[i].sharers)
     )

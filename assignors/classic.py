@@ -1,13 +1,13 @@
-"""Kafka's own round robin and range assignments of whole partitions.
+"""Kafka's round-robin and range assignments of whole partitions.
 
-They are what remains where nothing is shared. With one slot a member, or the same number each,
-they give what Kafka's `RoundRobinAssignor` and `RangeAssignor` give. Otherwise a member gets
-partitions by its slots. Seven partitions for a with 2 slots, b with 1:
+They apply to topics that are not shared. If all members have the same number of slots, the results
+equal those of Kafka's `RoundRobinAssignor` and `RangeAssignor`. Otherwise a member gets partitions
+in proportion to its slots. Seven partitions for a with 2 slots and b with 1:
 
-    round robin   the circle is a b a: every member once, then those with a second slot, ...
+    round robin   the cycle is a b a: every member once, then those with a second slot, ...
                   a: 0 2 3 5 6    b: 1 4
-    range         of 7, a is due 14/3 and b 7/3; what the whole parts 4 and 2 leave over goes to
-                  the largest fraction
+    range         the quota of a is 14/3 and of b 7/3; the remainder after the whole parts 4 and 2
+                  goes to the largest fraction
                   a: 0 1 2 3 4    b: 5 6
 """
 
@@ -23,13 +23,13 @@ if TYPE_CHECKING:
 
 
 def round_robin(group: Group, topics: Iterable[str]) -> Iterator[tuple[str, str, int]]:
-    """Deal the partitions of all topics, one after another, round the members.
+    """Assign the partitions of all topics to the members in turn.
 
-    A member that does not subscribe to a topic is passed over.
+    Members that do not subscribe to a topic are skipped.
 
     Args:
         group: The members.
-        topics: The topics to deal; each must have a subscriber.
+        topics: The topics to assign; each must have a subscriber.
 
     Yields:
         Member id, topic and partition.
@@ -55,11 +55,11 @@ def round_robin(group: Group, topics: Iterable[str]) -> Iterator[tuple[str, str,
 
 
 def ranges(group: Group, topics: Iterable[str]) -> Iterator[tuple[str, str, int]]:
-    """Lay the partitions of each topic out by number and give each member a run of them.
+    """Assign each member a contiguous run of the partitions of each topic.
 
     Args:
         group: The members.
-        topics: The topics to lay out; each must have a subscriber.
+        topics: The topics to assign; each must have a subscriber.
 
     Yields:
         Member id, topic and partition.
@@ -77,17 +77,17 @@ def ranges(group: Group, topics: Iterable[str]) -> Iterator[tuple[str, str, int]
 
 
 def quotas(count: int, members: Sequence[Member]) -> list[int]:
-    """Divide a number of partitions over members by their slots.
+    """Divide a number of partitions among members in proportion to their slots.
 
-    Each member gets the whole part of what it is due; what is left over goes by one to the
-    members with the largest fractions, in their order where equal.
+    Each member gets the whole part of its quota. The remainder goes, one partition each, to the
+    members with the largest fractions; equal fractions keep the order of the members.
 
     Args:
         count: How many partitions, from 0.
         members: The members, at least one.
 
     Returns:
-        The number of partitions of each, in the order given; the sum is `count`.
+        The number of partitions of each member, in the given order; the sum is `count`.
     """
     slots = sum(member.slots for member in members)
     due = [divmod(count * member.slots, slots) for member in members]

@@ -1,7 +1,7 @@
-"""What an assignor is given, what it answers, and what all three have in common.
+"""The input and output of an assignor and the base class of all assignors.
 
 The leader of a consumer group calls `assign` with the number of partitions of each topic and with
-the members of the group; the answer gives every member its shares:
+the members of the group. The result maps every member to its shares:
 
     members = [Member("a", ["t"], allow_key_share=True), Member("b", ["t"], allow_key_share=True)]
     RangeKeyRangeAssignor().assign({"t": 1}, members) == {
@@ -9,14 +9,14 @@ the members of the group; the answer gives every member its shares:
         "b": (Share("t", 0, KeyRange(2**62, 2**63 - 1)),),
     }
 
-For any input: every partition of a topic that somebody subscribes to is given away completely and
-once, to subscribers only; a member that did not allow sharing and a topic that is not shareable
-see whole partitions only. A topic nobody subscribes to is not assigned, and a subscription to a
-topic that is not (yet) there waits.
+For any input, every hash of every partition of a subscribed topic is assigned to exactly one
+subscriber. Members that do not allow sharing get whole partitions only, and topics that are not
+shareable are assigned as whole partitions only. A topic without subscribers is not assigned. A
+subscription to a topic that does not exist has no effect until the topic exists.
 
-The answer does not depend on the order of members and topics, as members are put in Kafka's
-order: those with an instance id first, by that id, so that a restart under a new member id
-changes nothing; then the others, by member id.
+The result does not depend on the order of members and topics. Members are sorted in Kafka's order:
+first those with an instance id, by that id, so that a restart under a new member id changes
+nothing; then the others, by member id.
 """
 
 from __future__ import annotations
@@ -51,20 +51,20 @@ class Share:
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """A consumer of the group, as the assignors see it.
+    """A consumer of the group.
 
     Attributes:
         id: Kafka's member id.
-        topics: The topics it subscribes to; kept sorted, each once.
-        slots: How many tasks it works with side by side, from 1. A member with n slots counts as
+        topics: The topics it subscribes to, sorted, without duplicates.
+        slots: How many tasks it runs in parallel, from 1. A member with n slots counts as
             n consumers.
-        allow_key_share: Whether it may be given parts of partitions (KIP-X's `allowKeyShare`).
+        allow_key_share: Whether it may get parts of partitions (KIP-X's `allowKeyShare`).
         instance_id: Kafka's `group.instance.id` of a static member.
-        owned: The shares it had before, for the sticky assignor.
+        owned: The shares of its previous assignment, for the sticky assignor.
 
     Raises:
-        InvalidMember: If the id is empty, the slots are not a whole number from 1, or the topics
-            are one string.
+        InvalidMember: If the id is empty, `slots` is not a whole number from 1, or `topics` is
+            a single string.
     """
 
     id: str
@@ -76,32 +76,32 @@ class Member:
 
     def __post_init__(self) -> None:
         if not isinstance(self.id, str) or not self.id:
-            raise InvalidMember(self.id, "its id must be a string that is not empty")
+            raise InvalidMember(self.id, "its id must be a non-empty string")
         if not isinstance(self.slots, int) or isinstance(self.slots, bool) or self.slots < 1:
             raise InvalidMember(self.id, f"slots must be a whole number from 1, not {self.slots!r}")
         if isinstance(self.topics, str):
             raise InvalidMember(
-                self.id, f"topics must be several strings, not one: [{self.topics!r}]"
+                self.id, f"topics must be a list of strings, not one string: [{self.topics!r}]"
             )
         object.__setattr__(self, "topics", tuple(sorted(set(self.topics))))
         object.__setattr__(self, "owned", tuple(self.owned))
 
     @property
     def order(self) -> tuple[bool, str, str]:
-        """The member's place among others: instance ids first, then member ids."""
+        """The sort key of a member: instance ids first, then member ids."""
         return (self.instance_id is None, self.instance_id or "", self.id)
 
 
 class Group:
-    """The input of an assignor, checked and put in order.
+    """The input of an assignor, validated and sorted.
 
     Attributes:
         members: All members in order.
         topics: The topics with partitions and subscribers, sorted, with the number of partitions.
-        audiences: The different sets of subscribers that topics have, each in order. Topics with
-            the same subscribers have the same audience, so that a thousand members subscribing to
-            ten thousand topics do not cost ten million steps.
-        audience_of: The place in `audiences` of each topic's subscribers.
+        audiences: The distinct sets of subscribers, each in order. Topics with the same
+            subscribers have the same audience, so that a thousand members that subscribe to ten
+            thousand topics do not cost ten million steps.
+        audience_of: The index in `audiences` of each topic's subscribers.
     """
 
     def __init__(
@@ -152,19 +152,19 @@ def _check_ids(members: Iterable[Member]) -> None:
     seen: set[str] = set()
     for member in members:
         if member.id in seen:
-            raise InvalidMember(member.id, "stands twice in the group; every id must be its own")
+            raise InvalidMember(member.id, "is in the group twice; member ids must be unique")
         seen.add(member.id)
 
 
-# Shares never have the same first hash here; comparing whole ones takes several times as long.
+# The first hash is unique within a partition; comparing whole shares is several times slower.
 _PLACE = attrgetter("topic", "partition", "key_range.first")
 
 
 class KeyRangeAssignor(ABC):
-    """Base of the assignors: pure, without state, the same answer for the same input.
+    """Base class of the assignors. They are pure and deterministic.
 
     Attributes:
-        name: What the members of a group call the assignor when they agree on one.
+        name: The protocol name that the members of a group agree on.
     """
 
     name: ClassVar[str]
@@ -176,7 +176,7 @@ class KeyRangeAssignor(ABC):
         *,
         shareable_topics: Collection[str] | None = None,
     ) -> dict[str, tuple[Share, ...]]:
-        """Say which shares each member gets.
+        """Assign shares to members.
 
         Args:
             partitions: The number of partitions of each topic that exists.
@@ -185,7 +185,7 @@ class KeyRangeAssignor(ABC):
                 `accept.range.fetch`); None means all of them.
 
         Returns:
-            For every member, its shares in order; none for a member that gets nothing. Shares of
+            The shares of every member in order, empty for a member that gets nothing. Shares of
             one member in one partition neither overlap nor touch.
 
         Raises:

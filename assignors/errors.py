@@ -1,4 +1,4 @@
-"""Errors of this package: one base class, each error with data, a remedy and a word on retrying.
+"""Errors of this package. Each one carries its data, a remedy and whether a retry can succeed.
 
     AssignorError
     ├── InvalidKeyRange      (ValueError)
@@ -7,7 +7,7 @@
     ├── AssignmentConflict
     └── ProtocolMismatch     (ValueError)
 
-All of them pickle, as every positional argument is handed to ``Exception``.
+All of them can be pickled, because every positional argument is passed to ``Exception``.
 """
 
 from __future__ import annotations
@@ -19,22 +19,22 @@ if TYPE_CHECKING:
 
 
 class AssignorError(Exception):
-    """Base of every error of this package.
+    """Base class of every error of this package.
 
     Attributes:
-        retriable: Whether the same call may succeed later without a change by a person.
+        retriable: Whether the same call may succeed later without anybody changing anything.
     """
 
     retriable: ClassVar[bool] = False
 
 
 class InvalidKeyRange(AssignorError, ValueError):
-    """A key range or a split of one that cannot be.
+    """A key range, or a split of a key range, is not valid.
 
     Attributes:
-        first: The first hash asked for.
-        last: The last hash asked for.
-        reason: What is wrong with it and what would be right.
+        first: The requested first hash.
+        last: The requested last hash.
+        reason: What is wrong and what is expected.
     """
 
     def __init__(self, first: object, last: object, reason: str) -> None:
@@ -48,11 +48,11 @@ class InvalidKeyRange(AssignorError, ValueError):
 
 
 class InvalidMember(AssignorError, ValueError):
-    """A member, or the group it stands in, that an assignor cannot work with.
+    """An assignor cannot work with a member or with its group.
 
     Attributes:
         member: Id of the member.
-        reason: What is wrong with it and what would be right.
+        reason: What is wrong and what is expected.
     """
 
     def __init__(self, member: object, reason: str) -> None:
@@ -65,11 +65,11 @@ class InvalidMember(AssignorError, ValueError):
 
 
 class InvalidTopic(AssignorError, ValueError):
-    """A topic, or a partition of it, that an assignor cannot work with.
+    """An assignor cannot work with a topic or with one of its partitions.
 
     Attributes:
         topic: Name of the topic.
-        reason: What is wrong with it and what would be right.
+        reason: What is wrong and what is expected.
     """
 
     def __init__(self, topic: object, reason: str) -> None:
@@ -82,16 +82,16 @@ class InvalidTopic(AssignorError, ValueError):
 
 
 class AssignmentConflict(AssignorError):
-    """An assignment leaves key hashes of a partition without owner, or gives them to several.
+    """An assignment leaves key hashes of a partition without an owner or gives them to several.
 
-    A member that sees this must not start: it leaves the group and joins again, so that the
-    leader assigns anew.
+    A member that sees this must not start. It leaves the group and joins again, so that the
+    leader computes a new assignment.
 
     Attributes:
         topic: Topic of the partition.
         partition: Number of the partition.
-        holes: Key ranges that nobody owns.
-        overlaps: Key ranges that more than one share claims.
+        holes: Key ranges without an owner.
+        overlaps: Key ranges with more than one owner.
     """
 
     retriable = True
@@ -116,20 +116,20 @@ class AssignmentConflict(AssignorError):
         if self.overlaps:
             faults.append(f"several own {', '.join(map(str, self.overlaps))}")
         return (
-            f"the assignment of {self.topic}-{self.partition} is not a partition of its key "
-            f"hashes: {'; '.join(faults)}. Join the group again; if it comes back, look for "
-            "members with another version of the assignor"
+            f"the assignment of {self.topic}-{self.partition} does not cover its key hashes "
+            f"exactly once: {'; '.join(faults)}. Join the group again; if the error persists, "
+            "look for members with another version of the assignor"
         )
 
 
 class ProtocolMismatch(AssignorError, ValueError):
-    """Bytes of another member that this version of the library does not understand.
+    """This version of the library cannot read the bytes that another member sent.
 
     Attributes:
         what: What was read: ``"subscription"`` or ``"assignment"``.
-        found: What stood there.
-        expected: What should have stood there.
-        remedy: What to do about it.
+        found: What the bytes contain.
+        expected: What they should contain.
+        remedy: What to do.
     """
 
     def __init__(self, what: str, found: str, expected: str, remedy: str) -> None:

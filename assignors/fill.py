@@ -1,23 +1,22 @@
-"""Second and third goal of the sticky assignor: few members a partition, then little moved.
+"""Second and third goal of the sticky assignor: few members per partition, then few moves.
 
-Given are partitions that are alike, each of so many units, and the units every member is due.
-To be found is who gets how much of which, so that as few members as possible stand on a partition
-and as much as possible stays with those who owned it.
+The input is a bundle of equivalent partitions and the quota of each member in units. The result
+assigns units of partitions to members, with few members per partition and few changes of owner.
 
-What a member is due is some whole partitions and a fraction. Members whose fractions add up to
-whole partitions form a group (see `grouping`). In it, one member for each partition that the group
-shares is the partition's *anchor*: it has what it is due and gives the rest of the partition to
-the others. With units of a quarter, and a, b, c, d due 5, 3, 2, 6 on four partitions:
+A quota is some whole partitions and a fraction. Members whose fractions add up to whole partitions
+form a group (see `grouping`). Each partition that the group shares has one member as its *anchor*:
+its fraction is on this partition alone, and the rest of the partition goes to the others. With
+units of a quarter and quotas of 5, 3, 2, 6 for a, b, c, d on four partitions:
 
     fractions   a 1, b 3, c 2, d 2        groups  {a, b}, {c, d}
     whole       a: p0    d: p3
     anchors     b: p1    c: p2
     the rest    p1: b 3, a 1              p2: c 2, d 2
 
-Whole partitions and anchors go first to those who owned most. Then the result is bettered by
-swaps of members, of partitions, or of equal amounts on two partitions, as long as that leaves more
-with its owner and does not need more members. For small groups that is nearly always the least
-that can move; for large ones it is close to it.
+Whole partitions and anchors go first to the members that owned most. Then swaps improve the
+result: of members, of partitions, or of equal amounts on two partitions. A swap must keep more
+with its owner and must not need more members. For small groups the result is nearly always the
+minimum that can move; for large groups it is close to it.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ def fill(bundle: Bundle, due: Due, owned: Mapping[Partition, Mapping[int, int]])
 
     Args:
         bundle: The partitions.
-        due: What each member is due of them.
+        due: The quota of each member.
         owned: The hashes each member owned before, by partition.
     """
     mine = {
@@ -54,7 +53,7 @@ def fill(bundle: Bundle, due: Due, owned: Mapping[Partition, Mapping[int, int]])
 
 
 class _Placing:
-    """The first filling: owners and anchors, those first that owned most; then the rest."""
+    """The first filling: owners and anchors, previous owners first; then the rest."""
 
     def __init__(self, due: Due, owned: Mapping[Partition, Mapping[int, int]]) -> None:
         self.units = due.units
@@ -78,7 +77,7 @@ class _Placing:
         self.filling: Filling = {p: {} for p in owned}
 
     def _nearness(self, group: Sequence[int]) -> int:
-        """How much the members of a group owned of each other's main partitions."""
+        """Return how much the members of a group owned of each other's main partitions."""
         homes = {self.home[m] for m in group if m in self.home}
         return sum(sum(sorted(self.owned[p].get(m, 0) for m in group)[:-1]) for p in homes)
 
@@ -106,7 +105,7 @@ class _Placing:
         return True
 
     def give_rest(self, group: Sequence[int]) -> None:
-        """Give what the anchors of a group are not due to its other members."""
+        """Give the rest of the anchors' partitions to the other members of a group."""
         left = {
             self.anchored[m]: self.units - self.fractions[m] for m in group if m in self.anchored
         }

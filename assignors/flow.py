@@ -1,16 +1,16 @@
-"""Divisible work spread as evenly as its takers allow.
+"""Spreads divisible work over workers as evenly as possible.
 
 Each job is an amount of work that some workers may take, in any parts; each worker has a weight.
-The fairest spreading lowers the highest level (work per weight) as far as possible, then the next
-lower one, and so on. It is found by halving: try to bring all workers to the average level; where
-that fails, some jobs have too few takers, and a minimum cut tells them and their takers from the
-rest, which are spread apart from each other.
+The fairest result lowers the highest level (work per weight) as far as possible, then the next
+lower one, and so on. The algorithm tries to bring all workers to the average level. If that fails,
+some jobs have too few takers. A minimum cut separates these jobs and their takers from the rest,
+and both parts are spread independently.
 
     jobs ab:3 for a and b, a:3 for a alone; weights 1
     the average is 3: a takes its own 3, b the shared 3
 
-Amounts are exact: a worker's level is volume / weight of its part, so everything is counted in
-units of 1/weight, of which a job of amount 1 has `weight` many.
+Amounts are exact: a worker's level is volume / weight of its part, so all amounts are counted in
+units of 1/weight. A job of amount 1 has `weight` units.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ class Job:
     """Work to spread.
 
     Attributes:
-        amount: How much it is, from 1.
-        takers: The workers that may take of it, those that should get it first in front.
+        amount: The amount of work, from 1.
+        takers: The workers that may take parts of it, preferred ones first.
     """
 
     amount: int
@@ -38,10 +38,10 @@ class Job:
 
 @dataclass(frozen=True, slots=True)
 class Spread:
-    """How one job is spread.
+    """The parts of one job.
 
     Attributes:
-        units: How many units an amount of 1 has.
+        units: The number of units of an amount of 1.
         parts: The units each taker gets, more than 0; their sum is the job's amount times `units`.
     """
 
@@ -57,7 +57,7 @@ def spread(jobs: Sequence[Job], weights: Mapping[int, int]) -> list[Spread]:
         weights: The weight of every worker, from 1.
 
     Returns:
-        How each job is spread, in the order given.
+        The parts of each job, in the given order.
     """
     result: list[Spread | None] = [None] * len(jobs)
     parts = [list(range(len(jobs)))]
@@ -78,27 +78,27 @@ def spread(jobs: Sequence[Job], weights: Mapping[int, int]) -> list[Spread]:
 
 
 class _Flow:
-    """A largest flow from jobs to workers that may all be filled to the average level."""
+    """A maximum flow from jobs to workers whose capacity is the average level."""
 
     def __init__(self, jobs: Sequence[Job], workers: set[int], weights: Mapping[int, int]) -> None:
         self.units = sum(weights[worker] for worker in workers)
         volume = sum(job.amount for job in jobs)
         self.takers = [[w for w in job.takers if w in workers] for job in jobs]
         self.left = [job.amount * self.units for job in jobs]
-        self.room = {worker: volume * weights[worker] for worker in workers}
+        self.free = {worker: volume * weights[worker] for worker in workers}
         self.taken: list[dict[int, int]] = [{} for _ in jobs]
         self.jobs_of: dict[int, set[int]] = {worker: set() for worker in workers}
 
     def run(self) -> tuple[set[int], set[int]]:
-        """Place all that can be placed.
+        """Place as much work as possible.
 
         Returns:
-            The jobs that do not find room, with those they compete with, and all workers these
-            jobs could go to; nothing if all is placed.
+            The jobs that exceed the capacity, with those they compete with, and all workers that
+            could take them; both are empty if all work is placed.
         """
         for job, takers in enumerate(self.takers):
             for worker in takers:
-                self._give(job, worker, min(self.left[job], self.room[worker]))
+                self._give(job, worker, min(self.left[job], self.free[worker]))
         while True:
             came_from, end = self._search()
             if end is None:
@@ -106,7 +106,7 @@ class _Flow:
             self._augment(came_from, end)
 
     def _search(self) -> tuple[tuple[dict[int, int | None], dict[int, int]], int | None]:
-        """Look for a way from a job with something left to a worker with room, shortest first."""
+        """Find the shortest path from a job with work left to a worker with free capacity."""
         jobs: dict[int, int | None] = {job: None for job, left in enumerate(self.left) if left}
         workers: dict[int, int] = {}
         queue = deque(jobs)
@@ -116,7 +116,7 @@ class _Flow:
                 if worker in workers:
                     continue
                 workers[worker] = job
-                if self.room[worker]:
+                if self.free[worker]:
                     return (jobs, workers), worker
                 for other in sorted(self.jobs_of[worker]):
                     if other not in jobs:
@@ -128,7 +128,7 @@ class _Flow:
         jobs, workers = came_from
         path: list[tuple[int, int, int | None]] = []
         worker: int | None = end
-        amount = self.room[end]
+        amount = self.free[end]
         while worker is not None:
             job = workers[worker]
             source = jobs[job]
@@ -146,7 +146,7 @@ class _Flow:
         taken = self.taken[job]
         taken[worker] = taken.get(worker, 0) + amount
         self.left[job] -= amount
-        self.room[worker] -= amount
+        self.free[worker] -= amount
         if taken[worker]:
             self.jobs_of[worker].add(job)
         else:

@@ -1,13 +1,14 @@
-"""Members whose fractions of a partition add up to whole partitions.
+"""Groups of members whose fractions of a partition add up to whole partitions.
 
-A group of m members that shares whole partitions among itself needs m - 1 cuts, so the more
-groups, the fewer cuts. With fractions counted in quarters:
+A group of m members that shares whole partitions needs m - 1 cuts, so more groups need fewer cuts.
+With fractions counted in quarters:
 
     a 1, b 3, c 2, d 2    ->    {a, b}, {c, d}        2 cuts, not 3
 
-Up to `EXACT` members the largest number of groups is found by trying all, and of several ways the
-one that keeps together who was together. Above that, members with equal fractions are grouped
-first, then pairs that fill a partition, then runs: for equal slots that is the largest number too.
+For up to `EXACT` members the algorithm tries all groupings and finds the largest number of groups;
+among several solutions it prefers members that were together before. Above that it groups members
+with equal fractions first, then pairs that fill a partition, then runs. With equal slots this
+gives the largest number as well.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
 EXACT = 9
-"""So many members are grouped by trying all ways: 3**9 / 2 steps."""
+"""The largest number of members for which all groupings are tried: 3**9 / 2 steps."""
 
 
 def group_fractions(
@@ -29,10 +30,10 @@ def group_fractions(
     """Divide members into groups whose fractions add up to whole partitions.
 
     Args:
-        fractions: The fraction of each member, from 1 to ``units - 1``, members that belong
-            together next to each other; the sum is a multiple of `units`.
-        units: How many units a partition has.
-        nearness: How well the members of a group fit together; more is better.
+        fractions: The fraction of each member, from 1 to ``units - 1``, related members adjacent
+            to each other; the sum is a multiple of `units`.
+        units: The number of units of a partition.
+        nearness: Returns how well the members of a group fit together; more is better.
     """
     members = list(fractions)
     if len(members) <= EXACT:

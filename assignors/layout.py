@@ -1,15 +1,15 @@
-"""Where the parts of one partition lie in the hash space.
+"""The key ranges of the members of one partition.
 
-Every member first keeps as much of what it owned as it is due, and what it gives up it gives up
-next to what is free already; then the others take what is free, first what touches their own.
-With a and b on half each and c to come in:
+Every member first keeps as much of its previous ranges as its quota allows; it gives up parts next
+to ranges that are free already. Then the other members take free ranges, adjacent ones first. With
+a and b on half each when c joins:
 
     before      a [0, 1/2)                     b [1/2, 1)
     kept        a [0, 1/3)                     b [2/3, 1)
     after       a [0, 1/3)    c [1/3, 2/3)     b [2/3, 1)
 
-A member may end up with several ranges, where only that moves least. Beyond `MOST_RANGES` in a
-partition for each of its members the space is laid out anew in one range for each.
+A member may have several ranges if that moves least. With more than `MOST_RANGES` per member of a
+partition on average, the space is laid out again with one range for each member.
 """
 
 from __future__ import annotations
@@ -24,22 +24,22 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
 MOST_RANGES = 4
-"""So many ranges a member may stand in one partition, on average, before it is laid out anew."""
+"""The largest number of ranges per member of a partition, on average."""
 
 
 def lay_out(
     parts: Mapping[int, int], owned: Mapping[int, Sequence[KeyRange]]
 ) -> dict[int, tuple[KeyRange, ...]]:
-    """Give members their key ranges.
+    """Assign key ranges to the members of a partition.
 
     Args:
-        parts: The units each member is due, in order, from 1; their sum is the whole partition.
+        parts: The quota of each member in units, in order, from 1; the sum is the partition.
         owned: The ranges members had before; several may claim the same hash.
 
     Returns:
-        For every member its ranges, in order, not touching each other; all together they are an
-        exact partition of the hash space. A member that is due k of n units gets the k-th part
-        of n, to within one hash.
+        The ranges of every member, in order, without adjacent ones. All ranges together cover
+        the hash space exactly once. A member with a quota of k of n units gets k/n of the hash
+        space, to within one hash.
     """
     if len(parts) == 1:
         return dict.fromkeys(parts, (FULL,))
@@ -47,13 +47,13 @@ def lay_out(
     due = _sizes(parts, {m: sum(r.size for r in ranges) for m, ranges in before.items()})
     ranges = _Free.divide(due, before)
     if sum(map(len, ranges.values())) > MOST_RANGES * len(parts):
-        anew = {m: due[m] for m in sorted(parts, key=lambda m: ranges[m][0])}
-        return _Free.divide(anew, dict.fromkeys(parts, ()))
+        in_order = {m: due[m] for m in sorted(parts, key=lambda m: ranges[m][0])}
+        return _Free.divide(in_order, dict.fromkeys(parts, ()))
     return ranges
 
 
 def _sizes(parts: Mapping[int, int], before: Mapping[int, int]) -> dict[int, int]:
-    """Turn units into hashes; those that rounding leaves over go to who owned more, in order."""
+    """Convert units to hashes; the remainder of the rounding goes to previous owners first."""
     units = sum(parts.values())
     sizes = {m: FULL.size * part // units for m, part in parts.items()}
     left = FULL.size - sum(sizes.values())
@@ -67,7 +67,7 @@ _LAST = attrgetter("last")
 
 
 class _Free:
-    """The hashes that nobody has yet, and who has the others."""
+    """The free hashes of a partition and the ranges that members have."""
 
     def __init__(self, due: Mapping[int, int]) -> None:
         self.ranges: list[KeyRange] = [FULL]  # in order, without touching each other
@@ -92,7 +92,7 @@ class _Free:
         return {member: merge(ranges) for member, ranges in free.has.items()}
 
     def take(self, member: int, wanted: KeyRange) -> None:
-        """Give a member what is free of a range."""
+        """Give a member the free part of a range."""
         begin = end = self._at(wanted.first)
         left: list[KeyRange] = []
         while end < len(self.ranges) and (common := self.ranges[end].intersect(wanted)):
@@ -107,7 +107,7 @@ class _Free:
         self.ranges[begin:end] = left
 
     def give_up(self, member: int) -> None:
-        """Free what a member has too much: its smallest ranges, then an end of the next one."""
+        """Free the surplus of a member: its smallest ranges, then an end of the next one."""
         for each in sorted(self.has[member], key=_SIZE):
             surplus = min(-self.missing[member], each.size)
             if surplus <= 0:
@@ -127,7 +127,7 @@ class _Free:
             self.ranges[around] = merge([*self.ranges[around], freed])
 
     def grow(self, member: int) -> None:
-        """Let a member have what is free beside its ranges."""
+        """Give a member free hashes that are adjacent to its ranges."""
         for each in merge(self.has[member]):
             for beside in (each.last + 1, each.first - 1):
                 if self.missing[member] and self._is_free(beside):
@@ -138,7 +138,7 @@ class _Free:
                     self.take(member, KeyRange(first, first + size - 1))
 
     def fill(self, member: int) -> None:
-        """Let a member have what it lacks: the smallest free range that holds it all, if any."""
+        """Give a member what it lacks, from the smallest free range that is large enough."""
         free = sorted(self.ranges, key=_SIZE) if self.missing[member] else []
         while self.missing[member]:
             at = bisect_left(free, self.missing[member], key=_SIZE)
@@ -147,7 +147,7 @@ class _Free:
             self.take(member, KeyRange(best.first, best.first + size - 1))
 
     def _at(self, key_hash: int) -> int:
-        """Return the place of the free range that holds a hash, or of the next one."""
+        """Return the index of the free range that contains a hash, or of the next one."""
         return bisect_left(self.ranges, key_hash, key=_LAST)
 
     def _is_free(self, key_hash: int) -> bool:

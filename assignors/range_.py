@@ -1,13 +1,13 @@
 """KIP-X's range assignor with shared partitions.
 
-In a shared topic (see `sharing`) the slots are laid out in order and every partition gets a run
-of them, the first ones one more where it does not come out even. Five members on topics of two
-and three partitions:
+In a shared topic (see `sharing`) every partition gets a contiguous run of the slots; the first
+partitions get one more if the division has a remainder. Five members on topics of two and three
+partitions:
 
     t1p0: c1 c2 c3    t1p1: c4 c5
     t2p0: c1 c2       t2p1: c3 c4    t2p2: c5
 
-All other topics are divided as Kafka's range assignor does it.
+All other topics are assigned as by Kafka's range assignor.
 """
 
 from __future__ import annotations
@@ -26,11 +26,10 @@ if TYPE_CHECKING:
 
 
 class RangeKeyRangeAssignor(KeyRangeAssignor):
-    """Gives runs of consumers to partitions, or runs of partitions to consumers if those are fewer.
+    """Assigns runs of consumers to partitions, or runs of partitions if consumers are fewer.
 
-    Partitions with the same number in topics of the same size go to the same members, so records
-    of one key can be joined. The work is only as even as the runs; `StickyKeyRangeAssignor`
-    balances.
+    Partitions with the same number in topics of the same size go to the same members, so that
+    records of one key can be joined. The load can be uneven; `StickyKeyRangeAssignor` balances it.
     """
 
     name = "key-range-range"
@@ -44,13 +43,13 @@ def _deal(count: int, members: Sequence[Member]) -> Deal:
     queue = [(member.id, member.slots) for member in reversed(members)]
     partitions: Deal = []
     for partition in range(count):
-        room = size + (partition < more)
+        slots_left = size + (partition < more)
         run: list[tuple[str, int]] = []
-        while room:
+        while slots_left:
             member_id, slots = queue.pop()
-            taken = min(slots, room)
+            taken = min(slots, slots_left)
             run.append((member_id, taken))
-            room -= taken
+            slots_left -= taken
             if slots > taken:
                 queue.append((member_id, slots - taken))
         partitions.append(run)

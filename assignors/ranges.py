@@ -1,13 +1,13 @@
-"""Key hashes and ranges of them.
+"""Key hashes and key ranges.
 
-Every record has a place in the space ``[0, 2**63 - 1]`` (KIP-X's ``[0, Long.MAX]``): the hash of
-its key or, as a record without a key has no order to keep, the hash of its offset. A key range is
-a part of that space, both ends included; cut in n it is cut evenly:
+Every record has a hash in ``[0, 2**63 - 1]`` (KIP-X's ``[0, Long.MAX]``): the hash of its key, or
+the hash of its offset if it has no key and therefore no order to keep. A key range is a part of
+that space, both ends included. A split cuts it into even pieces:
 
     KeyRange().split(2) == (KeyRange(0, 2**62 - 1), KeyRange(2**62, 2**63 - 1))
 
-Only the two hash functions need ``xxhash``, and they import it when first called: code that runs
-where it is not installed, such as in a Spark task, may import this module.
+Only the two hash functions need ``xxhash``. They import it when first called, so that code in
+environments without it, such as a Spark task, can import this module.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ HASH_SEED = 42
 
 
 def key_hash(key: bytes | None) -> int | None:
-    """Return the place of a record key in the hash space.
+    """Return the hash of a record key.
 
     It equals Spark SQL's ``xxhash64(key) & 9223372036854775807`` of a binary column, except that
     Spark hashes a null to its seed.
 
     Args:
-        key: The key as it stands in Kafka, or None for a record without one.
+        key: The key bytes in Kafka, or None for a record without a key.
 
     Returns:
         A hash from 0 to `MAX_KEY_HASH`, or None for None.
@@ -48,7 +48,7 @@ def key_hash(key: bytes | None) -> int | None:
 
 
 def offset_hash(offset: int) -> int:
-    """Return the place of a record without a key in the hash space.
+    """Return the hash of a record without a key.
 
     It equals Spark SQL's ``xxhash64(offset) & 9223372036854775807`` of a bigint column, which is
     the hash of the number's eight bytes, lowest first.
@@ -70,16 +70,16 @@ def offset_hash(offset: int) -> int:
 
 @dataclass(frozen=True, order=True, slots=True)
 class KeyRange:
-    """Key hashes from `first` to `last`, both included; by default all of them.
+    """The key hashes from `first` to `last`, both included; by default all hashes.
 
-    Ranges are ordered by their first hash, then by their last.
+    Ranges sort by their first hash, then by their last hash.
 
     Attributes:
         first: First hash of the range, from 0.
         last: Last hash of the range, at least `first` and at most `MAX_KEY_HASH`.
 
     Raises:
-        InvalidKeyRange: If an end is not a whole number or out of its bounds.
+        InvalidKeyRange: If an end is not a whole number or is out of bounds.
     """
 
     first: int = 0
@@ -99,28 +99,28 @@ class KeyRange:
 
     @property
     def size(self) -> int:
-        """How many hashes the range holds, from 1 to 2**63."""
+        """The number of hashes in the range, from 1 to 2**63."""
         return self.last - self.first + 1
 
     @property
     def is_full(self) -> bool:
-        """Whether the range is the whole space, so that its owner has the whole partition."""
+        """Whether the range is the whole hash space, that is, a whole partition."""
         return self.first == 0 and self.last == MAX_KEY_HASH
 
     def contains(self, key_hash: int) -> bool:
-        """Return whether a hash lies in the range."""
+        """Return whether a hash is in the range."""
         return self.first <= key_hash <= self.last
 
     def split(self, n: int) -> tuple[KeyRange, ...]:
-        """Cut the range in `n` even pieces, in order.
+        """Split the range into `n` even pieces, in order.
 
-        Piece i starts at ``first + size * i // n``, so two pieces differ by at most one hash.
+        Piece i starts at ``first + size * i // n``, so the sizes differ by at most one hash.
 
         Args:
             n: How many pieces, from 1 to `size`.
 
         Raises:
-            InvalidKeyRange: If `n` is out of its bounds.
+            InvalidKeyRange: If `n` is out of bounds.
         """
         if not 1 <= n <= self.size:
             raise InvalidKeyRange(
@@ -130,12 +130,12 @@ class KeyRange:
         return tuple(KeyRange(a, b - 1) for a, b in pairwise(cuts))
 
     def intersect(self, other: KeyRange) -> KeyRange | None:
-        """Return the hashes that lie in both ranges, or None if there are none."""
+        """Return the hashes that both ranges contain, or None if they do not overlap."""
         first, last = max(self.first, other.first), min(self.last, other.last)
         return KeyRange(first, last) if first <= last else None
 
     def touches(self, other: KeyRange) -> bool:
-        """Return whether the two ranges are one without a hole: they overlap or are neighbours."""
+        """Return whether the two ranges overlap or are adjacent."""
         return self.first <= other.last + 1 and other.first <= self.last + 1
 
 
@@ -144,7 +144,7 @@ FULL = KeyRange()
 
 
 def merge(ranges: Iterable[KeyRange]) -> tuple[KeyRange, ...]:
-    """Return the same hashes in as few ranges as possible, in order.
+    """Merge overlapping and adjacent ranges; the result is sorted.
 
     Args:
         ranges: Ranges in any order; they may overlap.
@@ -160,11 +160,11 @@ def merge(ranges: Iterable[KeyRange]) -> tuple[KeyRange, ...]:
 
 @dataclass(frozen=True, slots=True)
 class Coverage:
-    """What keeps ranges from being an exact partition of the hash space.
+    """How the union of ranges differs from the hash space.
 
     Attributes:
-        holes: Ranges that none of them covers, in order, as few as possible.
-        overlaps: Ranges that two or more of them cover, in order, as few as possible.
+        holes: Ranges that no range covers, sorted and merged.
+        overlaps: Ranges that two or more ranges cover, sorted and merged.
     """
 
     holes: tuple[KeyRange, ...] = ()
@@ -172,18 +172,18 @@ class Coverage:
 
     @property
     def is_exact(self) -> bool:
-        """Whether every hash is covered once."""
+        """Whether every hash is covered exactly once."""
         return not self.holes and not self.overlaps
 
 
 def coverage(ranges: Iterable[KeyRange]) -> Coverage:
-    """Check that ranges cover the whole hash space, each hash once.
+    """Return the holes and overlaps of ranges.
 
     Args:
         ranges: The ranges of one partition, of all members, in any order.
 
     Returns:
-        The holes and overlaps; none of either if every hash has exactly one owner.
+        The holes and overlaps; both are empty if every hash has exactly one owner.
     """
     holes: list[KeyRange] = []
     overlaps: list[KeyRange] = []

@@ -1,12 +1,12 @@
 """KIP-X's `KeyRangeBasedRoundRobinAssignor`.
 
-In a shared topic (see `sharing`) the slots are dealt round the partitions, beginning with the
-first. Five members on three partitions:
+In a shared topic (see `sharing`) the slots are assigned to the partitions in turn, beginning with
+the first. Five members on three partitions:
 
     p0: M1 M4    p1: M2 M5    p2: M3
     M1: p0 [0, N/2)   M4: p0 [N/2, N)   M2: p1 [0, N/2)   M5: p1 [N/2, N)   M3: p2
 
-All other topics are dealt as Kafka's round robin assignor does it.
+All other topics are assigned as by Kafka's round-robin assignor.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ if TYPE_CHECKING:
 
 
 class RoundRobinKeyRangeAssignor(KeyRangeAssignor):
-    """Deals consumers round the partitions, or partitions round the consumers if those are fewer.
+    """Assigns consumers to partitions in turn, or partitions to consumers if those are fewer.
 
-    The work is only as even as the pieces: of five members on three partitions one has twice as
-    much as the others. `StickyKeyRangeAssignor` balances.
+    The load can be uneven: one of five members on three partitions has twice the load of the
+    others. `StickyKeyRangeAssignor` balances it.
     """
 
     name = "key-range-roundrobin"

@@ -1,10 +1,10 @@
-"""Looks for the best way to deal whole partitions, in groups that are small enough to try.
+"""Searches for the best assignment of whole partitions, in groups that are small enough.
 
-`whole` deals them without knowing what can be shared out afterwards and who owned what. So from
-there on one partition is dealt to somebody else, or two of different bundles are (so that who gives
-one gets one back), the rest is worked out, and the cheaper result kept, until nothing is cheaper:
+`whole` assigns them without regard to what can be shared afterwards and to previous owners. From
+there the search moves one partition to another member, or two of different bundles (so that the
+giver of one gets one back), computes the rest, and keeps the cheaper result until none is cheaper:
 
-    a (1 slot), b (3 slots); topic s may be split, topics t and u not: all dealt one by one
+    a (1 slot), b (3 slots); topic s may be split, topics t and u not; `whole` assigns one by one
     begin       a: t        b: u, all of s            squares 1 + 4/3
     better      a: s 3/4    b: t, u, s 1/4            squares 9/16 + 27/16: balanced
 """
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     Cost = tuple[float, int, float]
 
 EFFORT = 6_000
-"""Tries times partitions and members: what a search may cost. A group above it is not searched."""
+"""Limit of tries times partitions and members. Larger groups are not searched."""
 
 
 def best_filling(group: Group, owned: Mapping[Partition, Mapping[int, int]]) -> Filling:
@@ -37,7 +37,7 @@ def best_filling(group: Group, owned: Mapping[Partition, Mapping[int, int]]) -> 
 
     Args:
         group: Members and topics.
-        owned: The hashes each member owned before, by partition; members by place in the group.
+        owned: The hashes each member owned before, by partition; members by index in the group.
 
     Returns:
         For each partition the units of its members.
@@ -65,7 +65,7 @@ class _Search:
         self.cost, self.filling = self._work_out(self.wholes)
 
     def run(self) -> None:
-        """Go to cheaper ways to deal until there is none or the effort is used up."""
+        """Go to cheaper assignments until none is cheaper or the effort is used up."""
         size = len(self.slots) + sum(len(bundle.partitions) for bundle in self.work)
         tries = EFFORT // max(1, size)
         improved = True
@@ -84,17 +84,17 @@ class _Search:
         dues = balance(self.work, wholes, self.slots)
         loads = [0.0] * len(self.slots)
         filling: Filling = {}
-        standing, kept = 0, 0.0
+        member_count, kept = 0, 0.0
         for bundle, due in zip(self.work, dues, strict=True):
             for member, units in due.of.items():
                 loads[member] += units / due.units
             parts = fill(bundle, due, self.owned)
-            members, missed = cost(parts, due.units, self.owned)
-            standing += members
+            count, missed = cost(parts, due.units, self.owned)
+            member_count += count
             kept -= missed / due.units / FULL.size
             filling.update(parts)
         squares = sum(load**2 / slots for load, slots in zip(loads, self.slots, strict=True))
-        return (round(squares, 9), standing, round(-kept, 9)), filling
+        return (round(squares, 9), member_count, round(-kept, 9)), filling
 
     def _other_ways(self) -> Iterator[Wholes]:
         for gift in self._gifts():
@@ -108,7 +108,7 @@ class _Search:
                     yield self._deal((bundle, giver, taker), other)
 
     def _gifts(self) -> Iterator[tuple[int, int | None, int | None]]:
-        """Yield what one whole partition of a bundle could go from and to; None: those sharing."""
+        """Yield bundle, giver and taker of each possible move; None stands for the sharers."""
         for i, bundle in enumerate(self.work):
             left = len(bundle.partitions) - self.wholes[i].total()
             for giver in bundle.takers:

@@ -1,10 +1,10 @@
-"""KIP-X's reverse assignment: where consumers outnumber partitions, deal consumers to partitions.
+"""KIP-X's reverse assignment: consumers are assigned to partitions if they outnumber them.
 
 A topic is shared if it is shareable, at least two of its subscribers allow sharing, and their
-slots outnumber its partitions. Members that do not allow sharing get nothing of such a topic, as
-in KIP-X. Every slot is dealt to one partition, and each partition is cut evenly among the slots
-it got, so that two pieces of a partition differ by at most one hash. The slots of a member stand
-next to each other, so that its pieces of a partition touch, and pieces that touch are one share.
+slots outnumber its partitions. As in KIP-X, members that do not allow sharing get nothing of such
+a topic. Every slot is assigned to one partition, and each partition is split evenly among its
+slots, so that the pieces of a partition differ by at most one hash. The slots of a member are
+adjacent. Its pieces of a partition are therefore adjacent too, and are merged into one share.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ if TYPE_CHECKING:
     from assignors.contract import Group, Member
 
 Deal = list[list[tuple[str, int]]]
-"""For every partition of a topic the members it got, in order, each with its number of slots."""
+"""For every partition of a topic its members in order, each with its number of slots."""
 
 
 def shared_topics(group: Group) -> list[str]:
-    """Return the topics in which consumers are dealt to partitions, sorted."""
+    """Return the topics in which consumers are assigned to partitions, sorted."""
     slots = []
     for audience in group.audiences:
         sharers = _sharers(audience)
@@ -41,12 +41,12 @@ def deal_or_divide(
     deal: Callable[[int, Sequence[Member]], Deal],
     divide: Callable[[Group, Iterable[str]], Iterator[tuple[str, str, int]]],
 ) -> Iterator[tuple[str, Share]]:
-    """Deal members to the partitions of shared topics, and divide those of all others.
+    """Assign members to the partitions of shared topics, and whole partitions of the others.
 
     Args:
         group: The members.
         deal: The rule for shared topics, as for `deal_shares`.
-        divide: Kafka's rule for the others: which member gets which partition.
+        divide: Kafka's rule for the others; it assigns each partition to a member.
 
     Yields:
         Every share with the id of its owner.
@@ -65,8 +65,8 @@ def deal_shares(
 
     Args:
         group: The members.
-        topics: Topics out of `shared_topics`.
-        deal: The rule: which slots go to which partition, given the number of partitions and the
+        topics: Topics from `shared_topics`.
+        deal: The rule that assigns slots to partitions, given the number of partitions and the
             members that allow sharing.
 
     Yields:
@@ -89,7 +89,7 @@ def _sharers(members: Iterable[Member]) -> list[Member]:
 
 
 def _cut(partition: Sequence[tuple[str, int]]) -> Iterator[tuple[str, KeyRange]]:
-    """Cut the hash space evenly by slots: the pieces of `FULL.split(slots)`, a member's joined."""
+    """Split the hash space evenly by slots, with the pieces of a member merged."""
     total = sum(slots for _, slots in partition)
     start = 0
     for member_id, slots in partition:

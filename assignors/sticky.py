@@ -1,18 +1,19 @@
-"""The default assignor: balanced, then few members a partition, then little moved.
+"""The default assignor: balanced first, then few members per partition, then few moves.
 
-Its goals in order, each only as far as those before allow (`sticky_cost` measures them):
+It has three goals. An earlier goal takes precedence (`sticky_cost` measures them):
 
-1. the work is balanced over the slots of the group;
-2. few members stand on a partition, as each of them reads the whole of it to keep its part;
-3. as little hash space as possible goes to another member than the one that owned it.
+1. The work is balanced over the slots of the group.
+2. A partition has few members, because each of them reads the whole partition to keep its part.
+3. As little hash space as possible moves to another owner.
 
-Two members on one partition, then a third one:
+Two members share one partition, then a third one joins:
 
     a [0, 1/2)    b [1/2, 1)            a [0, 1/3)    c [1/3, 2/3)    b [2/3, 1)
 
-The steps, one module each: `whole` deals what cannot be split, `balance` says how much of which
-topics each member is due, `fill` on which partitions (`grouping` for few members on each, `swaps`
-for little moved), `search` goes back and tries other wholes, `layout` says where in the hash space.
+Each step is one module. `whole` assigns what cannot be split. `balance` computes the quota of each
+member by topic. `fill` chooses the partitions, with `grouping` for few members on each and `swaps`
+for few moves. `search` tries other assignments of whole partitions. `layout` chooses the key
+ranges.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
 
 
 class StickyKeyRangeAssignor(KeyRangeAssignor):
-    """Balances the hash space over all slots and moves as little of it as that allows."""
+    """Balances the hash space over all slots and moves as little of it as possible."""
 
     name = "key-range-sticky"
 
@@ -43,7 +44,7 @@ class StickyKeyRangeAssignor(KeyRangeAssignor):
         owned = _owned(group)
         found = _divide(group, owned)
         before = _as_it_was(group, owned)
-        # What is found need not be the very best, so what is as good already must not be moved.
+        # The search is not exhaustive: an equally good previous assignment must not move.
         if before and sticky_cost(group.members, before) <= sticky_cost(group.members, found):
             found = before
         for member_id, shares in found.items():
@@ -52,12 +53,12 @@ class StickyKeyRangeAssignor(KeyRangeAssignor):
 
 
 class StickyCost(NamedTuple):
-    """How far an assignment is from its goals; smaller is better, earlier fields first.
+    """The distance of an assignment from its goals; smaller is better, earlier fields first.
 
     Attributes:
         imbalance: Sum over all slots of the squared work of a slot, in partitions.
-        members: For all partitions together, how many members stand on them.
-        moved: Hash space, in partitions, that is not with a member that owned it before.
+        members: The number of members of each partition, summed over all partitions.
+        moved: Hash space, in partitions, whose owner changed.
     """
 
     imbalance: float
@@ -69,19 +70,19 @@ def sticky_cost(members: Sequence[Member], assignment: Mapping[str, Iterable[Sha
     """Measure an assignment by the goals of the sticky assignor.
 
     Args:
-        members: The members, with their slots and with what they owned.
+        members: The members, with their slots and previous shares.
         assignment: The shares of each member.
 
     Returns:
-        The cost, its fractions rounded to 9 digits so that cuts that fall between two hashes do
-        not count.
+        The cost. Fractions are rounded to 9 digits, so that a rounding to whole hashes does not
+        count.
     """
     squares: list[float] = []
     moved: list[float] = []
-    standing = 0
+    member_count = 0
     for member in members:
         owned, has = _by_partition(member.owned), _by_partition(assignment[member.id])
-        standing += len(has)
+        member_count += len(has)
         total = sum(_size(ranges) for ranges in has.values())
         kept = sum(
             _size(ranges) + _size(owned[p]) - _size(merge([*ranges, *owned[p]]))
@@ -90,7 +91,7 @@ def sticky_cost(members: Sequence[Member], assignment: Mapping[str, Iterable[Sha
         )
         squares.append((total / FULL.size) ** 2 / member.slots)
         moved.append((total - kept) / FULL.size)
-    return StickyCost(round(fsum(squares), 9), standing, round(fsum(moved), 9))
+    return StickyCost(round(fsum(squares), 9), member_count, round(fsum(moved), 9))
 
 
 def _divide(group: Group, owned: Ownership) -> dict[str, list[Share]]:
@@ -107,7 +108,7 @@ def _divide(group: Group, owned: Ownership) -> dict[str, list[Share]]:
 
 
 def _as_it_was(group: Group, owned: Ownership) -> dict[str, list[Share]] | None:
-    """Return what members own already, if that is a valid assignment."""
+    """Return the previous assignment if it is valid now."""
     shares: dict[str, list[Share]] = {member.id: [] for member in group.members}
     for topic, count in group.topics.items():
         for partition in range(count):
@@ -126,7 +127,7 @@ def _as_it_was(group: Group, owned: Ownership) -> dict[str, list[Share]] | None:
 
 
 def _owned(group: Group) -> Ownership:
-    """Return what members owned of partitions that they still may have, by place in the group."""
+    """Return previous shares of partitions that are still assignable, by index in the group."""
     found: Ownership = {}
     for place, member in enumerate(group.members):
         topics = set(member.topics) if member.owned else set()

@@ -1,14 +1,13 @@
-"""Betters a filling of partitions by swaps, so that more of it stays with its owner.
+"""Improves a filling of partitions by swaps, so that more of it stays with its owner.
 
-Three kinds of swaps leave everybody what they are due: two partitions change places, two members
-that are due the same do, or one member gives another so much of a partition as it gets from it of
-another partition:
+Three kinds of swaps keep all quotas: two partitions change places, two members with the same quota
+change places, or two members exchange equal amounts of two partitions:
 
-    a, b and c are due 2/3 each; b owned p1
+    a, b and c have a quota of 2/3 each; b owned p1
     before    p0: a 2/3, b 1/3    p1: c 2/3, b 1/3
     after     p0: a 2/3, c 1/3    p1: b 2/3, c 1/3        (b and c changed places)
 
-A swap is made if more is kept and no more members stand on partitions than before, or fewer do.
+A swap is made if it needs fewer members on partitions, or as many and keeps more.
 """
 
 from __future__ import annotations
@@ -28,19 +27,19 @@ Filling = dict[Partition, dict[int, int]]
 """For each partition the units of its members."""
 
 TRIALS = 20_000
-"""So many swaps are tried at most, which bounds the time for a large group."""
+"""The largest number of swaps that are tried; it bounds the time for a large group."""
 
 
 def better(
     bundle: Bundle, due: Due, owned: Mapping[Partition, Mapping[int, int]], filling: Filling
 ) -> Filling:
-    """Swap until nothing gets better, or until `TRIALS` are used up.
+    """Swap until no swap improves the result, or until `TRIALS` are used up.
 
     Args:
         bundle: The partitions.
-        due: What each member is due of them.
+        due: The quota of each member.
         owned: The hashes each member owned before, by partition.
-        filling: Where to begin; it is changed.
+        filling: The filling to start from; it is modified.
     """
     swaps = _Swaps(bundle, due, owned, filling)
     while swaps.trials and swaps.round():
@@ -51,7 +50,7 @@ def better(
 def cost(
     filling: Filling, units: int, owned: Mapping[Partition, Mapping[int, int]]
 ) -> tuple[int, int]:
-    """Measure partitions: members standing on them, then units kept times `FULL.size`, negative."""
+    """Return the members of all partitions, and the units kept times `FULL.size`, negative."""
     kept = sum(
         min(part * FULL.size, owned.get(p, {}).get(m, 0) * units)
         for p, parts in filling.items()
@@ -61,7 +60,7 @@ def cost(
 
 
 class _Swaps:
-    """A filling on its way to the better."""
+    """The state of the search for swaps."""
 
     def __init__(
         self,
@@ -82,7 +81,7 @@ class _Swaps:
                 self.held[member].add(partition)
 
     def round(self) -> bool:
-        """Try to give every owner back what it misses; return whether anything got better."""
+        """Try to return to every owner what it lost; return whether a swap was made."""
         better = False
         for partition, owners in self.owned.items():
             for member in sorted(owners):
@@ -95,14 +94,14 @@ class _Swaps:
         return better
 
     def _misses(self, member: int, partition: Partition) -> bool:
-        """Whether a member has less of a partition than it owned before."""
+        """Return whether a member has less of a partition than it owned before."""
         has = self.filling[partition].get(member, 0)
         return (
             has * FULL.size < self.owned[partition][member] * self.units and has < self.due[member]
         )
 
     def _gain(self, member: int, partition: Partition) -> bool:
-        """Make the first swap that gives a member more of a partition and is better in all."""
+        """Make the first swap that gives a member more of a partition and lowers the cost."""
         for change in self._changes(member, partition):
             self.trials -= 1
             before = {p: self.filling[p] for p in change}
@@ -119,7 +118,7 @@ class _Swaps:
         return False
 
     def _changes(self, member: int, partition: Partition) -> Iterator[Filling]:
-        """Yield swaps after which a member has more of a partition, as new contents."""
+        """Yield the new contents of partitions after swaps that favour a member."""
         here = self.filling[partition]
         others = [other for other in sorted(here) if other != member]
         elsewhere = sorted(self.held[member] - {partition})

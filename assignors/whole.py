@@ -1,15 +1,15 @@
-"""Who gets whole partitions, where parts are not possible.
+"""The assignment of whole partitions where partitions cannot be split.
 
-Members that do not share, and topics that must not be split, can only have whole partitions. The
-sum, over all slots, of the squared work of a slot is to be small, so they are dealt one by one to
-whoever it weighs on least, and then bettered along chains (a gives one to b, b gives one to c)
-until no chain helps. Without sharing that is the smallest sum there is.
+Members that do not share get whole partitions only, and so do all members of topics that must not
+be split. The goal is a small sum of the squared work of a slot. Each partition goes to the member
+for which the sum grows least. Then chains of moves (a gives one to b, b gives one to c) reduce the
+sum until no chain helps. Without sharing, the result is the smallest possible sum.
 
-Members that share with each other take part as one *pool*, as what a pool gets can be divided
-inside it. Of a pool's partitions those that cannot be split are then dealt to its members alone.
+Members that share with each other form one *pool*, because the work of a pool can be divided
+among its members. The partitions of a pool that cannot be split are then assigned to its members.
 
     a and b share, c does not; four partitions
-    pool {a, b} weighs 2, c weighs 1:    c 1, pool 3
+    pool {a, b} has weight 2, c has weight 1:    c 1, pool 3
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ if TYPE_CHECKING:
 
 
 def deal_wholes(work: Sequence[Bundle], slots: Sequence[int]) -> Wholes:
-    """Deal whole partitions to members that cannot have parts of them.
+    """Assign whole partitions to members that cannot have parts of them.
 
     Args:
         work: The bundles.
         slots: The slots of each member.
 
     Returns:
-        For each bundle the number of whole partitions of each such member; those missing are left
-        to the members that share them.
+        For each bundle the number of whole partitions of each such member. The remaining
+        partitions are for the members that share them.
     """
     pool = _pools(work, len(slots))
     weights: Counter[int] = Counter()
@@ -62,7 +62,7 @@ def deal_wholes(work: Sequence[Bundle], slots: Sequence[int]) -> Wholes:
 
 
 def _pools(work: Iterable[Bundle], members: int) -> list[int]:
-    """Return for each member the first member of its pool: those it shares with, or itself."""
+    """Return the first member of each member's pool; a pool may have one member."""
     first = list(range(members))
 
     def find(member: int) -> int:
@@ -80,7 +80,7 @@ def _pools(work: Iterable[Bundle], members: int) -> list[int]:
 
 @dataclass(slots=True)
 class _Batch:
-    """Alike whole partitions to deal: how many, who may take them, what each owned and gets."""
+    """Equivalent whole partitions: their number, possible takers, owners and the result."""
 
     count: int
     takers: list[int]
@@ -97,7 +97,7 @@ class _Batch:
 
 
 def _deal(batches: Sequence[_Batch], weights: Mapping[int, int]) -> None:
-    """Deal whole partitions so that the sum of load² / weight is smallest."""
+    """Assign whole partitions so that the sum of load² / weight is smallest."""
     load: Counter[int] = Counter()
     for batch in sorted(batches, key=lambda batch: len(batch.takers)):
         heap = [_bid(batch, taker, load[taker], weights[taker]) for taker in batch.takers]
@@ -118,7 +118,7 @@ def _deal(batches: Sequence[_Batch], weights: Mapping[int, int]) -> None:
 
 
 def _bid(batch: _Batch, taker: int, load: int, weight: int) -> tuple[float, int, int]:
-    """How one more partition weighs on a taker; where equal, who owned more goes first."""
+    """Return the cost of one more partition for a taker; at equal cost previous owners go first."""
     missing = batch.owned.get(taker, 0) - batch.dealt[taker] * FULL.size
     return ((2 * load + 1) / weight, -max(0, missing), taker)
 
@@ -126,13 +126,13 @@ def _bid(batch: _Batch, taker: int, load: int, weight: int) -> tuple[float, int,
 def _better(
     batches: Sequence[_Batch], load: Mapping[int, int], weights: Mapping[int, int]
 ) -> list[tuple[_Batch, int, int]]:
-    """Find a chain of gifts that makes the sum smaller; empty if there is none."""
+    """Find a chain of moves that reduces the sum; empty if no chain does."""
     holds: defaultdict[int, list[_Batch]] = defaultdict(list)
     for batch in batches:
         for taker, count in batch.dealt.items():
             if count and len(batch.takers) > 1:
                 holds[taker].append(batch)
-    # Beginning with the most loaded: whom it reaches in vain, nobody after it need reach.
+    # The most loaded member goes first: if it cannot improve by giving to a member, nobody can.
     seen: set[int] = set()
     for start in sorted(holds, key=lambda taker: -(2 * load[taker] - 1) / weights[taker]):
         if start in seen:
@@ -152,7 +152,7 @@ def _better(
 def _reach(
     start: int, holds: Mapping[int, Sequence[_Batch]], seen: set[int]
 ) -> dict[int, tuple[_Batch, int]]:
-    """Return whom gifts can reach from a giver: what they would be given, and by whom."""
+    """Return the members that moves can reach from a giver, each with its batch and giver."""
     came_from: dict[int, tuple[_Batch, int]] = {}
     given: set[int] = set()
     queue = deque([start])
@@ -174,7 +174,7 @@ def _reach(
 def _keep_splittable(
     work: Sequence[Bundle], batches: Sequence[_Batch], pool: Sequence[int]
 ) -> None:
-    """Swap whole partitions so that members outside a pool have those that cannot be split."""
+    """Swap whole partitions so that members outside a pool get those that cannot be split."""
     for rigid_bundle, rigid in zip(work, batches, strict=True):
         if rigid_bundle.sharers:
             continue

@@ -1,18 +1,18 @@
-"""What members tell each other through Kafka's group protocol: the bytes of `user_data`.
+"""The messages of Kafka's group protocol between members: the bytes of `user_data`.
 
 Layout: a magic byte, a byte for the kind (``S`` subscription, ``A`` assignment, ``R`` refusal), a
-byte for the version, then JSON compressed by zlib, whose checksum finds damage. In the JSON the
-shares stand by topic, a whole partition as its number and a part as ``[partition, first, last]``:
+byte for the version, then JSON compressed by zlib, whose checksum detects damage. The JSON groups
+shares by topic, a whole partition as its number and a part as ``[partition, first, last]``:
 
     {"orders": [0, 1, [2, 0, 4611686018427387903]]}
 
 Kafka keeps the data of all members in one record, so size counts: a thousand whole partitions
 of one topic take about 2 kB.
 
-A reader takes its own version and older ones; fields it does not know are passed over, so a field
-may be added without a new version if old members can do without it. A leader answers each member in
-the version of that member's subscription, so a newer leader and older members work together. A
-leader refuses a member whose subscription it cannot read; the other members go on.
+A reader accepts its own version and older ones, and ignores unknown fields. A field that old
+members do not need can therefore be added without a new version. A leader answers each member in
+the version of that member's subscription, so a newer leader works with older members. A leader
+refuses a member whose subscription it cannot read; the other members continue.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 MAGIC = 0xC7
 VERSION = 1
-"""Version of the protocol that this library speaks."""
+"""Protocol version of this library."""
 
 _HEADER = 3
 _MAX_JSON = 64 * 2**20
@@ -39,21 +39,21 @@ _MAX_JSON = 64 * 2**20
 
 @dataclass(frozen=True, slots=True)
 class Subscription:
-    """What a member tells the leader when it joins.
+    """The message that a member sends to the leader when it joins.
 
     Attributes:
-        store: Id of the commit store it works with.
+        store: Id of its commit store.
         cluster: Id of the Kafka cluster it reads from.
-        slots: How many tasks it works with side by side, from 1.
-        allow_key_share: Whether it may be given parts of partitions.
-        owned: The shares it had until it joined.
-        epoch: Number of the epoch in force in the commit log when it joined; 0 for none.
+        slots: How many tasks it runs in parallel, from 1.
+        allow_key_share: Whether it may get parts of partitions.
+        owned: Its shares before it joined.
+        epoch: Number of the epoch in force in the commit log when it joined; 0 without one.
         nonce: Nonce of that epoch.
-        life_ms: How long a batch of it may go on, at most, in milliseconds.
-        attempt: How often this process has asked for another assignment than the one it had.
-            Kafka hands a follower that joins with unchanged data its old assignment.
-        seen: Number of partitions and Kafka's id, as text, of topics that it subscribes to and
-            that the last assignment left out, in whole or in part.
+        life_ms: The longest time that one of its batches may run, in milliseconds.
+        attempt: How often this process has requested a different assignment. Kafka returns the
+            old assignment to a follower that joins with unchanged data.
+        seen: Number of partitions and Kafka's id, as text, of subscribed topics that the last
+            assignment omitted, in whole or in part.
     """
 
     store: str
@@ -109,11 +109,11 @@ class Subscription:
 
 @dataclass(frozen=True, slots=True)
 class Assignment:
-    """What the leader tells a member.
+    """The leader's answer to a member.
 
     Attributes:
-        member: Kafka's id of the member it was made for. A static member that came back under a
-            new id is handed what was made for the old one.
+        member: Kafka's id of the member that the assignment is for. A static member that
+            rejoins under a new id receives the assignment of its old id.
         shares: The member's shares.
         epoch: Number of the epoch that the leader opened for this assignment, from 1.
         nonce: Nonce of that epoch.
@@ -130,7 +130,7 @@ class Assignment:
         """Return the assignment as `user_data`.
 
         Args:
-            version: The protocol version of the member it is for, from 1; by default this
+            version: The protocol version of the receiving member, from 1; by default this
                 library's.
         """
         return _pack(
@@ -164,16 +164,16 @@ class Assignment:
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """What the leader tells a member that cannot be in the group.
+    """The leader's answer to a member that cannot be in the group.
 
     Attributes:
-        reason: What is wrong with it, and what to do.
+        reason: What is wrong and what to do.
     """
 
     reason: str
 
     def to_bytes(self) -> bytes:
-        """Return the refusal as `user_data`, in a version that every member reads."""
+        """Return the refusal as `user_data`, in a version that every member can read."""
         return _pack("R", {"reason": self.reason}, 1)
 
 
@@ -183,7 +183,7 @@ def version_of(data: bytes) -> int:
 
 
 def read_answer(data: bytes) -> Assignment | Refusal:
-    """Read what the leader answered from `user_data`.
+    """Read the leader's answer from `user_data`.
 
     Raises:
         ProtocolMismatch: If the data is foreign, damaged or of a newer version.
@@ -204,7 +204,7 @@ def _unpack(what: str, kind: str, data: bytes) -> Mapping[str, Any]:
             what,
             f"{len(data)} bytes beginning with {data[:_HEADER].hex() or 'nothing'}",
             f"this library's data, beginning with {MAGIC:02x}",
-            "Another kind of consumer is in the group: stop it, or use another group id",
+            "A consumer of another kind is in the group: stop it, or use another group id",
         )
     if data[1] != ord(kind):
         raise ProtocolMismatch(
@@ -249,7 +249,7 @@ def _pack_shares(shares: Iterable[Share]) -> dict[str, list[Any]]:
 
 
 class _Fields:
-    """Reads typed fields; what is missing or of another type is a `ProtocolMismatch`."""
+    """Reads typed fields; a missing field or one of another type raises `ProtocolMismatch`."""
 
     def __init__(self, what: str, fields: Mapping[str, Any]) -> None:
         self._what = what
@@ -292,12 +292,12 @@ class _Fields:
         if not isinstance(value, dict):
             raise self._mismatch(name, value, "partitions and id by topic")
         found = {}
-        for topic, told in value.items():
-            match told:
+        for topic, entry in value.items():
+            match entry:
                 case [int(count), str(topic_id)] if count > 0:
                     found[topic] = (count, topic_id)
                 case _:
-                    raise self._mismatch(name, told, "a number of partitions and an id")
+                    raise self._mismatch(name, entry, "a number of partitions and an id")
         return found
 
     def _share(self, name: str, topic: str, packed: object) -> Share:

@@ -351,8 +351,8 @@ GOOD = Subscription("store", "cluster").to_bytes()
 @pytest.mark.parametrize(
     ("data", "words"),
     [
-        (b"", "0 bytes.*Another kind of consumer"),
-        (b"\x00\x01\x00\x00", "00010.*Another kind of consumer"),
+        (b"", "0 bytes.*A consumer of another kind"),
+        (b"\x00\x01\x00\x00", "00010.*A consumer of another kind"),
         (Assignment("m", (), 1, "n").to_bytes(), "kind 'A'"),
         (packed("S", b"{}", VERSION + 1), rf"version {VERSION + 1} .*same version"),
         (packed("S", b"{}", 0), "version 0"),
