@@ -1,8 +1,8 @@
-"""Errors of coopconsume: each says what was found, what was expected and what to do.
+"""Errors of coopconsume. Each message states what was found, what is expected and what to do.
 
-`CoopConsumeError` is the base of all of them, those of `commits` and `assignors` included. Every
-error keeps its facts as attributes, survives pickling (all facts are in ``args``), and its
-``retriable`` says whether the same call may succeed later without a change by a person.
+`CoopConsumeError` is the base class of all of them, including those of `commits` and `assignors`.
+Every error has its facts as attributes and in ``args``, so that it can be pickled. ``retriable``
+is true if the same call may succeed later without anybody changing anything.
 """
 
 from __future__ import annotations

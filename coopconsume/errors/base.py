@@ -9,10 +9,10 @@ from commits.secrets import hidden
 
 
 class CoopConsumeError(Exception):
-    """Base of every error that this library raises; passwords and keys of URIs in it are hidden.
+    """Base class of every error that this library raises. Secrets in URIs are hidden.
 
     Attributes:
-        retriable: Whether the same call, made again unchanged, may succeed.
+        retriable: Whether the same call may succeed if it is repeated unchanged.
     """
 
     # The layout of Exception, so that it can become the base of the errors of other packages.
@@ -61,7 +61,7 @@ class _Facts(dict[str, Any]):
 
 
 class ReasonError(CoopConsumeError):
-    """Base of errors that are one sentence."""
+    """Base class of errors whose message is one text."""
 
     def __init__(self, reason: str) -> None:
         super().__init__(reason)
@@ -72,7 +72,7 @@ class ReasonError(CoopConsumeError):
 
 
 class OffsetsError(CoopConsumeError):
-    """Base of errors about offsets of one partition, from ``first`` to ``last``, both included."""
+    """Base class of errors about the offsets ``first`` to ``last`` (included) of a partition."""
 
     def __init__(self, topic: str, partition: int, first: int, last: int) -> None:
         super().__init__(topic, partition, first, last)

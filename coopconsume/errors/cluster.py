@@ -1,4 +1,4 @@
-"""What a Kafka cluster refuses, has not, or has lost."""
+"""Errors of a Kafka cluster: connection, authentication, authorization, missing data."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ class BrokerUnreachable(CoopConsumeError):
     """No broker of the cluster answers.
 
     Attributes:
-        servers: The addresses tried.
-        cause: What the client said.
+        servers: The addresses of the brokers.
+        cause: The error of the client.
     """
 
     retriable = True
@@ -26,18 +26,18 @@ class BrokerUnreachable(CoopConsumeError):
         return (
             f"no Kafka broker answers at {self.servers} ({self.cause}): "
             "check kafka.bootstrap.servers, that the broker is up, and that "
-            "kafka.security.protocol is what it expects there"
+            "kafka.security.protocol is the one that the broker expects there"
         )
 
 
 class AuthenticationFailed(CoopConsumeError):
-    """A cluster does not let this user in, or no TLS connection comes about.
+    """Authentication failed, or a TLS connection could not be established.
 
     Attributes:
-        servers: The addresses tried.
-        mechanism: How it was tried: a SASL mechanism, or ``TLS``.
-        user: Who tried, where the settings say so.
-        cause: What the other side, or the client, said.
+        servers: The addresses of the brokers.
+        mechanism: The SASL mechanism, or ``TLS``.
+        user: The user, if the settings name one.
+        cause: The error of the broker or the client.
     """
 
     def __init__(self, servers: str, mechanism: str, user: str | None, cause: str) -> None:
@@ -49,7 +49,7 @@ class AuthenticationFailed(CoopConsumeError):
 
     @property
     def settings(self) -> tuple[str, ...]:
-        """The options to look at."""
+        """The options to check."""
         if self.mechanism == "TLS":
             return (
                 "kafka.security.protocol", "kafka.ssl.truststore.*", "kafka.ssl.keystore.*",
@@ -68,13 +68,13 @@ class AuthenticationFailed(CoopConsumeError):
 
 
 class NotAuthorized(CoopConsumeError):
-    """The user lacks a right in the cluster (an ACL).
+    """The user lacks a permission in the cluster (an ACL).
 
     Attributes:
-        operation: The operation that is not allowed, as ACLs name it, such as ``READ``.
+        operation: The ACL operation that is not allowed, such as ``READ``.
         resource_type: ``TOPIC``, ``GROUP``, ``CLUSTER`` or ``TRANSACTIONAL_ID``.
-        resource: Name of the resource; of several, with commas between them.
-        user: Who lacks it, where the settings say so.
+        resource: Name of the resource; several names are separated by commas.
+        user: The user, if the settings name one.
     """
 
     def __init__(
@@ -93,18 +93,18 @@ class NotAuthorized(CoopConsumeError):
         options = [f"--{kind} {shlex.quote(name)}" for name in names] or [f"--{kind}"]
         principal = shlex.quote(f"User:{self.user or '…'}")
         return (
-            f"{who} may not {self.operation} {kind} {self.resource!r}: give it that right, as by "
+            f"{who} may not {self.operation} {kind} {self.resource!r}: grant it, for example by "
             f"kafka-acls --add --allow-principal {principal} "
             f"--operation {self.operation.title()} {' '.join(options)}"
         )
 
 
 class TopicNotFound(CoopConsumeError):
-    """A topic does not exist, or may not be seen by this user.
+    """A topic does not exist, or this user may not describe it.
 
     Attributes:
-        topic: The topic, or the pattern that matched none.
-        servers: The cluster asked.
+        topic: The topic, or the pattern that matches no topic.
+        servers: The addresses of the brokers.
     """
 
     def __init__(self, topic: str, servers: str) -> None:
@@ -117,12 +117,12 @@ class TopicNotFound(CoopConsumeError):
 
 
 class TopicReplaced(CoopConsumeError):
-    """A topic was deleted and made again under the same name while it was consumed.
+    """A topic was deleted and created again under the same name while it was consumed.
 
     Attributes:
         topic: The topic.
-        known_id: Kafka's id of the topic that was consumed.
-        found_id: That of the topic there is now.
+        known_id: Kafka's id of the consumed topic.
+        found_id: Kafka's id of the topic that exists now.
     """
 
     def __init__(self, topic: str, known_id: str, found_id: str) -> None:
@@ -133,14 +133,14 @@ class TopicReplaced(CoopConsumeError):
 
     def __str__(self) -> str:
         return (
-            f"topic {self.topic!r} was deleted and made again (id {self.known_id}, now "
-            f"{self.found_id}): start again, which begins with the new topic's first record, or "
-            "set failOnDataLoss=false to go on with it"
+            f"topic {self.topic!r} was deleted and created again (id {self.known_id}, now "
+            f"{self.found_id}): start the job again to consume the new topic from its first "
+            "record, or set failOnDataLoss=false to continue with the new topic"
         )
 
 
 class DataLoss(OffsetsError):
-    """Records were deleted from the topic before they were done, or cut off its end.
+    """Records were deleted before they were processed, or truncated from the end of the log.
 
     Attributes:
         topic: The topic.
@@ -151,7 +151,7 @@ class DataLoss(OffsetsError):
 
     def __str__(self) -> str:
         return (
-            f"{self._offsets} were deleted by the broker before they were done, or lost by an "
-            "unclean election: raise the topic's retention or min.insync.replicas, or set "
-            "failOnDataLoss=false to report the loss and go on"
+            f"{self._offsets} were deleted by the broker before they were processed, or lost by "
+            "an unclean election: raise the topic's retention or min.insync.replicas, or set "
+            "failOnDataLoss=false to report the loss and continue"
         )

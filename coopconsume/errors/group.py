@@ -1,4 +1,4 @@
-"""Groups, who may be in them, and what is shared of a topic."""
+"""Errors of groups, their members and the sharing of topics."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ from coopconsume.errors.base import CoopConsumeError
 
 
 class GroupNotFound(CoopConsumeError):
-    """A group of which neither the commit table nor Kafka knows.
+    """Neither the commit table nor Kafka has the group.
 
     Attributes:
         group: The group.
         table: The commit table.
-        servers: The cluster asked.
-        hint: What may be the matter, and what to do.
+        servers: The addresses of the brokers.
+        hint: The probable cause and what to do.
     """
 
     def __init__(self, group: str, table: str, servers: str, hint: str) -> None:
@@ -32,7 +32,7 @@ class GroupActive(CoopConsumeError):
 
     Attributes:
         group: The group.
-        holders: Who, in words.
+        holders: A description of the active members.
         remedy: What to do.
     """
 
@@ -52,11 +52,11 @@ class GroupActive(CoopConsumeError):
 
 
 class GroupRefused(CoopConsumeError):
-    """A member cannot be in its group.
+    """The leader of a group refuses a member.
 
     Attributes:
         group: The group.
-        reason: Why not, and what to do.
+        reason: Why, and what to do.
     """
 
     def __init__(self, group: str, reason: str) -> None:
@@ -65,17 +65,17 @@ class GroupRefused(CoopConsumeError):
         self.reason = reason
 
     def __str__(self) -> str:
-        return f"group {self.group!r} does not take this member: {self.reason}"
+        return f"group {self.group!r} refuses this member: {self.reason}"
 
 
 class ExternalReset(CoopConsumeError):
-    """Somebody else moved the group's offset in Kafka.
+    """Another tool committed an offset for the group in Kafka.
 
     Attributes:
         topic: The topic.
         partition: The partition.
-        primary: The offset Kafka holds for the group.
-        stable: The stable offset of the commit table.
+        primary: The group's committed offset in Kafka.
+        stable: The stable offset in the commit table.
     """
 
     def __init__(self, topic: str, partition: int, primary: int, stable: int) -> None:
@@ -87,14 +87,15 @@ class ExternalReset(CoopConsumeError):
 
     def __str__(self) -> str:
         return (
-            f"Kafka holds offset {self.primary} for {self.topic}-{self.partition}, which this "
-            f"group did not write; the commit table says {self.stable}: set onExternalReset=honour "
-            "to go on from Kafka's offset, or put it back by 'coopconsume offsets reset --to-log'"
+            f"Kafka has offset {self.primary} for {self.topic}-{self.partition}, which this "
+            f"group did not write; the commit table has {self.stable}: set onExternalReset=honour "
+            "to continue from Kafka's offset, or restore it by "
+            "'coopconsume offsets reset --to-log'"
         )
 
 
 class TopicRangeFetchNotAllowed(CoopConsumeError):
-    """A part of a partition was asked for, and the topic is not open to sharing (KIP-X).
+    """A part of a partition was requested, but the topic is not open to sharing (KIP-X).
 
     Attributes:
         topic: The topic.
@@ -106,18 +107,18 @@ class TopicRangeFetchNotAllowed(CoopConsumeError):
 
     def __str__(self) -> str:
         return (
-            f"topic {self.topic!r} is not open to sharing: ask for whole partitions, or open it "
+            f"topic {self.topic!r} is not open to sharing: request whole partitions, or open it "
             f"by coopconsume topics alter {self.topic} --accept-range-fetch"
         )
 
 
 class ConsumerRangeFetchNotAccepted(CoopConsumeError):
-    """A consumer with allowKeyShare=false was given, or asked for, part of a partition (KIP-X).
+    """A consumer with allowKeyShare=false requested or received part of a partition (KIP-X).
 
     Attributes:
         topic: The topic.
         partition: The partition.
-        key_range: The part, in words.
+        key_range: The part, as text.
     """
 
     def __init__(self, topic: str, partition: int, key_range: str) -> None:
@@ -128,6 +129,7 @@ class ConsumerRangeFetchNotAccepted(CoopConsumeError):
 
     def __str__(self) -> str:
         return (
-            f"this consumer has allowKeyShare=false, but {self.topic}-{self.partition} is only its "
-            f"for the key hashes {self.key_range}: set allowKeyShare=true, or take whole partitions"
+            f"this consumer has allowKeyShare=false, but it owns only the key hashes "
+            f"{self.key_range} of {self.topic}-{self.partition}: set allowKeyShare=true, or "
+            "assign whole partitions"
         )

@@ -1,4 +1,4 @@
-"""What a local broker or Spark session needs and does not find: Java, PySpark, jars."""
+"""Errors of local brokers and Spark sessions: missing or unsupported Java, PySpark or jars."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ class JavaNotFound(CoopConsumeError):
     """No Java could be started.
 
     Attributes:
-        searched: Where it was looked for, in words.
-        needs: The Java releases that will do, in words.
+        searched: A description of the places that were searched.
+        needs: The supported Java releases, as text.
     """
 
     def __init__(self, searched: str, needs: str) -> None:
@@ -27,13 +27,13 @@ class JavaNotFound(CoopConsumeError):
 
 
 class JavaVersionUnsupported(CoopConsumeError):
-    """A Java was found, but of a release that does not do.
+    """The release of the Java that was found is not supported.
 
     Attributes:
-        path: The program that was asked.
-        found: The version it told.
-        needs: The Java releases that will do, in words.
-        needed_by: What it was to run, in words.
+        path: Path of the Java program.
+        found: Its version.
+        needs: The supported Java releases, as text.
+        needed_by: The program that needs Java.
     """
 
     def __init__(self, path: str, found: str, needs: str, needed_by: str) -> None:
@@ -51,10 +51,10 @@ class JavaVersionUnsupported(CoopConsumeError):
 
 
 class SparkNotFound(CoopConsumeError):
-    """PySpark, or a Python package that must accompany it, is not installed.
+    """PySpark, or a Python package that it needs, is not installed.
 
     Attributes:
-        package: The distribution that is missing.
+        package: The missing distribution.
     """
 
     def __init__(self, package: str) -> None:
@@ -68,10 +68,10 @@ class SparkNotFound(CoopConsumeError):
 
 
 class SparkVersionUnsupported(CoopConsumeError):
-    """The installed PySpark has no set of jars that is known to work.
+    """No set of jars is known to work with the installed PySpark.
 
     Attributes:
-        found: The version of PySpark that is installed.
+        found: The installed version of PySpark.
         supported: The minor versions that are supported, such as ``("4.0",)``.
     """
 
@@ -89,10 +89,10 @@ class SparkVersionUnsupported(CoopConsumeError):
 
 
 class SparkSessionConflict(CoopConsumeError):
-    """A Spark that lacks the jars of a local session already runs in this process.
+    """A Spark session without the jars of a local session already runs in this process.
 
     Attributes:
-        missing: File names of jars that its class path lacks.
+        missing: File names of the jars that are not in its class path.
     """
 
     def __init__(self, missing: tuple[str, ...]) -> None:
@@ -102,17 +102,17 @@ class SparkSessionConflict(CoopConsumeError):
     def __str__(self) -> str:
         return (
             f"a Spark without {', '.join(self.missing)} already runs in this process, and a JVM's "
-            "class path cannot grow: call local_session() before any other session is made, or in "
-            "a new process"
+            "class path cannot be extended: call local_session() before any other session is "
+            "created, or in a new process"
         )
 
 
 class JarsUnavailable(CoopConsumeError):
-    """A set of jars could not be fetched, or not be kept.
+    """A set of jars could not be downloaded or stored.
 
     Attributes:
-        coordinates: The Maven coordinates that were asked for.
-        reason: What went wrong; for a failed fetch the last lines that Ivy said.
+        coordinates: The requested Maven coordinates.
+        reason: The cause; for a failed download the last lines of Ivy's output.
     """
 
     retriable: ClassVar[bool] = True
@@ -125,9 +125,9 @@ class JarsUnavailable(CoopConsumeError):
     def __str__(self) -> str:
         return (
             f"cannot get the jars of {', '.join(self.coordinates)}: {self.reason}\n"
-            "Check the network; behind a mirror name an Ivy settings file in "
-            "COOPCONSUME_IVY_SETTINGS, behind a proxy set JAVA_TOOL_OPTIONS='-Dhttps.proxyHost=… "
-            "-Dhttps.proxyPort=…'; COOPCONSUME_CACHE names the folder they are kept in"
+            "Check the network. With a mirror, set COOPCONSUME_IVY_SETTINGS to an Ivy settings "
+            "file; with a proxy, set JAVA_TOOL_OPTIONS='-Dhttps.proxyHost=… "
+            "-Dhttps.proxyPort=…'. COOPCONSUME_CACHE is the folder that stores the jars"
         )
 
 
@@ -135,8 +135,8 @@ class BrokerStartFailed(CoopConsumeError):
     """The embedded broker did not become ready.
 
     Attributes:
-        reason: What happened, in a few words.
-        log_path: The broker's log file, or None where it does not exist (any more).
+        reason: The cause, in a few words.
+        log_path: The broker's log file, or None if it does not exist.
         log_tail: The last lines of that log.
     """
 
@@ -156,10 +156,10 @@ class BrokerStartFailed(CoopConsumeError):
 
 
 class BrokerStopped(CoopConsumeError):
-    """Something was asked of an embedded broker that is not running.
+    """A call needs an embedded broker that is not running.
 
     Attributes:
-        action: What was asked.
+        action: The call.
     """
 
     def __init__(self, action: str) -> None:

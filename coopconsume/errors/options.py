@@ -1,4 +1,4 @@
-"""Options that are unknown, missing or wrong."""
+"""Errors of options that are unknown, missing or invalid."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ from coopconsume.errors.base import CoopConsumeError
 
 
 class OptionError(CoopConsumeError, ValueError):
-    """An option is unknown, missing or not what it must be."""
+    """An option is unknown, missing or invalid."""
 
 
 class UnknownOption(OptionError):
-    """No option of that name.
+    """No option has this name.
 
     Attributes:
         name: The option as given.
-        closest: The known name nearest to it, if any is near.
+        closest: The most similar known name; None if no name is similar.
     """
 
     def __init__(self, name: str, closest: str | None = None) -> None:
@@ -28,11 +28,11 @@ class UnknownOption(OptionError):
 
 
 class InvalidOption(OptionError):
-    """An option's value is of the wrong type or out of its range.
+    """The value of an option has the wrong type or is out of range.
 
     Attributes:
         name: The option.
-        found: What was given, in words.
+        found: The given value, as text.
         remedy: What to give instead.
     """
 
@@ -47,7 +47,7 @@ class InvalidOption(OptionError):
 
 
 class MissingOption(OptionError):
-    """An option that must be given is not there.
+    """A required option is missing.
 
     Attributes:
         name: The option.

@@ -1,4 +1,4 @@
-"""Handlers, the session they run in, what was polled, and where their outputs go."""
+"""Errors of handlers, sessions, polled records and outputs."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ class HandlerNotUsable(CoopConsumeError, ValueError):
     """A handler cannot be found, called or sent to Spark's workers.
 
     Attributes:
-        handler: The handler, in words.
-        cause: Why not.
+        handler: A description of the handler.
+        cause: Why it cannot be used.
     """
 
     def __init__(self, handler: str, cause: str) -> None:
@@ -21,16 +21,16 @@ class HandlerNotUsable(CoopConsumeError, ValueError):
     def __str__(self) -> str:
         return (
             f"handler {self.handler} cannot be used: {self.cause}; give a function or callable "
-            "object of one argument that pickles (open files and connections inside it), or "
-            "module:function"
+            "object of one argument that can be pickled (open files and connections inside it), "
+            "or module:function"
         )
 
 
 class HandlerFailed(ReasonError):
-    """A handler answered in a way that the job cannot go on from.
+    """A handler failed or returned a result with which the job cannot continue.
 
     Attributes:
-        reason: What happened, with the record and the remedy.
+        reason: The cause, the record and the remedy.
     """
 
 
@@ -43,7 +43,7 @@ class SessionUnusable(ReasonError):
 
 
 class NotPolled(OffsetsError, ValueError):
-    """An answer names offsets that this consumer has not handed out, or that were answered for.
+    """A call settles offsets that this consumer has not returned or that are settled already.
 
     Attributes:
         topic: The topic.
@@ -54,9 +54,9 @@ class NotPolled(OffsetsError, ValueError):
 
     def __str__(self) -> str:
         return (
-            f"{self._offsets} were not polled by this consumer, or are answered for: commit, retry "
-            "and reject only rows that poll() returned since the last assignment; "
-            "commit({partition: offset}) names all of them below an offset"
+            f"{self._offsets} were not polled by this consumer, or are settled already: commit, "
+            "retry and reject only rows that poll() returned since the last assignment; "
+            "commit({partition: offset}) commits all of them below an offset"
         )
 
 
@@ -64,9 +64,9 @@ class TableUnusable(CoopConsumeError, ValueError):
     """A Delta table for outputs or dead letters cannot be written.
 
     Args:
-        what: Which kind of table.
-        path: Where.
-        cause: Why not.
+        what: The kind of table.
+        path: Its path.
+        cause: Why it cannot be written.
     """
 
     def __init__(self, what: str, path: str, cause: str) -> None:
@@ -80,12 +80,12 @@ class TableUnusable(CoopConsumeError, ValueError):
 
 
 class OutputNotWritten(CoopConsumeError):
-    """Outputs or dead letters could not be written for now; their records are not committed.
+    """Outputs or dead letters could not be written; their records are not committed.
 
     Attributes:
-        what: What was to be written.
+        what: The kind of data.
         where: The table or topic.
-        cause: Why it could not.
+        cause: Why they could not be written.
     """
 
     retriable = True
@@ -104,9 +104,9 @@ class OutputNotWritten(CoopConsumeError):
 
 
 class OutputRefused(OutputNotWritten):
-    """The destination never takes these outputs or dead letters as they are.
+    """The destination refuses these outputs or dead letters; a retry does not help.
 
-    Attributes are those of `OutputNotWritten`.
+    The attributes are those of `OutputNotWritten`.
     """
 
     retriable = False
@@ -120,10 +120,10 @@ class OutputRefused(OutputNotWritten):
 
 
 class AlreadyClosed(CoopConsumeError):
-    """The consumer or query has been closed.
+    """The consumer or query is closed.
 
     Attributes:
-        what: Which.
+        what: Its description.
     """
 
     def __init__(self, what: str) -> None:
@@ -131,15 +131,15 @@ class AlreadyClosed(CoopConsumeError):
         self.what = what
 
     def __str__(self) -> str:
-        return f"{self.what} is closed: make a new one"
+        return f"{self.what} is closed: create a new one"
 
 
 class OutputsNotPublished(CoopConsumeError):
-    """Rows that wait for a transaction could not be written to their topic; none of them is lost.
+    """Rows that wait for a transaction could not be written to their topic. No row is lost.
 
     Attributes:
-        where: The table in which they wait, or the topic that did not take them.
-        cause: Why it did not.
+        where: The table in which they wait, or the topic.
+        cause: Why they could not be written.
     """
 
     retriable = True

@@ -1,4 +1,4 @@
-"""The Kafka cluster as the driver sees it: logs and their ends, groups, settings, switches."""
+"""Access to Kafka: settings, security, the admin client, groups and producers."""
 
 from coopconsume.kafka.cluster import Cluster, Primary, Topic, primary_mark
 

@@ -1,4 +1,4 @@
-"""The Kafka cluster as the driver sees it: topics, ends of logs, the group's primary offsets."""
+"""Access to a Kafka cluster from the driver: topics, log ends, the group's primary offsets."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _NO_RIGHT_TO_TOPIC = 29
 
 @dataclass(frozen=True)
 class Topic:
-    """A topic: its name, its id (KIP-516, as text) and how many partitions it has."""
+    """A topic: its name, its id (KIP-516, as text) and its number of partitions."""
 
     name: str
     id: str
@@ -44,13 +44,13 @@ class Topic:
 
 @dataclass(frozen=True)
 class Primary:
-    """The group's offset in ``__consumer_offsets``, and who wrote it.
+    """The group's offset in ``__consumer_offsets`` and its writer.
 
     Attributes:
         offset: Kafka's committed offset, the next one to read.
         ours: Whether this library wrote it.
-        topic_id: Of the topic it was written for; empty if not ours.
-        outputs: The topic whose transactions move it; empty: none does.
+        topic_id: Id of the topic it was written for; empty if not ours.
+        outputs: The topic whose transactions commit it; empty without transactions.
     """
 
     offset: int
@@ -60,22 +60,22 @@ class Primary:
 
     @classmethod
     def read(cls, offset: int, metadata: str | None) -> Primary:
-        """What an offset and its metadata say."""
+        """Decode an offset and its metadata."""
         mark = _read_mark(metadata)
-        told = mark or {}
-        return cls(offset, mark is not None, told.get("topic_id", ""), told.get("outputs", ""))
+        fields = mark or {}
+        return cls(offset, mark is not None, fields.get("topic_id", ""), fields.get("outputs", ""))
 
 
 class Cluster:
-    """A thin, synchronous view of one Kafka cluster, on kafka-python's admin client.
+    """A synchronous client of one Kafka cluster, on kafka-python's admin client.
 
     Args:
-        options: Of the consumer.
+        options: The options of the consumer.
 
     Raises:
-        AuthenticationFailed: The cluster does not let this user in, or TLS fails; at once.
+        AuthenticationFailed: The login or TLS fails; raised without retries.
         BrokerUnreachable: No broker answers within ten seconds.
-        InvalidOption: A setting of security cannot be used.
+        InvalidOption: A security setting is not valid.
     """
 
     def __init__(self, options: Options) -> None:
@@ -95,7 +95,7 @@ class Cluster:
             raise BrokerUnreachable(self._servers, str(error) or type(error).__name__) from None
 
     def _check_exist(self, names: Iterable[str]) -> None:
-        """Tell a topic that is gone from one that a broker has not heard of yet."""
+        """Raise `TopicNotFound` unless the topics exist; a broker may just not know them yet."""
         wanted = list(names)
         known = set(self._admin.list_topics()) if wanted else set()
         for name in wanted:
@@ -108,7 +108,7 @@ class Cluster:
         return KafkaAdminClient(**self._config, bootstrap_timeout_ms=_CONNECT_MS)
 
     def close(self) -> None:
-        """Close the connections; harmless when repeated."""
+        """Close the connections. Repeated calls have no effect."""
         self._admin.close()
 
     def topics(
@@ -118,18 +118,18 @@ class Cluster:
         *,
         missing_ok: bool = False,
     ) -> list[Topic]:
-        """Topics by name, or those whose whole name matches a pattern (internal ones left out).
+        """Return topics by name, or those that match a pattern (internal topics never match).
 
-        They are topics that the member may read, in a group that it may read.
+        Checks that the user may read the topics and the group.
 
         Args:
-            names: Their names.
-            pattern: The pattern, where no names are given.
-            missing_ok: Whether names that do not exist are left out, and rights not looked at.
+            names: Names of topics.
+            pattern: The pattern, if no names are given.
+            missing_ok: Whether to skip missing topics and the check of permissions.
 
         Raises:
-            NotAuthorized: A right is missing.
-            TopicNotFound: One of the names does not exist, or nothing matches.
+            NotAuthorized: A permission is missing.
+            TopicNotFound: A topic does not exist, or no topic matches.
         """
         if names is None:
             if pattern is None:
@@ -157,7 +157,7 @@ class Cluster:
         return topics
 
     def subscribed(self, names: Iterable[str] | None, pattern: str | None) -> list[str]:
-        """Returns the topics to subscribe to; with ``onMissingTopic=wait`` some may not exist yet.
+        """Return the topics to subscribe to; with ``onMissingTopic=wait`` some may not exist yet.
 
         Raises:
             NotAuthorized, TopicNotFound: As for `topics`.
@@ -169,16 +169,16 @@ class Cluster:
         else:
             wanted = list(names)
         found, hidden = self.visible_topics(wanted)
-        there = {*hidden, *(topic.name for topic in found)}
-        self.topics([name for name in wanted if name in there])
-        missing = [name for name in wanted if name not in there]
+        existing = {*hidden, *(topic.name for topic in found)}
+        self.topics([name for name in wanted if name in existing])
+        missing = [name for name in wanted if name not in existing]
         if missing or not wanted:
             awaited = ", ".join(missing) or pattern
             log.warning("waiting for topics that do not exist yet: %s", awaited)
         return wanted
 
     def visible_topics(self, names: Iterable[str]) -> tuple[list[Topic], list[str]]:
-        """Returns those of some topics that exist, and the names that this user may not see."""
+        """Return the topics that exist, and the names that this user may not describe."""
         wanted = list(names)
         if not wanted:
             return [], []
@@ -196,26 +196,26 @@ class Cluster:
         LOG_IDENTITIES.saw_topics(self.cluster_id, {topic.name: topic.id for topic in topics})
 
     def existing(self, partitions: Iterable[Partition]) -> list[Partition]:
-        """Those of some partitions that exist."""
+        """Return the partitions that exist."""
         wanted = list(partitions)
         found = self.topics(sorted({topic for topic, _ in wanted}), missing_ok=True)
         counts = {topic.name: topic.partitions for topic in found}
         return [tp for tp in wanted if tp[1] < counts.get(tp[0], 0)]
 
     def topic_ids(self, names: Iterable[str]) -> dict[str, str]:
-        """The ids of those topics that exist."""
+        """Return the ids of the topics that exist."""
         return {t.name: t.id for t in self.topics(sorted(set(names)), missing_ok=True)}
 
     def topic_names(self) -> list[str]:
-        """The names of all topics that this user may see; internal ones left out."""
+        """Return the names of all topics that this user may describe, without internal ones."""
         listed = self._call(self._admin.list_topics)
         return sorted(name for name in listed if not name.startswith(INTERNAL))
 
     def _check_rights(self, topics: Iterable[str]) -> None:
-        """Find out whether the member may read some topics and commit them for its group.
+        """Check that the user may read topics and commit offsets for the group.
 
-        By a commit for partitions that no topic has: the rights are looked at first, and nothing
-        is committed.
+        It sends a commit for a partition that does not exist. Brokers check permissions first, and
+        nothing is committed.
         """
         from kafka import TopicPartition
         from kafka.structs import OffsetAndMetadata
@@ -234,23 +234,23 @@ class Cluster:
             raise refused
 
     def ends(self, partitions: Iterable[Partition]) -> dict[Partition, int]:
-        """Where each log ends as the job's isolation level sees it: the last stable offset."""
+        """Return the end of each log; with ``read_committed`` it is the last stable offset."""
         return self._offsets(dict.fromkeys(partitions, _LATEST))
 
     def leader_starts(self, partitions: Iterable[Partition]) -> dict[Partition, int]:
-        """Where the present leader of each partition began to write, if that is known."""
+        """Return the start offset of the current leader of each partition, if it is known."""
         wanted = list(partitions)
         found: dict[Partition, int] = self._call(lambda: leader_starts(self._admin, wanted))
         return found
 
     def log_starts(self, partitions: Iterable[Partition]) -> dict[Partition, int]:
-        """The first offset of each log."""
+        """Return the first offset of each log."""
         return self._offsets(dict.fromkeys(partitions, _EARLIEST))
 
     def offsets_at(
         self, partitions: Iterable[Partition], timestamp_ms: int
     ) -> dict[Partition, int]:
-        """The first offset at or after a time; the end of the log where nothing is so new."""
+        """Return the first offset at or after a time, or the end of the log without one."""
         wanted = list(partitions)
         found, ends = self._offsets(dict.fromkeys(wanted, timestamp_ms)), self.ends(wanted)
         return {tp: found.get(tp, -1) if found.get(tp, -1) >= 0 else ends[tp] for tp in wanted}
@@ -279,7 +279,7 @@ class Cluster:
         return {(tp.topic, tp.partition): int(at.offset) for tp, at in found.items()}
 
     def starting(self, partitions: Iterable[Partition]) -> dict[Partition, int]:
-        """Where partitions that nobody has committed start, by ``startingOffsets``."""
+        """Return the start offsets of partitions without a commit, by ``startingOffsets``."""
         rule = self._options.starting_offsets
         specs: dict[Partition, int] = {}
         fixed: dict[Partition, int] = {}
@@ -292,11 +292,11 @@ class Cluster:
         return self._offsets(specs) | fixed
 
     def record_bytes(self, partitions: Iterable[Partition]) -> float | None:
-        """Bytes a record takes on the brokers' disks, in the partition where it takes most.
+        """Return the mean size of a record on disk in bytes, the largest mean of all partitions.
 
         Returns:
-            None where the cluster does not tell, as without the right to describe it, or if a
-            topic has just been deleted.
+            None if the cluster does not report it, for example without the permission to describe
+            the cluster, or if a topic has just been deleted.
         """
         from kafka.errors import KafkaError
 
@@ -322,10 +322,10 @@ class Cluster:
         )
 
     def describe_groups(self, groups: Iterable[str]) -> dict[str, KafkaGroup]:
-        """Groups as their coordinators see them; those they do not know are ``Dead``.
+        """Return groups as their coordinators describe them; unknown groups are ``Dead``.
 
         Raises:
-            NotAuthorized: A right is missing.
+            NotAuthorized: A permission is missing.
         """
         wanted = list(groups)
         if not wanted:
@@ -334,7 +334,7 @@ class Cluster:
         return found
 
     def primary(self, stable: Collection[Partition] = ()) -> dict[Partition, Primary]:
-        """Returns what ``__consumer_offsets`` holds for the group.
+        """Return the group's offsets in ``__consumer_offsets``.
 
         Args:
             stable: Partitions whose offset is read once no open transaction can change it. Kafka
@@ -353,7 +353,7 @@ class Cluster:
         return primary | (self._stable_primary(stable, _TRANSACTION) if stable else {})
 
     def stable_primary(self, tp: Partition) -> Primary | None:
-        """Returns what it holds for a partition, once no open transaction can change it."""
+        """Return the group's offset of a partition once no open transaction can change it."""
         return self._stable_primary([tp]).get(tp)
 
     def _stable_primary(
@@ -366,10 +366,10 @@ class Cluster:
         return {tp: Primary.read(*held) for tp, held in found.items()}
 
     def commit_primary(self, offsets: Mapping[Partition, tuple[int, str]]) -> None:
-        """Write offsets with their metadata to ``__consumer_offsets``, of a group without members.
+        """Write offsets and metadata of a group without members to ``__consumer_offsets``.
 
         Raises:
-            NotAuthorized: A right is missing.
+            NotAuthorized: A permission is missing.
             kafka.errors.KafkaError: The coordinator refused a partition.
         """
         from kafka import TopicPartition
@@ -391,7 +391,7 @@ class Cluster:
     def _call(
         self, call: Callable[[], Any], topics: Iterable[str] = (), patience: float = _PATIENCE
     ) -> Any:
-        """Make a call about some topics again while the cluster says that it may work later."""
+        """Call a function and retry retriable errors; `topics` are those that it concerns."""
         from kafka.errors import (
             KafkaConnectionError,
             KafkaError,
@@ -400,7 +400,7 @@ class Cluster:
             UnknownTopicOrPartitionError,
         )
 
-        # kafka-python's word for a partition that has no leader for now is the last of these.
+        # kafka-python raises UnknownBrokerIdError for a partition without a leader.
         may_pass = KafkaConnectionError, KafkaTimeoutError, UnknownBrokerIdError
         until = time.monotonic() + patience
         while True:
@@ -418,18 +418,18 @@ class Cluster:
                 if time.monotonic() >= until:
                     access.look(self._config, self._options.kafka)
                     raise BrokerUnreachable(self._servers, str(error)) from error
-                log.debug("asking Kafka again: %s", error)
+                log.debug("retrying a request to Kafka: %s", error)
                 time.sleep(0.2)
                 coordinator.forget(self._admin)
 
 
 def primary_mark(topic_id: str, epoch: Epoch | None, outputs: str = "") -> str:
-    """Metadata of a primary offset that tells it from what other tools write.
+    """Return the metadata that marks a primary offset as written by this library.
 
     Args:
-        topic_id: Of the topic.
-        epoch: Under which it is written; None for an operator's word.
-        outputs: The topic whose transactions move it.
+        topic_id: Id of the topic.
+        epoch: The epoch of the writer; None for an operator.
+        outputs: The topic whose transactions commit it.
     """
     number, nonce = (epoch.number, epoch.nonce) if epoch else (0, "")
     mark = {"coopconsume": 1, "topic_id": topic_id, "epoch": number, "nonce": nonce}

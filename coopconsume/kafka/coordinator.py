@@ -1,4 +1,4 @@
-"""Groups as Kafka's coordinators see them: their state, and who is in them."""
+"""Requests to Kafka's group coordinators: the state, members and offsets of groups."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ from assignors.wire import Subscription
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-#: The state of a group that Kafka does not know, as older brokers call it.
+#: The state that brokers report for an unknown group.
 DEAD = "Dead"
 _UNKNOWN_GROUP = 69
 
 
 @dataclass(frozen=True)
 class KafkaMember:
-    """A member as its coordinator sees it.
+    """A member of a group, as its coordinator describes it.
 
     Attributes:
         id: Kafka's member id.
         instance_id: Its ``group.instance.id``, if it is static.
         client_id: Its ``client.id``.
         host: The address it connects from.
-        subscription: What it joined with; None while the group rebalances, and of members that are
-            not this library's.
+        subscription: The data it joined with; None during a rebalance and for members of other
+            libraries.
     """
 
     id: str
@@ -39,11 +39,11 @@ class KafkaMember:
 
 @dataclass(frozen=True)
 class KafkaGroup:
-    """A group as its coordinator sees it.
+    """A group, as its coordinator describes it.
 
     Attributes:
         state: ``Stable``, ``Empty``, ``PreparingRebalance``, ``CompletingRebalance`` or ``Dead``.
-        assignor: The assignor that its members agreed on; empty while it rebalances.
+        assignor: The assignor that its members agreed on; empty during a rebalance.
         members: Its members.
     """
 
@@ -53,35 +53,35 @@ class KafkaGroup:
 
 
 def describe(admin: Any, groups: Sequence[str]) -> dict[str, KafkaGroup]:
-    """Ask the coordinators of some groups.
+    """Return the descriptions of groups from their coordinators.
 
     Args:
         admin: kafka-python's admin client.
-        groups: Their ids.
+        groups: The group ids.
 
     Raises:
         kafka.errors.KafkaError: A coordinator refused, or none answers.
     """
-    # The client's own describe_groups makes text of all bytes, from which they cannot be got back.
-    answers = admin._manager.run(_ask, admin, groups)  # noqa: SLF001 - as said
+    # The client's describe_groups converts all bytes to text, which loses the user data.
+    answers = admin._manager.run(_ask, admin, groups)  # noqa: SLF001 - no public way
     return {answer.group_id: _group(answer) for answer in answers}
 
 
 async def _ask(admin: Any, groups: Sequence[str]) -> list[Any]:
     from kafka.protocol.admin import DescribeGroupsRequest
 
-    places = await admin._find_coordinator_ids(groups)  # noqa: SLF001 - no public way
+    nodes = await admin._find_coordinator_ids(groups)  # noqa: SLF001 - no public way
     answers: list[Any] = []
-    for node in sorted(set(places.values())):
-        request = DescribeGroupsRequest(groups=[g for g in groups if places[g] == node])
+    for node in sorted(set(nodes.values())):
+        request = DescribeGroupsRequest(groups=[g for g in groups if nodes[g] == node])
         answers += (await admin._manager.send(request, node_id=node)).groups  # noqa: SLF001
     return answers
 
 
 def forget(admin: Any) -> None:
-    """Have kafka-python's admin client look up coordinators anew.
+    """Clear the coordinator cache of kafka-python's admin client.
 
-    By itself it never does, and goes on asking one that has handed over its groups, or has died.
+    The client never refreshes it, and keeps asking a coordinator that has lost its groups or died.
     """
     admin._manager.cluster._coordinators.clear()  # noqa: SLF001 - no public way
 
@@ -89,11 +89,11 @@ def forget(admin: Any) -> None:
 def stable_offsets(
     admin: Any, group: str, partitions: Iterable[tuple[str, int]]
 ) -> dict[tuple[str, int], tuple[int, str | None]]:
-    """Returns offsets of a group, with metadata, that no open transaction can change (KIP-447).
+    """Return offsets of a group, with metadata, that no open transaction can change (KIP-447).
 
     Args:
         admin: kafka-python's admin client.
-        group: Its id.
+        group: The group id.
         partitions: Topics and partitions; those without an offset are left out of the answer.
 
     Raises:
@@ -164,11 +164,11 @@ def _group(answer: Any) -> KafkaGroup:
 
 
 def read_subscription(metadata: bytes) -> Subscription | None:
-    """What a member of ours told its leader, from the metadata it joined with; None of others."""
+    """Decode the subscription of a member; None for members of other libraries."""
     from kafka.protocol.consumer.metadata import ConsumerProtocolSubscription
 
     try:
-        told = ConsumerProtocolSubscription.decode(metadata)
-        return Subscription.from_bytes(bytes(told.user_data or b""))
+        decoded = ConsumerProtocolSubscription.decode(metadata)
+        return Subscription.from_bytes(bytes(decoded.user_data or b""))
     except (ProtocolMismatch, ValueError, struct.error):
         return None

@@ -1,10 +1,11 @@
-"""Which logs the partitions of clusters are, and the group id under which Spark reads them.
+"""Topic ids and leader epochs of partitions, and the group id under which Spark reads them.
 
-Spark's Kafka source keeps consumers and fetched records in its executors, by group id, topic,
-partition and next offset. A topic that was deleted and created again has the same name, so it would
-be read from the records of the deleted one; so would a log that an unclean election cut. Reads
-therefore use a group id of their own, which changes when a topic id or a leader epoch does. Spark
-assigns partitions to its consumers by hand: a group id for reads needs no right on a group.
+Spark's Kafka source caches consumers and fetched records in its executors, by group id, topic,
+partition and next offset. A topic that was deleted and created again has the same name, so a read
+would return cached records of the deleted topic. The same holds for a log that an unclean election
+truncated. Reads therefore use a separate group id that changes when a topic id or a leader epoch
+changes. Spark assigns partitions to its consumers manually, so that the group id for reads needs
+no permission.
 """
 
 from __future__ import annotations
@@ -20,23 +21,23 @@ Partition = tuple[str, int]
 
 
 class LogIdentities:
-    """The topic ids and leader epochs that this process has seen last.
+    """The latest topic ids and leader epochs that this process has seen.
 
-    The group id for reads is the same for all partitions, as one read covers many of them, and it
-    counts changes: it stays while none of the logs changes, whatever this process owns of them.
-    Methods may be called from several threads.
+    All partitions have the same group id for reads, because one read covers many of them. The id
+    contains a counter of changes. It is independent of the assignment of this process.
+    The methods are thread-safe.
     """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        # Several processes may share executors, as clients of one Spark Connect server do.
+        # Several processes can share executors, for example clients of one Spark Connect server.
         self._process = uuid.uuid4().hex[:8]
         self._changes = 0
         self._topic_ids: dict[tuple[str, str], str] = {}
         self._epochs: dict[tuple[str, Partition], int] = {}
 
     def saw_topics(self, cluster_id: str, topic_ids: Mapping[str, str]) -> None:
-        """Take note of topic ids by name; an empty id says nothing."""
+        """Record topic ids by name. An empty id is ignored."""
         with self._lock:
             for name, topic_id in topic_ids.items():
                 known = self._topic_ids.setdefault((cluster_id, name), topic_id)
@@ -45,7 +46,7 @@ class LogIdentities:
                     self._changes += bool(known)
 
     def saw_epochs(self, cluster_id: str, epochs: Mapping[Partition, int]) -> None:
-        """Take note of leader epochs, as the leaders themselves give them."""
+        """Record the leader epochs that the leaders reported."""
         with self._lock:
             for tp, epoch in epochs.items():
                 if self._epochs.setdefault((cluster_id, tp), epoch) != epoch:
@@ -53,10 +54,10 @@ class LogIdentities:
                     self._changes += 1
 
     def read_group(self, group_id: str) -> str:
-        """Return the group id for reads on behalf of a group."""
+        """Return the group id for reads of a group."""
         with self._lock:
             return f"{group_id}-reads-{self._process}-{self._changes}"
 
 
-#: Those of this process: Spark's caches are shared by all consumers in it.
+#: The identities of this process. All its consumers share Spark's caches.
 LOG_IDENTITIES = LogIdentities()

@@ -1,4 +1,4 @@
-"""What a member needs of kafka-python and has no public name there, all in one place (3.0.12)."""
+"""All uses of kafka-python's private names by a group member (kafka-python 3.0.12)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ log = logging.getLogger(__name__)
 
 
 def request_rejoin(consumer: Any) -> None:
-    """Join again with the next poll."""
+    """Request that the consumer rejoins its group at the next poll."""
     consumer._coordinator.request_rejoin()  # noqa: SLF001
 
 
@@ -23,8 +23,8 @@ def subscribe(
 ) -> None:
     """Subscribe to topics, or to all topics that a pattern matches.
 
-    kafka-python compares a pattern with the beginnings of names, so it gets one that matches none,
-    and ours in its place before it looks at any topic.
+    kafka-python matches a pattern at the start of names. It therefore gets a pattern that matches
+    no name, which this function replaces before kafka-python uses it.
     """
     if pattern is None:
         consumer.subscribe(topics=topics, listener=listener)
@@ -35,26 +35,27 @@ def subscribe(
 
 
 async def pause(consumer: Any, seconds: float) -> None:
-    """Sleep on the loop of its I/O thread."""
+    """Sleep in the event loop of the consumer's I/O thread."""
     await consumer._net.sleep(seconds)  # noqa: SLF001
 
 
 def coordinate(consumer: Any, timeout_ms: int) -> bool:
-    """Join if need be, and show that somebody is there: what a poll does before it fetches.
+    """Join the group if needed and send heartbeats: the part of a poll before the fetch.
 
-    Whoever fetches nothing would sleep for the rest of a poll.
+    A consumer that fetches nothing would sleep for the rest of a poll.
 
     Returns:
-        Whether it is through; else it goes on with the next call.
+        Whether it is complete; otherwise the next call continues it.
     """
     return bool(consumer._coordinator.poll(timeout_ms=timeout_ms))  # noqa: SLF001
 
 
 def keep_answers(consumer: Any) -> None:
-    """Take the answer of a join that came in between two polls.
+    """Keep the answer of a join that arrives between two polls.
 
-    kafka-python lets a join go on when a poll ends, and starts another one when it has ended by the
-    next poll. That is another rebalance for the whole group, and an epoch nobody works under.
+    A join of kafka-python continues after the end of a poll. If it is complete before the next
+    poll, kafka-python starts another one. That would be another rebalance of the whole group, and
+    an epoch that nobody uses.
     """
     coordinator = consumer._coordinator  # noqa: SLF001
     join, complete = (
@@ -62,7 +63,7 @@ def keep_answers(consumer: Any) -> None:
         for name in ("_do_join_and_sync_async", "_on_join_complete_async")
     )
     if join is None or complete is None:
-        log.debug("kafka-python joins in another way than that of 3.0.12")
+        log.debug("this kafka-python does not join groups as version 3.0.12 does")
         return
     kept: list[tuple[Any, bytes]] = []
 

@@ -1,4 +1,4 @@
-"""Where the leaders of partitions began to write: what was cut from a log lay beyond (KIP-320)."""
+"""Start offsets of the current leaders; truncated records were above them (KIP-320)."""
 
 from __future__ import annotations
 
@@ -12,33 +12,33 @@ _DEBUG_CONSUMER = -2
 
 
 def leader_starts(admin: Any, partitions: Iterable[Partition]) -> dict[Partition, int]:
-    """The offset at which each partition's present leader began; of those that it is known of.
+    """Return the start offset of each partition's current leader, as far as it is known.
 
-    An election that is not clean cuts a log there at the latest. That of the leader before the
-    present one is not told: nothing says which of several elections cut it.
+    An unclean election truncates a log at this offset or below. If several elections took place,
+    Kafka does not report which of them truncated the log.
 
     Args:
         admin: kafka-python's admin client.
-        partitions: Which.
+        partitions: The partitions.
 
     Raises:
         kafka.errors.KafkaError: A broker refused, or none answers.
     """
     wanted = set(partitions)
-    places: dict[int, dict[Partition, int]] = {}
+    by_leader: dict[int, dict[Partition, int]] = {}
     for topic in admin.describe_topics(sorted({topic for topic, _ in wanted})):
         for found in topic["partitions"]:
             tp = (topic["name"], found["partition_index"])
             if tp in wanted and found["leader_id"] >= 0 and found["leader_epoch"] > 0:
-                places.setdefault(found["leader_id"], {})[tp] = found["leader_epoch"] - 1
+                by_leader.setdefault(found["leader_id"], {})[tp] = found["leader_epoch"] - 1
     starts: dict[Partition, int] = {}
-    for node, epochs in places.items():
+    for node, epochs in by_leader.items():
         starts |= admin._manager.run(_ask, admin, node, epochs)  # noqa: SLF001 - no public way
     return starts
 
 
 async def _ask(admin: Any, node: int, epochs: dict[Partition, int]) -> dict[Partition, int]:
-    """Where epochs ended, so far as the leader knows them."""
+    """Return the end offsets of leader epochs that the leader knows."""
     from kafka.protocol.consumer import OffsetForLeaderEpochRequest as Request
 
     topics: dict[str, list[Any]] = {}

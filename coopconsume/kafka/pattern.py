@@ -1,25 +1,25 @@
-"""Topics by pattern: which names a ``subscribePattern`` stands for."""
+"""The matching of topic names by ``subscribePattern``."""
 
 from __future__ import annotations
 
 import re
 from dataclasses import dataclass
 
-#: Topics of Kafka and of its tools, which no pattern matches.
+#: Prefix of internal topics of Kafka and its tools. No pattern matches them.
 INTERNAL = "__"
 
 
 @dataclass(frozen=True)
 class TopicPattern:
-    """A ``subscribePattern``: the one rule for the start of a consumer and for its whole life.
+    """A ``subscribePattern``.
 
     Args:
-        text: A regular expression (Python's). It matches whole names.
+        text: A Python regular expression that matches whole names.
     """
 
     text: str
 
     def match(self, topic: str) -> bool:
-        """Returns whether the pattern stands for a topic."""
+        """Return whether the pattern matches a topic."""
         is_internal = topic.startswith(INTERNAL)
         return not is_internal and re.fullmatch(self.text, topic) is not None

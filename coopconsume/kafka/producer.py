@@ -1,4 +1,4 @@
-"""Writes records to Kafka and waits until all brokers in sync have them; a thin edge."""
+"""Writes records to Kafka and waits until all in-sync replicas have them."""
 
 from __future__ import annotations
 
@@ -13,23 +13,23 @@ if TYPE_CHECKING:
 
     from coopconsume.options import Options
 
-#: The broker and the topic say how large a record may be, not the client.
+#: The broker and the topic limit the size of a record, not the client.
 MOST_BYTES = 256 << 20
 _DELIVERY = 120.0
 #: The header of an output record that names the input record, as ``topic-partition@offset``.
 ORIGIN_HEADER = "coopconsume.origin"
-#: A header that names, by their places from 0, the headers whose empty value stands for none.
+#: A header with the indexes, from 0, of the headers whose value was null.
 NULL_HEADERS = "coopconsume.null_headers"
 
 
 class Message(NamedTuple):
-    """A record to be written.
+    """A record to write.
 
     Attributes:
-        topic: Where.
-        key, value: What; both may be None.
+        topic: The topic.
+        key, value: Bytes or None.
         headers: Names with bytes or None.
-        partition: Where exactly; None leaves it to the hash of the key, as Kafka's own clients do.
+        partition: The partition; None selects it by the hash of the key, as Kafka's clients do.
     """
 
     topic: str
@@ -40,13 +40,13 @@ class Message(NamedTuple):
 
 
 class Producer:
-    """Connects when first used; idempotent, acknowledged by all replicas in sync.
+    """An idempotent producer with ``acks=all`` that connects at the first write.
 
-    It may be used by several threads; one of them writes at a time.
+    It is thread-safe; one thread writes at a time.
 
     Args:
-        options: Of the consumer, whose ``kafka.*`` settings serve here, too.
-        what: What is written, for errors.
+        options: The options of the consumer; the producer uses their ``kafka.*`` settings.
+        what: The kind of the records, for errors.
     """
 
     def __init__(self, options: Options, what: str) -> None:
@@ -56,12 +56,12 @@ class Producer:
         self._lock = threading.Lock()
 
     def write(self, messages: Iterable[Message]) -> None:
-        """Write records; returns when all of them are acknowledged.
+        """Write records and wait until all of them are acknowledged.
 
         Raises:
             AuthenticationFailed, NotAuthorized: The cluster refuses this user.
-            OutputNotWritten: One of them was not acknowledged; others may be there.
-            OutputRefused: The topic never takes one of them, as it is too large or malformed.
+            OutputNotWritten: A record was not acknowledged; others may have been written.
+            OutputRefused: The topic refuses a record because it is too large or malformed.
         """
         with self._lock:
             self._write(messages)
@@ -76,7 +76,7 @@ class Producer:
             sent = []
             for message in messages:
                 topic = message.topic
-                # The serializer takes the message apart, see below.
+                # The serializer extracts key and headers, see below.
                 future = self._client.send(
                     topic, key=message, value=message.value, partition=message.partition
                 )
@@ -94,11 +94,11 @@ class Producer:
             if refused is not None:
                 raise refused from None
             cause = f"{type(error).__name__}: {error}"
-            kind = OutputRefused if isinstance(error, _never_taken()) else OutputNotWritten
+            kind = OutputRefused if isinstance(error, _permanent_errors()) else OutputNotWritten
             raise kind(self._what, f"topic {topic!r}", cause) from error
 
     def close(self) -> None:
-        """Disconnect; harmless when repeated."""
+        """Close the connection. Repeated calls have no effect."""
         client, self._client = self._client, None
         if client is not None:
             client.close(timeout=5)
@@ -110,12 +110,12 @@ class Producer:
         return KafkaProducer(
             **config, acks="all", enable_idempotence=True, linger_ms=5,
             delivery_timeout_ms=int(_DELIVERY * 1000), max_request_size=MOST_BYTES,
-            allow_auto_create_topics=False, key_serializer=apart(),
+            allow_auto_create_topics=False, key_serializer=message_serializer(),
         )  # fmt: skip
 
 
-def _never_taken() -> tuple[type[Exception], ...]:
-    """The errors of kafka-python for a record that a topic does not take, however often."""
+def _permanent_errors() -> tuple[type[Exception], ...]:
+    """Return the errors of kafka-python for records that a topic always refuses."""
     from kafka import errors
 
     return (
@@ -124,15 +124,15 @@ def _never_taken() -> tuple[type[Exception], ...]:
     )  # fmt: skip
 
 
-def apart() -> Any:
-    """Makes key and headers of a whole message.
+def message_serializer() -> Any:
+    """Return a serializer that extracts key and headers from a `Message`.
 
-    ``send()`` itself refuses a record with neither key nor value, which Kafka has. What it cannot
-    write at all is a header without a value: it becomes an empty one, and `NULL_HEADERS` tells.
+    ``send()`` refuses a record with neither key nor value, which Kafka accepts. It cannot write a
+    null header. Such a header becomes an empty one, and `NULL_HEADERS` contains its index.
     """
     from kafka.serializer import Serializer
 
-    class _Apart(Serializer):  # type: ignore[misc]
+    class _MessageSerializer(Serializer):  # type: ignore[misc]
         def serialize(
             self,
             topic: str,  # noqa: ARG002
@@ -145,4 +145,4 @@ def apart() -> Any:
                 headers.append((NULL_HEADERS, ",".join(nulls).encode()))
             return data.key
 
-    return _Apart()
+    return _MessageSerializer()

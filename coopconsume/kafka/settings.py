@@ -1,4 +1,4 @@
-"""Kafka's client settings, and the one place that says them in kafka-python's words."""
+"""Kafka's client settings and their translation to kafka-python."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from coopconsume.kafka.security.secrets import Secret, is_secret, keep_out_of_lo
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-#: Consumer settings of Apache Kafka 4.1 that a job may meaningfully give.
+#: Consumer settings of Apache Kafka 4.1 that are useful for a job.
 KNOWN_KAFKA_SETTINGS = frozenset(
     [
         "bootstrap.servers",
@@ -94,7 +94,7 @@ KNOWN_KAFKA_SETTINGS = frozenset(
         "ssl.truststore.type",
     ]
 )
-#: Settings of a group's members; Spark's executors only read, and are no members.
+#: Settings of group members. Spark's executors only read and are not members.
 MEMBER_SETTINGS = frozenset(
     ["group.instance.id", "heartbeat.interval.ms", "max.poll.interval.ms", "session.timeout.ms"]
 )
@@ -118,26 +118,26 @@ _LOGIN_WORDS = {
 
 
 def kafka_name(setting: str) -> str:
-    """A setting's name in Kafka's manner; kafka-python's words for a login are taken, too."""
+    """Return Kafka's name of a setting; kafka-python's names of a login are accepted as well."""
     return _LOGIN_WORDS.get(setting, setting)
 
 
 def is_harmless(setting: str) -> bool:
-    """Whether a setting's value may be shown; what a plug-in's setting holds nobody knows."""
+    """Return whether the value of a setting may be shown. Unknown settings may be secret."""
     return setting in KNOWN_KAFKA_SETTINGS and not is_secret(setting)
 
 
-#: Kafka's own default (KIP-144). kafka-python's, 30 s, outlasts the session of a member whose
-#: broker was away for a moment.
+#: Kafka's default (KIP-144). The default of kafka-python, 30 s, is longer than the session timeout
+#: of a member whose broker was briefly unavailable.
 _RECONNECT_MS = 1_000
 
 
 def complete(kafka: Mapping[str, str]) -> dict[str, str]:
-    """Settings with all that both clients need for security, checked; opens no files.
+    """Validate settings and complete the security settings of both clients; opens no files.
 
     Raises:
-        InvalidOption: A security setting is wrong, or one of the two clients cannot follow it; or
-            a number is none.
+        InvalidOption: A security setting is wrong or not supported by both clients, or a number
+            is not valid.
     """
     done = sasl.complete(kafka)
     protocol = _protocol(done)
@@ -154,14 +154,14 @@ def complete(kafka: Mapping[str, str]) -> dict[str, str]:
 
 
 def client_config(kafka: Mapping[str, str]) -> dict[str, Any]:
-    """Settings for kafka-python's clients from Kafka's own names (without ``kafka.``).
+    """Translate Kafka's setting names (without ``kafka.``) to those of kafka-python.
 
-    They serve its admin client and its consumer alike: what concerns only fetching and grouping is
-    left out. With them kafka-python's logs stay free of logins.
+    The result is valid for its admin client, consumer and producer; settings of fetches and groups
+    are omitted. As a side effect kafka-python stops logging logins.
 
     Raises:
-        InvalidOption: A security setting that kafka-python has no counterpart for, or a PEM file
-            that cannot be used.
+        InvalidOption: kafka-python does not support a security setting, or a PEM file cannot be
+            used.
     """
     kafka = complete(kafka)
     config: dict[str, Any] = {
@@ -173,7 +173,7 @@ def client_config(kafka: Mapping[str, str]) -> dict[str, Any]:
         "reconnect_backoff_max_ms", max(_RECONNECT_MS, config.get("reconnect_backoff_ms", 0))
     )
     for name in ("receive_buffer_bytes", "send_buffer_bytes"):
-        if config.get(name) == -1:  # Kafka's word for the system's own size
+        if config.get(name) == -1:  # the default of the operating system
             del config[name]
     servers = kafka.get("bootstrap.servers", "").split(",")
     config["bootstrap_servers"] = [server.strip() for server in servers]
@@ -203,14 +203,14 @@ def _read(kafka: Mapping[str, str], name: str, kind: type) -> Any:
 
 
 def hurry_metadata(client: object, backoff_ms: int = 5) -> None:
-    """Let a consumer or producer of kafka-python look up at once a topic it first hears of.
+    """Shorten the wait of a kafka-python client before it looks up metadata of a new topic.
 
-    It would wait for 100 ms, whatever its ``retry_backoff_ms`` is. Without effect on a version of
-    kafka-python that keeps this elsewhere.
+    The client would wait for 100 ms whatever its ``retry_backoff_ms`` is. This has no effect on
+    versions of kafka-python that keep the setting elsewhere.
 
     Args:
         client: The consumer or producer.
-        backoff_ms: Milliseconds between attempts to look something up.
+        backoff_ms: Time between metadata requests, in milliseconds.
     """
     cluster = getattr(client, "_cluster", None) or getattr(client, "_metadata", None)
     config = getattr(cluster, "config", None)

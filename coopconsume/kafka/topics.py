@@ -1,4 +1,4 @@
-"""KIP-X's switch of a topic, kept in the commit store: brokers refuse settings they do not know."""
+"""KIP-X's topic setting for sharing. The commit store keeps it: brokers refuse unknown settings."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class TopicOverview:
-    """A topic as an operator sees it.
+    """A topic and its setting for sharing.
 
     Attributes:
         name: Its name.
-        id: Kafka's id of it.
-        partitions: How many it has.
+        id: Its id in Kafka.
+        partitions: The number of its partitions.
         accept_range_fetch: Whether members of a group may share its partitions by key range.
     """
 
@@ -43,20 +43,19 @@ def accept_range_fetch(
     accept: bool = True,
     spark: SparkSession | None = None,
 ) -> None:
-    """Open topics to be shared by key range between members of a group, or close them again.
+    """Allow or forbid that members of a group share topics by key range.
 
-    It holds for all groups that use the commit table, from their next rebalance on. Inside a
-    member, slots share partitions in any case.
+    The setting applies to all groups that use the commit table, from their next rebalance on. The
+    slots of one member always share partitions.
 
     Args:
-        options: As for `CooperativeConsumer`; of no consequence are those that say what to read
-            and in which group.
+        options: As for `CooperativeConsumer`; the group and what to read are ignored.
         topics: Names of topics.
-        accept: Whether to open them.
-        spark: The session, for a commit table that is in a catalog.
+        accept: Whether to allow sharing.
+        spark: The session, for a commit table in a catalog.
 
     Raises:
-        TopicNotFound: One does not exist; nothing was changed.
+        TopicNotFound: A topic does not exist; nothing was changed.
         OptionError, BrokerUnreachable, commits.CommitStoreError: As for a consumer.
     """
     parsed = Options.parse(options, group=False)
@@ -73,16 +72,16 @@ def describe_topics(
     *,
     spark: SparkSession | None = None,
 ) -> list[TopicOverview]:
-    """How many partitions topics have, and whether they are open to sharing.
+    """Return the number of partitions of topics and whether they are open to sharing.
 
     Args:
         options: As for `accept_range_fetch`.
-        topics: Their names; by default all but Kafka's internal ones.
-        spark: The session, for a commit table that is in a catalog.
+        topics: Names of topics; by default all but Kafka's internal ones.
+        spark: The session, for a commit table in a catalog.
 
     Raises:
-        TopicNotFound: One does not exist.
-        commits.CommitTableNotFound: There is no commit table.
+        TopicNotFound: A topic does not exist.
+        commits.CommitTableNotFound: The commit table does not exist.
         OptionError, BrokerUnreachable, commits.CommitStoreError: As for a consumer.
     """
     parsed = Options.parse(options, group=False)
@@ -96,7 +95,7 @@ def describe_topics(
 
 
 def _existing(cluster: Cluster, options: Options, topics: Iterable[str] | None) -> list[Topic]:
-    """Topics that exist; the rights of a member are not asked for."""
+    """Return the topics without a check of a member's permissions."""
     if topics is None:
         return cluster.topics(cluster.topic_names(), missing_ok=True)
     names = list(dict.fromkeys(topics))

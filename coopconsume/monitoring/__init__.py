@@ -1,6 +1,6 @@
-"""Ways to watch a job: listeners, OpenTelemetry, Prometheus, logs as JSON.
+"""Monitoring of jobs: listeners, OpenTelemetry, Prometheus and JSON logs.
 
-Nothing here is loaded unless it is used; OpenTelemetry and Prometheus are extras.
+Modules are imported when first used. OpenTelemetry and Prometheus are optional dependencies.
 """
 
 from __future__ import annotations

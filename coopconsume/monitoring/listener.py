@@ -8,7 +8,7 @@ from typing import Any
 
 
 class Progress(dict[str, Any]):
-    """One progress event: a dictionary, as in PySpark, with its JSON text."""
+    """A progress event: a dictionary, as in PySpark, with its JSON text."""
 
     @property
     def json(self) -> str:
@@ -23,14 +23,14 @@ class Progress(dict[str, Any]):
 
 @dataclass(frozen=True)
 class QueryStartedEvent:
-    """A query begins.
+    """A query has started.
 
     Attributes:
-        id: The same over restarts.
-        runId: Of this run alone.
-        name: As given by ``queryName``.
-        groupId: ``kafka.group.id``.
-        timestamp: In ISO 8601.
+        id: Id of the query; it is the same after a restart.
+        runId: Id of this run.
+        name: The ``queryName``, if it has one.
+        groupId: The ``kafka.group.id``.
+        timestamp: Time of the start in ISO 8601.
     """
 
     id: str
@@ -42,10 +42,10 @@ class QueryStartedEvent:
 
 @dataclass(frozen=True)
 class QueryProgressEvent:
-    """A commit was answered, or ten seconds have passed since the last event.
+    """A commit is complete, or ten seconds have passed since the last event.
 
     Attributes:
-        progress: What ``query.lastProgress`` says now.
+        progress: The value of ``query.lastProgress``.
     """
 
     progress: Progress
@@ -53,12 +53,12 @@ class QueryProgressEvent:
 
 @dataclass(frozen=True)
 class QueryIdleEvent:
-    """There is nothing to do; told every ten seconds.
+    """The query has no records to process; reported every ten seconds.
 
     Attributes:
-        id: The same over restarts.
-        runId: Of this run alone.
-        timestamp: In ISO 8601.
+        id: Id of the query; it is the same after a restart.
+        runId: Id of this run.
+        timestamp: Time of the event in ISO 8601.
     """
 
     id: str
@@ -68,12 +68,12 @@ class QueryIdleEvent:
 
 @dataclass(frozen=True)
 class QueryTerminatedEvent:
-    """A query has ended.
+    """A query has terminated.
 
     Attributes:
-        id: The same over restarts.
-        runId: Of this run alone.
-        exception: What ended it, as text; None: it was stopped or is drained.
+        id: Id of the query; it is the same after a restart.
+        runId: Id of this run.
+        exception: The error that terminated it, as text; None if it was stopped or is drained.
     """
 
     id: str
@@ -82,20 +82,20 @@ class QueryTerminatedEvent:
 
 
 class QueryListener:
-    """Is told what a query does; override what is of interest.
+    """Receives the events of a query. Override the methods that you need.
 
-    All but ``onQueryStarted`` is called in the query's own thread: keep it short. What it raises is
-    logged and harms nothing.
+    The query calls all methods but ``onQueryStarted`` in its own thread, so keep them short.
+    Exceptions are logged and do not affect the query.
     """
 
     def onQueryStarted(self, event: QueryStartedEvent) -> None:  # noqa: N802 - PySpark's name
-        """The query begins; called before ``start()`` returns."""
+        """Called when the query starts, before ``start()`` returns."""
 
     def onQueryProgress(self, event: QueryProgressEvent) -> None:  # noqa: N802
-        """There is news."""
+        """Called when the query has made progress."""
 
     def onQueryIdle(self, event: QueryIdleEvent) -> None:  # noqa: N802
-        """There is nothing to do."""
+        """Called while the query has no records to process."""
 
     def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:  # noqa: N802
-        """The query has ended."""
+        """Called when the query has terminated."""

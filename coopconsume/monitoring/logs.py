@@ -1,4 +1,4 @@
-"""Logs as JSON, one object a line, and a query's events in them."""
+"""A JSON log formatter and a listener that logs the events of a query."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ log = logging.getLogger("coopconsume.query")
 
 
 class JsonFormatter(logging.Formatter):
-    """Formats each record as one line of JSON, in the words of PySpark's own logger.
+    """Formats each record as one line of JSON with the field names of PySpark's logger.
 
-    Fields: ``ts``, ``level``, ``logger``, ``msg``; ``context`` with what was given as ``extra``;
+    Fields: ``ts``, ``level``, ``logger``, ``msg``; ``context`` with the values of ``extra``;
     ``exception`` with ``class``, ``msg`` and ``stacktrace``.
     """
 
     def format(self, record: logging.LogRecord) -> str:
-        """One line of JSON."""
-        told: dict[str, Any] = {
+        """Return the record as one line of JSON."""
+        fields: dict[str, Any] = {
             "ts": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
             "level": record.levelname,
             "logger": record.name,
@@ -37,28 +37,28 @@ class JsonFormatter(logging.Formatter):
         }
         context = {name: value for name, value in vars(record).items() if name not in _PLAIN}
         if context:
-            told["context"] = context
+            fields["context"] = context
         if record.exc_info and record.exc_info[0] is not None:
-            told["exception"] = {
+            fields["exception"] = {
                 "class": record.exc_info[0].__name__,
                 "msg": str(record.exc_info[1]),
                 "stacktrace": self.formatException(record.exc_info).splitlines(),
             }
-        return json.dumps(told, default=str)
+        return json.dumps(fields, default=str)
 
 
 class LoggingListener(QueryListener):
     """Logs a query's events under ``coopconsume.query``, with all numbers as ``extra``."""
 
     def onQueryStarted(self, event: QueryStartedEvent) -> None:  # noqa: N802 - PySpark's name
-        """Log that it starts."""
+        """Log the start of the query."""
         log.info("query started", extra={"query": vars(event)})
 
     def onQueryProgress(self, event: QueryProgressEvent) -> None:  # noqa: N802
-        """Log its progress."""
+        """Log the progress of the query."""
         log.info("query progress", extra={"progress": dict(event.progress)})
 
     def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:  # noqa: N802
-        """Log how it ended."""
+        """Log the end of the query and its error."""
         level = logging.ERROR if event.exception else logging.INFO
         log.log(level, "query terminated", extra={"query": vars(event)})

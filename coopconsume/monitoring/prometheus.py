@@ -16,12 +16,12 @@ _OF_PARTITION = (*_OF_QUERY, "topic", "partition")
 
 
 class PrometheusListener(QueryListener):
-    """Feeds a query's numbers into Prometheus; one listener may serve several queries.
+    """Updates Prometheus metrics from the progress of queries; it can serve several queries.
 
-    ``prometheus_client.start_http_server(port)`` serves them; on a batch job, push them.
+    Serve them by ``prometheus_client.start_http_server(port)``. A batch job pushes them.
 
     Args:
-        registry: By default the global one.
+        registry: The registry; by default the global one.
     """
 
     def __init__(self, registry: Any = None) -> None:
@@ -43,7 +43,7 @@ class PrometheusListener(QueryListener):
         )
 
     def onQueryProgress(self, event: QueryProgressEvent) -> None:  # noqa: N802 - PySpark's name
-        """Count what was done since the last event."""
+        """Update the metrics by the progress since the last event."""
         progress = event.progress
         query = (progress["groupId"], progress["name"] or "")
         run = progress["runId"]
@@ -56,23 +56,25 @@ class PrometheusListener(QueryListener):
                 if progress["numInputRows"]:
                     self._phases.labels(*query, phase).observe(millis / 1000)
             self._epoch.labels(*query).set(progress["epoch"])
-            places = {(*query, p["topic"], str(p["partition"])): p for p in progress["partitions"]}
-            self._forget(self._partitions.get(run, set()) - set(places))
-            self._partitions[run] = set(places)
-            for place, partition in places.items():
+            by_labels = {
+                (*query, p["topic"], str(p["partition"])): p for p in progress["partitions"]
+            }
+            self._remove(self._partitions.get(run, set()) - set(by_labels))
+            self._partitions[run] = set(by_labels)
+            for labels, partition in by_labels.items():
                 for name, gauge in self._gauges.items():
-                    gauge.labels(*place).set(partition[name])
+                    gauge.labels(*labels).set(partition[name])
 
     def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:  # noqa: N802
-        """What has ended, or is another member's by now, is not told any more."""
+        """Remove the gauges of the query's partitions."""
         with self._lock:
             self._totals.pop(event.runId, None)
-            self._forget(self._partitions.pop(event.runId, set()))
+            self._remove(self._partitions.pop(event.runId, set()))
 
-    def _forget(self, places: set[tuple[str, ...]]) -> None:
-        for place in places:
+    def _remove(self, partitions: set[tuple[str, ...]]) -> None:
+        for labels in partitions:
             for gauge in self._gauges.values():
-                gauge.remove(*place)
+                gauge.remove(*labels)
 
 
 def _name(metric: str) -> str:

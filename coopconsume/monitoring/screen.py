@@ -1,4 +1,4 @@
-"""Lines and a progress line: one that moves on a terminal, now and then a plain one elsewhere."""
+"""Console output of a command: lines, and a status line that a terminal updates in place."""
 
 from __future__ import annotations
 
@@ -16,40 +16,41 @@ _RATE_SPAN = 3.0
 
 
 class Screen(Closing):
-    """Where a command tells what goes on.
+    """Writes lines and a status line. Without a terminal it writes a status every ten seconds.
 
     Args:
-        stream: Where to; standard output if None.
+        stream: The stream; by default standard output.
     """
 
     def __init__(self, stream: TextIO | None = None) -> None:
         self._stream = stream or sys.stdout
         self._moving = self._stream.isatty()
         self._shown = ""
-        self._told = 0.0
+        self._written_at = 0.0
 
     def line(self, text: str = "") -> None:
-        """Write a line of its own."""
+        """Write a line that stays."""
         self._wipe()
         self._write(f"{text}\n")
-        self._told = time.monotonic()
+        self._written_at = time.monotonic()
 
     def status(self, text: str, *, force: bool = False) -> None:
-        """Show what goes on now, in place of the last status."""
+        """Replace the status line, unless the last one is too recent."""
         now = time.monotonic()
-        if now - self._told < (_REDRAW_EVERY if self._moving else _PLAIN_EVERY) and not force:
+        interval = _REDRAW_EVERY if self._moving else _PLAIN_EVERY
+        if now - self._written_at < interval and not force:
             return
-        self._told = now
+        self._written_at = now
         if not self._moving:
             self._write(f"{text}\n")
             return
-        room = shutil.get_terminal_size().columns - 1
+        width = shutil.get_terminal_size().columns - 1
         self._wipe()
-        self._shown = text[:room]
+        self._shown = text[:width]
         self._write(self._shown)
 
     def close(self) -> None:
-        """Take the status away."""
+        """Remove the status line."""
         self._wipe()
 
     def _wipe(self) -> None:
@@ -63,13 +64,13 @@ class Screen(Closing):
 
 
 class Rate:
-    """Records a second over the last few seconds."""
+    """The number of records per second over the last few seconds."""
 
     def __init__(self) -> None:
         self._seen: list[tuple[float, int]] = [(time.monotonic(), 0)]
 
     def at(self, records: int) -> float:
-        """Note how many records there are now; returns the rate."""
+        """Record the current number of records and return the rate."""
         now = time.monotonic()
         self._seen.append((now, records))
         while len(self._seen) > 2 and self._seen[1][0] < now - _RATE_SPAN:  # noqa: PLR2004 - two make a span
@@ -79,7 +80,7 @@ class Rate:
 
 
 def bar(done: int, of: int) -> str:
-    """A bar with the part that is done in per cent."""
+    """Return a progress bar with the percentage."""
     part = min(1.0, done / of) if of else 1.0
     full = round(part * _BAR)
     return f"[{'#' * full}{'-' * (_BAR - full)}] {part:4.0%}"

@@ -15,13 +15,14 @@ if TYPE_CHECKING:
 
 
 class OpenTelemetryListener(QueryListener):
-    """Feeds a query's numbers into OpenTelemetry; one listener may serve several queries.
+    """Updates OpenTelemetry metrics from the progress of queries; it can serve several queries.
 
-    Attributes of the metrics: ``messaging.system``, ``messaging.consumer.group.name`` and, of a
-    partition's, ``messaging.destination.name`` and ``messaging.destination.partition.id``.
+    The metrics have the attributes ``messaging.system`` and ``messaging.consumer.group.name``.
+    Metrics of a partition also have ``messaging.destination.name`` and
+    ``messaging.destination.partition.id``.
 
     Args:
-        meter_provider: By default the global one.
+        meter_provider: The meter provider; by default the global one.
     """
 
     def __init__(self, meter_provider: Any = None) -> None:
@@ -42,7 +43,7 @@ class OpenTelemetryListener(QueryListener):
         meter.create_observable_gauge(EPOCH.metric, [self._epochs], EPOCH.unit, EPOCH.doc)
 
     def onQueryProgress(self, event: QueryProgressEvent) -> None:  # noqa: N802 - PySpark's name
-        """Count what was done since the last event."""
+        """Update the metrics by the progress since the last event."""
         progress = event.progress
         with self._lock:
             before = self._last.get(progress["runId"])
@@ -56,7 +57,7 @@ class OpenTelemetryListener(QueryListener):
                 self._phases.record(millis / 1000, of_query | {"coopconsume.phase": phase})
 
     def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:  # noqa: N802
-        """What has ended is not told any more."""
+        """Stop reporting the query."""
         with self._lock:
             self._last.pop(event.runId, None)
 
@@ -70,11 +71,11 @@ class OpenTelemetryListener(QueryListener):
         def observe(_: Any) -> Iterator[Any]:
             for progress in self._running():
                 for partition in progress["partitions"]:
-                    place = {
+                    attributes = {
                         "messaging.destination.name": partition["topic"],
                         "messaging.destination.partition.id": str(partition["partition"]),
                     }
-                    yield Observation(partition[field], _of_query(progress) | place)
+                    yield Observation(partition[field], _of_query(progress) | attributes)
 
         return observe
 

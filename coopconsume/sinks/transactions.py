@@ -9,7 +9,7 @@ from coopconsume.fenced.engine import EngineDoubt
 from coopconsume.fenced.kafka_channel import KafkaChannel
 from coopconsume.fenced.log import LogId
 from coopconsume.fenced.settings import Settings
-from coopconsume.kafka.producer import MOST_BYTES, apart
+from coopconsume.kafka.producer import MOST_BYTES, message_serializer
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -41,7 +41,7 @@ class TransactionChannel(KafkaChannel):
     def __init__(self, options: Options, topic: str, transactional_id: str, timeout: float) -> None:
         more = {
             "max_request_size": MOST_BYTES, "batch_size": _BATCH_BYTES, "linger_ms": _LINGER_MS,
-            "key_serializer": apart(),
+            "key_serializer": message_serializer(),
         }  # fmt: skip
         log = LogId(topic, "", 0)
         super().__init__(Settings(options.kafka), log, transactional_id, timeout, more)

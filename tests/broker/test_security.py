@@ -295,7 +295,9 @@ def test_a_client_without_a_login_is_told_of_the_protocol(
     given = guarded.options("any", security_protocol="PLAINTEXT")
     for name in [name for name in given if ".sasl" in name]:
         del given[name]
-    with pytest.raises(BrokerUnreachable, match=r"kafka\.security\.protocol is what it expects"):
+    with pytest.raises(
+        BrokerUnreachable, match=r"kafka\.security\.protocol is the one that the broker expects"
+    ):
         Cluster(Options.parse(given))
 
 

@@ -60,5 +60,12 @@ ALLOWED = (
     "room for improvement",
 )
 # What is clean already and stays so. A folder is added as it is rewritten.
-CLEAN = ("assignors/*.py", "tests/language/__*.py")
-NOT_YET: tuple[str, ...] = ()
+CLEAN = (
+    "assignors/*.py",
+    "coopconsume/errors/*.py",
+    "coopconsume/kafka/*.py",
+    "coopconsume/kafka/security/*.py",
+    "coopconsume/monitoring/*.py",
+    "tests/language/__*.py",
+)
+NOT_YET = ("coopconsume/errors/fenced.py",)

@@ -602,7 +602,7 @@ def test_a_topic_that_is_created_again_is_taken_up_where_nothing_is_lost(
     there.kafka.topic_id, there.kafka.log, there.kafka.end = "new", {}, 0
     until(lambda: reasons or job.ended.is_set())
     if is_done:
-        assert "made again" in reasons[0]
+        assert "created again" in reasons[0]
         assert job.error is None
     else:
         gate.opened.set()

@@ -161,7 +161,7 @@ def test_private_files_are_gone(parties, tmp_path, monkeypatch):
 
     monkeypatch.setattr(ssl.SSLContext, "load_cert_chain", spy)
     tls.context(PEM | {KEY: parties.client.private_key(), CHAIN: parties.client.certificate})
-    with pytest.raises(InvalidOption, match="do not go together"):
+    with pytest.raises(InvalidOption, match="do not match"):
         tls.context(PEM | {KEY: parties.client.private_key(), CHAIN: parties.server.certificate})
     assert modes == [(0o600, 0o700)] * 2
     assert list(tmp_path.iterdir()) == []

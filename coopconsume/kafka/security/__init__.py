@@ -1,1 +1,1 @@
-"""How `kafka.*` security settings serve Spark's Kafka source and kafka-python alike."""
+"""Security settings (`kafka.*`) for both Spark's Kafka source and kafka-python."""

@@ -1,4 +1,4 @@
-"""What a cluster refuses, and why: found out at once, and said in one way for both clients."""
+"""Detection of refused logins and missing permissions, with the same errors for both clients."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from coopconsume.errors import CoopConsumeError
 
 _TIMEOUT: Final = 6.0
-#: The right that is missing where a kind of resource is refused; READ brings DESCRIBE along.
+#: The permission that is missing if a kind of resource is refused; READ implies DESCRIBE.
 _RIGHTS: Final = {
     "Topic": "READ",
     "Group": "READ",
@@ -30,18 +30,18 @@ _JAVA_LOGIN: Final = re.compile(r"\.(Sasl|Ssl)AuthenticationException: ([^\n]*)"
 
 
 def look(config: Mapping[str, Any], kafka: Mapping[str, str]) -> None:
-    """Log in to the first broker that answers, to learn why not if that fails.
+    """Log in to the first broker that answers, to get the reason if the login fails.
 
-    kafka-python tries again and again until its time is up, and then tells of nothing but that.
-    Brokers that cannot be reached are left to it.
+    kafka-python retries until its timeout and then reports the timeout only. Unreachable brokers
+    are skipped; kafka-python reports them.
 
     Args:
-        config: Settings in kafka-python's words.
-        kafka: The same in Kafka's words.
+        config: Settings by kafka-python's names.
+        kafka: The same settings by Kafka's names.
 
     Raises:
-        AuthenticationFailed: There is no TLS connection, no token, or the login is refused.
-        BrokerUnreachable: A token endpoint gives neither a token nor a refusal.
+        AuthenticationFailed: The TLS connection, the token request or the login is refused.
+        BrokerUnreachable: A token endpoint returns neither a token nor a refusal.
     """
     from kafka.errors import KafkaConnectionError, KafkaError, SaslAuthenticationFailedError
 
@@ -83,14 +83,14 @@ def _talk(bare: socket.socket, host: str, config: Mapping[str, Any]) -> None:
 
     with context.wrap_socket(bare, server_hostname=host.rstrip(".")) as wrapped:
         line = _Line(wrapped)
-        # By TLS 1.3 the client hears only now that its certificate is refused.
+        # With TLS 1.3 a refused client certificate shows only at the first request.
         line.ask(ApiVersionsRequest(version=0))
         if "sasl_mechanism" in config:
             _log_in(line, host, config)
 
 
 class _Line:
-    """Requests and answers over a socket, one after another."""
+    """A connection that sends one request at a time."""
 
     def __init__(self, connection: socket.socket) -> None:
         from kafka.protocol.parser import KafkaProtocol
@@ -99,10 +99,10 @@ class _Line:
         self._protocol = KafkaProtocol(client_id="coopconsume")
 
     def ask(self, request: Any) -> Any:
-        """The answer to a request of kafka-python's.
+        """Send a request of kafka-python and return the response.
 
         Raises:
-            OSError: The connection fails, or ends.
+            OSError: The connection fails or is closed.
         """
         self._protocol.send_request(request)
         self._connection.sendall(self._protocol.send_bytes())
@@ -136,15 +136,15 @@ def _log_in(line: _Line, host: str, config: Mapping[str, Any]) -> None:
 def refused(
     error: BaseException, kafka: Mapping[str, str], topics: Iterable[str] = ()
 ) -> CoopConsumeError | None:
-    """What an error of kafka-python means, if it is that a login or a right is missing.
+    """Translate an error of kafka-python about a refused login or a missing permission.
 
     Args:
-        error: As caught.
-        kafka: Settings in Kafka's words.
-        topics: What the call was about.
+        error: The error.
+        kafka: Settings by Kafka's names.
+        topics: The topics of the call.
 
     Returns:
-        The error to raise instead; None if it is about something else.
+        The error to raise instead; None for errors of other kinds.
     """
     from kafka.errors import SaslAuthenticationFailedError
 
@@ -158,7 +158,7 @@ def refused(
 
 
 def refused_by_spark(error: BaseException, kafka: Mapping[str, str]) -> CoopConsumeError | None:
-    """The same for an error of Spark, by the text of what its Kafka client threw."""
+    """Translate an error of Spark in the same way, by the text of its Kafka client's error."""
     text = str(error)
     if found := _JAVA_RIGHT.search(text):
         return _no_right(found[1], re.sub(r",\s+", ",", found[2] or "").strip(), kafka)

@@ -1,7 +1,7 @@
-"""``sasl.jaas.config``: one login module and its options, read by the rules of Kafka's Java client.
+"""Parser of ``sasl.jaas.config`` (one login module and its options) as in Kafka's Java client.
 
-Those rules are Java's ``StreamTokenizer``'s: what both sides read, they read alike. No error tells
-any of the text, as passwords are in it.
+The rules are those of Java's ``StreamTokenizer``, so that both clients read the same values. Error
+messages never contain the text, because it contains passwords.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Login:
 
     Attributes:
         module: Class name of the module.
-        options: Its options; none of them is shown.
+        options: Its options; they are not shown.
     """
 
     module: str
@@ -57,8 +57,8 @@ def parse(text: str) -> Login:
     """Read the text of ``sasl.jaas.config``.
 
     Raises:
-        ValueError: It is not one login module, its control flag, options and a semicolon; the
-            message says what is wrong and holds nothing of the text.
+        ValueError: It is not one login module, its control flag, options and a semicolon. The
+            message states what is wrong and contains no part of the text.
     """
     tokens = _tokens(text)
     module = next(tokens, None)
@@ -81,7 +81,7 @@ def parse(text: str) -> Login:
             raise ValueError("an option has no value")
         options[str(name)] = Secret(value)
     if next(tokens, None) is not None:
-        raise ValueError("it goes on after the semicolon; one login module is all")
+        raise ValueError("it continues after the semicolon; only one login module is allowed")
     return Login(str(module), options)
 
 

@@ -1,7 +1,7 @@
-"""OAUTHBEARER for kafka-python: tokens by the settings of Kafka's Java client.
+"""OAUTHBEARER for kafka-python, configured by the settings of Kafka's Java client.
 
-Two of its ways exist: client credentials at a token endpoint (or a token in a file), and tokens
-that nobody has signed, for tests.
+Two methods are supported: client credentials at a token endpoint (or a token in a file), and
+unsigned tokens for tests.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _HANDLER: Final = "sasl.login.callback.handler.class"
 _ENDPOINT: Final = "sasl.oauthbearer.token.endpoint.url"
 _LOGIN: Final = "kafka.sasl.jaas.config"
 _UNSECURED: Final = "unsecuredLogin"
-#: Part of a token's life after which a new one is fetched; Kafka's ``refresh.window.factor``.
+#: Fraction of a token's lifetime after which it is refreshed; Kafka's ``refresh.window.factor``.
 _FRESH: Final = 0.8
 _TIMEOUT_MS: Final = "10000"
 _UNKNOWN_LIFE: Final = 60.0
@@ -42,15 +42,15 @@ _CLIENT_ERRORS: Final = range(400, 500)
 
 
 def check(kafka: Mapping[str, str], login: Login) -> None:
-    """Check what a token is to be made of.
+    """Check the settings of tokens.
 
     Raises:
-        InvalidOption: The ways of Python and Java to a token are not the same, or it lacks a part.
+        InvalidOption: Python and Java would get tokens differently, or a setting is missing.
     """
     handler = kafka.get(_HANDLER, "")
     if not handler:
         if not any(name.startswith(_UNSECURED) for name in login.options):
-            remedy = f"say where tokens come from, and give clientId and clientSecret in {_LOGIN}"
+            remedy = f"give the token endpoint, and clientId and clientSecret in {_LOGIN}"
             raise InvalidOption(f"kafka.{_ENDPOINT}", "missing", remedy)
         return
     if handler.rpartition(".")[2] != HANDLER:
@@ -78,21 +78,21 @@ def check(kafka: Mapping[str, str], login: Login) -> None:
 
 
 def user(login: Login) -> str | None:
-    """Who the login is for, where the settings say so."""
+    """Return the user of the login, if the settings name one."""
     options = login.options
     name = options.get("clientId") or options.get(f"{_UNSECURED}StringClaim_sub")
     return None if name is None else str(name)
 
 
 class TokenProvider(AbstractTokenProvider):  # type: ignore[misc]  # kafka-python has no types
-    """Hands kafka-python a token, and a new one before it is too old.
+    """Provides tokens for kafka-python and refreshes them before they expire.
 
     Args:
-        fetch: Returns a token and the seconds that it will live.
-        extensions: SASL extensions sent along.
+        fetch: Returns a token and its lifetime in seconds.
+        extensions: SASL extensions to send with it.
 
     Attributes:
-        expires_at: When the life of the last token ends, in seconds since the epoch.
+        expires_at: Expiry of the last token, in seconds since the epoch.
     """
 
     def __init__(
@@ -107,11 +107,11 @@ class TokenProvider(AbstractTokenProvider):  # type: ignore[misc]  # kafka-pytho
         self._lock = threading.Lock()
 
     def token(self) -> str:
-        """A token to log in with now.
+        """Return a valid token.
 
         Raises:
             kafka.errors.SaslAuthenticationFailedError: The token endpoint refuses the client.
-            kafka.errors.KafkaConnectionError: It does not answer, or not as it should.
+            kafka.errors.KafkaConnectionError: It does not answer, or its answer is not valid.
         """
         with self._lock:
             if self._token is None or time.monotonic() >= self._fresh_until:
@@ -122,12 +122,12 @@ class TokenProvider(AbstractTokenProvider):  # type: ignore[misc]  # kafka-pytho
             return self._token
 
     def extensions(self) -> dict[str, str]:
-        """SASL extensions, by name."""
+        """Return the SASL extensions by name."""
         return dict(self._extensions)
 
 
 def provider(kafka: Mapping[str, str], login: Login) -> TokenProvider:
-    """What gets tokens by these settings.
+    """Return the token provider for the settings.
 
     Raises:
         InvalidOption: As of `check`; or a file of ``ssl.*`` cannot be used.
@@ -147,7 +147,7 @@ def _extensions(options: Mapping[str, str], prefix: str) -> dict[str, str]:
 
 
 def _from_endpoint(kafka: Mapping[str, str], login: Login) -> Callable[[str], tuple[str, float]]:
-    """What asks a token endpoint for a token by the client credentials grant (RFC 6749, 4.4)."""
+    """Return a function that requests a token by client credentials (RFC 6749, 4.4)."""
     options = login.options
     client, secret = options["clientId"], options["clientSecret"]
     if kafka.get("sasl.oauthbearer.header.urlencode", "").lower() == "true":
@@ -186,10 +186,10 @@ def _from_endpoint(kafka: Mapping[str, str], login: Login) -> Callable[[str], tu
 
 
 class _NoRedirects(urllib.request.HTTPRedirectHandler):
-    """A client's secret is for the named endpoint, and for no other that it names."""
+    """Refuses redirects: the client's secret must go to the configured endpoint only."""
 
     def redirect_request(self, *_: Any, **__: Any) -> None:
-        """Go nowhere: the redirection is the answer."""
+        """Return None, which makes the redirect an error."""
 
 
 def _from_file(url: str) -> tuple[str, float]:

@@ -1,4 +1,4 @@
-"""SASL: Kafka's ``sasl.*`` settings as both clients want them."""
+"""Kafka's ``sasl.*`` settings for both clients."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ _USE: Final = "use SCRAM-SHA-512, SCRAM-SHA-256, PLAIN or OAUTHBEARER"
 
 
 def complete(kafka: Mapping[str, str]) -> dict[str, str]:
-    """Settings in Java's words, whatever words the login was given in.
+    """Convert the settings of a login to those of Kafka's Java client.
 
-    User name and password by themselves (``sasl_plain_username``, kafka-python's manner) become
-    ``sasl.jaas.config``; a token endpoint brings the callback handler that asks it.
+    A separate user name and password (``sasl_plain_username``, as in kafka-python) become
+    ``sasl.jaas.config``. A token endpoint adds the callback handler that uses it.
 
     Raises:
-        InvalidOption: The login is given twice or by halves, or not by this mechanism.
+        InvalidOption: The login is given twice, is incomplete, or does not fit the mechanism.
     """
     done = dict(kafka)
     given = [name for name in _NAMES if name in done]
@@ -65,10 +65,10 @@ def _shaded(name: str) -> str:
 
 
 def check(kafka: Mapping[str, str]) -> jaas.Login:
-    """The login of complete ``sasl.*`` settings, checked.
+    """Validate complete ``sasl.*`` settings and return the login.
 
     Raises:
-        InvalidOption: A setting is missing, wrong, or one that kafka-python cannot follow.
+        InvalidOption: A setting is missing, wrong or not supported by kafka-python.
     """
     mechanism = kafka.get("sasl.mechanism")
     if mechanism is None or mechanism == "GSSAPI":
@@ -93,7 +93,7 @@ def check(kafka: Mapping[str, str]) -> jaas.Login:
         oauth.check(kafka, login)
         return login
     if login.options.get("tokenauth", "").lower() == "true":
-        remedy = "kafka-python logs in by no delegation token: give a user's name and password"
+        remedy = "kafka-python has no delegation tokens: give a user's name and password"
         raise _wrong("tokenauth in it", remedy)
     if not (login.options.get("username") and login.options.get("password")):
         raise _wrong("no username and password in it", _example(_MODULES[mechanism]))
@@ -127,10 +127,10 @@ def _example(module: str) -> str:
 
 
 def client_config(kafka: Mapping[str, str]) -> dict[str, Any]:
-    """The same in kafka-python's words.
+    """Translate the settings to those of kafka-python.
 
     Raises:
-        InvalidOption: As of `check`; or a PEM file for the token endpoint cannot be used.
+        InvalidOption: As for `check`; or a PEM file for the token endpoint cannot be used.
     """
     login = check(kafka)
     mechanism = kafka["sasl.mechanism"]
@@ -140,14 +140,14 @@ def client_config(kafka: Mapping[str, str]) -> dict[str, Any]:
 
         return config | {"sasl_oauth_token_provider": oauth.provider(kafka, login)}
     user = str(login.options["username"])
-    if mechanism != "PLAIN":  # kafka-python leaves the escapes of RFC 5802 to its caller
+    if mechanism != "PLAIN":  # the caller of kafka-python must escape names as in RFC 5802
         user = user.replace("=", "=3D").replace(",", "=2C")
     password = Secret(login.options["password"])
     return config | {"sasl_plain_username": user, "sasl_plain_password": password}
 
 
 def user(kafka: Mapping[str, str]) -> str | None:
-    """Who logs in, where the settings say so."""
+    """Return the user of the login, if the settings name one."""
     try:
         login = check(complete(kafka))
     except InvalidOption:

@@ -1,4 +1,4 @@
-"""Secrets that do not show: neither in representations nor in the logs of what we call."""
+"""Hides secrets in representations and in the logs of kafka-python and py4j."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ _PY4J_SECRET: Final = re.compile(rf"^skafka\..*(?:{_SECRET.pattern})", re.IGNORE
 
 
 class Secret(str):
-    """A text whose representation hides it; anything else gets the text itself.
+    """A string whose ``repr()`` hides it; all other uses get the text.
 
-    So it stays hidden in dicts and data classes that are logged and in tracebacks with variables,
-    and clients that encode it or join it with others work as with any text.
+    It stays hidden in logged dicts and data classes and in tracebacks with variables. Clients
+    encode it and concatenate it like any other string.
     """
 
     __slots__ = ()
@@ -29,15 +29,15 @@ class Secret(str):
 
 
 def is_secret(name: str) -> bool:
-    """Whether the value of a setting of this name must never be shown."""
+    """Return whether the value of a setting must never be shown."""
     return bool(_SECRET.search(name))
 
 
 def keep_out_of_logs() -> None:
-    """Have kafka-python and py4j leave logins out of what they log at DEBUG; once is enough.
+    """Remove logins from the DEBUG logs of kafka-python and py4j. One call is enough.
 
-    kafka-python logs every request, also those that carry a password or token, and their bytes;
-    py4j every call with its arguments, also those that hand settings to Spark.
+    kafka-python logs every request and its bytes, including those with a password or token. py4j
+    logs every call with its arguments, including calls that pass settings to Spark.
     """
     for name in _KAFKA_LOGGERS:
         logging.getLogger(name).addFilter(_without_logins)
@@ -53,7 +53,7 @@ def _without_logins(record: logging.LogRecord) -> bool:
 
 def _is_login(arg: object) -> bool:
     if isinstance(arg, bytes | bytearray | memoryview):
-        # A frame: four bytes of length, two of the request's kind.
+        # A frame has four bytes of length and two bytes of the request's API key.
         return bytes(arg[4:6]) == _SASL_AUTHENTICATE
     return type(arg).__name__.startswith(("SaslAuthenticate", "SaslBytes"))
 

@@ -1,7 +1,7 @@
-"""TLS: Kafka's ``ssl.*`` settings as an `ssl.SSLContext`, from PEM files or PEM texts.
+"""Converts Kafka's ``ssl.*`` settings (PEM files or PEM texts) to an `ssl.SSLContext`.
 
-Java key stores are refused. What Spark's client would refuse later (other kinds of private keys,
-a store password beside PEM) is refused here, where the remedy can be named.
+Java key stores are refused. Settings that Spark's client would refuse later (other kinds of
+private keys, a store password with PEM) are refused here, with a remedy.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ if TYPE_CHECKING:
 _PEM: Final = re.compile(r"-----BEGIN ([A-Z0-9 ]+)-----([^-]*)-----END \1-----")
 _VERSIONS: Final = {"TLSv1.2": ssl.TLSVersion.TLSv1_2, "TLSv1.3": ssl.TLSVersion.TLSv1_3}
 _ONLY_JAVA: Final = {
-    "ssl.engine.factory.class": "Python cannot run it: say by ssl.truststore.* and ssl.keystore.* "
-    "in PEM what is trusted and who the client is",
-    "ssl.cipher.suites": "Python names them otherwise: leave it out, and restrict them in the "
+    "ssl.engine.factory.class": "Python cannot run it: give trusted certificates and the client's "
+    "key as PEM in ssl.truststore.* and ssl.keystore.*",
+    "ssl.cipher.suites": "Python has other names for them: leave it out, and restrict them in the "
     "broker's ssl.cipher.suites",
     "ssl.provider": "Python has no Java providers: leave it out",
 }
@@ -37,14 +37,14 @@ _TEXTS: Final = {
 
 
 def check(kafka: Mapping[str, str], prefix: str = "kafka.") -> None:
-    """Check ``ssl.*`` settings by their names and types; opens no files.
+    """Check the names and types of ``ssl.*`` settings; opens no files.
 
     Args:
         kafka: Settings by Kafka's names.
-        prefix: What stands before the names in errors.
+        prefix: Prefix of the names in errors.
 
     Raises:
-        InvalidOption: A setting has no counterpart in Python, or Spark's client would refuse it.
+        InvalidOption: Python has no equivalent of a setting, or Spark's client would refuse it.
     """
     for name, remedy in _ONLY_JAVA.items():
         if kafka.get(name):
@@ -90,14 +90,14 @@ def _check_store(kafka: Mapping[str, str], side: str, prefix: str) -> None:
 
 
 def context(kafka: Mapping[str, str], prefix: str = "kafka.") -> ssl.SSLContext:
-    """Make the context that Kafka's ``ssl.*`` settings mean.
+    """Create the context for Kafka's ``ssl.*`` settings.
 
-    Without a trust store the system's certificates are trusted. Whatever certificate is in one is
-    trusted by itself, as in Java.
+    Without a trust store the system's certificates are trusted. As in Java, every certificate in
+    the trust store is trusted directly, even if it is not a root certificate.
 
     Raises:
-        InvalidOption: As of `check`; or a file cannot be read, is not PEM, or its key is not to
-            be had by ``ssl.key.password``.
+        InvalidOption: As for `check`; or a file cannot be read, is not PEM, or
+            ``ssl.key.password`` does not decrypt its key.
     """
     check(kafka, prefix)
     made = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
@@ -122,7 +122,7 @@ def context(kafka: Mapping[str, str], prefix: str = "kafka.") -> ssl.SSLContext:
 
 
 def _load_own(made: ssl.SSLContext, kafka: Mapping[str, str], prefix: str) -> None:
-    """Load the client's private key and certificates, if there are any."""
+    """Load the client's private key and certificates, if they are given."""
     own = _pem(kafka, "ssl.keystore.key", "ssl.keystore.location", prefix)
     if own is None:
         return
@@ -143,7 +143,7 @@ def _load_own(made: ssl.SSLContext, kafka: Mapping[str, str], prefix: str) -> No
     if encrypted and not password:
         remedy = f"the key in {name} is encrypted: give its password"
         raise InvalidOption(f"{prefix}ssl.key.password", "missing", remedy)
-    # Python loads them from files alone: a private one, which is gone at once.
+    # Python loads them from files only, so they go to a private temporary file.
     with tempfile.TemporaryDirectory(prefix="coopconsume-tls-") as folder:
         file = Path(folder, "own.pem")
         file.touch(mode=0o600)
@@ -152,14 +152,14 @@ def _load_own(made: ssl.SSLContext, kafka: Mapping[str, str], prefix: str) -> No
             made.load_cert_chain(file, password=password or None)
         except (ssl.SSLError, ValueError) as error:
             if encrypted:
-                name, remedy = "ssl.key.password", "the private key does not open by it"
+                name, remedy = "ssl.key.password", "it does not decrypt the private key"
             else:
-                remedy = f"key and certificate do not go together ({_said(error)})"
+                remedy = f"key and certificate do not match ({_said(error)})"
             raise InvalidOption(prefix + name, "not usable", remedy) from None
 
 
 def _pem(kafka: Mapping[str, str], text: str, location: str, prefix: str) -> tuple[str, str] | None:
-    """The setting that counts and its PEM text; None if neither is given."""
+    """Return the setting in use and its PEM text; None if neither is given."""
     if text in kafka:
         return text, kafka[text]
     path = kafka.get(location)
@@ -177,7 +177,7 @@ def _unreadable(name: str, path: str, error: OSError) -> NoReturn:
 
 
 def _blocks(text: str) -> list[tuple[str, str]]:
-    """The blocks of a PEM text with their kinds, set anew: in one line they are good for Java."""
+    """Return the blocks of a PEM text with their kinds, reformatted: Java accepts a single line."""
     return [
         (kind, "\n".join([f"-----BEGIN {kind}-----", *_lines(body), f"-----END {kind}-----"]))
         for kind, body in _PEM.findall(text)
