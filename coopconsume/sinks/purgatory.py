@@ -78,6 +78,7 @@ class Purgatory(Table):
 
     def __init__(self, root: str, names: tuple[str, str]) -> None:
         super().__init__(purgatory_path(root, names), RECORD)
+        self._last: int | None = None
 
     def write(self, outputs: Outputs, schema: pa.Schema) -> None:
         """Have rows of a commit wait; they count with it.
@@ -93,16 +94,47 @@ class Purgatory(Table):
         from deltalake.exceptions import DeltaError
 
         rows = outputs.table(schema)
-        now = pa.scalar(int(time.time() * 1_000_000), pa.int64()).cast(_WRITTEN.type)
         columns = {name: _column(rows, name) for name in RECORD.names}
         columns |= {name: rows.column(name) for name in (ROW.name, *ORIGIN.names)}
-        columns[_WRITTEN.name] = pa.repeat(now, rows.num_rows)
         try:
             DeltaTable.create(self.path, self._full, mode="ignore", configuration=_RETENTION)
         except (DeltaError, OSError) as error:
             # Perhaps another member was quicker.
             log.debug("the purgatory at %s was not made: %s", hidden(self.path), hidden(str(error)))
+        written = pa.scalar(self._next_time(), pa.int64()).cast(_WRITTEN.type)
+        columns[_WRITTEN.name] = pa.repeat(written, rows.num_rows)
         self._append(pa.table(columns))
+
+    def begin(self) -> None:
+        """Begins an epoch: rows of earlier owners are older than the rows written from now on."""
+        self._last = None
+
+    def _next_time(self) -> int:
+        """Microseconds since 1970, above those of all rows that the present owner can find.
+
+        A record's rows of an earlier attempt were written by this process, or before its epoch. So
+        a clock that steps back, or the clock of another host, does not make older rows newer.
+
+        Raises:
+            OutputNotWritten: The table cannot be read.
+        """
+        if self._last is None:
+            self._last = self._newest_time()
+        self._last = max(int(time.time() * 1_000_000), self._last + 1)
+        return self._last
+
+    def _newest_time(self) -> int:
+        from deltalake import DeltaTable
+        from deltalake.exceptions import DeltaError
+
+        try:
+            files = pa.table(DeltaTable(self.path).get_add_actions(flatten=True))
+        except (DeltaError, OSError) as error:
+            raise self._failed(error) from error
+        name = f"max.{_WRITTEN.name}"
+        newest = pc.max(files.column(name)).as_py() if name in files.column_names else None
+        # Statistics of Delta leave out the microseconds.
+        return 0 if newest is None else int(newest.timestamp() * 1_000_000) + 1_000
 
     def chunk(
         self, origin: Origin, first: int, stop: int, most: int, counts: Callable[[str], bool]

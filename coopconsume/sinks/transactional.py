@@ -63,8 +63,9 @@ class TransactionalTopic:
         self._purgatory.write(outputs, self.schema)
 
     def begin(self, holding: EpochAssignment) -> Publishing:
-        """Publish under an epoch; what was published under an earlier one has ended."""
+        """Publishes under an epoch; publishing under an earlier one has ended."""
         self.close()
+        self._purgatory.begin()
         self._publishing = Publishing(holding, self._name, self._purgatory, self._messages)
         return self._publishing
 

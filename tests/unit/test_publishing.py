@@ -19,7 +19,7 @@ from coopconsume.errors import FencedMember, MissingOption, NotAuthorized, Outpu
 from coopconsume.fenced.engine import EngineDoubt
 from coopconsume.kafka.cluster import Primary, primary_mark
 from coopconsume.options import Options
-from coopconsume.sinks import Outputs, TransactionalTopic, publishing
+from coopconsume.sinks import Outputs, TransactionalTopic, publishing, purgatory
 from coopconsume.sinks.purgatory import Chunk, Origin, Purgatory, cut, newest
 from coopconsume.sinks.transactions import transactional_id
 
@@ -308,6 +308,31 @@ def test_of_two_commits_of_a_record_the_newest_counts():
     """All rows of that, and none of the other one."""
     told = [(1, 10, "a"), (1, 20, "b"), (1, 20, "b"), (2, 10, "a"), (3, 5, "c"), (3, 5, "d")]
     assert newest(told) == [False, True, True, True, False, True]
+
+
+def test_the_newest_rows_are_taken_whatever_clocks_say(tmp_path, monkeypatch):
+    """The clock of a process steps back, and that of the next owner's host is late."""
+    schema = pa.schema([("value", pa.string()), HEADERS])
+    now = [1_000_000.0]
+    monkeypatch.setattr(purgatory, "time", SimpleNamespace(time=lambda: now[0]))
+    one, other = (Purgatory(str(tmp_path), ("g", "out")) for _ in range(2))
+
+    def published() -> set[str]:
+        found = one.chunk(Origin("id", 0), 0, 9, 100, lambda _: True).rows
+        assert found.num_rows == 2, "each record's rows are those of one commit"
+        return set(found.column("_commit").to_pylist())
+
+    other.write(outputs(schema, [7], "other"), schema)
+    other.begin()
+    for number, (owner, step) in enumerate(
+        [(one, 0.0), (one, -60.0), (one, 0.0), (other, -3600.0)]
+    ):
+        now[0] += step
+        owner.write(outputs(schema, [1, 7], f"c-{9 - number}"), schema)
+        assert published() == {f"c-{9 - number}"}
+    one.begin()
+    one.write(outputs(schema, [1, 7], "c-0"), schema)
+    assert published() == {"c-0"}
 
 
 def test_no_two_partitions_have_the_same_transactional_id():
