@@ -112,6 +112,13 @@ def test_a_mapping_names_ranges_or_the_first_offset_that_is_not_done() -> None:
         offsets_of({("t", 0): -1})
 
 
+@pytest.mark.parametrize("done", [[], 7, {("t", 0): 3.5}, {("t", 0): True}, {("t", 0): "all"}])
+def test_a_commit_of_what_names_no_offsets_is_refused(done):
+    """The error says what was given, and what to give."""
+    with pytest.raises(TypeError, match=r"^commit of .*: give .*ranges \(first, last\)"):
+        offsets_of(done)
+
+
 @pytest.mark.parametrize("wrong", [-1, math.nan, math.inf, "soon", None, True])
 def test_a_wait_out_of_its_range_is_refused_before_anything_is_polled(wrong: object) -> None:
     """A time that makes no sense is not taken for 0, and does not fail halfway."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from numbers import Integral
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +18,7 @@ from coopconsume.runtime.reading.source import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterator
 
     from pyspark.sql import DataFrame, SparkSession
 
@@ -143,10 +143,16 @@ def offsets_of(done: Any) -> dict[TopicPartition, OffsetRanges | int]:
             done.
 
     Raises:
+        TypeError: It is no frame and no mapping, or what it names for a partition are no offsets.
         ValueError: The frame lacks a column, an offset is negative, or a range is not one.
     """
     if isinstance(done, Mapping):
-        return {(t, int(p)): _offsets_of(named) for (t, p), named in done.items()}
+        return {(t, int(p)): _offsets_of((t, int(p)), named) for (t, p), named in done.items()}
+    if not hasattr(done, "columns"):
+        raise TypeError(
+            f"commit of {done!r}: give a frame, or a mapping from partitions to an offset or to "
+            "ranges (first, last)"
+        )
     missing = [name for name in ("topic", "partition", "offset") if name not in done.columns]
     if missing:
         raise ValueError(f"commit needs the column {missing[0]!r}; the frame has {done.columns}")
@@ -160,10 +166,15 @@ def offsets_of(done: Any) -> dict[TopicPartition, OffsetRanges | int]:
     return offsets
 
 
-def _offsets_of(named: Any) -> OffsetRanges | int:
+def _offsets_of(tp: TopicPartition, named: Any) -> OffsetRanges | int:
     end = getattr(named, "offset", named)
+    if isinstance(end, bool) or not isinstance(end, Integral | Iterable) or isinstance(end, str):
+        raise TypeError(
+            f"commit of {named!r} for {tp[0]}-{tp[1]}: give the first offset that is not done, or "
+            "ranges (first, last) of offsets that are"
+        )
     if not isinstance(end, Integral):
-        return OffsetRanges.of(named)
+        return OffsetRanges.of(end)
     if end < 0:
         raise ValueError(f"commit of offset {end}: give the first offset that is not done, from 0")
     return int(end)
