@@ -179,10 +179,11 @@ class Ground:
         self.topics.produce(count, keys, topics, seconds=self._long, every=_LONG_EVERY)
 
     def hang(self) -> App:
-        """Have handlers of the group outlast its session; returns a member that runs one."""
+        """Have one handler of the group outlast its session; returns the member that runs it."""
         topics = [topic for topic in self.shared if topic != RECREATED]
-        partitions = sum(self.topics.partitions[topic] for topic in topics)
-        written = {*self.topics.produce(partitions, topics=topics, seconds=self._hanging)}
+        # One record: a member with such a handler of its own waits for it before it hands over, so
+        # that nobody begins too early who does not wait for work in doubt.
+        written = {*self.topics.produce(1, topics=topics, seconds=self._hanging)}
         found: list[App] = []
 
         def is_running() -> bool:
