@@ -2,7 +2,8 @@
 
 A model of Kafka's coordinator (classic protocol, eager) and the real fold of the commit log carry
 what real `GroupCore`s decide. Batches run on workers that go on when their driver crashes or
-sleeps, for as long as a batch may live.
+sleeps, for as long as a batch may live. Processes beside the group claim parts of partitions; they
+end their claims, sleep or crash.
 """
 
 from __future__ import annotations
@@ -16,10 +17,11 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from assignors import KeyRange, Share, StickyKeyRangeAssignor, coverage, wire
-from commits import Epoch, FencedMember, OffsetRanges
+from commits import Epoch, FencedMember, OffsetRanges, OwnedShare
 from commits.group import Answer, GroupState
 from commits.model import as_shares
 from commits.rows import Event, Part
+from coopconsume.errors import AssignmentConflict
 from coopconsume.group.core import Deal, GroupCore, Joined, Rejoin, Replaced, TakeOver
 from coopconsume.group.owned import EpochGrant
 from tests.examples import examples
@@ -50,9 +52,17 @@ class Log:
             "topic_ids": deal.topic_ids, "takeover": False, "life_ms": deal.life_ms,
         }  # fmt: skip
         epoch = Epoch(self.state.highest + 1, deal.nonce)
-        if not self.write("epoch", epoch=epoch, previous=deal.previous, detail=detail).counted:
+        answer = self.write("epoch", epoch=epoch, previous=deal.previous, detail=detail)
+        assert answer.holder is None, "a leader that knows of a claim gives its shares away"
+        if not answer.counted:
             raise FencedMember("g", "", epoch, self.in_force(), "conflict")
         return epoch
+
+    @property
+    def claimed(self) -> list[OwnedShare]:
+        """Shares that are claimed beside the group."""
+        claims = self.state.claims.values()
+        return [share for claim in claims for held in claim.members.values() for share in held]
 
 
 @dataclass
@@ -155,6 +165,10 @@ class GroupMachine(RuleBasedStateMachine):
         self.log = Log()
         self.kafka = Coordinator()
         self.processes: dict[int, Process] = {}
+        self.claimants: dict[int, Process] = {}
+        #: Whether a claim has ended: an epoch that was opened before leaves its shares out.
+        self.ended = False
+        self.has_claimed = False
         self.batches: list[Batch] = []
         self.now = 0
         self.offsets = itertools.count()
@@ -283,7 +297,7 @@ class GroupMachine(RuleBasedStateMachine):
         generation, joined, noted = heard
         deal = core.lead(
             me, generation, joined, StickyKeyRangeAssignor(), TOPICS, self.topic_ids, set(TOPICS),
-            noted=noted,
+            noted=noted, claimed=self.log.claimed,
         )  # fmt: skip
         assert set(deal.refused) == {m.id for m in joined if m.data == NEWER}
         epoch = self.log.open_epoch(deal)
@@ -310,7 +324,15 @@ class GroupMachine(RuleBasedStateMachine):
 
     def _take(self, process: Process) -> None:
         row = self.log.state.in_force
-        decision = process.core.take(process.id, process.handed, row and row.assignment())
+        claimed = self.log.claimed
+        try:
+            decision = process.core.take(
+                process.id, process.handed, row and row.assignment(), claimed
+            )
+        except AssignmentConflict:
+            assert self.ended, "the group has given part of a partition to nobody"
+            self._lost(process)
+            return
         if isinstance(decision, TakeOver):
             answer = self.log.write(
                 "takeover", epoch=decision.epoch, member=process.id,
@@ -336,15 +358,21 @@ class GroupMachine(RuleBasedStateMachine):
     def launch(self, at: int) -> None:
         """Start a batch on what no earlier owner can be at work on; the log must be fresh."""
         process = self.processes.get(at)
-        if process is None or process.paused or process.tenure is None:
+        if process is not None:
+            self._launch(process)
+
+    def _launch(self, process: Process) -> None:
+        if process.paused or process.tenure is None:
             return
         if self.now - process.checked > LEASE:
             if self.log.state.fenced(process.tenure.epoch, process.tenure.member):
                 process.tenure = None
                 return
             process.checked = self.now
-        if not process.core.allow_key_share and any(
-            not share.key_range.is_full for share in process.tenure.shares
+        if (
+            process.state != "claim"
+            and not process.core.allow_key_share
+            and any(not share.key_range.is_full for share in process.tenure.shares)
         ):
             if process.state == "stable" and process.id in self.kafka.members:
                 self._hand_over(process, late=False)
@@ -370,7 +398,8 @@ class GroupMachine(RuleBasedStateMachine):
     def _finish(self, batch: Batch) -> None:
         self.batches.remove(batch)
         alive = any(
-            p.number == batch.process and not p.paused for p in self.processes.values()
+            p.number == batch.process and not p.paused
+            for p in [*self.processes.values(), *self.claimants.values()]
         )  # fmt: skip
         if not alive:
             return
@@ -426,6 +455,83 @@ class GroupMachine(RuleBasedStateMachine):
     def newer(self, at: int, rounds: int) -> None:
         """A member of a newer protocol version joins; a leader that can lead refuses it alone."""
         self.kafka.join("", NEWER, f"newer{at}" if at % 2 else None)
+        self.settle(rounds, late=False, then=True)
+
+    # -- claims beside the group
+
+    @rule(
+        at=st.integers(0, 1), topic=st.sampled_from(sorted(TOPICS)), partition=st.integers(0, 1),
+        piece=st.integers(0, 2), pieces=st.integers(1, 3), rounds=st.integers(0, 12),
+    )  # fmt: skip
+    def claim(
+        self, at: int, topic: str, partition: int, piece: int, pieces: int, rounds: int
+    ) -> None:
+        """A process claims part of a partition, whoever has it, and the group goes on."""
+        number = next(self.started)
+        share = Share(topic, partition % TOPICS[topic], KeyRange().split(pieces)[piece % pieces])
+        member, epoch = f"claim-{number}", Epoch(self.log.state.highest + 1, f"claim-{number}")
+        before = set(self.log.state.claims)
+        ((_, _, first, last),) = as_shares([share])
+        part = Part(share.topic, share.partition, self.topic_ids[topic], first, last)
+        detail = {"takeover": True, "life_ms": LIFE, "session_ms": LEASE}
+        answer = self.log.write("claim", epoch=epoch, member=member, detail=detail, parts=(part,))
+        assert answer.counted
+        self.has_claimed = True
+        self.ended |= not before <= set(self.log.state.claims)
+        row = self.log.state.claims[epoch.nonce].assignment()
+        waits = [(Share(*d.share[:2], KeyRange(*d.share[2:])), self.now + d.life_ms)
+                 for d in row.doubts]  # fmt: skip
+        core = GroupCore("g", "store", "cluster", 1, True, life_ms=LIFE)
+        tenure = EpochGrant(epoch, member, (share,), dict(self.topic_ids), (), LIFE)
+        self.claimants[at] = Process(
+            number, core, None, member, "claim", tenure=tenure, waits=waits, checked=self.now
+        )
+        self.settle(rounds, late=False, then=True)
+
+    @precondition(lambda self: self.claimants)
+    @rule(at=st.integers(0, 1))
+    def work_on_claim(self, at: int) -> None:
+        """The process of a claim starts a batch."""
+        if at in self.claimants:
+            self._launch(self.claimants[at])
+
+    @precondition(lambda self: self.claimants)
+    @rule(at=st.integers(0, 1), late=st.booleans(), rounds=st.integers(0, 12))
+    def give_claim_back(self, at: int, late: bool, rounds: int) -> None:
+        """The process of a claim ends."""
+        if at in self.claimants and not self.claimants[at].paused:
+            self._hand_over(self.claimants.pop(at), late=late)
+            self.ended = True
+            self._rebalance(rounds)
+
+    @precondition(lambda self: self.claimants)
+    @rule(at=st.integers(0, 1), sleeps=st.booleans(), rounds=st.integers(0, 12))
+    def lose_claim(self, at: int, sleeps: bool, rounds: int) -> None:
+        """The process of a claim is killed, or sleeps; a member without sign of it ends it."""
+        process = self.claimants.get(at)
+        if process is None or process.tenure is None:
+            return
+        if sleeps:
+            process.paused = True
+        else:
+            del self.claimants[at]
+        self.log.write(
+            "release", epoch=process.tenure.epoch, member=process.id,
+            detail={"running": as_shares(process.tenure.shares)},
+        )  # fmt: skip
+        self.ended = True
+        self._rebalance(rounds)
+
+    @rule(at=st.integers(0, 1))
+    def wake_claimant(self, at: int) -> None:
+        """It goes on, and may find that its claim has ended."""
+        if at in self.claimants:
+            self.claimants[at].paused = False
+
+    def _rebalance(self, rounds: int) -> None:
+        """A member sees that a claim has ended, and the group assigns its shares."""
+        if self.kafka.phase == "stable" and self.kafka.members:
+            self.kafka.phase, self.kafka.joined = "joining", set()
         self.settle(rounds, late=False, then=True)
 
     # -- bad days
@@ -522,7 +628,7 @@ class GroupMachine(RuleBasedStateMachine):
 
     @invariant()
     def the_epoch_in_force_covers_everything_once(self) -> None:
-        """Its live and released shares are a partition of every key range."""
+        """Its live and released shares cover every key range once, but for claims."""
         tenure = self.log.state.in_force
         if tenure is None:
             return
@@ -533,12 +639,25 @@ class GroupMachine(RuleBasedStateMachine):
                     ranges.setdefault(share[:2], []).append(share)
         for at, held in ranges.items():
             found = coverage([_key_range(share) for share in held])
-            assert not found.holes, at
+            assert not found.holes or self.has_claimed, at
             assert not found.overlaps, at
+
+    @invariant()
+    def no_share_has_two_owners(self) -> None:
+        """Neither two claims nor a claim and a member of the group have a key in common."""
+        state = self.log.state
+        owners = [*state.claims.values(), *([state.in_force] if state.in_force else [])]
+        live = [(owner.epoch, share) for owner in owners for _, share in owner.live_shares()]
+        for (one, share), (other, held) in itertools.combinations(live, 2):
+            assert one == other or not _overlap(_share(share), _share(held)), (share, held)
 
 
 def _key_range(share: tuple[str, int, int, int]) -> KeyRange:
     return KeyRange(share[2], share[3])
+
+
+def _share(share: OwnedShare) -> Share:
+    return Share(share.topic, share.partition, _key_range(share))
 
 
 def _overlap(one: Share, other: Share) -> bool:

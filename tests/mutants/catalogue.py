@@ -290,6 +290,30 @@ GROUP = [
         (_STORE + "test_a_member_that_released_may_not_commit",),
     ),
     Mutant(
+        "claimed-share-given-away",
+        "A group works around what is claimed by hand.",
+        "coopconsume/group/core.py",
+        "        if claimed:\n            shares = {",
+        "        if False:\n            shares = {",
+        (_GROUP,),
+    ),
+    Mutant(
+        "claim-is-a-gap",
+        "What is claimed by hand is no gap in what the leader has assigned.",
+        "coopconsume/group/core.py",
+        "(found.holes and (topic, partition) not in held)",
+        "found.holes",
+        (_GROUP,),
+    ),
+    Mutant(
+        "claimed-work-not-in-doubt",
+        "A claim waits for the work of the member of the group that had its share.",
+        "commits/group.py",
+        "self._loosen(tenure, member, tenure.members[member])",
+        "pass",
+        (_GROUP,),
+    ),
+    Mutant(
         "claim-not-exclusive",
         "A claim does not overlap a live one.",
         "commits/group.py",
@@ -772,6 +796,22 @@ OUTPUTS = [
             _POLLING
             + "test_while_dead_letters_wait_for_their_place_others_commit_and_the_call_ends",
         ),
+    ),
+    Mutant(
+        "purgatory-by-the-clock",
+        "Of two commits of a record the later one is published, whatever clocks say.",
+        "coopconsume/sinks/purgatory.py",
+        "self._last = max(int(time.time() * 1_000_000), self._last + 1)",
+        "self._last = int(time.time() * 1_000_000)",
+        (_PUBLISHING + "test_the_newest_rows_are_taken_whatever_clocks_say",),
+    ),
+    Mutant(
+        "purgatory-knows-its-own-rows-alone",
+        "A new owner's rows are newer than those of earlier owners.",
+        "coopconsume/sinks/purgatory.py",
+        "self._last = self._newest_time()",
+        "self._last = 0",
+        (_PUBLISHING + "test_the_newest_rows_are_taken_whatever_clocks_say",),
     ),
     Mutant(
         "clean-up-fails-appends",
