@@ -54,10 +54,19 @@ class Running:
     taken: dict[int, int] = field(default_factory=dict)
     #: Of each slot, the handler calls in its progressive reports.
     told: dict[int, int] = field(default_factory=dict)
+    #: When a slot last reported progress, or was asked to give its records back.
+    heard_at: dict[int, float] = field(default_factory=dict)
+    #: Of slots that have given their records back, those that they keep, by partition.
+    kept: dict[int, dict[int, OffsetRanges]] = field(default_factory=dict)
     #: Slots that start nothing more, as they were stopped.
     stopped: set[int] = field(default_factory=set)
     #: Those of them that cannot have started anything.
     withdrawn: set[int] = field(default_factory=set)
+
+    @property
+    def active(self) -> set[int]:
+        """Slots that still work on all that they were given."""
+        return self.waiting - self.kept.keys()
 
     @property
     def names(self) -> list[tuple[str, int]]:
@@ -80,16 +89,18 @@ class Running:
 
     def left(self, slot: int) -> dict[int, OffsetRanges]:
         """What of that is not reported yet, by partition."""
-        nothing = OffsetRanges()
+        nothing, partitions = OffsetRanges(), self.shift.partitions
+        if slot in self.kept:
+            return {part: o - partitions[part].done for part, o in self.kept[slot].items()}
         return {
-            part: offsets & (self.shift.partitions[part].shares[slot].flying or nothing)
+            part: offsets & (partitions[part].shares[slot].flying or nothing)
             for part, offsets in self.given(slot).items()
         }
 
     @property
     def reports_more(self) -> bool:
         """Whether some slots have reported, and more reports are about to come."""
-        return bool(self.waiting and (self.first_report or self.taken))
+        return bool(self.active and (self.first_report or self.taken))
 
 
 def run_batch(

@@ -1,7 +1,8 @@
 """Who gets which batch, and what becomes of it: a job's slots, and the Spark jobs that fill them.
 
-A slot is in one batch at a time. Batches overlap: slots that are back get the next one while
-slower ones still run. Every method is the loop's to call; what Spark tells comes in by its queue.
+A slot is in one batch at a time, unless it has given back all records of a batch but those that
+handlers work on. Batches overlap: slots that are back get the next one while slower ones still run.
+Every method is the loop's to call; what Spark tells comes in by its queue.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from coopconsume.runtime.crashes import Crashes
 from coopconsume.runtime.failures import FailuresInARow, reason
 from coopconsume.runtime.latest_start import LatestStart
 from coopconsume.runtime.plan import Limits, plan_batch
+from coopconsume.runtime.relief import end_kept, give_back, settle_kept, slow_slots
 from coopconsume.runtime.slot_leases import SlotLeases
 from coopconsume.runtime.window import Window
 from coopconsume.worker.report import PartitionReport, SlotReport
@@ -113,9 +115,9 @@ class Dispatcher:
         self._failures = FailuresInARow()
         self._crashes = Crashes(work.policy.max_attempts)
         self._carried = SlotCarryover()
-        # Every slot may be a straggler in a batch of its own.
+        # Every slot may be a straggler in a batch of its own, and keep a record of another one.
         self._batches = ThreadPoolExecutor(
-            slots + BATCHES_AT_ONCE, thread_name_prefix="coopconsume-batch"
+            2 * slots + BATCHES_AT_ONCE, thread_name_prefix="coopconsume-batch"
         )
 
     @property
@@ -226,12 +228,13 @@ class Dispatcher:
         on_trial = any(r.trial for r in self.running.values())
         if too_soon or on_trial or not self.breaker.may_start(now):
             return
+        self._relieve(shift, now)
         young = 0
         for running in self.of(shift):
             since, taken = running.first_report, now - running.started
             if since is None:
                 young += 1
-            elif running.waiting and now - since < min(2.0, 0.1 + taken / 2):
+            elif running.active and now - since < min(2.0, 0.1 + taken / 2):
                 # Slots come back one by one: wait a moment, so that most go into one batch.
                 return
         if young >= BATCHES_AT_ONCE:
@@ -277,6 +280,17 @@ class Dispatcher:
                 self._crashes.passed(shift.partitions, slot, some)
         return plan
 
+    def _relieve(self, shift: EpochState, now: float) -> None:
+        """Asks slots whose handlers are slow for the records that they have not started."""
+        busy = sum(len(running.waiting) for running in self.running.values())
+        kept = sum(len(running.waiting & running.kept.keys()) for running in self.running.values())
+        for running, slot in slow_slots(self.of(shift), now, has_idle=busy < self._slots):
+            # A task that keeps a record keeps its core: one must be left to go on with.
+            if kept + 1 < self._slots and not self._crashes.concern(slot):
+                running.heard_at[slot] = now
+                self.leases.relieve((running.number, slot))
+                return
+
     def _may_work(self, shift: EpochState) -> bool:
         """Whether the next owners would wait long enough for what a new batch may leave behind."""
         return self._membership.may_work_for(shift.holding, self.leases.lease)
@@ -317,13 +331,19 @@ class Dispatcher:
         if running.channel is not None and not (report.unknown or report.crashed):
             self.leases.slot_ended(report.channel_error)
             self._meter.channel_error = self.leases.error
-        self._carried.closed(report.slot, report.gates, running.names, time.monotonic())
+        if report.slot not in running.kept:
+            self._carried.closed(report.slot, report.gates, running.names, time.monotonic())
         if not self._counts(running.shift):
-            self._busy.pop(report.slot, None)
+            self._free(running, report.slot)
         elif report.unknown:
             self._lost(running, report.slot, time.monotonic())
         else:
             self._ended(running, report, time.monotonic())
+
+    def _free(self, running: Running, slot: int) -> None:
+        """A slot may get another batch, unless it has one already."""
+        if self._busy.get(slot) == running.number:
+            del self._busy[slot]
 
     def _ended(self, running: Running, report: SlotReport, now: float) -> None:
         """Takes the final report of a slot."""
@@ -334,7 +354,7 @@ class Dispatcher:
         running.timed_out |= report.timed_out and not (report.tripped or report.stopped)
         if report.stopped or report.channel_error:
             running.stopped.add(report.slot)
-        self._busy.pop(report.slot, None)
+        self._free(running, report.slot)
         self._judge(running, report)
         self._take_in(running, report, now)
         if not report.crashed and self._crashes.concern(report.slot):
@@ -377,8 +397,16 @@ class Dispatcher:
         running.told[slot] = running.told.get(slot, 0) + report.handled
         running.handled += report.handled
         now, parts = time.monotonic(), running.parts
-        for i, outcome in report.partitions.items():
-            parts[i].progressed(slot, outcome, now)
+        running.heard_at[slot] = now
+        if report.kept is not None and slot not in running.kept:
+            give_back(running, report, now)
+            self._carried.closed(slot, report.gates, running.names, now)
+            self._free(running, slot)
+        elif slot in running.kept:
+            settle_kept(running, report, now)
+        else:
+            for i, outcome in report.partitions.items():
+                parts[i].progressed(slot, outcome, now)
         running.shift.saver.take(report, parts, now)
         self._meter.reported(report)
         self.leases.taken(report)
@@ -399,17 +427,25 @@ class Dispatcher:
 
     def _take_in(self, running: Running, report: SlotReport, now: float) -> None:
         parts = running.parts
-        for i, outcome in report.partitions.items():
-            parts[i].reported(report.slot, outcome, now)
+        if report.slot in running.kept:
+            settle_kept(running, report, now)
+            end_kept(running, report.slot, now)
+        else:
+            for i, outcome in report.partitions.items():
+                parts[i].reported(report.slot, outcome, now)
         running.shift.saver.take(report, parts, now)
 
     def _lost(self, running: Running, slot: int, now: float) -> None:
         """A slot's outcome is not known: its work waits until the batch's life is surely over."""
-        self._busy.pop(slot, None)
-        self.barred[slot] = now + self.life_of([running])
+        self._free(running, slot)
+        over = now + self.life_of([running])
         given = running.left(slot)
-        for part in running.plan.work[slot]:
-            running.shift.partitions[part].unknown(slot)
+        if slot in running.kept:
+            end_kept(running, slot, over)
+        else:
+            self.barred[slot] = over
+            for part in running.plan.work[slot]:
+                running.shift.partitions[part].unknown(slot)
         self._meter.lost(slot)
         self._crashes.crashed(running.shift.partitions, slot, given, None, charged=False)
 
@@ -422,7 +458,7 @@ class Dispatcher:
         for slot in sorted(running.waiting):
             running.waiting.discard(slot)
             if not self._counts(running.shift):
-                self._busy.pop(slot, None)
+                self._free(running, slot)
             elif error is None and slot not in rows:
                 # Spark found the slot's rows to be none and ran no task for it.
                 self._reported_nothing(running, slot)
@@ -440,14 +476,14 @@ class Dispatcher:
 
     def _withdrawn(self, running: Running, slot: int) -> None:
         """A slot was stopped before it could start anything: its records are planned again."""
-        self._busy.pop(slot, None)
+        self._free(running, slot)
         for part in running.plan.work[slot]:
             running.shift.partitions[part].unknown(slot)
 
     def _reported_nothing(self, running: Running, slot: int) -> None:
         parts = sorted(running.plan.wanted)
         seen = {parts.index(part): PartitionReport() for part in running.plan.work[slot]}
-        self._busy.pop(slot, None)
+        self._free(running, slot)
         report = SlotReport(running.number, slot, partitions=seen)
         self._take_in(running, report, time.monotonic())
 

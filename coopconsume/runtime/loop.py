@@ -8,7 +8,8 @@ One thread decides. Everything else (Spark jobs, commits, users) puts events in 
     user ───────────── stop ───┘
 
 A slot is in one batch at a time and gets its next work as soon as it has reported, while slower
-ones still run; so one stuck key costs its slot and nothing else.
+ones still run. A slot whose handlers are slow gives back what it has not started, see
+`coopconsume.runtime.relief`: one stuck key costs itself and nothing else.
 
 In a group the shares come and go: a *shift* is the work under one epoch. Before shares move the
 loop drains: it starts nothing more, commits what comes back, and gives up what does not in time.

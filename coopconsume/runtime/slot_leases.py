@@ -135,6 +135,11 @@ class SlotLeases:
         self._server.stop(slots)
         return {at for at in slots if not self._server.has_met(at)}
 
+    def relieve(self, at: At) -> None:
+        """Asks a slot for the records that it has not started."""
+        if self._server is not None:
+            self._server.relieve(at)
+
     def taken(self, report: SlotReport) -> None:
         """Tells a slot that the loop has taken a progressive report."""
         if self._server is not None:

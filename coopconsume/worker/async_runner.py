@@ -85,6 +85,7 @@ class AsyncRunner:
         self._reader = reader
         self._desk = KeyScheduler(ledger, time.monotonic())
         self._desk.may_start = life.may_start
+        ledger.give_back = self._give_back
         self._workers: list[asyncio.Task[None]] = []
         self._idle: list[asyncio.Future[None]] = []
         #: Those who were woken and have not had a look yet.
@@ -117,6 +118,13 @@ class AsyncRunner:
                 self._alarm.cancel()
             for task in (clock, *self._workers):
                 task.cancel()
+
+    def _give_back(self) -> None:
+        """Starts nothing more. Called in the channel's thread, with the lock held."""
+        self._life.give_back()
+        self._desk.give_back(time.monotonic())
+        with suppress(RuntimeError):  # The loop is closed.
+            event_loop().call_soon_threadsafe(self._wake_all)
 
     def _halt(self, loop: asyncio.AbstractEventLoop) -> None:
         """Starts nothing more. Called from any thread; a handler may keep the event loop busy."""

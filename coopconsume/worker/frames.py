@@ -64,6 +64,10 @@ class Frames:
         self._deadline = 0.0
         self._settled = 0
         self._gathered: dict[int, list[pa.RecordBatch]] = {part: [] for part in ledger.work}
+        #: The rows that the handler works on.
+        self._running: pa.RecordBatch | None = None
+        ledger.at_work = self._at_work
+        ledger.give_back = life.give_back
 
     def run(self, batches: Iterable[pa.RecordBatch]) -> None:
         """Handle all rows."""
@@ -90,15 +94,16 @@ class Frames:
         part = batch.column(0)[0].as_py()
         now = time.monotonic()
         late = ledger.report.tripped or now >= self._deadline
-        is_stopped = self._life.stopped or not self._life.may_start(now)
-        if is_stopped or (ledger.report.handled and late):
-            ledger.report.timed_out = True
-            ledger.unlooked(part, batch.column(1)[0].as_py())
-            return
         with ledger.lock:
+            is_stopped = self._life.stopped or not self._life.may_start(now)
+            if is_stopped or (ledger.report.handled and late):
+                ledger.report.timed_out = True
+                ledger.unlooked(part, batch.column(1)[0].as_py())
+                return
             batch = self._startable(part, batch)
-        if not batch.num_rows:
-            return
+            if not batch.num_rows:
+                return
+            self._running = batch
         ledger.report.handled += batch.num_rows
         offsets = batch.column(1)
         self._life.box.enter_all([(part, offset) for offset in offsets.to_pylist()])
@@ -111,6 +116,13 @@ class Frames:
                 ledger.done[part].append(offsets)
             else:
                 self._settle(part, batch, outcomes)
+            self._running = None
+
+    def _at_work(self) -> list[tuple[int, int, int]]:
+        batch = self._running
+        if batch is None:
+            return []
+        return list(zip(*(batch.column(n).to_pylist() for n in range(3)), strict=True))
 
     def _startable(self, part: int, batch: pa.RecordBatch) -> pa.RecordBatch:
         """The rows that nothing is in the way of."""

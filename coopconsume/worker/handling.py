@@ -108,6 +108,12 @@ class TimeBox:
         for call in calls:
             call()
 
+    def give_back(self) -> None:
+        """Starts nothing more; handlers that run keep the time that they have."""
+        # In this order: whoever sees that it is over must see why.
+        self.stopped = self.stopped or "relief"
+        self.is_over = True
+
     def on_halt(self, call: Callable[[], None]) -> None:
         """Has a function called once the slot is halted; at once if it is."""
         with self._lock:
@@ -142,6 +148,7 @@ def run_serial(
     code, place = life.box.FIRST, life.box.FIRST + 1
     handled, lock = 0, ledger.lock
     progress = RowProgress(ledger)
+    ledger.give_back = life.give_back
     for raw in batches:
         report.value_bytes += raw.nbytes
         batch = wanted_rows(raw, ledger.work)
@@ -202,6 +209,7 @@ class RowProgress:
         self._first = 0
         self.settled = 0
         ledger.flush = self.flush
+        ledger.at_work = self.at_work
 
     def begin(self, batch: pa.RecordBatch) -> tuple[Iterator[int], list[int]]:
         """Begins with an Arrow batch; returns its row numbers, and where to note skipped rows."""
@@ -220,8 +228,29 @@ class RowProgress:
         if self._batch is not None:
             # Looked at before the list of skipped rows, to which a row is added before the next
             # one is drawn.
-            at_work = self._batch.num_rows - length_hint(self._numbers) - 1
-            self._done(max(self._first, self.settled, at_work))
+            self._done(max(self._first, self.settled, self._drawn - 1))
+
+    @property
+    def _drawn(self) -> int:
+        """Rows of the Arrow batch that were drawn; the handler may be at work on the last one."""
+        assert self._batch is not None
+        rows: int = self._batch.num_rows
+        return rows - length_hint(self._numbers)
+
+    def at_work(self) -> list[tuple[int, int, int]]:
+        """The rows that were drawn and are not known to be through or skipped.
+
+        The handler is at work on the last one at most. Called with the ledger's lock held.
+        """
+        if self._batch is None:
+            return []
+        part, offset, key_hash = (self._batch.column(n) for n in (0, _OFFSET, _HASH))
+        drawn = range(max(self._first, self.settled), self._drawn)
+        return [
+            (part[i].as_py(), offset[i].as_py(), key_hash[i].as_py())
+            for i in drawn
+            if i not in self._skipped
+        ]
 
     def end(self) -> None:
         """All rows of the Arrow batch are through."""

@@ -41,13 +41,23 @@ class KeyQueues:
         self._tried: set[Lane] = set()
         self._numbers = itertools.count()
         self._turn: deque[int] = deque()
+        self._at_work: set[Lane] = set()
         self.rows = 0
         self.bytes = 0
-        self.running = 0
         self.ready = 0
 
     def __bool__(self) -> bool:
         return bool(self._lanes)
+
+    @property
+    def running(self) -> int:
+        """How many rows are at work."""
+        return len(self._at_work)
+
+    @property
+    def at_work(self) -> Iterator[Row]:
+        """The rows at work."""
+        return (self._lanes[lane][0] for lane in self._at_work)
 
     @property
     def is_idle(self) -> bool:
@@ -104,7 +114,7 @@ class KeyQueues:
         held = self._lanes[lane]
         self._release(held.popleft())
         self._tried.discard(lane)
-        self.running -= 1
+        self._at_work.remove(lane)
         if held and flows:
             self._next_in(lane)
             return []
@@ -115,7 +125,7 @@ class KeyQueues:
 
     def postpone(self, lane: Lane, at: float) -> None:
         """The row at work in a lane is to be tried again from an instant on; it keeps its place."""
-        self.running -= 1
+        self._at_work.remove(lane)
         self._again.add(lane)
         self._tried.add(lane)
         opens_at = 0.0 if self._pace is None else self._pace.lane_opens_at(lane)
@@ -178,7 +188,7 @@ class KeyQueues:
 
     def _begin(self, lane: Lane) -> tuple[Lane, Row]:
         self.ready -= 1
-        self.running += 1
+        self._at_work.add(lane)
         return lane, self._lanes[lane][0]
 
     def _release(self, row: Row) -> None:

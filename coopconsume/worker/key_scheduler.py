@@ -54,6 +54,7 @@ class KeyScheduler:
         self._again: dict[Lane, tuple[Failure, float]] = {}
         ledger.again = self._try_again
         ledger.flush = self._flush
+        ledger.at_work = self._at_work
         self.is_closed = False
         self._is_halted = False
         #: Whether the slot's lease holds at an instant.
@@ -94,6 +95,16 @@ class KeyScheduler:
         """Starts nothing more, not even a first record."""
         self._is_halted = True
         self._deadline = 0.0
+
+    def give_back(self, now: float) -> None:
+        """Starts nothing more of what is held; what waits to be tried again has failed."""
+        self.halt()
+        self._leave_what_waits(now)
+        if self._pace is not None:
+            self._ledger.report.gates = self._pace.gates(now)
+
+    def _at_work(self) -> list[tuple[int, int, int]]:
+        return [row[:3] for row in self._lanes.at_work]
 
     def is_late(self, now: float) -> bool:
         """Whether the time box has closed; a slot may start one record, unless its pace forbids."""

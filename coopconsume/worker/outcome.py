@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
     Headers = tuple[tuple[str, bytes | None], ...]
 
+#: Records that a slot keeps at most as it gives the others back; with more it goes on.
+MOST_KEPT = 10_000
 _HEADERS = 6  # index of the column, where there is one
 
 
@@ -77,6 +79,12 @@ class TaskOutcome:
         self.ended = 0
         #: Notes in `done` what else is done by now; called with the lock held.
         self.flush: Callable[[], None] = lambda: None
+        #: Whether the driver wants the records that were not started.
+        self.is_relief_wanted = False
+        #: The rows that handlers may work on, as in `SlotReport.kept`; called with the lock held.
+        self.at_work: Callable[[], list[tuple[int, int, int]]] = list
+        #: Starts nothing more; called once, with the lock held, before the rows at work are noted.
+        self.give_back: Callable[[], None] = lambda: None
         #: Calls and failures that progressive reports have told.
         self._told = 0, 0
         #: Takes over a record that is to be tried again within this batch; tells whether it does.
@@ -230,7 +238,9 @@ class TaskOutcome:
         """
         with self.lock:
             self.flush()
-            if not any(any(map(len, self.done[p])) or self.parts[p].failed for p in self.work):
+            kept = self._kept()
+            is_news = any(any(map(len, self.done[p])) or self.parts[p].failed for p in self.work)
+            if not is_news and kept is None:
                 return None
             done, self.done = self.done, {part: [] for part in self.work}
             failed = {part: report.failed for part, report in self.parts.items()}
@@ -248,8 +258,26 @@ class TaskOutcome:
         return SlotReport(
             self.spec.batch, self.report.slot, seq=seq, pid=self.report.pid, partitions=partitions,
             dead=dead, outputs=None if outputs is None else outputs.encode(),
-            handled=ended, failures=failures,
+            handled=ended, failures=failures, kept=kept,
+            gates={} if kept is None else dict(self.report.gates),
         )  # fmt: skip
+
+    def want_relief(self) -> None:
+        """The next progressive report is to give back what was not started."""
+        self.is_relief_wanted = True
+
+    def _kept(self) -> list[tuple[int, int, int]] | None:
+        """Gives the records back that were not started, if that is wanted and a handler runs.
+
+        Returns:
+            The rows that handlers work on; None: nothing is given back.
+        """
+        is_wanted, self.is_relief_wanted = self.is_relief_wanted, False
+        if not is_wanted or not 0 < len(self.at_work()) <= MOST_KEPT:
+            return None
+        self.give_back()
+        self.flush()
+        return self.at_work()
 
     def close(self) -> SlotReport:
         """The final report: all that is in no progressive report."""

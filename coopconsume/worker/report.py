@@ -140,8 +140,9 @@ class PartitionReport:
 class SlotReport:
     """What a slot reports of its part of a batch.
 
-    A progressive report has only partitions (done and failed), dead letters, outputs, and the
-    counts of handled and failed calls. The final report holds what is in no progressive report.
+    A progressive report has only partitions (done and failed), dead letters, outputs, the counts of
+    handled and failed calls, and ``kept`` with ``gates``. The final report holds what is in no
+    progressive report.
 
     Attributes:
         unknown: This is a second run of a Spark task: nothing was started, and what the first run
@@ -168,7 +169,10 @@ class SlotReport:
             batch has none.
         stopped: Why the slot started nothing more before its rows and its time were over: ``stop``
             by the driver's word, ``lease`` as its lease was not renewed, ``connection`` as it was
-            lost; else empty.
+            lost, ``relief`` as it gave its records back; else empty.
+        kept: In a progressive report, the slot gives its records back: it has started none of those
+            that no report names, and never will. It keeps these records, as (index of the
+            partition, offset, key hash), which handlers work on. None: it goes on.
     """
 
     batch: int
@@ -196,6 +200,7 @@ class SlotReport:
     unacknowledged: list[SlotReport] = field(default_factory=list)
     channel_error: str = ""
     stopped: str = ""
+    kept: list[tuple[int, int, int]] | None = None
 
 
 _HEAD = struct.Struct("<bqq")

@@ -182,7 +182,7 @@ class SlotRunner:
         left: list[SlotReport] = []
         if channel is not None:
             life.may_start = channel.may_start
-            channel.begin(ledger.cut, life.halt)
+            channel.begin(ledger.cut, life.halt, ledger.want_relief)
         try:
             _way_of(handler, ledger)(_until_halted(batches, ledger, life), handler, ledger, life)
         finally:

@@ -75,6 +75,14 @@ class ThreadRunner:
             threading.Thread(target=self._watch, args=(self._timeout,), daemon=True).start()
         self._desk.may_start = life.may_start
         life.on_halt(self._halt)
+        ledger.give_back = self._give_back
+
+    def _give_back(self) -> None:
+        """Starts nothing more. Called with the lock held."""
+        self._life.give_back()
+        self._desk.give_back(time.monotonic())
+        self._work.notify_all()
+        self._space.notify()
 
     def _halt(self) -> None:
         """Starts nothing more. Called from any thread."""

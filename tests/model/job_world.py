@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import math
 import os
 import pickle
 import threading
@@ -191,10 +192,11 @@ class World:
         folder: Where the commit table goes.
         keys: The key of each record, by offset.
         channel: Whether slots have a channel to the driver.
+        slow: Seconds without progress after which a slot is asked for relief.
         options: Of the consumers.
     """
 
-    def __init__(self, monkeypatch, folder, keys, *, channel=False, **options):
+    def __init__(self, monkeypatch, folder, keys, *, channel=False, slow=math.inf, **options):
         self.kafka = Kafka(keys)
         #: What the next batches end with before a handler is called; None: they run.
         self.failures = []
@@ -222,6 +224,8 @@ class World:
             "runtime.dispatch.open_mailbox": self._open_mailbox if channel else lambda *_: None,
             "runtime.dispatch.interrupt": lambda *_: self.interrupted.set(),
             "runtime.slot_leases.driver_address": lambda _: ("127.0.0.1",) * 2 if channel else None,
+            "runtime.relief.SLOW": slow,
+            "runtime.relief.SLOW_WHILE_BUSY": slow,
             # Reports come with a job's result here, but it is no server that outlives its client.
             "runtime.dispatch.LatestStart": lambda slots, **_: LatestStart(slots, is_limited=False),
             # A slot must not end this process.

@@ -6,6 +6,7 @@ in this process exactly as the batch's DataFrame deals them.
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections import Counter, defaultdict
 from unittest import mock
@@ -72,6 +73,11 @@ class World:
             p.end = max(self.seen[part], p.stable)
             self.partitions.append(p)
         self.busy = {}
+        #: Slots that have given their records back: (slot, parts, final report, kept by part).
+        self.stuck = []
+        #: Until when handlers may work on kept records.
+        self.at_work = {}
+        self.relieve = None
 
     def forget(self, part, offsets, ranges=None):
         """Offsets are undone: whatever handlers made of them, they must be handled again."""
@@ -104,6 +110,10 @@ class World:
     def handler(self, record: Record):
         """Note breaks of the order rule at every start, then fail or succeed as planned."""
         at = (record.partition, record.offset)
+        if self.at_work.get(at, self.now) > self.now:
+            self.breaks.append(f"{at} started while another handler works on it")
+        if self.relieve is not None:
+            self.relieve()
         if at in self.dead:
             self.breaks.append(f"{at} started though it was given up")
         if self.ordering != "none":
@@ -111,7 +121,8 @@ class World:
                 same = self.ordering == "partition" or (key is not None and key == record.key)
                 if same and offset < record.offset:
                     lower = (record.partition, offset)
-                    if not (self.succeeded[lower] or lower in self.dead):
+                    works = self.at_work.get(lower, self.now) > self.now
+                    if works or not (self.succeeded[lower] or lower in self.dead):
                         self.breaks.append(f"{at} started while {lower} is not done")
         self.calls[at] += 1
         self.attempts[at].append(record.attempt)
@@ -161,8 +172,11 @@ class World:
         for p in self.partitions:
             p.end = self.ends[p.part]
 
-    def launch(self, window, *, batch_time):
-        """Plan a batch for the free slots and run the slots' code; the reports come back later."""
+    def launch(self, window, *, batch_time, relief=None):
+        """Plan a batch for the free slots and run the slots' code; the reports come back later.
+
+        Each slot gives its records back while its handler works on the record with that number.
+        """
         free = [s for s in range(self.slots) if s not in self.busy]
         plan = plan_batch(self.awake(), free, self.now, Limits(window, 10_000, 10_000))
         if plan is None:
@@ -184,20 +198,78 @@ class World:
                 columns = zip(*rows[i : i + 3], strict=True)
                 arrays = [pa.array(c, t) for c, t in zip(columns, types, strict=True)]
                 batches.append(pa.RecordBatch.from_arrays(arrays, names=list("abcdef")))
+            given = [] if relief is None else self.relieved_at(relief, runner, slot, parts)
             report = runner.run(slot, batches)
+            self.relieve = None
             assert self.park or {(d.partition, d.offset) for d in report.dead} <= self.dead
-            self.busy[slot] = (parts, report, set(plan.work[slot]))
+            self.busy[slot] = (parts, report, set(plan.work[slot]), given)
         return True
+
+    def relieved_at(self, number, runner, slot, parts):
+        """Has a slot give its records back in a handler call; its report of that comes in a list.
+
+        From then on the handlers of the records that it keeps take long.
+        """
+        ledger, given = SlotRunner._ledger(runner, slot), []
+        calls = itertools.count()
+        runner._ledger = lambda _slot: ledger
+
+        def relieve():
+            if next(calls) != number:
+                return
+            ledger.want_relief()
+            report = ledger.cut(1)
+            given.append(report)
+            self.at_work |= {(parts[i], offset): math.inf for i, offset, _ in report.kept}
+
+        self.relieve = relieve
+        return given
+
+    def take_back(self, slot):
+        """The report of a slot that gives its records back reaches the driver."""
+        parts, final, planned, given = self.busy.pop(slot)
+        report = given[0]
+        kept = {part: [] for part in planned}
+        for i, *record in report.kept:
+            kept[parts[i]].append(record)
+        for part in planned:
+            outcome = report.partitions.get(parts.index(part), PartitionReport())
+            self.partitions[part].given_back(slot, outcome, kept[part], self.now)
+            self.note_failures(part, outcome)
+        offsets = {part: OffsetRanges.from_offsets([o for o, _ in of]) for part, of in kept.items()}
+        self.stuck.append((slot, parts, final, offsets))
+
+    def end_stuck(self, number, *, lost):
+        """The handlers of the records that a slot kept have ended, or nobody knows of them."""
+        slot, parts, final, kept = self.stuck.pop(number)
+        due = self.now + 30 if lost else self.now
+        for i, outcome in final.partitions.items():
+            if not lost:
+                self.partitions[parts[i]].kept_progressed(slot, kept[parts[i]], outcome, self.now)
+                self.note_failures(parts[i], outcome)
+        for part, offsets in kept.items():
+            partition = self.partitions[part]
+            self.at_work |= {(part, o): due for o in offsets.offsets().tolist()}
+            if lost:
+                self.forget(part, offsets - partition.done, partition.shares[slot].ranges)
+            partition.kept_ended(slot, offsets, due)
 
     def deliver(self, slot, *, lost):
         """A slot's report reaches the driver, or never does."""
-        parts, report, planned = self.busy.pop(slot)
+        parts, report, planned, given = self.busy[slot]
+        if given and not lost:  # It comes with the final report.
+            self.take_back(slot)
+            self.end_stuck(-1, lost=False)
+            return
+        del self.busy[slot]
         if lost:
             for part in planned:
                 share = self.partitions[part].shares[slot]
                 lost = (share.flying or OffsetRanges()) - self.partitions[part].done
                 self.forget(part, lost, share.ranges)
                 self.partitions[part].unknown(slot)
+                for offset in lost.offsets().tolist():
+                    self.at_work.pop((part, offset), None)
             return
         for i, outcome in report.partitions.items():
             part = parts[i]
@@ -206,7 +278,10 @@ class World:
 
     def progress(self, slot, data):
         """A slot reports some of its records while it works: of a key none without lower ones."""
-        parts, report, _ = self.busy[slot]
+        parts, report, _, given = self.busy[slot]
+        if given:
+            self.take_back(slot)
+            return
         for i, outcome in report.partitions.items():
             part = parts[i]
             done = unpack_offsets(outcome.done).to_pylist()
@@ -269,13 +344,19 @@ class World:
         """Launch, deliver, commit, restart or wait: as drawn where it is rough, else smoothly."""
         if what == "l":
             quick = hasty and rough and data.draw(st.booleans())
+            relief = data.draw(st.integers(0, 4)) if rough and data.draw(st.booleans()) else None
             self.launch(
-                data.draw(st.integers(1, most)) if rough else 50, batch_time=0.0 if quick else 9.0
-            )
+                data.draw(st.integers(1, most)) if rough else 50, batch_time=0.0 if quick else 9.0,
+                relief=relief,
+            )  # fmt: skip
         elif what == "d" and self.busy:
             slots = sorted(self.busy)
             for slot in [data.draw(st.sampled_from(slots))] if rough else slots:
                 self.deliver(slot, lost=rough and data.draw(st.integers(0, 5)) == 0)
+        elif what == "d" and self.stuck:
+            last = len(self.stuck) - 1
+            number = data.draw(st.integers(0, last)) if rough else last
+            self.end_stuck(number, lost=rough and data.draw(st.integers(0, 3)) == 0)
         elif what == "p" and self.busy:
             self.progress(data.draw(st.sampled_from(sorted(self.busy))), data)
         elif what == "c":

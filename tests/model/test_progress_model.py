@@ -61,9 +61,12 @@ class Slot:
         self.runner._ledger = lambda _slot: self.ledger
         self.ledger.close = lambda close=self.ledger.close: self.close(close)
         self.at_any_call = lambda: None
+        #: Rows that handlers were called for.
+        self.started = []
 
     def handle(self, record):
         at = (record.partition - 10, record.offset)
+        self.started.append(at)
         self.running.add(at)
         self.at_any_call()
         self.running.discard(at)
@@ -76,6 +79,7 @@ class Slot:
         part = frame.column("partition")[0].as_py() - 10
         offsets = frame.column("offset").to_pylist()
         ats = {(part, offset) for offset in offsets}
+        self.started += ats
         self.running |= ats
         self.at_any_call()
         self.running -= ats
@@ -244,3 +248,78 @@ def test_cuts_of_another_thread_lose_nothing(way):
     thread.join()
     assert slot.chunks
     check(slot, final, alone)
+
+
+def check_relief(slot, final):
+    """What a slot has given back it never starts; what it keeps is settled later, or untouched."""
+    reports = [chunk for chunk, _ in slot.chunks] + [final]
+    given = [number for number, one in enumerate(reports) if one.kept is not None]
+    if not given:
+        return
+    (number,) = given
+    kept = {(part, offset) for part, offset, _ in reports[number].kept}
+    before, after = (
+        {at for one in some for at in dones(one)}
+        | {(part, failure.offset) for one in some for part, failure in failed(one)}
+        for some in (reports[: number + 1], reports[number + 1 :])
+    )
+    assert not before & kept
+    assert after <= kept
+    assert set(slot.started) <= before | kept, "a record that was given back was started"
+    assert len(slot.started) == len(set(slot.started))
+
+
+@given(
+    drawn=drawn_rows,
+    way=st.sampled_from([*WAYS, "frames"]),
+    chance=st.integers(0, 10**9),
+    batch_rows=st.integers(1, 6),
+)
+@settings(max_examples=examples(150), deadline=None)
+def test_what_a_slot_gives_back_it_never_starts(drawn, way, chance, batch_rows):
+    """Whenever it is asked for that, between any two lines; and nothing is in two reports."""
+    drawn = sorted(drawn, key=lambda row: row[0])
+    rows = [(part, offset, b"k%d" % key) for offset, (part, key, _) in enumerate(drawn)]
+    does = {(part, offset): what for offset, (part, _, what) in enumerate(drawn)}
+    slot, dice = Slot(rows, does, way, batch_rows=batch_rows), random.Random(chance)
+    cut, number = slot.cut, dice.randrange(60)
+
+    def cut_or_relieve():
+        if len(slot.cuts) == number:
+            slot.ledger.want_relief()
+        slot.cuts.append(None)
+        cut()
+
+    slot.cuts, slot.cut = [], cut_or_relieve
+    with cut_between_lines(slot, dice):
+        final = slot.run()
+    check_relief(slot, final)
+
+
+@pytest.mark.parametrize("way", [*WAYS, "frames"])
+def test_a_slot_that_is_relieved_by_another_thread_starts_nothing_more(way):
+    """At any moment of many rows."""
+    rows = [(o // 1_000, o, b"k%d" % (o % 300)) for o in range(2_000)]
+    kinds = ["done"] * 20 + DOES
+    does = {(part, offset): kinds[offset % len(kinds)] for part, offset, _ in rows}
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-5)
+    try:
+        for calls in range(50, 1_000, 50):
+            slot = Slot(rows, does, way, batch_rows=500)
+
+            def relieve(slot=slot, calls=calls):
+                while not slot.is_over and len(slot.started) < calls:
+                    time.sleep(0)
+                while not slot.is_over and not any(one.kept is not None for one, _ in slot.chunks):
+                    slot.ledger.want_relief()
+                    slot.cut()
+
+            thread = threading.Thread(target=relieve)
+            thread.start()
+            final = slot.run()
+            slot.is_over = True
+            thread.join()
+            check_relief(slot, final)
+    finally:
+        sys.setswitchinterval(interval)

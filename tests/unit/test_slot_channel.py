@@ -174,6 +174,28 @@ def test_a_stopped_slot_ends_what_runs_and_starts_nothing_more(way):
         assert report.partitions[0].resume == 6
 
 
+@pytest.mark.parametrize("way", FOUR_WAYS)
+def test_a_relieved_slot_keeps_what_runs_and_starts_nothing_more(way):
+    """It says at once what it keeps, and reports it as the handler ends."""
+    with a_driver() as driver:
+        started, kept = [], []
+
+        def handler(offset):
+            started.append(offset)
+            if offset == 5:
+                driver.server.relieve((0, 3))
+                assert wait_for(lambda: any(one.kept for one in driver.reports))
+                kept.extend(*(one.kept for one in driver.reports if one.kept))
+
+        slot, batches = runner(driver, way, handler, ROWS, frame=3)
+        report = slot.run(3, batches)
+        assert started == list(range(6))
+        assert [offset for _, offset, _ in kept] == ([3, 4, 5] if way == "frames" else [5])
+        assert {lane for _, _, lane in kept} == {hash(b"k") & (2**63 - 1)}
+        assert (report.stopped, report.timed_out) == ("relief", False)
+        assert driver.heard() | all_of(report) == set(started)
+
+
 def all_of(report):
     """Offsets that count as done by a final report, with what was not acknowledged."""
     return {offset for one in [*report.unacknowledged, report] for offset in done(one)}

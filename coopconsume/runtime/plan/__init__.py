@@ -7,7 +7,8 @@ due) and its ``waiting`` records (failed, not due yet, with those of their key b
 
 The order rule is kept by three facts. A share's rows are planned in ascending offsets, all of
 ``todo`` before anything new. A key with a waiting record is named in the batch as blocked. A slot
-is in one batch at a time.
+is in one batch at a time, or has given back all of its earlier batch but records that wait like
+failed ones until their handlers have ended.
 
 No clock, no socket, no Spark: times come in, on the monotonic clock.
 """

@@ -30,7 +30,7 @@ def told(offset: int, shares: Collection[Share], failed: Waiting | None) -> dict
         shares: All of its partition that are ours.
         failed: How it failed the last time, if it did.
     """
-    slot = next((s.slot for s in shares if s.flying is not None and offset in s.flying), None)
+    slot = next((share.slot for share in shares if share.handles(offset)), None)
     state = "elsewhere"
     if slot is not None:
         state = "in flight"

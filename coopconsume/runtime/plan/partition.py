@@ -120,8 +120,9 @@ class Partition:
     @property
     def pending(self) -> int:
         """Records that are ours and wait, for an attempt or for their rows to be written."""
-        failed = [w for s in self.shares.values() for w in s.failed() if not w.is_undelivered]
-        behind = sum(len(w.behind) for s in self.shares.values() for w in s.failed())
+        waiting = [w for share in self.shares.values() for w in share.failed()]
+        failed = [w for w in waiting if not (w.is_undelivered or w.is_running)]
+        behind = sum(len(w.behind) for w in waiting)
         return len(failed) + behind + (len(self.undelivered) if self.is_stalled else 0)
 
     @property
@@ -288,7 +289,53 @@ class Partition:
         """
         share = self.shares[slot]
         if share.flying is not None:
-            self._settle(share, share.flying, report, share.flying, now)
+            self._settle_flying(share, share.flying, report, share.flying, now)
+
+    def given_back(
+        self, slot: int, report: PartitionReport, kept: Iterable[tuple[int, int]], now: float
+    ) -> None:
+        """Takes the report of a slot that starts nothing more of its batch.
+
+        Its records may be planned at once, but for those that it keeps. Of the lane of a kept
+        record nothing starts until `kept_ended`.
+
+        Args:
+            slot: The slot.
+            report: As in `progressed`.
+            kept: (offset, key hash) of the records that handlers may work on.
+            now: The time, on the monotonic clock.
+        """
+        self.progressed(slot, report, now)
+        share, attempts = self.shares[slot], self.attempts
+        share.give_back(
+            (
+                self.lane(key_hash, offset),
+                Waiting(offset, key_hash, attempts.get(offset, 0), math.inf, "", is_running=True),
+            )
+            for offset, key_hash in kept
+        )
+        share.forget_below(self.stable)
+
+    def kept_progressed(
+        self, slot: int, kept: OffsetRanges, report: PartitionReport, now: float
+    ) -> None:
+        """Takes what a slot that has given its records back reports of those that it kept."""
+        share = self.shares[slot]
+        done = _done_of(report)
+        self._settle(share, kept, report, done, now)
+        share.kept_ended(done, -math.inf)
+
+    def kept_ended(self, slot: int, kept: OffsetRanges, due: float) -> None:
+        """No handler works on these kept records any more after an instant, and none is due before.
+
+        Args:
+            slot: The slot that kept them.
+            kept: The records.
+            due: From when on those that are not done may be started, on the monotonic clock.
+        """
+        self.is_quiet = False
+        self.shares[slot].kept_ended(kept, due)
+        self.shares[slot].forget_below(self.stable)
 
     def reported(self, slot: int, report: PartitionReport, now: float) -> None:
         """Take in what a slot reported of its part of a batch."""
@@ -302,7 +349,7 @@ class Partition:
         share.todo = (share.todo - wanted) | left
         share.position = max(share.position, share.next_position)
         blocked = OffsetRanges.from_offsets([offset for offset, _ in report.blocked])
-        self._settle(share, wanted, report, left, now, blocked)
+        self._settle_flying(share, wanted, report, left, now, blocked)
         share.flying = None
         flowing: list[int] = []
         for offset, key_hash in report.blocked:
@@ -312,7 +359,7 @@ class Partition:
         # The stable offset may have passed what was in flight: retention deletes records.
         share.forget_below(self.stable)
 
-    def _settle(
+    def _settle_flying(
         self,
         share: Share,
         wanted: OffsetRanges,
@@ -331,14 +378,27 @@ class Partition:
             now: The time, on the monotonic clock.
             blocked: What waits behind failed records.
         """
+        done = _done_of(report)
+        failed = OffsetRanges.from_offsets(f.offset for f in report.failed if f.offset in wanted)
+        share.settle_tries(done, left | failed)
+        share.flying = wanted - done - failed - blocked
+        self._settle(share, wanted, report, done, now, blocked)
+
+    def _settle(
+        self,
+        share: Share,
+        wanted: OffsetRanges,
+        report: PartitionReport,
+        done: OffsetRanges,
+        now: float,
+        blocked: OffsetRanges = _NOTHING,
+    ) -> None:
+        """Takes the records of a report that are done, have failed or wait."""
         self.is_quiet = False
-        done = OffsetRanges.from_offsets(unpack_offsets(report.done).to_numpy())
         # A worker may die after it reported a record and before it noted that nothing is at work.
         report.failed = [failure for failure in report.failed if failure.offset in wanted]
         failed = OffsetRanges.from_offsets([failure.offset for failure in report.failed])
         settled = done | failed | blocked
-        share.settle_tries(done, left | failed)
-        share.flying = wanted - settled
         for failure in report.failed:
             self._keep(share, failure, now)
         for each in self.shares.values():
@@ -536,3 +596,7 @@ class Partition:
         return PartitionWork(
             tuple(share.flying.pairs()), attempts, {} if self.ordering == "none" else blocked
         )
+
+
+def _done_of(report: PartitionReport) -> OffsetRanges:
+    return OffsetRanges.from_offsets(unpack_offsets(report.done).to_numpy())

@@ -9,7 +9,7 @@ from commits import OffsetRanges
 from commits.offsets import MAX_OFFSET
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
     from assignors import KeyRange
     from coopconsume.runtime.plan.waiting import Waiting
@@ -71,6 +71,12 @@ class Share:
             while each is not None:
                 yield each
                 each = each.next
+
+    def handles(self, offset: int) -> bool:
+        """Whether an offset is in flight."""
+        if self.flying is not None and offset in self.flying:
+            return True
+        return any(waiting.is_running and waiting.offset == offset for waiting in self.failed())
 
     def held(self) -> OffsetRanges:
         """Offsets that wait: failed ones and those behind them."""
@@ -203,6 +209,20 @@ class Share:
             self.position = max(self.position, self.next_position)
             self.flying = None
 
+    def give_back(self, kept: Iterable[tuple[int, Waiting]]) -> None:
+        """Nothing is in flight any more but some records, by lane, which handlers work on."""
+        kept = list(kept)
+        self.give_up()
+        self.todo -= OffsetRanges.from_offsets([waiting.offset for _, waiting in kept])
+        for lane, waiting in kept:
+            self.wait(lane, waiting)
+
+    def kept_ended(self, offsets: OffsetRanges, due: float) -> None:
+        """Handlers work on some kept records no longer; what is not done is tried at an instant."""
+        for waiting in self.failed():
+            if waiting.is_running and waiting.offset in offsets:
+                waiting.is_running, waiting.due = False, due
+
     def forget_below(self, stable: int) -> None:
         """Nothing below the stable offset is left to do: it is done, or deleted."""
         self.todo = self.todo.clip(stable, MAX_OFFSET)
@@ -211,6 +231,8 @@ class Share:
             waiting: Waiting | None = lowest
             while waiting is not None and waiting.offset < stable:
                 waiting.behind = [o for o in waiting.behind if o >= stable]
+                if waiting.is_running:
+                    break
                 waiting = self._let_flow(lane)
 
 

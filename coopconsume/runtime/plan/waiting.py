@@ -26,6 +26,7 @@ class Waiting:
         is_trying: Whether it is due and is retried alone while the offsets behind it still wait.
         is_undelivered: Whether it is handled, and what it gave cannot be written for now: it is not
             tried again, and its lane waits until that is written.
+        is_running: Whether a handler works on it in a slot that has given back all other records.
         next: The next higher failed record of the same lane, which waits for this one.
     """
 
@@ -38,6 +39,7 @@ class Waiting:
     behind: list[int] = field(default_factory=list)
     is_trying: bool = False
     is_undelivered: bool = False
+    is_running: bool = False
     next: Waiting | None = None
 
     @property
@@ -53,7 +55,7 @@ class Waiting:
     @property
     def is_parked(self) -> bool:
         """Whether it waits until somebody decides about it."""
-        return self.due == math.inf and not self.is_undelivered
+        return self.due == math.inf and not (self.is_undelivered or self.is_running)
 
 
 def shown_key(key: bytes) -> str:

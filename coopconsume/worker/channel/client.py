@@ -1,4 +1,4 @@
-"""A task's side of the channel: connects, asks for leases, hears Stop, sends progressive reports.
+"""A task's side of the channel: connects, asks for leases, obeys, sends progressive reports.
 
 Everything happens in one thread beside the handlers. Task-side code: the standard library and
 pyarrow.
@@ -81,6 +81,7 @@ class SlotChannel:
         self._halted: tuple[str, float] | None = None
         self._make_report: Callable[[int], SlotReport | None] | None = None
         self._halt_slot: Callable[[str, float], None] | None = None
+        self._relieve: Callable[[], None] | None = None
         self._cut_at = 0.0
         self._is_closed = False
         self._seq = 0
@@ -106,6 +107,7 @@ class SlotChannel:
         self,
         cut: Callable[[int], SlotReport | None],
         halt: Callable[[str, float], None],
+        relieve: Callable[[], None] = lambda: None,
     ) -> None:
         """The slot has records now.
 
@@ -114,9 +116,11 @@ class SlotChannel:
                 since the last one. Called in the channel's thread.
             halt: Has the slot start nothing more, for a reason, since an instant. Called once at
                 most, in any thread.
+            relieve: Has the slot give back what it has not started, with its next progressive
+                report. Called in the channel's thread.
         """
         with self._lock:
-            self._make_report, self._halt_slot = cut, halt
+            self._make_report, self._halt_slot, self._relieve = cut, halt, relieve
             self._cut_at = self._clock() + self._spec.report_every
             halted = self._halted
         if halted is not None:
@@ -251,6 +255,10 @@ class SlotChannel:
         elif kind == Frame.STOP:
             self._halt("stop", self._clock())
             self._ready.set()
+        elif kind == Frame.RELIEVE:
+            if self._relieve is not None:  # Else it has no records yet.
+                self._relieve()
+                self._cut_at = self._clock()
         elif kind == Frame.TAKEN:
             seq = taken_up_to(payload)
             with self._lock:

@@ -63,6 +63,8 @@ def encode_report(report: SlotReport) -> bytes:
         ],
         "dead": [_letter(one, parts) for one in report.dead],
         "outputs": parts.add(report.outputs),
+        "kept": report.kept,
+        "gates": list(report.gates.items()),
     }
     head = json.dumps(header, allow_nan=False, separators=(",", ":")).encode()
     return b"".join((_LENGTH.pack(len(head)), head, *parts.all))
@@ -88,6 +90,11 @@ def decode_report(data: bytes, of: Identity) -> SlotReport:
             )
         report.dead = [_dead(one, parts) for one in header["dead"]]
         report.outputs = parts.take(header["outputs"])
+        if header["kept"] is not None:
+            report.kept = [(_count(p), _count(o), int(lane)) for p, o, lane in header["kept"]]
+        report.gates = {
+            None if part is None else _count(part): float(left) for part, left in header["gates"]
+        }
         parts.end()
     except (KeyError, TypeError, ValueError, RecursionError, struct.error) as error:
         raise ProtocolError(f"no progressive report: {type(error).__name__}: {error}") from None

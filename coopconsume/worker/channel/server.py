@@ -112,7 +112,8 @@ class ChannelServer:
         )
         self._lock = threading.Lock()
         self._grants = Grants(lease)
-        self._taken: deque[tuple[At, int]] = deque()
+        #: What slots are told; to slots without a connection it is not sent.
+        self._unsent: deque[tuple[At, Frame, bytes]] = deque()
         self._ended: deque[int] = deque()
         self._slots: dict[At, _Connection] = {}
         #: Slots that had their connection; a second one is refused.
@@ -168,9 +169,14 @@ class ChannelServer:
             self._grants.stop(slots)
         self._wake()
 
+    def relieve(self, at: At) -> None:
+        """Asks a slot for the records that it has not started; it may have none, or not answer."""
+        self._unsent.append((at, Frame.RELIEVE, b""))
+        self._wake()
+
     def taken(self, batch: int, slot: int, seq: int) -> None:
         """Acknowledges the progressive reports of a slot up to a number."""
-        self._taken.append(((batch, slot), seq))
+        self._unsent.append(((batch, slot), Frame.TAKEN, taken(seq)))
         self._wake()
 
     def forget(self, batch: int) -> None:
@@ -315,10 +321,10 @@ class ChannelServer:
             with self._lock:
                 self._grants.forget(batch)
                 self._known = {at for at in self._known if at[0] != batch}
-        while self._taken:
-            at, seq = self._taken.popleft()
+        while self._unsent:
+            at, kind, payload = self._unsent.popleft()
             if (reader := self._slots.get(at)) is not None:
-                self._tell(reader, Frame.TAKEN, taken(seq))
+                self._tell(reader, kind, payload)
         for at, connection in list(self._slots.items()):
             with self._lock:
                 is_stopped, left = self._grants.is_stopped(at), self._grants.left(at, now)

@@ -48,6 +48,7 @@ class Frame(IntEnum):
     LEASE = 16
     STOP = 17
     TAKEN = 18
+    RELIEVE = 19
     ASK = 32
     PROGRESS = 33
 

@@ -1,0 +1,89 @@
+"""Slots that give records back: a slow handler costs its own key, and not all keys of its slot.
+
+A slot that is asked for relief starts nothing more of its batch and names the records that handlers
+work on. Those are *kept*: they hold their lanes until the slot has ended. All its other records are
+planned again, for the same slot in another Spark task, while the slow handler still runs.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Final
+
+from commits import OffsetRanges
+from coopconsume.worker.report import PartitionReport
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from coopconsume.runtime.batch import Running
+    from coopconsume.worker.report import SlotReport
+
+log = logging.getLogger(__name__)
+
+#: Seconds without progress after which a slot is asked for relief while a core is idle, and while
+#: all cores work.
+SLOW: Final = 2.0
+SLOW_WHILE_BUSY: Final = 10.0
+
+
+def slow_slots(
+    batches: Iterable[Running], now: float, *, has_idle: bool
+) -> Iterator[tuple[Running, int]]:
+    """Yields the slots that have made no progress for a while, with their batches.
+
+    Args:
+        batches: Of the epoch.
+        now: The time, on the monotonic clock.
+        has_idle: Whether a core is idle.
+    """
+    patience = SLOW if has_idle else SLOW_WHILE_BUSY
+    for running in batches:
+        if running.channel is None or running.trial or running.interrupt_at is not None:
+            continue
+        for slot in sorted(running.active - running.stopped):
+            if now - running.heard_at.get(slot, running.started) > patience:
+                yield running, slot
+
+
+def give_back(running: Running, report: SlotReport, now: float) -> None:
+    """Takes the report of a slot that starts nothing more of its batch."""
+    slot, parts = report.slot, sorted(running.plan.wanted)
+    kept: dict[int, list[tuple[int, int]]] = {}
+    for i, offset, key_hash in report.kept or ():
+        kept.setdefault(parts[i], []).append((offset, key_hash))
+    for part in running.plan.work[slot]:
+        outcome = report.partitions.get(parts.index(part), PartitionReport())
+        running.shift.partitions[part].given_back(slot, outcome, kept.get(part, ()), now)
+    running.kept[slot] = {
+        part: OffsetRanges.from_offsets([offset for offset, _ in records])
+        for part, records in kept.items()
+    }
+    running.first_report = running.first_report or now
+    running.stopped.add(slot)
+    log.info(
+        "slot %d works on %s for long: its other records are started by another task",
+        slot, ", ".join(_named(running, kept)),
+    )  # fmt: skip
+
+
+def settle_kept(running: Running, report: SlotReport, now: float) -> None:
+    """Takes what a slot reports of the records that it kept."""
+    parts = sorted(running.plan.wanted)
+    for i, outcome in report.partitions.items():
+        kept = running.kept[report.slot].get(parts[i])
+        if kept is not None:
+            running.shift.partitions[parts[i]].kept_progressed(report.slot, kept, outcome, now)
+
+
+def end_kept(running: Running, slot: int, due: float) -> None:
+    """From an instant on no handler works on what a slot kept: what is not done is done again."""
+    for part, kept in running.kept[slot].items():
+        running.shift.partitions[part].kept_ended(slot, kept, due)
+
+
+def _named(running: Running, kept: dict[int, list[tuple[int, int]]]) -> Iterator[str]:
+    for part, records in kept.items():
+        partition = running.shift.partitions[part]
+        for offset, _ in records[:3]:
+            yield f"{partition.topic}-{partition.partition}@{offset}"
