@@ -105,6 +105,22 @@ def test_a_record_whose_slot_is_lost_is_done_again_after_its_lease_and_holds_bac
     assert 2.0 < again - lost_at < 60
 
 
+def test_one_slot_is_left_to_go_on_with(world):
+    """A task that keeps a record keeps its core."""
+    there = world(channel=True, slow=0.1)
+    other = next(o for o in range(20) if o not in slot_mates(3))
+    member, gate = there.claim(), there.gate(3, other)
+    job = there.run(member, gate)
+    there.until(lambda: gate.at_work == {3, other})
+    there.until(lambda: any(running.kept for running in job._dispatcher.running.values()))
+    since = time.monotonic()
+    there.until(lambda: time.monotonic() > since + 0.5)
+    assert sum(len(running.kept) for running in job._dispatcher.running.values()) == 1
+    gate.opened.set()
+    there.until(lambda: there.done(member) == set(range(20)))
+    assert sorted(offset for offset, _ in gate.calls) == list(range(20))
+
+
 @pytest.mark.parametrize("does", ["fails", "is rejected", "is stopped"])
 def test_a_record_that_its_slot_keeps_may_fail_or_be_the_last_one(world, does):
     """It is tried again before its key goes on; a stop waits for it and commits it."""

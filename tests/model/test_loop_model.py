@@ -490,6 +490,32 @@ def test_a_discarded_record_below_the_stable_offset_is_not_tried_again():
     assert not p.plan([0], 4.0, limits)
 
 
+def test_a_kept_record_holds_its_lane_although_retention_deletes_it():
+    """Its handler still runs; what retention took behind it is forgotten."""
+    p = Partition(
+        0, "t", 0, stable=0, committed=OffsetRanges(), shares=[(0, (KeyRange(),))],
+        ordering="key", whole=True,
+    )  # fmt: skip
+    p.end = 4
+    limits, lane = Limits(100, 100, 100), 7
+    p.plan([0], 0.0, limits)
+    p.given_back(0, PartitionReport(), [(1, lane)], 0.0)
+    assert p.holder()["state"] == "to do"
+    assert p.plan([0], 0.0, limits) == {0: OffsetRanges([(0, 0), (2, 3)])}
+    assert p.work(0).blocked == {lane: 1}
+    p.reported(0, PartitionReport(pack_offsets(pa.array([0], pa.int64())), blocked=[(2, lane)]), 0)
+    assert (p.holder()["state"], p.pending) == ("in flight", 1)
+    p.log_start(3)
+    p.end = 6
+    p.plan([0], 0.0, limits)
+    assert p.work(0).blocked == {lane: 1}
+    p.reported(0, PartitionReport(pack_offsets(pa.array([4], pa.int64())), blocked=[(5, lane)]), 0)
+    assert not p.plan([0], 0.0, limits)
+    assert not p.is_drained
+    p.kept_ended(0, OffsetRanges([(1, 1)]), 0.0)
+    assert p.plan([0], 0.0, limits) == {0: OffsetRanges([(5, 5)])}
+
+
 def test_unread_offsets_are_never_holes():
     """An offset that some share has not looked at yet is not taken for a hole."""
     p = Partition(

@@ -14,6 +14,12 @@ _WIRE = "coopconsume/worker/channel/wire.py"
 _LEASE = "coopconsume/worker/channel/lease.py"
 _SERVER = "coopconsume/worker/channel/server.py"
 _CLIENT = "coopconsume/worker/channel/client.py"
+_JOB = "tests/model/test_job_model.py::"
+_LOOP = "tests/model/test_loop_model.py::"
+_STUCK = _JOB + "test_a_stuck_handler_costs_its_own_key"
+_KEPT = _LOOP + "test_a_kept_record_holds_its_lane_although_retention_deletes_it"
+_RELIEVED = _SLOT + "test_a_relieved_slot_keeps_what_runs_and_starts_nothing_more"
+_GIVEN = "tests/model/test_progress_model.py::test_what_a_slot_gives_back_it_never_starts"
 _FRAMES = _MODEL + "test_a_frame_counts_once_in_its_place_and_direction"
 _LEASED = _MODEL + "test_no_slot_starts_longer_than_a_lease_after_the_last_renewal"
 
@@ -265,5 +271,104 @@ CHANNEL = [
         'error = "" if channel is None or first is None else channel.wait()',
         'error = ""',
         (_SLOT + "test_a_slot_without_a_channel_starts_nothing_and_says_why",),
+    ),
+    Mutant(
+        "relieved-slot-goes-on",
+        "A slot that gives its records back starts none of them.",
+        "coopconsume/worker/outcome.py",
+        "        self.give_back()\n        self.flush()\n",
+        "        self.flush()\n",
+        (_GIVEN,),
+    ),
+    Mutant(
+        "relieved-serial-goes-on",
+        "A slot that gives its records back starts none of them, one handler at a time.",
+        "coopconsume/worker/handling.py",
+        "    ledger.give_back = life.give_back\n",
+        "",
+        (_GIVEN,),
+    ),
+    Mutant(
+        "relieved-desk-goes-on",
+        "A slot that gives its records back starts none of them, side by side.",
+        "coopconsume/worker/key_scheduler.py",
+        "        self.halt()\n        self._leave_what_waits(now)\n",
+        "        self._leave_what_waits(now)\n",
+        (_GIVEN,),
+    ),
+    Mutant(
+        "relieved-retry-is-kept",
+        "What a relieved slot would try again has failed.",
+        "coopconsume/worker/key_scheduler.py",
+        "        self.halt()\n        self._leave_what_waits(now)\n",
+        "        self.halt()\n",
+        (_SLOT + "test_a_relieved_slot_leaves_what_it_would_try_again_to_later_batches",),
+    ),
+    Mutant(
+        "drawn-row-is-not-kept",
+        "A slot keeps the row that it has drawn.",
+        "coopconsume/worker/handling.py",
+        "drawn = range(max(self._first, self.settled), self._drawn)",
+        "drawn = range(max(self._first, self.settled), self._drawn + 1)[:-2]",
+        (_GIVEN,),
+    ),
+    Mutant(
+        "frame-is-kept-in-part",
+        "A slot keeps all rows of the frame that runs.",
+        "coopconsume/worker/frames.py",
+        "            self._running = batch\n",
+        "            self._running = batch.slice(0, 1)\n",
+        (_GIVEN, _RELIEVED),
+    ),
+    Mutant(
+        "kept-lane-is-free",
+        "A kept record holds its lane.",
+        "coopconsume/runtime/plan/share.py",
+        "        for lane, waiting in kept:\n            self.wait(lane, waiting)\n",
+        "        tuple(kept)\n",
+        (_STUCK, _KEPT),
+    ),
+    Mutant(
+        "deleted-kept-record-frees-its-lane",
+        "A kept record holds its lane although retention deletes it.",
+        "coopconsume/runtime/plan/share.py",
+        "                if waiting.is_running:\n                    break\n",
+        "",
+        (_KEPT,),
+    ),
+    Mutant(
+        "kept-record-counts-as-parked",
+        "A job is not through while a kept record runs.",
+        "coopconsume/runtime/plan/waiting.py",
+        "not (self.is_undelivered or self.is_running)",
+        "not self.is_undelivered",
+        (_KEPT,),
+    ),
+    Mutant(
+        "lost-kept-record-is-done-at-once",
+        "What a lost slot kept is done again once no handler of it can run.",
+        "coopconsume/runtime/dispatch.py",
+        "            end_kept(running, slot, over)\n",
+        "            end_kept(running, slot, now)\n",
+        (
+            _JOB
+            + "test_a_record_whose_slot_is_lost_is_done_again_after_its_lease_and_holds_back_its_key_alone",
+        ),
+    ),
+    Mutant(
+        "every-slot-may-keep",
+        "One slot is left to go on with.",
+        "coopconsume/runtime/dispatch.py",
+        "if kept + 1 < self._slots and not",
+        "if not",
+        (_JOB + "test_one_slot_is_left_to_go_on_with",),
+    ),
+    Mutant(
+        "relieved-slot-stays-busy",
+        "A slot that has given its records back gets them again.",
+        "coopconsume/runtime/dispatch.py",
+        "            self._carried.closed(slot, report.gates, running.names, now)\n            self._free(running, slot)\n",
+        "            self._carried.closed(slot, report.gates, running.names, now)\n",
+        (_JOB + "test_a_record_that_its_slot_keeps_may_fail_or_be_the_last_one",),
     ),
 ]

@@ -196,6 +196,27 @@ def test_a_relieved_slot_keeps_what_runs_and_starts_nothing_more(way):
         assert driver.heard() | all_of(report) == set(started)
 
 
+@pytest.mark.parametrize("way", ["threads", "coroutines"])
+def test_a_relieved_slot_leaves_what_it_would_try_again_to_later_batches(way):
+    """The failure is in the report that gives back, with its attempt."""
+    with a_driver() as driver:
+
+        def handler(offset):
+            if offset == 0:
+                raise RuntimeError("planned")
+            if offset == 5:
+                driver.server.relieve((0, 3))
+                assert wait_for(lambda: any(one.kept for one in driver.reports))
+
+        rows = [(0, o, b"k%d" % o) for o in range(6)]
+        soon = RetryPolicy(backoff=200.0, max_backoff=200.0, jitter=0)
+        slot, batches = runner(driver, way, handler, rows, policy=soon)
+        report = slot.run(3, batches)
+        (given,) = (one for one in driver.reports if one.kept)
+        assert [(one.offset, one.attempts) for one in given.partitions[0].failed] == [(0, 1)]
+        assert not report.partitions[0].failed
+
+
 def all_of(report):
     """Offsets that count as done by a final report, with what was not acknowledged."""
     return {offset for one in [*report.unacknowledged, report] for offset in done(one)}

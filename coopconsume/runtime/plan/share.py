@@ -211,9 +211,7 @@ class Share:
 
     def give_back(self, kept: Iterable[tuple[int, Waiting]]) -> None:
         """Nothing is in flight any more but some records, by lane, which handlers work on."""
-        kept = list(kept)
         self.give_up()
-        self.todo -= OffsetRanges.from_offsets([waiting.offset for _, waiting in kept])
         for lane, waiting in kept:
             self.wait(lane, waiting)
 
