@@ -80,7 +80,7 @@ class TaskOutcome:
         #: Notes in `done` what else is done by now; called with the lock held.
         self.flush: Callable[[], None] = lambda: None
         #: Whether the driver wants the records that were not started.
-        self.is_relief_wanted = False
+        self.is_relief_wanted = self._has_given_back = False
         #: The rows that handlers may work on, as in `SlotReport.kept`; called with the lock held.
         self.at_work: Callable[[], list[tuple[int, int, int]]] = list
         #: Starts nothing more; called once, with the lock held, before the rows at work are noted.
@@ -273,8 +273,9 @@ class TaskOutcome:
             The rows that handlers work on; None: nothing is given back.
         """
         is_wanted, self.is_relief_wanted = self.is_relief_wanted, False
-        if not is_wanted or not 0 < len(self.at_work()) <= MOST_KEPT:
+        if not is_wanted or self._has_given_back or not 0 < len(self.at_work()) <= MOST_KEPT:
             return None
+        self._has_given_back = True
         self.give_back()
         self.flush()
         return self.at_work()

@@ -68,18 +68,18 @@ def test_a_stuck_handler_holds_back_no_commit_of_what_is_done(world):
 def test_a_stuck_handler_costs_its_own_key(world):
     """All other keys of its slot go on, also with records that come later; its own go on after."""
     there = world(channel=True, slow=0.1)
-    member, gate = there.claim(), there.gate(3)
+    member, gate = there.claim(), there.gate(4)
     there.run(member, gate)
-    there.until(lambda: there.done(member) == {o for o in range(20) if o % 5 != 3})
+    there.until(lambda: there.done(member) == {o for o in range(20) if o % 5 != 4})
     there.kafka.log |= {offset: b"k%d" % (offset % 5) for offset in range(20, 40)}
     there.kafka.end = 40
-    there.until(lambda: there.done(member) == {o for o in range(40) if o % 5 != 3})
-    assert [offset for offset, _ in gate.calls if offset % 5 == 3] == [3]
+    there.until(lambda: there.done(member) == {o for o in range(40) if o % 5 != 4})
+    assert [offset for offset, _ in gate.calls if offset % 5 == 4] == [4]
     gate.opened.set()
     there.until(lambda: there.done(member) == set(range(40)))
     calls = [offset for offset, _ in gate.calls]
     assert sorted(calls) == list(range(40))
-    assert [offset for offset in calls if offset % 5 == 3] == list(range(3, 40, 5))
+    assert [offset for offset in calls if offset % 5 == 4] == list(range(4, 40, 5))
 
 
 def test_a_record_whose_slot_is_lost_is_done_again_after_its_lease_and_holds_back_its_key_alone(
@@ -87,9 +87,9 @@ def test_a_record_whose_slot_is_lost_is_done_again_after_its_lease_and_holds_bac
 ):
     """The slot has given back all else: that is not in doubt, and goes on at once."""
     there = world(channel=True, slow=0.1, handlerTimeout="0.1 seconds")
-    member, gate = there.claim(), there.gate(3)
+    member, gate = there.claim(), there.gate(4)
     job = there.run(member, gate)
-    there.until(lambda: there.done(member) == {o for o in range(20) if o % 5 != 3})
+    there.until(lambda: there.done(member) == {o for o in range(20) if o % 5 != 4})
     job._dispatcher.leases._server._on_report = lambda _: None
     there.dying = 1
     lost_at = time.monotonic()
@@ -99,9 +99,9 @@ def test_a_record_whose_slot_is_lost_is_done_again_after_its_lease_and_holds_bac
     there.kafka.end = 30
     assert not job._dispatcher.barred
     there.until(lambda: there.done(member) == set(range(30)))
-    assert [offset for offset, _ in gate.calls if offset % 5 == 3] == [3, 3, 8, 13, 18, 23, 28]
-    assert max(Counter(offset for offset, _ in gate.calls if offset != 3).values()) == 1
-    again = max(at for offset, at in gate.calls if offset == 3)
+    assert [offset for offset, _ in gate.calls if offset % 5 == 4] == [4, 4, 9, 14, 19, 24, 29]
+    assert max(Counter(offset for offset, _ in gate.calls if offset != 4).values()) == 1
+    again = max(at for offset, at in gate.calls if offset == 4)
     assert 2.0 < again - lost_at < 60
 
 
@@ -125,15 +125,15 @@ def test_one_slot_is_left_to_go_on_with(world):
 def test_a_record_that_its_slot_keeps_may_fail_or_be_the_last_one(world, does):
     """It is tried again before its key goes on; a stop waits for it and commits it."""
     there = world(channel=True, slow=0.1)
-    member, gate, sink = there.claim(), there.gate(3), Unreliable()
+    member, gate, sink = there.claim(), there.gate(4), Unreliable()
 
     def handler(record):
         gate(record)
-        if record.offset == 3 and does != "is stopped" and record.attempt == 1:
+        if record.offset == 4 and does != "is stopped" and record.attempt == 1:
             raise Reject("no") if does == "is rejected" else RuntimeError("planned")
 
     job = there.run(member, handler, dead_letters=sink)
-    there.until(lambda: there.done(member) == {o for o in range(20) if o % 5 != 3})
+    there.until(lambda: there.done(member) == {o for o in range(20) if o % 5 != 4})
     if does == "is stopped":
         stopping = threading.Thread(target=job.stop)
         stopping.start()
@@ -142,13 +142,13 @@ def test_a_record_that_its_slot_keeps_may_fail_or_be_the_last_one(world, does):
         gate.opened.set()
         stopping.join(120)
         assert job.error is None
-        assert there.done(member) == {o for o in range(20) if o % 5 != 3 or o == 3}
+        assert there.done(member) == {o for o in range(20) if o % 5 != 4 or o == 4}
         return
     gate.opened.set()
     there.until(lambda: there.done(member) == set(range(20)))
-    calls = [offset for offset, _ in gate.calls if offset % 5 == 3]
-    assert calls == [3] * (1 + (does == "fails")) + [8, 13, 18]
-    assert sink.written == ([3] if does == "is rejected" else [])
+    calls = [offset for offset, _ in gate.calls if offset % 5 == 4]
+    assert calls == [4] * (1 + (does == "fails")) + [9, 14, 19]
+    assert sink.written == ([4] if does == "is rejected" else [])
 
 
 def test_a_lost_slot_repeats_only_what_it_did_not_report(world):
