@@ -511,7 +511,7 @@ def test_a_kept_record_holds_its_lane_although_retention_deletes_it():
     assert p.work(0).blocked == {lane: 1}
     p.reported(0, PartitionReport(pack_offsets(pa.array([4], pa.int64())), blocked=[(5, lane)]), 0)
     assert not p.plan([0], 0.0, limits)
-    assert not p.is_drained
+    assert not p.shares[0].is_drained(6, is_full=False)
     p.kept_ended(0, OffsetRanges([(1, 1)]), 0.0)
     assert p.plan([0], 0.0, limits) == {0: OffsetRanges([(5, 5)])}
 
