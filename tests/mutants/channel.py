@@ -180,8 +180,8 @@ CHANNEL = [
         "row-at-work-is-done",
         "A record whose handler runs is in no progressive report.",
         "coopconsume/worker/handling.py",
-        "length_hint(self._numbers) - 1",
-        "length_hint(self._numbers)",
+        "self._done(max(self._first, self.settled, self._drawn - 1))",
+        "self._done(max(self._first, self.settled, self._drawn))",
         (_UNION,),
     ),
     Mutant(
@@ -318,7 +318,7 @@ CHANNEL = [
         "coopconsume/worker/frames.py",
         "            self._running = batch\n",
         "            self._running = batch.slice(0, 1)\n",
-        (_GIVEN, _RELIEVED),
+        (_RELIEVED,),
     ),
     Mutant(
         "kept-lane-is-free",
