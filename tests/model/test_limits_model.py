@@ -61,7 +61,7 @@ class Crowded(World):
             p.max_outputs_waiting = self.outputs
             p.log_ranges = p.done.range_count
 
-    def launch(self, window, *, batch_time):
+    def launch(self, window, *, batch_time, relief=None):
         """While a partition is crowded, nothing above what is done or passed is read."""
         tops = [
             (p, max(
@@ -71,7 +71,7 @@ class Crowded(World):
             ))
             for p in self.partitions if p.is_crowded
         ]  # fmt: skip
-        launched = super().launch(window, batch_time=batch_time)
+        launched = super().launch(window, batch_time=batch_time, relief=relief)
         for p, top in tops:
             for share in p.shares.values():
                 assert share.flying is None or share.next_position <= top

@@ -35,11 +35,11 @@ class Member(Crowded):
         self.calls, self.breaks = group.calls, group.breaks
         super().start()
 
-    def launch(self, window, *, batch_time):
+    def launch(self, window, *, batch_time, relief=None):
         """A batch that reads below the log's start fails, and its member looks where that is."""
         (p,) = self.partitions
         free = set(range(self.slots)) - set(self.busy)
-        launched = super().launch(window, batch_time=batch_time)
+        launched = super().launch(window, batch_time=batch_time, relief=relief)
         planned = [slot for slot in free if slot in self.busy]
         lowest = min((p.shares[slot].flying.first for slot in planned), default=p.stable)
         assert lowest >= p.stable
