@@ -18,10 +18,11 @@ from coopconsume.cli.logs import LogScreen
 from coopconsume.cli.outcome import INTERRUPTED, OK, example, reported
 from coopconsume.cli.place import consumer_options, pairs
 from coopconsume.consumer import CooperativeConsumer
+from coopconsume.errors import InvalidOption
 from coopconsume.kafka.cluster import Cluster
 from coopconsume.monitoring import LoggingListener
 from coopconsume.monitoring.screen import Rate, Screen
-from coopconsume.options import Options
+from coopconsume.options import Options, parse_seconds
 from coopconsume.query import check_handler
 from coopconsume.record import RetryPolicy
 from coopconsume.testing.local.java import find_java
@@ -49,7 +50,10 @@ _MAX_BACKOFF = 60.0
 )
 @click.argument("handler", metavar="MODULE:FUNCTION")
 @consumer_options
-@click.option("--concurrency", default=1, show_default=True, help="Handlers at once in a slot.")
+@click.option(
+    "--concurrency", type=click.IntRange(min=1), default=1, show_default=True,
+    help="Handlers at once in a slot.",
+)  # fmt: skip
 @click.option(
     "--ordering",
     type=click.Choice(["key", "partition", "none"]),
@@ -131,6 +135,7 @@ def run(
     """
     parsed = Options.parse(options)
     policy = _policy(max_attempts, backoff)
+    _check_interval(processing_time)
     _find_handlers_here()
     check_handler(handler)
     session = given_session()
@@ -164,6 +169,14 @@ def run(
             code = stopper.wait(job.onProgress(teller).start())
             teller.sum_up(stopped=code != OK or stopper.asked)
     return code
+
+
+def _check_interval(text: str | None) -> None:
+    """Refuses an interval that is none before anything is asked of the broker."""
+    try:
+        parse_seconds(text or "0")
+    except ValueError as error:
+        raise InvalidOption("processing-time", repr(text), str(error)) from None
 
 
 class _Stopper:

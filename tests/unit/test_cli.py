@@ -487,3 +487,12 @@ def test_no_value_differs_from_every_value(line: str, words: list[str | None]) -
     values = [None, "", "-", "'-'", "(nothing)", "set", "a b", True, False, {"a": ""}, {"a": "-"}]
     assert len({shown(value) for value in values}) >= len(values) - 1
     assert shown("") != shown(None) != shown("-")
+
+
+@pytest.mark.parametrize("more", [("--processing-time", "soon"), ("--concurrency", "0")])
+def test_a_wrong_value_is_refused_before_the_broker_is_asked(tmp_path, more, monkeypatch):
+    """The error names the option."""
+    monkeypatch.setattr(sys.modules["coopconsume.cli.run"], "_look_before_starting", None)
+    result = run(tmp_path, HANDLER, *more)
+    assert result.exit_code == 2
+    assert more[0].strip("-") in result.output
