@@ -32,12 +32,12 @@ import time
 
 from coopconsume import AccessMode, ExclusiveProducer, FencedWriter, LeaderElection, LocalKafka
 from coopconsume.errors import OffsetMismatch, ProducerBusy, ProducerFenced
-from coopconsume.fenced import LogReader, LogRecord
+from coopconsume.fenced import LogReader, LogRecord, MultiLogWriter, Write, audit_logs
 from coopconsume.testing.history.linear import NEVER, Operation, check_linear
 
 broker = LocalKafka().start()
 options = {"kafka.bootstrap.servers": broker.bootstrap_servers}
-for name in ("ledger", "turns", "settings", "seats"):
+for name in ("ledger", "accounts", "orders", "turns", "settings", "seats"):
     broker.create_topic(name, 1)
 
 # %% [markdown]
@@ -59,6 +59,61 @@ assert second.append([b"withdrawn: 30"], expected_seq=1).first_seq == 1
 
 first.close()
 second.close()
+
+# %% [markdown]
+# ## Look without taking
+#
+# `peek` returns where a log ends and who owns it. `acquire`, or a `with` block, takes the log and
+# fences its owner.
+
+# %%
+with FencedWriter(options, "ledger", owner="owner") as owner:
+    head = FencedWriter.peek(options, "ledger")
+    assert (head.owner, head.epoch, head.next_seq) == ("owner", owner.epoch, owner.next_seq)
+    owner.append([b"still the owner"])
+head
+
+# %% [markdown]
+# ## Conditions by key
+#
+# Entities that are independent of each other share a log: an append expects the last record of its
+# key, whatever others write. An append with a `batch_id` is in the log once, however often it is
+# repeated.
+
+# %%
+with FencedWriter(options, "orders") as orders:
+    created = orders.append([(b"order-7", b"created")], expected_key_seq={b"order-7": None})
+    orders.append([(b"order-8", b"created")], expected_key_seq={b"order-8": None})
+    paid = [(b"order-7", b"paid")]
+    done = orders.append(paid, expected_key_seq=created.last_seq, batch_id="payment-1")
+    assert orders.append(paid, expected_key_seq=created.last_seq, batch_id="payment-1") == done
+    try:
+        orders.append([(b"order-7", b"cancelled")], expected_key_seq=created.last_seq)
+        raise AssertionError("nothing was expected")
+    except OffsetMismatch as mismatch:
+        print(mismatch)
+
+# %% [markdown]
+# ## Several logs at once
+#
+# One append to several logs: to all of them or to none, each on its own condition.
+
+# %%
+logs = [("accounts", 0), ("orders", 0)]
+with MultiLogWriter(options, logs) as several:
+    several.append(
+        {
+            ("accounts", 0): Write([(b"anna", b"-30")], expected_seq=0),
+            ("orders", 0): Write([(b"order-8", b"paid")], expected_key_seq={b"order-8": 1}),
+        },
+        batch_id="payment-2",
+    )
+    try:
+        several.append({log: Write([b"late"], expected_seq=1) for log in logs})
+        raise AssertionError("one of the logs has more records")
+    except OffsetMismatch as mismatch:
+        print(mismatch)
+assert audit_logs(options, logs).whole == 1
 
 # %% [markdown]
 # ## Take turns
