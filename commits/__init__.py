@@ -1,6 +1,6 @@
-"""The individual-commit store: which records of a Kafka partition are done, one by one.
+"""The commit store: individual commits of records of Kafka partitions.
 
-Names are imported when first used: errors and offset sets do not load Delta.
+Names are imported when first used, so that errors and offset sets do not load Delta.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What may be committed without exceeding a limit on separate ranges. Pure."""
+"""Selects the offsets that can be committed within a limit of separate ranges. Pure."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ if TYPE_CHECKING:
 
 
 def affordable(commits: PartitionCommits, offered: OffsetRanges, limit: int) -> OffsetRanges:
-    """The part of some offsets that can be committed without more ranges than a limit.
+    """Return the offsets that can be committed within a limit of separate ranges.
 
-    All that fills gaps or grows a range is in it; of what would stand alone the lowest, as much as
-    there is room for.
+    They are all offsets that fill gaps or extend a range, and the lowest separate ranges that the
+    limit allows.
 
     Args:
-        commits: What is committed.
-        offered: What is done.
-        limit: How many ranges there may be.
+        commits: The committed offsets.
+        offered: The offsets that are done.
+        limit: The largest number of separate ranges.
     """
     ranges = commits.ranges
     fresh = offered.clip(commits.stable_offset, MAX_OFFSET) - ranges
@@ -31,6 +31,6 @@ def affordable(commits: PartitionCommits, offered: OffsetRanges, limit: int) -> 
     right = np.isin(lasts + 1, known_firsts)
     raises = 1 - left.astype(np.int64) - right.astype(np.int64)
     fits = raises <= 0
-    room = max(0, limit - ranges.range_count - int(raises[fits].sum()))
-    fits[np.flatnonzero(~fits)[:room]] = True
+    allowed = max(0, limit - ranges.range_count - int(raises[fits].sum()))
+    fits[np.flatnonzero(~fits)[:allowed]] = True
     return offered - OffsetRanges.from_bounds(firsts[~fits], lasts[~fits])

@@ -1,4 +1,4 @@
-"""The part of the commit store that changes what is committed."""
+"""The calls of the commit store that change committed offsets."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ __all__ = ["Committing"]
 
 
 class Committing(Settings):
-    """Commits, the ends of the logs, and an operator's word: all that is answered by partition."""
+    """Commits, changes of log ends, and resets: the calls with a result for each partition."""
 
     def commit(
         self,
@@ -60,40 +60,43 @@ class Committing(Settings):
         too_old: Literal["raise", "report"] = "raise",
         limited: bool = True,
     ) -> Results:
-        """Commits offsets of several partitions, all in one append.
+        """Commit offsets of several partitions in one append.
 
         Args:
             group: The group.
             epoch: The epoch or claim under which the work was planned.
-            member: Who did it.
-            offsets: What is done: pairs `(first, last)`, both included, or sets of offsets.
-            pending: Records that were read and are not done. They replace what was known of the
-                same offset; a commit of the offset ends them.
-            holes: Offsets that are proven never to be delivered: as if committed, never an error.
-            commit_id: Tells the commit from every other one of the group. A commit that is
-                repeated with its id, because its answer was lost, counts once and gets its first
-                answer. Ids that end in `-<number>` take the least room.
-            topic_ids: The ids of the topics the records were read from, where they differ from
-                those of the epoch: such partitions are refused.
-            too_old: Whether partitions of which all lies below the stable offset raise, or are
-                only told by their status.
-            limited: Whether the limit on ranges is looked at. False is for who has looked, and has
-                written elsewhere since what stands or falls with this commit.
+            member: The member that did the work.
+            offsets: The offsets that are done: pairs `(first, last)`, both included, or sets of
+                offsets.
+            pending: Records that were read and are not done. They replace earlier pending records
+                of the same offset; a commit of the offset removes them.
+            holes: Offsets that are proven never to be delivered. They count as committed and are
+                never an error.
+            commit_id: An id that is unique in the group. A commit that is repeated with its id,
+                because its answer was lost, counts once and gets its first answer. Ids that end
+                in `-<number>` need the least space.
+            topic_ids: The ids of the topics from which the records were read, if they differ from
+                those of the epoch. Such partitions are refused.
+            too_old: Whether partitions that are entirely below the stable offset raise an error or
+                only get the status `too_old`.
+            limited: Whether to check the limit of ranges. Pass False after a separate check if
+                other writes depend on this commit.
 
         Returns:
-            The answer of each partition.
+            The result of each partition.
 
         Raises:
-            FencedMember: If the epoch or the member is not in force: nothing counted.
+            FencedMember: If the epoch or the member is not in force: nothing counts.
             CommitRefused: If partitions were refused: another topic id, or no share of it.
             MaxIndividualCommitsReached: If partitions would have too many ranges.
-            IndividualCommitTooOld: If partitions lie wholly below the stable offset.
-            IndividualCommitNotAllowed: If commits are switched off in this store.
+            IndividualCommitTooOld: If partitions are entirely below the stable offset.
+            IndividualCommitNotAllowed: If the store does not allow commits.
             CommitLogUnavailable: If it is not known whether it was written; repeat it with its id.
-            ValueError: If an offset makes no sense; nothing was written.
+            ValueError: If an offset is not valid; nothing was written.
 
-        The first four are raised once, after all, in this order of preference, and carry the
-        answers of all partitions in `results`: what other partitions committed stands.
+        At most one of the first four errors is raised, after the append, in this order of
+        precedence. It has the results of all partitions in `results`; partitions that are not
+        refused are committed.
         """
         if commit_id is not None and not commit_id:
             raise ValueError("a commit id must not be empty")
@@ -108,34 +111,34 @@ class Committing(Settings):
                 report_too_old=too_old == "report", limited=limited,
             )  # fmt: skip
 
-    # -- the ends of the logs, and an operator's word
+    # -- log ends and resets
 
     def start(
         self, group: str, epoch: Epoch, member: str, offsets: Mapping[TopicPartition, int]
     ) -> Results:
-        """Says where partitions begin that the log does not know yet; of several the first counts.
+        """Set the start offsets of partitions that are not in the log; the first call counts.
 
         Args:
             group: The group.
             epoch: The epoch or claim of the member.
             member: A member of the epoch or claim; it may start partitions of other members.
-            offsets: The first offset to be done.
+            offsets: The first offset to process.
 
         Returns:
-            The answer of each partition: `duplicate` where the log knew it already.
+            The result of each partition: `duplicate` if it is in the log already.
 
         Raises:
             FencedMember, CommitRefused: As for `commit`.
-            ValueError: If an offset makes no sense; nothing was written.
+            ValueError: If an offset is not valid; nothing was written.
         """
         return self._move("start", group, epoch, member, offsets)
 
     def log_start(
         self, group: str, epoch: Epoch, member: str, offsets: Mapping[TopicPartition, int]
     ) -> Results:
-        """Says that partitions' logs now begin at an offset: lower stable offsets follow.
+        """Raise lower stable offsets to the new start offsets of the partitions' logs.
 
-        Arguments, answers and errors are those of `start`.
+        Arguments, results and errors are those of `start`.
         """
         return self._move("log_start", group, epoch, member, offsets)
 
@@ -148,27 +151,27 @@ class Committing(Settings):
         *,
         follow: bool = False,
     ) -> Results:
-        """Takes the group's offsets in Kafka into account, once for each partition and epoch.
+        """Record the group's offsets in Kafka, once for each partition and epoch.
 
-        Until the group has written its own offset to Kafka, an offset that others wrote stays
-        there. The log notes it before the first commit on top of it, so that nobody takes it for a
-        change from outside.
+        An offset that another tool wrote stays in Kafka until the group writes its own. The log
+        records it before the first commit on top of it, so that it does not count as an external
+        reset later.
 
         Args:
             group: The group.
             epoch: The epoch or claim of the member.
             member: An owner of the partitions.
-            offsets: Kafka's offset of each partition, which others wrote; None where a member of
+            offsets: Kafka's offset of each partition that another tool wrote; None if a member of
                 the group has written it.
-            follow: Whether the stable offset moves to Kafka's, and all above it is forgotten.
+            follow: Whether to move the stable offset to Kafka's and discard all commits above it.
 
         Returns:
-            The answer of each partition: `duplicate` where this epoch has noted one already.
+            The result of each partition: `duplicate` if this epoch has recorded one already.
 
         Raises:
             FencedMember: As for `commit`.
-            CommitRefused: As for `commit`, and where another epoch or claim holds part of a
-                partition whose stable offset is to move.
+            CommitRefused: As for `commit`, and if another epoch or claim holds part of a
+                partition whose stable offset would move.
         """
         return self._move(
             "primary", group, epoch, member, offsets, detail={"follow": True} if follow else {}
@@ -177,9 +180,9 @@ class Committing(Settings):
     def truncate(
         self, group: str, epoch: Epoch, member: str, ends: Mapping[TopicPartition, int]
     ) -> Results:
-        """Says that partitions' logs now end before an offset: what lay beyond is forgotten.
+        """Discard commits from an offset on, because the partitions' logs now end before it.
 
-        Arguments, answers and errors are those of `start`.
+        Arguments, results and errors are those of `start`.
         """
         return self._move("truncation", group, epoch, member, ends)
 
@@ -194,22 +197,22 @@ class Committing(Settings):
         pending: Mapping[TopicPartition, Iterable[Pending]] | None = None,
         topic_ids: Mapping[str, str] | None = None,
     ) -> Results:
-        """Sets stable offsets and forgets everything above them but what is given.
+        """Set stable offsets and discard the commits above them, except for the given ones.
 
-        Without an epoch it is an operator's word: it ends the epoch in force and all claims of the
-        group, so that nobody who is still at work commits on top of it. An owner that was told to
-        move gives its epoch, and goes on under it.
+        A reset without an epoch is that of an operator. It ends the epoch in force and all claims
+        of the group, so that no active member commits on top of it. An owner that follows an
+        external reset passes its epoch and keeps it.
 
         Args:
             group: The group.
             offsets: The new stable offsets.
             epoch: The epoch or claim of the member.
-            member: An owner of the partitions, or who the operator is, for the history.
-            done: What is done above the new stable offset; a range that touches it moves it.
-            pending: Records that failed and are to be tried again, with what is known of them.
-            topic_ids: The ids of the topics, where the log does not know the partitions yet.
+            member: An owner of the partitions, or the name of the operator for the history.
+            done: Offsets that are done above the new stable offset; an adjacent range moves it.
+            pending: Failed records to retry, with their attempts and errors.
+            topic_ids: The ids of the topics, for partitions that are not in the log yet.
 
-        Answers and errors are those of `start`.
+        Results and errors are those of `start`.
         """
         parts = parts_of(done or {}, pending or {}, {})
         known = {part.topic_partition: part for part in parts}
@@ -217,7 +220,7 @@ class Committing(Settings):
             raise ValueError(f"{min(known.keys() - offsets.keys())} has no stable offset")
         return self._move("reset", group, epoch, member, offsets, known, topic_ids)
 
-    # -- how
+    # -- implementation
 
     def _commit(
         self,
@@ -230,7 +233,7 @@ class Committing(Settings):
         state = self._state_for(event)
         over = self._over_limit(state, event) if limited else {}
         if over or self._refuses(state, event):
-            # Not by what was so a while ago: others may have made room.
+            # The state may be stale: commits of others may have reduced the number of ranges.
             state = self._refreshed(event.group)
             over = self._over_limit(state, event) if limited else {}
         event = with_topic_ids(event, state, topic_ids)
@@ -302,14 +305,14 @@ class Committing(Settings):
         return results
 
     def _state_for(self, event: Event) -> GroupState:
-        """The group's state, brought up to date where it does not know the event's epoch."""
+        """Return the group's state, refreshed if the event's epoch is not in force in it."""
         state = self._log.state.group(self._cluster, event.group)
         return self._refreshed(event.group) if state.fenced(event.epoch, event.member) else state
 
     def _snapshot_if_due(self) -> None:
         commits = int(self._setting(SNAPSHOT_COMMITS, self._snapshot_commits))
         size = int(self._setting(SNAPSHOT_BYTES, self._snapshot_bytes))
-        # Not all writers at once: the first snapshot that lands serves everybody.
+        # A delay by writer: not all writers write a snapshot at once, and one is enough.
         late = crc32(self._writer.encode()) % (commits // 16 + 1)
         self._log.compact_if_due(commits + late if commits else 0, size)
 

@@ -1,4 +1,4 @@
-"""What the store needs of a place that keeps its log."""
+"""The interface of the tables that store the commit log."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["AppendConflict", "LogEngine", "Tail", "TailGone"]
 
 
 class AppendConflict(Exception):
-    """Nothing was written, as a compaction landed since the engine last looked; try again."""
+    """Nothing was written because of a concurrent compaction; try again."""
 
 
 class TailGone(Exception):
@@ -21,14 +21,14 @@ class TailGone(Exception):
 
 
 class Tail(NamedTuple):
-    """What happened to a table in some of its versions.
+    """The changes of a table in a range of versions.
 
     Attributes:
-        rows: The rows that were appended, with a column `_commit_version`, in any order.
-        snapshot_of: The highest version of which a snapshot was written; -1 for none.
-        disturbed_at: The last version in which others took rows out of the table, or put them back
-            in (DELETE, RESTORE); -1 for none. What was appended counts all the same.
-        repair_of: The version that the last repair put another state in the place of; -1 for none.
+        rows: The appended rows with a column `_commit_version`, in any order.
+        snapshot_of: The highest version with a snapshot of its state; -1 for none.
+        disturbed_at: The last version in which another tool removed or restored rows (DELETE,
+            RESTORE); -1 for none. Appended rows count nevertheless.
+        repair_of: The version whose state the last repair replaced; -1 for none.
     """
 
     rows: pa.Table = pa.table({})
@@ -38,10 +38,10 @@ class Tail(NamedTuple):
 
 
 class LogEngine(Protocol):
-    """A table that is appended to, and read from a version on.
+    """A table for appends and for reads from a version on.
 
-    One thread at a time may use an engine. Every method raises `CommitLogUnavailable` while the
-    storage does not answer; `TailGone` and `CorruptCommitLog` mean that it answers.
+    An engine is not thread-safe. Every method raises `CommitLogUnavailable` while the storage does
+    not answer. `TailGone` and `CorruptCommitLog` mean that the storage answers.
     """
 
     @property
@@ -54,90 +54,90 @@ class LogEngine(Protocol):
 
     @property
     def version(self) -> int:
-        """The newest version the engine knows of."""
+        """The newest known version."""
 
     def refresh(self, *, reopen: bool = False) -> int:
-        """Looks for newer versions.
+        """Look for newer versions.
 
         Args:
-            reopen: Whether to forget everything that is known about the table first.
+            reopen: Whether to discard all cached state of the table first.
 
         Returns:
             The newest version.
         """
 
     def append(self, rows: pa.Table, *, snapshot_of: int | None = None) -> int:
-        """Appends rows.
+        """Append rows.
 
         Args:
             rows: The rows.
-            snapshot_of: The version they are a snapshot of, if they are one.
+            snapshot_of: For a snapshot, the version of its state.
 
         Returns:
-            The version they became, or a later one.
+            The version of the rows, or a later one.
 
         Raises:
-            AppendConflict: If nothing was written and it should be tried again.
+            AppendConflict: If nothing was written; try again.
             CommitLogUnavailable: If it is not known whether they were written.
         """
 
     def tail(self, after: int, upto: int) -> Tail:
-        """What was appended after a version, up to and with another one.
+        """Return the rows appended in versions from `after` (excluded) to `upto` (included).
 
-        Rows of versions that also removed rows (compactions) are not among it.
+        Versions that also removed rows (compactions) are omitted.
 
         Raises:
-            TailGone: If some of it is not to be had any more.
-            CorruptCommitLog: If the version `after` is not the one that was read before.
+            TailGone: If rows are no longer available.
+            CorruptCommitLog: If the version `after` was replaced since it was read.
         """
 
     def snapshots(self, version: int | None = None) -> pa.Table:
-        """The rows of kind `snapshot` in a version, by default the newest.
+        """Return the rows of kind `snapshot` in a version, by default the newest.
 
         Returns:
             The rows with a column `_commit_version`.
 
         Raises:
-            TailGone: If they are not to be had any more.
+            TailGone: If the rows are no longer available.
         """
 
     def compactions(self) -> list[int]:
-        """The versions that brought a snapshot, as far as they are known; the newest first."""
+        """Return the known versions that added a snapshot, newest first."""
 
     def replace(self, rows: pa.Table, *, at: int, closed: int | None) -> int:
-        """Removes all rows of segments up to `closed` and adds `rows`, in one version.
+        """Replace all rows of segments up to `closed` by `rows`, in one version.
 
         Args:
-            rows: What takes their place, a snapshot of version `at`.
-            at: The version all removed rows must be part of.
-            closed: The last segment to remove; None for all of them, as a repair.
+            rows: The new rows, a snapshot of version `at`.
+            at: The version that contains all removed rows.
+            closed: The last segment to remove; None for all segments (a repair).
 
         Returns:
-            The version it became.
+            The new version.
 
         Raises:
             AppendConflict: If rows were added to or removed from those segments after `at`.
         """
 
     def last_append_ms(self) -> int | None:
-        """When something was last appended, by the writer's clock, in milliseconds since 1970.
+        """Return the time of the last append by the writer's clock, in milliseconds since 1970.
 
-        None if nothing was in the last versions, or if their entries cannot be read.
+        None if the last versions have no append, or if their entries cannot be read.
         """
 
     def tidy(self, upto: int) -> None:
-        """Removes entries of the table's own log that are older than its log retention.
+        """Remove entries of the table's log that are older than its log retention.
 
         Args:
-            upto: The version that a snapshot holds: later entries stay, however old they are.
+            upto: The version of a snapshot. Later entries are kept, whatever their age.
         """
 
     def vacuum(self, retention_hours: int | None = None) -> int:
-        """Removes files that only old versions need; see `CommitStore.vacuum`.
+        """Remove files that only old versions need; see `CommitStore.vacuum`.
 
         Returns:
-            How many.
+            The number of removed files.
 
         Raises:
-            CommitLogUnavailable: If it failed half-way; nothing that counts is lost by that.
+            CommitLogUnavailable: If it failed in part; no needed file is lost.
         """

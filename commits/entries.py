@@ -1,4 +1,4 @@
-"""Entries of a Delta table's own log: what a version did, as the commit log needs to know it."""
+"""Parsed entries of a Delta table's log, one for each version."""
 
 from __future__ import annotations
 
@@ -14,29 +14,29 @@ if TYPE_CHECKING:
 __all__ = ["APPEND", "REPAIR", "SNAPSHOT_OF", "Entry", "words_in", "words_of"]
 
 SNAPSHOT_OF = "coopconsume.folded"
-"""What a version that brought a snapshot says in its entry: the version that was folded."""
+"""Field of the entry of a snapshot: the version of the folded state."""
 
 REPAIR = "coopconsume.repair"
-"""What a version says that a repair wrote: all before it counts only as its snapshot has it."""
+"""Field of the entry of a repair: its snapshot replaces all earlier rows."""
 
 
 APPEND = "coopconsume.append"
-"""What an append says that tells it from every other one."""
+"""Field of the entry of an append: its unique token."""
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """What one version of a table did.
+    """The changes of one version of a table.
 
     Attributes:
         is_append: Whether it only added rows.
-        snapshot_of: The version that its snapshot tells of; -1 if it brought none.
-        disturbs: Whether somebody else took files out of the table, or put them back in.
+        snapshot_of: The version of the state in its snapshot; -1 without a snapshot.
+        disturbs: Whether another tool removed or restored files of the table.
         repairs: Whether it is a repair.
-        timestamp_ms: The writer's clock.
-        token: The word by which its writer knows it again; empty if it said none.
-        files: The data files it added, by their paths within the table.
-        digest: Tells it from every other entry.
+        timestamp_ms: The time of the version by the writer's clock.
+        token: The unique token that its writer chose; empty without one.
+        files: The added data files, by their paths within the table.
+        digest: A digest that is unique to the entry.
     """
 
     is_append: bool
@@ -50,10 +50,10 @@ class Entry:
 
     @classmethod
     def parse(cls, data: bytes) -> Entry:
-        """The entry that a file of the log holds.
+        """Parse a file of the Delta log.
 
         Raises:
-            KeyError, ValueError: If it is no entry.
+            KeyError, ValueError: If it is not a valid entry.
         """
         actions = [json.loads(line) for line in data.splitlines() if line.strip()]
         if not all(isinstance(action, dict) for action in actions):
@@ -70,7 +70,7 @@ class Entry:
         return cls(
             is_append=is_append and bool(adds) and not removes,
             snapshot_of=snapshot_of,
-            # OPTIMIZE changes no data, but lets a vacuum take the files that tails are read from.
+            # OPTIMIZE changes no data, but a vacuum can then remove files that tails are read from.
             disturbs=snapshot_of < 0 and (bool(removes) or info.get("operation") == "RESTORE"),
             repairs=snapshot_of >= 0 and REPAIR in words,
             timestamp_ms=max(0, _whole_number(info.get("timestamp"))),
@@ -81,12 +81,12 @@ class Entry:
 
 
 def words_of(snapshot_of: int, *, repair: bool = False) -> dict[str, str]:
-    """What the version of a snapshot is to say in its entry."""
+    """Return the entry fields of a snapshot."""
     return {SNAPSHOT_OF: str(snapshot_of)} | ({REPAIR: "true"} if repair else {})
 
 
 def words_in(metadata: str | None) -> Mapping[str, Any]:
-    """What is said in the `userMetadata` of an entry; nothing if somebody wrote other words."""
+    """Parse the `userMetadata` of an entry; empty if it is not a JSON object."""
     try:
         words = json.loads(metadata or "{}")
     except (TypeError, ValueError):
@@ -95,7 +95,7 @@ def words_in(metadata: str | None) -> Mapping[str, Any]:
 
 
 def _words(info: Mapping[str, Any]) -> Mapping[str, Any]:
-    # Spark puts the words of whoever wrote into a field of its own.
+    # Spark stores the metadata of the writer in a separate field.
     return {**info, **words_in(info.get("userMetadata"))}
 
 

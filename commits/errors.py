@@ -1,22 +1,22 @@
-"""What can go wrong in the commit store.
+"""Errors of the commit store.
 
     CommitStoreError
      +-- IndividualCommitNotAllowed      the store's switch is off (KIP-X, error 88)
-     +-- IndividualCommitTooOld          wholly below the stable offset (KIP-X, error 91)
+     +-- IndividualCommitTooOld          entirely below the stable offset (KIP-X, error 91)
      +-- MaxIndividualCommitsReached     too many ranges (KIP-X, error 92)
      +-- CommitRefused                   another topic id, or a partition that is not the member's
-     +-- FencedMember                    the member's epoch is not in force any more
-     |    +-- EpochConflict              an epoch that follows on one that is not in force
-     +-- ClaimConflict                   somebody else holds an overlapping share
+     +-- FencedMember                    the member's epoch is no longer in force
+     |    +-- EpochConflict              an epoch whose predecessor is not in force
+     +-- ClaimConflict                   another owner holds an overlapping share
      +-- CommitStoreBusy                 the table changed under every attempt; try again
      +-- CommitLogUnavailable            the table does not answer; nothing shows that it is damaged
-     +-- CommitTableFormat               not our table, or another format
-     +-- CorruptCommitLog                rows that cannot be read or make no sense
-     +-- RepairRefused                   members are active, or there is nothing to repair from
-     +-- UnsupportedTarget               a target no engine can open
+     +-- CommitTableFormat               not a commit table, or another format
+     +-- CorruptCommitLog                rows that cannot be read or are not valid
+     +-- RepairRefused                   members are active, or no state can be read
+     +-- UnsupportedTarget               a target that no engine can open
 
-All of them carry their data as attributes, can be pickled, and say in `retriable` whether the same
-call may succeed if it is made again.
+All of them have their data as attributes and can be pickled. `retriable` is true if the same call
+may succeed when it is repeated.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ __all__ = [
 
 
 class CommitStoreError(Exception):
-    """Base of all errors of the commit store; secrets of URIs in its texts are hidden.
+    """Base class of all errors of the commit store. Secrets in URIs are hidden.
 
     Attributes:
         retriable: Whether the same call may succeed when it is made again.
@@ -73,7 +73,7 @@ class IndividualCommitNotAllowed(CommitStoreError):
     """The switch `accept.individual.commit` of the store is off (KIP-X, error 88).
 
     Attributes:
-        group: The group that wanted to commit.
+        group: The group of the commit.
     """
 
     def __init__(self, group: str) -> None:
@@ -88,12 +88,12 @@ class IndividualCommitNotAllowed(CommitStoreError):
 
 
 class IndividualCommitTooOld(CommitStoreError):
-    """A commit lies wholly below the stable offset (KIP-X, error 91): its work is done already.
+    """A commit is entirely below the stable offset (KIP-X, error 91); its offsets are committed.
 
     Attributes:
         stable_offset: The first offset that is not committed.
         last: The last offset of the refused commit.
-        results: From the store, the answer of every partition of the commit; else None.
+        results: The result of every partition, for a commit of a store; else None.
     """
 
     def __init__(self, stable_offset: int, last: int, results: Results | None = None) -> None:
@@ -105,7 +105,7 @@ class IndividualCommitTooOld(CommitStoreError):
     def __str__(self) -> str:
         return (
             f"commit up to offset {self.last} is too old: everything below the stable offset "
-            f"{self.stable_offset} is committed already; go on from there"
+            f"{self.stable_offset} is committed already; continue from there"
         )
 
 
@@ -113,11 +113,11 @@ class MaxIndividualCommitsReached(CommitStoreError):
     """A commit would raise the number of ranges above the limit (KIP-X, error 92).
 
     Attributes:
-        range_count: Ranges there would be.
+        range_count: The number of ranges after the commit.
         max_ranges: The limit.
-        results: From the store, the answer of every partition of the commit; else None.
-        uncommitted: From the store, the offsets of each partition that are not committed because
-            of the limit; all other offsets of the commit are committed.
+        results: The result of every partition, for a commit of a store; else None.
+        uncommitted: For a commit of a store, the offsets of each partition that exceed the limit;
+            all other offsets of the commit are committed.
     """
 
     retriable = True
@@ -152,12 +152,12 @@ class MaxIndividualCommitsReached(CommitStoreError):
 
 
 class CommitRefused(CommitStoreError):
-    """Partitions of a commit were refused, for the reason each result names.
+    """Partitions of a commit were refused, for the reasons in the results.
 
     Attributes:
         group: The group.
         member: The member that committed.
-        results: The answer of every partition of the commit.
+        results: The result of every partition of the commit.
     """
 
     def __init__(self, group: str, member: str, results: Results) -> None:
@@ -174,20 +174,20 @@ class CommitRefused(CommitStoreError):
         )
         return (
             f"partitions of a commit of member {self.member!r} of group {self.group!r} were "
-            f"refused ({refused}); what the other partitions committed stands"
+            f"refused ({refused}); the other partitions are committed"
         )
 
 
 class FencedMember(CommitStoreError):
-    """A member whose epoch or membership is not in force: what it writes does not count.
+    """The epoch or membership of a member is not in force; its call has no effect.
 
     Attributes:
         group: The group.
-        member: The member, or whoever acted.
-        epoch: The epoch it named; None if it named none.
-        in_force: The group's epoch in force; None if there is none.
-        reason: Why it does not count.
-        results: The answer of every partition, where it was a commit; else None.
+        member: The member or operator.
+        epoch: The epoch of the call; None without one.
+        in_force: The group's epoch in force; None without one.
+        reason: Why the call does not count.
+        results: The result of every partition of a commit; else None.
     """
 
     def __init__(
@@ -216,9 +216,9 @@ class FencedMember(CommitStoreError):
 
 
 class EpochConflict(FencedMember):
-    """An epoch was to follow one that is not in force: another one was opened meanwhile.
+    """An epoch could not be opened because its predecessor is no longer in force.
 
-    Attributes are those of `FencedMember`; `epoch` is the one that was thought to be in force.
+    The attributes are those of `FencedMember`; `epoch` is the expected predecessor.
     """
 
     def __str__(self) -> str:
@@ -230,12 +230,12 @@ class EpochConflict(FencedMember):
 
 
 class ClaimConflict(CommitStoreError):
-    """A share is held by another claim, or by a member of the epoch in force.
+    """Another claim or a member of the epoch in force holds a share.
 
     Attributes:
         group: The group.
-        member: Who wanted the share.
-        share: The share of the holder that overlaps: topic, partition, first and last key hash.
+        member: The member that requested the share.
+        share: The overlapping share of the holder: topic, partition, first and last key hash.
         holder: The member that holds it.
         holder_epoch: The epoch of the holder.
     """
@@ -265,12 +265,12 @@ class ClaimConflict(CommitStoreError):
 
 
 class CommitStoreBusy(CommitStoreError, TimeoutError):
-    """The table changed under every attempt, as compactions kept landing in between.
+    """Every attempt failed because of concurrent compactions.
 
     Attributes:
         target: The commit table.
-        operation: What was tried: `append` or `compact`.
-        attempts: How often.
+        operation: The operation: `append` or `compact`.
+        attempts: The number of attempts.
     """
 
     retriable = True
@@ -289,14 +289,14 @@ class CommitStoreBusy(CommitStoreError, TimeoutError):
 
 
 class CommitLogUnavailable(CommitStoreError):
-    """The table cannot be reached, read or written now; nothing shows that it is damaged.
+    """The table cannot be reached, read or written; there is no sign of damage.
 
     After a failed write it is not known whether the row is in the log.
 
     Attributes:
         target: The commit table.
-        operation: What was tried: `open`, `read`, `append`, `compact` or `vacuum`.
-        problem: What the table's engine reported.
+        operation: The operation: `open`, `read`, `append`, `compact` or `vacuum`.
+        problem: The error of the table's engine.
     """
 
     retriable = True
@@ -320,12 +320,12 @@ _UNKNOWN = "It is not known whether anything was written. "
 
 
 class CommitTableFormat(CommitStoreError, ValueError):
-    """The target is not a commit table, or one of a format this version does not know.
+    """The target is not a commit table, or this version does not support its format.
 
     Attributes:
         target: The commit table.
         found: What was found.
-        expected: What is needed.
+        expected: What is expected.
     """
 
     def __init__(self, target: str, found: str, expected: str) -> None:
@@ -342,10 +342,10 @@ class CommitTableFormat(CommitStoreError, ValueError):
 
 
 class CommitTableNotFound(CommitStoreError):
-    """There is no commit table, and none was to be made.
+    """The commit table does not exist, and the call does not create it.
 
     Attributes:
-        target: Where it was looked for.
+        target: Its path or name.
     """
 
     def __init__(self, target: str) -> None:
@@ -355,14 +355,14 @@ class CommitTableNotFound(CommitStoreError):
     def __str__(self) -> str:
         return (
             f"there is no commit table at {self.target}: check the path; a group's first member "
-            "makes the table"
+            "creates the table"
         )
 
 
 class CorruptCommitLog(CommitStoreError):
-    """The commit table is damaged: its storage answers, and files or rows are missing or invalid.
+    """The commit table is damaged: the storage answers, but files or rows are missing or invalid.
 
-    An outage of the storage is `CommitLogUnavailable`.
+    An outage of the storage raises `CommitLogUnavailable`.
 
     Attributes:
         target: The commit table.
@@ -385,11 +385,11 @@ class CorruptCommitLog(CommitStoreError):
 
 
 class RepairRefused(CommitStoreError):
-    """A commit table is not repaired, and nothing was changed.
+    """A commit table cannot be repaired; nothing was changed.
 
     Attributes:
         target: The commit table.
-        problem: Why not, and what to do.
+        problem: Why, and what to do.
     """
 
     def __init__(self, target: str, problem: str) -> None:
@@ -402,11 +402,11 @@ class RepairRefused(CommitStoreError):
 
 
 class UnsupportedTarget(CommitStoreError, ValueError):
-    """A target that no engine can open.
+    """No engine can open the target.
 
     Attributes:
         target: The target.
-        problem: Why not, and what to give instead.
+        problem: Why, and what to give instead.
     """
 
     def __init__(self, target: str, problem: str) -> None:

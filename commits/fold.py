@@ -19,14 +19,14 @@ GroupKey: TypeAlias = tuple[str, str]
 
 @dataclass(slots=True)
 class LogState:
-    """What the log says, up to and with one version of the table.
+    """The state of the log at one version of the table.
 
     Attributes:
-        version: The last version that is folded in; -1 for none.
+        version: The last folded version; -1 for none.
         groups: The state of each group, by Kafka cluster id and group id.
-        settings: Switches and limits by name, for each cluster id and topic; the topic is empty for
-            those of the whole store.
-        store: The nonce of the store since it was repaired; empty if it never was.
+        settings: Settings by name, for each cluster id and topic; the topic is empty for settings
+            of the whole store.
+        store: The nonce of the store since its last repair; empty without a repair.
     """
 
     version: int = -1
@@ -35,25 +35,25 @@ class LogState:
     store: str = ""
 
     def group(self, cluster: str, group: str) -> GroupState:
-        """The state of a group; an empty one, not kept, if the log does not know it."""
+        """Return the state of a group, or a new empty one if the log does not have the group."""
         return self.groups.get((cluster, group)) or GroupState()
 
     def knows(self, event: Event) -> bool:
-        """Whether an event with this id was folded, as far as that is still known."""
+        """Return whether an event with this id was folded, as far as ids are kept."""
         return self.group(event.cluster, event.group).knows(event)
 
     def answer_later(self, event: Event) -> Answer:
-        """The answer to an event that is folded in, and of whose id nothing is known any more."""
+        """Return the answer to a folded event whose id is no longer kept."""
         if event.kind == "setting":
             return Answer(counted=True)
         return self.group(event.cluster, event.group).answer_later(event)
 
     def fold(self, events: Iterable[Event]) -> Iterator[tuple[Event, Answer]]:
-        """Applies the next events of the log; yields each that changes state with its answer."""
+        """Apply the next events of the log; yields each one that changes state with its answer."""
         for event in events:
             if event.kind == "setting":
                 yield event, self._set(event)
-            elif event.kind != "snapshot":  # tells nothing that is not folded in already
+            elif event.kind != "snapshot":  # its content is folded already
                 key = event.cluster, event.group
                 yield event, self.groups.setdefault(key, GroupState()).fold(event)
 

@@ -1,6 +1,6 @@
-"""The pure fold of one group: events in the order of the log in, state and answers out.
+"""The pure fold of one group: it applies events in log order and returns their answers.
 
-No clock, no limits, no input or output: every reader of the same log comes to the same state.
+It uses no clock, no limits, no input or output: all readers of a log compute the same state.
 """
 
 from __future__ import annotations
@@ -10,19 +10,19 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, ClassVar
 
 from commits.errors import IndividualCommitTooOld
+from commits.grants import Grant, cut, holder_of
 from commits.ids import CommitIds
 from commits.model import Doubt, OwnedShare
 from commits.offsets import OffsetRanges
 from commits.partition import CommitResult, PartitionCommits
-from commits.tenure import Tenure, cut, holder_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
+    from commits.grants import Holder
     from commits.model import Epoch, Pending, TopicPartition
     from commits.partition import CommitStatus
     from commits.rows import Event, Part
-    from commits.tenure import Holder
 
 __all__ = [
     "KEPT_ANSWERS",
@@ -35,29 +35,29 @@ __all__ = [
 ]
 
 RELEASED = "it has released its shares"
-"""Why a member that gave back its shares may not commit any more."""
+"""The fence reason of a member that released its shares."""
 
 _BY_PARTITION = frozenset({"commit", "start", "log_start", "truncation", "primary", "reset"})
 
 REFUSED_BEFORE = "the first commit with this id was refused there"
-"""Why a repeated commit is refused whose first answer is no longer kept."""
+"""The reason of a refused commit that is repeated after its first answer was dropped."""
 
 KEPT_ANSWERS = 256
-"""How many of a group's newest answers are kept for events that are repeated."""
+"""The number of a group's newest answers that are kept for repeated events."""
 
 KEPT_RESULTS = 1_000
-"""How many answers of partitions are kept in these: a snapshot carries all of them."""
+"""The number of partition results in these answers: a snapshot contains all of them."""
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What an event came to.
+    """The answer to an event.
 
     Attributes:
-        counted: Whether it counted.
-        reason: Why not; else empty.
-        results: The answer of each partition it was about.
-        holder: Who holds the share that was in the way of a claim or an epoch.
+        counted: Whether the event counts.
+        reason: Why it does not count; otherwise empty.
+        results: The result of each partition of the event.
+        holder: The holder of the share that conflicts with a claim or an epoch.
     """
 
     counted: bool
@@ -68,11 +68,11 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class KnownPrimary:
-    """An offset in Kafka that others wrote, and that the log has taken into account.
+    """An offset in Kafka that another tool wrote and that the log has recorded.
 
     Attributes:
         offset: The offset.
-        epoch: Number of the epoch or claim under which the log took it into account.
+        epoch: Number of the epoch or claim that recorded it.
         replaced: Whether a member of the group has written Kafka's offset since.
     """
 
@@ -83,13 +83,13 @@ class KnownPrimary:
 
 @dataclass(slots=True)
 class PartitionState:
-    """What the log says of one partition.
+    """The state of one partition.
 
     Attributes:
-        topic_id: The id of its topic; empty if nobody told it yet.
-        commits: What is committed.
+        topic_id: The id of its topic; empty if it is not known yet.
+        commits: The committed offsets.
         pending: The records that were read and are not done, by offset.
-        primary: Kafka's offset, where others wrote it and the log has taken it into account.
+        primary: Kafka's offset, if another tool wrote it and the log has recorded it.
     """
 
     topic_id: str = ""
@@ -98,7 +98,7 @@ class PartitionState:
     primary: KnownPrimary | None = None
 
     def drop_done_pending(self) -> None:
-        """Forgets pending records that are committed."""
+        """Remove pending records that are committed."""
         if self.pending:
             ranges = self.commits.ranges & OffsetRanges.from_offsets(self.pending)
             stable_offset = self.commits.stable_offset
@@ -108,7 +108,7 @@ class PartitionState:
     def result(
         self, status: CommitStatus = "committed", reason: str = "", *, duplicates: int = 0
     ) -> CommitResult:
-        """An answer that tells how the partition stands."""
+        """Return a result with the current state of the partition."""
         stable_offset, ranges = self.commits.stable_offset, self.commits.ranges
         return CommitResult(stable_offset, 0, duplicates, ranges.range_count, status, reason)
 
@@ -118,22 +118,22 @@ class GroupState:
     """The state of one group.
 
     Attributes:
-        highest: The highest number of an epoch or claim that was seen, counted or not.
+        highest: The highest number of all epochs and claims, including those that do not count.
         in_force: The epoch in force.
         claims: Live claims by nonce.
-        partitions: What is committed.
-        counted: Ids of commits that counted and changed something. They are kept for good: they
-            tell which outputs and dead letters count.
-        refused: Of those that counted in some partitions and not in others, the others.
-        answers: The newest answers by id, the older ones without those of partitions.
-        loose: Shares that nobody has now and that their last owners did not hand over.
-        initial_partitions: How many partitions each topic had when the group first dealt it. Later
-            ones were added since.
+        partitions: The state of each partition.
+        counted: Ids of commits that counted and changed something. They are kept forever, because
+            they decide which outputs and dead letters count.
+        refused: The refused partitions of commits that counted in other partitions.
+        answers: The newest answers by id; older ones do not have the results of partitions.
+        loose: Shares without an owner whose last owners did not hand them over.
+        initial_partitions: The number of partitions of each topic when the group first assigned
+            it. Partitions with higher numbers were added later.
     """
 
     highest: int = 0
-    in_force: Tenure | None = None
-    claims: dict[str, Tenure] = field(default_factory=dict)
+    in_force: Grant | None = None
+    claims: dict[str, Grant] = field(default_factory=dict)
     partitions: dict[TopicPartition, PartitionState] = field(default_factory=dict)
     counted: CommitIds = field(default_factory=CommitIds)
     refused: dict[str, tuple[TopicPartition, ...]] = field(default_factory=dict)
@@ -143,14 +143,14 @@ class GroupState:
     _kept_results: int = field(default=0, init=False, compare=False, repr=False)
 
     def __post_init__(self) -> None:
-        """Counts the answers of partitions that are kept."""
+        """Count the kept results of partitions."""
         self._kept_results = sum(len(answer.results) for answer in self.answers.values())
 
     def fold(self, event: Event) -> Answer:
-        """Applies the next event of the log.
+        """Apply the next event of the log.
 
-        An id that is known changes nothing. It gets its first answer again; if that is no longer
-        kept, an answer with what was refused, and all else as a duplicate.
+        An event with a known id changes nothing and gets its first answer again. If that answer is
+        no longer kept, refused partitions are refused and all others are duplicates.
         """
         known = self.answers.get(event.id)
         if known is not None and (known.results or event.kind not in _BY_PARTITION):
@@ -166,11 +166,11 @@ class GroupState:
         return answer
 
     def knows(self, event: Event) -> bool:
-        """Whether an event with this id was folded, as far as that is still known."""
+        """Return whether an event with this id was folded, as far as ids are kept."""
         if event.id in self.answers or event.id in self.counted:
             return True
-        tenure = self.tenure(event.epoch)
-        return tenure is not None and event.id in tenure.unchanged.get(event.member, ())
+        grant = self.grant(event.epoch)
+        return grant is not None and event.id in grant.unchanged.get(event.member, ())
 
     def _note_id(self, event: Event, answer: Answer) -> None:
         statuses = {result.status for result in answer.results.values()}
@@ -180,9 +180,9 @@ class GroupState:
             if refused:
                 self.refused[event.id] = tuple(refused)
         else:
-            tenure = self.tenure(event.epoch)
-            assert tenure is not None
-            tenure.note_unchanged(event.member, event.id)
+            grant = self.grant(event.epoch)
+            assert grant is not None
+            grant.note_unchanged(event.member, event.id)
 
     def _keep(self, event_id: str, answer: Answer) -> None:
         self.answers[event_id] = answer
@@ -199,19 +199,19 @@ class GroupState:
                     self.answers[one] = replace(old, results={})
 
     def answer_later(self, event: Event) -> Answer:
-        """The answer to an event that was folded so long ago that nothing is known of its id.
+        """Return the answer to a folded event whose id is no longer kept.
 
-        As far as the state tells: whether an epoch or claim is in force, and whether a member may
-        still commit.
+        It is derived from the state: whether an epoch or claim is in force, and whether a member
+        may still commit.
         """
         if event.kind in {"epoch", "claim"}:
-            counted = self.tenure(event.epoch) is not None
+            counted = self.grant(event.epoch) is not None
             return Answer(counted, "" if counted else "others came in between")
         fence = self.fenced(event.epoch, event.member) if event.epoch else ""
         return self._answer_again(event, Answer(not fence, fence))
 
     def _answer_again(self, event: Event, answer: Answer) -> Answer:
-        """An answer whose results are not kept: what was refused, and all else as a duplicate."""
+        """Return an answer again whose results are not kept."""
         refused = self.refused.get(event.id, ())
         results = {}
         for part in event.parts if event.kind in _BY_PARTITION else ():
@@ -224,8 +224,8 @@ class GroupState:
                 results[at] = state.result("duplicate")
         return replace(answer, results=results)
 
-    def tenure(self, epoch: Epoch | None) -> Tenure | None:
-        """The epoch in force or the live claim with this number and nonce."""
+    def grant(self, epoch: Epoch | None) -> Grant | None:
+        """Return the epoch in force or the live claim with this number and nonce."""
         if epoch is None:
             return None
         if self.in_force is not None and self.in_force.epoch == epoch:
@@ -234,9 +234,9 @@ class GroupState:
         return claim if claim is not None and claim.epoch == epoch else None
 
     def fenced(self, epoch: Epoch | None, member: str) -> str:
-        """Why a member's rows under an epoch do not count; empty if they do."""
-        tenure = self.tenure(epoch)
-        return "its epoch is not in force" if tenure is None else tenure.fence_of(member)
+        """Return why a member's rows under an epoch do not count; empty if they count."""
+        grant = self.grant(epoch)
+        return "its epoch is not in force" if grant is None else grant.fence_of(member)
 
     def _open_epoch(self, event: Event) -> Answer:
         assert event.epoch is not None
@@ -246,7 +246,7 @@ class GroupState:
             return Answer(counted=False, reason="another epoch is in force")
         if not is_next:
             return Answer(counted=False, reason="its number has been used")
-        new = Tenure.of(event)
+        new = Grant.of(event)
         in_the_way = holder_of(new.live_shares(), self.claims.values())
         if in_the_way and not event.detail.get("takeover"):
             return Answer(counted=False, reason="a share is claimed", holder=in_the_way)
@@ -268,7 +268,7 @@ class GroupState:
         assert event.epoch is not None
         if not self._is_next(event):
             return Answer(counted=False, reason="its number has been used")
-        new = Tenure.of(event)
+        new = Grant.of(event)
         others = [*self.claims.values(), *([self.in_force] if self.in_force else [])]
         in_the_way = holder_of(new.live_shares(), others)
         if in_the_way and not event.detail.get("takeover"):
@@ -286,34 +286,34 @@ class GroupState:
         return Answer(counted=True)
 
     def end_all(self) -> None:
-        """Ends the epoch in force and all claims."""
-        for tenure in (self.in_force, *self.claims.values()):
-            self._end(tenure)
+        """End the epoch in force and all claims."""
+        for grant in (self.in_force, *self.claims.values()):
+            self._end(grant)
         self.in_force = None
         self.claims = {}
 
-    def _end(self, tenure: Tenure | None) -> None:
-        if tenure is not None:
-            self.loose = sorted({*self.loose, *tenure.left_behind()})
+    def _end(self, grant: Grant | None) -> None:
+        if grant is not None:
+            self.loose = sorted({*self.loose, *grant.left_behind()})
 
-    def _fence(self, tenure: Tenure, member: str, why: str) -> None:
-        """A member loses its shares to somebody to whom it did not hand them over."""
-        tenure.fenced[member] = why
-        self._loosen(tenure, member, tenure.members[member])
+    def _fence(self, grant: Grant, member: str, why: str) -> None:
+        """Fence a member whose shares another member takes without a hand-over."""
+        grant.fenced[member] = why
+        self._loosen(grant, member, grant.members[member])
 
-    def _loosen(self, tenure: Tenure, member: str, shares: Iterable[OwnedShare]) -> None:
-        if member not in tenure.settled:
-            tenure.settled.add(member)
-            new = {Doubt(share, tenure.longest_life_ms) for share in shares}
+    def _loosen(self, grant: Grant, member: str, shares: Iterable[OwnedShare]) -> None:
+        if member not in grant.settled:
+            grant.settled.add(member)
+            new = {Doubt(share, grant.longest_life_ms) for share in shares}
             self.loose = sorted({*self.loose, *new})
 
-    def _take_loose(self, tenure: Tenure, shares: Iterable[OwnedShare]) -> None:
-        """What was not handed over is from now on the new owner's to wait for."""
+    def _take_loose(self, grant: Grant, shares: Iterable[OwnedShare]) -> None:
+        """Move doubts about shares to their new owner, which waits for them."""
         found, self.loose = cut(self.loose, shares)
-        tenure.doubts = tuple(sorted({*tenure.doubts, *found}))
+        grant.doubts = tuple(sorted({*grant.doubts, *found}))
 
     def _is_next(self, event: Event) -> bool:
-        """Whether a number is above all others; from now on it is not."""
+        """Return whether a number is above all others, and record it."""
         assert event.epoch is not None
         is_next = event.epoch.number > self.highest
         self.highest = max(self.highest, event.epoch.number)
@@ -321,36 +321,36 @@ class GroupState:
 
     def _take_over(self, event: Event) -> Answer:
         replaced = event.detail["replaces"]
-        tenure = self.tenure(event.epoch)
-        fence = tenure.fence_of(replaced) if tenure else "its epoch is not in force"
-        if tenure is None or (fence and fence != RELEASED):
+        grant = self.grant(event.epoch)
+        fence = grant.fence_of(replaced) if grant else "its epoch is not in force"
+        if grant is None or (fence and fence != RELEASED):
             return Answer(counted=False, reason=f"{replaced!r} cannot be replaced: {fence}")
-        if event.member in tenure.members and event.member != replaced:
+        if event.member in grant.members and event.member != replaced:
             return Answer(counted=False, reason=f"{event.member!r} is a member already")
-        shares = tenure.members[replaced]
+        shares = grant.members[replaced]
         holder = holder_of(((event.member, s) for s in shares), self.claims.values())
         if fence and holder:
             return Answer(counted=False, reason="a share was claimed since", holder=holder)
-        self._loosen(tenure, replaced, shares)
+        self._loosen(grant, replaced, shares)
         if event.member != replaced:
-            tenure.fenced[replaced] = f"taken over by {event.member!r}"
-            tenure.heirs[replaced] = event.member
-            tenure.members[event.member] = shares
-        tenure.fenced.pop(event.member, None)
-        tenure.settled.discard(event.member)
-        self._take_loose(tenure, shares)
+            grant.fenced[replaced] = f"taken over by {event.member!r}"
+            grant.heirs[replaced] = event.member
+            grant.members[event.member] = shares
+        grant.fenced.pop(event.member, None)
+        grant.settled.discard(event.member)
+        self._take_loose(grant, shares)
         return Answer(counted=True)
 
     def _release(self, event: Event) -> Answer:
         fence = self.fenced(event.epoch, event.member)
         if fence:
             return Answer(counted=False, reason=fence)
-        tenure = self.tenure(event.epoch)
-        assert tenure is not None
+        grant = self.grant(event.epoch)
+        assert grant is not None
         running = [OwnedShare(*share) for share in event.detail.get("running", ())]
-        self._loosen(tenure, event.member, running)
-        tenure.fenced[event.member] = RELEASED
-        self.claims.pop(tenure.epoch.nonce, None)
+        self._loosen(grant, event.member, running)
+        grant.fenced[event.member] = RELEASED
+        self.claims.pop(grant.epoch.nonce, None)
         return Answer(counted=True)
 
     def _commit(self, event: Event) -> Answer:
@@ -385,11 +385,11 @@ class GroupState:
         return self._by_partition(event, cut)
 
     def _primary(self, event: Event) -> Answer:
-        """Takes Kafka's offsets into account, once in each epoch, or notes that they are ours."""
+        """Record Kafka's offsets once in each epoch, or record that the group wrote them."""
         assert event.epoch is not None
         number = event.epoch.number
-        tenures = (self.in_force, *self.claims.values())
-        others = [tenure for tenure in tenures if tenure and tenure.epoch != event.epoch]
+        grants = (self.in_force, *self.claims.values())
+        others = [grant for grant in grants if grant and grant.epoch != event.epoch]
         known = set(self.partitions)
 
         def note(state: PartitionState, part: Part) -> CommitResult:
@@ -423,7 +423,7 @@ class GroupState:
                 state.topic_id = part.topic_id or state.topic_id
             return state.result()
 
-        if event.epoch is None:  # an operator: whoever was at work must not commit on top of it
+        if event.epoch is None:  # an operator: active members must not commit on top of it
             self.end_all()
         return self._by_partition(event, set_back)
 
@@ -436,12 +436,12 @@ class GroupState:
     ) -> Answer:
         is_operator = event.kind == "reset" and event.epoch is None
         fence = "" if is_operator else self.fenced(event.epoch, event.member)
-        tenure = self.tenure(event.epoch)
+        grant = self.grant(event.epoch)
         results = {}
         for part in event.parts:
             state = self.partitions.get(part.topic_partition) or PartitionState(part.topic_id)
             holder = "" if of_any_member else event.member
-            refusal = fence or (tenure.refusal_of(holder, part) if tenure else "")
+            refusal = fence or (grant.refusal_of(holder, part) if grant else "")
             is_other = part.topic_id and state.topic_id not in {"", part.topic_id}
             if is_other and not is_operator:
                 refusal = refusal or f"its topic now has the id {state.topic_id!r}"
@@ -457,7 +457,7 @@ class GroupState:
         for at, state in list(self.partitions.items()):
             topic_id = topic_ids.get(at[0])
             if topic_id and state.topic_id not in {"", topic_id}:
-                # The topic was deleted and created again: old commits say nothing.
+                # The topic was deleted and created again: old commits are about other records.
                 del self.partitions[at]
                 self.initial_partitions[at[0]] = 0
             elif topic_id:
@@ -477,10 +477,10 @@ class GroupState:
     }
 
 
-def _partition_counts(event: Event, tenure: Tenure) -> dict[str, int]:
-    """How many partitions the topics of an epoch have: as its leader says, else as it deals."""
+def _partition_counts(event: Event, grant: Grant) -> dict[str, int]:
+    """Return the partition counts of an epoch: as given by its leader, else from its shares."""
     counts: dict[str, int] = {}
-    for share in tenure.all_shares():
+    for share in grant.all_shares():
         counts[share.topic] = max(counts.get(share.topic, 0), share.partition + 1)
     counts.update(event.detail.get("partitions", {}))
     return counts

@@ -1,4 +1,4 @@
-"""The log for people: what happened, and whether it counted."""
+"""The entries of a group's history."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["history_entry"]
 
 
 def history_entry(version: int, event: Event, answer: Answer) -> dict[str, Any]:
-    """An event and what it came to; see `CommitStore.history`."""
+    """Return the history entry of an event and its answer; see `CommitStore.history`."""
     return {
         "version": version,
         "written_at": event.written_at,

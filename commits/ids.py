@@ -1,4 +1,4 @@
-"""Sets of commit ids that stay small, however many there are."""
+"""Compact sets of commit ids."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ if TYPE_CHECKING:
 
 __all__ = ["CommitIds"]
 
-# No leading zeros: a number must stand for one spelling. 18 digits fit into 64 bits.
+# No leading zeros, so that a number has one spelling. 18 digits fit into 64 bits.
 _NUMBERED = re.compile(r"(.*-)(0|[1-9][0-9]{0,17})", re.DOTALL)
 
 
 class CommitIds:
-    """A set of ids. Of ids that end in `-<number>` only ranges of numbers per prefix are kept.
+    """A set of ids. It stores ids that end in `-<number>` as ranges of numbers per prefix.
 
     Args:
         ids: The ids.
@@ -26,14 +26,14 @@ class CommitIds:
     __hash__ = None  # type: ignore[assignment]
 
     def __init__(self, ids: Iterable[str] = ()) -> None:
-        # By prefix the ends of separate ranges: first, last, first, last …, in order.
+        # The ends of separate ranges by prefix: first, last, first, last …, sorted.
         self._numbers: dict[str, list[int]] = {}
         self._others: set[str] = set()
         for one in ids:
             self.add(one)
 
     def add(self, commit_id: str) -> None:
-        """Adds an id."""
+        """Add an id."""
         numbered = _NUMBERED.fullmatch(commit_id)
         if numbered is None:
             self._others.add(commit_id)
@@ -41,14 +41,14 @@ class CommitIds:
             _add(self._numbers.setdefault(numbered[1], []), int(numbered[2]))
 
     def copy(self) -> CommitIds:
-        """A copy that changes by itself."""
+        """Return an independent copy."""
         new = CommitIds()
         new._numbers = {prefix: list(ends) for prefix, ends in self._numbers.items()}
         new._others = set(self._others)
         return new
 
     def to_plain(self) -> dict[str, Any]:
-        """As JSON can hold it: each prefix with its ranges of numbers, and the other ids."""
+        """Return values for JSON: each prefix with its ranges of numbers, and the other ids."""
         return {
             "numbers": {prefix: list(ends) for prefix, ends in self._numbers.items()},
             "others": sorted(self._others),
@@ -56,7 +56,7 @@ class CommitIds:
 
     @classmethod
     def from_plain(cls, plain: Mapping[str, Any]) -> CommitIds:
-        """The set that `to_plain` has written."""
+        """Create a set from the result of `to_plain`."""
         new = cls(plain["others"])
         new._numbers = {prefix: list(ends) for prefix, ends in plain["numbers"].items()}
         return new
@@ -97,7 +97,7 @@ def _pairs(ends: list[int]) -> Iterator[tuple[int, int]]:
 
 def _has(ends: list[int], number: int) -> bool:
     at = bisect_right(ends, number)
-    # Behind a first end it is in the range; so it is if it is a last end itself.
+    # An odd index is within a range; a number that is the last end of a range is in it as well.
     return at % 2 == 1 or (at > 0 and ends[at - 1] == number)
 
 

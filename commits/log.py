@@ -1,4 +1,4 @@
-"""The log and its folded state: append, catch up, recover, compact."""
+"""The commit log and its folded state: append, catch up, recover, compact."""
 
 from __future__ import annotations
 
@@ -26,24 +26,24 @@ __all__ = ["VACUUM_SEGMENTS", "CommitLog"]
 log = logging.getLogger(__name__)
 
 _TRIES = 20
-"""How often a row or a snapshot is written again because a compaction landed in between."""
+"""The number of attempts to write a row or a snapshot despite concurrent compactions."""
 
 _PAUSE = 50
-"""After so many more commits an automatic snapshot is tried again that failed."""
+"""The number of commits after which a failed automatic snapshot is retried."""
 
 VACUUM_SEGMENTS = 20
-"""Once in so many segments an automatic snapshot removes the files that old versions need."""
+"""Automatic snapshots vacuum the table once in this number of segments."""
 
 
 class Since(NamedTuple):
-    """What was appended since the last snapshot."""
+    """The number and size of appends since the last snapshot."""
 
     commits: int
     size: int
 
 
 class CommitLog:
-    """An engine's table together with what it says.
+    """A table and its folded state.
 
     Args:
         engine: The table.
@@ -65,29 +65,29 @@ class CommitLog:
 
     @property
     def since(self) -> Since:
-        """What was appended since the last snapshot, by whomever; bytes as Arrow holds them."""
+        """The appends of all writers since the last snapshot; sizes are those of Arrow."""
         while self._sizes and self._sizes[0][0] <= self._snapshot_at:
             self._size -= self._sizes.popleft()[1]
         return Since(len(self._sizes), self._size)
 
     def refresh(self) -> LogState:
-        """Folds what others have appended meanwhile and returns the state."""
+        """Fold the appends of other writers and return the state."""
         self._catch_up(self._engine.refresh())
         return self.state
 
     def append(self, event: Event) -> Answer:
-        """Appends an event and folds the log up to it.
+        """Append an event and fold the log up to it.
 
         Returns:
-            What the event came to at its place in the log.
+            The answer to the event at its position in the log.
 
         Raises:
-            CommitStoreBusy: If compactions kept landing in between; nothing was written.
+            CommitStoreBusy: If concurrent compactions failed every attempt; nothing was written.
             CorruptCommitLog: If the log cannot be read back.
         """
         for _ in range(_TRIES):
-            # Never a closed segment: an append through a handle older than the last compaction
-            # fails, and with a newer one this is the segment of a version after it.
+            # This is never a closed segment: an append through a handle older than the last
+            # compaction fails, and a newer handle has a version after it.
             segment = self._engine.version // self._segment_versions
             try:
                 version = self._engine.append(encode([event], segment))
@@ -98,13 +98,13 @@ class CommitLog:
         raise CommitStoreBusy(self._engine.target, "append", _TRIES)
 
     def compact_if_due(self, commits: int, size: int) -> None:
-        """Writes a snapshot if so much was appended since the last, or if others took rows away.
+        """Write a snapshot if a limit is reached or if another tool removed rows.
 
-        What goes wrong is logged and tried again later: it is no fault of whoever just committed.
+        Errors are logged and the snapshot is retried later, because the commit has succeeded.
 
         Args:
-            commits: How many appends; 0 for no such limit.
-            size: How many bytes; 0 for no such limit.
+            commits: The limit of appends since the last snapshot; 0 for no limit.
+            size: The limit of bytes since the last snapshot; 0 for no limit.
         """
         if self.state.version < self._not_before or not self._is_due(commits, size):
             return
@@ -115,15 +115,15 @@ class CommitLog:
             closed = self._closed(self._snapshot_at)
             if closed // VACUUM_SEGMENTS > before // VACUUM_SEGMENTS:
                 self._engine.vacuum()
-        except Exception as error:  # noqa: BLE001 - the commit before it stands, and is answered
+        except Exception as error:  # noqa: BLE001 - the commit before it has succeeded
             self._not_before = self.state.version + _PAUSE
-            log.warning("no snapshot of %s for now: %s", self._engine.target, error)
+            log.warning("the snapshot of %s failed: %s", self._engine.target, error)
 
     def compact_if_disturbed(self) -> None:
-        """Writes a snapshot if others took files away since the last one.
+        """Write a snapshot if another tool removed files since the last one.
 
         Raises:
-            CommitStoreError: It could not be written.
+            CommitStoreError: The snapshot could not be written.
         """
         if self._disturbed_at > self._snapshot_at:
             self.compact()
@@ -137,24 +137,24 @@ class CommitLog:
         )
 
     def _closed(self, version: int) -> int:
-        """The last segment that nobody appends to any more, at a version; below 0 for none."""
+        """Return the last closed segment at a version; below 0 for none."""
         size = self._segment_versions
         return (version - size // 2) // size - 1
 
     def compact(self, wanted: Callable[[], bool] | None = None) -> int | None:
-        """Writes a snapshot of all groups and removes the closed segments.
+        """Write a snapshot of all groups and remove the closed segments.
 
-        A segment is closed once the table is half a segment past its end, as open handles may
-        still append to a younger one.
+        A segment is closed when the table is half a segment past its end. Open handles may still
+        append to younger segments.
 
         Args:
-            wanted: Asked before each attempt, as somebody else may have been faster.
+            wanted: Called before each attempt, because another writer may have been faster.
 
         Returns:
-            The version of the table that has the snapshot; None if nothing happened since the last.
+            The version with the snapshot; None if nothing changed since the last one.
 
         Raises:
-            CommitStoreBusy: If rows kept arriving in the segments to be removed.
+            CommitStoreBusy: If every attempt met new rows in the segments to remove.
             CorruptCommitLog: If the log cannot be read.
         """
         size = self._segment_versions
@@ -180,7 +180,7 @@ class CommitLog:
         raise CommitStoreBusy(self._engine.target, "compact", _TRIES)
 
     def history(self) -> list[tuple[int, Event, Answer]]:
-        """What happened, in the order of the log, as far back as its files are still there."""
+        """Return the events and their answers in log order, as far as files are kept."""
         version = self._engine.refresh()
         state = LogState()
         try:
@@ -191,20 +191,20 @@ class CommitLog:
             state, tail = self._newest(version)
         events = list(decode(tail.rows, self._engine.target))
         answers = [answer for _, answer in state.fold(event for _, event in events)]
-        told = [(at, event) for at, event in events if event.kind != "snapshot"]
-        return [(at, event, answer) for (at, event), answer in zip(told, answers, strict=True)]
+        changes = [(at, event) for at, event in events if event.kind != "snapshot"]
+        return [(at, event, answer) for (at, event), answer in zip(changes, answers, strict=True)]
 
     def _answer_to(self, event: Event, version: int) -> Answer:
-        """Folds the log up to an event that was written, and takes its answer."""
+        """Fold the log up to a written event and return its answer."""
         key = event.cluster, event.group, event.id
         for upto in (version, None):
             folded = self._catch_up(self._engine.refresh() if upto is None else upto)
             for one, answer in folded:
                 if (one.cluster, one.group, one.id) == key:
                     return answer
-            if self.state.knows(event):  # from a snapshot: its id gets the first answer
+            if self.state.knows(event):  # folded by a snapshot: its id gets the first answer
                 return next(answer for _, answer in self.state.fold([event]))
-            if self._base >= version:  # in a snapshot, and so long ago that its id is forgotten
+            if self._base >= version:  # folded by a snapshot that no longer has its id
                 return self.state.answer_later(event)
         raise CorruptCommitLog(
             self._engine.target,
@@ -224,7 +224,7 @@ class CommitLog:
         return self._fold(self.state, tail, upto)
 
     def _recovered(self) -> LogState:
-        """The state from the newest snapshot and what was appended after it."""
+        """Return the state from the newest snapshot and later appends."""
         version = self._engine.refresh(reopen=True)
         state, tail = self._newest(version)
         self._base = self._changed_at = self._snapshot_at = state.version
@@ -235,7 +235,7 @@ class CommitLog:
         return state
 
     def _newest(self, version: int) -> tuple[LogState, Tail]:
-        """The newest state of which there is a snapshot, and what was appended after it."""
+        """Return the state of the newest readable snapshot, and the appends after it."""
         state = self._snapshot() or LogState()
         try:
             tail = self._engine.tail(state.version, version)
@@ -245,7 +245,7 @@ class CommitLog:
             if tail.repair_of <= state.version:
                 return state, tail
             problem = "the snapshot of a repair is missing"
-        # Somebody may have put the table back to a version without the newest snapshot.
+        # The table may have been restored to a version without the newest snapshot.
         for at in self._engine.compactions():
             with suppress(TailGone, CorruptCommitLog):
                 found = self._snapshot(at)
@@ -265,7 +265,7 @@ class CommitLog:
         try:
             return newest_snapshot(events)
         except (KeyError, TypeError, ValueError) as error:
-            raise CorruptCommitLog(target, f"a snapshot makes no sense: {error!r}") from error
+            raise CorruptCommitLog(target, f"a snapshot is not valid: {error!r}") from error
 
     def _fold(self, state: LogState, tail: Tail, upto: int) -> list[tuple[Event, Answer]]:
         events = list(decode(tail.rows, self._engine.target))
@@ -273,14 +273,14 @@ class CommitLog:
             folded = list(state.fold(event for _, event in events))
             state.version = upto
         except BaseException as error:
-            # What was folded halfway must not be used: the next call starts from the beginning.
-            # That is so for an interrupt, too, as a signal may come between any two steps.
+            # A partly folded state must not be used: the next call starts from the beginning. This
+            # includes interrupts, because a signal can arrive between any two steps.
             self.state = LogState()
             if not isinstance(error, Exception):
                 raise
             last = max(version for version, _ in events)
             raise CorruptCommitLog(
-                self._engine.target, f"a row up to version {last} makes no sense: {error!r}"
+                self._engine.target, f"a row up to version {last} is not valid: {error!r}"
             ) from error
         self._count(tail, sorted({v for v, event in events if event.kind != "snapshot"}))
         return folded

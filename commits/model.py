@@ -1,4 +1,4 @@
-"""The words of the commit store: epochs, shares, pending records."""
+"""The types of the commit store: epochs, shares, pending records."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ MAX_KEY_HASH = 2**63 - 1
 """The last key hash: a share from 0 to here is a whole partition."""
 
 PARKED_MS = 2**63 - 1
-"""When a parked record is due: never, until somebody decides about it."""
+"""The due time of a parked record, which waits for a decision of an operator."""
 
 _WHOLE_PARTITION = 2  # fields of (topic, partition)
 _KEY_RANGE = 4  # fields of (topic, partition, first, last)
@@ -36,11 +36,11 @@ _KEY_RANGE = 4  # fields of (topic, partition, first, last)
 
 @dataclass(frozen=True, slots=True, order=True)
 class Epoch:
-    """A group's fencing number, as one row of the log opened it.
+    """A fencing number of a group, opened by one row of the log.
 
     Attributes:
-        number: Greater than that of every epoch and claim the group has seen before.
-        nonce: Tells it from every other epoch, also one of the same number.
+        number: Greater than the number of every earlier epoch and claim of the group.
+        nonce: Unique to the epoch, even among epochs with the same number.
     """
 
     number: int
@@ -49,17 +49,17 @@ class Epoch:
 
 @dataclass(frozen=True, slots=True)
 class Pending:
-    """A record that was read by its owner and is not done.
+    """A record that its owner has read and that is not done.
 
     Attributes:
         offset: Its offset.
         key_hash: The hash of its key, from 0 to 2**63 - 1; None if it has no key.
-        attempts: How often a handler has tried it.
-        due_ms: When it is to be tried again, in milliseconds since 1970; 0 for at once, and
-            `PARKED_MS` for not before somebody decides about it.
-        error: The last error, for people.
-        delay_ms: How long before it was due its row was written, by the clock of the writer; None
-            if that is not known. It bounds the wait where clocks differ, or are set.
+        attempts: The number of handler calls so far.
+        due_ms: The time of the next attempt, in milliseconds since 1970; 0 for immediately,
+            `PARKED_MS` if it waits for a decision.
+        error: The last error, as text.
+        delay_ms: The time from the writing of its row until it was due, by the writer's clock; None
+            if it is not known. It limits the wait if clocks differ or are changed.
     """
 
     offset: int
@@ -71,17 +71,17 @@ class Pending:
 
     @property
     def is_parked(self) -> bool:
-        """Whether it waits until somebody decides about it."""
+        """Whether the record waits for a decision of an operator."""
         return self.due_ms == PARKED_MS
 
     def wait(self, now_ms: int) -> float:
-        """Returns the seconds until it is to be tried again; infinity if it is parked.
+        """Return the seconds until the next attempt; infinity if it is parked.
 
-        Never more than its writer asked for: a reader whose clock differs from the writer's may
-        try it earlier by that much, but does not wait longer.
+        The result is at most the delay that the writer requested. A reader whose clock differs may
+        retry earlier by the difference, but never waits longer.
 
         Args:
-            now_ms: The reader's time, in milliseconds since 1970.
+            now_ms: The current time of the reader, in milliseconds since 1970.
         """
         if self.is_parked:
             return math.inf
@@ -90,7 +90,7 @@ class Pending:
 
 
 class OwnedShare(NamedTuple):
-    """A key range of a partition, both ends included, as the log writes it."""
+    """A key range of a partition, both ends included, in the form of the log."""
 
     topic: str
     partition: int
@@ -98,7 +98,7 @@ class OwnedShare(NamedTuple):
     last: int = MAX_KEY_HASH
 
     def overlaps(self, other: OwnedShare) -> bool:
-        """Whether a key of this share is a key of the other one, too."""
+        """Return whether the shares have common keys."""
         return (
             self[:2] == other[:2]  # the same topic and partition
             and self.first <= other.last
@@ -106,11 +106,11 @@ class OwnedShare(NamedTuple):
         )
 
     def common(self, other: OwnedShare) -> OwnedShare:
-        """The part of this share that is part of an overlapping one, too."""
+        """Return the intersection with an overlapping share."""
         return self._replace(first=max(self.first, other.first), last=min(self.last, other.last))
 
     def without(self, other: OwnedShare) -> list[OwnedShare]:
-        """What is left of this share outside another one: none, one or two parts."""
+        """Return the parts of this share outside another one: none, one or two."""
         if not self.overlaps(other):
             return [self]
         below = [self._replace(last=other.first - 1)] if self.first < other.first else []
@@ -119,11 +119,12 @@ class OwnedShare(NamedTuple):
 
 
 class Doubt(NamedTuple):
-    """A share that was not handed over: whoever had it may still be at work on it.
+    """A share in doubt: it was not handed over, and its last owner may still work on it.
 
     Attributes:
         share: The share.
-        life_ms: For so long, at most, in milliseconds from the row on that gave it to another.
+        life_ms: The longest time that this can last, in milliseconds from the row that gave the
+            share to another owner.
     """
 
     share: OwnedShare
@@ -132,20 +133,21 @@ class Doubt(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Assignment:
-    """An epoch's row in the log: who may commit what.
+    """The shares of the members of an epoch or claim.
 
     Attributes:
         epoch: The epoch.
-        generation: Kafka's generation it was opened for; -1 if there is none.
-        members: The shares of each member that was listed or came by a takeover.
-        fenced: Members that may not commit any more, and why (`released`, `taken over by …`).
-        topic_ids: The id of each topic where it was known.
-        life_ms: How long a batch of its members may go on, at most; 0 if nobody said.
-        doubts: Shares of it that their old owners did not hand over.
-        heirs: Members whose shares went to another id, and that id.
-        session_ms: Of a claim: after so long without a row of it its process is gone; 0: never.
-        beats: Of a claim: how many of its rows the reader has seen. While it changes, the claim's
-            process lives.
+        generation: Kafka's generation of the epoch; -1 without one.
+        members: The shares of each member, including members that joined by a takeover.
+        fenced: Members that may no longer commit, with the reason (`released`, `taken over by …`).
+        topic_ids: The ids of topics, as far as they are known.
+        life_ms: The longest time that a batch of its members may run; 0 if it is not known.
+        doubts: Its shares that previous owners did not hand over.
+        heirs: Members whose shares went to another id, with that id.
+        session_ms: For a claim, the time without a row after which its process counts as dead; 0
+            for never.
+        beats: For a claim, the number of its rows that the reader has seen. It increases while the
+            process of the claim is alive.
     """
 
     epoch: Epoch
@@ -160,21 +162,21 @@ class Assignment:
     beats: int = field(default=0, compare=False)
 
     def heir(self, member: str) -> str:
-        """The id that a member's shares have gone to; its own if they have not."""
+        """Return the id that now has the shares of a member, which may be its own."""
         while member in self.heirs:
             member = self.heirs[member]
         return member
 
 
 def as_share(share: Any) -> OwnedShare:
-    """A share as the log writes it.
+    """Convert a share to the form of the log.
 
     Args:
         share: `(topic, partition)`, `(topic, partition, first, last)`, or an object with `topic`,
             `partition` and `key_range` with `first` and `last`.
 
     Raises:
-        ValueError: If it is none of these, or its range is not within [0, 2**63 - 1].
+        ValueError: If it has another form, or its range is not within [0, 2**63 - 1].
     """
     if isinstance(share, tuple) and not hasattr(share, "key_range"):
         if len(share) not in (_WHOLE_PARTITION, _KEY_RANGE):
@@ -200,5 +202,5 @@ def as_share(share: Any) -> OwnedShare:
 
 
 def as_shares(shares: Iterable[Any]) -> tuple[OwnedShare, ...]:
-    """Several shares, sorted; see `as_share`."""
+    """Convert shares as `as_share` does, and sort them."""
     return tuple(sorted(as_share(share) for share in shares))

@@ -22,31 +22,31 @@ if TYPE_CHECKING:
 __all__ = ["MAX_COUNT", "MAX_OFFSET", "OffsetRanges", "exact_integer"]
 
 MAX_OFFSET = 2**63 - 1
-"""The last offset a set may hold: Kafka's offsets are signed 64-bit integers."""
+"""The largest offset of a set: Kafka's offsets are signed 64-bit integers."""
 
 MAX_COUNT = 2**36
-"""How many offsets a set may hold: more are nonsense that would only fill the memory."""
+"""The largest number of offsets in a set, a limit against invalid input."""
 
 _PAIR = 2
 _EMPTY = np.empty(0, dtype=np.int64)  # an empty buffer cannot be viewed as an array
-_SHOWN = 4  # ranges a representation shows
-_WIDE = 256  # from this length on a range is added as such, not offset by offset
+_SHOWN = 4  # ranges in a representation
+_WIDE = 256  # shorter ranges are added offset by offset
 
 
 class OffsetRanges:
-    """An immutable set of offsets from 0 to 2**63 - 1, held as a roaring bitmap.
+    """An immutable set of offsets from 0 to 2**63 - 1, stored as a roaring bitmap.
 
-    It is made of pairs `(first, last)`, both included, in any order, overlapping or not; iterating
-    yields the pairs of its separate ranges in order. `len()` counts offsets, `|`, `&`, `-`, `in`
-    and `==` are those of sets. For a list of the pairs use `pairs()`: `list()` would first reserve
-    room for `len()` of them.
+    The constructor takes pairs `(first, last)`, both included, in any order, overlapping or not.
+    Iteration yields the pairs of its separate ranges in order. `len()` counts offsets; `|`, `&`,
+    `-`, `in` and `==` are those of sets. For a list of the pairs use `pairs()`: `list()` would
+    first allocate `len()` elements.
 
     Args:
         pairs: Pairs `(first, last)`, or another set.
 
     Raises:
-        ValueError: If a pair is no two integers with 0 <= first <= last <= 2**63 - 1, or if there
-            are more than 2**36 offsets.
+        ValueError: If a pair is not two integers with 0 <= first <= last <= 2**63 - 1, or if the
+            set has more than 2**36 offsets.
     """
 
     __slots__ = ("_bits", "_range_count")
@@ -60,12 +60,12 @@ class OffsetRanges:
 
     @classmethod
     def of(cls, pairs: Pairs | OffsetRanges) -> OffsetRanges:
-        """The set itself if it is one, else the set of these pairs."""
+        """Return the set itself, or the set of the pairs."""
         return pairs if isinstance(pairs, cls) else cls(pairs)
 
     @classmethod
     def from_offsets(cls, offsets: Int64s | Iterable[int]) -> OffsetRanges:
-        """The set of single offsets: a numpy array of integers or any iterable, in any order.
+        """Create the set of single offsets: a numpy array of integers or any iterable.
 
         Raises:
             ValueError: If an offset is no integer from 0 to 2**63 - 1.
@@ -83,7 +83,7 @@ class OffsetRanges:
 
     @classmethod
     def from_bounds(cls, firsts: Int64s, lasts: Int64s) -> OffsetRanges:
-        """The set of ranges given as two numpy arrays of equal length: their ends, both included.
+        """Create the set of ranges whose first and last offsets are two numpy arrays.
 
         Raises:
             ValueError: As for pairs.
@@ -92,7 +92,7 @@ class OffsetRanges:
 
     @classmethod
     def from_bytes(cls, data: bytes) -> OffsetRanges:
-        """The set that `to_bytes` of this or another roaring library has written.
+        """Read the set that `to_bytes` of this or another roaring library has written.
 
         Raises:
             ValueError: If the bytes are no 64-bit roaring bitmap in the portable format, or hold
@@ -116,7 +116,7 @@ class OffsetRanges:
         return new
 
     def to_bytes(self) -> bytes:
-        """A 64-bit roaring bitmap in the portable format of the roaring libraries."""
+        """Return a 64-bit roaring bitmap in the portable format of the roaring libraries."""
         compact = self._bits.copy()
         compact.run_optimize()
         data: bytes = compact.serialize()
@@ -146,28 +146,28 @@ class OffsetRanges:
         return self._range_count
 
     def bounds(self) -> tuple[Int64s, Int64s]:
-        """The first and the last offsets of its separate ranges, in order, as numpy arrays."""
+        """Return the first and last offsets of the separate ranges, in order, as numpy arrays."""
         firsts = self._bits - self._bits.shift(1)
         lasts = self._bits - self._bits.shift(-1)
         return _to_int64s(firsts), _to_int64s(lasts)
 
     def pairs(self) -> list[tuple[int, int]]:
-        """The pairs `(first, last)` of its separate ranges, in order."""
+        """Return the pairs `(first, last)` of the separate ranges, in order."""
         return [*iter(self)]
 
     def offsets(self) -> Int64s:
-        """Every offset, in order, as a numpy array."""
+        """Return every offset, in order, as a numpy array."""
         return _to_int64s(self._bits)
 
     def range_end(self, offset: int) -> int | None:
-        """The last offset of the range that holds an offset; None if the offset is not in it."""
+        """Return the last offset of the range with an offset; None if it is not in the set."""
         if offset not in self:
             return None
         lasts = self._bits - self._bits.shift(-1)
         return int(lasts.next_set_bit(offset))
 
     def clip(self, first: int, last: int) -> OffsetRanges:
-        """The part from `first` to `last`, both included; empty if `last` is below `first`."""
+        """Return the offsets from `first` to `last`, both included; empty if `last` is lower."""
         if not self._bits or (first <= self._bits.min() and self._bits.max() <= last):
             return self
         clipped = self._bits.copy()
@@ -178,7 +178,7 @@ class OffsetRanges:
         return self._of_bits(clipped)
 
     def complement(self, first: int, last: int) -> OffsetRanges:
-        """The offsets from `first` to `last`, both included, that are not in the set.
+        """Return the offsets from `first` to `last`, both included, that are not in the set.
 
         Raises:
             ValueError: If `first` is negative, or the window is wider than 2**36 offsets.
@@ -256,7 +256,7 @@ def _from_pairs(pairs: Pairs) -> Any:
 
 def _int64s(values: list[Any]) -> Int64s:
     try:
-        # Only an array checks each value and takes nothing that is no integer, at full speed.
+        # Only an array checks at full speed that each value is an integer.
         return np.frombuffer(array("q", values), dtype=np.int64) if values else _EMPTY
     except (OverflowError, TypeError):
         wrong = next(
@@ -266,10 +266,10 @@ def _int64s(values: list[Any]) -> Int64s:
 
 
 def exact_integer(name: str, value: Any) -> int:
-    """The value as an `int`, if it is one of Python or numpy; truth values and floats are none.
+    """Convert an integer of Python or numpy to `int`; booleans and floats are refused.
 
     Raises:
-        ValueError: If it is no integer; it names `name`.
+        ValueError: If it is not an integer; the message contains `name`.
     """
     if not isinstance(value, bool | np.bool_):
         with suppress(TypeError):
@@ -278,7 +278,7 @@ def exact_integer(name: str, value: Any) -> int:
 
 
 def _from_pair(pair: Any) -> Any:
-    """The bits of one range, the common case; None if it needs a closer look."""
+    """Return the bits of one valid range, the common case; None otherwise."""
     if type(pair) is not tuple or len(pair) != _PAIR:
         return None
     first, last = pair
@@ -320,7 +320,7 @@ def _from_bounds(firsts: NDArray[Any], lasts: NDArray[Any]) -> Any:
 
 
 def _from_int64s(offsets: Int64s) -> Any:
-    values = array("Q")  # the one type the library takes as a block, not value by value
+    values = array("Q")  # the only type that the library accepts as a block
     values.frombytes(offsets.tobytes())
     return BitMap64(values)
 

@@ -1,4 +1,4 @@
-"""The half of the commit store that says who may commit what: epochs, claims, releases."""
+"""The part of the commit store that manages owners: epochs, claims, releases."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ if TYPE_CHECKING:
 __all__ = ["Ownership", "in_force"]
 
 _NUMBER_TRIES = 20
-"""How often the next epoch number is tried, as others may take it first."""
+"""The number of attempts to get the next epoch number, as others may take it first."""
 
 
 class Ownership:
-    """Who may commit what, in each group of a commit table.
+    """The owners of shares in each group of a commit table.
 
     Args:
         engine: The table.
@@ -42,12 +42,12 @@ class Ownership:
         self._log = CommitLog(engine, int(engine.properties["coopconsume.segment.versions"]))
 
     def current_epoch(self, group: str) -> Epoch | None:
-        """The epoch of a group that is in force, as the log says now; None if there is none."""
+        """Return the epoch in force of a group; None without one. Reads the log."""
         with self._lock:
             return in_force(self._refreshed(group))
 
     def assignment(self, group: str, epoch: Epoch | None = None) -> Assignment | None:
-        """The whole row of an epoch or claim, as the log says now; None if there is none.
+        """Return the assignment of an epoch or claim; None without one. Reads the log.
 
         Args:
             group: The group.
@@ -55,14 +55,14 @@ class Ownership:
         """
         with self._lock:
             state = self._refreshed(group)
-            tenure = state.tenure(epoch) if epoch else state.in_force
-            return tenure.assignment() if tenure else None
+            grant = state.grant(epoch) if epoch else state.in_force
+            return grant.assignment() if grant else None
 
     def check(self, group: str, epoch: Epoch, member: str) -> None:
-        """Makes sure that a member may still commit under an epoch or claim, as the log says now.
+        """Check that a member may still commit under an epoch or claim. Reads the log.
 
         Raises:
-            FencedMember: If it may not.
+            FencedMember: If it may no longer commit.
         """
         with self._lock:
             state = self._refreshed(group)
@@ -71,7 +71,7 @@ class Ownership:
                 raise FencedMember(group, member, epoch, in_force(state), fence)
 
     def claims(self, group: str) -> list[Assignment]:
-        """The live claims of a group, as the log says now."""
+        """Return the live claims of a group. Reads the log."""
         with self._lock:
             return [claim.assignment() for claim in self._refreshed(group).claims.values()]
 
@@ -89,30 +89,30 @@ class Ownership:
         life_ms: int = 0,
         partitions: Mapping[str, int] | None = None,
     ) -> Epoch:
-        """Opens the next epoch of a group: from its row on only its members may commit.
+        """Open the next epoch of a group. From its row on only its members may commit.
 
         Args:
             group: The group.
             assignment: The shares of each member: `(topic, partition)`, `(topic, partition, first,
                 last)`, or objects with `topic`, `partition` and `key_range`.
-            previous: The epoch that is thought to be in force; None for none.
-            generation: Kafka's generation; -1 if there is none.
-            topic_ids: The id of each topic, where known. Where it is not the one the log knows,
-                the topic was made anew, and its old commits are forgotten.
-            member: Who opens it, for the history.
-            nonce: A word of the caller's that no other epoch uses. Opening the same epoch with the
-                same word again, because its answer was lost, gives the same epoch.
-            takeover: Whether to fence claims that overlap instead of refusing.
-            life_ms: How long a batch of any of the members may go on. What they do not hand over
-                is in doubt for so long (see `Assignment.doubts`).
-            partitions: How many partitions of each topic begin by the option for new groups; by
-                default as many as the assignment has. It counts in the first epoch that names the
-                topic; later partitions were added since.
+            previous: The epoch that the caller expects to be in force; None for none.
+            generation: Kafka's generation; -1 without one.
+            topic_ids: The ids of topics, as far as they are known. A new id means that the topic
+                was created again; its old commits are discarded.
+            member: The member that opens it, for the history.
+            nonce: A unique text of the caller. A repeated call with the same nonce, because the
+                answer was lost, returns the same epoch.
+            takeover: Whether to fence overlapping claims instead of raising an error.
+            life_ms: The longest time that a batch of a member may run. Shares that members do not
+                hand over are in doubt for this time (see `Assignment.doubts`).
+            partitions: How many partitions of each topic start by the option for new groups; by
+                default as many as the assignment has. It applies in the first epoch with the
+                topic; partitions with higher numbers were added later.
 
         Raises:
             EpochConflict: If another epoch than `previous` is in force; nothing changed.
-            ClaimConflict: If a share is claimed by hand; nothing changed.
-            ValueError: If a share makes no sense, or the nonce was used for another epoch.
+            ClaimConflict: If a claim holds a share; nothing changed.
+            ValueError: If a share is not valid, or the nonce was used for another epoch.
         """
         members = {name: as_shares(shares) for name, shares in assignment.items()}
         detail = {
@@ -161,31 +161,30 @@ class Ownership:
         session_ms: int = 0,
         nonce: str | None = None,
     ) -> Epoch:
-        """Claims shares by hand, without a group's rebalance, under an epoch of its own.
+        """Claim shares without a rebalance of the group, under a separate epoch.
 
-        Of two overlapping claims at once the first in the log wins.
+        Of two concurrent overlapping claims the first in the log wins.
 
         Args:
             group: The group.
-            member: Who claims, told apart from every other process.
+            member: The claimant; unique to the process.
             shares: As for `open_epoch`.
-            takeover: Whether to fence whoever holds an overlapping share instead of refusing: a
-                claim ends, a member of the epoch in force may not commit any more.
+            takeover: Whether to fence holders of overlapping shares instead of raising an error:
+                claims end, members of the epoch in force may no longer commit.
             topic_ids: As for `open_epoch`.
             life_ms: As for `open_epoch`.
-            session_ms: After so long without a row of the claim, renewals included, others take
-                its process for gone and may release it; 0: never.
-            nonce: A word of the caller's that no other epoch or claim uses. Claiming the same again
-                with the same word, because the answer was lost, gives the same claim while it
-                lives.
+            session_ms: The time without a row of the claim (renewals included) after which others
+                may release it, because its process counts as dead; 0 for never.
+            nonce: A unique text of the caller. A repeated call with the same nonce, because the
+                answer was lost, returns the same claim while it is live.
 
         Raises:
             ClaimConflict: If a share overlaps one of a live claim, or of a member of the epoch in
                 force that has not released it; nothing changed.
             CommitLogUnavailable: If it is not known whether it was written; repeat it with its
                 nonce.
-            ValueError: If a share makes no sense, there is none, two of them overlap, or the nonce
-                was used for another claim.
+            ValueError: If a share is not valid, `shares` is empty, two shares overlap, or the
+                nonce was used for another claim.
         """
         wanted = as_shares(shares)
         _check_disjoint(wanted)
@@ -220,7 +219,7 @@ class Ownership:
             raise EpochConflict(group, member, epoch, now, "others took all its numbers")
 
     def renew(self, group: str, epoch: Epoch, member: str) -> None:
-        """Writes a row that shows that the process of a claim lives.
+        """Write a row that shows that the process of a claim is alive.
 
         Raises:
             FencedMember: If the claim has ended.
@@ -235,17 +234,17 @@ class Ownership:
     def release(
         self, group: str, epoch: Epoch, member: str, *, running: Iterable[Any] = ()
     ) -> bool:
-        """Gives back a member's shares of an epoch or of a claim; harmless when repeated.
+        """Release a member's shares of an epoch or claim. Repeated calls have no effect.
 
         Args:
             group: The group.
             epoch: The epoch or claim.
             member: The member.
-            running: The parts of its shares on which it may still be at work, as for `open_epoch`:
-                who gets them next waits until that is surely over.
+            running: The parts of its shares on which it may still work, as for `open_epoch`. The
+                next owner waits until this work is over.
 
         Returns:
-            Whether they were still the member's.
+            Whether the member still had them.
         """
         detail = {"running": as_shares(running)}
         with self._lock:
@@ -259,17 +258,17 @@ class Ownership:
             ).counted  # fmt: skip
 
     def take_over(self, group: str, epoch: Epoch, member: str, *, replaces: str) -> None:
-        """Gives a member's shares to another id; from now on the old id's commits do not count.
+        """Give a member's shares to another id. Commits of the old id no longer count.
 
-        For static membership, where Kafka hands the old assignment to a new process. A member that
-        released its shares and is given the same ones again takes over from itself. Harmless when
-        repeated, as after a lost answer: what has become the new id's is not taken once more.
+        This is for static membership, where Kafka gives the old assignment to a new process. A
+        member that released its shares and gets the same ones again takes over from itself.
+        Repeated calls, for example after a lost answer, have no effect.
 
         Args:
             group: The group.
             epoch: The epoch in force.
             member: The new id.
-            replaces: The id that has them now; see `Assignment.heir`.
+            replaces: The id that has the shares now; see `Assignment.heir`.
 
         Raises:
             FencedMember: If the epoch is not in force, or the old id was fenced.
@@ -285,7 +284,7 @@ class Ownership:
                 )
             )  # fmt: skip
             state = self._log.state.group(self._cluster, group)
-            # Not counted it may be as the row of a lost answer came just before it.
+            # The row does not count if the row of a lost answer came just before it.
             if not answer.counted and not _has_taken_over(state, epoch, member, replaces):
                 raise FencedMember(group, member, epoch, in_force(state), answer.reason)
 
@@ -296,26 +295,26 @@ class Ownership:
         return self._log.append(event)
 
     def _new_id(self) -> str:
-        # A number behind a prefix of the writer's: sets of such ids stay small (see CommitIds).
+        # A prefix of the writer and a number: sets of such ids stay small (see CommitIds).
         self._written += 1
         return f"{self._writer}-{self._written}"
 
 
 def in_force(state: GroupState) -> Epoch | None:
-    """The epoch of a group that is in force; None if there is none."""
+    """Return the epoch in force of a group; None without one."""
     return state.in_force.epoch if state.in_force else None
 
 
 def _has_taken_over(state: GroupState, epoch: Epoch, member: str, replaces: str) -> bool:
-    tenure = state.tenure(epoch)
-    if tenure is None or tenure.fence_of(member):
+    grant = state.grant(epoch)
+    if grant is None or grant.fence_of(member):
         return False
-    return member == replaces or tenure.heirs.get(replaces) == member
+    return member == replaces or grant.heirs.get(replaces) == member
 
 
 def _check_disjoint(shares: tuple[OwnedShare, ...]) -> None:
     if not shares:
         raise ValueError("a claim needs at least one share")
-    for one, next_one in pairwise(shares):  # sorted: neighbours tell it all
+    for one, next_one in pairwise(shares):  # sorted: it is enough to compare neighbours
         if one.overlaps(next_one):
             raise ValueError(f"shares {tuple(one)} and {tuple(next_one)} of a claim overlap")

@@ -1,4 +1,4 @@
-"""What of one partition is committed: KIP-X's rules, without any input or output."""
+"""The committed offsets of one partition by KIP-X's rules. Pure: no input or output."""
 
 from __future__ import annotations
 
@@ -14,23 +14,23 @@ if TYPE_CHECKING:
 __all__ = ["DEFAULT_MAX_RANGES", "CommitResult", "CommitStatus", "PartitionCommits"]
 
 DEFAULT_MAX_RANGES = 1_000_000
-"""How many separate ranges above the stable offset a partition may have, unless told otherwise."""
+"""The default limit of separate ranges above the stable offset of a partition."""
 
 CommitStatus: TypeAlias = Literal["committed", "duplicate", "too_old", "refused"]
 
 
 @dataclass(frozen=True, slots=True)
 class CommitResult:
-    """The answer to a commit in one partition.
+    """The result of a commit in one partition.
 
     Attributes:
-        stable_offset: The first offset not committed, after this commit.
-        committed: How many offsets are newly committed.
-        duplicates: How many were committed before.
-        range_count: How many separate ranges lie above the stable offset.
-        status: `committed`; `duplicate` if nothing was new; `too_old` if it lay wholly below the
+        stable_offset: The first offset that is not committed, after this commit.
+        committed: The number of newly committed offsets.
+        duplicates: The number of offsets that were committed before.
+        range_count: The number of separate ranges above the stable offset.
+        status: `committed`; `duplicate` if nothing was new; `too_old` if all of it was below the
             stable offset; `refused` if it does not count.
-        reason: Why it was refused; else empty.
+        reason: Why it was refused; otherwise empty.
     """
 
     stable_offset: int
@@ -44,17 +44,17 @@ class CommitResult:
 class PartitionCommits:
     """The committed offsets of one partition.
 
-    Everything below the stable offset is committed; at and above it single ranges may be. Filling
-    the head moves the stable offset over all that follows. An error leaves everything as it was.
+    All offsets below the stable offset are committed, and separate ranges above it may be. A
+    commit at the stable offset moves it to the end of the adjacent range. An error changes nothing.
 
     Args:
         stable_offset: The first offset that is not committed.
-        ranges: Pairs `(first, last)` that are committed at or above it; what lies below is taken
-            in, as are ranges that touch it.
+        ranges: Committed pairs `(first, last)`. Pairs below the stable offset and adjacent to it
+            are merged.
         max_ranges: How many separate ranges a commit may leave; None for no limit.
 
     Raises:
-        ValueError: If an offset or the limit is negative, or a pair is no range.
+        ValueError: If an offset or the limit is negative, or a pair is not a range.
     """
 
     __slots__ = ("_max_ranges", "_ranges", "_stable_offset")
@@ -75,12 +75,12 @@ class PartitionCommits:
 
     @property
     def stable_offset(self) -> int:
-        """The first offset that is not committed; everything below is."""
+        """The first offset that is not committed."""
         return self._stable_offset
 
     @property
     def ranges(self) -> OffsetRanges:
-        """The offsets that are committed above the stable offset."""
+        """The committed offsets above the stable offset."""
         return self._ranges
 
     @property
@@ -89,19 +89,18 @@ class PartitionCommits:
         return self._max_ranges
 
     def commit(self, pairs: Pairs | OffsetRanges) -> CommitResult:
-        """Commits offsets.
+        """Commit offsets.
 
-        Offsets that are committed already count as duplicates and change nothing. A commit of
-        nothing changes nothing.
+        Offsets that are committed already are duplicates. An empty commit changes nothing.
 
         Args:
             pairs: Pairs `(first, last)`, both included, or a set of offsets.
 
         Raises:
-            IndividualCommitTooOld: If all of it lies below the stable offset.
-            MaxIndividualCommitsReached: If it would raise the number of separate ranges, and that
-                above `max_ranges`.
-            ValueError: If a pair is no range.
+            IndividualCommitTooOld: If all offsets are below the stable offset.
+            MaxIndividualCommitsReached: If it would raise the number of separate ranges above
+                `max_ranges`.
+            ValueError: If a pair is not a range.
         """
         offered = OffsetRanges.of(pairs)
         if offered.last is None:
@@ -124,14 +123,14 @@ class PartitionCommits:
         return self._result(len(fresh), duplicates)
 
     def _is_at_head(self, offered: OffsetRanges) -> bool:
-        """Whether a set that is not empty is one range from the stable offset, or from below it."""
+        """Return whether a non-empty set is one range that starts at the stable offset or below."""
         first, last = offered.first, offered.last
         assert first is not None
         assert last is not None
         return first <= self._stable_offset and len(offered) == last - first + 1
 
     def amend(self, pairs: Pairs | OffsetRanges) -> CommitResult:
-        """Takes offsets that are proven never to be delivered as committed.
+        """Mark offsets that are proven never to be delivered as committed.
 
         Unlike a commit it is never too old, and no limit applies.
 
@@ -139,7 +138,7 @@ class PartitionCommits:
             pairs: Pairs `(first, last)`, both included, or a set of offsets.
 
         Raises:
-            ValueError: If a pair is no range.
+            ValueError: If a pair is not a range.
         """
         offered = OffsetRanges.of(pairs)
         fresh = offered.clip(self._stable_offset, MAX_OFFSET) - self._ranges
@@ -147,9 +146,9 @@ class PartitionCommits:
         return self._result(len(fresh), len(offered) - len(fresh))
 
     def log_start(self, offset: int) -> None:
-        """The partition's log now begins at `offset`: a lower stable offset follows.
+        """Raise a lower stable offset to the new start of the partition's log.
 
-        What is lost by it is what `uncommitted` tells below it before.
+        The lost offsets are those that `uncommitted` returned below it before.
 
         Raises:
             ValueError: If the offset is negative.
@@ -159,7 +158,7 @@ class PartitionCommits:
             self._settle(start, self._ranges)
 
     def truncate(self, end: int) -> None:
-        """The partition's log now ends before `end`: what was committed from there on is forgotten.
+        """Discard commits from `end` on, because the partition's log now ends before it.
 
         Raises:
             ValueError: If the offset is negative.
@@ -168,7 +167,7 @@ class PartitionCommits:
         self._settle(min(self._stable_offset, end), self._ranges.clip(0, end - 1))
 
     def reset(self, offset: int) -> None:
-        """Sets the stable offset and forgets everything above it: an operator's word.
+        """Set the stable offset and discard all commits above it, on behalf of an operator.
 
         Raises:
             ValueError: If the offset is negative.
@@ -176,7 +175,7 @@ class PartitionCommits:
         self._settle(_offset("offset", offset), OffsetRanges())
 
     def uncommitted(self, first: int, last: int) -> OffsetRanges:
-        """The offsets from `first` to `last`, both included, that are not committed.
+        """Return the offsets from `first` to `last`, both included, that are not committed.
 
         Raises:
             ValueError: If the window is wider than 2**36 offsets.
@@ -184,8 +183,8 @@ class PartitionCommits:
         return self._ranges.complement(max(first, self._stable_offset), last)
 
     def copy(self, *, max_ranges: int | None) -> PartitionCommits:
-        """A copy that changes by itself, with a limit of its own."""
-        new = PartitionCommits.__new__(PartitionCommits)  # what is checked already is not again
+        """Return an independent copy with another limit."""
+        new = PartitionCommits.__new__(PartitionCommits)  # the values are valid already
         new._stable_offset, new._ranges, new._max_ranges = (  # noqa: SLF001
             self._stable_offset, self._ranges, max_ranges,
         )  # fmt: skip

@@ -1,9 +1,9 @@
 """The log as a Delta table on a path, written by `deltalake`.
 
-Three things keep an append at a few milliseconds, however long the log: an open handle is used
-again; a checkpoint is written every 50 versions by whoever writes that version, instead of
-`deltalake`'s own after-commit work; and the handle is opened anew after as many versions, as it
-slows down with every version it has taken in.
+Three measures keep an append at a few milliseconds, however long the log is. The open handle is
+reused. The writer of every 50th version writes a checkpoint, in place of `deltalake`'s own
+post-commit hooks. The handle is reopened after as many versions, because it slows down with every
+version that it has loaded.
 """
 
 from __future__ import annotations
@@ -57,8 +57,8 @@ __all__ = ["CHECKPOINT_VERSIONS", "MIN_RETENTION_HOURS", "PathEngine"]
 log = logging.getLogger(__name__)
 
 CHECKPOINT_VERSIONS = 50
-# Statistics and dictionaries of bitmaps and of single values only take room and time; the kind's
-# statistics let snapshots be found without reading the rest.
+# Statistics and dictionaries of bitmaps and single values cost space and time without a benefit.
+# The statistics of the kind allow snapshots to be found without reading the rest.
 _PLAIN = ColumnProperties(dictionary_enabled=False, statistics_enabled="NONE")
 _WRITER = WriterProperties(
     compression="ZSTD",
@@ -70,7 +70,7 @@ _NO_HOOKS = PostCommitHookProperties(create_checkpoint=False, cleanup_expired_lo
 _ONE_BY_ONE = 16  # files up to which one thread reads them
 _READERS = 16
 _STALE_SECONDS = 3600.0
-_PROBED = 2 * CHECKPOINT_VERSIONS  # entries of the log, read to tell an outage from damage
+_PROBED = 2 * CHECKPOINT_VERSIONS  # entries that are read to distinguish an outage from damage
 _NO_TABLE = "there is no table (its disk may not be mounted, or it was moved or deleted)"
 _IN_FILES = SCHEMA.remove(SCHEMA.get_field_index("segment"))  # a partition column
 
@@ -78,7 +78,7 @@ T = TypeVar("T")
 R = TypeVar("R")
 
 MIN_RETENTION_HOURS = 1
-"""Files that are younger may be part of a version that somebody is just writing or reading."""
+"""Younger files may belong to a version that is being written or read."""
 
 
 class PathEngine:
@@ -86,8 +86,8 @@ class PathEngine:
 
     Args:
         uri: The path or URI.
-        storage_options: For the object store; see `deltalake.DeltaTable`.
-        version: The only version to be looked at, for reading alone; None for the newest.
+        storage_options: Options of the object store; see `deltalake.DeltaTable`.
+        version: A fixed version, for reads only; None for the newest version.
     """
 
     def __init__(
@@ -103,7 +103,7 @@ class PathEngine:
         self._table = self._open()
         self._opened_at = self._table.version()
         self._read: tuple[int, bytes] | None = None  # the last version of a tail, and its digest
-        self._own: dict[str, pa.Table] = {}  # what was appended last from here
+        self._own: dict[str, pa.Table] = {}  # the last rows that this engine appended
         self._in_doubt = False
         self._looked_at = time.monotonic()
 
@@ -115,19 +115,19 @@ class PathEngine:
         properties: Mapping[str, str] | None,
         storage_options: Mapping[str, str] | None = None,
     ) -> PathEngine:
-        """Opens the table, creates it if there is none; several may do so at once.
+        """Open the table and create it if it does not exist. Concurrent calls are safe.
 
         Args:
             target: The path or URI.
             schema: The columns of a new table.
-            properties: The properties of a new table; None if none is to be created.
-            storage_options: For the object store.
+            properties: The properties of a new table; None to create no table.
+            storage_options: Options of the object store.
 
         Raises:
-            CommitTableNotFound: If there is no table, and none is to be created.
+            CommitTableNotFound: If the table does not exist and `properties` is None.
             UnsupportedTarget: If its scheme is unknown, or writers could overwrite each other.
-            CommitTableFormat: If there is something else than a Delta table.
-            CorruptCommitLog: If there is one that is damaged.
+            CommitTableFormat: If the location has other files than a Delta table.
+            CorruptCommitLog: If the table is damaged.
             CommitLogUnavailable: If the storage cannot be reached, read or written.
         """
         uri = _uri_of(target)
@@ -147,7 +147,7 @@ class PathEngine:
                     f"deltalake has no storage for {uri.partition('://')[0]}://; give a path or a "
                     "URI of file://, s3://, az://, abfss:// or gs://",
                 ) from error
-            raise CommitLogUnavailable(uri, "open", _told(error)) from error
+            raise CommitLogUnavailable(uri, "open", _message(error)) from error
         return cls(uri, storage_options)
 
     @classmethod
@@ -157,13 +157,13 @@ class PathEngine:
         storage_options: Mapping[str, str] | None,
         versions: int,
     ) -> PathEngine | None:
-        """The newest version that can be opened, of so many; only to be read."""
+        """Open the newest readable one of the last `versions` versions, for reads only."""
         uri = _uri_of(target)
         options = dict(storage_options) if storage_options else None
         try:
             listed = _listed(DeltaStorageHandler(uri, options))
         except OSError as error:
-            raise CommitLogUnavailable(uri, "read", _told(error)) from error
+            raise CommitLogUnavailable(uri, "read", _message(error)) from error
         for version in listed[:versions]:
             with suppress(CorruptCommitLog):
                 return cls(uri, storage_options, version)
@@ -187,16 +187,16 @@ class PathEngine:
 
     @staticmethod
     def columns_of(schema: pa.Schema) -> Mapping[str, str]:
-        """The names and types that the columns of an Arrow schema have in a table."""
+        """Return the names and types that the columns of an Arrow schema have in a table."""
         return _columns_of(Schema.from_arrow(schema))
 
     @property
     def version(self) -> int:
-        """The newest version the engine knows of."""
+        """The newest known version."""
         return self._table.version()
 
     def refresh(self, *, reopen: bool = False) -> int:
-        """Looks for newer versions and returns the newest."""
+        """Look for newer versions and return the newest."""
         if self._pinned is not None:
             return self._pinned
         self._looked_at = time.monotonic()
@@ -204,7 +204,7 @@ class PathEngine:
             try:
                 self._table.update_incremental()
             except (DeltaError, OSError) as error:
-                log.debug("reopening %s: %s", self.target, _told(error))
+                log.debug("reopening %s: %s", self.target, _message(error))
                 reopen = True
             else:
                 self._check_mounted("read")
@@ -219,8 +219,8 @@ class PathEngine:
         return self.version
 
     def append(self, rows: pa.Table, *, snapshot_of: int | None = None) -> int:
-        """Appends rows and returns the version they became, or a later one."""
-        # Otherwise rows are written into the bare folder of a disk that is not mounted.
+        """Append rows and return their version, or a later one."""
+        # Without the check rows could be written into the mount point of an unmounted disk.
         self._check_mounted("append")
         if self._in_doubt or self.version - self._opened_at >= CHECKPOINT_VERSIONS:
             self.refresh(reopen=True)
@@ -240,10 +240,10 @@ class PathEngine:
                 post_commithook_properties=_NO_HOOKS,
             )
         except CommitFailedError as error:
-            raise AppendConflict(_told(error)) from error
+            raise AppendConflict(_message(error)) from error
         except (DeltaError, OSError) as error:
             self._in_doubt = True
-            raise CommitLogUnavailable(self._uri, "append", _told(error)) from error
+            raise CommitLogUnavailable(self._uri, "append", _message(error)) from error
         self._own = {token: rows}
         version = self.version
         if version % CHECKPOINT_VERSIONS == 0:
@@ -251,16 +251,16 @@ class PathEngine:
         return version
 
     def tail(self, after: int, upto: int) -> Tail:
-        """What was appended after a version, up to and with another one."""
+        """Return the rows appended in versions from `after` (excluded) to `upto` (included)."""
         if upto <= after:
             return Tail()
         try:
             self._check_history(after)
-            # Not from the table's history(): it numbers versions wrongly while others append. Nor
-            # from its change data feed: that takes five times as long as to read a file.
+            # The table's history() returns wrong versions during concurrent appends, and its
+            # change data feed takes five times as long as reading the files.
             entries = self._entries(range(after + 1, upto + 1))
             appends = {v: entry for v, entry in entries.items() if entry.is_append}
-            # What was appended from here last need not be read again.
+            # Rows that this engine appended last are not read again.
             own = {
                 v: rows for v, e in appends.items() if (rows := self._own.get(e.token)) is not None
             }
@@ -281,7 +281,7 @@ class PathEngine:
         )
 
     def snapshots(self, version: int | None = None) -> pa.Table:
-        """The rows of kind `snapshot` in a version, by default the newest."""
+        """Return the rows of kind `snapshot` in a version, by default the newest."""
         what = f"snapshots in version {version or self.version}"
         try:
             table = self._table
@@ -292,24 +292,24 @@ class PathEngine:
         try:
             return _snapshot_rows(table)
         except Exception as error:  # the query engine raises nothing more specific  # noqa: BLE001
-            log.debug("reading %s of %s: %s", what, self.target, _told(error))
+            log.debug("reading %s of %s: %s", what, self.target, _message(error))
         self._check_answers(table.get_add_actions(flatten=True).column("path").to_pylist())
         try:  # the storage may have come back in between
             return _snapshot_rows(table)
         except Exception as error:
-            raise TailGone(f"{what}: {_told(error)}") from error
+            raise TailGone(f"{what}: {_message(error)}") from error
 
     def last_append_ms(self) -> int | None:
-        """When something was last appended, by the writer's clock, in milliseconds since 1970.
+        """Return the time of the last append by the writer's clock, in milliseconds since 1970.
 
-        None if nothing was in the last versions, or if their entries cannot be read.
+        None if the last versions have no append, or if their entries cannot be read.
         """
         versions = range(self.version, max(-1, self.version - _ONE_BY_ONE), -1)
         entries = self._entries(versions, broken_ok=True).values()
         return next((entry.timestamp_ms for entry in entries if entry.is_append), None)
 
     def compactions(self) -> list[int]:
-        """The versions that brought a snapshot, as far as they are known; the newest first."""
+        """Return the known versions that added a snapshot, newest first."""
         try:
             versions = [version for version in _listed(self._files) if version <= self.version]
         except OSError as error:
@@ -318,10 +318,10 @@ class PathEngine:
         return [version for version, entry in found.items() if entry.snapshot_of >= 0]
 
     def replace(self, rows: pa.Table, *, at: int, closed: int | None) -> int:
-        """Removes all rows of segments up to `closed` and adds `rows`, in one version."""
+        """Replace all rows of segments up to `closed` by `rows`, in one version."""
         predicate = "segment >= 0" if closed is None else f"segment <= {closed}"
-        # The handle stays at the version that was folded: whatever was added to the closed
-        # segments since is then a conflict. Through a newer handle it would be removed unread.
+        # The handle is at the folded version, so that later appends to the closed segments are a
+        # conflict. A newer handle would remove these rows unread.
         try:
             pinned = DeltaTable(self._uri, version=at, storage_options=self._options)
             write_deltalake(
@@ -336,36 +336,36 @@ class PathEngine:
                 post_commithook_properties=_NO_HOOKS,
             )
         except CommitFailedError as error:
-            raise AppendConflict(_told(error)) from error
+            raise AppendConflict(_message(error)) from error
         except (DeltaError, OSError) as error:
             self._in_doubt = True
-            raise CommitLogUnavailable(self._uri, "compact", _told(error)) from error
+            raise CommitLogUnavailable(self._uri, "compact", _message(error)) from error
         version: int = pinned.version()
         self.refresh(reopen=True)
         self._checkpoint()
         return version
 
     def tidy(self, upto: int) -> None:
-        """Removes log entries up to a version that are older than the table's log retention."""
+        """Remove log entries up to a version that are older than the table's log retention."""
         try:
             pinned = DeltaTable(self._uri, version=upto, storage_options=self._options)
             pinned.cleanup_metadata()
         except (DeltaError, OSError) as error:
-            log.warning("old log entries of %s were not removed: %s", self.target, _told(error))
+            log.warning("old log entries of %s were not removed: %s", self.target, _message(error))
 
     def vacuum(self, retention_hours: int | None = None) -> int:
-        """Removes files that only old versions need, and returns how many."""
+        """Remove files that only old versions need, and return their number."""
         try:
-            # All files are listed: those of old removals are not known to the table any more.
+            # The vacuum lists all files: the table no longer knows the files of old removals.
             removed = self._open().vacuum(
                 retention_hours, dry_run=False, enforce_retention_duration=False, full=True
             )
         except (DeltaError, OSError) as error:
-            raise CommitLogUnavailable(self._uri, "vacuum", _told(error)) from error
+            raise CommitLogUnavailable(self._uri, "vacuum", _message(error)) from error
         return len(removed)
 
     def _check_history(self, version: int) -> None:
-        """Makes sure that a version is the one that was read: a table may be put back by files."""
+        """Check that a version was not replaced since it was read, as by a restore of files."""
         if self._read is None or self._read[0] != version:
             return
         if self._entry(version).digest != self._read[1]:
@@ -394,9 +394,9 @@ class PathEngine:
         try:
             rows = pq.ParquetFile(data).read(columns=_IN_FILES.names).cast(_IN_FILES)
         except OSError as error:  # of the content: the bytes are here
-            raise ValueError(f"{file} is no Parquet file: {_told(error)}") from error
+            raise ValueError(f"{file} is no Parquet file: {_message(error)}") from error
         if not rows.num_rows:
-            raise ValueError(f"{file} should have brought rows and brought none")
+            raise ValueError(f"{file} should contain rows and is empty")
         return _in_version(rows, version)
 
     def _entry(self, version: int) -> Entry:
@@ -409,15 +409,15 @@ class PathEngine:
             except TableNotFoundError:
                 raise
             except DeltaError as error:
-                log.debug("opening %s: %s", self.target, _told(error))
+                log.debug("opening %s: %s", self.target, _message(error))
                 self._check_answers(self._log_files())
                 return self._opened()  # the storage may have come back in between
         except TableNotFoundError as error:
             raise CommitLogUnavailable(self._uri, "read", _NO_TABLE) from error
         except OSError as error:
-            raise CommitLogUnavailable(self._uri, "read", _told(error)) from error
+            raise CommitLogUnavailable(self._uri, "read", _message(error)) from error
         except DeltaError as error:
-            raise CorruptCommitLog(self._uri, f"it cannot be opened ({_told(error)})") from error
+            raise CorruptCommitLog(self._uri, f"it cannot be opened ({_message(error)})") from error
 
     def _opened(self) -> DeltaTable:
         return DeltaTable(self._uri, version=self._pinned, storage_options=self._options)
@@ -427,7 +427,7 @@ class PathEngine:
         return sorted((info.path for info in found if info.is_file), reverse=True)[:_PROBED]
 
     def _check_mounted(self, operation: str) -> None:
-        """Makes sure that a local table is still there: deltalake takes its absence for no news."""
+        """Check that a local table exists: deltalake reports no change if it is missing."""
         if "://" in self._uri and not self._uri.startswith("file://"):
             return
         try:
@@ -436,35 +436,35 @@ class PathEngine:
         except FileNotFoundError:
             is_there = False
         except OSError as error:
-            raise CommitLogUnavailable(self._uri, operation, _told(error)) from error
+            raise CommitLogUnavailable(self._uri, operation, _message(error)) from error
         if not is_there:
             raise CommitLogUnavailable(self._uri, operation, _NO_TABLE)
 
     def _check_answers(self, files: Iterable[str]) -> None:
-        """Reads files of the table, to tell whether its storage answers; they may be missing.
+        """Read files of the table to check that its storage answers; they may be missing.
 
         Raises:
-            CommitLogUnavailable: If it does not answer.
+            CommitLogUnavailable: If the storage does not answer.
         """
         try:
             for file in files:
                 with suppress(FileNotFoundError):
                     self._files.open_input_file(unquote(file)).read()
         except OSError as error:
-            raise CommitLogUnavailable(self._uri, "read", _told(error)) from error
+            raise CommitLogUnavailable(self._uri, "read", _message(error)) from error
 
     def _unreadable(self, error: Exception, what: str) -> CommitLogUnavailable | TailGone:
-        """What a failed read means: files are gone, or the storage does not answer."""
+        """Return the error of a failed read: files are missing, or the storage does not answer."""
         if isinstance(error, OSError) and not isinstance(error, FileNotFoundError):
-            return CommitLogUnavailable(self._uri, "read", _told(error))
-        return TailGone(f"{what}: {_told(error)}")
+            return CommitLogUnavailable(self._uri, "read", _message(error))
+        return TailGone(f"{what}: {_message(error)}")
 
     def _checkpoint(self) -> None:
         try:
             self._table.create_checkpoint()
         except (DeltaError, OSError) as error:  # the row is written: only later reads are slower
             log.warning(
-                "no checkpoint of %s at version %d: %s", self.target, self.version, _told(error)
+                "no checkpoint of %s at version %d: %s", self.target, self.version, _message(error)
             )
 
 
@@ -480,12 +480,12 @@ def _create(
             description="Individual commits of coopconsume: an append-only log.",
             configuration=dict(properties),
             storage_options=options,
-            # Without retries: the loser of a race would create the table once more, as version 1.
+            # Without retries: the loser of a race would create the table again as version 1.
             commit_properties=CommitProperties(max_commit_retries=0),
             raise_if_key_not_exists=False,
         )
     except (DeltaError, OSError):
-        # Somebody else may have been faster; if not, this is why it cannot be created.
+        # Another process may have created the table; otherwise this is the cause.
         if not DeltaTable.is_deltatable(uri, options):
             raise
 
@@ -496,7 +496,7 @@ def _snapshot_rows(table: DeltaTable) -> pa.Table:
 
 
 def _listed(files: DeltaStorageHandler) -> list[int]:
-    """The versions of which there are entries, the newest first."""
+    """Return the versions with an entry in the log, newest first."""
     listed = files.get_file_info_selector(FileSelector("_delta_log"))
     names = [re.fullmatch(r"(\d{20})\.json", Path(info.path).name) for info in listed]
     return sorted((int(name[1]) for name in names if name), reverse=True)
@@ -509,7 +509,7 @@ def _in_version(rows: pa.Table, version: int) -> pa.Table:
 def _side_by_side(read: Callable[[T], R], things: Sequence[T]) -> list[R]:
     if len(things) <= _ONE_BY_ONE:
         return [read(thing) for thing in things]
-    first = read(things[0])  # old entries go first: where they are gone, the rest is not asked for
+    first = read(things[0])  # old entries first: if they are missing, the others are not read
     with ThreadPoolExecutor(_READERS) as pool:
         return [first, *pool.map(read, things[1:])]
 
@@ -524,13 +524,13 @@ def _uri_of(target: str | os.PathLike[str]) -> str:
         raise UnsupportedTarget(uri, "it is empty; give the path of a Delta table")
     if re.match(r"[A-Za-z][A-Za-z0-9+.-]+:/(?!/)", uri):
         raise UnsupportedTarget(uri, "write two slashes after the colon: s3://…, or file:///…")
-    # The handle is opened again later, maybe from another working directory.
+    # The handle is reopened later, maybe in another working directory.
     return uri if "://" in uri else str(Path(uri).absolute())
 
 
 def _refuse_file(uri: str) -> None:
     path = _local(uri)
-    # deltalake takes a path that cannot be looked at for one without a table.
+    # deltalake reports a path without permission as one without a table.
     with suppress(FileNotFoundError):
         if S_ISREG(path.stat().st_mode):
             raise CommitTableFormat(uri, "a file", "a Delta table or nothing")
@@ -539,7 +539,7 @@ def _refuse_file(uri: str) -> None:
 
 def _refuse_foreign_files(uri: str) -> None:
     path = _local(uri)
-    # An empty log directory is a table that somebody else is just creating.
+    # An empty log directory belongs to a table that another process is creating.
     if path.is_dir() and any(entry.name != "_delta_log" for entry in path.iterdir()):
         raise CommitTableFormat(uri, "a directory with other files", "a Delta table or nothing")
 
@@ -548,6 +548,6 @@ def _local(uri: str) -> Path:
     return Path(local_path(uri))
 
 
-def _told(error: Exception) -> str:
-    """What deltalake said, in one line and without colours."""
+def _message(error: Exception) -> str:
+    """Return the message of an error in one line and without colours."""
     return hidden(" ".join(re.sub(r"\x1b\[[0-9;]*m|↳", " ", str(error)).split()))

@@ -1,8 +1,7 @@
-"""Places of commit tables: how their versions are made, and which are refused because of that.
+"""Storage locations of commit tables, and the refusal of unsafe ones.
 
-A version of a Delta table is made by creating its entry *if it is not there yet*. Where two writers
-can both create the same entry, one overwrites the other, and commits that were acknowledged are
-lost.
+A writer creates a version of a Delta table by creating its entry *if it does not exist*. If two
+writers can both create the same entry, one overwrites the other, and acknowledged commits are lost.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ __all__ = [
 log = logging.getLogger(__name__)
 
 TURN_SECONDS = 60.0
-"""So long a Spark driver waits on a local disk for others that commit to the same table."""
+"""How long a Spark driver waits on a local disk for other writers of the same table."""
 
 _UNSAFE_RENAME = "aws_s3_allow_unsafe_rename"
 _S3 = ("s3:", "s3a:", "s3n:")
@@ -43,28 +42,28 @@ _DATABRICKS = "spark.databricks.clusterUsageTags.sparkVersion"
 _COORDINATED = ("delta.coordinatedCommits.commitCoordinator-preview",
                 "delta.feature.catalogManaged", "delta.feature.catalogOwned-preview")  # fmt: skip
 _MOUNTS = Path("/proc/self/mounts")
-_ESCAPED = re.compile(r"\\([0-7]{3})")  # blanks and the like, in lines of mounts
+_ESCAPED = re.compile(r"\\([0-7]{3})")  # escaped characters such as spaces, in lines of mounts
 _FUSE_OF_DATABRICKS = ("/dbfs/", "/Volumes/")
 _FILE = "file://"
-_LOCAL = "file:"  # as Spark writes it: one slash, and nothing is escaped
+_LOCAL = "file:"  # Spark's form: one slash and no escapes
 _SHARED = ("fuse", "nfs", "cifs", "smb")
-# deltalake takes the first for an escape and looks elsewhere, and stumbles over the others.
+# deltalake interprets the first as an escape and fails on the others.
 _UNUSABLE = re.compile(r"%[0-9A-Fa-f]{2}|[\[\]^|]" + ("" if os.sep == "\\" else r"|\\"))
 
 
 def refuse_unsafe_path(uri: str, options: Mapping[str, str] | None) -> None:
-    """Refuses a path or URI on which `deltalake` cannot create an entry only once.
+    """Refuse a path or URI where `deltalake` cannot create an entry atomically.
 
     Raises:
-        UnsupportedTarget: It names the remedy.
+        UnsupportedTarget: The location is not safe; the message has a remedy.
     """
     if uri.startswith(_S3):
         given = {name.lower(): value for name, value in {**os.environ, **(options or {})}.items()}
         if given.get(_UNSAFE_RENAME, "").lower() in {"1", "true", "yes", "on"}:
             raise UnsupportedTarget(
                 uri,
-                f"{_UNSAFE_RENAME} lets writers overwrite each other's commits; take it away, as "
-                "S3 and its kin know conditional puts",
+                f"{_UNSAFE_RENAME} lets writers overwrite each other's commits; remove it, because "
+                "S3 and compatible stores have conditional puts",
             )
         return
     if "://" in uri and not uri.startswith(_FILE):
@@ -74,30 +73,30 @@ def refuse_unsafe_path(uri: str, options: Mapping[str, str] | None) -> None:
     found = _UNUSABLE.search(real)
     if found:
         raise UnsupportedTarget(
-            uri, f"deltalake does not take {found[0]!r} in a local path; give another folder"
+            uri, f"deltalake does not support {found[0]!r} in a local path; give another folder"
         )
     kind = mount_kind(real, _mounts())
     if kind.startswith("fuse") or any(p.startswith(_FUSE_OF_DATABRICKS) for p in (path, real)):
         raise UnsupportedTarget(
             uri,
-            f"it lies on a file system ({kind or 'FUSE'}) without a rename that fails if the name "
-            "is taken; give the URI of the object store behind it (s3://…, abfss://…, gs://…), "
+            f"it is on a file system ({kind or 'FUSE'}) without a rename that fails if the name "
+            "exists; give the URI of the object store behind it (s3://…, abfss://…, gs://…), "
             "or the name of a table in a catalog",
         )
 
 
 def refuse_unsafe_spark(name: str, location: str, spark: Any) -> None:
-    """Refuses a table whose place several drivers could not commit to through Spark.
+    """Refuse a table to whose location several Spark drivers cannot commit safely.
 
     Raises:
-        UnsupportedTarget: It names the remedy.
+        UnsupportedTarget: The location is not safe; the message has a remedy.
     """
     if location.startswith(_LOCAL):
         kind = mount_kind(location.removeprefix(_LOCAL), _mounts())
         if kind.startswith(_SHARED):
             raise UnsupportedTarget(
                 name,
-                f"it lies on a file system ({kind}) of several machines, and Spark drivers that "
+                f"it is on a file system ({kind}) of several machines, and Spark drivers that "
                 f"commit to {location} at once overwrite each other; give it a LOCATION on an "
                 "object store, or on a disk of one machine",
             )
@@ -122,34 +121,34 @@ def refuse_unsafe_spark(name: str, location: str, spark: Any) -> None:
 
 
 def local_path(uri: str) -> str:
-    """The path that a path or a URI ``file://…`` names."""
+    """Return the path of a path or ``file://…`` URI."""
     return unquote(uri.removeprefix(_FILE)) if uri.startswith(_FILE) else uri
 
 
 def log_folder(location: str) -> Path | None:
-    """The folder of a table's own log, if its location for Spark is on a disk of this machine."""
+    """Return the folder of a table's log if its location is on a disk of this machine."""
     if not location.startswith(_LOCAL):
         return None
     folder = Path(location.removeprefix(_LOCAL), "_delta_log")
     if os.access(folder, os.R_OK) and folder.is_dir():
         return folder
-    log.warning("%s is not seen from here: no other Spark driver may commit to it", location)
+    log.warning("%s is not visible here: no other Spark driver may commit to it", location)
     return None
 
 
 @contextmanager
 def taking_turns(folder: Path | None, seconds: float = TURN_SECONDS) -> Iterator[None]:
-    """Keeps others that take turns, too, from committing to a table meanwhile.
+    """Lock a table against commits of other processes that use this function.
 
-    On a local disk Delta's Spark side looks whether an entry is there, and then renames its own
-    over it: only within one process nobody else can come in between.
+    On a local disk Spark's Delta writer checks whether an entry exists and then renames its own
+    entry to it. This is only atomic within one process.
 
     Args:
-        folder: The folder of the table's log; None where nobody needs to wait.
-        seconds: How long to wait for others.
+        folder: The folder of the table's log; None if no lock is needed.
+        seconds: How long to wait for the lock.
 
     Raises:
-        OSError: If others take longer (`TimeoutError`), or if the folder cannot be locked.
+        OSError: If the lock is not free in time (`TimeoutError`), or the folder cannot be locked.
     """
     if folder is None:
         yield
@@ -171,16 +170,16 @@ def taking_turns(folder: Path | None, seconds: float = TURN_SECONDS) -> Iterator
             time.sleep(0.01)
         try:
             yield
-        finally:  # not by closing alone: a forked process may have the handle, too
+        finally:  # closing is not enough: a forked process may have the handle as well
             fcntl.flock(handle, fcntl.LOCK_UN)
     finally:
         os.close(handle)
 
 
 def mount_kind(path: str, mounts: Iterable[str]) -> str:
-    """The kind of file system that a path lies on, from lines as of /proc/mounts; else empty.
+    """Return the kind of file system of a path from lines of /proc/mounts; empty if unknown.
 
-    Symbolic links are followed: what lies behind them counts.
+    Symbolic links are resolved.
     """
     wanted = Path(os.path.realpath(path))
     best, kind = -1, ""

@@ -1,7 +1,7 @@
-"""Looks for damage in a commit table, and puts a readable state in the place of an unreadable one.
+"""Checks commit tables for damage and repairs them from a readable state.
 
-A repair never restores the table: it writes a state as a new snapshot, under a new store nonce and
-with epoch numbers above any that the table can have seen. Nobody who worked before can commit on
+A repair never restores the table. It writes a state as a new snapshot, with a new store nonce and
+with epoch numbers above all numbers that the table may contain. Earlier members cannot commit on
 top of it, and every open store sees it at its next call.
 """
 
@@ -48,17 +48,17 @@ __all__ = [
 ]
 
 QUIET_SECONDS = 60.0
-"""A table to which somebody appended so recently is not repaired: members may be active."""
+"""The time without an append before a repair: after a recent append members may be active."""
 
-_OLD_VERSIONS = 50  # that are tried if the newest one cannot be opened
+_OLD_VERSIONS = 50  # older versions to try if the newest one cannot be opened
 
 
 @dataclass(frozen=True, slots=True)
 class StableOffset:
-    """Where a partition is to go on, as Kafka holds it for a group.
+    """A group's committed offset of a partition in Kafka, from which a repair continues.
 
     Attributes:
-        offset: The group's offset in Kafka: all below is done.
+        offset: The group's offset in Kafka; all offsets below it are done.
         topic_id: The id of the topic; empty if it is not known.
     """
 
@@ -68,17 +68,17 @@ class StableOffset:
 
 @dataclass(frozen=True, slots=True)
 class TableCheck:
-    """What is wrong with a commit table, and what of it can be read.
+    """The result of a check of a commit table.
 
     Attributes:
         target: The table.
-        problem: What is wrong, in a sentence; empty if nothing is.
-        version: Its newest version; -1 if there is none that can be opened.
+        problem: What is wrong, in a sentence; empty if the table is sound.
+        version: Its newest version; -1 if it cannot be opened.
         store: The nonce of the store; empty if it is not known.
-        readable_version: The newest version of which the whole state can be read; -1 for none.
-        snapshot_version: The version of which the newest readable snapshot tells; -1 for none.
-        is_missing: Whether there is no table at all.
-        groups: The groups that the newest readable state knows: Kafka cluster and group id.
+        readable_version: The newest version whose whole state can be read; -1 for none.
+        snapshot_version: The version of the state in the newest readable snapshot; -1 for none.
+        is_missing: Whether the table does not exist.
+        groups: The groups of the newest readable state: Kafka cluster and group id.
     """
 
     target: str
@@ -98,7 +98,7 @@ class TableCheck:
 
 @dataclass(frozen=True, slots=True)
 class PartitionPlan:
-    """What a repair says of one partition.
+    """The state of one partition after a repair.
 
     Attributes:
         cluster: The id of the Kafka cluster.
@@ -106,8 +106,8 @@ class PartitionPlan:
         topic: The topic.
         partition: The partition.
         stable_offset: The first offset that is not done.
-        committed_above: How many are done above it.
-        pending: How many records are known to be tried again.
+        committed_above: The number of committed offsets above it.
+        pending: The number of pending records.
     """
 
     cluster: str
@@ -121,13 +121,13 @@ class PartitionPlan:
 
 @dataclass(frozen=True, slots=True)
 class TableRepair:
-    """What a repair comes to.
+    """The result of a repair.
 
     Attributes:
-        target: The table that is written.
-        source: `version=<n>`, `snapshot=<n>` or `kafka`: where the state comes from.
+        target: The written table.
+        source: The source of the state: `version=<n>`, `snapshot=<n>` or `kafka`.
         state: The state, before its epochs are ended.
-        version: The version that brought it; None for a dry run.
+        version: The version with the state; None for a dry run.
         store: The new nonce; empty for a dry run.
     """
 
@@ -138,7 +138,7 @@ class TableRepair:
     store: str = ""
 
     def partitions(self) -> Iterator[PartitionPlan]:
-        """The partitions, in order."""
+        """Yield the partitions in order."""
         for (cluster, group), one in sorted(self.state.groups.items()):
             for (topic, number), at in sorted(one.partitions.items()):
                 yield PartitionPlan(
@@ -153,7 +153,7 @@ def check_table(
     spark: Any = None,
     storage_options: Mapping[str, str] | None = None,
 ) -> TableCheck:
-    """Reads a commit table as a new store would, and says what is wrong with it.
+    """Read a commit table as a new store would, and return what is wrong with it.
 
     Args:
         target: As for `CommitStore.open`.
@@ -161,10 +161,10 @@ def check_table(
         storage_options: As for `CommitStore.open`.
 
     Raises:
-        CommitTableFormat: If it is no commit table, or of another format.
+        CommitTableFormat: If it is not a commit table, or has another format.
         UnsupportedTarget, CommitLogUnavailable: As for `CommitStore.open`.
     """
-    return _Patient.open(target, spark, storage_options).check
+    return _DamagedTable.open(target, spark, storage_options).check
 
 
 def repair_table(
@@ -178,21 +178,21 @@ def repair_table(
     storage_options: Mapping[str, str] | None = None,
     quiet_seconds: float = QUIET_SECONDS,
 ) -> TableRepair:
-    """Puts a readable state in the place of what a commit table says now.
+    """Replace the state of a commit table by a readable one.
 
-    What was committed and is not in that state will be done again.
+    Records whose commits are not in that state are processed again.
 
     Args:
-        target: The table, as for `CommitStore.open`; where there is none, one is made.
-        version: The version of the table to take the state of.
-        offsets: Instead, for each Kafka cluster and group, stable offsets as Kafka holds them;
-            other groups are taken from the newest readable state. If neither is given, the newest
-            readable snapshot is taken.
-        into: A new table to write it to instead; needed if the old one cannot be opened.
-        dry_run: Whether only to say what would be done.
+        target: The table, as for `CommitStore.open`; it is created if it does not exist.
+        version: The version of the table whose state to use.
+        offsets: As an alternative, the stable offsets in Kafka for each Kafka cluster and group;
+            other groups keep the newest readable state. Without `version` and `offsets` the newest
+            readable snapshot is used.
+        into: A new table to write to; required if the old one cannot be opened.
+        dry_run: Whether to return the result without writing.
         spark: As for `CommitStore.open`.
         storage_options: As for `CommitStore.open`.
-        quiet_seconds: How long nothing must have been appended to the table.
+        quiet_seconds: The time without an append to the table before a repair.
 
     Raises:
         RepairRefused: If members are active, if the state cannot be read, or if the table cannot
@@ -202,28 +202,28 @@ def repair_table(
     """
     if version is not None and offsets is not None:
         raise ValueError("give a version or offsets, not both")
-    patient = _Patient.open(target, spark, storage_options)
+    table = _DamagedTable.open(target, spark, storage_options)
     if version is not None:
-        source, state = f"version={version}", patient.state_of(version)
+        source, state = f"version={version}", table.state_of(version)
     elif offsets is not None:
-        source, state = "kafka", patient.state_from(offsets)
+        source, state = "kafka", table.state_from(offsets)
     else:
-        state = patient.newest_snapshot()
+        state = table.newest_snapshot()
         source = f"snapshot={state.version}"
-    if into is None and patient.engine is None and not patient.check.is_missing:
+    if into is None and table.engine is None and not table.check.is_missing:
         raise RepairRefused(
-            patient.check.target, "it cannot be opened to be written; give a new table (into)"
+            table.check.target, "it cannot be opened to be written; give a new table (into)"
         )
-    written = patient.check.target if into is None else hidden(str(into))
+    written = table.check.target if into is None else hidden(str(into))
     if dry_run:
         return TableRepair(written, source, state)
-    patient.check_quiet(quiet_seconds)
-    engine = patient.engine if into is None else None
+    table.check_quiet(quiet_seconds)
+    engine = table.engine if into is None else None
     if engine is None:
         engine = open_table(into or target, storage_options, 1000, spark=spark)
         if engine.version > 0:
             raise RepairRefused(engine.target, "it is there already; give another new table")
-    return _write(engine, source, state, patient)
+    return _write(engine, source, state, table)
 
 
 def move_table(
@@ -234,21 +234,21 @@ def move_table(
     storage_options: Mapping[str, str] | None = None,
     quiet_seconds: float = QUIET_SECONDS,
 ) -> TableRepair:
-    """Writes all that a commit table says to a new one, such as from a path to a catalog.
+    """Copy a commit table to a new one, for example from a path to a catalog.
 
-    Nothing of what is committed, pending, counted or set is lost. Epochs and claims end, as members
-    have to be stopped first. The old table is left as it is: do not use it any more.
+    All commits, pending records, commit ids and settings are kept. Epochs and claims end, because
+    all members must be stopped first. The old table is not changed; do not use it afterwards.
 
     Args:
         source: The old table.
         target: The new one.
-        spark: For the name of a table in a catalog.
-        storage_options: For an object store.
-        quiet_seconds: How long nothing must have been appended to the old table.
+        spark: The session, for the name of a table in a catalog.
+        storage_options: Options of an object store.
+        quiet_seconds: The time without an append to the old table before the move.
 
     Raises:
-        RepairRefused: If members are active, or the new table is there already.
-        CorruptCommitLog: If the old one is damaged.
+        RepairRefused: If members are active, or the new table exists already.
+        CorruptCommitLog: If the old table is damaged.
     """
     check = check_table(source, spark=spark, storage_options=storage_options)
     if not check.is_sound:
@@ -259,24 +259,24 @@ def move_table(
     )  # fmt: skip
 
 
-def _write(engine: LogEngine, source: str, state: LogState, patient: _Patient) -> TableRepair:
+def _write(engine: LogEngine, source: str, state: LogState, table: _DamagedTable) -> TableRepair:
     at = engine.refresh()
-    # Every version since may have opened an epoch that cannot be read any more.
-    unread = max(0, max(at, patient.check.version) - state.version)
-    new = _ended(state, at, patient.highest(), unread)
+    # Every later version may have opened an epoch that cannot be read.
+    unread = max(0, max(at, table.check.version) - state.version)
+    new = _ended(state, at, table.highest(), unread)
     segment = at // int(engine.properties["coopconsume.segment.versions"])
     try:
         rows = encode(snapshot_events(new, uuid.uuid4().hex, repair=True), segment)
         version = engine.replace(rows, at=at, closed=None)
     except AppendConflict as error:
-        raise RepairRefused(engine.target, "somebody appended to it; stop all members") from error
+        raise RepairRefused(engine.target, "it has a new append; stop all members") from error
     return TableRepair(engine.target, source, state, version, new.store)
 
 
 def _ended(
     state: LogState, at: int, highest: Mapping[tuple[str, str], int], unread: int
 ) -> LogState:
-    """The state with no epoch in force and all numbers of epochs taken that may have been."""
+    """Return the state without an epoch in force and above all epoch numbers that may exist."""
     groups = {}
     for key, group in state.groups.items():
         group.end_all()
@@ -285,12 +285,12 @@ def _ended(
     return LogState(at, groups, state.settings, uuid.uuid4().hex)
 
 
-class _Patient:
-    """A table of which perhaps not all can be read.
+class _DamagedTable:
+    """A table that may be damaged.
 
     Attributes:
-        check: What is known of it.
-        engine: To write to it; None if it cannot be opened.
+        check: The result of its check.
+        engine: The engine that writes to it; None if it cannot be opened.
     """
 
     def __init__(
@@ -306,11 +306,11 @@ class _Patient:
         target: str | os.PathLike[str],
         spark: Any,
         storage_options: Mapping[str, str] | None,
-    ) -> _Patient:
+    ) -> _DamagedTable:
         try:
             engine = open_table(target, storage_options, 1000, spark=spark, create=False)
         except CommitTableNotFound as error:
-            problem = "there is no table"
+            problem = "the table does not exist"
             return cls(TableCheck(error.target, problem, is_missing=True), None, [])
         except CorruptCommitLog as error:
             old = opened_at(target, storage_options, spark, _OLD_VERSIONS)
@@ -320,7 +320,7 @@ class _Patient:
         return cls(_checked(engine, ""), engine, [engine])
 
     def state_of(self, version: int) -> LogState:
-        """The state that the table had at a version."""
+        """Return the state of the table at a version."""
         for engine in self._readers:
             try:
                 return state_at(engine, version)
@@ -333,20 +333,20 @@ class _Patient:
         raise RepairRefused(self.check.target, f"no version of it can be read, nor {version}")
 
     def newest_snapshot(self) -> LogState:
-        """The state of the newest readable snapshot."""
+        """Return the state of the newest readable snapshot."""
         for engine in self._readers:
             found = next(_snapshots(engine), None)
             if found is not None:
                 return found
         raise RepairRefused(
             self.check.target,
-            "no snapshot of it can be read; name a version, or take the offsets in Kafka",
+            "no snapshot of it can be read; give a version, or use the offsets in Kafka",
         )
 
     def state_from(
         self, offsets: Mapping[tuple[str, str], Mapping[TopicPartition, StableOffset]]
     ) -> LogState:
-        """The newest readable state, with some groups at their offsets in Kafka."""
+        """Return the newest readable state, with the given groups at their offsets in Kafka."""
         state = LogState()
         if self.check.readable_version >= 0:
             state = self.state_of(self.check.readable_version)
@@ -363,14 +363,14 @@ class _Patient:
         return state
 
     def highest(self) -> dict[tuple[str, str], int]:
-        """The highest epoch number of each group in the newest readable state."""
+        """Return the highest epoch number of each group in the newest readable state."""
         if self.check.readable_version < 0:
             return {}
         groups = self.state_of(self.check.readable_version).groups
         return {key: group.highest for key, group in groups.items()}
 
     def check_quiet(self, seconds: float) -> None:
-        """Refuses if somebody has appended recently."""
+        """Raise `RepairRefused` after a recent append."""
         for engine in self._readers:
             last_ms = engine.last_append_ms()
             ago = time.time() - last_ms / 1000 if last_ms is not None else None
@@ -383,11 +383,11 @@ class _Patient:
 
 
 def state_at(engine: LogEngine, version: int) -> LogState:
-    """The state that a table had at one of its versions.
+    """Return the state of a table at one of its versions.
 
     Raises:
         CorruptCommitLog: If it cannot be read.
-        CommitTableFormat: If there are rows of another format.
+        CommitTableFormat: If a row has another format.
     """
     if not 0 <= version <= engine.version:
         raise CorruptCommitLog(
@@ -406,13 +406,13 @@ def state_at(engine: LogEngine, version: int) -> LogState:
     except CommitStoreError:
         raise
     except Exception as error:
-        raise CorruptCommitLog(engine.target, f"a row makes no sense: {error!r}") from error
+        raise CorruptCommitLog(engine.target, f"a row is not valid: {error!r}") from error
     state.version = version
     return state
 
 
 def _snapshots(engine: LogEngine) -> Iterator[LogState]:
-    """The readable snapshots, the newest first."""
+    """Yield the readable snapshots, newest first."""
     for version in (*engine.compactions(), None):
         try:
             rows = engine.snapshots(version)
@@ -450,7 +450,7 @@ def _checked(engine: LogEngine, problem: str) -> TableCheck:
 def _newest_readable(
     engine: LogEngine, snapshot: LogState | None, newest: int
 ) -> tuple[int, LogState | None]:
-    """The newest version of which the state can be read, by halving."""
+    """Find the newest version whose state can be read, by bisection."""
     low, high = (snapshot.version if snapshot else 0), newest
     best, found = -1, None
     while low < high:

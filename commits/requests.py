@@ -1,4 +1,4 @@
-"""What callers of the store ask, checked before it is written, and what they are answered."""
+"""Validation of calls of the store, and the conversion of answers to results and errors."""
 
 from __future__ import annotations
 
@@ -37,10 +37,10 @@ def parts_of(
     pending: Mapping[TopicPartition, Iterable[Pending]],
     holes: Mapping[TopicPartition, Pairs | OffsetRanges],
 ) -> tuple[Part, ...]:
-    """A commit by partition.
+    """Group the arguments of a commit by partition.
 
     Raises:
-        ValueError: If a partition, an offset or a pending record makes no sense.
+        ValueError: If a partition, an offset or a pending record is not valid.
     """
     return tuple(
         Part(
@@ -54,7 +54,7 @@ def parts_of(
 
 
 def checked_place(at: TopicPartition) -> TopicPartition:
-    """A topic and partition, if it is one; else a ValueError."""
+    """Return a topic and partition; raises ValueError if it is not valid."""
     match at:
         case (str(topic), int(partition)) if topic and partition >= 0:
             return topic, partition
@@ -72,13 +72,13 @@ def _checked_pending(at: TopicPartition, pending: Pending) -> Pending:
             f"{pending} of {at[0]}-{at[1]}: its numbers must be from 0 to 2**63 - 1, and attempts "
             "to 2**31 - 1"
         )
-    # The column holds UTF-8; a character that it cannot hold must not cost the commit.
+    # The column is UTF-8. A character that UTF-8 cannot encode must not fail the commit.
     error = pending.error.encode("utf-8", "backslashreplace").decode()
     return pending if error == pending.error else replace(pending, error=error)
 
 
 def exact_offset(at: TopicPartition, offset: int) -> int:
-    """An offset of a partition, if it is one; else a ValueError."""
+    """Return an offset of a partition; raises ValueError if it is not valid."""
     exact = exact_integer(f"offset of {at[0]}-{at[1]}", offset)
     if not 0 <= exact <= MAX_OFFSET:
         raise ValueError(f"offset {exact} of {at[0]}-{at[1]} is not from 0 to 2**63 - 1")
@@ -86,9 +86,9 @@ def exact_offset(at: TopicPartition, offset: int) -> int:
 
 
 def with_topic_ids(event: Event, state: GroupState, topic_ids: Mapping[str, str] | None) -> Event:
-    """An event with the topic ids of its epoch, or with those that are given, in its parts."""
-    tenure = state.tenure(event.epoch)
-    ids = {**(tenure.topic_ids if tenure else {}), **(topic_ids or {})}
+    """Set the topic ids in the parts of an event: the given ids, or those of its epoch."""
+    grant = state.grant(event.epoch)
+    ids = {**(grant.topic_ids if grant else {}), **(topic_ids or {})}
     if not ids and not any(part.topic_id for part in event.parts):
         return event
     parts = tuple(replace(part, topic_id=ids.get(part.topic, "")) for part in event.parts)
@@ -98,7 +98,7 @@ def with_topic_ids(event: Event, state: GroupState, topic_ids: Mapping[str, str]
 def unwritten(
     state: GroupState, part: Part, fence: str, over: MaxIndividualCommitsReached | None
 ) -> CommitResult:
-    """The answer of a partition that the log has no answer for, and why."""
+    """Return the result of a partition that the log has no answer for."""
     at = state.partitions.get(part.topic_partition) or PartitionState()
     if over is not None:
         return at.result("refused", f"{over.range_count} ranges, at most {over.max_ranges}")
@@ -116,18 +116,18 @@ def raise_once(
     *,
     report_too_old: bool,
 ) -> None:
-    """Raises the one error that the answers of an event come to, if any.
+    """Raise the error of an event, if its results contain one.
 
     Args:
-        event: What was asked.
-        results: The answer of every partition.
-        over: What the limit refused.
-        report_too_old: Whether a commit that is too old is no error.
+        event: The event.
+        results: The result of every partition.
+        over: The errors of partitions that exceed the limit.
+        report_too_old: Whether a commit that is too old is not an error.
 
     Raises:
         CommitRefused: If a partition was refused for another reason than the limit.
-        MaxIndividualCommitsReached: If the limit refused one.
-        IndividualCommitTooOld: If one lies wholly below its stable offset.
+        MaxIndividualCommitsReached: If a partition exceeds the limit.
+        IndividualCommitTooOld: If a commit is entirely below the stable offset.
     """
     refused = [at for at, result in results.items() if result.status == "refused"]
     if len(refused) > len(over):

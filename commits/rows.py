@@ -1,8 +1,8 @@
-"""The rows of the commit log: their kinds, their columns, and how events become rows and back.
+"""The rows of the commit log: their kinds and columns, and the conversion of events.
 
-Every change of state is an *event*: one append of one or more rows that share a row id. An event
-has one row for each partition it is about, and one row if it is about none. A commit of very many
-ranges has several rows of a partition, one after the other, which are read as one (see `divided`).
+Every change of state is an *event*: one append of one or more rows with the same row id. An event
+has one row for each of its partitions, and one row if it has no partitions. A commit of very many
+ranges has several consecutive rows of a partition, which are read as one (see `divided`).
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 __all__ = ["FORMAT", "KINDS", "SCHEMA", "Event", "Part", "decode", "divided", "encode"]
 
 FORMAT = 1
-"""The version of the rows; a reader that meets another one stops."""
+"""The version of the row format. A reader that finds another one stops."""
 
 KINDS = frozenset(
     {
@@ -96,7 +96,7 @@ _NOTHING = OffsetRanges()  # never changed, so that all parts can share it
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """What an event says about one partition.
+    """The part of an event about one partition.
 
     Attributes:
         topic: The topic.
@@ -126,26 +126,26 @@ class Part:
 
     @property
     def is_empty(self) -> bool:
-        """Whether a commit of it would say nothing."""
+        """Whether a commit of it would change nothing."""
         return not (self.offsets or self.holes or self.pending)
 
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """One change of state, as one append to the log tells it.
+    """One change of state, written by one append to the log.
 
     Attributes:
         kind: One of `KINDS`.
-        id: Tells it from every other one of its group; of a commit the commit id.
+        id: Unique within the group; for a commit the commit id.
         cluster: The Kafka cluster's id.
         group: The group; empty for settings.
-        epoch: The epoch it opens, or under which it was written.
-        previous: The epoch that an epoch follows on.
-        generation: Kafka's generation; -1 if there is none.
-        member: Who wrote it.
-        detail: What else the kind needs, as JSON.
-        parts: What it says about partitions.
-        written_at: The writer's clock, for people and `Pending.delay_ms`.
+        epoch: The epoch that it opens, or under which it was written.
+        previous: The predecessor of an epoch.
+        generation: Kafka's generation; -1 without one.
+        member: The member that wrote it.
+        detail: Further data of the kind, as JSON.
+        parts: Its parts by partition.
+        written_at: The time by the writer's clock, for the history and `Pending.delay_ms`.
     """
 
     kind: str
@@ -162,7 +162,7 @@ class Event:
 
 
 def encode(events: Iterable[Event], segment: int) -> pa.Table:
-    """The rows of events, to be appended together to one segment of the table."""
+    """Convert events to rows that are appended together to one segment of the table."""
     now = datetime.now(UTC)
     rows = [
         (FORMAT, event.kind, event.id, number, *_event_columns(event), *_part_columns(part),
@@ -179,11 +179,11 @@ def encode(events: Iterable[Event], segment: int) -> pa.Table:
 
 
 def divided(part: Part, most: int) -> list[Part]:
-    """A partition's part of a commit as parts of at most so many ranges, each for a row of its own.
+    """Divide a partition's part of a commit into parts with at most `most` ranges, one per row.
 
     Args:
-        part: What is committed.
-        most: How many ranges of offsets, and how many of holes, a row may have; from 1.
+        part: The part.
+        most: The largest number of ranges of offsets and of holes in a row, from 1.
     """
     if part.offsets.range_count <= most and part.holes.range_count <= most:
         return [part]
@@ -242,7 +242,7 @@ def _part_columns(part: Part | None) -> tuple[Any, ...]:
 
 
 def decode(table: pa.Table, target: str) -> Iterator[tuple[int, Event]]:
-    """The events of rows of the log, each with the table's version that brought it.
+    """Convert rows of the log to events, each with the version of the table that added it.
 
     Args:
         table: Rows with the columns of `SCHEMA` and `_commit_version`, in any order.
@@ -252,12 +252,12 @@ def decode(table: pa.Table, target: str) -> Iterator[tuple[int, Event]]:
         Version and event, in the order of the log.
 
     Raises:
-        CommitTableFormat: If a row has another format or a kind that is not known.
+        CommitTableFormat: If a row has another format or an unknown kind.
         CorruptCommitLog: If a row cannot be read.
     """
     if not table.num_rows:
         return
-    # By columns: a dictionary for each row takes twice as long.
+    # Column by column, because a dictionary for each row takes twice as long.
     columns = [table.column(name) for name in _DECODED]
     columns.append(table.column("written_at").cast(pa.int64()))
     rows = sorted(map(_Row, *(column.to_pylist() for column in columns)), key=_ORDER)
@@ -274,7 +274,7 @@ def decode(table: pa.Table, target: str) -> Iterator[tuple[int, Event]]:
 
 
 class _Row(NamedTuple):
-    """A row of the log, as far as it is folded or shown."""
+    """The columns of a row that are folded or shown."""
 
     version: int
     format: int

@@ -1,4 +1,4 @@
-"""Texts without the secrets that URIs carry, for errors, logs and representations."""
+"""Removes the secrets of URIs from texts, for errors, logs and representations."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from typing import Any, Final
 __all__ = ["SecretUri", "hidden", "hidden_in"]
 
 _HIDDEN: Final = "***"
-#: User and password before a host; a password may hold a slash, as keys of S3 do.
+#: User and password before a host. A password may contain a slash, as keys of S3 do.
 _USER: Final = re.compile(
     r"(?P<scheme>[A-Za-z][A-Za-z0-9+.-]*://)"
     r"(?:(?P<user>[^\s/@:?#'\"]*):(?:[^\s/?#'\"]*|[^\s@?#'\"]*)|(?P<alone>[^\s/@:?#'\"]+))@"
 )
-#: Schemes in whose URIs the container stands before the account: abfss://container@account.
+#: Schemes whose URIs have a container before the account: abfss://container@account.
 _CONTAINERS: Final = ("abfs://", "abfss://", "wasb://", "wasbs://")
 _PARAMETER: Final = re.compile(
     r"([?&;](?:[^=&;\s]*(?:sig|sas|token|key|secret|pass|pwd|credential|auth)[^=&;\s]*)=)"
@@ -23,14 +23,14 @@ _PARAMETER: Final = re.compile(
 
 
 def hidden(text: str) -> str:
-    """Returns a text in which passwords, keys and signatures of URIs are replaced by ``***``."""
+    """Return a text with ``***`` in place of passwords, keys and signatures of URIs."""
     if "://" not in text:
         return text
     return _PARAMETER.sub(rf"\1{_HIDDEN}", _USER.sub(_without_password, text))
 
 
 def hidden_in(value: Any) -> Any:
-    """Returns a value as it may be shown: a text by `hidden`, anything else as it is."""
+    """Return `hidden` of a text, and any other value unchanged."""
     return hidden(value) if isinstance(value, str) else value
 
 
@@ -42,7 +42,7 @@ def _without_password(found: re.Match[str]) -> str:
 
 
 class SecretUri(str):
-    """A path or URI whose representation hides its secrets; anything else gets the text itself."""
+    """A path or URI whose ``repr()`` hides its secrets; all other uses get the text."""
 
     __slots__ = ()
 

@@ -1,4 +1,4 @@
-"""The part of the commit store that says what is allowed: switches and limits."""
+"""The settings of the commit store: switches and limits."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ __all__ = [
 ]
 
 ACCEPT_INDIVIDUAL_COMMIT = "accept.individual.commit"
-"""The setting that switches the commits of a store on or off (KIP-X); true unless set."""
+"""The setting that allows commits in a store (KIP-X); true by default."""
 
 ACCEPT_RANGE_FETCH = "accept.range.fetch"
-"""The setting that opens a topic to be shared by key range (KIP-X); false unless set."""
+"""The setting that allows members to share a topic by key range (KIP-X); false by default."""
 
 MAX_NUM_RANGES = "maxNumRanges"
-"""The setting, of the store or of a topic, that overrides the limit a store was opened with."""
+"""The setting of the store or of a topic that overrides the range limit of `CommitStore.open`."""
 
 SNAPSHOT_COMMITS = "snapshotCommits"
-"""The setting, of the whole store, that overrides after how many commits a snapshot is written."""
+"""The setting of the store that overrides after how many commits a snapshot is written."""
 
 SNAPSHOT_BYTES = "snapshotBytes"
-"""The setting, of the whole store, that overrides after how many bytes a snapshot is written."""
+"""The setting of the store that overrides after how many bytes a snapshot is written."""
 
 DEFAULT_SNAPSHOT_COMMITS = 500
 DEFAULT_SNAPSHOT_BYTES = 16 << 20
@@ -42,15 +42,15 @@ DEFAULT_RANGES_TO_COMMIT = 10_000
 
 
 class Settings(Ownership):
-    """What is allowed in a commit table: its own settings, before those it was opened with.
+    """The settings of a commit table. They override the arguments of `CommitStore.open`.
 
     Args:
         engine: The table.
         cluster: The id of the Kafka cluster.
-        max_ranges: See `CommitStore.open`, as for the others.
+        max_ranges: See `CommitStore.open`, as for the other arguments.
         snapshot_commits: After how many appends a commit also writes a snapshot.
-        snapshot_bytes: After how many bytes it does.
-        max_ranges_to_commit: How many ranges a row takes.
+        snapshot_bytes: After how many bytes a commit also writes a snapshot.
+        max_ranges_to_commit: How many ranges a row may have.
     """
 
     def __init__(
@@ -70,16 +70,16 @@ class Settings(Ownership):
         self._max_ranges_to_commit = max_ranges_to_commit
 
     def set_setting(self, name: str, value: Any, *, topic: str = "") -> None:
-        """Sets a switch or limit of the store, or of one topic; None takes it away.
+        """Set a setting of the store or of one topic; None removes it.
 
         Args:
             name: Its name.
-            value: Anything JSON can hold.
+            value: Any JSON value.
             topic: The topic; empty for the whole store.
 
         Raises:
-            TypeError: If JSON cannot hold the value; nothing was written.
-            ValueError: If it is none that a setting of this store may have.
+            TypeError: If the value is not a JSON value; nothing was written.
+            ValueError: If the value is not valid for the setting; nothing was written.
         """
         _check_setting(name, value)
         detail = {"name": name, "topic": topic, "value": value}
@@ -87,7 +87,7 @@ class Settings(Ownership):
             self._append(Event("setting", self._new_id(), self._cluster, detail=detail))
 
     def set_settings(self, settings: Iterable[tuple[str, str, Any]]) -> None:
-        """Sets many settings in one append, all or none.
+        """Set many settings in one append, all or none.
 
         Args:
             settings: Topic (empty for the whole store), name and value, as for `set_setting`.
@@ -105,13 +105,13 @@ class Settings(Ownership):
             self._append(Event("setting", self._new_id(), self._cluster, detail=detail))
 
     def settings(self, topic: str = "") -> dict[str, Any]:
-        """The switches and limits of the store, with those of a topic over them."""
+        """Return the settings of the store, overridden by those of a topic."""
         with self._lock:
             self._log.refresh()
             return self._settings(topic)
 
     def open_to_sharing(self, topics: Iterable[str]) -> set[str]:
-        """Those of some topics whose partitions members may share (KIP-X)."""
+        """Return the topics whose partitions members may share (KIP-X)."""
         with self._lock:
             self._log.refresh()
             return {topic for topic in topics if self._setting(ACCEPT_RANGE_FETCH, False, topic)}
@@ -121,7 +121,7 @@ class Settings(Ownership):
         return settings.get((self._cluster, ""), {}) | settings.get((self._cluster, topic), {})
 
     def _setting(self, name: str, default: Any, topic: str = "") -> Any:
-        """One setting, of a topic or else of the store: settings may be very many."""
+        """Return one setting of a topic or else of the store, without a merge of all settings."""
         settings = self._log.state.settings
         for of in (topic, ""):
             found = settings.get((self._cluster, of), {})

@@ -1,7 +1,7 @@
-"""Snapshots: the folded state of all groups as rows of the log, and back.
+"""Snapshots: the conversion of the folded state of all groups to rows of the log and back.
 
-A snapshot is one append of events whose ids are `<snapshot id>/<number>`: the first tells the
-version and the settings, each other one a group, with a row for each partition.
+A snapshot is one append of events whose ids are `<snapshot id>/<number>`. The first event contains
+the version and the settings, each other event one group with a row for each partition.
 """
 
 from __future__ import annotations
@@ -11,13 +11,13 @@ from dataclasses import astuple, replace
 from typing import TYPE_CHECKING, Any
 
 from commits.fold import LogState
+from commits.grants import Grant, Holder
 from commits.group import Answer, GroupState, KnownPrimary, PartitionState
 from commits.ids import CommitIds
 from commits.model import Doubt, Epoch, OwnedShare
 from commits.offsets import MAX_OFFSET, OffsetRanges
 from commits.partition import CommitResult, PartitionCommits
 from commits.rows import Event, Part
-from commits.tenure import Holder, Tenure
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -28,12 +28,12 @@ __all__ = ["newest_snapshot", "snapshot_events"]
 
 
 def snapshot_events(log: LogState, snapshot_id: str, *, repair: bool = False) -> list[Event]:
-    """The state of the log as events, to be appended together.
+    """Convert the state of the log to events that are appended together.
 
     Args:
         log: The state.
-        snapshot_id: Tells it from every other snapshot.
-        repair: Whether it is put in the place of another state, under a store id of its own.
+        snapshot_id: The unique id of the snapshot.
+        repair: Whether it replaces another state, with a new store id.
     """
     groups = [
         Event(
@@ -61,10 +61,10 @@ def snapshot_events(log: LogState, snapshot_id: str, *, repair: bool = False) ->
 
 
 def newest_snapshot(events: Iterable[Event]) -> LogState | None:
-    """The state that the newest complete snapshot among the events tells; None without one.
+    """Return the state of the newest complete snapshot among the events; None without one.
 
-    Where there is one of a repair, those that tell of another store are of what it has replaced,
-    whatever version they are of: Spark lets appends pass that come while a repair is written.
+    If a repair is among them, snapshots of another store id are ignored, whatever their version:
+    the repair has replaced their state. Spark accepts appends while a repair is written.
 
     Raises:
         KeyError, TypeError, ValueError: If a snapshot cannot be read.
@@ -108,7 +108,7 @@ def _version_of(snapshot: list[Event]) -> int:
 
 def _part(at: tuple[str, int], state: PartitionState) -> Part:
     stable_offset, ranges = state.commits.stable_offset, state.commits.ranges
-    if stable_offset > MAX_OFFSET:  # one more than the column can hold: said with its neighbour
+    if stable_offset > MAX_OFFSET:  # one more than the column can hold: stored as a range
         stable_offset, ranges = MAX_OFFSET, OffsetRanges([(MAX_OFFSET, MAX_OFFSET)])
     return Part(
         *at,
@@ -122,8 +122,8 @@ def _part(at: tuple[str, int], state: PartitionState) -> Part:
 def _group_to_plain(group: GroupState) -> dict[str, Any]:
     return {
         "highest": group.highest,
-        "in_force": _tenure_to_plain(group.in_force) if group.in_force else None,
-        "claims": [_tenure_to_plain(claim) for claim in group.claims.values()],
+        "in_force": _grant_to_plain(group.in_force) if group.in_force else None,
+        "claims": [_grant_to_plain(claim) for claim in group.claims.values()],
         "counted": group.counted.to_plain(),
         "answers": [[key, *_answer_to_plain(answer)] for key, answer in group.answers.items()],
         "loose": group.loose,
@@ -141,14 +141,14 @@ def _group_to_plain(group: GroupState) -> dict[str, Any]:
 def _group_from_event(event: Event) -> GroupState:
     plain = event.detail
     delays = {(topic, number): dict(pairs) for topic, number, pairs in plain.get("delays", ())}
-    claims = [_tenure_from_plain(claim) for claim in plain["claims"]]
+    claims = [_grant_from_plain(claim) for claim in plain["claims"]]
     primary = {
         (topic, partition): KnownPrimary(*rest)
         for topic, partition, *rest in plain.get("primary", ())
     }
     return GroupState(
         highest=plain["highest"],
-        in_force=_tenure_from_plain(plain["in_force"]) if plain["in_force"] else None,
+        in_force=_grant_from_plain(plain["in_force"]) if plain["in_force"] else None,
         claims={claim.epoch.nonce: claim for claim in claims},
         partitions={
             part.topic_partition: PartitionState(
@@ -171,7 +171,7 @@ def _group_from_event(event: Event) -> GroupState:
 
 
 def _delays_to_plain(partitions: Mapping[TopicPartition, PartitionState]) -> list[Any]:
-    """Returns what `Pending.delay_ms` was: a snapshot is not written when its records failed."""
+    """Return each `Pending.delay_ms`: a snapshot is written later than its records failed."""
     delays = [
         [*at, [[p.offset, p.delay_ms] for p in state.pending.values() if p.delay_ms is not None]]
         for at, state in partitions.items()
@@ -183,24 +183,24 @@ def _with_delays(pending: Iterable[Pending], delays: Mapping[int, int]) -> dict[
     return {p.offset: replace(p, delay_ms=delays.get(p.offset, p.delay_ms)) for p in pending}
 
 
-def _tenure_to_plain(tenure: Tenure) -> dict[str, Any]:
+def _grant_to_plain(grant: Grant) -> dict[str, Any]:
     return {
-        "epoch": [tenure.epoch.number, tenure.epoch.nonce],
-        "generation": tenure.generation,
-        "members": tenure.members,
-        "topic_ids": tenure.topic_ids,
-        "fenced": tenure.fenced,
-        "life_ms": tenure.life_ms,
-        "doubts": tenure.doubts,
-        "heirs": tenure.heirs,
-        "settled": sorted(tenure.settled),
-        "session_ms": tenure.session_ms,
-        **({"unchanged": tenure.unchanged} if tenure.unchanged else {}),
+        "epoch": [grant.epoch.number, grant.epoch.nonce],
+        "generation": grant.generation,
+        "members": grant.members,
+        "topic_ids": grant.topic_ids,
+        "fenced": grant.fenced,
+        "life_ms": grant.life_ms,
+        "doubts": grant.doubts,
+        "heirs": grant.heirs,
+        "settled": sorted(grant.settled),
+        "session_ms": grant.session_ms,
+        **({"unchanged": grant.unchanged} if grant.unchanged else {}),
     }
 
 
-def _tenure_from_plain(plain: Mapping[str, Any]) -> Tenure:
-    return Tenure(
+def _grant_from_plain(plain: Mapping[str, Any]) -> Grant:
+    return Grant(
         Epoch(*plain["epoch"]),
         plain["generation"],
         {

@@ -1,8 +1,8 @@
-"""The log as a Delta table of a catalog, written by Spark alone through delta-spark.
+"""The log as a Delta table of a catalog, written by Spark only through delta-spark.
 
-Only the public DataFrame and SQL interface is used. Delta's Spark side has no handle that stays at
-a version, so rows that land in a closed segment while a snapshot is written are taken out of the
-table unread: the history still has them, and the next attempt, which follows at once, folds them.
+It uses only the public DataFrame and SQL interface. Spark has no handle at a fixed version, so a
+snapshot can remove rows unread that arrive in a closed segment while it is written. The history
+still has these rows, and the next attempt, which follows immediately, folds them.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ __all__ = ["SparkEngine", "is_name"]
 _NAME = re.compile(r"(`[^`]+`|\w+)(\.(`[^`]+`|\w+)){0,2}", re.ASCII)
 _CONFLICT = re.compile(r"Concurrent\w*Exception|DELTA_CONCURRENT|MetadataChanged|ProtocolChanged")
 _PY4J = "An error occurred while calling "
-#: What Spark, Delta, Hadoop and Parquet report of missing or invalid files. Everything else is an
-#: outage: a stopped session, a catalog or storage that does not answer, a table that is not there.
+#: Errors of Spark, Delta, Hadoop and Parquet about missing or invalid files. All other errors are
+#: outages: a stopped session, a catalog or storage that does not answer, a missing table.
 _DAMAGE = re.compile(
     r"\[DELTA_(VERSIONS_NOT_CONTIGUOUS|TRUNCATED_TRANSACTION_LOG|LOG_FILE_NOT_FOUND\w*"
     r"|MISSING_PART_FILES|FILE_NOT_FOUND\w*|CHANGE_DATA_FILE_NOT_FOUND|STATE_RECOVER_ERROR"
@@ -49,13 +49,13 @@ _PENDING = (
     "ARRAY<STRUCT<offset: BIGINT, key_hash: BIGINT, attempts: INT, due_ms: BIGINT, error: STRING>>"
 )
 _NEWEST = 33  # versions
-#: Operations of others that take files out of the table.
+#: Operations of other tools that remove files of the table.
 _REMOVING = {"DELETE", "UPDATE", "MERGE", "TRUNCATE", "REPLACE", "OPTIMIZE"}
 _READ = pa.schema([*SCHEMA, pa.field("_commit_version", pa.int64())])
 
 
 def is_name(target: str) -> bool:
-    """Whether a target is the name of a table in a catalog, of up to three parts."""
+    """Return whether a target is the name of a table in a catalog, of up to three parts."""
     return _NAME.fullmatch(target) is not None
 
 
@@ -68,7 +68,7 @@ class SparkEngine:
 
     Raises:
         UnsupportedTarget: If drivers that commit there at once could overwrite each other.
-        CorruptCommitLog: If it is damaged.
+        CorruptCommitLog: If the table is damaged.
         CommitLogUnavailable: If the session, the catalog or the storage does not answer.
     """
 
@@ -88,22 +88,22 @@ class SparkEngine:
         self._columns = {column: kind for column, kind in spark.table(name).dtypes}  # noqa: C416
         self._version = -1
         self._known: dict[int, Entry] = {}  # entries of the newest versions
-        self._own: dict[str, pa.Table] = {}  # rows that were appended from here and not yet read
+        self._own: dict[str, pa.Table] = {}  # the last rows that this engine appended
         self.refresh()
 
     @classmethod
     def open_or_create(
         cls, name: str, spark: Any, properties: Mapping[str, str] | None
     ) -> SparkEngine:
-        """Opens the table, creates it if there is none; several may do so at once.
+        """Open the table and create it if it does not exist. Concurrent calls are safe.
 
         Args:
             name: The table.
             spark: The session.
-            properties: The properties of a new table; None if none is to be created.
+            properties: The properties of a new table; None to create no table.
 
         Raises:
-            CommitTableNotFound: If there is no table, and none is to be created.
+            CommitTableNotFound: If the table does not exist and `properties` is None.
             CommitLogUnavailable: If it cannot be created.
             UnsupportedTarget, CorruptCommitLog, CommitTableFormat: As for the class.
         """
@@ -151,17 +151,17 @@ class SparkEngine:
 
     @staticmethod
     def columns_of(schema: pa.Schema) -> Mapping[str, str]:
-        """The names and types that the columns of an Arrow schema have in a table."""
+        """Return the names and types that the columns of an Arrow schema have in a table."""
         return {f.name: _sql_type(f.type).lower().replace(": ", ":").replace(", ", ",")
                 for f in schema}  # fmt: skip
 
     @property
     def version(self) -> int:
-        """The newest version the engine knows of."""
+        """The newest known version."""
         return self._version
 
     def refresh(self, *, reopen: bool = False) -> int:  # noqa: ARG002  (nothing is kept open)
-        """Looks for newer versions and returns the newest."""
+        """Look for newer versions and return the newest."""
         try:
             self._look(_NEWEST)
         except TailGone as error:
@@ -175,7 +175,7 @@ class SparkEngine:
         return version
 
     def append(self, rows: pa.Table, *, snapshot_of: int | None = None) -> int:
-        """Appends rows and returns the version they became, or a later one."""
+        """Append rows and return their version, or a later one."""
         token = uuid.uuid4().hex
         words = {APPEND: token} | ({} if snapshot_of is None else words_of(snapshot_of))
         self._write(
@@ -187,7 +187,7 @@ class SparkEngine:
         return self.refresh()
 
     def tail(self, after: int, upto: int) -> Tail:
-        """What was appended after a version, up to and with another one."""
+        """Return the rows appended in versions from `after` (excluded) to `upto` (included)."""
         if upto <= after:
             return Tail()
         try:
@@ -201,7 +201,7 @@ class SparkEngine:
         found = set(rows["_commit_version"].to_pylist()) if appends else set()
         if set(appends) - found:
             missed = min(set(appends) - found)
-            raise TailGone(f"version {missed} should have brought rows and brought none")
+            raise TailGone(f"version {missed} should contain rows and is empty")
         self._read = upto, entries[upto].digest
         new = {version: entry for version, entry in entries.items() if version > after}
         return Tail(
@@ -212,7 +212,7 @@ class SparkEngine:
         )
 
     def snapshots(self, version: int | None = None) -> pa.Table:
-        """The rows of kind `snapshot` in a version, by default the newest."""
+        """Return the rows of kind `snapshot` in a version, by default the newest."""
         at = "" if version is None else f" VERSION AS OF {version}"
         query = f"SELECT *, 0L AS _commit_version FROM {self._name}{at} WHERE kind = 'snapshot'"  # noqa: S608
         try:
@@ -221,19 +221,19 @@ class SparkEngine:
             raise self._unreadable(error, f"snapshots in version {version}") from error
 
     def compactions(self) -> list[int]:
-        """The versions that brought a snapshot, as far as they are known; the newest first."""
+        """Return the known versions that added a snapshot, newest first."""
         entries = self._entries(-1, self._version)
         found = [version for version, entry in entries.items() if entry.snapshot_of >= 0]
         return sorted(found, reverse=True)
 
     def last_append_ms(self) -> int | None:
-        """When something was last appended, by the writer's clock, in milliseconds since 1970."""
+        """Return the time of the last append by the writer's clock, in milliseconds since 1970."""
         entries = self._entries(max(-1, self._version - 16), self._version)
         appends = [version for version, entry in entries.items() if entry.is_append]
         return entries[max(appends)].timestamp_ms if appends else None
 
     def replace(self, rows: pa.Table, *, at: int, closed: int | None) -> int:
-        """Removes all rows of segments up to `closed` and adds `rows`, in one version."""
+        """Replace all rows of segments up to `closed` by `rows`, in one version."""
         if self.refresh() > at and self._late_rows(at, closed):
             raise AppendConflict(f"rows were appended after version {at}")
         predicate = "segment >= 0" if closed is None else f"segment <= {closed}"
@@ -246,23 +246,23 @@ class SparkEngine:
         )
         self._write(writer, "compact")
         version = self.refresh()
-        # The history has them: fold them, and try again. After a repair they do not count.
+        # The history still has late rows: fold them and retry. After a repair they do not count.
         if closed is not None and self._late_rows(at, closed):
             raise AppendConflict(f"rows were appended after version {at}")
         return version
 
     def tidy(self, upto: int) -> None:
-        """Nothing: Spark has no word for it."""
+        """Do nothing: Spark has no command for it."""
 
     def vacuum(self, retention_hours: int | None = None) -> int:
-        """Removes files that only old versions need, and returns how many, if Delta tells."""
+        """Remove files that only old versions need, and return their number if Delta reports it."""
         hours = "" if retention_hours is None else f" RETAIN {retention_hours} HOURS"
         try:
-            with taking_turns(self._folder):  # it makes versions, too
+            with taking_turns(self._folder):  # a vacuum creates versions as well
                 self._spark.sql(f"VACUUM {self._name}{hours}").collect()
             newest = self._spark.sql(f"DESCRIBE HISTORY {self._name} LIMIT 1").collect()[0]
         except Exception as error:
-            raise CommitLogUnavailable(self._name, "vacuum", _told(error)) from error
+            raise CommitLogUnavailable(self._name, "vacuum", _message(error)) from error
         return int((newest["operationMetrics"] or {}).get("numDeletedFiles", 0))
 
     def _frame(self, rows: pa.Table) -> Any:
@@ -274,14 +274,14 @@ class SparkEngine:
                 writer.saveAsTable(self._name)
         except Exception as error:
             if _CONFLICT.search(f"{type(error).__name__} {error}"):
-                raise AppendConflict(_told(error)) from error
-            raise CommitLogUnavailable(self._name, operation, _told(error)) from error
+                raise AppendConflict(_message(error)) from error
+            raise CommitLogUnavailable(self._name, operation, _message(error)) from error
 
     def _unreadable(self, error: Exception, what: str) -> CommitLogUnavailable | TailGone:
-        """What a failed read means: files are gone, or the storage does not answer."""
+        """Return the error of a failed read: files are missing, or the storage does not answer."""
         if _is_damage(error):
-            return TailGone(f"{what}: {_told(error)}")
-        return CommitLogUnavailable(self._name, "read", _told(error))
+            return TailGone(f"{what}: {_message(error)}")
+        return CommitLogUnavailable(self._name, "read", _message(error))
 
     def _late_rows(self, at: int, closed: int | None) -> bool:
         entries = self._entries(at, self._version)
@@ -292,13 +292,13 @@ class SparkEngine:
         return any(segment <= closed for segment in segments)
 
     def _entries(self, after: int, upto: int) -> dict[int, Entry]:
-        """What the versions from one to another did, both included."""
+        """Return the entries of versions from `after` to `upto`, both included."""
         if min(self._known) > max(after, 0):
             self._look(self._version - after + _NEWEST)
         return {v: entry for v, entry in sorted(self._known.items()) if after <= v <= upto}
 
     def _look(self, count: int) -> None:
-        """Reads the entries of the newest versions: they take about as long as one."""
+        """Read the entries of the newest versions; many take about as long as one."""
         try:
             rows = self._spark.sql(f"DESCRIBE HISTORY {self._name} LIMIT {count}").collect()
         except Exception as error:
@@ -306,7 +306,7 @@ class SparkEngine:
         self._known = {int(row["version"]): _entry(row) for row in rows}
 
     def _known_entries(self, after: int, upto: int) -> dict[int, Entry]:
-        """The same, if all that count are there, and the first is the one that was read."""
+        """Return the entries after a check that none is missing and that `after` is unchanged."""
         entries = self._entries(after, upto)
         missing = set(range(after + 1, upto + 1)) - set(entries)
         if missing:
@@ -319,7 +319,7 @@ class SparkEngine:
         return entries
 
     def _inserted(self, versions: list[int]) -> pa.Table:
-        """The rows that appends brought; what was appended from here last is not read again."""
+        """Return the rows of appends; rows that this engine appended last are not read again."""
         own = {
             v: self._own[token] for v in versions if (token := self._known[v].token) in self._own
         }
@@ -344,7 +344,7 @@ class SparkEngine:
 
 
 def _entry(row: Any) -> Entry:
-    """A row of DESCRIBE HISTORY as an entry."""
+    """Convert a row of DESCRIBE HISTORY to an entry."""
     metrics = row["operationMetrics"] or {}
     parameters = row["operationParameters"] or {}
     operation = row["operation"]
@@ -360,9 +360,9 @@ def _entry(row: Any) -> Entry:
     actions: list[dict[str, Any]] = [{"commitInfo": info}]
     actions += [{"add": {"path": ""}}] if added else []
     actions += [{"remove": {"dataChange": True}}] if removes else []
-    told = [row["version"], str(row["timestamp"]), operation, row["userMetadata"], sorted(metrics)]
+    facts = [row["version"], str(row["timestamp"]), operation, row["userMetadata"], sorted(metrics)]
     entry = Entry.parse(b"\n".join(json.dumps(action).encode() for action in actions))
-    digest = hashlib.blake2b(json.dumps(told).encode(), digest_size=16).digest()
+    digest = hashlib.blake2b(json.dumps(facts).encode(), digest_size=16).digest()
     return Entry(entry.is_append, entry.snapshot_of, entry.disturbs, entry.repairs,
                  entry.timestamp_ms, entry.token, (), digest)  # fmt: skip
 
@@ -375,17 +375,17 @@ def _sql_type(kind: pa.DataType) -> str:
 
 def _not_opened(name: str, error: Exception) -> CommitLogUnavailable | CorruptCommitLog:
     if _is_damage(error):
-        return CorruptCommitLog(name, f"it cannot be opened ({_told(error)})")
-    return CommitLogUnavailable(name, "open", _told(error))
+        return CorruptCommitLog(name, f"it cannot be opened ({_message(error)})")
+    return CommitLogUnavailable(name, "open", _message(error))
 
 
 def _is_damage(error: Exception) -> bool:
-    """Whether files of the table are missing or invalid although the storage answers."""
+    """Return whether files of the table are missing or invalid although the storage answers."""
     return _DAMAGE.search(str(error)) is not None
 
 
-def _told(error: Exception) -> str:
-    """What Spark reported, in one line and without the Java stack."""
+def _message(error: Exception) -> str:
+    """Return the message of an error in one line and without the Java stack."""
     lines = [line.lstrip(": ") for line in str(error).splitlines() if line.strip()]
-    told = next((line for line in lines if not line.startswith(_PY4J)), type(error).__name__)
-    return " ".join(told.split())[:500]
+    text = next((line for line in lines if not line.startswith(_PY4J)), type(error).__name__)
+    return " ".join(text.split())[:500]

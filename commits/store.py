@@ -1,4 +1,4 @@
-"""The commit store: what of each partition is committed, and what is pending."""
+"""The commit store: committed offsets and pending records of partitions."""
 
 from __future__ import annotations
 
@@ -28,13 +28,12 @@ __all__ = ["CommitStore"]
 class CommitStore(Committing):
     """The individual commits of many groups, in one Delta table.
 
-    Whatever changes the state is a row, and the state is a fold of the rows in the order of the
-    table's versions: the same for every store that has the table open, in any process. A call that
-    writes appends its row, reads the log up to it, and answers from the state at that place; so no
-    answer rests on what this process thought before.
+    Every change of the state is a row. The state is a fold of the rows in the order of the table's
+    versions, which is the same for every open store in any process. A call that writes appends its
+    row, reads the log up to it, and answers from the state at that position. No answer depends on
+    earlier local state.
 
-    Stores are opened with `open`. One may be used by several threads. Nothing is kept open between
-    calls.
+    Open a store by `open`. Stores are thread-safe. They keep nothing open between calls.
     """
 
     @classmethod
@@ -52,33 +51,33 @@ class CommitStore(Committing):
         max_ranges_to_commit: int = DEFAULT_RANGES_TO_COMMIT,
         create: bool = True,
     ) -> Self:
-        """Opens a commit table and creates it if there is none; several may do so at once.
+        """Open a commit table and create it if it does not exist. Concurrent calls are safe.
 
         Args:
-            target: The path or URI of the Delta table, which `deltalake` then writes; or its name
-                in a catalog, of up to three parts, which Spark then writes.
+            target: The path or URI of the Delta table, written by `deltalake`; or its name in a
+                catalog, of up to three parts, written by Spark.
             spark: The Spark session, for a name.
-            storage_options: For an object store; as `deltalake.DeltaTable` takes them.
-            cluster: The id of the Kafka cluster: groups of other clusters are other groups.
-            max_ranges: How many separate ranges above its stable offset a partition may have,
-                unless the setting `maxNumRanges` says otherwise.
-            segment_versions: How many versions share a segment, where the table is created.
-            snapshot_commits: After how many appends, by whomever, a commit also writes a snapshot,
-                unless the setting `snapshotCommits` says otherwise; 0 for never.
-            snapshot_bytes: After how many bytes of rows (uncompressed) it does, unless the setting
-                `snapshotBytes` says otherwise; 0 for never.
-            max_ranges_to_commit: How many ranges of a partition a row of a commit takes (KIP-X's
-                `max.num.ranges.to.commit`). A commit of more has several rows of that partition,
-                in the same append and under the same id: all of them count, or none.
-            create: Whether it may be created; a mere look at a group should not.
+            storage_options: Options of an object store, as for `deltalake.DeltaTable`.
+            cluster: The id of the Kafka cluster. Groups of different clusters are separate.
+            max_ranges: The limit of separate ranges above the stable offset of a partition; the
+                setting `maxNumRanges` overrides it.
+            segment_versions: How many versions a segment has, if the table is created.
+            snapshot_commits: After how many appends of all writers a commit also writes a
+                snapshot; the setting `snapshotCommits` overrides it; 0 for never.
+            snapshot_bytes: After how many bytes of uncompressed rows a commit also writes a
+                snapshot; the setting `snapshotBytes` overrides it; 0 for never.
+            max_ranges_to_commit: How many ranges of a partition a row of a commit may have (KIP-X's
+                `max.num.ranges.to.commit`). A larger commit has several rows of that partition in
+                the same append and with the same id; either all of them count or none.
+            create: Whether to create the table. Calls that only read should pass False.
 
         Raises:
-            CommitTableNotFound: If there is none, and it may not be created.
-            UnsupportedTarget: If it is a name and there is no session, or if writers could
-                overwrite each other's commits there; it names the remedy.
-            CommitTableFormat: If it is no commit table, or of another format.
+            CommitTableNotFound: If the table does not exist and `create` is False.
+            UnsupportedTarget: If it is a name and no session is given, or if writers could
+                overwrite each other's commits there; the message has a remedy.
+            CommitTableFormat: If it is not a commit table, or has another format.
             CorruptCommitLog: If it cannot be read.
-            CommitLogUnavailable: If the place cannot be reached or written.
+            CommitLogUnavailable: If the storage cannot be reached or written.
             ValueError: If a number is negative, or `segment_versions` or `max_ranges_to_commit`
                 is 0.
         """
@@ -100,7 +99,7 @@ class CommitStore(Committing):
 
     @property
     def id(self) -> str:
-        """The nonce of the table: tells it from all others, and from itself before a repair."""
+        """The nonce of the table. It is unique and changes with a repair."""
         with self._lock:
             return self._log.state.store or self._engine.properties["coopconsume.store"]
 
@@ -109,10 +108,10 @@ class CommitStore(Committing):
         """The path or URI of the table."""
         return self._engine.target
 
-    # -- what is committed
+    # -- state of groups
 
     def state(self, group: str) -> dict[TopicPartition, PartitionCommits]:
-        """What of each partition is committed, as the log says now; a copy."""
+        """Return a copy of the committed offsets of each partition. Reads the log."""
         with self._lock:
             partitions = self._refreshed(group).partitions
             return {
@@ -121,47 +120,47 @@ class CommitStore(Committing):
             }
 
     def pending(self, group: str) -> dict[TopicPartition, dict[int, Pending]]:
-        """The records of each partition that were read and are not done, by offset; a copy."""
+        """Return a copy of the pending records of each partition, by offset. Reads the log."""
         with self._lock:
             partitions = self._refreshed(group).partitions
             return {at: dict(state.pending) for at, state in partitions.items() if state.pending}
 
     def groups(self) -> list[str]:
-        """The groups of this Kafka cluster that the log knows."""
+        """Return the groups of this Kafka cluster."""
         with self._lock:
             known = self._log.refresh().groups
             return sorted(name for cluster, name in known if cluster == self._cluster)
 
     def clusters(self, group: str) -> list[str]:
-        """The ids of the Kafka clusters of which the log knows a group of this name."""
+        """Return the ids of the Kafka clusters that have a group of this name in the log."""
         with self._lock:
             return sorted(cluster for cluster, name in self._log.refresh().groups if name == group)
 
     def counted_commits(self, group: str) -> CommitIds:
-        """The ids of the commits that counted: what else carries such an id counts, too.
+        """Return the ids of the commits that counted. Outputs with such an id count as well.
 
-        But for the partitions that `refused_parts` names.
+        The partitions of `refused_parts` are an exception.
         """
         with self._lock:
             return self._refreshed(group).counted.copy()
 
     def refused_parts(self, group: str) -> dict[str, frozenset[TopicPartition]]:
-        """Where commits that counted did not, by their id: as a rule nowhere, so it is empty.
+        """Return the refused partitions of commits that counted, by commit id; usually empty.
 
-        A commit of several partitions counts in one and is refused in another where the topic of
-        the latter was made anew meanwhile.
+        A commit of several partitions counts in one and is refused in another if the topic of the
+        other partition was created again in the meantime.
         """
         with self._lock:
             refused = self._refreshed(group).refused
-            return {commit_id: frozenset(places) for commit_id, places in refused.items()}
+            return {commit_id: frozenset(parts) for commit_id, parts in refused.items()}
 
     def topic_ids(self, group: str) -> dict[TopicPartition, str]:
-        """The id of the topic that each partition's commits are about; empty if not known."""
+        """Return the topic id of each partition's commits; empty if it is not known."""
         with self._lock:
             return {at: state.topic_id for at, state in self._refreshed(group).partitions.items()}
 
     def known_primary(self, group: str) -> dict[TopicPartition, int]:
-        """Offsets in Kafka that others wrote, that the log knows, and that may still be there."""
+        """Return the recorded offsets of other tools in Kafka that may still be there."""
         with self._lock:
             return {
                 at: state.primary.offset
@@ -170,65 +169,65 @@ class CommitStore(Committing):
             }
 
     def initial_partitions(self, group: str) -> dict[str, int]:
-        """How many partitions each topic had when the group first dealt it."""
+        """Return how many partitions each topic had when the group first assigned it."""
         with self._lock:
             return dict(self._refreshed(group).initial_partitions)
 
     # -- the table
 
     def compact(self) -> int | None:
-        """Writes a snapshot of all groups, and takes out of the table what it replaces.
+        """Write a snapshot of all groups and remove the rows that it replaces.
 
-        Commits do so by themselves now and then (see `open`). Others may write meanwhile. A
-        snapshot holds the state of all groups at one version; whoever opens the table reads the
-        newest one and what was appended after it. Rows leave the table by segments, and only those
-        that all open handles are past. Files stay until `vacuum`.
+        Commits do this automatically (see `open`). Other writers can continue. A snapshot contains
+        the state of all groups at one version; a new store reads the newest snapshot and later
+        appends. Rows are removed by segments, after all open handles are past them. Their files
+        remain until `vacuum`.
 
         Returns:
-            The version of the table with the snapshot; None if nothing happened since the last.
+            The version with the snapshot; None if nothing changed since the last one.
 
         Raises:
-            CommitStoreBusy: If others kept writing to what was to be replaced; nothing was changed.
+            CommitStoreBusy: If every attempt met concurrent writes; nothing was changed.
             CorruptCommitLog: If the log cannot be read.
         """
         with self._lock:
             return self._log.compact()
 
     def vacuum(self, *, retention_hours: int | None = None) -> int:
-        """Removes files that only old versions need, and those of appends that failed.
+        """Remove files that only old versions need, and files of failed appends.
 
-        Automatic snapshots do so once in 20 segments. Open stores, and appends that are under way,
-        are not harmed as long as they are younger than the retention.
+        Automatic snapshots do this once in 20 segments. Open stores and running appends are safe
+        as long as they are younger than the retention.
 
         Args:
-            retention_hours: How old files must be that are removed, from 1; by default what the
-                table's property `delta.deletedFileRetentionDuration` says.
+            retention_hours: The minimum age of removed files in hours, from 1; by default the
+                table's property `delta.deletedFileRetentionDuration`.
 
         Returns:
-            How many files were removed.
+            The number of removed files.
 
         Raises:
-            CommitLogUnavailable: If it failed half-way; nothing that counts is lost by that.
+            CommitLogUnavailable: If it failed in part; no needed file is lost.
             ValueError: If the retention is below an hour.
         """
         if retention_hours is not None and retention_hours < MIN_RETENTION_HOURS:
             raise ValueError(
                 f"retention_hours must be from {MIN_RETENTION_HOURS}, not {retention_hours}: "
-                "younger files may be part of a commit that is under way"
+                "younger files may belong to a running commit"
             )
         with self._lock:
             self._log.refresh()
-            # What others took out of the table must not be needed any more.
+            # Rows that other tools removed must be in a snapshot before their files go.
             self._log.compact_if_disturbed()
             return self._engine.vacuum(retention_hours)
 
     def history(self, group: str) -> list[dict[str, Any]]:
-        """What happened in a group, for people: one entry an event, in the order of the log.
+        """Return the history of a group: one entry for each event, in log order.
 
         An entry has `version`, `written_at`, `kind`, `id`, `epoch`, `nonce`, `member`, `counted`,
         `reason` (why it did not count), `detail`, and `partitions`: for each its topic, partition,
-        first and last offset, how many, status, reason and stable offset after it. It goes back as
-        far as the table's files do, at least to the last snapshot.
+        first and last offset, count, status, reason and the stable offset after it. The history
+        starts at the oldest kept file of the table, at the latest at the last snapshot.
 
         Raises:
             CorruptCommitLog: If the log cannot be read.

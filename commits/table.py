@@ -1,4 +1,4 @@
-"""The commit table: its properties, and whether a table is one."""
+"""Opens commit tables: their properties, and the check that a table is a commit table."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ _WRITERS = defaultdict(
     lambda: "an unknown engine", path="deltalake (a path)", spark="Spark alone (a name)"
 )
 
-# Removals are rarer and slower there. Entries of the log stay, as Spark has no word to remove those
-# that a snapshot has made needless, and by itself would remove others, too.
+# Removals are rarer and slower with Spark. Entries of the log remain: Spark has no command to
+# remove only the entries before a snapshot.
 _KEPT_BY_SPARK = {
     "delta.deletedFileRetentionDuration": "interval 7 days",
 }
@@ -40,19 +40,19 @@ def open_table(
     spark: Any = None,
     create: bool = True,
 ) -> LogEngine:
-    """Opens a commit table, creates it if there is none.
+    """Open a commit table and create it if it does not exist.
 
     Args:
         target: The path or URI of the Delta table, or its name in a catalog.
-        storage_options: For an object store.
-        segment_versions: How many versions share a segment, where the table is created.
+        storage_options: Options of an object store.
+        segment_versions: How many versions a segment has, if the table is created.
         spark: A Spark session; not needed for a path.
-        create: Whether it may be created.
+        create: Whether to create the table.
 
     Raises:
-        CommitTableNotFound: If there is none, and it may not be created.
-        UnsupportedTarget: If a name is given without a session, or a place is not safe.
-        CommitTableFormat: If it is no commit table, or of another format.
+        CommitTableNotFound: If the table does not exist and `create` is False.
+        UnsupportedTarget: If a name is given without a session, or the location is not safe.
+        CommitTableFormat: If it is not a commit table, or has another format.
         CorruptCommitLog: If it cannot be opened.
         ValueError: If `segment_versions` is not positive.
     """
@@ -62,11 +62,11 @@ def open_table(
         "delta.enableChangeDataFeed": "true",
         "delta.checkpointInterval": str(CHECKPOINT_VERSIONS),
         "delta.dataSkippingStatsColumns": "kind",
-        # Entries of the table's log are removed right after a snapshot, by us alone: what was
-        # appended after the last snapshot is read through them, however long ago that was.
+        # Only this library removes entries of the table's log, right after a snapshot: appends
+        # after the last snapshot are read through their entries, whatever their age.
         "delta.enableExpiredLogCleanup": "false",
         "delta.logRetentionDuration": "interval 1 days",
-        # A removed file costs room in each checkpoint for so long.
+        # Every checkpoint contains removed files for this time.
         "delta.deletedFileRetentionDuration": "interval 6 hours",
         "coopconsume.format": str(FORMAT),
         "coopconsume.store": uuid.uuid4().hex,
@@ -91,14 +91,14 @@ def opened_at(
     spark: Any,
     versions: int,
 ) -> LogEngine | None:
-    """A table whose newest version cannot be opened, at the newest of so many that can be."""
+    """Open a damaged table at the newest of `versions` versions that can be opened."""
     if is_named(target):
         return None if spark is None else SparkEngine(str(target), spark)
     return PathEngine.opened_at(target, storage_options, versions)
 
 
 def is_named(target: str | os.PathLike[str]) -> bool:
-    """Whether a target is the name of a table in a catalog, which only Spark can open."""
+    """Return whether a target is the name of a table in a catalog, which only Spark can open."""
     return isinstance(target, str) and is_name(target) and not Path(target).exists()
 
 
@@ -108,11 +108,11 @@ def _check(engine: PathEngine | SparkEngine) -> None:
         raise CommitTableFormat(engine.target, "another Delta table", "a commit table")
     kind = "path" if isinstance(engine, PathEngine) else "spark"
     if found.get("coopconsume.engine", kind) != kind:
-        # On a local disk Spark looks for a version, and then renames over what came in between.
+        # On a local disk Spark can overwrite a version that another engine creates concurrently.
         raise CommitTableFormat(
             engine.target,
             f"a table that is written by {_WRITERS[found['coopconsume.engine']]}",
-            f"one that is written by {_WRITERS[kind]}, as this target asks for; move it by "
+            f"one that is written by {_WRITERS[kind]}, as this target requires; move it by "
             "commits.move_table",
         )
     for name, expected in [

@@ -12,7 +12,7 @@ from pyarrow import array
 
 from commits import Epoch, OffsetRanges, Pending
 from commits import group as group_module
-from commits import tenure as tenure_module
+from commits import grants as grants_module
 from commits.fold import LogState
 from commits.group import Answer
 from commits.rows import Event, Part, decode, divided, encode
@@ -351,7 +351,7 @@ def test_the_fold_agrees_with_a_naive_model(
     with (
         mock.patch.object(group_module, "KEPT_ANSWERS", kept.answers),
         mock.patch.object(group_module, "KEPT_RESULTS", kept.results),
-        mock.patch.object(tenure_module, "KEPT_UNCHANGED", kept.unchanged),
+        mock.patch.object(grants_module, "KEPT_UNCHANGED", kept.unchanged),
     ):
         fold_and_compare(steps, cuts, kept)
 
@@ -411,9 +411,9 @@ def fold_and_compare(steps: list[tuple[object, ...]], cuts: set[int], kept: Kept
         assert set(group.claims) == {claim.epoch.nonce for claim in naive.claims}
         assert {tuple(doubt.share) for doubt in group.loose} == naive.loose
         for owner in [*([naive.in_force] if naive.in_force else []), *naive.claims]:
-            tenure = group.tenure(owner.epoch)
-            assert tenure is not None
-            assert {tuple(doubt.share) for doubt in tenure.doubts} == owner.doubts
+            grant = group.grant(owner.epoch)
+            assert grant is not None
+            assert {tuple(doubt.share) for doubt in grant.doubts} == owner.doubts
     assert all(reader == log for reader in readers)
     read = LogState()
     list(read.fold(through_the_table(events, most=2)))

@@ -139,7 +139,7 @@ def test_kafkas_offsets_take_the_place(path: str) -> None:
 def test_a_missing_table_begins_again_from_kafka(path: str) -> None:
     """It is told that there is none; only Kafka's offsets are left, and they make one."""
     found = check_table(path)
-    assert (found.is_missing, found.problem) == (True, "there is no table")
+    assert (found.is_missing, found.problem) == (True, "the table does not exist")
     with pytest.raises(RepairRefused, match="no snapshot"):
         repair_table(path)
     with pytest.raises(RepairRefused, match="nor 3"):

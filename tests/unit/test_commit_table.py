@@ -372,8 +372,8 @@ def test_a_file_that_is_needed_by_no_tail_is_not_missed(path: str) -> None:
         ({"offsets": b"garbage"}, CorruptCommitLog, "no portable roaring bitmap"),
         ({"detail": "{"}, CorruptCommitLog, "cannot be read"),
         ({"row": 5}, CorruptCommitLog, "rows \\[5\\]"),
-        ({"kind": "takeover"}, CorruptCommitLog, "makes no sense"),
-        ({"kind": "snapshot", "row_id": "s/0"}, CorruptCommitLog, "a snapshot makes no sense"),
+        ({"kind": "takeover"}, CorruptCommitLog, "is not valid"),
+        ({"kind": "snapshot", "row_id": "s/0"}, CorruptCommitLog, "a snapshot is not valid"),
     ],
 )
 def test_rows_that_make_no_sense_stop_every_reader(

@@ -1,4 +1,4 @@
-"""Who may commit what: an epoch or a claim, as its row in the log tells it."""
+"""Grants of shares to members, by an epoch or a claim."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ if TYPE_CHECKING:
     from commits.model import TopicPartition
     from commits.rows import Event, Part
 
-__all__ = ["KEPT_UNCHANGED", "Holder", "Tenure", "cut", "holder_of"]
+__all__ = ["KEPT_UNCHANGED", "Grant", "Holder", "cut", "holder_of"]
 
 KEPT_UNCHANGED = 16
-"""How many ids of commits that changed nothing are kept of a member."""
+"""The number of ids of commits without a change that are kept for each member."""
 
 
 class Holder(NamedTuple):
-    """Who holds a share: the share, the member and its epoch."""
+    """A share with its member and epoch."""
 
     share: OwnedShare
     member: str
@@ -28,23 +28,24 @@ class Holder(NamedTuple):
 
 
 @dataclass(slots=True)
-class Tenure:
-    """An epoch or claim and what became of its members.
+class Grant:
+    """An epoch or claim and the state of its members.
 
     Attributes:
         epoch: Its number and nonce.
-        generation: Kafka's generation; -1 if there is none.
+        generation: Kafka's generation; -1 without one.
         members: The shares of each member.
-        fenced: Members that may not commit any more, and why.
-        topic_ids: The id of each topic where it was known.
-        life_ms: How long a batch of its members may go on, at most.
-        doubts: Shares that came to it although their old owner may still be at work.
-        heirs: Members whose shares went to another id, and that id.
-        settled: Members of which is already said on what they may still be at work.
-        session_ms: Of a claim: after so long without a row of it its process is gone; 0: never.
-        beats: Of a claim: how many of its rows were folded here.
+        fenced: Members that may no longer commit, with the reason.
+        topic_ids: The ids of topics, as far as they are known.
+        life_ms: The longest time that a batch of its members may run.
+        doubts: Its shares whose previous owners may still work on them.
+        heirs: Members whose shares went to another id, with that id.
+        settled: Members whose remaining work is recorded already.
+        session_ms: For a claim, the time without a row after which its process counts as dead; 0
+            for never.
+        beats: For a claim, the number of its rows that were folded.
         unchanged: The newest ids of each member's commits that changed nothing, at most
-            `KEPT_UNCHANGED`: a repeat of them changes nothing either, whatever came in between.
+            `KEPT_UNCHANGED`. A repeated commit with such an id changes nothing either.
     """
 
     epoch: Epoch
@@ -64,8 +65,8 @@ class Tenure:
     )
 
     @classmethod
-    def of(cls, event: Event) -> Tenure:
-        """The tenure that the row of an epoch or of a claim begins."""
+    def of(cls, event: Event) -> Grant:
+        """Create the grant from the row of an epoch or claim."""
         assert event.epoch is not None
         if event.kind == "epoch":
             detail = event.detail
@@ -90,27 +91,27 @@ class Tenure:
         )  # fmt: skip
 
     def live_shares(self) -> Iterator[tuple[str, OwnedShare]]:
-        """Members that may commit, with each of their shares, in the members' order."""
+        """Yield members that may commit with each of their shares, sorted by member."""
         for member, shares in sorted(self.members.items()):
             if member not in self.fenced:
                 yield from ((member, share) for share in shares)
 
     def all_shares(self) -> list[OwnedShare]:
-        """The shares of all members."""
+        """Return the shares of all members."""
         return [share for shares in self.members.values() for share in shares]
 
     def fence_of(self, member: str) -> str:
-        """Why a member may not commit; empty if it may."""
+        """Return why a member may not commit; empty if it may."""
         if member not in self.members:
             return "it is not a member of the epoch"
         return self.fenced.get(member, "")
 
     def refusal_of(self, member: str, part: Part) -> str:
-        """Why a live member may not commit in a partition; empty if it may.
+        """Return why a live member may not commit in a partition; empty if it may.
 
         Args:
-            member: The member; empty for what any member may say of a partition of another one.
-            part: What it says.
+            member: The member; empty for events that any member may write about a partition.
+            part: The partition's part of the event.
         """
         if member not in self._held:
             shares = self.members[member] if member else self.all_shares()
@@ -123,13 +124,13 @@ class Tenure:
         return ""
 
     def note_unchanged(self, member: str, commit_id: str) -> None:
-        """A commit of a member counts and has changed nothing."""
+        """Record the id of a commit that counts and changed nothing."""
         ids = self.unchanged.setdefault(member, [])
         ids.append(commit_id)
         del ids[:-KEPT_UNCHANGED]
 
     def left_behind(self) -> list[Doubt]:
-        """Shares on which members may still be at work when the tenure ends."""
+        """Return the shares on which members may still work when the grant ends."""
         return [
             Doubt(share, self.longest_life_ms)
             for member, shares in self.members.items()
@@ -139,11 +140,11 @@ class Tenure:
 
     @property
     def longest_life_ms(self) -> int:
-        """How long batches that it has to do with may go on, its own and those it waits for."""
+        """The longest time that its own batches and those in doubt may run."""
         return max([self.life_ms, *(doubt.life_ms for doubt in self.doubts)])
 
     def assignment(self) -> Assignment:
-        """A copy for users of the store."""
+        """Return a copy for users of the store."""
         return Assignment(
             self.epoch,
             self.generation,
@@ -158,18 +159,18 @@ class Tenure:
         )
 
 
-def holder_of(wanted: Iterable[tuple[str, OwnedShare]], tenures: Iterable[Tenure]) -> Holder | None:
-    """The first live share of the tenures that overlaps one of the wanted ones."""
+def holder_of(wanted: Iterable[tuple[str, OwnedShare]], grants: Iterable[Grant]) -> Holder | None:
+    """Return the first live share of the grants that overlaps a wanted share."""
     places = by_partition(share for _, share in wanted)
-    for tenure in tenures:
-        for member, held in tenure.live_shares():
+    for grant in grants:
+        for member, held in grant.live_shares():
             if any(held.overlaps(s) for s in places.get(held[:2], ())):
-                return Holder(held, member, tenure.epoch)
+                return Holder(held, member, grant.epoch)
     return None
 
 
 def cut(doubts: Iterable[Doubt], shares: Iterable[OwnedShare]) -> tuple[list[Doubt], list[Doubt]]:
-    """The parts of doubts inside and outside of some shares."""
+    """Split doubts into the parts inside and outside of shares."""
     cuts = by_partition(shares)
     inside: list[Doubt] = []
     outside: list[Doubt] = []
@@ -185,7 +186,7 @@ def cut(doubts: Iterable[Doubt], shares: Iterable[OwnedShare]) -> tuple[list[Dou
 
 
 def by_partition(shares: Iterable[OwnedShare]) -> dict[TopicPartition, list[OwnedShare]]:
-    """Shares by their topic and partition."""
+    """Group shares by topic and partition."""
     found: dict[TopicPartition, list[OwnedShare]] = {}
     for share in shares:
         found.setdefault(share[:2], []).append(share)
