@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from pyarrow import array
 
 from commits import Epoch, OffsetRanges, Pending
-from commits import group as group_module
 from commits import grants as grants_module
+from commits import group as group_module
 from commits.fold import LogState
 from commits.group import Answer
 from commits.rows import Event, Part, decode, divided, encode
