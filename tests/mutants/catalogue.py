@@ -860,7 +860,7 @@ LIMITS = [
         "limit-exceeded",
         "What would exceed the limit of ranges waits in the job.",
         "commits/affordable.py",
-        "fits[np.flatnonzero(~fits)[:room]] = True",
+        "fits[np.flatnonzero(~fits)[:allowed]] = True",
         "fits[:] = True",
         (
             "tests/model/test_limits_model.py::test_what_is_affordable_is_never_refused_and_no_more_would_fit",
