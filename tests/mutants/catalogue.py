@@ -309,7 +309,7 @@ GROUP = [
         "claimed-work-not-in-doubt",
         "A claim waits for the work of the member of the group that had its share.",
         "commits/group.py",
-        "self._loosen(tenure, member, tenure.members[member])",
+        "self._loosen(grant, member, grant.members[member])",
         "pass",
         (_GROUP,),
     ),
