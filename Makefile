@@ -46,14 +46,14 @@ bench: $(VENV)/.ready ## print the benchmark tables, both sides in turn
 mutants: $(VENV)/.ready ## plant faults one by one and see that tests fail (ARGS='-k name' narrows, --fast, --list)
 	@$(BIN)/python -m tests.mutants $(ARGS)
 
-chaos: $(VENV)/.ready ## three applications under rounds of bad luck (ROUNDS=n SEED=s KINDS=a,b)
+chaos: $(VENV)/.ready ## three applications under rounds of disturbances (ROUNDS=n SEED=s KINDS=a,b)
 	@$(BIN)/python -m tests.chaos --rounds $(or $(ROUNDS),5) $(if $(SEED),--seed $(SEED)) $(if $(KINDS),--kinds $(KINDS))
 
 chaos-store: $(VENV)/.ready ## writers of a commit table are killed and frozen, 10,000 logs folded (ROUNDS=n SEED=s)
 	@$(BIN)/python -m tests.chaos.store --rounds $(or $(ROUNDS),20) $(if $(SEED),--seed $(SEED))
 	@LOGS=10000 $(BIN)/python -m pytest -q tests/model/test_commits_fold.py --timeout 7200 --hypothesis-profile fresh
 
-chaos-log: $(VENV)/.ready ## three fenced writers fight for a log under bad luck (ROUNDS=n SEED=s)
+chaos-log: $(VENV)/.ready ## three fenced writers compete for a log under disturbances (ROUNDS=n SEED=s)
 	@$(BIN)/python -m tests.chaos.log --rounds $(or $(ROUNDS),20) $(if $(SEED),--seed $(SEED))
 
 clean: ## remove the virtual environment and caches of this folder

@@ -83,7 +83,7 @@ class Admin:
 
         Args:
             group: Its id.
-            create: Whether to create the commit table if there is none, as for an import.
+            create: Whether to create the commit table if it does not exist, as for an import.
         """
         return OffsetAdmin(self._options, group, create=create, spark=self._spark)
 
@@ -150,7 +150,7 @@ class Admin:
             dry_run: Whether to return the result without writing it.
 
         Raises:
-            InvalidOption: No group is known, or the source is none of these.
+            InvalidOption: No group is known, or the source is unknown.
             GroupActive: A group has members.
             commits.RepairRefused: The state cannot be read, the table cannot be written, or
                 something was appended within the last minute.

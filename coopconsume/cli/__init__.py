@@ -1,4 +1,4 @@
-"""The command line: ``coopconsume demo``, ``broker``, ``run``, and what operators need."""
+"""The command line ``coopconsume``."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ __all__ = ["main"]
 
 try:
     _VERSION = version("coopconsume")
-except PackageNotFoundError:  # run from a zip, as with spark-submit --py-files
+except PackageNotFoundError:  # The package runs from a zip, as with spark-submit --py-files.
     _VERSION = "unknown"
 
 
@@ -32,7 +32,8 @@ except PackageNotFoundError:  # run from a zip, as with spark-submit --py-files
 def main() -> None:
     """Cooperative consumption of Kafka on Spark.
 
-    Many workers share a partition, in the order of keys, and each record is committed by itself.
+    Many workers share a partition and keep the order of each key. Each record is committed
+    individually.
     """
 
 

@@ -17,7 +17,7 @@ _LOOK_EVERY = 0.2
 
 
 def _topics(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) -> dict[str, int]:
-    """Partitions by topic, of ``name:partitions`` or ``name`` for one partition."""
+    """Parses ``name:partitions``, or ``name`` for one partition."""
     topics = {}
     for value in values:
         name, _, partitions = value.partition(":")
@@ -30,11 +30,11 @@ def _topics(ctx: click.Context, param: click.Parameter, values: tuple[str, ...])
 
 
 @click.command(epilog=EXIT_CODES)
-@click.option("--port", type=click.IntRange(1, 65535), help="Port; a free one by default.")
+@click.option("--port", type=click.IntRange(1, 65535), help="Port [default: a free port].")
 @click.option(
     "--data-dir",
     type=click.Path(file_okay=False),
-    help="Folder for its data, kept; by default a temporary one that goes with the broker.",
+    help="Data folder, kept at the end [default: a temporary folder, deleted at the end].",
 )
 @click.option(
     "--topic", "topics", multiple=True, callback=_topics, metavar="NAME[:PARTITIONS]",
@@ -44,7 +44,8 @@ def _topics(ctx: click.Context, param: click.Parameter, values: tuple[str, ...])
 def broker(*, port: int | None, data_dir: Path | None, topics: dict[str, int]) -> int:
     """Run a Kafka broker on this machine until Ctrl-C.
 
-    Its address is the first line on standard output. Topics are not created by being named.
+    The first line on standard output is its address. The broker does not create topics
+    automatically.
     """
     from kafka.errors import TopicAlreadyExistsError
 
@@ -55,9 +56,9 @@ def broker(*, port: int | None, data_dir: Path | None, topics: dict[str, int]) -
             try:
                 kafka.create_topic(name, partitions)
             except TopicAlreadyExistsError:
-                click.echo(f"topic {name} is there already", err=True)
+                click.echo(f"topic {name} already exists", err=True)
         click.echo(kafka.bootstrap_servers)
-        click.echo("Ctrl-C ends it.", err=True)
+        click.echo("Press Ctrl-C to stop the broker.", err=True)
         nothing = threading.Event()
         while kafka.is_running:
             nothing.wait(_LOOK_EVERY)
@@ -65,7 +66,7 @@ def broker(*, port: int | None, data_dir: Path | None, topics: dict[str, int]) -
         click.echo("stopping the broker", err=True)
         return OK
     else:
-        click.echo(f"the broker ended by itself:\n{kafka.log_tail()}", err=True)
+        click.echo(f"the broker ended unexpectedly:\n{kafka.log_tail()}", err=True)
         return FAILED
     finally:
         kafka.close()

@@ -1,4 +1,4 @@
-"""The session that a command needs where the commit table is in a catalog."""
+"""The Spark session of a command whose commit table is in a catalog."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ __all__ = ["given_session", "session_for"]
 
 
 def given_session() -> SparkSession | None:
-    """The session that runs already, or that spark-submit has set up; None: there is none."""
-    # spark-submit brings a PySpark of its own kind, which has no jars beside it.
+    """Returns the active session or that of spark-submit; None without such a session."""
+    # The PySpark of spark-submit has no jars beside it.
     submitted = "PYSPARK_GATEWAY_PORT" in os.environ
     if not submitted:
         pyspark_home()
@@ -36,19 +36,19 @@ def given_session() -> SparkSession | None:
 def session_for(
     options: Mapping[str, str], conf: Mapping[str, str], into: str | None = None
 ) -> Iterator[SparkSession | None]:
-    """The session for the commit table of some options: none is needed for a path.
+    """Yields the session for the commit table of some options; None if the table is a path.
 
-    For a name it is the one that is there, or else a local one with the catalog that is given,
+    For a table in a catalog it is the existing session, or a local session with the given catalog,
     which ends with the command.
 
     Args:
-        options: Of a consumer.
-        conf: Settings of Spark, which say where the catalog is.
+        options: The options of a consumer.
+        conf: The settings of Spark that configure the catalog.
         into: A second commit table that the command writes.
 
     Raises:
-        click.UsageError: One was needed, there is none, and no catalog is given.
-        CoopConsumeError: A local one cannot be started.
+        click.UsageError: A session is needed, but no session exists and no catalog is given.
+        CoopConsumeError: A local session cannot be started.
     """
     given = next((v for name, v in options.items() if name.lower() == "committable"), "")
     table = next((place for place in (given, into) if place and is_named(place)), None)
@@ -61,11 +61,11 @@ def session_for(
         return
     if not conf:
         try:
-            yield None  # What else is wrong is told first.
+            yield None  # Other errors are reported first.
         except UnsupportedTarget as error:
             raise click.UsageError(
-                f"commit table {table!r} is a name in a catalog, which only Spark can open: say "
-                "where the catalog is by --spark-conf KEY=VALUE, or run this through "
+                f"commit table {table!r} is in a catalog, which only Spark can open: configure "
+                "the catalog by --spark-conf KEY=VALUE, or run this command with "
                 f"spark-submit, as jobs.py; for a path write './{table}'"
             ) from error
         return

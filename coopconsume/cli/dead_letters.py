@@ -29,7 +29,7 @@ _MOST_TEXT = 60
 
 
 def _moment(ctx: click.Context, param: click.Parameter, value: str | None) -> int | None:
-    """A time as ISO 8601 has it, in milliseconds since the epoch; without a zone it is UTC."""
+    """Parses an ISO 8601 time into milliseconds since the epoch; the default zone is UTC."""
     if value is None:
         return None
     try:
@@ -44,7 +44,7 @@ def _moment(ctx: click.Context, param: click.Parameter, value: str | None) -> in
 def _offsets(
     ctx: click.Context, param: click.Parameter, value: str | None
 ) -> tuple[int | None, int | None]:
-    """Offsets as FIRST-LAST, or one alone."""
+    """Parses FIRST-LAST, or a single offset."""
     if value is None:
         return None, None
     first, dash, last = value.partition("-")
@@ -58,22 +58,26 @@ def _offsets(
 
 
 def _chosen(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Give a command a `DeadLetters`, and the `Choice` of letters that it is about."""
+    """Adds a `DeadLetters` and the `Choice` of letters to a command."""
 
     @click.argument("group")
     @at_a_place
     @click.option(
         "--dead-letter",
         metavar="PATH|kafka:TOPIC",
-        help="Where the letters lie; short for -o deadLetter=…",
+        help="The table or topic of the letters; short for -o deadLetter=…",
     )
-    @click.option("--topic", help="Of records of this topic.")
-    @click.option("--partition", type=click.IntRange(0), help="Of records of this partition.")
-    @click.option("--offset", metavar="FIRST[-LAST]", callback=_offsets, help="Of these offsets.")
-    @click.option("--key", help="Of records of this key.")
-    @click.option("--reason", metavar="TEXT", help="With this text in their reason.")
-    @click.option("--since", metavar="TIME", callback=_moment, help="Given up then or later.")
-    @click.option("--until", metavar="TIME", callback=_moment, help="Given up before.")
+    @click.option("--topic", help="Only records of this topic.")
+    @click.option("--partition", type=click.IntRange(0), help="Only records of this partition.")
+    @click.option("--offset", metavar="FIRST[-LAST]", callback=_offsets, help="Only these offsets.")
+    @click.option("--key", help="Only records with this key.")
+    @click.option("--reason", metavar="TEXT", help="Only letters with this text in the reason.")
+    @click.option(
+        "--since", metavar="TIME", callback=_moment, help="Only records given up at or after TIME."
+    )
+    @click.option(
+        "--until", metavar="TIME", callback=_moment, help="Only records given up before TIME."
+    )
     @functools.wraps(command)
     def with_choice(
         group: str,
@@ -100,7 +104,7 @@ def _chosen(command: Callable[..., Any]) -> Callable[..., Any]:
 
 @click.group("dead-letters", epilog=EXIT_CODES)
 def dead_letters() -> None:
-    """Look at a group's dead letters, and decide on them; also while jobs run."""
+    """List a group's dead letters, and replay or discard them, also while jobs run."""
 
 
 @dead_letters.command(
@@ -117,7 +121,7 @@ def dead_letters() -> None:
 def list_(*, letters: DeadLetters, choice: Choice, settled: bool, as_json: bool) -> None:
     """List dead letters.
 
-    Those whose commit does not count, as a crash leaves them behind, are left out.
+    Letters whose commit does not count, such as those of a crashed job, are left out.
     """
     found = letters.letters(_with(choice, settled=settled), whole=False)
     if as_json:
@@ -133,7 +137,7 @@ def list_(*, letters: DeadLetters, choice: Choice, settled: bool, as_json: bool)
 @click.option("--all", "settled", is_flag=True, help="Those, too, on which was decided.")
 @as_json
 def show(*, letters: DeadLetters, choice: Choice, settled: bool, as_json: bool) -> None:
-    """Show dead letters whole, with headers, value and trace."""
+    """Show dead letters with headers, value and trace."""
     found = letters.letters(_with(choice, settled=settled))
     if as_json:
         echo_json([_plain(letter, whole=True) for letter in found])
@@ -146,13 +150,13 @@ def show(*, letters: DeadLetters, choice: Choice, settled: bool, as_json: bool) 
 def _deciding(command: Callable[..., Any]) -> Callable[..., Any]:
     @reported
     @_chosen
-    @click.option("--all", "everything", is_flag=True, help="All that are open, if none is chosen.")
-    @click.option("--execute", is_flag=True, help="Do it; without, only tell what would be done.")
+    @click.option("--all", "everything", is_flag=True, help="All letters without a decision.")
+    @click.option("--execute", is_flag=True, help="Apply the change (default: dry run).")
     @as_json
     @functools.wraps(command)
     def with_decision(choice: Choice, *, everything: bool, **kwargs: Any) -> Any:
         if choice == Choice() and not everything:
-            raise click.UsageError("say which by --offset, --key, --reason …, or give --all")
+            raise click.UsageError("no letters chosen: give --offset, --key, --reason …, or --all")
         return command(choice=choice, **kwargs)
 
     return with_decision
@@ -161,11 +165,11 @@ def _deciding(command: Callable[..., Any]) -> Callable[..., Any]:
 @dead_letters.command(epilog=EXIT_CODES)
 @_deciding
 def replay(*, letters: DeadLetters, choice: Choice, execute: bool, as_json: bool) -> None:
-    """Have records handled again, in order.
+    """Process records again, in order.
 
-    A parked one is tried again from its first attempt on, and its key flows on once it is done: at
-    once where a job runs, else when the next one starts. One whose key has gone on is written anew,
-    at the end of its partition.
+    A parked record is retried, beginning with attempt 1, and unblocks its key when it is done: at
+    once if a job runs, else when the next job starts. If later records of its key were processed,
+    the record is written again, to the end of its partition.
     """
     _decide("replay", letters, choice, execute=execute, as_json=as_json)
 
@@ -173,7 +177,7 @@ def replay(*, letters: DeadLetters, choice: Choice, execute: bool, as_json: bool
 @dead_letters.command(epilog=EXIT_CODES)
 @_deciding
 def discard(*, letters: DeadLetters, choice: Choice, execute: bool, as_json: bool) -> None:
-    """Have done with records; a parked one's key flows on."""
+    """Mark records as done without processing them; this unblocks the key of a parked record."""
     _decide("discard", letters, choice, execute=execute, as_json=as_json)
 
 
@@ -197,12 +201,12 @@ def _decide(
 
 
 def decision_lines(action: Action, plan: Steps, *, executed: bool) -> list[str]:
-    """What was, or would be, done, for people."""
+    """Returns the steps of a decision as text."""
     if not plan.letters:
         return ["no such dead letter is open"]
     fates = {
-        "replay": ("tried again as its key's first", "written anew at the end of its partition"),
-        "discard": ("done, and its key flows on", "done with"),
+        "replay": ("retried before its key continues", "written again to the end of its partition"),
+        "discard": ("marked as done; its key continues", "discarded"),
     }[action]
     lines = [
         f"{_name(one)}: {'' if executed else 'would be '}{fate}"
@@ -210,11 +214,12 @@ def decision_lines(action: Action, plan: Steps, *, executed: bool) -> list[str]:
         for one in group
     ]
     count = f"{len(plan.parked):,} parked, {len(plan.passed):,} passed"
-    return [*lines, f"{count}{'' if executed else '; nothing was done: give --execute'}"]
+    dry_run = "; dry run, nothing was changed: add --execute to apply the change"
+    return [*lines, f"{count}{'' if executed else dry_run}"]
 
 
 def letter_lines(letters: list[Letter]) -> list[str]:
-    """Letters as a table."""
+    """Returns letters as a table."""
     if not letters:
         return ["no dead letters"]
     rows = [
@@ -241,12 +246,12 @@ def _whole(letter: Letter) -> list[str]:
 
 def _plain(letter: Letter, *, whole: bool) -> dict[str, Any]:
     one = letter.stored
-    told: dict[str, Any] = _record(one) | {
+    found: dict[str, Any] = _record(one) | {
         "status": letter.status, "attempts": one.attempts, "reason": one.reason,
         "rejected_at_ms": one.rejected_at, "commit": one.commit,
     }  # fmt: skip
     if whole:
-        told |= {
+        found |= {
             "timestamp_ms": one.timestamp, "trace": one.trace,
             "value": _text(one.value), "value_base64": _base64(one.value),
             "headers": [
@@ -254,7 +259,7 @@ def _plain(letter: Letter, *, whole: bool) -> dict[str, Any]:
                 for name, value in one.headers
             ],
         }  # fmt: skip
-    return told
+    return found
 
 
 def _record(one: Any) -> dict[str, Any]:

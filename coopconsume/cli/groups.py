@@ -21,7 +21,7 @@ _COLUMNS = ("GROUP", "STATE", "MEMBERS", "EPOCH", "CLAIMS", "PARTITIONS", "NOT D
 
 @click.group(epilog=EXIT_CODES)
 def groups() -> None:
-    """Look at groups: who is in them, who works on what, how far they are."""
+    """Inspect groups: members, assignments and lag."""
 
 
 @groups.command("list", epilog=EXIT_CODES)
@@ -29,7 +29,7 @@ def groups() -> None:
 @at_a_place
 @as_json
 def list_(*, as_json: bool, options: dict[str, str], spark: SparkSession | None) -> None:
-    """List the groups that a commit table knows."""
+    """List the groups in a commit table."""
     found = Admin(options, spark=spark).groups()
     if as_json:
         echo_json(plain(found))
@@ -51,7 +51,7 @@ def list_(*, as_json: bool, options: dict[str, str], spark: SparkSession | None)
     type=click.IntRange(0),
     default=10,
     show_default=True,
-    help="How many of the last changes of who works on what are told; JSON has all.",
+    help="Number of the last assignment changes to show; JSON has all.",
 )
 @reported
 @at_a_place
@@ -64,10 +64,10 @@ def describe(
     options: dict[str, str],
     spark: SparkSession | None,
 ) -> None:
-    """Tell all of a group: members, shares, epochs, and what of each partition is not done.
+    """Describe a group: members, shares, epochs, and the status of each partition.
 
-    Each partition has a map of its hash space from the first to the last key hash, with the letter
-    of the member that most of each place belongs to; a dot is nobody's.
+    Each partition has a map of its hash space, from the first to the last key hash. Each place of
+    the map shows the letter of the member that owns most of it; a dot has no owner.
     """
     found = Admin(options, spark=spark).describe(group)
     if as_json:

@@ -39,14 +39,14 @@ _USAGE = "; ".join(" ".join((word, *args)) for word, args in _WORDS.items())
     "--partition", type=click.IntRange(0), default=0, show_default=True,
     help="The partition that is the commit log.",
 )  # fmt: skip
-@click.option("--create", is_flag=True, help="Make the topic, compacted, if there is none.")
-@click.option("--owner", help="Name of this replica [host and process].")
+@click.option("--create", is_flag=True, help="Create a compacted topic if it does not exist.")
+@click.option("--owner", help="Name of this replica [default: host and process].")
 @click.option(
     "--lease", type=click.FloatRange(0.5), default=10.0, show_default=True,
-    help="Seconds without a sign of life after which another replica leads.",
+    help="Seconds without a heartbeat after which another replica becomes the leader.",
 )  # fmt: skip
 @at_a_cluster
-@click.option("--json", "as_json", is_flag=True, help="Answer with one JSON document a line.")
+@click.option("--json", "as_json", is_flag=True, help="Write one JSON document per line.")
 @reported
 def kv(
     *,
@@ -58,15 +58,15 @@ def kv(
     options: dict[str, str],
     as_json: bool,
 ) -> None:
-    """Be a replica of a key-value store whose commit log is a partition of a topic.
+    """Run a replica of a key-value store whose commit log is a partition of a topic.
 
-    Start it several times: one of them leads and answers, the others follow, and one of them goes
-    on when the leader ends, is killed or resigns. Each reads commands, one a line, from standard
-    input: get KEY; put KEY VALUE; delete KEY; cas KEY EXPECTED VALUE (compare and set); all (what
-    this replica has); resign; quit. A bare - stands for "no value", in commands and answers; the
-    value - is written '-', and the empty value ''.
+    Start several replicas: one is the leader and answers, the others follow. When the leader ends,
+    is killed or resigns, another replica becomes the leader. Each replica reads commands from
+    standard input, one per line: get KEY; put KEY VALUE; delete KEY; cas KEY EXPECTED VALUE
+    (compare and set); all (the contents of this replica); resign; quit. In commands and answers a
+    bare - means "no value"; the value - is written '-', and the empty value ''.
     """
-    say = _Voice(as_json=as_json)
+    say = _Output(as_json=as_json)
     if create:
         _make_topic(options, topic)
     store = KeyValueStore(
@@ -74,7 +74,7 @@ def kv(
         on_elected=lambda epoch: say.event("leads", epoch=epoch),
         on_lost=lambda: say.event("follows"),
     )  # fmt: skip
-    say.event("started")  # before anything that the election has to say
+    say.event("started")  # before the events of the election
     with store:
         for line in sys.stdin:
             words = parse(line)
@@ -85,7 +85,7 @@ def kv(
 
 
 def parse(line: str) -> list[str | None]:
-    """The words of a command; None is a bare ``-``, which stands for no value."""
+    """Splits a command into words; a bare ``-`` (no value) becomes None."""
     try:
         words = shlex.split(line)
         bare = shlex.split(line, posix=False)
@@ -117,7 +117,7 @@ def _answer(store: KeyValueStore, words: list[str | None]) -> dict[str, Any]:
 
 
 def shown(answer: Any) -> str:
-    """An answer as text, in which no value differs from every value."""
+    """Returns an answer as text that distinguishes no value from each value."""
     if isinstance(answer, dict):
         lines = (f"{key} = {shown(answer[key])}" for key in sorted(answer))
         return "\n".join(lines) or "(nothing)"
@@ -126,7 +126,7 @@ def shown(answer: Any) -> str:
     return {None: "-", True: "set", False: "not set"}[answer]
 
 
-class _Voice:
+class _Output:
     """Writes lines from several threads."""
 
     def __init__(self, *, as_json: bool) -> None:
@@ -134,12 +134,12 @@ class _Voice:
         self._lock = threading.Lock()
 
     def event(self, what: str, **facts: Any) -> None:
-        """What happened to this replica."""
+        """Writes an event of this replica."""
         more = "".join(f", {name} {value}" for name, value in facts.items())
         self._write({"event": what} | facts, f"# {what}{more}")
 
     def answer(self, found: dict[str, Any]) -> None:
-        """What came of a command."""
+        """Writes the result of a command."""
         if "error" in found:
             self._write(found, found["text"])
             return
@@ -161,6 +161,6 @@ def _make_topic(options: dict[str, str], topic: str) -> None:
         config = {"cleanup.policy": "compact"}
         admin.create_topics([NewTopic(topic, 1, -1, topic_configs=config)])
     except TopicAlreadyExistsError:
-        pass  # as another replica was faster
+        pass  # Another replica has created it.
     finally:
         admin.close()

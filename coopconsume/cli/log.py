@@ -23,7 +23,7 @@ _OPEN = ("PRODUCER", "EPOCH", "FROM OFFSET", "LAST WRITE", "TRANSACTIONAL ID", "
 
 @click.group(epilog=EXIT_CODES)
 def log() -> None:
-    """Look at the logs that fenced writers write."""
+    """Inspect the logs of fenced writers."""
 
 
 def _of_a_log(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -38,7 +38,7 @@ def _of_a_log(command: Callable[..., Any]) -> Callable[..., Any]:
 @_of_a_log
 @reported
 def head(*, topic: str, partition: int, as_json: bool, options: dict[str, str]) -> None:
-    """Tell where a log goes on, and who owns it."""
+    """Show the next sequence number, the epoch and the owner of a log."""
     from coopconsume.fenced.inspection import head as look
 
     found = look(options, topic, partition)
@@ -50,7 +50,7 @@ def head(*, topic: str, partition: int, as_json: bool, options: dict[str, str]) 
     click.echo(f"topic id  {found.topic_id}")
     click.echo(f"offsets   {found.start:,} to {found.end:,}, {undecided:,} not decided")
     click.echo(f"next      sequence {_known(found.next_seq)}")
-    click.echo(f"epoch     {_known(found.epoch)}, by {found.owner or 'nobody known'}")
+    click.echo(f"epoch     {_known(found.epoch)}, owner {found.owner or 'not known'}")
 
 
 @log.command(
@@ -59,9 +59,9 @@ def head(*, topic: str, partition: int, as_json: bool, options: dict[str, str]) 
 @_of_a_log
 @reported
 def audit(*, topic: str, partition: int, as_json: bool, options: dict[str, str]) -> int:
-    """Check a log by its records alone: count what counts and what is passed over.
+    """Check a log by its records: count the accepted and the ignored ones.
 
-    Exits with 1 if records are missing, or if no record has a stamp.
+    The exit code is 1 if records are missing, or if no record has a stamp.
     """
     from coopconsume.fenced.auditing import audit as look
 
@@ -70,11 +70,11 @@ def audit(*, topic: str, partition: int, as_json: bool, options: dict[str, str])
         facts = {"ok": found.ok and found.is_fenced_log, "is_fenced_log": found.is_fenced_log}
         echo_json({"log": asdict(log_id), **facts, **asdict(found)})
     else:
-        _tell(f"{topic}-{partition}", found)
+        _show_audit(f"{topic}-{partition}", found)
     return OK if found.ok and found.is_fenced_log else FAILED
 
 
-def _tell(name: str, found: Audit) -> None:
+def _show_audit(name: str, found: Audit) -> None:
     if not found.is_fenced_log:
         click.echo(
             f"{name}, offsets {found.first_offset:,} to {found.next_offset:,}: "
@@ -94,11 +94,11 @@ def _tell(name: str, found: Audit) -> None:
         (found.rejected, "rejected (not at the offset they expect)"),
         (found.fenced, "of former owners"), (found.malformed, "with a malformed stamp"),
         (found.torn, "of incomplete batches"), (found.foreign, "foreign (no stamp)"),
-        (found.unknown, "before the first record that tells the state"),
+        (found.unknown, "before the first record with the state"),
     )  # fmt: skip
     for count, what in passed:
         if count:
-            click.echo(f"passed over: {count:,} {what}")
+            click.echo(f"ignored: {count:,} {what}")
     for finding in found.findings:
         click.echo(f"  {finding.what} at offset {finding.offset:,}: {finding.problem}")
     click.echo("no record is missing" if found.ok else "RECORDS ARE MISSING")
@@ -108,23 +108,23 @@ def _tell(name: str, found: Audit) -> None:
 @_of_a_log
 @reported
 def blocked(*, topic: str, partition: int, as_json: bool, options: dict[str, str]) -> None:
-    """Tell which open transactions keep a log from being read to its end, and how to end them."""
+    """Show the open transactions that block readers of a log, and how to end them."""
     from coopconsume.fenced.inspection import blocked as look
 
     found = look(options, topic, partition)
     if as_json:
-        told = asdict(found) | {"blocked": found.stable < found.end}
-        for row in told["transactions"]:
+        document = asdict(found) | {"blocked": found.stable < found.end}
+        for row in document["transactions"]:
             row["last_write"] = row["last_write"].isoformat()
-        echo_json(told)
+        echo_json(document)
         return
     if found.stable == found.end:
         click.echo(f"{topic}-{partition} is not blocked: everything below {found.end:,} is decided")
         return
-    _tell_blockage(found, options.get("kafka.bootstrap.servers", "…"))
+    _show_blockage(found, options.get("kafka.bootstrap.servers", "…"))
 
 
-def _tell_blockage(found: Blockage, servers: str) -> None:
+def _show_blockage(found: Blockage, servers: str) -> None:
     click.echo(
         f"{found.topic}-{found.partition} is blocked from offset {found.stable:,} on; its end is "
         f"{found.end:,}"
@@ -147,7 +147,7 @@ def _tell_blockage(found: Blockage, servers: str) -> None:
             )
         else:
             click.echo(f"producer {t.producer_id} hangs: no coordinator will end it")
-        click.echo("or end it by hand, with Kafka's own tool:")
+        click.echo("or abort it with Kafka's own tool:")
         click.echo(
             f"  kafka-transactions.sh --bootstrap-server {servers} abort --topic {found.topic} "
             f"--partition {found.partition} --start-offset {t.first_offset}"

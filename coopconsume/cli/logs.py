@@ -1,4 +1,4 @@
-"""How a command logs: lines for people, or JSON for machines."""
+"""The log output of a command: plain lines or JSON."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ log = logging.getLogger("coopconsume.run")
 
 
 class LogScreen(Screen):
-    """Logs what a screen would show; what goes on is told by progress events instead.
+    """Logs the lines of a screen as JSON; progress events replace its status line.
 
     Args:
-        stream: Where the log goes.
+        stream: The stream to write to.
     """
 
     def __init__(self, stream: TextIO) -> None:
@@ -33,15 +33,15 @@ class LogScreen(Screen):
         self._handler = handler
 
     def line(self, text: str = "") -> None:
-        """Log a line."""
+        """Logs a line."""
         if text:
             log.info(text)
 
     def status(self, text: str, *, force: bool = False) -> None:
-        """Nothing: progress events tell it."""
+        """Does nothing; progress events have the status."""
 
     def close(self) -> None:
-        """Log there no more."""
+        """Stops logging to the stream."""
         root = logging.getLogger("coopconsume")
         root.removeHandler(self._handler)
         level, root.propagate = self._before

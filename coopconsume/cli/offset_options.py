@@ -1,4 +1,4 @@
-"""What the commands of ``coopconsume offsets`` are told: partitions, offsets, and where to."""
+"""The options of ``coopconsume offsets``: partitions, offsets and targets."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def _topics(
 def ranges(
     _ctx: click.Context, _param: click.Parameter, values: tuple[str, ...]
 ) -> OffsetRanges | None:
-    """What was given as single offsets and ranges of them; None: nothing was."""
+    """Parses offsets and ranges of offsets; returns None without a value."""
     pairs = []
     for word in (word for value in values for word in value.split(",")):
         first, dash, last = word.partition("-")
@@ -46,24 +46,22 @@ def ranges(
 
 some_topics = click.option(
     "--topic", "topics", multiple=True, callback=_topics, metavar="TOPIC[:0,1]",
-    help="Only these partitions; may be repeated.",
+    help="Only these partitions; can be repeated.",
 )  # fmt: skip
-executing = click.option(
-    "--execute", is_flag=True, help="Do it; without this it is only told what would be done."
-)
+executing = click.option("--execute", is_flag=True, help="Apply the change (default: dry run).")
 counting = click.option(
     "--count/--no-count", default=True, show_default=True,
-    help="Whether records are read to be counted, or offsets are counted instead.",
+    help="Read the records to count them, or count offsets instead.",
 )  # fmt: skip
 ending_claims = click.option(
-    "--end-claims", is_flag=True, help="End claims by hand whose processes are gone."
+    "--end-claims", is_flag=True, help="End standalone claims whose processes have died."
 )
 
 
 def target_of(
     given: Mapping[str, Any],
 ) -> Callable[[OffsetAdmin, list[PartitionStatus]], list[Move]]:
-    """What is to be done, of the options of which one must be given."""
+    """Returns the function that plans the moves of the one given target option."""
     words = {
         name: value for name, value in given.items() if value is not None and value is not False
     }

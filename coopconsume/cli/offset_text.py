@@ -1,4 +1,4 @@
-"""Offsets of groups as text and as JSON."""
+"""Formats the offsets of groups as text and as JSON."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _ERROR_CHARS = 60
 
 
 def show_lines(statuses: Iterable[PartitionStatus]) -> list[str]:
-    """One line a partition."""
+    """Returns one line per partition."""
     return table(
         SHOW_COLUMNS,
         [
@@ -49,20 +49,20 @@ def _primary(one: PartitionStatus) -> object:
 
 
 def gap_lines(statuses: Iterable[PartitionStatus], now: datetime, limit: int) -> Iterator[str]:
-    """One line a gap, ``limit`` of each partition; 0 for all."""
+    """Yields one line per gap, at most ``limit`` per partition; 0 for all."""
     rows, more = [], []
     for one in statuses:
         shown = itertools.islice(one.gaps(), limit or None)
         rows += [(one.name, g.first, g.last, g.offsets, age(g.since, now)) for g in shown]
         left = one.open_ranges.range_count - limit if limit else 0
         if left > 0:
-            more.append(f"{one.name} has {left:,} gaps more: see --limit")
+            more.append(f"{one.name} has {left:,} more gaps: raise --limit")
     yield from table(GAP_COLUMNS, rows)
     yield from more
 
 
 def lag_lines(statuses: Iterable[PartitionStatus], now: datetime) -> list[str]:
-    """One line a partition, with the record that holds its stable offset."""
+    """Returns one line per partition, with its blocker."""
     rows = []
     for one in statuses:
         blocker = one.blocker
@@ -85,10 +85,10 @@ def lag_lines(statuses: Iterable[PartitionStatus], now: datetime) -> list[str]:
 def move_lines(
     moves: Sequence[Move], counts: Sequence[tuple[int, int]], *, what: str, executed: bool
 ) -> Iterator[str]:
-    """What is moved, and how many records or offsets that concerns."""
+    """Yields the table of the moves and the number of records or offsets that they affect."""
     again, skipped = (sum(both[at] for both in counts) for at in (0, 1))
     yield from table(
-        ("PARTITION", "STABLE", "NEW STABLE", "DONE ABOVE", "DONE AGAIN", "SKIPPED", "NOTE"),
+        ("PARTITION", "STABLE", "NEW STABLE", "DONE ABOVE", "REPROCESSED", "SKIPPED", "NOTE"),
         [
             (
                 m.before.name, m.before.stable_offset, m.stable_offset, len(m.done), *both,
@@ -99,13 +99,13 @@ def move_lines(
     )  # fmt: skip
     yield ""
     tense = "will be" if executed else "would be"
-    yield f"{again:,} {what} {tense} done again, {skipped:,} {tense} skipped"
+    yield f"{again:,} {what} {tense} processed again, {skipped:,} {tense} skipped"
     if not executed:
-        yield "nothing was changed: give --execute to do it"
+        yield "dry run, nothing was changed: add --execute to apply the change"
 
 
 def status_document(one: PartitionStatus) -> dict[str, Any]:
-    """A partition as JSON."""
+    """Returns the status of a partition for JSON."""
     return {
         "topic": one.topic,
         "partition": one.partition,
@@ -123,7 +123,7 @@ def status_document(one: PartitionStatus) -> dict[str, Any]:
 
 
 def move_document(move: Move, again: int, skipped: int) -> dict[str, Any]:
-    """A move as JSON."""
+    """Returns a move for JSON."""
     return {
         "topic": move.before.topic,
         "partition": move.before.partition,
@@ -137,7 +137,7 @@ def move_document(move: Move, again: int, skipped: int) -> dict[str, Any]:
 
 
 def age(since: datetime | None, now: datetime) -> str | None:
-    """How long ago, in words; None if it is not known."""
+    """Returns how long ago a time is, as text; None if it is not known."""
     return None if since is None else _span(max(0.0, (now - since).total_seconds()))
 
 

@@ -1,4 +1,4 @@
-"""``coopconsume offsets``, and ``coopconsume lag``."""
+"""``coopconsume offsets`` and ``coopconsume lag``."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ _PLACE = "--bootstrap-servers localhost:9092 --commit-table /data/commits"
 
 @click.group(epilog=EXIT_CODES)
 def offsets() -> None:
-    """Look at a group's offsets, and move them."""
+    """Inspect, reset, export and import the offsets of a group."""
 
 
 @offsets.command(epilog=example("coopconsume offsets show shop", _PLACE))
@@ -51,8 +51,8 @@ def offsets() -> None:
 @some_topics
 @click.option(
     "--picture", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE",
-    help="Draw what is done, open, pending and not read, as SVG, PNG or PDF; of several "
-    "partitions each into a file of its own.",
+    help="Draw done, pending, open and unread offsets as SVG, PNG or PDF; with several "
+    "partitions one file for each.",
 )  # fmt: skip
 @reported
 @at_a_place
@@ -66,7 +66,7 @@ def show(
     options: dict[str, str],
     spark: SparkSession | None,
 ) -> None:
-    """Tell how far a group is in each partition: stable offset, done above it, gaps, pending."""
+    """Show the status of each partition: stable offset, offsets done above it, gaps, pending."""
     with Admin(options, spark=spark).offsets(group) as admin:
         found = admin.statuses(topics, times=False)
     if as_json:
@@ -82,7 +82,7 @@ def show(
 @some_topics
 @click.option(
     "--limit", type=click.IntRange(0), default=100, show_default=True,
-    help="How many gaps of a partition are told; 0 for all, and JSON has all.",
+    help="Maximum number of gaps to show per partition, 0 for all; JSON has all.",
 )  # fmt: skip
 @reported
 @at_a_place
@@ -96,7 +96,7 @@ def gaps(
     options: dict[str, str],
     spark: SparkSession | None,
 ) -> None:
-    """List offsets that are not done although one above them is, and since when."""
+    """List gaps: offsets that are not done below an offset that is done, with their age."""
     found = Admin(options, spark=spark).lag(group, topics)
     if as_json:
         echo_json(
@@ -125,7 +125,7 @@ def lag(
     options: dict[str, str],
     spark: SparkSession | None,
 ) -> None:
-    """Tell what is not done, and which record holds the stable offset of each partition."""
+    """Show the lag of each partition and the record that blocks its stable offset."""
     found = Admin(options, spark=spark).lag(group, topics)
     if as_json:
         echo_json(
@@ -150,24 +150,24 @@ offsets.add_command(lag)
 )
 @click.argument("group")
 @some_topics
-@click.option("--all-topics", is_flag=True, help="All partitions that the group knows.")
-@click.option("--to-earliest", is_flag=True, help="To the first record of the log.")
-@click.option("--to-latest", is_flag=True, help="To the end of the log: the rest is skipped.")
-@click.option("--to-offset", type=click.IntRange(0, 2**63 - 1), help="To an offset.")
+@click.option("--all-topics", is_flag=True, help="All partitions of the group.")
+@click.option("--to-earliest", is_flag=True, help="Move to the first record of the log.")
+@click.option("--to-latest", is_flag=True, help="Move to the end of the log; skips the rest.")
+@click.option("--to-offset", type=click.IntRange(0, 2**63 - 1), help="Move to an offset.")
 @click.option(
-    "--to-datetime", metavar="TIME", help="To the first record at or after an ISO 8601 time."
+    "--to-datetime", metavar="TIME", help="Move to the first record at or after an ISO 8601 time."
 )
-@click.option("--to-primary", is_flag=True, help="To the group's offset in Kafka.")
+@click.option("--to-primary", is_flag=True, help="Move to the group's offset in Kafka.")
 @click.option(
-    "--to-log", is_flag=True, help="The group's offset in Kafka to that of the commit table."
+    "--to-log", is_flag=True, help="Set only Kafka's offset, to that of the commit table."
 )
 @click.option(
     "--undone", multiple=True, callback=ranges, metavar="OFFSETS",
-    help="Have some offsets done again, such as 17,20-29; all else stays as it is.",
+    help="Process these offsets again, such as 17,20-29; other offsets do not change.",
 )  # fmt: skip
 @click.option(
     "--done", multiple=True, callback=ranges, metavar="OFFSETS",
-    help="Count some offsets as done: no handler sees them any more.",
+    help="Mark these offsets as done; they are not processed.",
 )  # fmt: skip
 @executing
 @counting
@@ -188,9 +188,10 @@ def reset(
     spark: SparkSession | None,
     **target: Any,
 ) -> None:
-    """Move a group's offsets, in the commit table and in Kafka; a dry run without --execute.
+    """Move a group's offsets in the commit table and in Kafka (default: dry run).
 
-    What is set to an offset forgets everything above it. It is refused while members are at work.
+    A move to an offset discards the state of all offsets above it. The command is refused while
+    the group has members.
     """
     if (topics is None) != all_topics:
         raise click.UsageError("give --topic, or --all-topics")
@@ -216,19 +217,19 @@ def export(
     options: dict[str, str],
     spark: SparkSession | None,
 ) -> None:
-    """Write what is done and pending to a FILE of JSON, exactly; ``-`` is standard output."""
+    """Write the committed and pending offsets to a JSON FILE; ``-`` is standard output."""
     with Admin(options, spark=spark).offsets(group) as admin:
         kept = admin.kept(admin.statuses(topics, times=False))
         document = write_document(group, admin.cluster_id, kept)
     with click.open_file(file, "w", encoding="utf-8", atomic=file != "-") as out:
         out.write(document)
     if file != "-":
-        click.echo(f"{len(kept)} partitions of group {group} written to {file}")
+        click.echo(f"wrote {len(kept)} partitions of group {group} to {file}")
 
 
 @offsets.command("import", epilog=example("coopconsume offsets import shop.json", _PLACE))
 @click.argument("file", type=click.Path(exists=True, dir_okay=False, allow_dash=True))
-@click.option("--group", help="Into another group than that of the file.")
+@click.option("--group", help="The group [default: that of the file].")
 @executing
 @counting
 @ending_claims
@@ -246,9 +247,9 @@ def import_(
     options: dict[str, str],
     spark: SparkSession | None,
 ) -> None:
-    """Set a group to what a FILE of 'offsets export' keeps; a dry run without --execute.
+    """Restore a group's offsets from a FILE of 'offsets export' (default: dry run).
 
-    All that the commit table says of the partitions in the file is replaced.
+    The file replaces the whole state of its partitions in the commit table.
     """
     with click.open_file(file, encoding="utf-8") as source:
         named, kept = read_document(source.read(), file)
@@ -258,7 +259,7 @@ def import_(
         if as_json:
             raise
         click.echo(
-            f"there is no commit table at {error.target}: --execute makes it, with group "
+            f"there is no commit table at {error.target}: --execute creates it, with group "
             f"{group or named} and the {len(kept)} partitions of {file}"
         )
         return

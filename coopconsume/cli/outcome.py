@@ -1,4 +1,4 @@
-"""How a command ends: its exit code, and one sentence instead of a traceback."""
+"""The exit codes of commands, and errors as one sentence instead of a traceback."""
 
 from __future__ import annotations
 
@@ -28,17 +28,17 @@ INTERRUPTED = 130
 #: Shown under every --help.
 EXIT_CODES = """\b
 Exit codes:
-  0    everything was done, or the job was stopped (Ctrl-C, SIGTERM) and left well
-  1    it failed
-  2    wrong usage: an unknown or wrong option, or a handler that cannot be used
-  3    fenced: another member holds the group or log, nothing of this one counts any more
-  4    data loss: records, or part of the commit log, are gone
-  130  interrupted (a second Ctrl-C): left at once, work in flight will be done again
+  0    success, or the job was stopped in order (Ctrl-C, SIGTERM)
+  1    failure
+  2    wrong usage: an unknown or invalid option, or a handler that cannot be used
+  3    fenced: another member owns the group or log, and commits of this one do not count
+  4    data loss: records or parts of the commit log are missing
+  130  interrupted (a second Ctrl-C): left at once, records in flight are processed again
 """
 
 
 def example(*lines: str) -> str:
-    """What to show under a command's --help: how it is called, and the exit codes."""
+    """Returns the epilog of a command's --help: an example call and the exit codes."""
     shown = " \\\n".join(f"  {'    ' * (i > 0)}{line}" for i, line in enumerate(lines))
     return f"\b\nExample:\n{shown}\n\n{EXIT_CODES}"
 
@@ -56,27 +56,27 @@ _BY_KIND: tuple[tuple[type[Exception], int], ...] = (
 
 
 def exit_code(error: BaseException) -> int:
-    """The exit code that an error stands for."""
+    """Returns the exit code for an error."""
     return next((code for kind, code in _BY_KIND if isinstance(error, kind)), FAILED)
 
 
 def is_ours(error: BaseException) -> bool:
-    """Whether an error's text is meant for people."""
+    """Returns whether an error is one of this library, whose text is meant for users."""
     return any(isinstance(error, kind) for kind, _ in _BY_KIND)
 
 
 def reported(command: Callable[..., int | None]) -> Callable[..., None]:
-    """Make a command end by its exit code, with its errors in one sentence.
+    """Makes a command end with its exit code and report its errors in one sentence.
 
     The command returns its exit code, or None for 0. It gets the option ``--debug``, which shows
-    tracebacks. SIGTERM reaches it as KeyboardInterrupt, as Ctrl-C does.
+    tracebacks. SIGTERM raises KeyboardInterrupt, as Ctrl-C does.
     """
 
     @click.option("--debug", is_flag=True, help="Show the traceback of an error.")
     @functools.wraps(command)
     def run(*args: Any, debug: bool, **kwargs: Any) -> None:
         if not debug:
-            # Its words about connections that fail are said better by the error that follows.
+            # The error that follows describes a failed connection better than kafka-python's log.
             logging.getLogger("kafka").setLevel(logging.CRITICAL)
         before = signal.signal(signal.SIGTERM, _interrupt)
         try:
@@ -85,7 +85,7 @@ def reported(command: Callable[..., int | None]) -> Callable[..., None]:
             code = INTERRUPTED
         except click.ClickException:
             raise
-        except Exception as error:  # noqa: BLE001 - every way to end is told here
+        except Exception as error:  # noqa: BLE001 - each error is reported here
             if debug:
                 traceback.print_exc()
             click.echo(f"coopconsume: {_sentence(error)}", err=True)

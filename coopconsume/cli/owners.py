@@ -29,10 +29,12 @@ _SHOWN = 8
 
 
 def at_a_store(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Give a command ``place``: what opens the registry where it is kept."""
+    """Adds ``place`` to a command: a function that opens the store of the registry."""
 
-    @click.option("--table", metavar="PATH", help="The Delta table that keeps it, if one does.")
-    @click.option("--topic", metavar="NAME", help="The topic that keeps it [__fw_ownership].")
+    @click.option("--table", metavar="PATH", help="The Delta table of the registry.")
+    @click.option(
+        "--topic", metavar="NAME", help="The topic of the registry [default: __fw_ownership]."
+    )
     @at_a_cluster
     @functools.wraps(command)
     def with_store(
@@ -63,7 +65,7 @@ def _store(options: dict[str, str], topic: str | None, table: str | None) -> Own
 
 @contextmanager
 def _registry(place: Callable[[], OwnershipStore], owner: str | None) -> Iterator[Any]:
-    """A registry for a moment: what it was granted stays granted."""
+    """Opens a registry for one command; its grants stay in force after the command."""
     store = place()
     try:
         yield OwnershipRegistry(store, owner=owner, lease=0)
@@ -73,16 +75,16 @@ def _registry(place: Callable[[], OwnershipStore], owner: str | None) -> Iterato
 
 @click.group(epilog=EXIT_CODES)
 def owners() -> None:
-    """Look at who owns which log or other resource, take it, or give it free."""
+    """Inspect, take and release the ownership of logs and other resources."""
 
 
 @owners.command("list", epilog=EXIT_CODES)
-@click.option("--group", help="Of this group alone.")
+@click.option("--group", help="Only resources of this group.")
 @at_a_store
 @as_json
 @reported
 def list_(*, group: str | None, as_json: bool, place: Callable[[], OwnershipStore]) -> None:
-    """List all that was ever claimed, and who has it now."""
+    """List all resources that were ever claimed, and their owners."""
     with _registry(place, None) as registry:
         rows = registry.list(group)
     if as_json:
@@ -97,7 +99,7 @@ def list_(*, group: str | None, as_json: bool, place: Callable[[], OwnershipStor
 @click.argument("resource")
 @click.option(
     "--history", type=click.IntRange(0), default=10, show_default=True,
-    help="How many of the last events are told; JSON has all.",
+    help="Number of the last events to show; JSON has all.",
 )  # fmt: skip
 @at_a_store
 @as_json
@@ -105,14 +107,14 @@ def list_(*, group: str | None, as_json: bool, place: Callable[[], OwnershipStor
 def show(
     *, group: str, resource: str, history: int, as_json: bool, place: Callable[[], OwnershipStore]
 ) -> None:
-    """Tell all of one resource: who has it, who waits for it, and what befell it."""
+    """Show a resource: its owner, the waiting claimants, and its history."""
     with _registry(place, None) as registry:
         _check_known(registry, group, [resource])
         row, events = registry.show(group, resource), registry.history(group, resource)
     if as_json:
         echo_json(plain_row(row) | {"history": [plain_entry(entry) for entry in events]})
         return
-    for line in _told(row, events[-history:] if history else []):
+    for line in _resource_lines(row, events[-history:] if history else []):
         click.echo(line)
 
 
@@ -121,10 +123,10 @@ def show(
 @click.argument("resources", nargs=-1, required=True)
 @click.option(
     "--generation", type=click.IntRange(0),
-    help="The generation to claim; 0 always claims and starts again at 1 [each one's own].",
+    help="The generation to claim; 0 always claims and restarts at 1 [default: the current one].",
 )  # fmt: skip
-@click.option("--owner", default="operator", show_default=True, help="The name to own it under.")
-@click.option("--create", is_flag=True, help="Take also what nobody has ever claimed.")
+@click.option("--owner", default="operator", show_default=True, help="The name of the new owner.")
+@click.option("--create", is_flag=True, help="Also take resources that were never claimed.")
 @at_a_store
 @as_json
 @reported
@@ -138,10 +140,10 @@ def take(
     as_json: bool,
     place: Callable[[], OwnershipStore],
 ) -> None:
-    """Own resources, all or none, whoever has them now; until `owners release`.
+    """Take resources from their owners, all or none, until `owners release`.
 
-    Whoever had a log learns it at its next publish that finds the log opened by another, or
-    its place taken. Nobody is granted it before it is released.
+    The former owner of a log is fenced at its next append. No other claimant gets the resource
+    before it is released.
     """
     with _registry(place, owner) as registry:
         if not create:
@@ -162,8 +164,8 @@ def take(
         )
         return
     for grant in grants.values():
-        told = f"generation {grant.generation}, epoch {grant.fence_epoch}"
-        click.echo(f"{grant.resource}: owned by {owner}, {told}")
+        numbers = f"generation {grant.generation}, epoch {grant.fence_epoch}"
+        click.echo(f"{grant.resource}: owned by {owner}, {numbers}")
 
 
 @owners.command(epilog=EXIT_CODES)
@@ -172,7 +174,7 @@ def take(
 @at_a_store
 @reported
 def release(*, group: str, resources: tuple[str, ...], place: Callable[[], OwnershipStore]) -> None:
-    """Take resources from whoever has them; whoever waits longest comes next."""
+    """Release resources of any owner; the claimant that has waited longest gets them."""
     with _registry(place, None) as registry:
         _check_known(registry, group, resources)
         for resource in resources:
@@ -182,28 +184,30 @@ def release(*, group: str, resources: tuple[str, ...], place: Callable[[], Owner
 
 
 def _check_known(registry: OwnershipRegistry, group: str, resources: Sequence[str]) -> None:
-    """Refuses resources that nobody has ever claimed, as they may be misspelt."""
+    """Refuses resources that were never claimed, as their names may be misspelt."""
     known = {row.key for row in registry.list()}
     for resource in resources:
         if (group, resource) in known:
             continue
         close = get_close_matches(f"{group} {resource}", [" ".join(key) for key in known], n=1)
         hint = f"; did you mean {close[0]!r}?" if close else ": see `coopconsume owners list`"
-        raise click.ClickException(f"nobody has claimed {resource!r} of group {group!r}{hint}")
+        raise click.ClickException(f"{resource!r} of group {group!r} was never claimed{hint}")
 
 
 @owners.command(epilog=example("coopconsume owners check --bootstrap-servers localhost:9092"))
-@click.option("--topic", metavar="NAME", help="The topic of the registry [__fw_ownership].")
-@click.option("--repair", is_flag=True, help="Go on from what is left, if the beginning is gone.")
+@click.option(
+    "--topic", metavar="NAME", help="The topic of the registry [default: __fw_ownership]."
+)
+@click.option("--repair", is_flag=True, help="Continue without the missing start of the log.")
 @at_a_cluster
 @as_json
 @reported
 def check(*, topic: str | None, repair: bool, as_json: bool, options: dict[str, str]) -> int:
-    """Check a registry's topic: list the records that are passed over.
+    """Check the topic of a registry: list the records that are ignored.
 
-    Exits with 1 if the beginning of the log is gone, so that nobody can claim anything. --repair
-    then takes the last change of each resource. Other resources are free and begin with fence epoch
-    1; fenced logs keep their epochs themselves.
+    The exit code is 1 if the start of the log is missing, so that nothing can be claimed. --repair
+    then uses the last change of each resource. Other resources are free and begin with fence epoch
+    1; fenced logs store their epochs themselves.
     """
     from coopconsume.fenced.ownership.kafka_store import TOPIC, KafkaStore
 
@@ -215,13 +219,11 @@ def check(*, topic: str | None, repair: bool, as_json: bool, options: dict[str, 
     if as_json:
         echo_json(asdict(found))
         return OK if found.is_whole else FAILED
-    click.echo(
-        f"{store.place}: {found.rows:,} resources, {found.passed_over:,} records passed over"
-    )
+    click.echo(f"{store.place}: {found.rows:,} resources, {found.passed_over:,} records ignored")
     for offset, problem in found.findings:
         click.echo(f"  offset {offset:,}: {problem}")
     if not found.is_whole:
-        click.echo("THE BEGINNING OF THE LOG IS GONE: --repair goes on from what is left")
+        click.echo("THE START OF THE LOG IS MISSING: --repair continues without it")
     return OK if found.is_whole else FAILED
 
 
@@ -234,7 +236,7 @@ def _line(row: Row) -> tuple[object, ...]:
     )  # fmt: skip
 
 
-def _told(row: Row, events: list[Entry]) -> Iterator[str]:
+def _resource_lines(row: Row, events: list[Entry]) -> Iterator[str]:
     who = "free"
     if row.owner is not None:
         who = f"owned by {row.owner.session.owner}, generation {row.generation}"

@@ -1,4 +1,4 @@
-"""The options by which a command is told where to look, and how it is to answer."""
+"""Options of commands: the Kafka cluster, the commit table and the output format."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _SHORT = {"bootstrap_servers": "kafka.bootstrap.servers", "commit_table": "commi
 
 
 def pairs(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) -> dict[str, str]:
-    """What was given as ``key=value``; of a key given twice the last counts."""
+    """Parses ``key=value`` pairs; the last value of a key counts."""
     found = {}
     for value in values:
         key, equals, rest = value.partition("=")
@@ -29,19 +29,19 @@ def pairs(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) -
 
 consumer_options = click.option(
     "-o", "--option", "options", multiple=True, callback=pairs, metavar="KEY=VALUE",
-    help="An option of the consumer, such as subscribe=flights; may be repeated.",
+    help="An option of the consumer, such as subscribe=flights; can be repeated.",
 )  # fmt: skip
-"""Gives a command ``options``: names and values, as a consumer takes them."""
+"""Adds the parameter ``options`` to a command: the options of a consumer."""
 
-as_json = click.option("--json", "as_json", is_flag=True, help="Answer with one JSON document.")
-"""Gives a command ``as_json``."""
+as_json = click.option("--json", "as_json", is_flag=True, help="Write one JSON document.")
+"""Adds the parameter ``as_json`` to a command."""
 
 
 def at_a_place(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Give a command ``options`` with short ways to name the Kafka cluster and the commit table.
+    """Adds ``options`` to a command, with short forms for the Kafka cluster and the commit table.
 
-    It gets ``spark``, too: the session for a commit table that is in a catalog, be it the one it
-    writes ``into``, else None. So it stands behind what reports errors.
+    It also adds ``spark``: the session if the commit table or the table that it writes ``into`` is
+    in a catalog, else None. Apply it below `reported`, so that errors of the session are reported.
     """
 
     @consumer_options
@@ -49,8 +49,8 @@ def at_a_place(command: Callable[..., Any]) -> Callable[..., Any]:
     @click.option("--commit-table", metavar="PATH|NAME", help="Short for -o commitTable=…")
     @click.option(
         "--spark-conf", multiple=True, callback=pairs, metavar="KEY=VALUE",
-        help="For a commit table in a catalog: a setting of the Spark that opens it, such as where "
-        "the catalog is; may be repeated.",
+        help="A setting of the Spark session that opens a commit table in a catalog; can be "
+        "repeated.",
     )  # fmt: skip
     @functools.wraps(command)
     def with_place(
@@ -72,11 +72,11 @@ def at_a_place(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def at_a_cluster(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Give a command ``options`` of a Kafka cluster, with a short way to name it."""
+    """Adds ``options`` of a Kafka cluster to a command, with a short form for its address."""
 
     @click.option(
         "-o", "--option", "options", multiple=True, callback=pairs, metavar="KEY=VALUE",
-        help="A setting of the client, such as kafka.security.protocol=SSL; may be repeated.",
+        help="A setting of the client, such as kafka.security.protocol=SSL; can be repeated.",
     )  # fmt: skip
     @click.option("--bootstrap-servers", help="Short for -o kafka.bootstrap.servers=…")
     @functools.wraps(command)
@@ -94,5 +94,5 @@ def at_a_cluster(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def echo_json(document: Any) -> None:
-    """Write one JSON document to standard output."""
+    """Writes one JSON document to standard output."""
     click.echo(json.dumps(document, indent=2))

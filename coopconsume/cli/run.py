@@ -52,58 +52,59 @@ _MAX_BACKOFF = 60.0
 @consumer_options
 @click.option(
     "--concurrency", type=click.IntRange(min=1), default=1, show_default=True,
-    help="Handlers at once in a slot.",
+    help="Concurrent handlers in a slot.",
 )  # fmt: skip
 @click.option(
     "--ordering",
     type=click.Choice(["key", "partition", "none"]),
     default="key",
     show_default=True,
-    help="What is handled strictly one after another.",
+    help="The scope in which records are processed one after another.",
 )
 @click.option(
-    "--max-attempts", type=int, help="Calls before a record is given up; no limit by default."
+    "--max-attempts", type=int, help="Attempts before a record is given up [default: no limit]."
 )
 @click.option(
-    "--backoff", type=float, default=1.0, show_default=True, help="Seconds before the second call."
+    "--backoff", type=float, default=1.0, show_default=True, help="Seconds before the first retry."
 )
 @click.option(
     "--dead-letter", metavar="PATH|kafka:TOPIC",
-    help="Delta table, or topic, for records that are given up.",
+    help="Delta table or topic for records that are given up.",
 )  # fmt: skip
 @click.option(
     "--on-dead", type=click.Choice(["continue", "park"]), default="continue", show_default=True,
-    help="Go on with the key of a record that is given up, or hold it back until "
+    help="Continue with the key of a record that is given up, or block the key until "
     "`coopconsume dead-letters` decides.",
 )  # fmt: skip
 @click.option(
     "--output", metavar="PATH|kafka:TOPIC",
-    help="Delta table, or topic, for the rows that the handler returns.",
+    help="Delta table or topic for the rows that the handler returns.",
 )  # fmt: skip
 @click.option(
-    "--output-schema", metavar="DDL", help="Their columns, such as 'name string, count int'."
+    "--output-schema", metavar="DDL", help="Columns of the rows, such as 'name string, count int'."
 )
 @click.option(
     "--output-mode", type=click.Choice(["append", "merge", "transactional"]), default="append",
     show_default=True,
-    help="merge: the table has each record's rows once as it lies; transactional: the topic has.",
+    help="merge: the table has the rows of each record exactly once, without a filter; "
+    "transactional: the topic has.",
 )  # fmt: skip
-@click.option("--available-now", is_flag=True, help="Handle what is there, then end.")
+@click.option("--available-now", is_flag=True, help="Process the available records, then end.")
 @click.option(
-    "--processing-time", metavar="TIME", help="At least so long between batches, as '10 seconds'."
+    "--processing-time", metavar="TIME", help="Interval between batches, such as '10 seconds'."
 )
 @click.option("--name", help="Name of the query.")
 @click.option(
     "--log-format", type=click.Choice(["text", "json"]), default="text", show_default=True,
-    help="json: one object a line on standard error, progress events among them.",
+    help="json: one object per line on standard error, progress events included.",
 )  # fmt: skip
-@click.option("--master", help="Spark's master, if no session is given; local by default.")
+@click.option("--master", help="Spark master of a new session [default: local].")
 @click.option(
     "--spark-conf",
     multiple=True,
     callback=pairs,
     metavar="KEY=VALUE",
-    help="A setting of Spark; may be repeated.",
+    help="A setting of Spark; can be repeated.",
 )
 @reported
 def run(
@@ -126,12 +127,13 @@ def run(
     master: str | None,
     spark_conf: dict[str, str],
 ) -> int:
-    """Call a Python function with every record of Kafka topics, in the order of keys.
+    """Call a Python function with every record of Kafka topics, in order for each key.
 
-    The function takes a coopconsume.Record and is found from the folder you are in, too. Needed
-    options are kafka.bootstrap.servers, kafka.group.id, subscribe and commitTable.
+    The function takes a coopconsume.Record. Its module may be in the current folder. The options
+    kafka.bootstrap.servers, kafka.group.id, subscribe and commitTable are required.
 
-    Ctrl-C lets running handlers end, commits what is done and leaves; a second one leaves at once.
+    Ctrl-C waits for running handlers, commits what is done and leaves the group. A second Ctrl-C
+    leaves at once.
     """
     parsed = Options.parse(options)
     policy = _policy(max_attempts, backoff)
@@ -139,7 +141,7 @@ def run(
     _find_handlers_here()
     check_handler(handler)
     session = given_session()
-    _look_before_starting(parsed, session)
+    _check_before_starting(parsed, session)
     with ExitStack() as stack:
         if session is None:
             session = _local_session(master, spark_conf, parsed.slots)
@@ -165,14 +167,14 @@ def run(
                 job = job.trigger(availableNow=available_now, processingTime=processing_time)
             if as_json:
                 job = job.addListener(LoggingListener())
-            teller = _Teller(screen)
-            code = stopper.wait(job.onProgress(teller).start())
-            teller.sum_up(stopped=code != OK or stopper.asked)
+            progress = _ProgressLine(screen)
+            code = stopper.wait(job.onProgress(progress).start())
+            progress.sum_up(stopped=code != OK or stopper.asked)
     return code
 
 
 def _check_interval(text: str | None) -> None:
-    """Refuses an interval that is none before anything is asked of the broker."""
+    """Refuses an invalid interval before the broker is contacted."""
     try:
         parse_seconds(text or "0")
     except ValueError as error:
@@ -180,10 +182,10 @@ def _check_interval(text: str | None) -> None:
 
 
 class _Stopper:
-    """Ctrl-C and SIGTERM: the first lets a query end well, the second ends it at once.
+    """Handles Ctrl-C and SIGTERM: the first one stops a query, the second one aborts it.
 
     Args:
-        screen: Where it says what it does.
+        screen: The screen for messages.
     """
 
     def __init__(self, screen: Screen) -> None:
@@ -193,11 +195,11 @@ class _Stopper:
 
     @property
     def asked(self) -> bool:
-        """Whether a signal has come."""
+        """Whether a signal was received."""
         return self._signals > 0
 
     def __enter__(self) -> Self:
-        # After the session is there: PySpark sets a handler of its own, which cancels all jobs.
+        # After the session has started, as PySpark installs a handler that cancels all jobs.
         for number in (signal.SIGINT, signal.SIGTERM):
             self._before[number] = signal.signal(number, self._count)
         return self
@@ -212,15 +214,15 @@ class _Stopper:
             signal.signal(number, handler)
 
     def wait(self, query: CooperativeQuery) -> int:
-        """Wait for the end of a query; returns the exit code.
+        """Waits for the end of a query; returns the exit code.
 
         Raises:
-            BaseException: What ended the query.
+            BaseException: The error that ended the query.
         """
         stopping = False
         while not query.awaitTermination(_LOOK_EVERY):
             if self._signals > 1:
-                self._screen.line("leaving at once: what is in flight will be done again")
+                self._screen.line("leaving at once: records in flight will be processed again")
                 query.abort()
                 return INTERRUPTED
             if self._signals and not stopping:
@@ -233,11 +235,11 @@ class _Stopper:
         self._signals += 1
 
 
-class _Teller:
+class _ProgressLine:
     """Shows progress events.
 
     Args:
-        screen: Where.
+        screen: The screen to write to.
     """
 
     def __init__(self, screen: Screen) -> None:
@@ -252,12 +254,12 @@ class _Teller:
             sum(p[name] for p in partitions) for name in ("lag", "pending", "gapRanges")
         )
         self._screen.status(
-            f"{self._done:,} done, {self._rate.at(self._done):,.0f}/s, {lag:,} to do, "
+            f"{self._done:,} done, {self._rate.at(self._done):,.0f}/s, lag {lag:,}, "
             f"{pending:,} pending, {gaps:,} gaps, {totals['deadLetters']:,} dead letters"
         )
 
     def sum_up(self, *, stopped: bool) -> None:
-        """Say how it ended."""
+        """Writes the last line."""
         self._screen.line(f"{'stopped' if stopped else 'drained'}: {self._done:,} records done")
 
 
@@ -269,7 +271,7 @@ def _policy(max_attempts: int | None, backoff: float) -> RetryPolicy:
 
 
 def _find_handlers_here() -> None:
-    """Let driver and workers import modules of the current folder."""
+    """Lets the driver and the workers import modules of the current folder."""
     here = os.getcwd()  # noqa: PTH109
     if here not in sys.path:
         sys.path.insert(0, here)
@@ -278,11 +280,11 @@ def _find_handlers_here() -> None:
         os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [here, *paths]))
 
 
-def _look_before_starting(options: Options, session: SparkSession | None) -> None:
-    """Find out in a moment what would otherwise be found out once Spark has started.
+def _check_before_starting(options: Options, session: SparkSession | None) -> None:
+    """Checks Java, the broker, the topics and the commit table before Spark starts.
 
     Raises:
-        CoopConsumeError: There is no Java, no broker, or no such topic.
+        CoopConsumeError: Java, the broker or a topic is missing.
         CommitStoreError: The commit table cannot be used.
     """
     if session is None:
@@ -290,7 +292,7 @@ def _look_before_starting(options: Options, session: SparkSession | None) -> Non
     cluster = Cluster(options)
     try:
         cluster.subscribed(options.subscribe, options.subscribe_pattern)
-        # What is in a catalog only Spark can open, so it is looked at when there is a session.
+        # A table in a catalog needs a session, so without one it is checked later.
         if session is not None or not is_named(options.commit_table):
             CommitStore.open(options.commit_table, spark=session, cluster=cluster.cluster_id)
     finally:

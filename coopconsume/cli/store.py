@@ -22,7 +22,7 @@ _COLUMNS = ("CLUSTER", "GROUP", "PARTITION", "STABLE", "DONE ABOVE", "PENDING")
 
 @click.group(epilog=EXIT_CODES)
 def store() -> None:
-    """Look whether a commit table is sound, and repair one that is not."""
+    """Check commit tables, and repair damaged ones."""
 
 
 @store.command(epilog=example("coopconsume store check", "--commit-table /data/commits"))
@@ -30,7 +30,7 @@ def store() -> None:
 @at_a_place
 @as_json
 def check(*, as_json: bool, options: dict[str, str], spark: SparkSession | None) -> int:
-    """Read a commit table as a new member would; exit code 4 if it is damaged."""
+    """Check that a commit table can be read; exit code 4 if it is damaged."""
     found = Admin(options, spark=spark).check()
     if as_json:
         echo_json({**asdict(found), "is_sound": found.is_sound})
@@ -58,14 +58,14 @@ def _source(ctx: click.Context, param: click.Parameter, value: str) -> int | str
 @click.option(
     "--from", "source", required=True, callback=_source, metavar="SOURCE",
     help="version=NUMBER: the table as it was at a version. snapshot: its newest readable "
-    "snapshot. kafka: the groups' stable offsets in Kafka; what is done above is done again.",
+    "snapshot. kafka: the groups' stable offsets in Kafka; records above are processed again.",
 )  # fmt: skip
 @click.option(
     "--group", "groups", multiple=True,
-    help="With kafka: a group; may be repeated. By default all that the table still knows.",
+    help="With --from kafka: a group; can be repeated [default: all groups still in the table].",
 )  # fmt: skip
-@click.option("--into", metavar="PATH|NAME", help="Write a new table, and leave this one as it is.")
-@click.option("--execute", is_flag=True, help="Do it; else it is only told what would be done.")
+@click.option("--into", metavar="PATH|NAME", help="Write a new table; this one does not change.")
+@click.option("--execute", is_flag=True, help="Apply the change (default: dry run).")
 @reported
 @at_a_place
 @as_json
@@ -79,11 +79,11 @@ def repair(
     options: dict[str, str],
     spark: SparkSession | None,
 ) -> None:
-    """Put a state that can be read in the place of a commit table that cannot.
+    """Replace a damaged commit table by a readable state (default: dry run).
 
-    The table is not restored: the state becomes a new snapshot, under a new store id and with
-    epochs above all that there were. Nothing is changed while the groups have members, or if
-    something was appended within the last minute.
+    The table is not restored to an old version. The state becomes a new snapshot with a new store
+    id and with epochs above all earlier ones. The command is refused while the groups have
+    members, and within a minute of the last append.
     """
     admin = Admin(options, spark=spark)
     done = admin.repair(source, groups=groups, into=into, dry_run=not execute)
@@ -95,24 +95,24 @@ def repair(
 
 
 def _check_lines(found: TableCheck) -> list[str]:
-    standing = "sound" if found.is_sound else "damaged"
-    lines = [f"commit table {found.target}: {'missing' if found.is_missing else standing}"]
+    condition = "sound" if found.is_sound else "damaged"
+    lines = [f"commit table {found.target}: {'missing' if found.is_missing else condition}"]
     if found.version >= 0:
         lines.append(f"version {found.version}, store {found.store}")
     if found.snapshot_version >= 0:
-        lines.append(f"its newest snapshot tells of version {found.snapshot_version}")
+        lines.append(f"its newest snapshot has the state of version {found.snapshot_version}")
     if found.groups:
         lines.append(f"groups: {', '.join(group for _, group in found.groups)}")
     if found.is_sound:
         return lines
-    lines += [f"wrong: {found.problem}", "ways out, by coopconsume store repair:"]
+    lines += [f"problem: {found.problem}", "repair it with coopconsume store repair and one of:"]
     if found.readable_version >= 0:
         version = found.readable_version
-        lines.append(f"  --from version={version}  all up to that version; none newer can be read")
+        lines.append(f"  --from version={version}  the state of the last readable version")
     if found.snapshot_version >= 0:
         version = found.snapshot_version
-        lines.append(f"  --from snapshot  all up to version {version}")
-    lines.append("  --from kafka  the stable offsets; what is done above them is done again")
+        lines.append(f"  --from snapshot  the state of version {version}")
+    lines.append("  --from kafka  the stable offsets; records above them are processed again")
     return lines
 
 
@@ -133,7 +133,7 @@ def _repair_lines(done: TableRepair) -> list[str]:
          p.committed_above, p.pending)
         for p in done.partitions()
     ]  # fmt: skip
-    lines = table(_COLUMNS, rows) if rows else ["no group is known"]
+    lines = table(_COLUMNS, rows) if rows else ["the table has no groups"]
     if done.version is None:
-        return [*lines, f"nothing was changed: add --execute to write this to {done.target}"]
+        return [*lines, f"dry run, nothing was changed: add --execute to write {done.target}"]
     return [*lines, f"written to {done.target} as version {done.version}, store {done.store}"]

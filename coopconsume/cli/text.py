@@ -1,4 +1,4 @@
-"""Groups and topics as text: tables, and maps of the hash space."""
+"""Formats groups and topics as text: tables, and maps of the hash space."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from coopconsume.admin.overview import GroupEvent, GroupOverview, OwnedRange, PartitionOverview
 
 CELLS = 32
-"""Places of a map; each stands for so many parts of the hash space."""
+"""The number of places of a map; each is an equal part of the hash space."""
 
 MEMBER_COLUMNS = ("", "MEMBER", "HOST", "CLIENT", "INSTANCE", "SLOTS", "HAS", "STATUS")
 PARTITION_COLUMNS = (
@@ -31,7 +31,7 @@ _PLACES = KeyRange().split(CELLS)
 
 
 def table(header: Sequence[str], rows: Sequence[Sequence[object]]) -> list[str]:
-    """Lines of a table: numbers to the right, None as a dash."""
+    """Returns the lines of a table: numbers right-aligned, None as a dash."""
     cells = [[_cell(value) for value in row] for row in rows]
     right = [
         any(isinstance(value, int) for value in column) for column in zip(*rows, strict=True)
@@ -47,12 +47,12 @@ def table(header: Sequence[str], rows: Sequence[Sequence[object]]) -> list[str]:
 
 
 def group_lines(group: GroupOverview, now: datetime, history: int = 10) -> Iterator[str]:
-    """A group for people.
+    """Yields the overview of a group as text.
 
     Args:
         group: The group.
-        now: The time, to tell what is still waited for.
-        history: How many of the last events are told.
+        now: The current time, which decides what ranges are still in doubt.
+        history: The number of last events to show.
     """
     letters = letters_of(group)
     dead = "unknown to Kafka" if group.state == DEAD else group.state
@@ -77,7 +77,7 @@ def group_lines(group: GroupOverview, now: datetime, history: int = 10) -> Itera
 
 
 def letters_of(group: GroupOverview) -> dict[str, str]:
-    """A letter for each member and each claimant, in the order in which they are listed."""
+    """Returns a letter for each member and each claimant, in the order of the list."""
     names = [member.id for member in group.members] + [claim.member for claim in group.claims]
     return {
         name: _LETTERS[number] if number < len(_LETTERS) else _TOO_MANY
@@ -86,7 +86,7 @@ def letters_of(group: GroupOverview) -> dict[str, str]:
 
 
 def hash_map(owners: Sequence[OwnedRange], letters: Mapping[str, str]) -> str:
-    """A map of the hash space, each place with the letter of whoever has most of it."""
+    """Returns a map of the hash space: in each place the letter of its main owner."""
     return "".join(_place(place, owners, letters) for place in _PLACES)
 
 
@@ -118,7 +118,7 @@ def _claims(group: GroupOverview, letters: Mapping[str, str]) -> Iterator[str]:
     if group.claims:
         yield ""
         yield from table(
-            ("", "CLAIMED BY HAND BY", "CLAIM", "HAS"),
+            ("", "STANDALONE CLAIM OF", "CLAIM", "HAS"),
             [
                 (letters[c.member], c.member, c.epoch, _has(s.key_range for s in c.shares))
                 for c in group.claims
@@ -169,11 +169,11 @@ def _what(event: GroupEvent, letters: Mapping[str, str]) -> str:
     if event.kind == "takeover":
         replaced = event.replaces or ""
         return f"takes over from {letters.get(replaced, replaced)}"
-    return "claim by hand" if event.kind == "claim" else "offsets set by an operator"
+    return "standalone claim" if event.kind == "claim" else "offsets set by an operator"
 
 
 def _has(ranges: Iterable[KeyRange]) -> str:
-    """How much of the hash space, in partitions."""
+    """Returns the size of key ranges, in whole partitions."""
     return f"{sum(key_range.size for key_range in ranges) / KeyRange().size:.2f}"
 
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def _given(ctx: click.Context, param: click.Parameter, value: bool | None) -> bool:
-    """A switch that has no default; click by itself takes its absence for None."""
+    """Requires a switch that has no default; click alone would pass None."""
     if value is None:
         raise click.UsageError(f"give {' or '.join([*param.opts, *param.secondary_opts])}", ctx)
     return value
@@ -25,7 +25,7 @@ def _given(ctx: click.Context, param: click.Parameter, value: bool | None) -> bo
 
 @click.group(epilog=EXIT_CODES)
 def topics() -> None:
-    """Look at topics, and open them to be shared by the members of a group."""
+    """Inspect topics, and allow or forbid sharing their partitions by key range."""
 
 
 @topics.command(
@@ -37,7 +37,7 @@ def topics() -> None:
 @click.argument("names", metavar="NAME...", nargs=-1, required=True)
 @click.option(
     "--accept-range-fetch/--no-accept-range-fetch", "accept", default=None, callback=_given,
-    help="Whether members of a group may share its partitions by key range; needed.",
+    help="Whether members of a group may share its partitions by key range [required].",
 )  # fmt: skip
 @reported
 @at_a_place
@@ -48,10 +48,10 @@ def alter(
     options: dict[str, str],
     spark: SparkSession | None,
 ) -> None:
-    """Open topics to be shared by key range between members of a group, or close them again.
+    """Allow or forbid the members of a group to share partitions of topics by key range.
 
-    The switch is kept in the commit table, which is made if there is none. It holds for all groups
-    that use the table, from their next rebalance on.
+    The switch is stored in the commit table, which is created if it does not exist. It applies to
+    all groups that use the table, from their next rebalance on.
     """
     Admin(options, spark=spark).accept_range_fetch(names, accept=accept)
     for name in dict.fromkeys(names):
@@ -67,7 +67,7 @@ def alter(
 def describe(
     *, names: tuple[str, ...], as_json: bool, options: dict[str, str], spark: SparkSession | None
 ) -> None:
-    """Tell of topics how many partitions they have, and whether they are open to sharing."""
+    """Show the partition count, the id and the sharing switch of topics."""
     found = Admin(options, spark=spark).topics(names or None)
     if as_json:
         echo_json(plain(found))

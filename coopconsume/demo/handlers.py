@@ -103,7 +103,7 @@ class DemoHandler:
         history_dir: The folder of the call histories of the processes and the leg files of the
             slots.
         poison_every: About one record in this many fails on its attempts 1 and 2; 0 for none.
-        fail_for_good_every: About one record in this many fails on every attempt; 0 for none.
+        always_fail_every: About one record in this many fails on every attempt; 0 for none.
         slow_tail: The tail number of an aircraft whose flights are slow.
         slow_seconds: The delay of each of its flights.
 
@@ -116,32 +116,32 @@ class DemoHandler:
         history_dir: str | os.PathLike[str],
         *,
         poison_every: int = 0,
-        fail_for_good_every: int = 0,
+        always_fail_every: int = 0,
         slow_tail: str | None = None,
         slow_seconds: float = 0.0,
     ) -> None:
         for name, value in (
             ("poison_every", poison_every),
-            ("fail_for_good_every", fail_for_good_every),
+            ("always_fail_every", always_fail_every),
             ("slow_seconds", slow_seconds),
         ):
             if value < 0:
                 raise ValueError(f"{name}={value}: give 0 (off) or more")
         self.recorder = Recorder(history_dir)
         self.poison_every = poison_every
-        self.fail_for_good_every = fail_for_good_every
+        self.always_fail_every = always_fail_every
         self.slow_key = None if slow_tail is None else slow_tail.encode()
         self.slow_seconds = slow_seconds
 
     def is_poison(self, partition: int, offset: int) -> bool:
         """Returns whether the record fails twice and then succeeds."""
-        return not self.fails_for_good(partition, offset) and _drawn(
+        return not self.always_fails(partition, offset) and _drawn(
             b"poison", partition, offset, self.poison_every
         )
 
-    def fails_for_good(self, partition: int, offset: int) -> bool:
+    def always_fails(self, partition: int, offset: int) -> bool:
         """Returns whether the record fails on every attempt."""
-        return _drawn(b"for good", partition, offset, self.fail_for_good_every)
+        return _drawn(b"always", partition, offset, self.always_fail_every)
 
     def __call__(self, record: Record) -> dict[str, Any]:
         """Handles one record.
@@ -154,7 +154,7 @@ class DemoHandler:
             if record.key is not None and record.key == self.slow_key:
                 time.sleep(self.slow_seconds)
             at = (record.partition, record.offset)
-            if self.fails_for_good(*at) or (record.attempt <= 2 and self.is_poison(*at)):  # noqa: PLR2004
+            if self.always_fails(*at) or (record.attempt <= 2 and self.is_poison(*at)):  # noqa: PLR2004
                 where = f"{record.topic}-{record.partition}@{record.offset}"
                 raise PoisonedFlight(where, record.attempt)
             return follow_aircraft(record, open_leg_file(self.recorder.directory, slot))

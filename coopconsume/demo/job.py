@@ -55,7 +55,7 @@ class Query:
         batch_time: Seconds after which a batch starts no more handlers.
         concurrency: The number of concurrent handlers in a slot.
         poison_every: As for `DemoHandler`.
-        fail_for_good_every: As for `DemoHandler`.
+        always_fail_every: As for `DemoHandler`.
         slow_tail: As for `DemoHandler`.
         slow_seconds: As for `DemoHandler`.
         handler_timeout: Seconds that a running handler may take beyond that. After a kill the
@@ -69,7 +69,7 @@ class Query:
     batch_time: float
     concurrency: int = 1
     poison_every: int = 0
-    fail_for_good_every: int = 0
+    always_fail_every: int = 0
     slow_tail: str | None = None
     slow_seconds: float = 0.0
     handler_timeout: float = 60.0
@@ -80,7 +80,7 @@ class Query:
         return DemoHandler(
             self.history,
             poison_every=self.poison_every,
-            fail_for_good_every=self.fail_for_good_every,
+            always_fail_every=self.always_fail_every,
             slow_tail=self.slow_tail,
             slow_seconds=self.slow_seconds,
         )
@@ -170,7 +170,7 @@ class SettingsReader:
 def run(
     settings: Settings,
     flights: pa.Table | None,
-    tell: Callable[..., None],
+    report: Callable[..., None],
     spark: SparkSession,
 ) -> None:
     """Loads the topic if the settings say so, and runs the queries."""
@@ -184,18 +184,18 @@ def run(
             settings.topic,
             partitions=settings.partitions,
             flights=flights,
-            progress=lambda records, of: tell("loading", records=records, all=of),
+            progress=lambda records, of: report("loading", records=records, all=of),
         )
-        tell("loaded")
+        report("loaded")
     for number, query in enumerate(settings.queries):
-        _run_query(settings, query, number, tell, spark)
+        _run_query(settings, query, number, report, spark)
 
 
 def _run_query(
     settings: Settings,
     query: Query,
     number: int,
-    tell: Callable[..., None],
+    report: Callable[..., None],
     spark: SparkSession,
 ) -> None:
     options = settings.kafka | {
@@ -220,12 +220,12 @@ def _run_query(
             )
             .queryName(query.group)
             .trigger(availableNow=True)
-            .onProgress(lambda event: tell("progress", run=number, progress=event))
+            .onProgress(lambda event: report("progress", run=number, progress=event))
             .start()
         )
-        tell("started", run=number)
+        report("started", run=number)
         job.awaitTermination()
-    tell("ended", run=number)
+    report("ended", run=number)
 
 
 def _warm_up(settings: Settings, spark: SparkSession) -> None:
@@ -246,7 +246,7 @@ def main(slots: str, scratch: str) -> int:
     os.dup2(2, 1)
     lock = threading.Lock()
 
-    def tell(event: str, **facts: Any) -> None:
+    def report(event: str, **facts: Any) -> None:
         with lock:
             events.write(json.dumps({"event": event, **facts}) + "\n")
 
@@ -260,15 +260,15 @@ def main(slots: str, scratch: str) -> int:
             cores=int(slots) + 2,
             conf={"spark.driver.extraJavaOptions": java},
         )
-        tell("session")
+        report("session")
         settings = reader.settings()
         if settings is None:
             return 1
         threading.Thread(target=_end_with_parent, daemon=True).start()
-        run(settings, reader.flights(), tell, spark)
+        run(settings, reader.flights(), report, spark)
     except Exception as error:  # noqa: BLE001 - reported to the parent process
         text = str(error) if isinstance(error, CoopConsumeError) else ""
-        tell("failed", error=text or f"{type(error).__name__}: {error}")
+        report("failed", error=text or f"{type(error).__name__}: {error}")
         return 1
     finally:
         if spark is not None:

@@ -49,7 +49,7 @@ class LegFile:
         self._lock = threading.Lock()
 
     def leg(self, aircraft: Aircraft, number: int) -> Leg | None:
-        """Returns a leg that any process has appended; None if there is none of that number."""
+        """Returns a leg that any process has appended; None if no leg has that number."""
         with self._lock:
             self._catch_up()
             last = self._last.get(aircraft)

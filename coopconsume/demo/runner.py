@@ -194,7 +194,7 @@ class Demo:
             batch_time=2.0,
             concurrency=2,
             poison_every=max(2, self._records // _POISON),
-            fail_for_good_every=max(2, self._records // _FAIL_FOR_GOOD),
+            always_fail_every=max(2, self._records // _FAIL_FOR_GOOD),
             slow_seconds=_SLOW_SECONDS,
             # The query is killed; short timeouts keep the wait for it short.
             handler_timeout=5.0,
@@ -204,7 +204,7 @@ class Demo:
         slow = slow_aircraft(
             planned,
             _SLOW_LEGS,
-            lambda p, o: handler.fails_for_good(p, o) or handler.is_poison(p, o),
+            lambda p, o: handler.always_fails(p, o) or handler.is_poison(p, o),
         )
         return normal, replace(failing, slow_tail=slow)
 

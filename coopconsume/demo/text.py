@@ -77,13 +77,13 @@ class BlockerLines:
             if not is_slow and not (at["holder"] and at["holder"]["attempts"]):
                 continue
             if width > self._widest.get(is_slow, (0, ""))[0]:
-                self._widest[is_slow] = width, self._tell(at, key, is_slow=is_slow)
+                self._widest[is_slow] = width, self._describe(at, key, is_slow=is_slow)
 
     def lines(self) -> list[str]:
         """Returns the widest blocks: by the slow aircraft, then by a failed record."""
         return [self._widest[is_slow][1] for is_slow in (True, False) if is_slow in self._widest]
 
-    def _tell(self, at: Mapping[str, Any], key: bytes, *, is_slow: bool) -> str:
+    def _describe(self, at: Mapping[str, Any], key: bytes, *, is_slow: bool) -> str:
         stable, gaps = at["stableOffset"], at["firstGaps"][:_SHOWN_GAPS]
         shown = ", ".join(f"{a}" if a == b else f"{a}-{b}" for a, b in gaps)
         more = ", …" if at["gapRanges"] > len(gaps) else ""

@@ -31,9 +31,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from tests.bench.figures import Report
-    from tests.bench.harness import Ground
+    from tests.bench.harness import Harness
 
-_BENCHMARKS: dict[str, Callable[[Ground, Callable[[str], None]], list[Report]]] = {
+_BENCHMARKS: dict[str, Callable[[Harness, Callable[[str], None]], list[Report]]] = {
     "throughput": throughput,
     "sleep": sleep,
     "cycle": cycle,
@@ -72,10 +72,10 @@ def main(
         if not re.search(_PLACE.format(name), text, re.DOTALL):
             raise click.UsageError(f"{update} has no line <!-- bench:{name} --> with an end to it")
     turns = turns or (2 if quick else 5)
-    with prepared(turns, quick=quick) as ground:
+    with prepared(turns, quick=quick) as harness:
         for name in chosen:
             click.echo(f"{name} …", err=True)
-            reports = _BENCHMARKS[name](ground, _say)
+            reports = _BENCHMARKS[name](harness, _say)
             command = f"python -m tests.bench {name}{' --quick' if quick else ''}"
             head = (
                 f"`{command}`, {dt.datetime.now(dt.UTC):%Y-%m-%d}: medians of {turns} turns after "

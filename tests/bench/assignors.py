@@ -17,13 +17,13 @@ from tests.bench.figures import Ratio, Report, seconds_of, take_turns
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from tests.bench.harness import Ground
+    from tests.bench.harness import Harness
 
 _MEMBERS, _TOPICS, _EACH, _SLOTS = 1_000, 10, 1_000, 8
 _LIMIT = "limit"
 
 
-def assignors(ground: Ground, say: Callable[[str], None]) -> list[Report]:
+def assignors(harness: Harness, say: Callable[[str], None]) -> list[Report]:
     """Seconds for each assignor, for a new group and for one that a member has left."""
     topics = {f"topic-{number}": _EACH for number in range(_TOPICS)}
     new = [
@@ -47,7 +47,7 @@ def assignors(ground: Ground, say: Callable[[str], None]) -> list[Report]:
         f"{_MEMBERS:,} members of {_SLOTS} slots, {_TOPICS * _EACH:,} partitions of {_TOPICS} "
         "topics, everybody subscribed to all of them and open to parts of partitions.",
     )
-    for name, values in take_turns(sides, ground.turns, say=say).items():
+    for name, values in take_turns(sides, harness.turns, say=say).items():
         report.add(name, values, "s")
     report.add(_LIMIT, [1.0], "s")
     report.ratios = [Ratio(f"{name} / limit", name, _LIMIT, 1.0) for name in sides]

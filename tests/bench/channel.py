@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from assignors import Share
     from coopconsume import Record
     from coopconsume.group.epoch_assignment import EpochAssignment
-    from tests.bench.harness import Ground
+    from tests.bench.harness import Harness
 
 _STOP = "stop(), handlers of 10 ms"
 _JOIN = "longest time without a commit while a member joins and leaves"
@@ -81,19 +81,19 @@ def _wait(holds: Callable[[], object]) -> None:
         time.sleep(0.01)
 
 
-def channel(ground: Ground, say: Callable[[str], None]) -> list[Report]:
+def channel(harness: Harness, say: Callable[[str], None]) -> list[Report]:
     """Seconds to stop, without commits around a join, and records that a kill repeats."""
     topic = "channel"
-    ground.load(topic, ground.size(200_000, 20_000), 1_000, 100)
+    harness.load(topic, harness.size(200_000, 20_000), 1_000, 100)
     report = Report(
         "The channel to the slots",
         f"Handlers of 10 ms on one partition, {SLOTS} slots; for the kill {_KILLED_SLOTS} slots "
         f"with {_CONCURRENCY} handlers each, in a process that is killed with its JVM and workers.",
     )
     stops, gaps, repeated = [], [], []
-    for turn in range(ground.turns):
-        stop, gap = _stop_and_join(ground, topic)
-        left = _killed(ground, topic)
+    for turn in range(harness.turns):
+        stop, gap = _stop_and_join(harness, topic)
+        left = _killed(harness, topic)
         stops.append(stop)
         gaps.append(gap)
         repeated.append(float(left))
@@ -105,23 +105,23 @@ def channel(ground: Ground, say: Callable[[str], None]) -> list[Report]:
     report.notes.append(
         f"Bound of a kill: the handlers at work and those of one report interval, {most} records."
     )
-    return [report, _cost(ground, say)]
+    return [report, _cost(harness, say)]
 
 
-def _cost(ground: Ground, say: Callable[[str], None]) -> Report:
+def _cost(harness: Harness, say: Callable[[str], None]) -> Report:
     """What the channel costs where handlers do nothing: records a second with it and without."""
-    count = ground.size(1_000_000, 50_000)
-    ground.load("channel-cost", count, keys=10_000, value_bytes=100)
+    count = harness.size(1_000_000, 50_000)
+    harness.load("channel-cost", count, keys=10_000, value_bytes=100)
 
     def with_it(_: int) -> float:
-        return count / seconds_of(lambda: empty_job(ground, "channel-cost", count))
+        return count / seconds_of(lambda: empty_job(harness, "channel-cost", count))
 
     def without(turn: int) -> float:
         # As on Spark Connect, where slots cannot reach the driver.
         with patch("coopconsume.runtime.slot_leases.driver_address", lambda _: None):
             return with_it(turn)
 
-    turns = _MORE * ground.turns
+    turns = _MORE * harness.turns
     found = take_turns({_WITH: with_it, _WITHOUT: without}, turns, say=say, warm_ups=_WARM_UPS)
     report = Report(
         "What the channel costs",
@@ -133,11 +133,11 @@ def _cost(ground: Ground, say: Callable[[str], None]) -> Report:
     return report
 
 
-def _stop_and_join(ground: Ground, topic: str) -> tuple[float, float]:
+def _stop_and_join(harness: Harness, topic: str) -> tuple[float, float]:
     """Seconds from `stop` to the end, and the longest without a commit around a join."""
-    folder = ground.path("calls")
+    folder = harness.path("calls")
     folder.mkdir()
-    options = ground.options(topic)
+    options = harness.options(topic)
     accept_range_fetch(options, [topic])
     commits: list[float] = []
     done = [0]
@@ -147,7 +147,7 @@ def _stop_and_join(ground: Ground, topic: str) -> tuple[float, float]:
             done[0] = progress["totals"]["done"]
             commits.append(time.perf_counter())
 
-    with CooperativeConsumer(options, ground.spark) as consumer:
+    with CooperativeConsumer(options, harness.spark) as consumer:
         query = consumer.foreach(Noting(str(folder)), concurrency=4).onProgress(note).start()
         _wait(lambda: len(commits) > 5)
         began, seen = time.perf_counter(), len(commits)
@@ -164,11 +164,11 @@ def _stop_and_join(ground: Ground, topic: str) -> tuple[float, float]:
         return time.perf_counter() - began, gap
 
 
-def _killed(ground: Ground, topic: str) -> int:
+def _killed(harness: Harness, topic: str) -> int:
     """How many records were handled and not committed when a whole application was killed."""
-    folder = ground.path("calls")
+    folder = harness.path("calls")
     folder.mkdir()
-    options = ground.options(topic, slots=_KILLED_SLOTS)
+    options = harness.options(topic, slots=_KILLED_SLOTS)
     job = subprocess.Popen(
         [sys.executable, "-m", "tests.bench.channel", json.dumps([options, str(folder)])],
         stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True,

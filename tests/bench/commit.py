@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from commits import Epoch
-    from tests.bench.harness import Ground
+    from tests.bench.harness import Harness
 
 _AT = ("topic", 0)
 _OURS = "commit of 10,000 scattered offsets, answered"
@@ -26,14 +26,14 @@ _ONE = "commit of one offset, answered"
 _BARE = "bare append of one row"
 
 
-def commit(ground: Ground, say: Callable[[str], None]) -> list[Report]:
+def commit(harness: Harness, say: Callable[[str], None]) -> list[Report]:
     """Milliseconds of a commit, call to answer, against a one-row append to such a table."""
     from deltalake import DeltaTable
 
-    rounds = ground.size(20, 3)
-    scattered, single = _Committer(ground, 10_000), _Committer(ground, 1)
+    rounds = harness.size(20, 3)
+    scattered, single = _Committer(harness, 10_000), _Committer(harness, 1)
     # The same kind of table: made by the store itself, then written without it.
-    target = str(ground.path("bare"))
+    target = str(harness.path("bare"))
     CommitStore.open(target)
     handle = DeltaTable(target)
     sides: dict[str, Callable[[int], float]] = {
@@ -48,7 +48,7 @@ def commit(ground: Ground, say: Callable[[str], None]) -> list[Report]:
         "offset. The bare side is `write_deltalake` through an open handle, to a table made the "
         f"same way. Each value is the median of {rounds} commits.",
     )
-    for name, values in take_turns(sides, ground.turns, say=say).items():
+    for name, values in take_turns(sides, harness.turns, say=say).items():
         report.add(name, values, "ms")
     report.ratios = [
         Ratio("10,000 scattered offsets / bare append", _OURS, _BARE, 3.0),
@@ -60,8 +60,8 @@ def commit(ground: Ground, say: Callable[[str], None]) -> list[Report]:
 class _Committer:
     """A member that commits as many offsets a time, to a new group each turn."""
 
-    def __init__(self, ground: Ground, offsets: int) -> None:
-        self._store = CommitStore.open(ground.path("commits"))
+    def __init__(self, harness: Harness, offsets: int) -> None:
+        self._store = CommitStore.open(harness.path("commits"))
         self._random = random.Random(7)
         self._offsets = offsets
 

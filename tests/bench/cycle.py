@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from kafka import KafkaProducer
 
     from coopconsume import CooperativeConsumer
-    from tests.bench.harness import Ground
+    from tests.bench.harness import Harness
 
 _OURS = "poll, mapInArrow and collect, commit"
 _BARE = "bare read, shuffle, mapInArrow, collect"
@@ -26,26 +26,26 @@ _POLL, _WORK, _COMMIT = "of it: poll", "of it: mapInArrow and collect", "of it: 
 _QUERY = "running query: from produced to committed"
 
 
-def cycle(ground: Ground, say: Callable[[str], None]) -> list[Report]:
+def cycle(harness: Harness, say: Callable[[str], None]) -> list[Report]:
     """Milliseconds from poll to commit of one record, against the same read without any of it."""
     from kafka import KafkaProducer
 
     topic, bare_topic = "cycle", "cycle-bare"
     for name in (topic, bare_topic):
-        ground.broker.create_topic(name, 1)
-    producer = KafkaProducer(bootstrap_servers=ground.broker.bootstrap_servers)
-    rounds = ground.size(20, 3)
+        harness.broker.create_topic(name, 1)
+    producer = KafkaProducer(bootstrap_servers=harness.broker.bootstrap_servers)
+    rounds = harness.size(20, 3)
     parts: dict[str, list[float]] = {_POLL: [], _WORK: [], _COMMIT: []}
     try:
-        with ground.consumer(topic) as consumer:
+        with harness.consumer(topic) as consumer:
             sides: dict[str, Callable[[int], float]] = {
                 _OURS: lambda turn: _ours(
                     consumer, producer, topic, rounds, parts if turn > 0 else {}
                 ),
-                _BARE: lambda _: _bare(ground, producer, bare_topic, rounds),
+                _BARE: lambda _: _bare(harness, producer, bare_topic, rounds),
             }
-            values = take_turns(sides, ground.turns, say=say)
-        values[_QUERY] = _running(ground, producer, topic, ground.turns, say)
+            values = take_turns(sides, harness.turns, say=say)
+        values[_QUERY] = _running(harness, producer, topic, harness.turns, say)
     finally:
         producer.close()
     report = Report(
@@ -102,14 +102,14 @@ def _ours(
     return sum(spent)
 
 
-def _bare(ground: Ground, producer: KafkaProducer, topic: str, rounds: int) -> float:
+def _bare(harness: Harness, producer: KafkaProducer, topic: str, rounds: int) -> float:
     spent = 0.0
     for _ in range(rounds):
         offset = _produce(producer, topic)
         began = time.perf_counter()
         rows = (
-            ground.spark.read.format("kafka")
-            .option("kafka.bootstrap.servers", ground.broker.bootstrap_servers)
+            harness.spark.read.format("kafka")
+            .option("kafka.bootstrap.servers", harness.broker.bootstrap_servers)
             .option("assign", json.dumps({topic: [0]}))
             .option("startingOffsets", json.dumps({topic: {"0": offset}}))
             .option("endingOffsets", json.dumps({topic: {"0": offset + 1}}))
@@ -127,7 +127,7 @@ def _bare(ground: Ground, producer: KafkaProducer, topic: str, rounds: int) -> f
 
 
 def _running(
-    ground: Ground, producer: KafkaProducer, topic: str, turns: int, say: Callable[[str], None]
+    harness: Harness, producer: KafkaProducer, topic: str, turns: int, say: Callable[[str], None]
 ) -> list[float]:
     """Milliseconds from a record's acknowledgement to its commit, by a query that is running."""
     stable, moved = [0], threading.Condition()
@@ -138,7 +138,7 @@ def _running(
             moved.notify_all()
 
     values = []
-    with ground.consumer(topic, startingOffsets="latest") as consumer:
+    with harness.consumer(topic, startingOffsets="latest") as consumer:
         query = consumer.foreach(handler).onProgress(note).start()
         for turn in range(turns + 1):
             spent = []

@@ -11,7 +11,7 @@ from tests.bench.throughput import empty_job, tuned_plain
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from tests.bench.harness import Ground
+    from tests.bench.harness import Harness
 
 _OURS = "coopconsume"
 _PLAIN = "plain Spark, same fetch settings"
@@ -20,27 +20,27 @@ _BESIDE = "coopconsume, beside the peers"
 _MORE, _WARM_UPS = 3, 5
 
 
-def empty(ground: Ground, say: Callable[[str], None]) -> list[Report]:
+def empty(harness: Harness, say: Callable[[str], None]) -> list[Report]:
     """Records a second through an empty handler, in the order of each key, from one partition."""
-    ours, its = ground.size(4_000_000, 50_000), ground.size(200_000, 10_000)
-    ground.load("empty-ours", ours, keys=10_000, value_bytes=100)
-    ground.load("empty-its", its, keys=10_000, value_bytes=100)
-    peers = java_peers(ground, say)
+    ours, its = harness.size(4_000_000, 50_000), harness.size(200_000, 10_000)
+    harness.load("empty-ours", ours, keys=10_000, value_bytes=100)
+    harness.load("empty-its", its, keys=10_000, value_bytes=100)
+    peers = java_peers(harness, say)
 
     def job(_: int) -> float:
-        return ours / seconds_of(lambda: empty_job(ground, "empty-ours", ours))
+        return ours / seconds_of(lambda: empty_job(harness, "empty-ours", ours))
 
     def plain(_: int) -> float:
-        return ours / seconds_of(lambda: tuned_plain(ground, "empty-ours", ours))
+        return ours / seconds_of(lambda: tuned_plain(harness, "empty-ours", ours))
 
-    turns = _MORE * ground.turns
+    turns = _MORE * harness.turns
     found = take_turns({_OURS: job, _PLAIN: plain}, turns, say=say, warm_ups=_WARM_UPS)
     beside: dict[str, Callable[[int], float]] = {_BESIDE: job}
     for peer in peers:
         beside[peer.name] = lambda _, peer=peer: (  # type: ignore[misc]
             its / peer.seconds("empty-its", its, "none", 16)
         )
-    found |= take_turns(beside, ground.turns, say=say, warm_ups=1)
+    found |= take_turns(beside, harness.turns, say=say, warm_ups=1)
     report = Report(
         "Empty handler, one partition",
         f"10,000 keys. Ours: {ours:,} records, in the order of each key, from making the consumer "

@@ -19,7 +19,7 @@ from tests.bench.figures import Ratio, Report, seconds_of, take_turns
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from tests.bench.harness import Ground
+    from tests.bench.harness import Harness
 
 _VALUE = b"x" * 100
 _LARGE = 1_000
@@ -28,14 +28,14 @@ _ASKED = "bare consumer that asks for each record's fields and headers"
 _numbers = itertools.count(1)
 
 
-def fenced(ground: Ground, say: Callable[[str], None]) -> list[Report]:
+def fenced(harness: Harness, say: Callable[[str], None]) -> list[Report]:
     """Milliseconds to own a log and to append; records a second of a replay."""
-    engines = [_Python(ground.broker.bootstrap_servers)]
+    engines = [_Python(harness.broker.bootstrap_servers)]
     if importlib.util.find_spec("confluent_kafka") is not None:
-        engines.append(_Confluent(ground.broker.bootstrap_servers))
-    reports = [_own(ground, say)]
+        engines.append(_Confluent(harness.broker.bootstrap_servers))
+    reports = [_own(harness, say)]
     for engine in engines:
-        reports += [_append(ground, engine, say), _replay(ground, engine, say)]
+        reports += [_append(harness, engine, say), _replay(harness, engine, say)]
     return reports
 
 
@@ -140,16 +140,16 @@ class _Confluent(_Python):
         consumer.close()
 
 
-def _topic(ground: Ground) -> str:
+def _topic(harness: Harness) -> str:
     name = f"fenced-{next(_numbers)}"
-    ground.broker.create_topic(name, 1)
+    harness.broker.create_topic(name, 1)
     return name
 
 
-def _own(ground: Ground, say: Callable[[str], None]) -> Report:
-    rounds = ground.size(10, 2)
-    client = _Python(ground.broker.bootstrap_servers)
-    idle, busy = _topic(ground), _topic(ground)
+def _own(harness: Harness, say: Callable[[str], None]) -> Report:
+    rounds = harness.size(10, 2)
+    client = _Python(harness.broker.bootstrap_servers)
+    idle, busy = _topic(harness), _topic(harness)
     ours, bare = "acquire an idle log", "bare init_transactions"
     take, bare_take = "take a log over in the middle of a transaction", "bare take-over"
 
@@ -192,7 +192,7 @@ def _own(ground: Ground, say: Callable[[str], None]) -> Report:
         "of kafka-python with a backoff of 5 ms, too, and calls `init_transactions`. Each value is "
         f"the median of {rounds}.",
     )
-    for name, values in take_turns(sides, ground.turns, say=say).items():
+    for name, values in take_turns(sides, harness.turns, say=say).items():
         report.add(name, values, "ms")
     report.ratios = [
         Ratio("acquire / bare", ours, bare, 3.0),
@@ -201,17 +201,17 @@ def _own(ground: Ground, say: Callable[[str], None]) -> Report:
     return report
 
 
-def _append(ground: Ground, engine: _Python, say: Callable[[str], None]) -> Report:
-    rounds = ground.size(20, 3)
+def _append(harness: Harness, engine: _Python, say: Callable[[str], None]) -> Report:
+    rounds = harness.size(20, 3)
     writers = {
         visibility: FencedWriter(
-            engine.options, _topic(ground), visibility=visibility, engine=engine.name
+            engine.options, _topic(harness), visibility=visibility, engine=engine.name
         ).acquire()  # type: ignore[arg-type]
         for visibility in ("read_committed", "filter")
     }
     transactional, plain = engine.producer(f"bench-{engine.name}"), engine.producer(None)
     transactional.init_transactions()
-    topic = _topic(ground)
+    topic = _topic(harness)
 
     def bare(count: int, stamps: Sequence[Any] | None = None) -> None:
         transactional.begin_transaction()
@@ -263,7 +263,7 @@ def _append(ground: Ground, engine: _Python, say: Callable[[str], None]) -> Repo
         "same ones, wait for every offset, and commit; same settings. Each value is the median of "
         f"{rounds}.",
     )
-    for name, values in take_turns(sides, ground.turns, say=say).items():
+    for name, values in take_turns(sides, harness.turns, say=say).items():
         report.add(name, values, "ms")
     report.ratios = ratios
     for writer in writers.values():
@@ -273,9 +273,9 @@ def _append(ground: Ground, engine: _Python, say: Callable[[str], None]) -> Repo
     return report
 
 
-def _replay(ground: Ground, engine: _Python, say: Callable[[str], None]) -> Report:
-    count = ground.size(100_000, 2_000)
-    topic = _topic(ground)
+def _replay(harness: Harness, engine: _Python, say: Callable[[str], None]) -> Report:
+    count = harness.size(100_000, 2_000)
+    topic = _topic(harness)
     with FencedWriter(engine.options, topic, engine=engine.name) as writer:
         for _ in range(0, count, _LARGE):
             writer.append([_VALUE] * _LARGE)
@@ -295,7 +295,7 @@ def _replay(ground: Ground, engine: _Python, say: Callable[[str], None]) -> Repo
         f"{count:,} records of 100 bytes in batches of {_LARGE:,}, every stamp looked at; from "
         "making the reader on. The bare side reads the same log and looks at nothing.",
     )
-    for name, values in take_turns(sides, ground.turns, say=say).items():
+    for name, values in take_turns(sides, harness.turns, say=say).items():
         report.add(name, values, "records/s")
     report.ratios = [Ratio("ours / bare", "LogReader", "bare consumer", 0.6, "at least")]
     if _ASKED in sides:

@@ -112,7 +112,7 @@ def take_turns(
         sides: By name, a function of the number of the turn (below 1 while warming up) that
             returns what it measured.
         turns: How many count.
-        say: Told of each value as it comes.
+        say: Called with a text for each value.
         warm_ups: How many turns come before, and do not count.
     """
     values: dict[str, list[float]] = {name: [] for name in sides}

@@ -16,14 +16,14 @@ from coopconsume.group.membership import Membership
 from coopconsume.options import Options
 from tests.bench.figures import Ratio, Report, take_turns
 from tests.broker.group_ground import Ground as Members
-from tests.chaos.harness import Ground as Applications
+from tests.chaos.harness import Harness as Applications
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from assignors import Share
     from coopconsume.group.epoch_assignment import EpochAssignment
-    from tests.bench.harness import Ground
+    from tests.bench.harness import Harness
 
 _BARE = "two bare kafka-python consumers"
 _OURS = "two of our members, one partition by key range"
@@ -36,9 +36,9 @@ _SESSION, _LIFE = 5.0, 1.0 + 1.0 + 2.0
 _HASTY = {"kafka.session.timeout.ms": int(1000 * _SESSION), "batchTime": 1, "handlerTimeout": 1}
 
 
-def group(ground: Ground, say: Callable[[str], None]) -> list[Report]:
+def group(harness: Harness, say: Callable[[str], None]) -> list[Report]:
     """Join, kill -9, and one to three applications on one partition."""
-    return [_join(ground, say), _kill(ground, say), _scale(ground, say)]
+    return [_join(harness, say), _kill(harness, say), _scale(harness, say)]
 
 
 # -- a member joins
@@ -66,25 +66,25 @@ class _Begun:
         raise error
 
 
-def _join(ground: Ground, say: Callable[[str], None]) -> Report:
-    ground.broker.create_topic("join", 1)
-    ground.broker.create_topic("join-bare", 2)
+def _join(harness: Harness, say: Callable[[str], None]) -> Report:
+    harness.broker.create_topic("join", 1)
+    harness.broker.create_topic("join-bare", 2)
     report = Report(
         "A member joins",
         "One member works, a second one joins: seconds from its call until both have their shares, "
         "for ours until both may start handlers under the new epoch. Nothing was running, so no "
         "drain is in it. Heartbeats every second on both sides.",
     )
-    sides = {_OURS: lambda _: _ours_join(ground), _BARE: lambda _: _bare_join(ground)}
-    for name, values in take_turns(sides, ground.turns, say=say).items():
+    sides = {_OURS: lambda _: _ours_join(harness), _BARE: lambda _: _bare_join(harness)}
+    for name, values in take_turns(sides, harness.turns, say=say).items():
         report.add(name, values, "s")
     most = max(report.figures[_OURS].values)
     report.notes.append(f"The longest of ours took {most:.1f} s; at most 5 s are wanted.")
     return report
 
 
-def _ours_join(ground: Ground) -> float:
-    options = ground.options("join")
+def _ours_join(harness: Harness) -> float:
+    options = harness.options("join")
     accept_range_fetch(options, ["join"])
     workers = [_Begun(), _Begun()]
     members = [Membership(Options.parse(options), 1, worker) for worker in workers]
@@ -100,7 +100,7 @@ def _ours_join(ground: Ground) -> float:
             member.leave()
 
 
-def _bare_join(ground: Ground) -> float:
+def _bare_join(harness: Harness) -> float:
     name = f"bare-{uuid.uuid4().hex}"
     settled = threading.Event()
     ended = threading.Event()
@@ -108,7 +108,7 @@ def _bare_join(ground: Ground) -> float:
 
     def consume(number: int) -> None:
         consumer = KafkaConsumer(
-            "join-bare", bootstrap_servers=ground.broker.bootstrap_servers, group_id=name,
+            "join-bare", bootstrap_servers=harness.broker.bootstrap_servers, group_id=name,
             heartbeat_interval_ms=1_000,
         )  # fmt: skip
         while not ended.is_set():
@@ -135,17 +135,17 @@ def _bare_join(ground: Ground) -> float:
 # -- a member is killed
 
 
-def _kill(ground: Ground, say: Callable[[str], None]) -> Report:
+def _kill(harness: Harness, say: Callable[[str], None]) -> Report:
     report = Report(
         "A member is killed",
         f"Of two members one is killed by SIGKILL (session timeout {_SESSION:g} s, life of a batch "
         f"{_LIFE:g} s): seconds from then until the other may start handlers of its keys.",
     )
     values = []
-    for turn in range(ground.turns):
+    for turn in range(harness.turns):
         topic = f"kill-{turn}"
-        ground.broker.create_topic(topic, 1)
-        members = Members(ground.broker, topic, ground.path("kill"))
+        harness.broker.create_topic(topic, 1)
+        members = Members(harness.broker, topic, harness.path("kill"))
         accept_range_fetch(members.options, [topic])
         one = members.start(**_HASTY)
         members.settled(one)
@@ -170,8 +170,8 @@ def _kill(ground: Ground, say: Callable[[str], None]) -> Report:
 # -- more applications
 
 
-def _scale(ground: Ground, say: Callable[[str], None]) -> Report:
-    each = ground.size(4_000, 500)
+def _scale(harness: Harness, say: Callable[[str], None]) -> Report:
+    each = harness.size(4_000, 500)
     report = Report(
         "One to three applications on one partition",
         f"{each:,} records for each application, {_KEYS:,} keys, a handler of 5 ms, one slot with "
@@ -182,11 +182,11 @@ def _scale(ground: Ground, say: Callable[[str], None]) -> Report:
         "so that their handlers are the limit for as long as processors are idle: their part of "
         "the time is below.",
     )
-    turns = 1 if ground.quick else 3
+    turns = 1 if harness.quick else 3
     found: dict[int, list[tuple[float, float]]] = {1: [], 2: [], 3: []}
     for turn in range(turns):
         for count, values in found.items():
-            values.append(_rate(ground, f"scale-{turn}-{count}", count, each))
+            values.append(_rate(harness, f"scale-{turn}-{count}", count, each))
             rate, idle = values[-1]
             say(f"  turn {turn + 1}: {count} applications: {rate:,.0f}/s, {idle:.0f} % idle")
     for count, values in found.items():
@@ -207,13 +207,13 @@ def _apps(count: int) -> str:
     return f"{count} application{'s' if count > 1 else ''}"
 
 
-def _rate(ground: Ground, topic: str, count: int, each: int) -> tuple[float, float]:
+def _rate(harness: Harness, topic: str, count: int, each: int) -> tuple[float, float]:
     """Records a second, and how idle the machine's processors were meanwhile, in percent."""
-    ground.broker.create_topic(topic, 1)
-    folder = ground.path("scale")
+    harness.broker.create_topic(topic, 1)
+    folder = harness.path("scale")
     folder.mkdir()
     with Applications(
-        ground.broker, topic, folder, slots=1, concurrency=1, seconds=_HANDLER_SECONDS,
+        harness.broker, topic, folder, slots=1, concurrency=1, seconds=_HANDLER_SECONDS,
         batch_time=10.0, fails=False, watched=False,
     ) as apps:  # fmt: skip
         for _ in range(count):

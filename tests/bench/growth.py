@@ -23,32 +23,32 @@ if TYPE_CHECKING:
 
     from commits import Epoch
     from commits.model import TopicPartition
-    from tests.bench.harness import Ground
+    from tests.bench.harness import Harness
 
 _TOUCHED = 20  # partitions of a commit
 _COMMITS = 40
 
 
-def growth(ground: Ground, say: Callable[[str], None]) -> list[Report]:
+def growth(harness: Harness, say: Callable[[str], None]) -> list[Report]:
     """All figures of growth."""
     return [
-        _partitions(ground, say),
-        _decisions(ground, say),
-        _runs(ground, say),
+        _partitions(harness, say),
+        _decisions(harness, say),
+        _runs(harness, say),
         _filter(say),
-        _idle(ground, say),
+        _idle(harness, say),
     ]
 
 
-def _partitions(ground: Ground, say: Callable[[str], None]) -> Report:
-    many = ground.size(10_000, 1_000)
+def _partitions(harness: Harness, say: Callable[[str], None]) -> Report:
+    many = harness.size(10_000, 1_000)
     report = Report(
         "A group of many partitions",
         f"Commits of one offset in each of {_TOUCHED} partitions, and in all of them; a snapshot; "
         "`CommitStore.open` right after it, and after more commits.",
     )
     for count in (_TOUCHED, many):
-        group = _Group(ground.path("growth"), count)
+        group = _Group(harness.path("growth"), count)
         few = group.places[:: max(1, count // _TOUCHED)]
         name = f"{count:,} partitions"
         report.add(f"{name}: commit of {_TOUCHED}", group.commits(few, _COMMITS), "ms")
@@ -72,14 +72,14 @@ def _partitions(ground: Ground, say: Callable[[str], None]) -> Report:
     return report
 
 
-def _decisions(ground: Ground, say: Callable[[str], None]) -> Report:
-    many = ground.size(8_000, 500)
+def _decisions(harness: Harness, say: Callable[[str], None]) -> Report:
+    many = harness.size(8_000, 500)
     report = Report(
         "Decisions on parked records that nobody has taken yet",
         "Commits of one offset in each of 100 partitions.",
     )
     for count in (0, many):
-        group = _Group(ground.path("growth"), 100)
+        group = _Group(harness.path("growth"), 100)
         decisions = [Decision("t", n % 100, n, "replay") for n in range(count)]
         if decisions:
             write = functools.partial(decide, group.store, "g", decisions)
@@ -93,15 +93,15 @@ def _decisions(ground: Ground, say: Callable[[str], None]) -> Report:
     return report
 
 
-def _runs(ground: Ground, say: Callable[[str], None]) -> Report:
-    many = ground.size(30_000, 1_000)
+def _runs(harness: Harness, say: Callable[[str], None]) -> Report:
+    many = harness.size(30_000, 1_000)
     report = Report(
         "A group with a long history of runs",
         "Each run of a job has ids of its own for its commits. A snapshot, and `CommitStore.open` "
         "after it.",
     )
     for count in (1, many):
-        group = _Group(ground.path("growth"), 1)
+        group = _Group(harness.path("growth"), 1)
         state = group.store._log.state.groups["", "g"]
         for _ in range(count):
             run = uuid.uuid4().hex[:12]
@@ -133,8 +133,8 @@ def _filter(say: Callable[[str], None]) -> Report:
     return report
 
 
-def _idle(ground: Ground, say: Callable[[str], None]) -> Report:
-    many = ground.size(10_000, 1_000)
+def _idle(harness: Harness, say: Callable[[str], None]) -> Report:
+    many = harness.size(10_000, 1_000)
     report = Report(
         "A turn of a job's loop with nothing to do",
         "All partitions are at their end. Looks for new ends are left out, as they wait for Kafka.",

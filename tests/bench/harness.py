@@ -25,7 +25,7 @@ SLOTS = 2
 
 
 @dataclass
-class Ground:
+class Harness:
     """Broker, session and a folder of one run.
 
     Attributes:
@@ -97,7 +97,7 @@ class Ground:
 
 
 @contextmanager
-def prepared(turns: int, *, quick: bool) -> Iterator[Ground]:
+def prepared(turns: int, *, quick: bool) -> Iterator[Harness]:
     """Start a broker and a session of two cores, and end both."""
     from pyspark import cloudpickle
 
@@ -113,7 +113,7 @@ def prepared(turns: int, *, quick: bool) -> Iterator[Ground]:
     ):
         spark = local_session("coopconsume-bench", cores=CORES)
         try:
-            yield Ground(broker, spark, Path(folder), turns, quick)
+            yield Harness(broker, spark, Path(folder), turns, quick)
         finally:
             stop_session(spark)
 

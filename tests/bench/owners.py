@@ -17,7 +17,7 @@ from tests.bench.figures import Ratio, Report, seconds_of, take_turns
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from tests.bench.harness import Ground
+    from tests.bench.harness import Harness
 
 _RELEASE = "clean release to the next owner's first write"
 _BARE = "bare init_transactions and first transaction"
@@ -38,9 +38,9 @@ sys.stdin.read()
 """
 
 
-def owners(ground: Ground, say: Callable[[str], None]) -> list[Report]:
+def owners(harness: Harness, say: Callable[[str], None]) -> list[Report]:
     """Milliseconds from the end of an owner to the first acknowledged write of the next one."""
-    log = _Log(ground)
+    log = _Log(harness)
     sides: dict[str, Callable[[int], float]] = {
         _RELEASE: lambda _: log.released(),
         _BARE: lambda _: log.bare(),
@@ -54,7 +54,7 @@ def owners(ground: Ground, say: Callable[[str], None]) -> list[Report]:
         "`init_transactions` on a new producer that is made before, with retry_backoff_ms=5, and "
         "a transaction of one record.",
     )
-    for name, values in take_turns(sides, ground.turns, say=say).items():
+    for name, values in take_turns(sides, harness.turns, say=say).items():
         report.add(name, values, "ms")
     report.ratios = [Ratio("clean release / bare", _RELEASE, _BARE)]
     report.notes.append(
@@ -68,12 +68,12 @@ def owners(ground: Ground, say: Callable[[str], None]) -> list[Report]:
 class _Log:
     """A log and its registry."""
 
-    def __init__(self, ground: Ground) -> None:
-        self._servers = ground.broker.bootstrap_servers
+    def __init__(self, harness: Harness) -> None:
+        self._servers = harness.broker.bootstrap_servers
         self._options = {"kafka.bootstrap.servers": self._servers}
         self._topic = f"owners-{uuid.uuid4().hex[:8]}"
         self._registry = f"{self._topic}-registry"
-        ground.broker.create_topic(self._topic, 1)
+        harness.broker.create_topic(self._topic, 1)
 
     def released(self) -> float:
         """An owner closes while another one waits."""

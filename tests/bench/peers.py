@@ -17,7 +17,7 @@ from coopconsume.testing.local.java import find_java
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from tests.bench.harness import Ground
+    from tests.bench.harness import Harness
 
 #: Of Confluent; in the order of each key.
 PARALLEL_CONSUMER = "Parallel Consumer"
@@ -40,18 +40,18 @@ class Peer:
     """
 
     name: str
-    ground: Ground
+    harness: Harness
     java: str
     class_path: str
     program: str
 
     def seconds(self, topic: str, records: int, work: str, concurrency: int) -> float:
         """From the first handler's start to the last commit."""
-        group = self.ground.path("peer").name
+        group = self.harness.path("peer").name
         ran = subprocess.run(
             [
                 self.java, "-cp", self.class_path, self.program,
-                self.ground.broker.bootstrap_servers, group, topic, work, str(records),
+                self.harness.broker.bootstrap_servers, group, topic, work, str(records),
                 str(concurrency),
             ],
             capture_output=True, text=True, timeout=_TIMEOUT, check=False,
@@ -62,7 +62,7 @@ class Peer:
         return int(lines[-1].split()[1]) / 1e9
 
 
-def java_peers(ground: Ground, say: Callable[[str], None]) -> list[Peer]:
+def java_peers(harness: Harness, say: Callable[[str], None]) -> list[Peer]:
     """The peers; those are missing, with a word why, whose jars or compiler are not to be had."""
     javac = shutil.which("javac")
     if javac is None:
@@ -71,10 +71,10 @@ def java_peers(ground: Ground, say: Callable[[str], None]) -> list[Peer]:
     found = []
     for name, program, jars in (
         (PARALLEL_CONSUMER, "ParallelConsumerBench", _parallel_consumer_jars),
-        (SHARE_GROUP, "ShareGroupBench", lambda: ground.broker.jars),
+        (SHARE_GROUP, "ShareGroupBench", lambda: harness.broker.jars),
     ):
         try:
-            found.append(_compiled(ground, javac, name, program, jars()))
+            found.append(_compiled(harness, javac, name, program, jars()))
         except CoopConsumeError as error:
             say(f"  {name} is left out: {error}")
     return found
@@ -84,12 +84,12 @@ def _parallel_consumer_jars() -> list[Path]:
     return ensure(JarSet("parallel-consumer", "Parallel Consumer", _JARS, 12))
 
 
-def _compiled(ground: Ground, javac: str, name: str, program: str, jars: list[Path]) -> Peer:
-    classes = ground.path("classes")
+def _compiled(harness: Harness, javac: str, name: str, program: str, jars: list[Path]) -> Peer:
+    classes = harness.path("classes")
     class_path = os.pathsep.join([*map(str, jars), str(classes)])
     source = Path(__file__).with_name(f"{program}.java")
     classes.mkdir()
     subprocess.run(
         [javac, "--release", "17", "-d", str(classes), "-cp", class_path, str(source)], check=True
     )
-    return Peer(name, ground, str(find_java().path), class_path, program)
+    return Peer(name, harness, str(find_java().path), class_path, program)

@@ -13,7 +13,7 @@ from tests.bench.stuck import CONCURRENCY, SLOTS, stuck_rate
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from tests.bench.harness import Ground
+    from tests.bench.harness import Harness
 
 _SLOTS = 2
 _OURS = "coopconsume"
@@ -25,13 +25,13 @@ _NO_ORDER = (
 )
 
 
-def processing(ground: Ground, say: Callable[[str], None]) -> list[Report]:
+def processing(harness: Harness, say: Callable[[str], None]) -> list[Report]:
     """The figures of processing that need jobs."""
-    peers = java_peers(ground, say)
+    peers = java_peers(harness, say)
     return [
-        _waiting(ground, peers, say),
-        *(_sleeping(ground, peers, say, name) for name in ("W1", "W3")),
-        _stuck(ground, say),
+        _waiting(harness, peers, say),
+        *(_sleeping(harness, peers, say, name) for name in ("W1", "W3")),
+        _stuck(harness, say),
     ]
 
 
@@ -59,15 +59,16 @@ def _note(report: Report, peers: list[Peer]) -> None:
     report.notes += [_NO_ORDER] if any(peer.name == SHARE_GROUP for peer in peers) else []
 
 
-def _waiting(ground: Ground, peers: list[Peer], say: Callable[[str], None]) -> Report:
-    seconds = ground.size(60, 2)
+def _waiting(harness: Harness, peers: list[Peer], say: Callable[[str], None]) -> Report:
+    seconds = harness.size(60, 2)
     plain, coroutines = 10_000 * seconds, 30_000 * seconds
-    ground.load("waiting", plain, keys=10_000, value_bytes=100)
-    ground.load("waiting-async", coroutines, keys=10_000, value_bytes=100)
+    harness.load("waiting", plain, keys=10_000, value_bytes=100)
+    harness.load("waiting-async", coroutines, keys=10_000, value_bytes=100)
     sides: dict[str, Callable[[int], float]] = {
-        _OURS: lambda _: plain / _job(ground, "waiting", plain, Wait(0.01), 100 // _SLOTS),
+        _OURS: lambda _: plain / _job(harness, "waiting", plain, Wait(0.01), 100 // _SLOTS),
         _ASYNC: lambda _: (
-            coroutines / _job(ground, "waiting-async", coroutines, AsyncWait(0.01), 1_000 // _SLOTS)
+            coroutines
+            / _job(harness, "waiting-async", coroutines, AsyncWait(0.01), 1_000 // _SLOTS)
         ),
         _IDEAL: lambda _: 10_000.0,
     }
@@ -78,7 +79,7 @@ def _waiting(ground: Ground, peers: list[Peer], say: Callable[[str], None]) -> R
         f"{coroutines:,} for 1,000 coroutines. From the first handler's start to the last commit; "
         "one turn is for warmth.",
     )
-    for name, values in take_turns(sides, ground.turns, say=say, warm_ups=1).items():
+    for name, values in take_turns(sides, harness.turns, say=say, warm_ups=1).items():
         report.add(name, values, "records/s")
     report.ratios = [Ratio("ours / ideal", _OURS, _IDEAL, 0.95, "at least")]
     report.ratios += [Ratio(f"{peer.name} / ideal", peer.name, _IDEAL) for peer in peers]
@@ -88,12 +89,12 @@ def _waiting(ground: Ground, peers: list[Peer], say: Callable[[str], None]) -> R
     return report
 
 
-def _sleeping(ground: Ground, peers: list[Peer], say: Callable[[str], None], name: str) -> Report:
-    records, topic = ground.size(10_000, 1_000), f"sleeping-{name.lower()}"
+def _sleeping(harness: Harness, peers: list[Peer], say: Callable[[str], None], name: str) -> Report:
+    records, topic = harness.size(10_000, 1_000), f"sleeping-{name.lower()}"
     zipf = name == "W3"
-    ground.load(topic, records, keys=1_000, value_bytes=100, zipf=zipf)
+    harness.load(topic, records, keys=1_000, value_bytes=100, zipf=zipf)
     sides: dict[str, Callable[[int], float]] = {
-        _OURS: lambda _: _job(ground, topic, records, _sleeper(ground), 16 // _SLOTS)
+        _OURS: lambda _: _job(harness, topic, records, _sleeper(harness), 16 // _SLOTS)
     }
     sides |= {p.name: _seconds(p, topic, records, "sleep0to5", 16) for p in peers}
     keys = "1,000 keys by Zipf's law" if zipf else "1,000 keys"
@@ -102,20 +103,20 @@ def _sleeping(ground: Ground, peers: list[Peer], say: Callable[[str], None], nam
         f"{records:,} records, {keys}, in the order of each key. From the first handler's start to "
         "the last commit.",
     )
-    for side, values in take_turns(sides, ground.turns, say=say).items():
+    for side, values in take_turns(sides, harness.turns, say=say).items():
         report.add(side, values, "s")
     _compare(report, peers, 1.0, "at most")
     return report
 
 
-def _stuck(ground: Ground, say: Callable[[str], None]) -> Report:
+def _stuck(harness: Harness, say: Callable[[str], None]) -> Report:
     """The rate of all slots but one while that one is stuck, and without a stuck key."""
-    records, stuck_for = ground.size(40_000, 2_000), ground.size(30, 3)
-    ground.load("stuck", records, keys=1_000, value_bytes=100)
+    records, stuck_for = harness.size(40_000, 2_000), harness.size(30, 3)
+    harness.load("stuck", records, keys=1_000, value_bytes=100)
     name, free = "one key stuck", "none stuck"
     sides: dict[str, Callable[[int], float]] = {
-        name: lambda _: stuck_rate(ground, "stuck", records, stuck_for),
-        free: lambda _: stuck_rate(ground, "stuck", records, 0),
+        name: lambda _: stuck_rate(harness, "stuck", records, stuck_for),
+        free: lambda _: stuck_rate(harness, "stuck", records, 0),
     }
     report = Report(
         f"A stuck key and {SLOTS} slots, one partition",
@@ -123,19 +124,19 @@ def _stuck(ground: Ground, say: Callable[[str], None]) -> Report:
         f"handler takes {stuck_for} s. A Spark of its own with more task slots than that. Records "
         "a second until what is not of the stuck slot is committed; one turn is for warmth.",
     )
-    for side, values in take_turns(sides, ground.turns, say=say, warm_ups=1).items():
+    for side, values in take_turns(sides, harness.turns, say=say, warm_ups=1).items():
         report.add(side, values, "records/s")
     report.ratios = [Ratio("with a stuck key / without", name, free, 0.95, "at least")]
     return report
 
 
-def _sleeper(ground: Ground) -> Sleeper:
-    folder = ground.path("first-starts")
+def _sleeper(harness: Harness) -> Sleeper:
+    folder = harness.path("first-starts")
     folder.mkdir()
     return Sleeper(str(folder))
 
 
-def _job(ground: Ground, topic: str, records: int, work: Any, concurrency: int) -> float:
+def _job(harness: Harness, topic: str, records: int, work: Any, concurrency: int) -> float:
     """Seconds from the first handler's start to the last commit."""
     committed = [0.0]
 
@@ -143,8 +144,8 @@ def _job(ground: Ground, topic: str, records: int, work: Any, concurrency: int) 
         committed[0] = time.time()
 
     if not isinstance(work, Sleeper):
-        work = work.noting(_sleeper(ground))
-    with ground.consumer(topic, batchTime=60, slots=_SLOTS) as consumer:
+        work = work.noting(_sleeper(harness))
+    with harness.consumer(topic, batchTime=60, slots=_SLOTS) as consumer:
         query = consumer.foreach(work, concurrency=concurrency).onProgress(note)
         running = query.trigger(availableNow=True).start()
         running.awaitTermination()

@@ -14,21 +14,21 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame
 
-    from tests.bench.harness import Ground
+    from tests.bench.harness import Harness
 
 _CONCURRENCY = 8
 _OURS = f"coopconsume, {SLOTS} slots of {_CONCURRENCY} handlers"
 _PLAIN = "plain Spark, foreachBatch"
 
 
-def sleep(ground: Ground, say: Callable[[str], None]) -> list[Report]:
+def sleep(harness: Harness, say: Callable[[str], None]) -> list[Report]:
     """Seconds from the first handler's start to the last commit, against foreachBatch."""
-    records = ground.size(10_000, 1_000)
+    records = harness.size(10_000, 1_000)
     topic = "sleep"
-    ground.load(topic, records, keys=1_000, value_bytes=100)
+    harness.load(topic, records, keys=1_000, value_bytes=100)
     sides: dict[str, Callable[[int], float]] = {
-        _OURS: lambda _: _ours(ground, topic, records),
-        _PLAIN: lambda _: _plain(ground, topic, records),
+        _OURS: lambda _: _ours(harness, topic, records),
+        _PLAIN: lambda _: _plain(harness, topic, records),
     }
     report = Report(
         "Waiting handlers, one partition",
@@ -37,25 +37,25 @@ def sleep(ground: Ground, say: Callable[[str], None]) -> list[Report]:
         "handler's start to the last commit. Plain Spark's one task keeps the order by handling "
         "one record at a time.",
     )
-    for name, values in take_turns(sides, ground.turns, say=say).items():
+    for name, values in take_turns(sides, harness.turns, say=say).items():
         report.add(name, values, "s")
     report.ratios = [Ratio("ours / plain Spark", _OURS, _PLAIN, 0.2)]
     return [report]
 
 
-def _sleeper(ground: Ground) -> Sleeper:
-    folder = ground.path("first-starts")
+def _sleeper(harness: Harness) -> Sleeper:
+    folder = harness.path("first-starts")
     folder.mkdir()
     return Sleeper(str(folder))
 
 
-def _ours(ground: Ground, topic: str, records: int) -> float:
-    sleeper, committed = _sleeper(ground), [0.0]
+def _ours(harness: Harness, topic: str, records: int) -> float:
+    sleeper, committed = _sleeper(harness), [0.0]
 
     def note(_: object) -> None:
         committed[0] = time.time()
 
-    with ground.consumer(topic) as consumer:
+    with harness.consumer(topic) as consumer:
         builder = consumer.foreach(sleeper, concurrency=_CONCURRENCY).onProgress(note)
         query = builder.trigger(availableNow=True).start()
         query.awaitTermination()
@@ -65,8 +65,8 @@ def _ours(ground: Ground, topic: str, records: int) -> float:
     return committed[0] - sleeper.first_start()
 
 
-def _plain(ground: Ground, topic: str, records: int) -> float:
-    sleeper, handled = _sleeper(ground), [0]
+def _plain(harness: Harness, topic: str, records: int) -> float:
+    sleeper, handled = _sleeper(harness), [0]
 
     def each(frame: DataFrame, _: int) -> None:
         rows = (
@@ -77,13 +77,13 @@ def _plain(ground: Ground, topic: str, records: int) -> float:
         handled[0] += sum(row.rows for row in rows)
 
     query = (
-        ground.spark.readStream.format("kafka")
-        .option("kafka.bootstrap.servers", ground.broker.bootstrap_servers)
+        harness.spark.readStream.format("kafka")
+        .option("kafka.bootstrap.servers", harness.broker.bootstrap_servers)
         .option("subscribe", topic)
         .option("startingOffsets", "earliest")
         .load()
         .writeStream.foreachBatch(each)
-        .option("checkpointLocation", str(ground.path("checkpoint")))
+        .option("checkpointLocation", str(harness.path("checkpoint")))
         .trigger(availableNow=True)
         .start()
     )

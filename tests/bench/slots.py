@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from coopconsume import Record
-    from tests.bench.harness import Ground
+    from tests.bench.harness import Harness
 
 _ROWS_AT_ONCE = 10_000
 _KEYS = 10_000
@@ -34,9 +34,9 @@ async def coroutine(record: Record) -> None:
     """Do nothing, asynchronously."""
 
 
-def slots(ground: Ground, say: Callable[[str], None]) -> list[Report]:
+def slots(harness: Harness, say: Callable[[str], None]) -> list[Report]:
     """Processor time a record of empty handlers, and the memory of many pending records."""
-    records = ground.size(200_000, 20_000)
+    records = harness.size(200_000, 20_000)
     batches = _batches(records)
 
     def side(function: Any, concurrency: int) -> Callable[[int], float]:
@@ -53,7 +53,7 @@ def slots(ground: Ground, say: Callable[[str], None]) -> list[Report]:
         _COROUTINES: side(coroutine, 100),
         "async handler, 1,000 at once": side(coroutine, 1_000),
     }
-    for name, values in take_turns(sides, ground.turns, say=say).items():
+    for name, values in take_turns(sides, harness.turns, say=say).items():
         report.add(name, values, "µs/record")
     report.add(_PLAIN_LIMIT, [4.0], "µs/record")
     report.add(_ASYNC_LIMIT, [20.0], "µs/record")

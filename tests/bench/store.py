@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from commits import Epoch
     from commits.model import TopicPartition
-    from tests.bench.harness import Ground
+    from tests.bench.harness import Harness
 
     Offsets = dict[TopicPartition, OffsetRanges]
 
@@ -33,26 +33,26 @@ _WRITERS = 4
 _SPAN = 1_000_000  # offsets of a partition
 
 
-def store(ground: Ground, say: Callable[[str], None]) -> list[Report]:
+def store(harness: Harness, say: Callable[[str], None]) -> list[Report]:
     """All figures of the store, each beside its raw counterpart."""
     return [
-        _commits(ground, say),
-        _spark_commits(ground, say),
-        _size_and_fold(ground, say),
-        _recovery(ground, say),
-        _at_once(ground, say),
+        _commits(harness, say),
+        _spark_commits(harness, say),
+        _size_and_fold(harness, say),
+        _recovery(harness, say),
+        _at_once(harness, say),
     ]
 
 
-def _commits(ground: Ground, say: Callable[[str], None]) -> Report:
-    rounds = ground.size(10, 3)  # below the limit of 1,000,000 ranges
+def _commits(harness: Harness, say: Callable[[str], None]) -> Report:
+    rounds = harness.size(10, 3)  # below the limit of 1,000,000 ranges
     one, many = "100,000 offsets of one partition", "64 partitions of 1,000 offsets each"
     bare = "bare append of one row"
     members = {
-        one: _Committer(CommitStore.open(ground.path("one")), 1, 100_000),
-        many: _Committer(CommitStore.open(ground.path("many")), 64, 1_000),
+        one: _Committer(CommitStore.open(harness.path("one")), 1, 100_000),
+        many: _Committer(CommitStore.open(harness.path("many")), 64, 1_000),
     }
-    handle = _bare_table(ground.path("bare"))
+    handle = _bare_table(harness.path("bare"))
     report = Report(
         "A commit, append to answer",
         "Offsets drawn at random from twice as many, above those of the last commit; at most "
@@ -66,7 +66,7 @@ def _commits(ground: Ground, say: Callable[[str], None]) -> Report:
         for name, member in members.items()
     }
     sides[bare] = lambda _: 1000 * median(seconds_of(handle) for _ in range(rounds))
-    for name, values in take_turns(sides, ground.turns, say=say).items():
+    for name, values in take_turns(sides, harness.turns, say=say).items():
         report.add(name, values, "ms")
     report.ratios = [
         Ratio(f"{one} / bare", one, bare, 2.5),
@@ -75,16 +75,16 @@ def _commits(ground: Ground, say: Callable[[str], None]) -> Report:
     return report
 
 
-def _spark_commits(ground: Ground, say: Callable[[str], None]) -> Report:
-    rounds = ground.size(3, 1)
+def _spark_commits(harness: Harness, say: Callable[[str], None]) -> Report:
+    rounds = harness.size(3, 1)
     ours, bare = "100,000 offsets of one partition", "bare append of one row"
-    ground.spark.sql("CREATE SCHEMA IF NOT EXISTS bench")
+    harness.spark.sql("CREATE SCHEMA IF NOT EXISTS bench")
     name = f"bench.commits_{uuid.uuid4().hex}"
-    member = _Committer(CommitStore.open(name, spark=ground.spark), 1, 100_000)
-    CommitStore.open(f"{name}_bare", spark=ground.spark)
+    member = _Committer(CommitStore.open(name, spark=harness.spark), 1, 100_000)
+    CommitStore.open(f"{name}_bare", spark=harness.spark)
 
     def append() -> None:
-        frame = ground.spark.createDataFrame(_row())
+        frame = harness.spark.createDataFrame(_row())
         frame.write.format("delta").mode("append").saveAsTable(f"{name}_bare")
 
     report = Report(
@@ -95,13 +95,13 @@ def _spark_commits(ground: Ground, say: Callable[[str], None]) -> Report:
         ours: functools.partial(member.milliseconds, rounds=rounds),
         bare: lambda _: 1000 * median(seconds_of(append) for _ in range(rounds)),
     }
-    for side, values in take_turns(sides, ground.turns, say=say).items():
+    for side, values in take_turns(sides, harness.turns, say=say).items():
         report.add(side, values, "ms")
     report.ratios = [Ratio("ours / bare", ours, bare)]
     return report
 
 
-def _size_and_fold(ground: Ground, say: Callable[[str], None]) -> Report:
+def _size_and_fold(harness: Harness, say: Callable[[str], None]) -> Report:
     """One partition of a million offsets, in a snapshot: its bytes, and how long it folds."""
     report = Report(
         "The state of a partition with 1,000,000 offsets",
@@ -116,7 +116,7 @@ def _size_and_fold(ground: Ground, say: Callable[[str], None]) -> Report:
         ),
     }
     for name, offsets in shapes.items():
-        path = ground.path("state")
+        path = harness.path("state")
         table = CommitStore.open(path)
         epoch = table.open_epoch("g", {"m": [("t", 0)]}, previous=None)
         shifted = OffsetRanges.from_offsets(offsets.offsets() + 1)  # the first stays open
@@ -130,7 +130,7 @@ def _size_and_fold(ground: Ground, say: Callable[[str], None]) -> Report:
         def fold(rows: pa.Table = rows) -> None:
             assert newest_snapshot(event for _, event in decode(rows, "")) is not None
 
-        taken = [1000 * seconds_of(fold) for _ in range(ground.size(20, 3))]
+        taken = [1000 * seconds_of(fold) for _ in range(harness.size(20, 3))]
         report.add(f"{name}: bytes an offset", [sum(f.stat().st_size for f in files) / _SPAN],
                    "bytes")  # fmt: skip
         report.add(f"{name}: fold", taken, "ms")
@@ -145,10 +145,10 @@ def _size_and_fold(ground: Ground, say: Callable[[str], None]) -> Report:
     return report
 
 
-def _recovery(ground: Ground, say: Callable[[str], None]) -> Report:
+def _recovery(harness: Harness, say: Callable[[str], None]) -> Report:
     """A hundred partitions of a million offsets above the stable one: opened by a new process."""
-    partitions, commits = ground.size(100, 10), ground.size(500, 50)
-    path = ground.path("recovery")
+    partitions, commits = harness.size(100, 10), harness.size(500, 50)
+    path = harness.path("recovery")
     table = CommitStore.open(path, snapshot_commits=0, snapshot_bytes=0)
     places = [("t", number) for number in range(partitions)]
     epoch = table.open_epoch("g", {"m": places}, previous=None)
@@ -163,7 +163,7 @@ def _recovery(ground: Ground, say: Callable[[str], None]) -> Report:
         f"`CommitStore.open` by the same process; an interval is {commits} commits of 1,000 "
         "offsets each.",
     )
-    rounds = ground.size(5, 1)
+    rounds = harness.size(5, 1)
     report.add(fresh, [seconds_of(lambda: CommitStore.open(path)) for _ in range(rounds)], "s")
     say(f"  {fresh}: {report.figures[fresh].median:.2f} s")
     source = random.Random(1)
@@ -181,8 +181,8 @@ def _recovery(ground: Ground, say: Callable[[str], None]) -> Report:
     return report
 
 
-def _at_once(ground: Ground, say: Callable[[str], None]) -> Report:
-    each = ground.size(50, 10)
+def _at_once(harness: Harness, say: Callable[[str], None]) -> Report:
+    each = harness.size(50, 10)
     ours, bare = "four processes that commit", "four processes that append bare rows"
     report = Report(
         "Four writers at once",
@@ -193,10 +193,10 @@ def _at_once(ground: Ground, say: Callable[[str], None]) -> Report:
     with ProcessPoolExecutor(_WRITERS, get_context("spawn")) as pool:
         list(pool.map(_warm, range(_WRITERS)))
         sides: dict[str, Callable[[int], float]] = {
-            ours: lambda _: _four_commit(pool, ground.path("ours"), each),
-            bare: lambda _: _four_append(pool, ground.path("four-bare"), each),
+            ours: lambda _: _four_commit(pool, harness.path("ours"), each),
+            bare: lambda _: _four_append(pool, harness.path("four-bare"), each),
         }
-        for name, values in take_turns(sides, ground.turns, say=say).items():
+        for name, values in take_turns(sides, harness.turns, say=say).items():
             report.add(name, values, "a second")
     report.ratios = [Ratio("commits / bare appends", ours, bare, 0.6, "at least")]
     return report

@@ -13,7 +13,7 @@ from coopconsume.testing.local.session import stop_session
 from tests.bench.handlers import Stuck
 
 if TYPE_CHECKING:
-    from tests.bench.harness import Ground
+    from tests.bench.harness import Harness
 
 SLOTS = 32
 CONCURRENCY = 4
@@ -21,11 +21,11 @@ _KEY = b"key-7"
 _TIMEOUT = 600
 
 
-def stuck_rate(ground: Ground, topic: str, records: int, seconds: int) -> float:
+def stuck_rate(harness: Harness, topic: str, records: int, seconds: int) -> float:
     """Records a second of the other slots while one key is stuck for some seconds."""
-    folder = ground.path("first-starts")
+    folder = harness.path("first-starts")
     folder.mkdir()
-    options = ground.options(
+    options = harness.options(
         topic, slots=SLOTS, batchTime=seconds + 20, handlerTimeout=60
     )  # fmt: skip
     told = json.dumps([options, str(folder), records, seconds])

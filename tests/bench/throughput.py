@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
     from coopconsume import Options
-    from tests.bench.harness import Ground
+    from tests.bench.harness import Harness
 
 _OURS = "coopconsume, 2 slots"
 _PLAIN = "plain Spark, source as it comes"
@@ -30,15 +30,15 @@ _WARM_UPS = 5
 _WHOLE, _FIXED = "windows and commits", "start and end"
 
 
-def throughput(ground: Ground, say: Callable[[str], None]) -> list[Report]:
+def throughput(harness: Harness, say: Callable[[str], None]) -> list[Report]:
     """Records a second against plain Spark, and where a record's microseconds go."""
-    records = ground.size(1_000_000, 50_000)
+    records = harness.size(1_000_000, 50_000)
     topic = "throughput"
-    ground.load(topic, records, keys=10_000, value_bytes=100)
+    harness.load(topic, records, keys=10_000, value_bytes=100)
     sides: dict[str, Callable[[int], float]] = {
-        _OURS: lambda _: records / seconds_of(lambda: empty_job(ground, topic, records)),
-        _PLAIN: lambda _: records / seconds_of(lambda: _plain(ground, topic, records, {})),
-        _TUNED: lambda _: records / seconds_of(lambda: tuned_plain(ground, topic, records)),
+        _OURS: lambda _: records / seconds_of(lambda: empty_job(harness, topic, records)),
+        _PLAIN: lambda _: records / seconds_of(lambda: _plain(harness, topic, records, {})),
+        _TUNED: lambda _: records / seconds_of(lambda: tuned_plain(harness, topic, records)),
     }
     report = Report(
         "Throughput, one partition",
@@ -48,19 +48,19 @@ def throughput(ground: Ground, say: Callable[[str], None]) -> list[Report]:
         f"`Record` made of each row. Here {_WARM_UPS} turns are for warmth: for so long the JVM "
         "compiles.",
     )
-    found = take_turns(sides, ground.turns, say=say, warm_ups=_WARM_UPS)
+    found = take_turns(sides, harness.turns, say=say, warm_ups=_WARM_UPS)
     for name, values in found.items():
         report.add(name, values, "records/s")
     report.ratios = [
         Ratio("ours / plain Spark as it comes", _OURS, _PLAIN, 1.2, "at least"),
         Ratio("ours / plain Spark, same fetch settings", _OURS, _TUNED, 0.8, "at least"),
     ]
-    return [report, _microseconds(ground, topic, records, say)]
+    return [report, _microseconds(harness, topic, records, say)]
 
 
-def empty_job(ground: Ground, topic: str, records: int) -> None:
+def empty_job(harness: Harness, topic: str, records: int) -> None:
     """A consumer of ours that handles a topic by an empty function, from its making to its end."""
-    with ground.consumer(topic) as consumer:
+    with harness.consumer(topic) as consumer:
         query = consumer.foreach(handler).trigger(availableNow=True).start()
         query.awaitTermination()
         progress = query.lastProgress
@@ -69,20 +69,20 @@ def empty_job(ground: Ground, topic: str, records: int) -> None:
         raise AssertionError(f"{records} records were to be done, not {done}")
 
 
-def tuned_plain(ground: Ground, topic: str, records: int) -> None:
+def tuned_plain(harness: Harness, topic: str, records: int) -> None:
     """Plain Spark with the settings by which we fetch."""
     settings = {
         name: value
-        for name, value in ground.parsed(topic).source_options().items()
+        for name, value in harness.parsed(topic).source_options().items()
         if name not in ("kafka.group.id", "kafka.isolation.level")
     }
-    _plain(ground, topic, records, settings)
+    _plain(harness, topic, records, settings)
 
 
-def _plain(ground: Ground, topic: str, records: int, settings: Mapping[str, str]) -> None:
+def _plain(harness: Harness, topic: str, records: int, settings: Mapping[str, str]) -> None:
     rows = (
-        ground.spark.read.format("kafka")
-        .option("kafka.bootstrap.servers", ground.broker.bootstrap_servers)
+        harness.spark.read.format("kafka")
+        .option("kafka.bootstrap.servers", harness.broker.bootstrap_servers)
         .options(**settings)
         .option("subscribe", topic)
         .load()
@@ -95,20 +95,20 @@ def _plain(ground: Ground, topic: str, records: int, settings: Mapping[str, str]
         raise AssertionError(f"{records} records were to be handled, not {handled}")
 
 
-def _microseconds(ground: Ground, topic: str, records: int, say: Callable[[str], None]) -> Report:
+def _microseconds(harness: Harness, topic: str, records: int, say: Callable[[str], None]) -> Report:
     """Time each longer piece of the pipeline; the differences are what each step costs."""
-    options, empty = ground.parsed(topic), f"{topic}-empty"
-    ground.broker.create_topic(empty, 1)
+    options, empty = harness.parsed(topic), f"{topic}-empty"
+    harness.broker.create_topic(empty, 1)
     span, ranges = Span(topic, 0, 0, records - 1), KeyRange().split(SLOTS)
 
     def read() -> DataFrame:
-        return read_spans(ground.spark, options, [span], SLOTS)
+        return read_spans(harness.spark, options, [span], SLOTS)
 
     def dealt() -> DataFrame:
         slots = tuple(zip(ranges, range(SLOTS), strict=True))
         wanted = Wanted(topic, 0, OffsetRanges([(0, records - 1)]), slots)
         return batch_frame(
-            ground.spark, options, [span], [wanted], range(SLOTS), SLOTS, headers=False
+            harness.spark, options, [span], [wanted], range(SLOTS), SLOTS, headers=False
         )
 
     pieces: dict[str, Callable[[], object]] = {
@@ -120,20 +120,20 @@ def _microseconds(ground: Ground, topic: str, records: int, say: Callable[[str],
             .mapInArrow(_runner(topic, records, options), REPORT_SCHEMA)  # type: ignore[arg-type]
             .collect()
         ),
-        _WHOLE: lambda: empty_job(ground, topic, records),
-        _FIXED: lambda: empty_job(ground, empty, 0),
+        _WHOLE: lambda: empty_job(harness, topic, records),
+        _FIXED: lambda: empty_job(harness, empty, 0),
     }
 
     def side(piece: Callable[[], object]) -> Callable[[int], float]:
         return lambda _: seconds_of(piece) * 1e6 / records
 
-    values = take_turns({n: side(p) for n, p in pieces.items()}, ground.turns, say=say)
+    values = take_turns({n: side(p) for n, p in pieces.items()}, harness.turns, say=say)
     report = Report(
         "Where a record's microseconds go",
         "Wall-clock time of two slots side by side, over the number of records. Each row times the "
         "pipeline up to and including its step, and shows what it takes more than the row above.",
     )
-    fixed, before = values[_FIXED], [0.0] * ground.turns
+    fixed, before = values[_FIXED], [0.0] * harness.turns
     for name in list(pieces)[:-2]:
         up_to = values[name]
         report.add(name, _less(up_to, before), "µs/record")

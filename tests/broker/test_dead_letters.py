@@ -70,7 +70,7 @@ def test_letters_are_listed_shown_and_decided_on(kafka, topic, tmp_path, kind):
     assert f"{orders}-0@3, parked" in call("show", "--offset", "3")
 
     told = call("replay", "--reason", "sleeps")
-    assert "nothing was done" in told
+    assert "nothing was changed" in told
     assert stands() == [(0, "open"), (1, "open"), (2, "open"), (3, "parked")]
     assert not decided(store, "shop", [orders])
     done = call("replay", "--reason", "sleeps", "--execute", "--json")

@@ -58,7 +58,7 @@ def test_a_log_is_told_and_audited(
     found = document(kafka, "head", name)
     assert (found["next_seq"], found["epoch"], found["owner"]) == (6, 2, "two")
     assert found["visibility"] == "read_committed"
-    assert "epoch     2, by two" in called(kafka, "head", name).stdout
+    assert "epoch     2, owner two" in called(kafka, "head", name).stdout
     audited = document(kafka, "audit", name)
     assert audited["ok"]
     assert (audited["records"], audited["foreign"], audited["findings"]) == (6, 1, [])

@@ -128,7 +128,7 @@ def test_a_reset_is_told_first_and_then_done_in_both_places(cli: OffsetsCli) -> 
         "offsets", "reset", cli.ground.group, "--topic", f"{cli.ground.topic}:0",
         "--to-offset", "2", "--execute",
     )  # fmt: skip
-    assert "4 records will be done again, 0 will be skipped" in text.stdout
+    assert "4 records will be processed again, 0 will be skipped" in text.stdout
     assert cli.state == PartitionCommits(2)
     assert not cli.ground.store.pending(cli.ground.group)
     assert cli.primary == (2, True)
@@ -175,7 +175,7 @@ def test_nothing_is_moved_under_members_or_claims(cli: OffsetsCli) -> None:
     words = ("offsets", "reset", cli.ground.group, "--all-topics", "--to-earliest")
     refused = cli.call(*words, "--execute")
     assert refused.exit_code == 1
-    assert "claimed by hand by by-hand" in refused.stderr
+    assert "standalone claims of by-hand" in refused.stderr
     assert "--end-claims" in refused.stderr
     assert cli.state.stable_offset == 4
     assert cli.call(*words, "--end-claims", "--execute").exit_code == 0
@@ -195,7 +195,7 @@ def test_a_group_moves_to_another_table_exactly(cli: OffsetsCli, tmp_path: Path)
     words = ("offsets", "import", str(document), "--group", "new")
     told = cli.call(*words, table=table)
     assert told.exit_code == 0
-    assert f"no commit table at {table}: --execute makes it, with group new" in told.stdout
+    assert f"no commit table at {table}: --execute creates it, with group new" in told.stdout
     assert not table.exists()
     CommitStore.open(table)
     dry = cli.told(*words, table=table)

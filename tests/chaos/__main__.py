@@ -1,4 +1,4 @@
-"""``python -m tests.chaos --rounds N --seed S``: rounds of bad luck for three applications."""
+"""``python -m tests.chaos --rounds N --seed S``: rounds of disturbances for three applications."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 from coopconsume.testing.local.broker import LocalKafka
 from tests.chaos import rounds
-from tests.chaos.frame import Tell, run
-from tests.chaos.harness import CLAIMED, LONG, RECREATED, Ground
+from tests.chaos.frame import Report, run
+from tests.chaos.harness import CLAIMED, LONG, RECREATED, Harness
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -23,17 +23,17 @@ _TOPICS = {"t": 3, "u": 2, RECREATED: 1, CLAIMED: 1}
 _TRICKLE = 7
 
 
-def play(folder: Path, count: int, seed: int, tell: Tell, kinds: Sequence[str] = ()) -> bool:
+def play(folder: Path, count: int, seed: int, report: Report, kinds: Sequence[str] = ()) -> bool:
     """Play the rounds; whether the checker finds that every promise was kept."""
     with (
         LocalKafka(folder / "kafka", config=_BROKER) as kafka,
-        Ground(kafka, _TOPICS, folder, long=LONG, trickle=_TRICKLE) as ground,
+        Harness(kafka, _TOPICS, folder, long=LONG, trickle=_TRICKLE) as harness,
     ):
-        rounds.begin(ground, 3)
-        tell("three applications share three topics")
-        rounds.play(ground, count, seed, tell, kinds)
-        rounds.finish(ground)
-        verdict = ground.verdict()
+        rounds.begin(harness, 3)
+        report("three applications share three topics")
+        rounds.play(harness, count, seed, report, kinds)
+        rounds.finish(harness)
+        verdict = harness.verdict()
     sys.stdout.write(f"{verdict}\n")
     return verdict.ok
 

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-Tell = Callable[[str], None]
+Report = Callable[[str], None]
 
 
 def run(
@@ -25,7 +25,7 @@ def run(
         about: What it does.
         rounds: How many, if the command line does not say.
         play: Plays so many rounds in a folder, drawn from a seed, and tells whether all was well.
-            Given are the folder, the rounds, the seed, a way to tell, and the kinds if there are.
+            Given are the folder, the rounds, the seed, a way to report, and the kinds if there are.
         kinds: What may happen in a round.
 
     Returns:
@@ -46,18 +46,18 @@ def run(
     seed = random.randrange(2**32) if given.seed is None else given.seed
     began = time.monotonic()
 
-    def tell(text: str) -> None:
+    def report(text: str) -> None:
         sys.stdout.write(f"{time.monotonic() - began:7.1f} s  {text}\n")
         sys.stdout.flush()
 
-    tell(f"{given.rounds} rounds with --seed {seed}")
+    report(f"{given.rounds} rounds with --seed {seed}")
     folder = Path(tempfile.mkdtemp(prefix=f"coopconsume-{name.replace('.', '-')}-"))
     well = False
     try:
-        well = play(folder, given.rounds, seed, tell, *chosen)
+        well = play(folder, given.rounds, seed, report, *chosen)
     finally:
         if well:
             shutil.rmtree(folder)
         else:
-            tell(f"--seed {seed} repeats it; what it left behind is in {folder}")
+            report(f"--seed {seed} repeats it; what it left behind is in {folder}")
     return int(not well)

@@ -92,7 +92,7 @@ def _running(app: App) -> set[Position]:
     return {(call.topic, call.partition, call.offset) for call in calls if call.end_ns is None}
 
 
-class Ground:
+class Harness:
     """Topics, and the applications of one group on them.
 
     Args:

@@ -1,4 +1,4 @@
-"""``python -m tests.chaos.log``: rounds of bad luck for three fenced writers, in both manners."""
+"""``python -m tests.chaos.log``: rounds of disturbances of three fenced writers, in both modes."""
 
 from __future__ import annotations
 
@@ -6,23 +6,23 @@ import sys
 from pathlib import Path
 
 from coopconsume.testing.local.broker import LocalKafka
-from tests.chaos.frame import Tell, run
+from tests.chaos.frame import Report, run
 from tests.chaos.log_rounds import Rounds
 
 
-def play(folder: Path, count: int, seed: int, tell: Tell) -> bool:
+def play(folder: Path, count: int, seed: int, report: Report) -> bool:
     """Play the rounds in both visibilities; whether both logs are right."""
     well = True
     for visibility in ("read_committed", "filter"):
         with LocalKafka(folder / visibility) as kafka:
             kafka.create_topic("t", 1)
             rounds = Rounds(kafka, "t", visibility, seed, whole_broker=True)
-            rounds.play(count, tell)
+            rounds.play(count, report)
             found = rounds.verdict()
         counts = {e: rounds.count(e) for e in ("acked", "refused", "unknown", "owner", "fenced")}
-        tell(f"{visibility}: {counts}")
+        report(f"{visibility}: {counts}")
         for problem in found:
-            tell(f"WRONG: {problem}")
+            report(f"WRONG: {problem}")
         well = well and not found
     return well
 

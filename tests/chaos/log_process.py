@@ -23,31 +23,31 @@ from coopconsume.errors import (
 )
 
 
-def tell(event: str, **facts: Any) -> None:
+def report(event: str, **facts: Any) -> None:
     """Print an event."""
     sys.stdout.write(f"{json.dumps({'event': event, **facts})}\n")
     sys.stdout.flush()
 
 
 def append(writer: FencedWriter, luck: random.Random) -> None:
-    """Append a batch, with one of the ways to expect its place, and tell what came of it."""
+    """Append a batch, with one of the ways to expect its place, and report what came of it."""
     batch = uuid.uuid4().hex
     rows = [b"%d" % i for i in range(luck.randint(1, 20))]
     expected = luck.choice(
         [{}, {"expected_seq": writer.next_seq}, {"expected_offset": writer.next_offset}]
     )
-    tell("trying", batch=batch)
+    report("trying", batch=batch)
     try:
         done = writer.append(rows, batch_id=batch, **expected)
     except AppendOutcomeUnknown as unknown:
-        tell("unknown", batch=batch, problem=unknown.problem)
+        report("unknown", batch=batch, problem=unknown.problem)
         raise
     except (LogCorrupt, FencedLogError) as error:
-        tell("refused", batch=batch, error=type(error).__name__, text=str(error))
+        report("refused", batch=batch, error=type(error).__name__, text=str(error))
         if not isinstance(error, OffsetMismatch):
             raise
         return
-    tell("acked", batch=batch, told=[done.first_offset, done.first_seq, done.count])
+    report("acked", batch=batch, told=[done.first_offset, done.first_seq, done.count])
 
 
 def main(config: dict[str, Any]) -> None:
@@ -65,13 +65,13 @@ def main(config: dict[str, Any]) -> None:
         )  # fmt: skip
         try:
             with writer:
-                tell("owner", epoch=writer.epoch)
+                report("owner", epoch=writer.epoch)
                 while not ended.is_set():
                     append(writer, luck)
         except ProducerFenced:
-            tell("fenced")
+            report("fenced")
         except FencedLogError as error:
-            tell("failed", error=type(error).__name__, text=str(error))
+            report("failed", error=type(error).__name__, text=str(error))
         ended.wait(luck.uniform(0, 0.4))
 
 

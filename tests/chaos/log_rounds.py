@@ -1,4 +1,4 @@
-"""Rounds of bad luck for fenced writers on one log, judged by the independent checker."""
+"""Rounds of disturbances for fenced writers on one log, judged by the independent checker."""
 
 from __future__ import annotations
 
@@ -102,10 +102,10 @@ class Rounds:
                 raise AssertionError(f"no {event} in {_PATIENCE:g} s")
             time.sleep(0.02)
 
-    def play(self, rounds: int, tell: Callable[[str], object] = lambda _: None) -> None:
+    def play(self, rounds: int, report: Callable[[str], object] = lambda _: None) -> None:
         """Play some rounds, and end all writers."""
         try:
-            self._play(rounds, tell)
+            self._play(rounds, report)
             for writer in self._alive:
                 writer.end(kill=False)
         finally:
@@ -113,14 +113,14 @@ class Rounds:
                 writer.popen.kill()
         self._foreign.close(timeout=5)
 
-    def _play(self, rounds: int, tell: Callable[[str], object]) -> None:
+    def _play(self, rounds: int, report: Callable[[str], object]) -> None:
         self.wait_for("acked", 3)
         if not self.count("fenced"):  # one of them may have been alone until now
             self.wait_for("fenced", 1)
         kinds = ["kill", "pause", "write"] + ["freeze", "restart"] * self._whole_broker
         for number in range(1, rounds + 1):
             kind = self._luck.choice(kinds)
-            tell(f"round {number}: {kind}")
+            report(f"round {number}: {kind}")
             getattr(self, f"_{kind}")()
             self.wait_for("acked", 2)
 

@@ -11,36 +11,36 @@ from tests.chaos.harness import CLAIMED, LIFE, RECREATED, SESSION
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from tests.chaos.harness import App, Ground
+    from tests.chaos.harness import App, Harness
 
-    Action = Callable[[Ground, App], None]
+    Action = Callable[[Harness, App], None]
 
 _EACH = 300
 _FEWEST, _MOST = 2, 4
 
 
-def begin(ground: Ground, apps: int) -> None:
+def begin(harness: Harness, apps: int) -> None:
     """Start applications that share the topics, one of them static, and see them work."""
-    ground.produce(_EACH)
+    harness.produce(_EACH)
     for number in range(apps):
-        ground.start(static=number == 0)
-    if CLAIMED in ground.topics.partitions:
-        ground.start_claimant()
-    ground.wait_for_members(apps)
-    ground.wait_for_done(1)
+        harness.start(static=number == 0)
+    if CLAIMED in harness.topics.partitions:
+        harness.start_claimant()
+    harness.wait_for_members(apps)
+    harness.wait_for_done(1)
 
 
-def finish(ground: Ground) -> None:
+def finish(harness: Harness) -> None:
     """Let everything be done, and all applications stop in order."""
-    ground.produce(_EACH)
-    ground.wait_for_all()
-    for app in ground.apps:
+    harness.produce(_EACH)
+    harness.wait_for_all()
+    for app in harness.apps:
         if app.is_alive:
-            ground.stop(app)
+            harness.stop(app)
 
 
 def play(
-    ground: Ground, rounds: int, seed: int, tell: Callable[[str], None],
+    harness: Harness, rounds: int, seed: int, report: Callable[[str], None],
     kinds: Sequence[str] = (),
 ) -> None:  # fmt: skip
     """Play some rounds on applications that have begun: of all kinds, or of some."""
@@ -48,25 +48,25 @@ def play(
     every = [action for action in _ALL if not kinds or action.__name__ in kinds]
     waiting: list[Action] = []
     for number in range(1, rounds + 1):
-        ground.produce(_EACH)
-        ground.sleep(dice.uniform(0.1, 1.5))
+        harness.produce(_EACH)
+        harness.sleep(dice.uniform(0.1, 1.5))
         # Every kind has its turn before any comes again, as far as it is possible at the time.
-        possible = _possible(ground)
+        possible = _possible(harness)
         turn = [action for action in waiting if action in possible]
         if not turn:
             waiting, turn = list(every), [action for action in every if action in possible]
-        action, app = dice.choice(turn), dice.choice(ground.alive)
+        action, app = dice.choice(turn), dice.choice(harness.alive)
         waiting.remove(action)
         begun = time.monotonic()
-        tell(f"round {number}: {action.__name__.replace('_', ' ')} {app.name}")
-        action(ground, app)
-        ground.wait_for_members(len(ground.alive))
-        ground.watcher.settled(LIFE)
-        tell(f"round {number}: {time.monotonic() - begun:.0f} s, {ground.left()} records left")
+        report(f"round {number}: {action.__name__.replace('_', ' ')} {app.name}")
+        action(harness, app)
+        harness.wait_for_members(len(harness.alive))
+        harness.watcher.settled(LIFE)
+        report(f"round {number}: {time.monotonic() - begun:.0f} s, {harness.left()} records left")
 
 
-def _possible(ground: Ground) -> list[Action]:
-    alive, topics = ground.alive, ground.topics
+def _possible(harness: Harness) -> list[Action]:
+    alive, topics = harness.alive, harness.topics
     actions: list[Action] = [
         pause, pause_all, kill_driver, kill_all, kill_worker, restart_broker, freeze_broker,
         restart, delete_records, lose_records, orphan,
@@ -75,7 +75,7 @@ def _possible(ground: Ground) -> list[Action]:
         actions += [join]
     if len(alive) > _FEWEST:
         actions += [leave]
-    if any(topics.partitions[topic] < 5 for topic in ground.shared if topic != RECREATED):
+    if any(topics.partitions[topic] < 5 for topic in harness.shared if topic != RECREATED):
         actions += [grow]
     if RECREATED in topics.partitions:
         actions += [recreate]
@@ -87,135 +87,135 @@ def _possible(ground: Ground) -> list[Action]:
 # -- calm: no record may be done again
 
 
-def join(ground: Ground, _app: App) -> None:
+def join(harness: Harness, _app: App) -> None:
     """Another application starts, as a static member every other time."""
-    ground.start(static=len(ground.apps) % 2 == 0)
+    harness.start(static=len(harness.apps) % 2 == 0)
 
 
-def leave(ground: Ground, app: App) -> None:
+def leave(harness: Harness, app: App) -> None:
     """The application stops in order."""
-    ground.stop(app)
+    harness.stop(app)
     if app.instance is not None:
         # Kafka keeps the place of a static member until its session ends.
         time.sleep(SESSION)
 
 
-def restart(ground: Ground, app: App) -> None:
+def restart(harness: Harness, app: App) -> None:
     """The application stops in order and starts again; a static member in its old place."""
-    ground.stop(app)
-    ground.start(instance=app.instance)
+    harness.stop(app)
+    harness.start(instance=app.instance)
 
 
-def grow(ground: Ground, _app: App) -> None:
+def grow(harness: Harness, _app: App) -> None:
     """A topic gets another partition, with records."""
-    topic = min((t for t in ground.shared if t != RECREATED), key=ground.topics.partitions.get)
-    ground.topics.grow(topic)
-    ground.produce(_EACH // 2, topics=[topic])
-    count = sum(ground.topics.partitions[topic] for topic in ground.shared)
-    ground.wait(lambda: ground.partitions_dealt() == count, f"{count} partitions dealt", 300)
+    topic = min((t for t in harness.shared if t != RECREATED), key=harness.topics.partitions.get)
+    harness.topics.grow(topic)
+    harness.produce(_EACH // 2, topics=[topic])
+    count = sum(harness.topics.partitions[topic] for topic in harness.shared)
+    harness.wait(lambda: harness.partitions_dealt() == count, f"{count} partitions dealt", 300)
 
 
-def delete_records(ground: Ground, _app: App) -> None:
+def delete_records(harness: Harness, _app: App) -> None:
     """Retention deletes what is done in each partition."""
-    for place, commits in ground.store.state(ground.group).items():
-        if place in ground.topics.expected() and place[0] != RECREATED:
-            ground.topics.delete_below(place, commits.stable_offset)
+    for place, commits in harness.store.state(harness.group).items():
+        if place in harness.topics.expected() and place[0] != RECREATED:
+            harness.topics.delete_below(place, commits.stable_offset)
 
 
 # -- disturbing: what was in flight may be done again
 
 
-def recreate(ground: Ground, _app: App) -> None:
+def recreate(harness: Harness, _app: App) -> None:
     """A topic of which all is done is deleted and created again, with new records."""
-    ground.wait_for_all()
-    for app in ground.alive:
-        ground.watcher.disturb(app)
-    ground.recreate(RECREATED)
-    ground.produce(_EACH // 2, topics=[RECREATED])
-    ground.wait_for_all()
+    harness.wait_for_all()
+    for app in harness.alive:
+        harness.watcher.disturb(app)
+    harness.recreate(RECREATED)
+    harness.produce(_EACH // 2, topics=[RECREATED])
+    harness.wait_for_all()
 
 
-def take_over_claim(ground: Ground, _app: App) -> None:
+def take_over_claim(harness: Harness, _app: App) -> None:
     """Another application claims what one has claimed; that one is fenced and ends."""
-    old = ground.claimant
+    old = harness.claimant
     assert old is not None
     old.may_fail = True
-    ground.watcher.disturb(old)
-    ground.produce(_EACH // 4, topics=[CLAIMED])
-    ground.start_claimant()
-    ground.wait(lambda: not old.is_alive, f"end of {old.name}", 300)
-    ground.wait_for_all()
+    harness.watcher.disturb(old)
+    harness.produce(_EACH // 4, topics=[CLAIMED])
+    harness.start_claimant()
+    harness.wait(lambda: not old.is_alive, f"end of {old.name}", 300)
+    harness.wait_for_all()
 
 
-def pause(ground: Ground, _app: App) -> None:
+def pause(harness: Harness, _app: App) -> None:
     """A driver sleeps until the group has dealt its shares to others; a handler of it goes on."""
-    app = ground.hang()
-    before = ground.epoch()
-    ground.pause(app)
-    ground.wait(lambda: ground.epoch() > before, "epoch without the sleeper", 300)
-    ground.sleep(2.0)
-    ground.wake(app)
+    app = harness.hang()
+    before = harness.epoch()
+    harness.pause(app)
+    harness.wait(lambda: harness.epoch() > before, "epoch without the sleeper", 300)
+    harness.sleep(2.0)
+    harness.wake(app)
 
 
-def orphan(ground: Ground, _app: App) -> None:
+def orphan(harness: Harness, _app: App) -> None:
     """Driver and JVM are killed, a handler goes on; another application starts."""
-    app = ground.hang()
-    ground.orphan(app)
-    ground.start(instance=app.instance)
+    app = harness.hang()
+    harness.orphan(app)
+    harness.start(instance=app.instance)
 
 
-def lose_records(ground: Ground, _app: App) -> None:
+def lose_records(harness: Harness, _app: App) -> None:
     """Retention deletes records that nobody has handled yet."""
-    ground.delete_unhandled()
+    harness.delete_unhandled()
 
 
-def pause_all(ground: Ground, _app: App) -> None:
+def pause_all(harness: Harness, _app: App) -> None:
     """All drivers sleep beyond their sessions, and wake together."""
-    asleep = ground.alive
+    asleep = harness.alive
     for app in asleep:
-        ground.pause(app)
+        harness.pause(app)
     time.sleep(SESSION + 2.0)
     for app in asleep:
-        ground.wake(app)
-    ground.wait_for_all()
+        harness.wake(app)
+    harness.wait_for_all()
 
 
-def kill_driver(ground: Ground, app: App) -> None:
+def kill_driver(harness: Harness, app: App) -> None:
     """The driver alone is killed; another application starts, a static one in its place."""
-    ground.kill(app, driver_alone=True)
-    ground.start(instance=app.instance)
+    harness.kill(app, driver_alone=True)
+    harness.start(instance=app.instance)
 
 
-def kill_all(ground: Ground, app: App) -> None:
+def kill_all(harness: Harness, app: App) -> None:
     """Driver, JVM and workers are killed; another application starts."""
-    ground.kill(app, driver_alone=False)
-    ground.start(instance=app.instance)
+    harness.kill(app, driver_alone=False)
+    harness.start(instance=app.instance)
 
 
-def kill_worker(ground: Ground, app: App) -> None:
+def kill_worker(harness: Harness, app: App) -> None:
     """One Python worker is killed; its application goes on."""
-    ground.kill_worker(app)
-    ground.wait_for_all()
+    harness.kill_worker(app)
+    harness.wait_for_all()
 
 
-def restart_broker(ground: Ground, _app: App) -> None:
+def restart_broker(harness: Harness, _app: App) -> None:
     """The broker is killed and started again."""
-    for app in ground.alive:
-        ground.watcher.disturb(app)
-    ground.kafka.kill()
+    for app in harness.alive:
+        harness.watcher.disturb(app)
+    harness.kafka.kill()
     time.sleep(1.0)
-    ground.kafka.start()
-    ground.wait_for_all()
+    harness.kafka.start()
+    harness.wait_for_all()
 
 
-def freeze_broker(ground: Ground, _app: App) -> None:
+def freeze_broker(harness: Harness, _app: App) -> None:
     """The broker stands still for longer than a session."""
-    for app in ground.alive:
-        ground.watcher.disturb(app)
-    ground.kafka.freeze()
+    for app in harness.alive:
+        harness.watcher.disturb(app)
+    harness.kafka.freeze()
     time.sleep(SESSION + 2.0)
-    ground.kafka.thaw()
-    ground.wait_for_all()
+    harness.kafka.thaw()
+    harness.wait_for_all()
 
 
 _ALL: list[Action] = [

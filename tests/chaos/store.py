@@ -21,7 +21,7 @@ from typing import Any
 from commits import CommitStore
 from commits.fold import LogState
 from commits.rows import decode
-from tests.chaos.frame import Tell, run
+from tests.chaos.frame import Report, run
 from tests.chaos.store_writer import MEMBERS
 
 _ROOT = Path(__file__).parents[2]
@@ -152,11 +152,11 @@ def check(writers: Writers) -> str:
     )
 
 
-def play_and_tell(folder: Path, rounds: int, seed: int, tell: Tell) -> bool:
+def play_and_report(folder: Path, rounds: int, seed: int, report: Report) -> bool:
     """Play the rounds and say what was checked; a promise that is broken is raised."""
-    tell(play(folder, rounds, seed))
+    report(play(folder, rounds, seed))
     return True
 
 
 if __name__ == "__main__":
-    sys.exit(run("chaos.store", __doc__, 20, play_and_tell))
+    sys.exit(run("chaos.store", __doc__, 20, play_and_report))

@@ -22,7 +22,7 @@ def main(table: str, logbook: str, member: str, seed: int) -> None:
     source = random.Random(seed)
     with Path(logbook).open("a", buffering=1) as book:
 
-        def tell(what: str, **more: object) -> None:
+        def report(what: str, **more: object) -> None:
             book.write(json.dumps({"what": what, "member": member, **more}) + "\n")
 
         store = CommitStore.open(table, snapshot_commits=12)
@@ -30,32 +30,32 @@ def main(table: str, logbook: str, member: str, seed: int) -> None:
         for number in itertools.count():
             if epoch is None or source.random() < 0.05:
                 try:
-                    epoch = lead(store, member, tell)
+                    epoch = lead(store, member, report)
                 except CommitStoreError as error:
                     if not error.retriable:
                         raise
-                    tell("failed", error=str(error))
+                    report("failed", error=str(error))
                 continue
             at = source.choice(PARTITIONS)
             first = source.randrange(10_000)
             commit_id = f"{seed}-{number}"
             ours = {"id": commit_id, "at": at, "first": first, "last": first + source.randrange(5)}
-            tell("try", **ours)
+            report("try", **ours)
             try:
                 store.commit("g", epoch, member, {at: [(ours["first"], ours["last"])]},
                              commit_id=commit_id, too_old="report")  # fmt: skip
             except FencedMember:
-                tell("fenced", **ours)
+                report("fenced", **ours)
                 epoch = store.current_epoch("g")
             except CommitStoreError as error:
-                tell("failed", error=str(error), **ours)
+                report("failed", error=str(error), **ours)
             else:
-                tell("acknowledged", epoch=epoch.number, nonce=epoch.nonce, **ours)
+                report("acknowledged", epoch=epoch.number, nonce=epoch.nonce, **ours)
 
 
-def lead(store: CommitStore, member: str, tell: object) -> Epoch | None:
+def lead(store: CommitStore, member: str, report: object) -> Epoch | None:
     """Open the next epoch; give back the one in force."""
-    assert callable(tell)
+    assert callable(report)
     previous = store.current_epoch("g")
     try:
         epoch = store.open_epoch(
@@ -63,7 +63,7 @@ def lead(store: CommitStore, member: str, tell: object) -> Epoch | None:
         )
     except EpochConflict:
         return store.current_epoch("g")
-    tell("opened", epoch=epoch.number, nonce=epoch.nonce)
+    report("opened", epoch=epoch.number, nonce=epoch.nonce)
     return epoch
 
 

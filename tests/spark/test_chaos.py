@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from coopconsume.testing.local.broker import LocalKafka
-from tests.chaos.harness import Ground
+from tests.chaos.harness import Harness
 from tests.chaos.rounds import begin, finish, restart, restart_broker
 
 pytestmark = [pytest.mark.spark, pytest.mark.broker]
@@ -20,26 +20,26 @@ def test_applications_share_two_topics_under_disturbances(tmp_path):
     """
     with (
         LocalKafka(tmp_path / "kafka", config={"group.initial.rebalance.delay.ms": 3000}) as kafka,
-        Ground(
+        Harness(
             kafka, {"t": 2, "u": 1}, tmp_path, batch_time=0.5, handler_timeout=20.0, trickle=5
-        ) as ground,
+        ) as harness,
     ):
-        begin(ground, 2)
-        static, _ = ground.apps
-        ground.start()
-        ground.wait_for_members(3)
-        restart(ground, static)
-        ground.wait_for_members(3)
-        ground.orphan(ground.hang())
-        sleeper = next(app for app in ground.alive if app.instance is None)
-        epoch = ground.epoch()
-        ground.pause(sleeper)
-        ground.wait(lambda: ground.epoch() > epoch, "epoch without the sleeper", 300)
-        ground.wake(sleeper)
-        ground.wait_for_members(2)
-        restart_broker(ground, sleeper)
-        ground.wait_for_members(2)
-        finish(ground)
-        verdict = ground.verdict()
-    assert verdict.ok, f"{verdict}\n{ground.told()}"
-    assert verdict.done == sum(map(len, ground.topics.produced.values()))
+        begin(harness, 2)
+        static, _ = harness.apps
+        harness.start()
+        harness.wait_for_members(3)
+        restart(harness, static)
+        harness.wait_for_members(3)
+        harness.orphan(harness.hang())
+        sleeper = next(app for app in harness.alive if app.instance is None)
+        epoch = harness.epoch()
+        harness.pause(sleeper)
+        harness.wait(lambda: harness.epoch() > epoch, "epoch without the sleeper", 300)
+        harness.wake(sleeper)
+        harness.wait_for_members(2)
+        restart_broker(harness, sleeper)
+        harness.wait_for_members(2)
+        finish(harness)
+        verdict = harness.verdict()
+    assert verdict.ok, f"{verdict}\n{harness.told()}"
+    assert verdict.done == sum(map(len, harness.topics.produced.values()))

@@ -111,7 +111,7 @@ def test_help_tells_all_of_a_command(path: tuple[str, ...], command: click.Comma
     assert command.help
     without = [p.name for p in command.params if isinstance(p, click.Option) and not p.help]
     assert not without
-    assert "fenced: another member holds the group" in shown.stdout
+    assert "fenced: another member owns the group" in shown.stdout
     assert "130  interrupted" in shown.stdout
 
 
@@ -354,7 +354,7 @@ def test_a_table_in_a_catalog_needs_a_session() -> None:
     """Without one, and without a catalog to start one for, both ways to it are named."""
     result = CliRunner().invoke(main, ["store", "check", "--commit-table", "shop.books.commits"])
     assert result.exit_code == 2
-    for part in ("'shop.books.commits' is a name in a catalog", "--spark-conf KEY=VALUE",
+    for part in ("'shop.books.commits' is in a catalog", "--spark-conf KEY=VALUE",
                  "spark-submit", "'./shop.books.commits'"):  # fmt: skip
         assert part in result.output
     wrong = CliRunner().invoke(main, ["offsets", "reset", "g", "--commit-table", "a.b"])
@@ -492,7 +492,7 @@ def test_no_value_differs_from_every_value(line: str, words: list[str | None]) -
 @pytest.mark.parametrize("more", [("--processing-time", "soon"), ("--concurrency", "0")])
 def test_a_wrong_value_is_refused_before_the_broker_is_asked(tmp_path, more, monkeypatch):
     """The error names the option."""
-    monkeypatch.setattr(sys.modules["coopconsume.cli.run"], "_look_before_starting", None)
+    monkeypatch.setattr(sys.modules["coopconsume.cli.run"], "_check_before_starting", None)
     result = run(tmp_path, HANDLER, *more)
     assert result.exit_code == 2
     assert more[0].strip("-") in result.output

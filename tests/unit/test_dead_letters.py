@@ -120,8 +120,8 @@ def test_a_dry_run_says_that_nothing_was_done(executed, tells):
     """What is parked and what has passed have fates of their own."""
     plan = steps([Letter(LETTER, "parked"), Letter(replace(LETTER, offset=9), "open")])
     lines = decision_lines("replay", plan, executed=executed)
-    assert "tried again" in lines[0]
-    assert "written anew" in lines[1]
+    assert "retried" in lines[0]
+    assert "written again" in lines[1]
     assert tells in lines[-1]
     assert ("would be" in lines[0]) is not executed
 

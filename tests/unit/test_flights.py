@@ -188,10 +188,10 @@ def test_a_flight_without_aircraft_is_told_alone(follow: Follow) -> None:
 def test_poison_passes_on_the_third_attempt(tmp_path: Path) -> None:
     """Bad records are the same everywhere; some pass on attempt 3, some never; all is recorded."""
     handler: DemoHandler = pickle.loads(
-        pickle.dumps(DemoHandler(tmp_path, poison_every=5, fail_for_good_every=20))
+        pickle.dumps(DemoHandler(tmp_path, poison_every=5, always_fail_every=20))
     )
     poison = next(n for n in range(1, 29) if handler.is_poison(0, n))
-    hopeless = next(n for n in range(1, 29) if handler.fails_for_good(0, n))
+    hopeless = next(n for n in range(1, 29) if handler.always_fails(0, n))
     for attempt in (1, 2):
         with pytest.raises(PoisonedFlight, match=rf"flights-0@{poison} .*attempt {attempt}"):
             handler(leg(poison)._replace(attempt=attempt))
@@ -207,13 +207,13 @@ def test_poison_passes_on_the_third_attempt(tmp_path: Path) -> None:
 
 def test_about_one_record_in_so_many_is_bad(tmp_path: Path) -> None:
     """The draw is even enough for the demo's figures, and off by default."""
-    handler = DemoHandler(tmp_path, poison_every=100, fail_for_good_every=1_000)
+    handler = DemoHandler(tmp_path, poison_every=100, always_fail_every=1_000)
     places = [(p, o) for p in range(3) for o in range(30_000)]
     assert 800 < sum(handler.is_poison(*at) for at in places) < 1_000
-    assert 60 < sum(handler.fails_for_good(*at) for at in places) < 120
-    assert not any(handler.is_poison(*at) and handler.fails_for_good(*at) for at in places)
+    assert 60 < sum(handler.always_fails(*at) for at in places) < 120
+    assert not any(handler.is_poison(*at) and handler.always_fails(*at) for at in places)
     plain = DemoHandler(tmp_path)
-    assert not any(plain.is_poison(*at) or plain.fails_for_good(*at) for at in places)
+    assert not any(plain.is_poison(*at) or plain.always_fails(*at) for at in places)
 
 
 def test_one_aircraft_is_slow(tmp_path: Path) -> None:
@@ -225,7 +225,7 @@ def test_one_aircraft_is_slow(tmp_path: Path) -> None:
     assert slow >= 50_000_000 > fast
 
 
-@pytest.mark.parametrize("name", ["poison_every", "fail_for_good_every", "slow_seconds"])
+@pytest.mark.parametrize("name", ["poison_every", "always_fail_every", "slow_seconds"])
 def test_negative_settings_are_refused(tmp_path: Path, name: str) -> None:
     """The error names the setting."""
     with pytest.raises(ValueError, match=f"{name}=-1"):

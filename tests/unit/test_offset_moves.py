@@ -209,7 +209,7 @@ def test_gaps_have_the_age_of_the_first_commit_above_them(tmp_path) -> None:
     assert "100 s" in table[1]
     assert table[1].endswith("no route")
     assert len(list(gap_lines([status], now, 1))) == 3
-    assert list(gap_lines([status], now, 1))[-1] == "t-0 has 1 gaps more: see --limit"
+    assert list(gap_lines([status], now, 1))[-1] == "t-0 has 1 more gaps: raise --limit"
     assert show_lines([status])[1].split()[:8] == ["t-0", "0", "2", "20", "2", "2", "2", "1"]
 
     store.reset("g", {P0: 1}, done={P0: [(3, 3)]})
@@ -236,11 +236,11 @@ def test_a_dry_run_says_that_nothing_was_changed() -> None:
     lines = list(move_lines(moves, [(5, 0)], what="records", executed=False))
     assert lines[1].split() == ["t-0", "5", "2", "0", "5", "0", "-"]
     assert lines[-2:] == [
-        "5 records would be done again, 0 would be skipped",
-        "nothing was changed: give --execute to do it",
+        "5 records would be processed again, 0 would be skipped",
+        "dry run, nothing was changed: add --execute to apply the change",
     ]
     done = list(move_lines(moves, [(5, 0)], what="records", executed=True))
-    assert done[-1] == "5 records will be done again, 0 will be skipped"
+    assert done[-1] == "5 records will be processed again, 0 will be skipped"
 
 
 def test_a_standing_is_drawn_from_its_ranges(tmp_path) -> None:

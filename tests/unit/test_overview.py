@@ -274,7 +274,7 @@ def test_text_shows_claims_ranges_in_doubt_and_the_last_events(store: CommitStor
     assert ["orders-0", "50.0", "to", "100.0", "%", "4"] in told
     assert told[-2:] == [
         ["EPOCH", "WHEN", "WHAT", "BY", "COUNTED"],
-        ["3", *f"{group.events[-1].at:%Y-%m-%d %H:%M:%S} UTC claim by hand B yes".split()],
+        ["3", *f"{group.events[-1].at:%Y-%m-%d %H:%M:%S} UTC standalone claim B yes".split()],
     ]
     late = [line.split() for line in group_lines(group, opened + timedelta(seconds=10), history=0)]
     waits = next(at for at, words in enumerate(told) if words[:2] == ["WAITS", "FOR"])

@@ -162,12 +162,12 @@ class _TopicStore:
         letters: list[StoredLetter] = []
         marks: dict[tuple[str, int, int, str], str] = {}
         for key, value, headers in self._records():
-            told = dict(headers)
-            if told.get("coopconsume.group", b"").decode() != self._options.group_id:
+            found = dict(headers)
+            if found.get("coopconsume.group", b"").decode() != self._options.group_id:
                 continue
-            if DECISION in told:
-                marks[_mark_of(told)] = told[DECISION].decode()
-            elif counts(told["coopconsume.commit"].decode()):
+            if DECISION in found:
+                marks[_mark_of(found)] = found[DECISION].decode()
+            elif counts(found["coopconsume.commit"].decode()):
                 letter = _of_record(key, value, headers)
                 letters.append(letter if whole else replace(letter, **_BULKY))
         letters = [replace(letter, decision=marks.get(letter.id, "")) for letter in letters]
@@ -214,8 +214,8 @@ class _TopicStore:
                             yield record.key, record.value, list(record.headers)
 
 
-def _mark_of(told: dict[str, bytes]) -> tuple[str, int, int, str]:
-    topic, partition, offset, commit, _ = (told[name].decode() for name in _MARKED_BY)
+def _mark_of(found: dict[str, bytes]) -> tuple[str, int, int, str]:
+    topic, partition, offset, commit, _ = (found[name].decode() for name in _MARKED_BY)
     return topic, int(partition), int(offset), commit
 
 
@@ -228,9 +228,9 @@ def _of_record(
         headers = headers[:-1]
     # Our headers come last; those before them belong to the record, whatever their names.
     own = len(headers) - len(HEADERS)
-    told = {name: found.decode(errors="replace") for name, found in headers[own:]}
+    found = {name: value.decode(errors="replace") for name, value in headers[own:]}
     topic, topic_id, partition, offset, stamp, attempts, reason, trace, at, _, commit = (
-        told[name] for name in HEADERS
+        found[name] for name in HEADERS
     )
     kept = tuple((n, None if i in nulls else v) for i, (n, v) in enumerate(headers[:own]))
     return StoredLetter(

@@ -248,8 +248,8 @@ class OffsetAdmin(Closing):
         if claims and not end_claims:
             who = ", ".join(name for claim in claims for name in claim.members)
             raise GroupActive(
-                self.group, f"key ranges claimed by hand by {who}",
-                "close them first, or give --end-claims if their processes are gone",
+                self.group, f"standalone claims of {who}",
+                "close them first, or give --end-claims if their processes have died",
             )  # fmt: skip
 
     def execute(self, moves: Iterable[Move], *, end_claims: bool = False) -> None:
