@@ -1,9 +1,9 @@
-"""Where a job writes beside its commits: what handlers returned, and dead letters.
+"""Sinks of a job: outputs (the rows that handlers return) and dead letters.
 
-Both are written before the commit log, so a crash between the two leaves rows of a commit that
-never counted. In Delta every row therefore carries its commit's id, and `counted` keeps the rows of
-commits that the log counts: each record's rows appear there at most once, whatever crashed. For a
-topic that holds in transactions, after the commit (`TransactionalTopic`).
+Both are written before the commit log, so a crash between the two writes leaves rows of a commit
+that does not count. In Delta every row has the id of its commit, and `counted` returns only the
+rows of commits that count: at most one set of rows for each record, whatever crashed. A topic
+gives the same guarantee with transactions, after the commit (`TransactionalTopic`).
 """
 
 from __future__ import annotations

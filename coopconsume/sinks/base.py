@@ -1,4 +1,4 @@
-"""What sinks have in common: what they are asked to write, and the words that name them."""
+"""The protocols of sinks, the rows that they write, and their common columns."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ if TYPE_CHECKING:
 
     from coopconsume.worker.report import DeadLetter
 
-#: How a topic is told from a path, where either may be given.
+#: The prefix of a topic where a path is possible as well.
 TOPIC_PREFIX = "kafka:"
 
-#: The place of a row among those of its record, from 0.
+#: The number of a row among the rows of its record, from 0.
 ROW = pa.field("_row", pa.int32())
 
-#: Where a row comes from, and the commit that it stands or falls with.
+#: The record of a row, and the commit that decides whether the row counts.
 ORIGIN = pa.schema(
     [
         ("_topic", pa.string()), ("_topic_id", pa.string()), ("_partition", pa.int32()),
@@ -35,14 +35,14 @@ ORIGIN = pa.schema(
 
 @dataclass(frozen=True)
 class Outputs:
-    """What a commit's handlers returned.
+    """The rows that the handlers of a commit returned.
 
     Attributes:
-        parts: Rows as slots reported them, with the partitions that their ``_part`` counts.
+        parts: The rows as slots reported them, with the partitions that ``_part`` refers to.
         done: The offsets of the records that are committed with the rows, by topic and partition;
             for a sink that `OutputSink.hears_all`, those without a row, too.
         topic_ids: Kafka's ids of the topics.
-        commit_id: The commit that the rows stand or fall with.
+        commit_id: The id of the commit that decides whether the rows count.
     """
 
     parts: Sequence[tuple[Sequence[tuple[str, int]], bytes]]
@@ -51,18 +51,18 @@ class Outputs:
     commit_id: str = ""
 
     def table(self, schema: pa.Schema) -> pa.Table:
-        """The rows, `ROW` and `ORIGIN`; those of a record stand together, in its order.
+        """Returns the rows with `ROW` and `ORIGIN`; the rows of a record are adjacent, in order.
 
         Args:
-            schema: Of the rows alone.
+            schema: The schema of the rows without these columns.
         """
-        tables = [self._told(partitions, data) for partitions, data in self.parts]
+        tables = [self._with_origin(partitions, data) for partitions, data in self.parts]
         full = pa.schema([*schema, ROW, *ORIGIN])
         if not tables:
             return full.empty_table()
         return pa.concat_tables(tables).select(full.names).cast(full)
 
-    def _told(self, partitions: Sequence[tuple[str, int]], data: bytes) -> pa.Table:
+    def _with_origin(self, partitions: Sequence[tuple[str, int]], data: bytes) -> pa.Table:
         table = pa.ipc.open_stream(data).read_all().combine_chunks()
         ids = self.topic_ids
         places = {
@@ -79,7 +79,7 @@ class Outputs:
 
 
 def _places(part: pa.ChunkedArray, offset: pa.ChunkedArray) -> pa.Array:
-    """The place of each row among those of its record, from 0."""
+    """Returns the number of each row among the rows of its record, from 0."""
     places, before, place = [], None, 0
     for at in zip(part.to_pylist(), offset.to_pylist(), strict=True):
         place = place + 1 if at == before else 0
@@ -93,7 +93,7 @@ def divided_rows(
     rows: bytes,
     left: Mapping[tuple[str, int], OffsetRanges],
 ) -> tuple[bytes | None, bytes | None]:
-    """The rows of a slot that are not of some offsets, and those that are; None: there are none."""
+    """Splits the rows of a slot into those outside and inside of ``left``; None if empty."""
     table = pa.ipc.open_stream(rows).read_all()
     origins = zip(
         table.column("_part").to_pylist(), table.column("_offset").to_pylist(), strict=True
@@ -108,7 +108,7 @@ def divided_rows(
 def offsets_of_rows(
     partitions: Sequence[tuple[str, int]], rows: bytes
 ) -> dict[tuple[str, int], OffsetRanges]:
-    """The offsets of the records that the rows of a slot come from, by topic and partition."""
+    """Returns the offsets of the records of a slot's rows, by topic and partition."""
     table = pa.ipc.open_stream(rows).read_all()
     parts, offsets = (table.column(name).to_numpy() for name in ("_part", "_offset"))
     return {
@@ -120,7 +120,7 @@ def offsets_of_rows(
 def hashes_of_rows(
     partitions: Sequence[tuple[str, int]], rows: bytes
 ) -> dict[tuple[str, int], dict[int, int]]:
-    """By partition, the records that the rows of a slot come from: offset and key hash."""
+    """Returns the key hash by offset of the records of a slot's rows, by topic and partition."""
     table = pa.ipc.open_stream(rows).read_all()
     columns = (table.column(name).to_pylist() for name in ("_part", "_offset", "_key_hash"))
     found: dict[tuple[str, int], dict[int, int]] = {}
@@ -139,52 +139,52 @@ def _packed(table: pa.Table) -> bytes | None:
 
 
 class OutputSink(Protocol):
-    """Where rows go that handlers return; called before the commit that makes them count."""
+    """A sink for the rows that handlers return; it is called before their commit."""
 
-    #: Of the rows that handlers return.
+    #: The schema of the rows that handlers return.
     schema: pa.Schema
-    #: The Kafka topic it needs, if it is one.
+    #: The Kafka topic of the sink, if it has one.
     topic: str | None
-    #: Whether it must hear of commits without a row, too.
+    #: Whether the sink is also called for commits without rows.
     hears_all: ClassVar[bool]
 
     def write(self, outputs: Outputs) -> None:
-        """Write rows; once it returns they are safe.
+        """Writes rows durably.
 
         Raises:
-            OutputNotWritten: They are not; their records will be done again.
+            OutputNotWritten: The write failed; the records are processed again.
         """
 
     def close(self) -> None:
-        """Let go of connections; harmless when repeated."""
+        """Closes the connections. Calling it again has no effect."""
 
 
 class DeadLetterSink(Protocol):
-    """Where records go that are given up; called before the commit that makes them so."""
+    """A sink for dead letters; it is called before the commit of their records."""
 
-    #: The Kafka topic it needs, if it is one.
+    #: The Kafka topic of the sink, if it has one.
     topic: str | None
 
     def append(
         self, letters: Sequence[DeadLetter], topic_ids: Mapping[str, str], commit_id: str
     ) -> None:
-        """Write dead letters; once it returns they are safe.
+        """Writes dead letters durably.
 
         Args:
             letters: The records, and why they were given up.
             topic_ids: Kafka's ids of their topics.
-            commit_id: The commit that they stand or fall with.
+            commit_id: The id of the commit that decides whether they count.
         """
 
     def close(self) -> None:
-        """Let go of connections; harmless when repeated."""
+        """Closes the connections. Calling it again has no effect."""
 
 
 def arrow_schema(schema: str | StructType | pa.Schema) -> pa.Schema:
-    """An Arrow schema from DDL, a Spark schema or an Arrow schema.
+    """Converts DDL, a Spark schema or an Arrow schema to an Arrow schema.
 
     Raises:
-        TypeError: It is none of them.
+        TypeError: The argument has another type.
     """
     if isinstance(schema, pa.Schema):
         return schema

@@ -1,4 +1,4 @@
-"""Dead letters: records that were given up, whole, in a Delta table or a Kafka topic."""
+"""Sinks for dead letters: a Delta table or a Kafka topic with the records that were given up."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ DEAD_LETTERS = pa.schema(
     ]
 )  # fmt: skip
 
-#: What stands beside a record in a topic, in this order behind the headers it came with.
+#: The headers of a dead letter in a topic, in this order after the record's own headers.
 HEADERS = (
     "coopconsume.topic", "coopconsume.topic_id", "coopconsume.partition", "coopconsume.offset",
     "coopconsume.timestamp", "coopconsume.attempts", "coopconsume.reason", "coopconsume.trace",
@@ -37,16 +37,16 @@ HEADERS = (
 
 
 class DeadLetterTable(Table):
-    """Records that were given up, untouched, with why.
+    """Dead letters in a Delta table.
 
-    Columns: ``key``, ``value``, ``headers``, ``timestamp`` as Kafka had them; ``attempts``,
-    ``reason``, ``trace``, ``rejected_at``; and where the record lies.
+    Columns: ``key``, ``value``, ``headers`` and ``timestamp`` of the record; ``attempts``,
+    ``reason``, ``trace`` and ``rejected_at``; and the position of the record.
 
     Args:
-        path: Of the Delta table; created with the first dead letter.
+        path: The path of the Delta table, which is created with the first dead letter.
 
     Raises:
-        TableUnusable: There is a table of other columns, or something else at the path.
+        TableUnusable: The table at the path has other columns, or the path is not a table.
     """
 
     what = "dead letter table"
@@ -58,10 +58,10 @@ class DeadLetterTable(Table):
     def append(
         self, letters: Sequence[DeadLetter], topic_ids: Mapping[str, str], commit_id: str
     ) -> None:
-        """Write dead letters.
+        """Writes dead letters.
 
         Raises:
-            OutputNotWritten: Delta did not take them.
+            OutputNotWritten: The write to Delta failed.
         """
         now = int(time.time() * 1_000_000)
         rows: list[dict[str, Any]] = [
@@ -85,20 +85,19 @@ class DeadLetterTable(Table):
         self._append(pa.Table.from_pylist(rows, schema=self._full))
 
     def close(self) -> None:
-        """Nothing is open."""
+        """Does nothing; no connection stays open."""
 
 
 class DeadLetterTopic:
-    """Records that were given up, in a Kafka topic: at least once.
+    """Dead letters in a Kafka topic, written at least once.
 
-    The letters of a key are in the order of its records, unless a write has failed.
-
-    Key, value and headers are the record's own; `HEADERS` follow behind its own ones. Times are
-    milliseconds since the epoch, numbers are text.
+    The letters of a key are in the order of its records, unless a write has failed. Key, value and
+    headers are those of the record, followed by `HEADERS`. Times are milliseconds since the epoch;
+    numbers are text.
 
     Args:
-        topic: Its name; in the cluster that is consumed.
-        options: Of the consumer.
+        topic: The name of a topic in the consumed cluster.
+        options: The options of the consumer.
     """
 
     def __init__(self, topic: str, options: Options) -> None:
@@ -110,12 +109,12 @@ class DeadLetterTopic:
     def append(
         self, letters: Sequence[DeadLetter], topic_ids: Mapping[str, str], commit_id: str
     ) -> None:
-        """Write dead letters.
+        """Writes dead letters.
 
         Raises:
             NotAuthorized: This user may not write to the topic.
-            OutputNotWritten: Kafka did not acknowledge all of them.
-            OutputRefused: The topic never takes one of them, as it is too large.
+            OutputNotWritten: Kafka did not acknowledge all letters.
+            OutputRefused: A letter is too large for the topic.
         """
         now = int(time.time() * 1000)
         self._producer.write(
@@ -127,7 +126,7 @@ class DeadLetterTopic:
         )  # fmt: skip
 
     def close(self) -> None:
-        """Disconnect; harmless when repeated."""
+        """Closes the connections. Calling it again has no effect."""
         self._producer.close()
 
 
@@ -142,15 +141,15 @@ def _beside(
 
 
 def open_dead_letters(place: str, options: Options) -> DeadLetterSink:
-    """A place for dead letters, by its name.
+    """Opens a sink for dead letters.
 
     Args:
-        place: Path of a Delta table, or ``kafka:`` and the name of a topic.
-        options: Of the consumer.
+        place: The path of a Delta table, or ``kafka:`` and the name of a topic.
+        options: The options of the consumer.
 
     Raises:
-        InvalidOption: It names no topic.
-        TableUnusable: There is a table of other columns, or something else at the path.
+        InvalidOption: The name of the topic is empty.
+        TableUnusable: The table at the path has other columns, or the path is not a table.
     """
     if not place.startswith(TOPIC_PREFIX):
         return DeadLetterTable(place)

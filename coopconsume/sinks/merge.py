@@ -1,4 +1,4 @@
-"""A Delta table that is clean as it lies: each record's rows once, whoever reads it."""
+"""An output table in which the rows of each record appear exactly once without a filter."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ _IDENTITY = ("_topic_id", "_partition", "_offset", ROW.name)
 
 
 class MergeTable(Table):
-    """The rows that handlers return, merged by the record that they come from.
+    """Merges the rows that handlers return by record.
 
-    Rows of a record that was done before, and is done again after a crash, are replaced by the new
-    ones; if it has fewer rows now, or none, those left over are deleted. All in one commit of
-    Delta. It takes several times as long as appending does.
+    If a record is processed again after a crash, its new rows replace the old ones, and surplus
+    old rows are deleted. Both happen in one commit of Delta. A merge takes several times as long
+    as an append.
 
     Args:
-        path: Of the Delta table; created when the first rows come.
-        schema: Of the rows, as DDL, a Spark or an Arrow schema.
+        path: The path of the Delta table, which is created with the first rows.
+        schema: The schema of the rows: DDL, a Spark or an Arrow schema.
 
     Raises:
-        TableUnusable: There is a table of other columns, or something else at the path.
+        TableUnusable: The table at the path has other columns, or the path is not a table.
     """
 
     what = "merged output table"
@@ -43,19 +43,19 @@ class MergeTable(Table):
         super().__init__(path, arrow_schema(schema))
 
     def write(self, outputs: Outputs) -> None:
-        """Merge rows.
+        """Merges rows.
 
         Raises:
-            OutputNotWritten: Delta did not take them.
+            OutputNotWritten: The write to Delta failed.
         """
         rows = outputs.table(self.schema)
         self._repeated(lambda: self._merge(rows, self._left_over(rows, outputs)))
 
     def close(self) -> None:
-        """Nothing is open."""
+        """Does nothing; no connection stays open."""
 
     def _left_over(self, rows: pa.Table, outputs: Outputs) -> pa.Table:
-        """Rows of the table whose records are done now, and do not have them any more."""
+        """Returns the rows in the table that their records no longer have."""
         from deltalake import DeltaTable
         from deltalake.exceptions import TableNotFoundError
 
@@ -99,7 +99,7 @@ class MergeTable(Table):
         )
         span = pc.min_max(source.column("_offset")).as_py()
         same = " AND ".join(f"t.{name} = s.{name}" for name in _IDENTITY)
-        # The bounds let Delta pass over files by their statistics.
+        # The bounds let Delta skip files by their statistics.
         near = f"t._offset >= {span['min']} AND t._offset <= {span['max']}"
         columns = {f"`{name}`": f"s.`{name}`" for name in self._full.names}
         (

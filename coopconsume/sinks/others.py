@@ -1,4 +1,4 @@
-"""Outputs as a function of a DataFrame takes them, and sinks by what users call them."""
+"""`OutputFunction`, and `open_output`, which opens an output sink by its name."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ if TYPE_CHECKING:
 
 
 class OutputFunction:
-    """Hands the rows of each commit to a function, as ``foreachBatch`` does.
+    """Passes the rows of each commit to a function, as ``foreachBatch`` does.
 
     Args:
-        function: Gets a DataFrame of the rows, with `ROW` and `ORIGIN`, and the commit's id: text
-            that no other commit has. It runs on the driver, before the commit. After a crash some
-            of the records come again, under another id; the columns of `ORIGIN` tell them.
-        schema: Of the rows, as DDL, a Spark or an Arrow schema.
+        function: Is called on the driver, before the commit, with a DataFrame of the rows, `ROW`
+            and `ORIGIN`, and with the unique id of the commit. After a crash some records are
+            passed again with another id; the columns of `ORIGIN` identify them.
+        schema: The schema of the rows: DDL, a Spark or an Arrow schema.
         spark: The session.
     """
 
@@ -50,10 +50,10 @@ class OutputFunction:
         self._lock = threading.Lock()
 
     def write(self, outputs: Outputs) -> None:
-        """Call the function.
+        """Calls the function.
 
         Raises:
-            OutputNotWritten: It raised something.
+            OutputNotWritten: The function raised an error.
         """
         try:
             with self._lock:
@@ -64,35 +64,34 @@ class OutputFunction:
             raise OutputNotWritten("outputs", f"the function {name}", error_text(error)) from error
 
     def close(self) -> None:
-        """Nothing is open."""
+        """Does nothing; no connection stays open."""
 
 
 def open_output(
     place: Any, mode: str, schema: Any, options: Options, spark: SparkSession
 ) -> OutputSink:
-    """A sink, by what a user calls it.
+    """Opens an output sink.
 
     Args:
-        place: Path of a Delta table, ``kafka:`` and the name of a topic, or a function of a
-            DataFrame and a commit's id.
-        mode: ``append``; for a table alone, ``merge``; for a topic alone, ``transactional``.
-        schema: Of the rows, as DDL, a Spark or an Arrow schema.
-        options: Of the consumer.
+        place: The path of a Delta table, ``kafka:`` and the name of a topic, or a function of a
+            DataFrame and a commit id.
+        mode: ``append``, ``merge`` (tables only) or ``transactional`` (topics only).
+        schema: The schema of the rows: DDL, a Spark or an Arrow schema.
+        options: The options of the consumer.
         spark: The session.
 
     Raises:
-        InvalidOption: A topic or a function cannot be merged into, only a topic be written to in
-            transactions, or the place is none of these.
-        MissingOption: ``purgatory``, for a transactional topic.
-        TableUnusable: There is a table of other columns, or something else at the path.
+        InvalidOption: The mode is unknown or does not fit the place, or the place is invalid.
+        MissingOption: ``purgatory`` is missing for a transactional topic.
+        TableUnusable: The table at the path has other columns, or the path is not a table.
     """
     if mode not in ("append", "merge", "transactional"):
         raise InvalidOption("output_mode", repr(mode), "give append, merge or transactional")
     is_path = isinstance(place, str) and not place.startswith(TOPIC_PREFIX)
     if mode == "merge" and not is_path:
-        raise InvalidOption("output_mode", "merge", "only a Delta table can be merged into")
+        raise InvalidOption("output_mode", "merge", "it needs a Delta table: give a path as output")
     if mode == "transactional" and (is_path or callable(place)):
-        raise InvalidOption("output_mode", mode, "only a topic is written to in transactions")
+        raise InvalidOption("output_mode", mode, "it needs a topic: give kafka:TOPIC as output")
     if is_path:
         return MergeTable(place, schema) if mode == "merge" else OutputTable(place, schema)
     if callable(place):

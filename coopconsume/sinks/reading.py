@@ -1,4 +1,4 @@
-"""What of a table counts: the reader's half of the rule that the sinks keep."""
+"""Reads the rows of output and dead letter tables whose commits count."""
 
 from __future__ import annotations
 
@@ -27,17 +27,17 @@ def counted(path: str, commit_table: str, group: str, *, spark: SparkSession) ->
 def counted(
     path: str, commit_table: str, group: str, *, spark: SparkSession | None = None
 ) -> pa.Table | DataFrame:
-    """The rows of an output or dead letter table that count.
+    """Returns the rows of an output or dead letter table that count.
 
-    A row counts if the commit log counts the commit that it was written with, in the partition that
-    it comes from; rows that a crash left behind do not.
+    A row counts if the commit that it was written with counts for the partition of its record. Rows
+    of a crashed job that did not commit them do not count.
 
     Args:
         path: The table.
-        commit_table: Of the job that wrote it; one in a catalog needs the session, too.
-        group: Its ``kafka.group.id``.
-        spark: Give a session with Delta to get a DataFrame, which reads nothing but commit ids
-            before it is asked; otherwise it is an Arrow table.
+        commit_table: The commit table of the job that wrote it; one in a catalog needs ``spark``.
+        group: The ``kafka.group.id`` of that job.
+        spark: A session with Delta. With it the result is a DataFrame, and only commit ids are read
+            before the DataFrame is evaluated. Without it the result is an Arrow table.
     """
     from deltalake import DeltaTable
 
@@ -48,7 +48,7 @@ def counted(
         return _without(rows.filter(pc.is_in(rows.column("_commit"), alive)), refused)
     from pyspark.sql import functions as F  # noqa: N812
 
-    # Of the same version: what was written since shall not come by halves.
+    # The same version, as a commit that was written meanwhile would be in one of the two only.
     frame = spark.read.format("delta").option("versionAsOf", table.version()).load(path)
     commits = spark.createDataFrame([(commit,) for commit in alive.to_pylist()], "_commit string")
     found = frame.join(F.broadcast(commits), "_commit", "left_semi")
@@ -62,14 +62,14 @@ def counted(
 def create_counted_view(
     spark: SparkSession, name: str, path: str, commit_table: str, group: str
 ) -> DataFrame:
-    """Make a temporary view of what of a table counts now, for SQL; it replaces one of that name.
+    """Creates or replaces a temporary view of the rows of a table that count now.
 
     Args:
         spark: A session with Delta.
-        name: Of the view.
+        name: The name of the view.
         path: The table.
-        commit_table: Of the job that wrote it.
-        group: Its ``kafka.group.id``.
+        commit_table: The commit table of the job that wrote it.
+        group: The ``kafka.group.id`` of that job.
 
     Returns:
         The rows of the view.
@@ -80,7 +80,7 @@ def create_counted_view(
 
 
 def _without(rows: pa.Table, refused: Iterable[tuple[str, str, int]]) -> pa.Table:
-    """The rows but those of commits and partitions that were refused."""
+    """Drops the rows of refused commits and partitions."""
     for commit, topic, partition in refused:
         is_gone = pc.and_(
             pc.equal(rows.column("_commit"), commit),
@@ -96,7 +96,7 @@ def _without(rows: pa.Table, refused: Iterable[tuple[str, str, int]]) -> pa.Tabl
 def _alive(
     table: DeltaTable, commit_table: str, group: str, spark: SparkSession | None
 ) -> tuple[pa.Array, list[tuple[str, str, int]]]:
-    """The ids of commits that wrote to a table, and count; and in which partitions they do not."""
+    """Returns the ids of a table's commits that count, and the partitions where they do not."""
     clusters = CommitStore.open(commit_table, spark=spark).clusters(group)
     stores = [CommitStore.open(commit_table, spark=spark, cluster=cluster) for cluster in clusters]
     logged = [(store.counted_commits(group), store.refused_parts(group)) for store in stores]

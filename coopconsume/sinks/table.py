@@ -1,4 +1,4 @@
-"""Delta tables that a job appends to, and the rows that handlers return."""
+"""Delta tables that a job appends to, and the output table."""
 
 from __future__ import annotations
 
@@ -19,22 +19,22 @@ if TYPE_CHECKING:
 
     from coopconsume.sinks.base import Outputs
 
-#: How often a write is attempted that conflicts with other writers' commits.
+#: The maximum number of attempts of a write that conflicts with commits of other writers.
 MOST_TRIES: Final = 20
-#: Longest pause after the first conflict, in seconds; it grows with each one.
+#: The maximum pause after the first conflict, in seconds; it grows with each conflict.
 _PAUSE: Final = 0.05
 
 
 class Table:
-    """A Delta table of a known schema, made when first written.
+    """A Delta table with a known schema, created by the first write.
 
     Args:
-        path: Where.
-        schema: Of the rows, without `ORIGIN`.
-        storage_options: As `deltalake.DeltaTable` takes them.
+        path: The path of the table.
+        schema: The schema of the rows, without `ORIGIN`.
+        storage_options: As for `deltalake.DeltaTable`.
 
     Raises:
-        TableUnusable: There is a table of other columns, or something else at the path.
+        TableUnusable: The table at the path has other columns, or the path is not a table.
     """
 
     what = "table"
@@ -49,7 +49,7 @@ class Table:
         taken = [name for name in schema.names if name in (*ORIGIN.names, ROW.name)]
         if taken:
             raise TableUnusable(
-                self.what, path, f"column {taken[0]!r} is the library's own; rename it"
+                self.what, path, f"the library uses the name of column {taken[0]!r}; rename it"
             )
         self.path = path
         self.schema = schema
@@ -65,26 +65,26 @@ class Table:
         odd = sorted(set(names) ^ set(self._full.names))
         if odd:
             raise TableUnusable(
-                self.what, path, f"its columns differ from what is to be written in {odd}"
+                self.what, path, f"its columns differ from those of the rows in {odd}"
             )
 
     def _append(self, table: pa.Table) -> None:
         """Appends rows.
 
         Raises:
-            OutputNotWritten: Delta did not take them.
+            OutputNotWritten: The write to Delta failed.
         """
         rows = table.select(self._full.names).cast(self._full)
         self._repeated(lambda: self._write(rows))
 
     def _repeated(self, write: Callable[[], None]) -> None:
-        """Opens the table and writes to it; repeats that if other writers' commits conflict.
+        """Opens the table and writes to it; repeats both after a conflict with another writer.
 
-        Nothing is written then: what was read has changed since the table was opened, for example
-        by a member that deletes published rows.
+        A conflicting write has no effect. It conflicts if the table has changed since it was
+        opened, for example because a member has deleted published rows.
 
         Raises:
-            OutputNotWritten: Delta did not take it.
+            OutputNotWritten: The write to Delta failed.
         """
         from deltalake.exceptions import CommitFailedError, DeltaError
 
@@ -112,14 +112,14 @@ class Table:
 
 
 class OutputTable(Table):
-    """The rows that handlers return, appended; those of commits that count are to be read.
+    """Appends the rows that handlers return; readers use `counted` to filter them.
 
     Args:
-        path: Of the Delta table; created when the first rows come.
-        schema: Of the rows, as DDL (``"tail string, leg int"``), a Spark or an Arrow schema.
+        path: The path of the Delta table, which is created with the first rows.
+        schema: The schema of the rows: DDL (``"tail string, leg int"``), a Spark or Arrow schema.
 
     Raises:
-        TableUnusable: There is a table of other columns, or something else at the path.
+        TableUnusable: The table at the path has other columns, or the path is not a table.
     """
 
     what = "output table"
@@ -130,12 +130,12 @@ class OutputTable(Table):
         super().__init__(path, arrow_schema(schema))
 
     def write(self, outputs: Outputs) -> None:
-        """Write rows.
+        """Writes rows.
 
         Raises:
-            OutputNotWritten: Delta did not take them.
+            OutputNotWritten: The write to Delta failed.
         """
         self._append(outputs.table(self.schema))
 
     def close(self) -> None:
-        """Nothing is open."""
+        """Does nothing; no connection stays open."""

@@ -1,4 +1,4 @@
-"""A Kafka topic for the rows that handlers return: at least once."""
+"""An output topic: the rows that handlers return, written at least once."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ _COLUMNS = ("key", "value", "partition", "headers")
 
 
 class OutputTopic:
-    """The rows that handlers return, as records of a Kafka topic: at least once.
+    """Writes the rows that handlers return to a Kafka topic, at least once.
 
-    Columns as Spark's Kafka sink has them: ``value`` and, if wanted, ``key`` (text or bytes),
-    ``partition`` and ``headers``. Beside its headers each record has `ORIGIN_HEADER`, by which a
-    reader can tell what was written twice.
+    The columns are those of Spark's Kafka sink: ``value`` and optionally ``key`` (text or bytes),
+    ``partition`` and ``headers``. Each record also has `ORIGIN_HEADER`, so that readers can detect
+    duplicates.
 
     Args:
-        topic: Its name; in the cluster that is consumed.
-        schema: Of the rows, as DDL, a Spark or an Arrow schema.
-        options: Of the consumer.
+        topic: The name of a topic in the consumed cluster.
+        schema: The schema of the rows: DDL, a Spark or an Arrow schema.
+        options: The options of the consumer.
 
     Raises:
-        InvalidOption: A column is none of these, or there is no value.
+        InvalidOption: The schema has another column, or no ``value``.
     """
 
     hears_all: ClassVar[bool] = False
@@ -46,11 +46,11 @@ class OutputTopic:
         self._producer = Producer(options, "outputs")
 
     def write(self, outputs: Outputs) -> None:
-        """Write records.
+        """Writes records.
 
         Raises:
             NotAuthorized: This user may not write to the topic.
-            OutputNotWritten: Kafka did not acknowledge all of them.
+            OutputNotWritten: Kafka did not acknowledge all records.
         """
         self._producer.write(self._messages(outputs))
 
@@ -64,21 +64,21 @@ class OutputTopic:
             )  # fmt: skip
 
     def close(self) -> None:
-        """Disconnect; harmless when repeated."""
+        """Closes the connections. Calling it again has no effect."""
         self._producer.close()
 
 
 def check_columns(schema: pa.Schema) -> None:
-    """Make sure that rows can be records.
+    """Checks that the columns of the rows are those of a record.
 
     Raises:
-        InvalidOption: A column is none of a record's, or there is no value.
+        InvalidOption: The schema has another column, or no ``value``.
     """
     odd = [name for name in schema.names if name not in _COLUMNS]
     if odd or "value" not in schema.names:
         raise InvalidOption(
             "output_schema", f"columns {schema.names}",
-            "for a topic give value and, if wanted, key, partition and headers",
+            "for a topic give value and optionally key, partition and headers",
         )  # fmt: skip
 
 

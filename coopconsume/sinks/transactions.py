@@ -25,12 +25,12 @@ _LINGER_MS: Final = 5
 
 
 class TransactionChannel(KafkaChannel):
-    """A transactional producer of one life: after any doubt it is dropped, never used again.
+    """A transactional producer that is discarded after an operation with an unknown outcome.
 
     Args:
-        options: Of the consumer.
-        topic: The topic that is written to.
-        transactional_id: Kafka's.
+        options: The options of the consumer.
+        topic: The output topic.
+        transactional_id: The transactional id.
         timeout: Seconds that a record may wait to be sent and acknowledged.
 
     Raises:
@@ -47,17 +47,17 @@ class TransactionChannel(KafkaChannel):
         super().__init__(Settings(options.kafka), log, transactional_id, timeout, more)
 
     def send(self, messages: Iterable[Message], timeout: float) -> None:
-        """Write records within the transaction; returns when all of them are acknowledged.
+        """Writes records within the transaction and waits for their acknowledgement.
 
         Raises:
-            EngineDoubt: One of them was not, or not in time.
+            EngineDoubt: A record was not acknowledged in time.
         """
         until = time.monotonic() + timeout
         with self._telling():
             send = self._producer.send
             futures = [send(m.topic, m.value, m, partition=m.partition) for m in messages]
             self._producer.flush(timeout)
-            # Each one, as an error of one batch says nothing of another.
+            # Each future is checked, as batches fail independently.
             offsets = [f.get(max(0.0, until - time.monotonic())).offset for f in futures]
         if min(offsets, default=0) < 0:
             raise EngineDoubt("a record was acknowledged without its offset")
@@ -65,16 +65,16 @@ class TransactionChannel(KafkaChannel):
     def add_offsets(
         self, offsets: Mapping[tuple[str, int], tuple[int, str]], group: Any, timeout: float
     ) -> None:
-        """Make offsets of a group part of the transaction.
+        """Adds offsets of a group to the transaction.
 
         Args:
-            offsets: With their metadata, by topic and partition.
-            group: Its name, or what kafka-python knows of our place in it: then a member of an
-                earlier generation is refused (KIP-447).
-            timeout: Seconds.
+            offsets: The offsets with their metadata, by topic and partition.
+            group: The group id, or kafka-python's group metadata of this member; with it the
+                broker refuses a member of an earlier generation (KIP-447).
+            timeout: The time limit in seconds.
 
         Raises:
-            EngineDoubt: They may not be.
+            EngineDoubt: The outcome is not known.
         """
         from kafka import TopicPartition
         from kafka.structs import OffsetAndMetadata
@@ -91,9 +91,9 @@ class TransactionChannel(KafkaChannel):
 
 
 def transactional_id(group: str, topic: str, partition: int) -> str:
-    """Of whoever publishes what comes from a partition: one at a time in a group.
+    """Returns the transactional id of the publisher of a partition's outputs in a group.
 
-    Each part has its length before it, so that no two have the same.
+    Each part is prefixed by its length, so that ids of different parts differ.
     """
     parts = (group, topic, str(partition))
     return ".".join([_PREFIX, *(f"{len(part)}:{part}" for part in parts)])

@@ -104,10 +104,10 @@ def test_two_writers_of_the_same_records_leave_their_rows_once(tmp_path):
     ("place", "mode", "words"),
     [
         ("kafka:", "append", "kafka:TOPIC"),
-        ("kafka:t", "merge", "only a Delta table"),
-        (print, "merge", "only a Delta table"),
+        ("kafka:t", "merge", "it needs a Delta table"),
+        (print, "merge", "it needs a Delta table"),
         ("out", "update", "append, merge or transactional"),
-        ("out", "transactional", "only a topic"),
+        ("out", "transactional", "it needs a topic"),
         (7, "append", "a path, kafka:TOPIC"),
     ],
 )

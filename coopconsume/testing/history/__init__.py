@@ -1,4 +1,4 @@
-"""The history that handler calls write about themselves, and the checker that judges it."""
+"""Records the history of handler calls, and checks it against the guarantees."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ __all__ = [
     "read_history",
 ]
 
-# The judging half needs numpy, which a Spark worker need not have.
+# The checker needs numpy, which may be missing on a Spark worker.
 _HOMES = {
     "Call": "calls",
     "CorruptHistory": "calls",

@@ -1,16 +1,15 @@
-"""Judges a recorded run: was anything lost, out of order, or done twice without need?
+"""Checks a recorded run for lost records, order breaks and unexplained repeats.
 
-Given are a history (every handler call: record, start, end, attempt, outcome, on one clock), the
-records that were produced, three books (done, pending, dead-lettered) and the kills. Nothing else
-of the system is looked at, and nothing of it is trusted: a book's entry counts as kept only if the
-calls bear it out.
+The input is a history (every handler call: record, start, end, attempt, outcome, on one clock), the
+produced records, three sets of records (done, pending, dead-lettered) and the kills. The checker
+uses nothing else of the system and trusts no set: an entry counts only if the calls confirm it.
 
 Terms
     A call *ends* at its recorded end. A call without one ends at the first kill after its start
     that took its process, or when its process was seen to be gone; else it never ends.
-    A call *settles* its record if its outcome is ``done``, or if it failed for good: its outcome is
-    ``reject``, or ``retry`` on attempt ``max_attempts`` or above. Without ``max_attempts``, the
-    last call of a dead-lettered record failed for good.
+    A call *settles* its record if its outcome is ``done``, or if it failed permanently: its outcome
+    is ``reject``, or ``retry`` on attempt ``max_attempts`` or above. Without ``max_attempts``, the
+    last call of a dead-lettered record failed permanently.
     A *kill* is an instant between the end of the killed processes and the start of new ones, with
     the offsets that the log counted as committed, dead letters among them, as found there. It lies
     between two instants if it is at or after the first and before the second. A kill of the whole
@@ -26,11 +25,11 @@ Terms
 
 Rules
     lost
-        Every record produced is in a book. A record done has a call with outcome ``done``; a
+        Every record produced is in a set. A record done has a call with outcome ``done``; a
         record dead-lettered has a call. A record that was deleted before it was handled may be in
-        no book, or done without such a call.
+        no set, or done without such a call.
     misplaced
-        No record is pending and in another book. What is pending or dead-lettered was produced.
+        No record is pending and in another set. Pending and dead-lettered records were produced.
         Every call's record was produced with the key that the handler saw. (An offset counted as
         done and never produced is no fault: logs have holes, and holes are committed.)
     order breaks
@@ -61,7 +60,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Literal
 
-from coopconsume.testing.history.records import Books, Records
+from coopconsume.testing.history.records import Records, RecordSets
 from coopconsume.testing.history.rules import Case, Seen
 from coopconsume.testing.history.verdict import Verdict
 
@@ -88,23 +87,23 @@ def check(
     max_attempts: int | None = None,
     witnesses: int = 5,
 ) -> Verdict:
-    """Judge a run by the rules above.
+    """Checks a run by the rules above.
 
     Offsets are given as (first, last) pairs, both included, or as a flat integer array.
 
     Args:
         history: The calls.
-        produced: Key by offset of every record that the run was given, by (topic, partition).
-        done: What the log counts as committed. Dead letters may be among it; they are counted as
-            dead letters only.
-        pending: What the log counts as read and not done.
-        dead_lettered: What was given up.
-        kills: Every kill there was.
-        seen: What was seen of a run besides its calls: when processes were disturbed or gone, what
-            the log counted as committed all along, and when records were deleted.
-        ordering: The order that was asked for.
-        max_attempts: The retry policy's limit, if it had one.
-        witnesses: How many cases of each finding are quoted.
+        produced: The key by offset of every produced record, by (topic, partition).
+        done: The committed offsets. They may include dead letters, which count as dead letters
+            only.
+        pending: The offsets that were read and are not done.
+        dead_lettered: The offsets of dead letters.
+        kills: All kills.
+        seen: Observations besides the calls: disturbances, the end of processes, the committed
+            offsets at many instants, and deletions of records.
+        ordering: The ordering of the run.
+        max_attempts: The limit of the retry policy, if it had one.
+        witnesses: The maximum number of cases to quote for each finding.
 
     Raises:
         ValueError: A parameter is out of its range.
@@ -115,11 +114,11 @@ def check(
         raise ValueError(f"witnesses={witnesses}: give at least 1")
     records = Records(produced)
     dead = records.mask(dead_lettered)
-    books = Books(records.mask(done) & ~dead, records.mask(pending), dead)
+    sets = RecordSets(records.mask(done) & ~dead, records.mask(pending), dead)
     case = Case(
         history=history,
         records=records,
-        books=books,
+        sets=sets,
         kills=sorted(kills, key=lambda kill: kill.at_ns),
         seen=seen or Seen(),
         max_attempts=max_attempts,
@@ -129,14 +128,16 @@ def check(
     repeated, outside = case.repeats()
     return Verdict(
         produced=len(records),
-        done=int(books.done.sum()),
-        pending=int(books.pending.sum()),
-        dead_lettered=int(books.dead.sum()),
+        done=int(sets.done.sum()),
+        pending=int(sets.pending.sum()),
+        dead_lettered=int(sets.dead.sum()),
         deleted=case.deleted(),
         calls=len(history),
         in_flight_at_kill=case.in_flight(),
         lost=case.lost(),
-        misplaced=case.misplaced(records.strangers(pending) + records.strangers(dead_lettered)),
+        misplaced=case.misplaced(
+            records.not_produced(pending) + records.not_produced(dead_lettered)
+        ),
         order_breaks=case.order_breaks(scope),
         overlaps=case.overlaps(scope),
         repeated=repeated,

@@ -1,4 +1,4 @@
-"""The records a run was given, as sorted columns, and sets of them as masks."""
+"""The produced records of a run as sorted columns, and sets of them as masks."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Books:
-    """Which records are counted where, as masks over the rows of `Records`."""
+class RecordSets:
+    """The done, pending and dead-lettered records, as masks over the rows of `Records`."""
 
     done: NDArray[np.bool_]
     pending: NDArray[np.bool_]
@@ -27,7 +27,7 @@ class Books:
 
 
 class Records:
-    """All produced records, one row each, by topic, partition and offset.
+    """The produced records, one row each, sorted by topic, partition and offset.
 
     Args:
         produced: Key by offset, by (topic, partition).
@@ -62,12 +62,12 @@ class Records:
         return len(self._offset)
 
     def describe(self, row: int) -> tuple[tuple[str, int], int, bytes | None]:
-        """(topic, partition), offset and key of a row."""
+        """Returns (topic, partition), offset and key of a row."""
         partition = next(p for p, (first, end) in self._bounds.items() if first <= row < end)
         return partition, int(self._offset[row]), self._keys[self._key[row]]
 
     def scope(self, ordering: str) -> NDArray[np.int64]:
-        """A number for each row, the same for all rows that keep order with each other."""
+        """Returns a number for each row, the same for all rows of one ordering scope."""
         alone = np.arange(len(self), dtype=np.int64)
         if ordering == "none":
             return alone
@@ -78,10 +78,10 @@ class Records:
             return place
         return np.where(self._key > 0, -1 - (place * len(self._keys) + self._key), alone)
 
-    def mask(self, book: Mapping[tuple[str, int], Offsets]) -> NDArray[np.bool_]:
-        """Which rows a book names."""
+    def mask(self, offsets_by_partition: Mapping[tuple[str, int], Offsets]) -> NDArray[np.bool_]:
+        """Returns the mask of the rows with the given offsets."""
         steps = np.zeros(len(self) + 1, np.int64)
-        for partition, offsets in book.items():
+        for partition, offsets in offsets_by_partition.items():
             first, end = self._bounds.get(partition, (0, 0))
             pairs = _pairs(offsets)
             own = self._offset[first:end]
@@ -90,12 +90,12 @@ class Records:
         mask: NDArray[np.bool_] = np.cumsum(steps[:-1]) > 0
         return mask
 
-    def strangers(
-        self, book: Mapping[tuple[str, int], Offsets]
+    def not_produced(
+        self, offsets_by_partition: Mapping[tuple[str, int], Offsets]
     ) -> list[tuple[tuple[str, int], int]]:
-        """The first offset of each entry of a book that names an offset no row has."""
+        """Returns the first offset of each given range that was not produced."""
         found = []
-        for partition, offsets in sorted(book.items()):
+        for partition, offsets in sorted(offsets_by_partition.items()):
             first, end = self._bounds.get(partition, (0, 0))
             own = self._offset[first:end]
             for low, high in _pairs(offsets):
@@ -107,7 +107,7 @@ class Records:
         return found
 
     def rows(self, history: History) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-        """For each call its row, or -1; and whether the row has another key than the call."""
+        """Returns the row of each call, or -1, and whether the keys of row and call differ."""
         row = np.full(len(history), -1, np.int64)
         for number, partition in enumerate(history.partitions):
             first, end = self._bounds.get(partition, (0, 0))

@@ -1,4 +1,4 @@
-"""The rules of the checker, each worked out over columns of calls and records."""
+"""The rules of the checker, computed over columns of calls and records."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from coopconsume.testing.history.calls import History
-    from coopconsume.testing.history.records import Books, Offsets, Records
+    from coopconsume.testing.history.records import Offsets, Records, RecordSets
 
     Numbers = NDArray[np.int64]
     Mask = NDArray[np.bool_]
@@ -28,12 +28,12 @@ _DONE, _RETRY, _REJECT = (OUTCOMES.index(name) for name in ("done", "retry", "re
 
 @dataclass(frozen=True)
 class Kill:
-    """An instant at which the processes of the job, or some of them, were gone.
+    """A kill of the job, or of some of its workers.
 
     Attributes:
         at_ns: ``time.monotonic_ns()`` after the last of them ended and before a new one started.
-        committed: Offsets that the log counted as committed then, dead letters among them.
-        pids: The workers that went; None when it was the whole job.
+        committed: The offsets committed at that time, dead letters included.
+        pids: The killed workers; None if the whole job was killed.
     """
 
     at_ns: int
@@ -43,11 +43,11 @@ class Kill:
 
 @dataclass(frozen=True)
 class Disturbance:
-    """A time in which work of some processes may have been lost before it was committed.
+    """A period in which work of some processes may have been lost before it was committed.
 
     Attributes:
-        since_ns: When it began, as ``time.monotonic_ns()``.
-        until_ns: When it was over: what these processes started later counts again.
+        since_ns: The start of the period, as ``time.monotonic_ns()``.
+        until_ns: Its end; calls that these processes start later count again.
         pids: The processes.
     """
 
@@ -58,11 +58,11 @@ class Disturbance:
 
 @dataclass(frozen=True)
 class Deletion:
-    """Retention deletes the first records of some partitions.
+    """A deletion of the first records of some partitions by retention.
 
     Attributes:
-        at_ns: When it began, as ``time.monotonic_ns()``.
-        below: The first offset that is left, by (topic, partition).
+        at_ns: The start of the deletion, as ``time.monotonic_ns()``.
+        below: The first remaining offset, by (topic, partition).
     """
 
     at_ns: int
@@ -71,13 +71,13 @@ class Deletion:
 
 @dataclass(frozen=True)
 class Seen:
-    """What was seen of a run besides its calls.
+    """Observations of a run besides its calls.
 
     Attributes:
-        disturbances: Each disturbance of some of its processes.
-        commits: The offsets that the log counted as committed at an instant, for many instants.
-        gone: When a process was first seen to be gone, by its id; that ends its open calls.
-        deletions: Each deletion of records.
+        disturbances: The disturbances of its processes.
+        commits: The committed offsets at many instants.
+        gone: When a process was first seen to have ended, by its id; this ends its open calls.
+        deletions: The deletions of records.
     """
 
     disturbances: Sequence[Disturbance] = ()
@@ -87,9 +87,9 @@ class Seen:
 
 
 def _highest_before(group: Numbers, value: Numbers) -> Numbers:
-    """For each row, the position of a highest value among the rows before it in its group, or -1.
+    """Returns for each row the position of a highest value before it in its group, or -1.
 
-    Rows of one group stand together.
+    Rows of one group are adjacent.
     """
     size = len(group)
     if not size:
@@ -106,14 +106,14 @@ def _highest_before(group: Numbers, value: Numbers) -> Numbers:
 
 
 class Case:
-    """One history beside its records: each rule as a method."""
+    """A history with its records; each rule is a method."""
 
     def __init__(
         self,
         *,
         history: History,
         records: Records,
-        books: Books,
+        sets: RecordSets,
         kills: Sequence[Kill],
         seen: Seen,
         max_attempts: int | None,
@@ -121,7 +121,7 @@ class Case:
     ) -> None:
         self._history = history
         self._records = records
-        self._books = books
+        self._sets = sets
         self._kills = kills
         self._seen = seen
         self._witnesses = witnesses
@@ -139,7 +139,7 @@ class Case:
         self._settles = self._settling(max_attempts)
 
     def _took(self, kill: Kill) -> Mask:
-        """Which calls ran in a process that ``kill`` ended."""
+        """Returns the calls in processes that ``kill`` ended."""
         if kill.pids is None:
             return np.ones(len(self._calls), np.bool_)
         return np.isin(self._pid, [*kill.pids])
@@ -157,7 +157,7 @@ class Case:
 
     @cached_property
     def _committed_at(self) -> Numbers:
-        """The first instant at which the log was seen to count each record as committed."""
+        """The first instant at which each record was seen as committed."""
         first = np.full(len(self._records), _NEVER, np.int64)
         for at_ns, book in self._seen.commits:
             first[self._records.mask(book) & (first > at_ns)] = at_ns
@@ -195,7 +195,7 @@ class Case:
     @cached_property
     def _is_deleted(self) -> Mask:
         """Records that were deleted before they were handled."""
-        handled = self._succeeded | self._books.dead
+        handled = self._succeeded | self._sets.dead
         return (self._deleted_at < _NEVER) & ~handled & (self._committed_at > self._deleted_at)
 
     def deleted(self) -> int:
@@ -224,7 +224,7 @@ class Case:
             return settles
         last = np.full(len(self._records), -1, np.int64)
         last[self._rec] = np.arange(len(self._rec))
-        last = last[self._books.dead & (last >= 0)]
+        last = last[self._sets.dead & (last >= 0)]
         settles[last] |= outcome[last] == _RETRY
         return settles
 
@@ -253,13 +253,13 @@ class Case:
         return tuple(counts)
 
     def lost(self) -> Finding:
-        """Records in no book, or in one that the calls do not bear out."""
-        books = self._books
+        """Returns the records in no set, or in a set that the calls do not confirm."""
+        sets = self._sets
         called = np.zeros(len(self._records), np.bool_)
         called[self._rec] = True
-        nowhere = ~(books.done | books.pending | books.dead | self._is_deleted)
-        unhandled = books.done & ~self._succeeded & ~self._is_deleted
-        cases = np.flatnonzero(nowhere | unhandled | (books.dead & ~called))
+        nowhere = ~(sets.done | sets.pending | sets.dead | self._is_deleted)
+        unhandled = sets.done & ~self._succeeded & ~self._is_deleted
+        cases = np.flatnonzero(nowhere | unhandled | (sets.dead & ~called))
 
         def witness(record: int) -> Witness:
             if nowhere[record]:
@@ -272,14 +272,14 @@ class Case:
 
         return self._finding(cases, witness)
 
-    def misplaced(self, strangers: list[tuple[tuple[str, int], int]]) -> Finding:
-        """Records in two books; ``strangers`` of the books; calls of records nobody produced so."""
-        books = self._books
-        twice = np.flatnonzero(books.pending & (books.done | books.dead))
+    def misplaced(self, not_produced: list[tuple[tuple[str, int], int]]) -> Finding:
+        """Returns records in two sets or not produced, and calls of records not produced so."""
+        sets = self._sets
+        twice = np.flatnonzero(sets.pending & (sets.done | sets.dead))
         unknown = np.flatnonzero((self._row < 0) | self._other_key)
 
         def in_two(record: int) -> Witness:
-            other = "done" if books.done[record] else "dead-lettered"
+            other = "done" if sets.done[record] else "dead-lettered"
             return self._witness(record, f"pending and {other}", self._calls_of(record)[-3:])
 
         def stray(index: int) -> Witness:
@@ -291,14 +291,16 @@ class Case:
 
         found = [
             Witness(topic, partition, offset, None, "pending or dead-lettered, but never produced")
-            for (topic, partition), offset in strangers
+            for (topic, partition), offset in not_produced
         ]
         found += self._finding(twice, in_two).witnesses
         found += self._finding(unknown, stray).witnesses
-        return Finding(len(strangers) + len(twice) + len(unknown), tuple(found[: self._witnesses]))
+        return Finding(
+            len(not_produced) + len(twice) + len(unknown), tuple(found[: self._witnesses])
+        )
 
     def order_breaks(self, scope: Numbers) -> Finding:
-        """Calls that started before a lower offset of their scope stood as settled."""
+        """Returns the calls that started before a lower offset of their scope was settled."""
         # Records by scope and offset; calls life by life, as a kill undoes what was not committed.
         order = np.argsort(scope, kind="stable")
         settled = np.full(len(self._records), _NEVER, np.int64)
@@ -343,7 +345,7 @@ class Case:
         ]
 
     def overlaps(self, scope: Numbers) -> Finding:
-        """Calls that started while another of their scope ran."""
+        """Returns the calls that started while another call of their scope ran."""
         group = scope[self._rec]
         order = np.lexsort((self._end, self._start, group))
         before = _highest_before(group[order], self._end[order])
@@ -359,7 +361,7 @@ class Case:
         return self._finding(cases, witness)
 
     def repeats(self) -> tuple[Finding, Finding]:
-        """Records started again after they were settled; and those that no kill explains."""
+        """Returns repeats of settled records, and the repeats that no kill explains."""
         order = np.argsort(self._rec, kind="stable")
         settled_at = np.where(self._settles[order], np.arange(len(order)), -1)
         before = _highest_before(self._rec[order], settled_at)
@@ -392,7 +394,7 @@ class Case:
         return found(np.arange(len(call))), found(np.flatnonzero(fault))
 
     def attempts_back(self) -> Finding:
-        """Calls whose attempt did not rise though no kill lies before them."""
+        """Returns the calls whose attempt did not rise without a kill before them."""
         order = np.argsort(self._rec, kind="stable")
         call, last = order[1:], order[:-1]
         attempt = self._history.attempt[self._calls]

@@ -1,4 +1,4 @@
-"""What the checker answers: counts, and for each kind of fault the fewest calls that prove it."""
+"""The verdict of the checker: counts, and for each fault the calls that prove it."""
 
 from __future__ import annotations
 
@@ -13,16 +13,15 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Witness:
-    """One fault, or one repeat, with the calls that show it.
+    """A fault or a repeat, with the calls that prove it.
 
     Attributes:
-        topic: Where it happened.
-        partition: Likewise.
-        offset: The record it is about.
-        key: Its key, or None.
-        reason: What is wrong, in words.
-        calls: The calls that prove it, in the order of their starts; empty where the fault is
-            that there was none.
+        topic: The topic of the record.
+        partition: The partition of the record.
+        offset: The offset of the record.
+        key: The key of the record, or None.
+        reason: A description of the fault.
+        calls: The calls that prove it, sorted by start time; empty if a call is missing.
     """
 
     topic: str
@@ -39,11 +38,11 @@ class Witness:
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """How often something was found, with the first few witnesses. False when it was not.
+    """The number of cases of a finding, with the first few witnesses; false if there are no cases.
 
     Attributes:
-        count: All cases.
-        witnesses: Some of them, in order of offset or time.
+        count: The number of cases.
+        witnesses: Some of the cases, in order of offset or time.
     """
 
     count: int = 0
@@ -58,27 +57,27 @@ class Finding:
 
 @dataclass(frozen=True)
 class Verdict:
-    """The books of a run. All but `repeated` and the plain counts must be empty.
+    """The result of a check. All findings but `repeated` must be empty.
 
     Attributes:
-        produced: Records there were.
-        done: Records that the log counts as committed, dead letters not among them.
-        pending: Records that the log counts as read and not done.
-        dead_lettered: Records given up.
-        deleted: Records that retention deleted before they were handled.
-        calls: Handler calls in the history.
-        in_flight_at_kill: For each kill of the whole job, the records that had been started and
-            were not committed.
-        lost: Records in none of the books, or counted as done with no successful call, or as
-            dead-lettered with no call.
-        misplaced: Records in two books at once, or in one without having been produced; calls for
-            records that were not produced, or with another key.
+        produced: The number of produced records.
+        done: The number of committed records without dead letters.
+        pending: The number of records that were read and are not done.
+        dead_lettered: The number of records that were given up.
+        deleted: The number of records that retention deleted before they were handled.
+        calls: The number of handler calls in the history.
+        in_flight_at_kill: For each kill of the whole job, the number of records that were started
+            and not committed.
+        lost: Records that are neither done, pending nor dead-lettered; done records without a
+            successful call; dead-lettered records without a call.
+        misplaced: Records that are pending and in another set, or in a set without having been
+            produced; calls for records that were not produced, or with another key.
         order_breaks: Calls that started before a lower offset of their key was settled.
-        overlaps: Calls that started while another of their key was running.
+        overlaps: Calls that started while another call of their key was running.
         repeated: Records started again after they were settled.
-        repeated_outside_flight: Those among them that no kill or disturbance explains.
-        attempts_back: Calls told an attempt number that was not higher than the last, without a
-            kill or disturbance in between.
+        repeated_outside_flight: Repeats that no kill or disturbance explains.
+        attempts_back: Calls whose attempt number was not higher than the last, without a kill or
+            disturbance in between.
     """
 
     produced: int
@@ -104,18 +103,18 @@ class Verdict:
 
     @property
     def faults(self) -> dict[str, Finding]:
-        """The findings that ought to be empty and are not."""
+        """The findings that must be empty and are not."""
         return {
             name: found for name, found in self.findings.items() if found and name != "repeated"
         }
 
     @property
     def ok(self) -> bool:
-        """Whether the run kept every promise. Pending records are no fault."""
+        """Whether the run kept every guarantee. Pending records are not a fault."""
         return not self.faults
 
     def as_dict(self) -> dict[str, int | list[int] | bool]:
-        """The figures alone, fit for JSON."""
+        """Returns the figures for JSON."""
         plain = ("produced", "done", "pending", "dead_lettered", "deleted", "calls")
         counts: dict[str, int | list[int] | bool] = {name: getattr(self, name) for name in plain}
         counts["in_flight_at_kill"] = list(self.in_flight_at_kill)
@@ -132,7 +131,7 @@ class Verdict:
             (f"in flight at kill {i}", count) for i, count in enumerate(self.in_flight_at_kill, 1)
         ]
         lines = [f"{name:<24}{count:>12,}" for name, count in rows]
-        lines.append("every promise kept" if self.ok else f"broken: {', '.join(self.faults)}")
+        lines.append("every guarantee kept" if self.ok else f"broken: {', '.join(self.faults)}")
         for name, found in self.faults.items():
             shown = f"first {len(found.witnesses)} of {found.count:,}"
             lines.append(f"\n{name.replace('_', ' ')}, {shown}:")
