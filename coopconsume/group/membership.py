@@ -16,13 +16,15 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Protocol
 
 from assignors import KeyRange, Share, coverage
-from commits import CommitStore
+from commits import CommitLogUnavailable, CommitStore
 from coopconsume.classic import is_classic
 from coopconsume.errors import (
     AlreadyClosed,
+    BrokerUnreachable,
     ConsumerRangeFetchNotAccepted,
     InvalidOption,
     TopicRangeFetchNotAllowed,
+    TopicReplaced,
 )
 from coopconsume.group import GroupMember
 from coopconsume.group.claims import ClaimKeeper, ClaimWatch
@@ -488,6 +490,7 @@ class Membership:
                 ),
                 "load of the committed offsets", self.options.batch_life,
             )  # fmt: skip
+            self._check_left_behind()
         except BaseException:
             # No record was started: the next owner of the shares does not have to wait.
             running = [share for share, _ in tenure.waits]
@@ -506,6 +509,23 @@ class Membership:
             self._tell("on_assigned", holding)
         else:
             self._give_back(holding, ())
+
+    def _check_left_behind(self) -> None:
+        """Makes sure that the topics of the last epoch were not deleted before they were done.
+
+        The new epoch does not have a deleted topic, so nothing else would notice it.
+
+        Raises:
+            DataLoss, TopicNotFound: As for `HeldLogs.check_topics`.
+        """
+        if self._latest is None:
+            return
+        try:
+            self._latest.logs.check_topics()
+        except TopicReplaced:
+            pass  # The new epoch has the new topic, and compares their ids.
+        except (BrokerUnreachable, CommitLogUnavailable) as error:
+            log.warning("whether a topic of the last epoch was deleted is not known: %s", error)
 
     def _give_back(self, holding: EpochAssignment, running: Sequence[Share]) -> None:
         with self._warning():

@@ -63,6 +63,10 @@ ALLOWED = (
 CLEAN = (
     "assignors/*.py",
     "commits/*.py",
+    "coopconsume/admin/*.py",
+    "coopconsume/admin/*/*.py",
+    "coopconsume/cli/*.py",
+    "coopconsume/demo/*.py",
     "coopconsume/errors/*.py",
     "coopconsume/kafka/*.py",
     "coopconsume/kafka/security/*.py",
