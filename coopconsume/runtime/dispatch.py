@@ -111,6 +111,7 @@ class Dispatcher:
         self._numbers = itertools.count()
         self._busy: dict[int, int] = {}
         self._batch_at = -math.inf
+        self._turn = 0
         self._warned_at = -math.inf
         self._failures = FailuresInARow()
         self._crashes = Crashes(work.policy.max_attempts)
@@ -239,7 +240,7 @@ class Dispatcher:
                 return
         if young >= BATCHES_AT_ONCE:
             return
-        free = [s for s in range(self._slots) if s not in self._busy and s not in self.barred]
+        free = self._free_slots()
         limits = Limits(self.window.offsets, self._options.max_pending)
         if not free or not self._is_ours(shift) or not self._may_work(shift):
             return
@@ -263,6 +264,24 @@ class Dispatcher:
         self.keep_leases(shift)
         self._batches.submit(self._run_batch, running)
 
+    def _tasks(self) -> int:
+        """Tasks that have not ended, those included that keep records of a slot."""
+        return sum(len(running.waiting) for running in self.running.values())
+
+    def _free_slots(self) -> list[int]:
+        """Slots that may get a batch, so that no more tasks run than there are slots.
+
+        While tasks keep records, there are more free slots than tasks to start. They take turns, as
+        any of them may have nothing to do.
+        """
+        free = [s for s in range(self._slots) if s not in self._busy and s not in self.barred]
+        tasks = self._slots - self._tasks()
+        if tasks >= len(free):
+            return free
+        self._turn += 1
+        turn = self._turn % len(free)
+        return sorted((free[turn:] + free[:turn])[: max(0, tasks)])
+
     def _plan(
         self, shift: EpochState, free: Sequence[int], now: float, limits: Limits
     ) -> BatchPlan | None:
@@ -282,7 +301,7 @@ class Dispatcher:
 
     def _relieve(self, shift: EpochState, now: float) -> None:
         """Asks slots whose handlers are slow for the records that they have not started."""
-        busy = sum(len(running.waiting) for running in self.running.values())
+        busy = self._tasks()
         kept = sum(len(running.waiting & running.kept.keys()) for running in self.running.values())
         for running, slot in slow_slots(self.of(shift), now, has_idle=busy < self._slots):
             # A task that keeps a record keeps its core: one must be left to go on with.

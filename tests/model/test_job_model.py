@@ -82,6 +82,32 @@ def test_a_stuck_handler_costs_its_own_key(world):
     assert [offset for offset in calls if offset % 5 == 4] == list(range(4, 40, 5))
 
 
+def test_relief_starts_no_more_handlers_at_once_than_there_are_slots(world):
+    """The task that keeps the stuck record counts; the other keys of its slot have their turn."""
+    there = world(
+        keys={offset: b"k%d" % (offset % 20) for offset in range(200)}, channel=True, slow=0.1
+    )
+    member, gate = there.claim(), there.gate(4)
+    running, most, lock = [0], [0], threading.Lock()
+
+    def handler(record):
+        with lock:
+            running[0] += 1
+            most[0] = max(most[0], running[0])
+        try:
+            time.sleep(0.002)
+            gate(record)
+        finally:
+            with lock:
+                running[0] -= 1
+
+    there.run(member, handler)
+    there.until(lambda: there.done(member) == {o for o in range(200) if o % 20 != 4})
+    gate.opened.set()
+    there.until(lambda: there.done(member) == set(range(200)))
+    assert most[0] == 2
+
+
 def test_a_record_whose_slot_is_lost_is_done_again_after_its_lease_and_holds_back_its_key_alone(
     world,
 ):

@@ -364,6 +364,14 @@ CHANNEL = [
         (_JOB + "test_one_slot_is_left_to_go_on_with",),
     ),
     Mutant(
+        "kept-tasks-not-counted",
+        "No more tasks run than there are slots, those that keep records included.",
+        "coopconsume/runtime/dispatch.py",
+        "if tasks >= len(free):",
+        "if tasks >= 0:",
+        (_JOB + "test_relief_starts_no_more_handlers_at_once_than_there_are_slots",),
+    ),
+    Mutant(
         "relieved-slot-stays-busy",
         "A slot that has given its records back gets them again.",
         "coopconsume/runtime/dispatch.py",
