@@ -9,7 +9,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from coopconsume.testing.handlers import Fault, HandlerRun, recorded, run_handler
+    from coopconsume.testing.faults import Fault, recorded
+    from coopconsume.testing.handlers import HandlerRun, run_handler
     from coopconsume.testing.history import Kill, Recorder, Verdict, check, read_history
     from coopconsume.testing.local.broker import LocalKafka
     from coopconsume.testing.local.session import local_session
@@ -29,7 +30,7 @@ __all__ = [
 ]
 
 _HOME = {
-    "Fault": "handlers",
+    "Fault": "faults",
     "HandlerRun": "handlers",
     "Kill": "history",
     "LocalKafka": "local.broker",
@@ -38,7 +39,7 @@ _HOME = {
     "check": "history",
     "local_session": "local.session",
     "read_history": "history",
-    "recorded": "handlers",
+    "recorded": "faults",
     "run_handler": "handlers",
 }
 

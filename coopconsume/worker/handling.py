@@ -110,7 +110,7 @@ class TimeBox:
 
     def give_back(self) -> None:
         """Starts nothing more; handlers that run keep the time that they have."""
-        # In this order: whoever sees that it is over must see why.
+        # In this order: a thread that sees is_over must see the reason.
         self.stopped = self.stopped or "relief"
         self.is_over = True
 

@@ -112,7 +112,7 @@ class ChannelServer:
         )
         self._lock = threading.Lock()
         self._grants = Grants(lease)
-        #: What slots are told; to slots without a connection it is not sent.
+        #: Messages to slots; those to slots without a connection are dropped.
         self._unsent: deque[tuple[At, Frame, bytes]] = deque()
         self._ended: deque[int] = deque()
         self._slots: dict[At, _Connection] = {}

@@ -1,0 +1,102 @@
+"""Handlers that record their calls and suffer faults. Task-side: no more than workers have."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from coopconsume.errors import HandlerNotUsable
+from coopconsume.record import Reject, Retry
+from coopconsume.testing.history import Recorder
+from coopconsume.worker.frames import BatchHandler
+from coopconsume.worker.slot import current_slot, is_async
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from coopconsume.record import Record
+    from coopconsume.testing.history import RecordedCall
+
+
+@dataclass(frozen=True)
+class Fault:
+    """What goes wrong in one handler call.
+
+    Attributes:
+        delay: Seconds to wait before anything else, at least 0.
+        end_worker: Whether the Python worker is then killed, with all handlers that it runs.
+        error: What is then raised instead of calling the handler.
+    """
+
+    delay: float = 0.0
+    end_worker: bool = False
+    error: Exception | None = None
+
+
+class _Faulty:
+    """A handler that records its calls and suffers faults."""
+
+    def __init__(self, handler: Any, recorder: Recorder, faults: Any) -> None:
+        self._handler = handler
+        self._recorder = recorder
+        self._faults = faults
+
+    def __call__(self, record: Record) -> Any:
+        with self._recorder.call(record, current_slot()) as call:
+            fault = self._fault(record)
+            time.sleep(fault.delay)
+            _strike(fault)
+            return _settled(call, self._handler(record))
+
+    def _fault(self, record: Record) -> Fault:
+        return (self._faults and self._faults(record)) or Fault()
+
+
+class _FaultyCoroutine(_Faulty):
+    async def __call__(self, record: Record) -> Any:
+        with self._recorder.call(record, current_slot()) as call:
+            fault = self._fault(record)
+            await asyncio.sleep(fault.delay)
+            _strike(fault)
+            return _settled(call, await self._handler(record))
+
+
+def _strike(fault: Fault) -> None:
+    if fault.end_worker:
+        os.kill(os.getpid(), signal.SIGKILL)
+    if fault.error is not None:
+        raise fault.error
+
+
+def _settled(call: RecordedCall, answer: Any) -> Any:
+    if isinstance(answer, Reject):
+        call.settle("reject", str(answer))
+    elif isinstance(answer, Retry | Exception):
+        call.settle("retry", str(answer))
+    return answer
+
+
+def recorded(
+    handler: Callable[[Record], Any],
+    directory: str | os.PathLike[str],
+    faults: Callable[[Record], Fault | None] | None = None,
+) -> Callable[[Record], Any]:
+    """Returns a handler that writes a history of its calls, and suffers faults.
+
+    Args:
+        handler: Plain or ``async``; not a batch handler.
+        directory: For the history, see `read_history`; it is created if it is missing.
+        faults: Gives the fault of a call, None for none. It sees the record with its ``attempt``:
+            ``lambda r: Fault(error=OSError()) if r.attempt == 1 else None`` fails each record once.
+
+    Raises:
+        HandlerNotUsable: It is a batch handler.
+    """
+    if isinstance(handler, BatchHandler):
+        raise HandlerNotUsable("a batch handler", "give a handler of single records")
+    kind = _FaultyCoroutine if is_async(handler) else _Faulty
+    return kind(handler, Recorder(directory), faults)
