@@ -1,4 +1,4 @@
-"""Rebalance listeners that leave the group, on a real broker."""
+"""Members that leave, or lose a topic, while their group rebalances; on a real broker."""
 
 from __future__ import annotations
 
@@ -7,15 +7,18 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from kafka.admin import KafkaAdminClient
 
-from coopconsume.errors import AlreadyClosed
+from coopconsume.errors import AlreadyClosed, DataLoss
 from coopconsume.group.membership import Membership
 from coopconsume.options import Options
 from tests.broker.group_ground import PATIENCE
 from tests.broker.member_process import Teller
+from tests.broker.test_coordinator_moves import wait_until
 
 if TYPE_CHECKING:
     from tests.broker.group_ground import Ground
+    from tests.conftest import Produce, TopicFactory
 
 pytestmark = pytest.mark.broker
 
@@ -89,3 +92,38 @@ def test_a_consumer_that_is_closed_while_it_joins_does_not_stay(ground: Ground) 
     other = ground.start()
     ground.settled(other)
     assert other.events[-1]["wait"] == 0
+
+
+@pytest.mark.parametrize("fail", ["true", "false"])
+def test_a_topic_that_is_deleted_before_a_rebalance_is_a_loss(
+    ground: Ground, topic: TopicFactory, produce: Produce, fail: str
+) -> None:
+    """The new epoch does not have it, and nobody has looked at it since."""
+    gone = topic(1)
+    produce(gone, [(b"k", b"not done")] * 3)
+    options = {
+        **ground.options, "subscribe": f"{ground.topic},{gone}", "onMissingTopic": "wait",
+        "failOnDataLoss": fail, "kafka.metadata.max.age.ms": 300,
+    }  # fmt: skip
+    membership = Membership(Options.parse(options), 1, Teller())
+    membership.subscribe([ground.topic, gone], None)
+    first = membership.holding
+    assert first is not None
+    assert (gone, 0) in first.owned
+    admin = KafkaAdminClient(bootstrap_servers=ground.kafka.bootstrap_servers)
+    admin.delete_topics([gone])
+    admin.close()
+
+    def has_moved_on() -> bool:
+        """The member itself notices that a topic is gone, and joins again."""
+        found = membership.wait_for_holding(0.05)
+        return found not in (None, first)
+
+    if fail == "true":
+        with pytest.raises(DataLoss) as caught:
+            wait_until(has_moved_on)
+        assert (caught.value.topic, caught.value.first, caught.value.last) == (gone, 0, 2)
+    else:
+        wait_until(has_moved_on)
+        assert set(membership.owned) == {(ground.topic, 0)}
+    membership.leave()

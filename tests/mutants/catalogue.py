@@ -870,6 +870,16 @@ LIMITS = [
 
 TOPICS = [
     Mutant(
+        "topic-left-behind",
+        "A topic that is deleted before its records are done is a loss across a rebalance, too.",
+        "coopconsume/group/membership.py",
+        "            self._check_left_behind()\n",
+        "",
+        (
+            "tests/broker/test_listeners.py::test_a_topic_that_is_deleted_before_a_rebalance_is_a_loss",
+        ),
+    ),
+    Mutant(
         "refused-member-reports",
         "Reports of a refused member change nothing in what is assigned.",
         "coopconsume/group/core.py",
