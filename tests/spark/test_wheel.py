@@ -76,13 +76,13 @@ def test_a_job_runs_from_the_wheel(
     command = str(python.with_name("coopconsume"))
     run = subprocess.run(
         [command, "run", "shop:on_order", "--available-now",
-         "-o", f"kafka.bootstrap.servers={kafka.bootstrap_servers}", "-o", "kafka.group.id=shop",
+         "-o", f"kafka.bootstrap.servers={kafka.bootstrap_servers}", "-o", f"kafka.group.id={name}",
          "-o", f"subscribe={name}", "-o", f"commitTable={tmp_path / 'commits'}"],
         cwd=tmp_path, check=False, capture_output=True, text=True,
     )  # fmt: skip
     assert run.returncode == 0, run.stderr[-3000:]
     lag = subprocess.run(
-        [command, "lag", "shop", *place, "--json"],
+        [command, "lag", name, *place, "--json"],
         cwd=tmp_path, check=True, capture_output=True, text=True,
     )  # fmt: skip
     assert [found["stable_offset"] for found in json.loads(lag.stdout)] == [50]
