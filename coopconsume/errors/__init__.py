@@ -97,6 +97,7 @@ from coopconsume.errors.processing import (
     SessionUnusable,
     TableUnusable,
 )
+from coopconsume.errors.queue import QueueLogFormat
 
 __all__ = [
     "AlreadyClosed",
@@ -159,6 +160,7 @@ __all__ = [
     "ProducerBusy",
     "ProducerFenced",
     "ProtocolMismatch",
+    "QueueLogFormat",
     "RepairRefused",
     "SessionUnusable",
     "SinkUnavailable",

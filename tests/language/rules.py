@@ -71,6 +71,7 @@ CLEAN = (
     "coopconsume/kafka/*.py",
     "coopconsume/kafka/security/*.py",
     "coopconsume/monitoring/*.py",
+    "coopconsume/queue/*.py",
     "tests/language/__*.py",
 )
 NOT_YET = ("coopconsume/errors/fenced.py",)

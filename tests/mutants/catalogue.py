@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from tests.mutants.channel import CHANNEL
 from tests.mutants.mutant import Mutant
+from tests.mutants.queue import QUEUE
 
 _LOOP = "tests/model/test_loop_model.py::test_any_run_keeps_the_order_and_settles_every_record"
 _GROUP = "tests/model/test_group_model.py::TestGroup::runTest"
@@ -1532,4 +1533,5 @@ MUTANTS = [
     *OWNERS,
     *CHECKER,
     *CHANNEL,
+    *QUEUE,
 ]
