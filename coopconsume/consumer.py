@@ -281,6 +281,7 @@ class CooperativeConsumer(Closing):
         Raises:
             InvalidOption: The delay is none.
             NotPolled: A record was not handed out by `poll`, or is done; nothing is written.
+            TopicReplaced: The topic was deleted and created again; nothing is written.
             ValueError: The frame lacks a column.
             commits.FencedMember: Another member holds the group; nothing counts.
         """
@@ -312,6 +313,7 @@ class CooperativeConsumer(Closing):
                 another thread has answered for it, or it was given to another member, while the
                 letters were written; nothing is committed.
             OutputNotWritten: The letters could not be written within 60 s; nothing is committed.
+            TopicReplaced: The topic was deleted and created again; nothing is written.
             ValueError: The frame lacks a column.
             commits.FencedMember: Another member holds the group; nothing counts.
             commits.MaxIndividualCommitsReached: There is no room for some records, as for `commit`;

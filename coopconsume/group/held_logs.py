@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
     from commits import CommitStore
+    from coopconsume.errors import CoopConsumeError
     from coopconsume.group.owned import EpochGrant, Owned, TopicPartition
     from coopconsume.kafka.cluster import Cluster
     from coopconsume.options import Options
@@ -219,6 +220,28 @@ class HeldLogs:
             with self._lock:
                 owned.stable, owned.committed = state[tp].stable_offset, state[tp].ranges
                 owned.pending = [one for one in owned.pending if one[0] < end]
+
+    def may_continue(
+        self, error: CoopConsumeError, unsaved: Mapping[TopicPartition, OffsetRanges] | None = None
+    ) -> bool:
+        """Whether the consumer continues with its next assignment after an error of these checks.
+
+        It does if loss is to be reported only, or if all records of a topic that was created again
+        are done and the consumer outlives its topics.
+
+        Args:
+            error: `DataLoss`, `TopicNotFound` or `TopicReplaced`.
+            unsaved: What is done besides, and on its way into the commit log.
+        """
+        if not self._options.fail_on_data_loss:
+            return True
+        if not isinstance(error, TopicReplaced) or not self._options.outlives_topics:
+            return False
+        return not self.losses_of(error.topic, unsaved or {})
+
+    def has_changed(self, ends: Mapping[TopicPartition, int]) -> bool:
+        """Whether a log ends elsewhere than at the last look."""
+        return any(end != self._ends.get(tp) for tp, end in ends.items())
 
     def is_cut(self, ends: Mapping[TopicPartition, int]) -> bool:
         """Whether a log ends before where it was seen to end.

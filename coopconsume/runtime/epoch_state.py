@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
     from assignors import KeyRange
     from commits import OffsetRanges
+    from coopconsume.errors import CoopConsumeError
     from coopconsume.group.epoch_assignment import EpochAssignment
     from coopconsume.group.owned import TopicPartition
     from coopconsume.runtime.plan import Read
@@ -266,14 +267,9 @@ class EpochState:
             end = ends.get((partition.topic, partition.partition), 0)
             partition.end = max(end, partition.end)
 
-    def may_replace(self, topic: str) -> bool:
-        """Whether the job goes on with a topic that was created again: all of the old one is done.
-
-        Args:
-            topic: The topic.
-        """
-        options = self.holding.options
-        return options.outlives_topics and not self.holding.logs.losses_of(topic, self._done())
+    def may_continue(self, error: CoopConsumeError) -> bool:
+        """Whether the job continues after an error of these checks, see `HeldLogs.may_continue`."""
+        return self.holding.logs.may_continue(error, self._done())
 
     def _done(self) -> dict[TopicPartition, OffsetRanges]:
         return {(p.topic, p.partition): p.done for p in self.partitions}

@@ -215,12 +215,8 @@ class Job:
                     # The next assignment is without the topic, with the new one, or from where the
                     # log was cut.
                     shift = self._shift
-                    is_done = (
-                        isinstance(error, TopicReplaced)
-                        and shift is not None
-                        and shift.may_replace(error.topic)
-                    )
-                    if self._options.fail_on_data_loss and not is_done:
+                    lossy = not self._options.fail_on_data_loss
+                    if not (lossy if shift is None else shift.may_continue(error)):
                         raise
                     if not self._membership.start_anew(str(error), self._left_of(shift)):
                         raise

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import types
 from unittest import mock
 
@@ -12,7 +13,9 @@ from assignors.ranges import offset_hash
 from commits import FencedMember, MaxIndividualCommitsReached, OffsetRanges, PartitionCommits
 from commits.affordable import affordable
 from commits.partition import CommitResult
+from coopconsume.group.held_logs import HeldLogs
 from coopconsume.group.owned import Owned
+from coopconsume.kafka.cluster import Topic
 from coopconsume.runtime.polling.poller import Poller
 
 TOPIC = "t"
@@ -39,6 +42,10 @@ class Log:
         self.splits = splits
         self.now = 1_000.0
         self.failures = 0  # Spark jobs that fail from now on
+        self.topic_id = "first"
+        self.options = types.SimpleNamespace(
+            group_id="g", fail_on_data_loss=True, outlives_topics=False
+        )
 
     def hash_of(self, partition, offset):
         """The hash that a record is dealt by."""
@@ -135,9 +142,20 @@ class Holding:
         }  # fmt: skip
         self.shares = tuple(Share(TOPIC, p, r) for p, of in ranges.items() for r in of)
         self.topic_ids = {}
-        self.options = types.SimpleNamespace(group_id="g")
-        self.cluster = types.SimpleNamespace(ends=lambda tps: {tp: log.ends[tp[1]] for tp in tps})
-        self.logs = types.SimpleNamespace(check_starts=dict, is_cut=lambda _: False)
+        self.options = log.options
+        self.cluster = types.SimpleNamespace(
+            ends=lambda tps: {tp: log.ends[tp[1]] for tp in tps},
+            log_starts=lambda tps: dict.fromkeys(tps, 0),
+            visible_topics=lambda names: ([Topic(n, log.topic_id, 1) for n in names], []),
+        )  # fmt: skip
+        tenure = types.SimpleNamespace(topic_ids={TOPIC: log.topic_id})
+        state = types.SimpleNamespace(
+            state=lambda _: {(TOPIC, p): c for p, c in log.commits.items()}
+        )
+        self.logs = HeldLogs(
+            log.options, self.cluster, state, tenure, self.owned, contextlib.nullcontext()
+        )
+        self.logs.check_ends()
         self.primary = types.SimpleNamespace(write_quietly=lambda: None)
         self.store = types.SimpleNamespace(settings=lambda _: {}, set_settings=list)
 
@@ -205,6 +223,10 @@ class Member:
         self.given = set()
         self.poller.handout.drop()
         return True
+
+    def start_anew(self, why, _running):
+        """The next rebalance brings the new topic."""
+        return self.fenced(why)
 
     def begin(self, ranges):
         """Get shares of the epoch in force."""

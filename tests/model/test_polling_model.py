@@ -17,7 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from commits import FencedMember, MaxIndividualCommitsReached, OffsetRanges, PartitionCommits
-from coopconsume.errors import AlreadyClosed, NotPolled, OutputNotWritten
+from coopconsume.errors import AlreadyClosed, NotPolled, OutputNotWritten, TopicReplaced
 from tests.examples import examples
 from tests.model.polling_world import TOPIC, Frame, Log, Member, SparkGone, dealt, in_memory
 
@@ -433,6 +433,70 @@ def test_a_discarded_record_waits_for_room():
         assert world.poll(member, 6) == []
         assert world.log.is_done(0, 5)
         assert not decision
+
+
+@pytest.mark.parametrize("records", [4, 6, 9])
+@pytest.mark.parametrize("has_open", [True, False])
+@pytest.mark.parametrize("outlives", [True, False])
+def test_no_record_of_a_topic_that_was_created_again_is_handed_out(records, has_open, outlives):
+    """Whatever the length of its log; polling continues with it if nothing of the old one is lost.
+
+    A retried or rejected record is read again: it must be the one that was polled.
+    """
+    world = World(Log({0: dict.fromkeys(range(6), b"a")}, {}), 1)
+    world.log.options.outlives_topics = outlives
+    with contextlib.ExitStack() as stack:
+        for patch in in_memory(world.log, lambda: world.asking):
+            stack.enter_context(patch)
+        world.deal({0: (0, 1)})
+        (member,) = world.members
+        frame = world.poll(member, 6)
+        if not has_open:
+            assert world.commit(member, frame)
+        world.log.records[0] = dict.fromkeys(range(records), b"new")
+        world.log.ends[0], world.log.topic_id = records, "second"
+        if has_open:
+            for answer in (("retry", 1, ""), ("reject", "no", "continue")):
+                name, *arguments = answer
+                with pytest.raises(TopicReplaced):
+                    getattr(member.poller, name)(member, Frame([(0, 1)]), *arguments)
+            assert not member.letters
+            assert not world.log.pending[0]
+        if has_open or not outlives:
+            with pytest.raises(TopicReplaced) as error:
+                member.poll(6)
+            assert (error.value.known_id, error.value.found_id) == ("first", "second")
+        else:
+            assert member.poll(6) == []
+            assert member.holding is None
+        world.log.options.fail_on_data_loss = False
+        if member.holding is not None:
+            assert member.poll(6) == []
+        assert member.holding is None, "the next assignment has the new topic"
+
+
+@pytest.mark.parametrize("records", [4, 9])
+def test_a_topic_that_is_created_again_while_a_poll_waits_is_noticed(records):
+    """The ends of its log are not taken for those of the old one."""
+    world = World(Log({0: dict.fromkeys(range(6), b"a")}, {}), 1)
+    with contextlib.ExitStack() as stack:
+        for patch in in_memory(world.log, lambda: world.asking):
+            stack.enter_context(patch)
+        world.deal({0: (0, 1)})
+        (member,) = world.members
+        assert world.commit(member, world.poll(member, 6))
+        ends_before = member.holding.cluster.ends
+
+        def ends(partitions):
+            world.log.records[0] = dict.fromkeys(range(records), b"new")
+            world.log.ends[0], world.log.topic_id = records, "second"
+            return ends_before(partitions)
+
+        member.holding.cluster.ends = ends
+        logs = member.holding.logs
+        with pytest.raises(TopicReplaced):
+            member.poll(6)
+        assert not logs.losses_of(TOPIC, {}), "all of the old topic was done"
 
 
 def test_what_is_paused_stays_so_where_it_stays_ours():

@@ -907,9 +907,9 @@ TOPICS = [
     Mutant(
         "replaced-topic-loses-records",
         "A job goes on with a topic that was created again only if all of the old one is done.",
-        "coopconsume/runtime/epoch_state.py",
-        "return options.outlives_topics and not self.holding.logs.losses_of(topic, self._done())",
-        "return options.outlives_topics",
+        "coopconsume/group/held_logs.py",
+        "return not self.losses_of(error.topic, unsaved or {})",
+        "return True",
         (_JOB + "test_a_topic_that_is_created_again_is_taken_up_where_nothing_is_lost",),
     ),
     Mutant(
@@ -950,6 +950,30 @@ DENIED = [
 ]
 
 POLLING = [
+    Mutant(
+        "poll-of-a-replaced-topic",
+        "A poll looks whether a topic was created again before it hands out records.",
+        "coopconsume/runtime/polling/poller.py",
+        "if repeated(lambda: self._leaves_deleted(membership, holding), what, left, over):",
+        "if False:",
+        (_POLLING + "test_no_record_of_a_topic_that_was_created_again_is_handed_out",),
+    ),
+    Mutant(
+        "ends-of-a-replaced-topic",
+        "A poll that waits believes the new end of a log only if the topic is the same.",
+        "coopconsume/runtime/polling/poller.py",
+        "if holding.logs.has_changed(ends) and",
+        "if False and",
+        (_POLLING + "test_a_topic_that_is_created_again_while_a_poll_waits_is_noticed",),
+    ),
+    Mutant(
+        "letter-of-a-replaced-topic",
+        "No dead letter is written of a record of a topic that was created again.",
+        "coopconsume/runtime/polling/poller.py",
+        "letters = self._letters_of(holding, reasons)\n            holding.logs.check_topics()",
+        "letters = self._letters_of(holding, reasons)\n           ",
+        (_POLLING + "test_no_record_of_a_topic_that_was_created_again_is_handed_out",),
+    ),
     Mutant(
         "pause-lost-at-a-rebalance",
         "A paused partition that stays assigned stays paused.",

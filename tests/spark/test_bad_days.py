@@ -95,6 +95,43 @@ def test_a_topic_that_is_made_anew_is_told_by_its_id(spark, kafka, topic, produc
         assert (row["stable_offset"], row["committed_above"]) == (5, 0)
 
 
+@pytest.mark.parametrize("fail", [True, False])
+def test_a_topic_that_is_created_again_between_polls_is_polled_from_its_start(
+    spark, kafka, topic, produce, tmp_path, fail
+):
+    """Its log is longer than the old one was, so that no end of a log gives it away."""
+    from kafka.admin import KafkaAdminClient
+
+    name = topic(1)
+    produce(name, [(b"old", b"") for _ in range(20)])
+    opts = options(
+        kafka, tmp_path, name, failOnDataLoss=fail, deadLetter=str(tmp_path / "dead")
+    )  # fmt: skip
+    admin = KafkaAdminClient(bootstrap_servers=kafka.bootstrap_servers)
+    with CooperativeConsumer(opts, spark) as consumer:
+        frame = consumer.poll(PATIENCE)
+        consumer.commit(frame.where("offset < 18"))
+        admin.delete_topics([name])
+        until(lambda: name not in admin.list_topics())
+        kafka.create_topic(name, 1)
+        admin.close()
+        produce(name, [(b"new", b"") for _ in range(25)])
+        with pytest.raises(TopicReplaced, match=name):
+            consumer.reject(frame.where("offset = 18"), reason="no")
+        assert not (tmp_path / "dead").exists()
+        if fail:
+            with pytest.raises(TopicReplaced, match=name):
+                consumer.poll(PATIENCE)
+            return
+        rows = consumer.poll(PATIENCE).collect()
+        assert [(row["offset"], bytes(row["key"])) for row in rows] == [
+            (offset, b"new") for offset in range(25)
+        ]
+        consumer.commit()
+        (row,) = consumer.committed().collect()
+        assert (row["stable_offset"], row["committed_above"]) == (25, 0)
+
+
 def test_topics_come_and_go_while_a_job_runs(spark, kafka, topic, produce, tmp_path):
     """Deleted with all done, or before it is there, a topic costs the others nothing.
 

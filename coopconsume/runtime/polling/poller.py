@@ -12,7 +12,13 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, TypeVar
 
 from commits import CommitLogUnavailable, FencedMember
-from coopconsume.errors import InvalidOption, MissingOption, TopicNotFound
+from coopconsume.errors import (
+    DataLoss,
+    InvalidOption,
+    MissingOption,
+    TopicNotFound,
+    TopicReplaced,
+)
 from coopconsume.group.repeating import repeated
 from coopconsume.runtime.polling.answers import (
     affordable_letters,
@@ -111,21 +117,31 @@ class Poller:
                     self.handout.check_closed()
                     holding = membership.holding
                     if holding is not None and holding is self.handout.holding and holding.owned:
-                        try:
+                        with self._rejoining(membership, holding):
                             if holding is not checked:
                                 is_checked = self._check_starts(membership, holding, deadline)
                                 checked = holding if is_checked else None
                             frame = self._next_frame(membership, holding, deadline)
-                        except FencedMember as error:
-                            if not membership.fenced(str(error)):
-                                raise
-                            continue
-                        if frame is not None:
-                            return frame
+                            if frame is not None:
+                                return frame
                 left = deadline - time.monotonic()
                 if left <= 0:
                     return self._frames.empty()
                 self.handout.wait(min(_POLL_EVERY, left))
+
+    @contextmanager
+    def _rejoining(self, membership: Membership, holding: EpochAssignment) -> Iterator[None]:
+        """Joins again after an error with which polling continues; raises any other."""
+        try:
+            yield
+        except FencedMember as error:
+            if not membership.fenced(str(error)):
+                raise
+        except (TopicNotFound, TopicReplaced, DataLoss) as error:
+            # The next assignment is without the topic, or with the new one.
+            if not holding.logs.may_continue(error) or not membership.start_anew(str(error), ()):
+                raise
+            self.handout.drop()
 
     def _next_frame(
         self, membership: Membership, holding: EpochAssignment, deadline: float
@@ -140,6 +156,9 @@ class Poller:
         ]  # fmt: skip
         ends = self._unless_deleted(membership, holding, lambda: holding.cluster.ends(free))
         if ends is None:
+            return None
+        # Perhaps it is the log of a topic that was created again.
+        if holding.logs.has_changed(ends) and self._leaves_deleted(membership, holding):
             return None
         if holding.logs.is_cut(ends):
             if self._leaves_deleted(membership, holding):
@@ -159,8 +178,11 @@ class Poller:
     def _check_starts(
         self, membership: Membership, holding: EpochAssignment, deadline: float
     ) -> bool:
+        """Looks for deleted topics and records; returns whether polling goes on at once."""
         left = max(0.0, deadline - time.monotonic())
         what, over = "look at the logs' starts", self.handout.closed
+        if repeated(lambda: self._leaves_deleted(membership, holding), what, left, over):
+            return False
         passed = self._unless_deleted(
             membership, holding, lambda: repeated(holding.logs.check_starts, what, left, over)
         )
@@ -277,6 +299,7 @@ class Poller:
             offsets = self.handout.check_open(holding, reasons)
             if holding is not None and reasons:
                 dealt = self._frames.dealt(holding.owned, offsets, {})
+                holding.logs.check_topics()  # What was read are the records that were polled.
                 hashes = hashes_of(reasons, dealt)
                 hold(self.handout, holding, reasons, hashes, seconds, next(self._commit_ids))
 
@@ -298,6 +321,7 @@ class Poller:
             if holding is None or not reasons:
                 return
             letters = self._letters_of(holding, reasons)
+            holding.logs.check_topics()  # What was read are the records that were polled.
             if not park:
                 letters, left = affordable_letters(holding, letters)
             commit_id = next(self._commit_ids)
