@@ -30,23 +30,23 @@ def test_a_key_waits_for_the_record_that_is_due_last():
     held.hold(4, 8, 10.0, "c")
     held.pass_over(OffsetRanges([(10, 19)]))
     assert held.keys == {7, 8}
-    assert {k: r.pairs() for k, r in held.release(10.0, 100).items()} == {8: [(4, 4), (10, 19)]}
-    assert {k: r.pairs() for k, r in held.release(20.0, 100).items()} == {
-        7: [(3, 3), (5, 5), (10, 19)]
-    }
-    assert not held.release(99.0, 100)
+    assert {k: r.pairs() for k, r in held.due(10.0, 100).items()} == {8: [(4, 4), (10, 19)]}
+    held.release([8])
+    assert {k: r.pairs() for k, r in held.due(20.0, 100).items()} == {7: [(3, 3), (5, 5), (10, 19)]}
+    held.release([7])
+    assert not held.due(99.0, 100)
     assert held.attempt(3) == 2
 
 
 def test_a_parked_record_waits_for_a_decision():
     """Replayed it counts anew; settled, its key flows on."""
     held = RetryBuffer([(3, 7, 5, math.inf, ""), (4, 8, 2, math.inf, "")])
-    assert not held.release(1e12, 100)
+    assert not held.due(1e12, 100)
     assert [record.offset for record in held.parked] == [3, 4]
     held.replay(3, 5.0)
     assert held.attempt(3) == 1
     held.settle(OffsetRanges([(4, 4)]), 5.0)
-    assert set(held.release(5.0, 100)) == {7, 8}
+    assert set(held.due(5.0, 100)) == {7, 8}
 
 
 keys = st.sampled_from([1, 2, 3])

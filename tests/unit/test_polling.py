@@ -13,9 +13,10 @@ from commits import OffsetRanges
 from coopconsume.errors import InvalidOption
 from coopconsume.group.membership import Owned
 from coopconsume.options import Options
+from coopconsume.runtime.plan import Share
 from coopconsume.runtime.polling.frames import offsets_of
 from coopconsume.runtime.polling.poller import Poller
-from coopconsume.runtime.polling.positions import PollPosition, next_window
+from coopconsume.runtime.polling.positions import PollPosition, next_rows
 
 TP = ("t", 0)
 OTHER = ("t", 1)
@@ -28,7 +29,7 @@ def owned(stable: int = 0, committed: list[tuple[int, int]] | None = None, part:
 
 def polled(places: dict, of: dict, ends: dict, window: int) -> dict:
     """The next window, as pairs."""
-    found = next_window(places, of, ends, window)
+    found, _ = next_rows(places, of, ends, window, 0.0)
     for tp, offsets in found.items():
         places[tp].hand_out(offsets, are_read=False)
     return {tp: offsets.pairs() for tp, offsets in found.items()}
@@ -78,7 +79,7 @@ def test_what_was_committed_meanwhile_is_left_out() -> None:
 def test_only_what_was_handed_out_may_be_committed() -> None:
     """Offsets below the stable offset, committed or handed out are known; others are strange."""
     one = owned(3, [(5, 6)])
-    place = PollPosition(7, OffsetRanges(), polled=OffsetRanges([(3, 3)]))
+    place = PollPosition(Share(0, one.ranges, 7), polled=OffsetRanges([(3, 3)]))
     assert place.strange(one, OffsetRanges([(0, 3), (5, 6)])).pairs() == []
     assert place.strange(one, OffsetRanges([(0, 7)])).pairs() == [(4, 4), (7, 7)]
     place.settle(OffsetRanges([(3, 3)]))
@@ -91,14 +92,14 @@ def test_a_window_that_nobody_got_is_handed_out_next() -> None:
     places = {TP: PollPosition.at_start(of[TP])}
     polled(places, of, {TP: 100}, 2)
     places[TP].held.hold(2, 7, 0.0, "no")
-    before = places[TP].held.copy()
     assert places[TP].take_again(of[TP], 1.0).keys() == {7}
     places[TP].put_back()
-    assert places[TP].held.keys == before.keys == {7}
+    assert places[TP].held.keys == {7}
+    places[TP].held.hold(2, 7, 9.0, "no")
     assert places[TP].take(of[TP], 100, 4).pairs() == [(6, 9)]
     places[TP].put_back()
     assert polled(places, of, {TP: 100}, 4) == {TP: [(6, 9)]}
-    assert places[TP].held.release(1.0, 99)[7].pairs() == [(2, 2), (6, 9)]
+    assert places[TP].held.due(9.0, 99)[7].pairs() == [(2, 2), (6, 9)]
 
 
 def test_a_mapping_names_ranges_or_the_first_offset_that_is_not_done() -> None:

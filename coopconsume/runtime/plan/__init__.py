@@ -15,11 +15,11 @@ No clock, no socket, no Spark: times come in, on the monotonic clock.
 
 from __future__ import annotations
 
-from coopconsume.runtime.plan.batch import BatchPlan, plan_batch
+from coopconsume.runtime.plan.batch import BatchPlan, deal_window, plan_batch
 from coopconsume.runtime.plan.limits import Limits
 from coopconsume.runtime.plan.partition import Partition
-from coopconsume.runtime.plan.reads import Read, cluster, covering, reach_of
-from coopconsume.runtime.plan.share import Share, deal
+from coopconsume.runtime.plan.reads import Read, covering, reach_of
+from coopconsume.runtime.plan.share import Share, deal, scope_of
 from coopconsume.runtime.plan.waiting import Waiting, shown_key
 
 __all__ = [
@@ -29,10 +29,11 @@ __all__ = [
     "Read",
     "Share",
     "Waiting",
-    "cluster",
     "covering",
     "deal",
+    "deal_window",
     "plan_batch",
     "reach_of",
+    "scope_of",
     "shown_key",
 ]

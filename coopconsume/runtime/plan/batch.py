@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from assignors import MAX_KEY_HASH
 from commits import OffsetRanges
@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 
     from coopconsume.runtime.plan.partition import Partition
     from coopconsume.worker.report import PartitionWork
+
+K = TypeVar("K")
 
 
 @dataclass(frozen=True)
@@ -45,27 +47,32 @@ class BatchPlan:
         return _span(self.reads)
 
 
+def deal_window(backlogs: Mapping[K, int], window: int) -> dict[K, int]:
+    """Divides a window over partitions by their backlogs; each with a backlog gets at least 1.
+
+    Args:
+        backlogs: Offsets that each partition has left.
+        window: Offsets to divide.
+    """
+    total = sum(backlogs.values())
+    return {of: max(1, window * left // total) for of, left in backlogs.items() if left}
+
+
 def plan_batch(
     partitions: Sequence[Partition], slots: Sequence[int], now: float, limits: Limits
 ) -> BatchPlan | None:
-    """The next batch for these free slots; None if there is nothing to do for them.
-
-    The window is dealt over the partitions by what they have left.
-    """
-    backlogs = {p.part: p.backlog(slots, now) for p in partitions}
-    total = sum(backlogs.values())
-    if not total:
-        return None
+    """The next batch for these free slots; None if there is nothing to do for them."""
+    windows = deal_window({p.part: p.backlog(slots, now) for p in partitions}, limits.window)
     work: dict[int, dict[int, PartitionWork]] = {}
     wanted: dict[int, OffsetRanges] = {}
     reads: list[Read] = []
     hashes = 0
     for partition in partitions:
         part = partition.part
-        if not backlogs[part]:
+        if part not in windows:
             continue
-        window = max(1, limits.window * backlogs[part] // total)
-        planned = partition.plan(slots, now, Limits(window, limits.max_pending, limits.max_ranges))
+        own = Limits(windows[part], limits.max_pending, limits.max_ranges)
+        planned = partition.plan(slots, now, own)
         union = OffsetRanges()
         for slot, offsets in planned.items():
             work.setdefault(slot, {})[part] = partition.work(slot)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from typing import TYPE_CHECKING, Any
 
@@ -9,8 +10,8 @@ from commits import OffsetRanges
 from commits.offsets import MAX_OFFSET
 from coopconsume.runtime.plan.blocker import told, waiting_for
 from coopconsume.runtime.plan.range_limit import crowded_at
-from coopconsume.runtime.plan.reads import MERGE_GAP, cluster, reach_of
-from coopconsume.runtime.plan.share import Scope, Share
+from coopconsume.runtime.plan.reads import MERGE_GAP, reach_of
+from coopconsume.runtime.plan.share import Share, scope_of
 from coopconsume.runtime.plan.waiting import Waiting
 from coopconsume.worker.report import PartitionWork, unpack_offsets
 
@@ -346,8 +347,7 @@ class Partition:
         left = (
             wanted.clip(report.resume, MAX_OFFSET) if report.resume is not None else OffsetRanges()
         )
-        share.todo = (share.todo - wanted) | left
-        share.position = max(share.position, share.next_position)
+        share.looked_at(left)
         blocked = OffsetRanges.from_offsets([offset for offset, _ in report.blocked])
         self._settle_flying(share, wanted, report, left, now, blocked)
         share.flying = None
@@ -561,17 +561,14 @@ class Partition:
                 share.todo = share.todo - self.done - share.held()
                 todo |= share.todo
         self.reach = reach_of(todo, limits.window, strewn=self.reach < MERGE_GAP)
-        reads, rest = cluster(todo, limits.window, self.reach)
-        cut = reads[-1][1] if rest and reads else None
-        used = sum(last - first + 1 for first, last in reads)
         front = max((share.position for share in shares), default=0)
-        room = limits.window - used
         crowded = (
             self.pending >= limits.max_pending
             or self.ranges >= limits.max_ranges
             or self.is_crowded
         )
-        scope = Scope(cut, front, self._goal(front + room, crowded=crowded), room)
+        goal = functools.partial(self._goal, crowded=crowded)
+        scope = scope_of(todo, front, limits.window, self.reach, goal)
         started = {share.slot: share.start(scope, self.done) for share in shares}
         planned = {slot: wanted for slot, wanted in started.items() if wanted}
         self._is_full = crowded and not planned

@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING
 
 from commits import OffsetRanges
 from commits.offsets import MAX_OFFSET
+from coopconsume.runtime.plan.reads import cluster
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
     from assignors import KeyRange
     from coopconsume.runtime.plan.waiting import Waiting
@@ -32,6 +33,23 @@ class Scope:
     front: int
     goal: int
     room: int
+
+
+def scope_of(
+    todo: OffsetRanges, front: int, window: int, reach: int, goal: Callable[[int], int]
+) -> Scope:
+    """Returns how far the shares of a partition may go: offsets to look at again come first.
+
+    Args:
+        todo: The offsets to look at again, of all shares.
+        front: Where the foremost share stands.
+        window: Offsets that the reads may span.
+        reach: How far apart wanted ranges may lie to be read as one.
+        goal: Returns up to where new offsets may be read, given the most that the window allows.
+    """
+    reads, is_cut = cluster(todo, window, reach)
+    left = window - sum(last - first + 1 for first, last in reads)
+    return Scope(reads[-1][1] if is_cut else None, front, goal(front + left), left)
 
 
 @dataclass
@@ -179,6 +197,12 @@ class Share:
             # Nothing of it needs a read: all done, or waiting.
             self.position = max(self.position, self.next_position)
         return wanted
+
+    def looked_at(self, left: OffsetRanges) -> None:
+        """All that was in flight was looked at; ``left`` of it must be looked at again."""
+        if self.flying is not None:
+            self.todo = (self.todo - self.flying) | left
+            self.position = max(self.position, self.next_position)
 
     def _is_cut(self, scope: Scope) -> bool:
         """Whether some of what must be looked at again is left for later: before any news."""

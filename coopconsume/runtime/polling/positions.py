@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from commits import OffsetRanges
 from commits.offsets import MAX_OFFSET
-from coopconsume.runtime.plan import cluster, reach_of
+from coopconsume.runtime.plan import Share, deal_window, reach_of, scope_of
 from coopconsume.runtime.polling.retry_buffer import RetryBuffer
 from coopconsume.runtime.reading.hashing import in_ranges_sql
 
@@ -57,8 +57,8 @@ class PollPosition:
     """Where polling stands in one partition.
 
     Attributes:
-        position: Offsets below it were handed out, are done, or are in ``todo``.
-        todo: Offsets below the position to hand out first: gaps found at the start.
+        share: What is left to hand out: the planner's share of one slot. In flight is what the
+            next frame contains, until `hand_out` or `put_back`.
         polled: Records that were handed out and not answered for. Where every row of a window is
             handed out, it may also hold offsets at which there is no record.
         unread: Those of ``polled`` of which it is not known whether there is a record.
@@ -66,32 +66,33 @@ class PollPosition:
         held: What comes again later, with its keys.
     """
 
-    position: int
-    todo: OffsetRanges
+    share: Share
     polled: OffsetRanges = field(default_factory=OffsetRanges)
     unread: OffsetRanges = field(default_factory=OffsetRanges)
     paused: bool = False
     held: RetryBuffer = field(default_factory=RetryBuffer)
-    _before: tuple[int, OffsetRanges, RetryBuffer] | None = field(default=None, repr=False)
+    _again: Mapping[int, OffsetRanges] = field(default_factory=dict, repr=False)
 
     @classmethod
     def at_start(cls, owned: Owned) -> PollPosition:
-        """The place of a partition of which nothing was handed out yet."""
+        """Returns the position in a partition of which nothing was handed out yet."""
         top = owned.committed.last
         open_ = [record for record in owned.pending if record[0] not in owned.committed]
         held = RetryBuffer(record for record in open_ if record[0] >= owned.stable)
         if top is None:
-            return cls(owned.stable, OffsetRanges(), held=held)
-        return cls(top + 1, owned.committed.complement(owned.stable, top), held=held)
+            return cls(Share(0, owned.ranges, owned.stable), held=held)
+        gaps = owned.committed.complement(owned.stable, top)
+        return cls(Share(0, owned.ranges, top + 1, gaps), held=held)
 
-    def backlog(self, end: int) -> int:
-        """Offsets that are left to hand out, up to the end of the log."""
-        return len(self.todo) + max(0, end - self.position)
+    @property
+    def position(self) -> int:
+        """Offsets below it were handed out, are done, or are gaps to hand out first."""
+        return self.share.position
 
     @property
     def frontier(self) -> int:
         """The first offset that was neither handed out nor passed over, and may be undone."""
-        first = self.todo.first
+        first = self.share.todo.first
         return self.position if first is None else min(first, self.position)
 
     @property
@@ -103,52 +104,49 @@ class PollPosition:
         """
         return len(self.held.keys) >= MOST_KEYS and not self.held.has_from(self.frontier)
 
-    def take(self, owned: Owned, end: int, room: int) -> OffsetRanges:
-        """Takes the next offsets, reads of at most ``room`` offsets and at least one.
+    def take(self, owned: Owned, end: int, window: int) -> OffsetRanges:
+        """Returns the next offsets, gaps first; reads of ``window`` offsets and at least one.
 
         Their rows are handed out by `hand_out`, or all of them are put back by `put_back`.
         """
-        self._before = self.position, self.todo, self.held.copy()
-        self.position = max(self.position, owned.stable)
-        todo = self.todo.clip(owned.stable, MAX_OFFSET) - owned.committed
-        reads, rest = cluster(todo, room, reach_of(todo))
-        taken = todo.clip(0, reads[-1][1]) if rest else todo
-        self.todo = todo - taken
-        room -= sum(last - first + 1 for first, last in reads)
-        if not rest and room > 0 and self.position < end:
-            stop = min(end, self.position + room)
-            taken |= OffsetRanges([(self.position, stop - 1)]) - owned.committed
-            self.position = stop
-        self.held.pass_over(taken)
-        return taken
+        self.put_back()
+        share = self.share
+        share.forget_below(owned.stable)
+        share.todo -= owned.committed
+        reach = reach_of(share.todo)
+        scope = scope_of(share.todo, share.position, window, reach, lambda most: min(end, most))
+        return share.start(scope, owned.committed)
 
-    def take_again(self, owned: Owned, now: float) -> dict[int, OffsetRanges]:
-        """Takes the keys that are due again: the offsets to look for them at, by key hash."""
+    def take_again(self, owned: Owned, now: float) -> Mapping[int, OffsetRanges]:
+        """Returns the keys that are due again: the offsets to look for them at, by key hash."""
+        self.put_back()
         if not self.held:
             return {}
-        self._before = self.position, self.todo, self.held.copy()
         self.held.forget_below(owned.stable)
-        again = {}
-        for key_hash, offsets in self.held.release(now, self.frontier).items():
-            left = offsets.clip(owned.stable, MAX_OFFSET) - owned.committed
-            if left:
-                again[key_hash] = left
-        return again
+        due = {
+            key_hash: offsets.clip(owned.stable, MAX_OFFSET) - owned.committed
+            for key_hash, offsets in self.held.due(now, self.frontier).items()
+        }
+        self.held.release(key_hash for key_hash, offsets in due.items() if not offsets)
+        self._again = {key_hash: offsets for key_hash, offsets in due.items() if offsets}
+        return self._again
 
     def put_back(self) -> None:
         """Undoes the last `take` or `take_again`: nobody got a frame of it."""
-        if self._before is not None:
-            self.position, self.todo, self.held = self._before
-            self._before = None
+        self.share.flying, self._again = None, {}
 
     def hand_out(self, offsets: OffsetRanges, *, are_read: bool) -> None:
-        """Notes what a frame contains.
+        """Notes what a frame contains of what was taken last.
 
         Args:
             offsets: Of the frame's rows.
             are_read: Whether the rows were read; if not, there may be none at some offsets.
         """
-        self._before = None
+        self.held.release(self._again)
+        if self.share.flying is not None:
+            self.held.pass_over(self.share.flying)
+            self.share.looked_at(OffsetRanges())
+        self.put_back()
         self.polled |= offsets
         self.unread = self.unread - offsets if are_read else self.unread | offsets
 
@@ -164,43 +162,13 @@ class PollPosition:
     def settle(self, offsets: OffsetRanges) -> None:
         """Notes that these offsets are committed."""
         self.answer(offsets)
-        self.todo -= offsets
+        self.share.todo -= offsets
         self.held.settle(offsets, 0.0)
 
     def seek(self, offset: int) -> None:
         """Goes on from an offset; what was handed out may still be committed."""
-        self.position = offset
-        self.todo = OffsetRanges()
-
-
-def next_window(
-    places: Mapping[TopicPartition, PollPosition],
-    owned: Mapping[TopicPartition, Owned],
-    ends: Mapping[TopicPartition, int],
-    window: int,
-) -> dict[TopicPartition, OffsetRanges]:
-    """The offsets to hand out next, dealt over the partitions by what they have left.
-
-    Args:
-        places: Where polling stands; they move on.
-        owned: The partitions.
-        ends: Their ends; a partition without one is left out.
-        window: Offsets to span at most.
-
-    Returns:
-        Offsets by partition; none is empty.
-    """
-    active = {tp: place for tp, place in places.items() if tp in ends and not place.paused}
-    backlogs = {tp: place.backlog(ends[tp]) for tp, place in active.items()}
-    total = sum(backlogs.values())
-    found = {}
-    for tp, place in active.items():
-        if backlogs[tp]:
-            room = max(1, window * backlogs[tp] // total)
-            taken = place.take(owned[tp], ends[tp], room)
-            if taken:
-                found[tp] = taken
-    return found
+        self.share.position = offset
+        self.share.todo = OffsetRanges()
 
 
 def next_rows(
@@ -230,7 +198,13 @@ def next_rows(
     if again:
         unions = {tp: functools.reduce(operator.or_, keys.values()) for tp, keys in again.items()}
         return unions, {tp: Chosen(only=keys) for tp, keys in again.items()}
-    free = {tp: end for tp, end in ends.items() if tp not in places or not places[tp].is_full}
-    found = next_window(places, owned, free, window)
+    free = {
+        tp: place for tp, place in places.items()
+        if tp in ends and not place.paused and not place.is_full
+    }  # fmt: skip
+    backlogs = {tp: place.share.backlog(ends[tp], now) for tp, place in free.items()}
+    windows = deal_window(backlogs, window)
+    taken = {tp: places[tp].take(owned[tp], ends[tp], own) for tp, own in windows.items()}
+    found = {tp: offsets for tp, offsets in taken.items() if offsets}
     waiting = {tp: places[tp].held.keys for tp in found if places[tp].held.keys}
     return found, {tp: Chosen(without=keys) for tp, keys in waiting.items()}

@@ -39,14 +39,6 @@ class RetryBuffer:
     def __len__(self) -> int:
         return len(self._records)
 
-    def copy(self) -> RetryBuffer:
-        """Returns the same records and keys; a change of one does not show in the other."""
-        new = RetryBuffer()
-        new._records = dict(self._records)
-        new._passed = dict(self._passed)
-        new._attempts = dict(self._attempts)
-        return new
-
     @property
     def keys(self) -> frozenset[int]:
         """Hashes of the keys that wait."""
@@ -77,8 +69,8 @@ class RetryBuffer:
         for key_hash in self._passed:
             self._passed[key_hash] |= taken
 
-    def release(self, now: float, end: int) -> dict[int, OffsetRanges]:
-        """Ends the wait of keys of which all is due; returns the offsets to look for them at.
+    def due(self, now: float, end: int) -> dict[int, OffsetRanges]:
+        """Returns keys whose records are all due, with the offsets to look for them at.
 
         Args:
             now: The time, on the monotonic clock.
@@ -91,13 +83,21 @@ class RetryBuffer:
             at = record.due if record.offset < end else math.inf
             due[record.key_hash] = max(due.get(record.key_hash, 0.0), at)
         free = sorted(key_hash for key_hash, at in due.items() if at <= now)[:KEYS_AT_ONCE]
-        released = {}
-        for key_hash in free:
-            own = [o for o, record in self._records.items() if record.key_hash == key_hash]
-            released[key_hash] = self._passed.pop(key_hash) | OffsetRanges.from_offsets(own)
-            for offset in own:
+        own: dict[int, list[int]] = {key_hash: [] for key_hash in free}
+        for offset, record in self._records.items():
+            if record.key_hash in own:
+                own[record.key_hash].append(offset)
+        return {
+            key_hash: self._passed[key_hash] | OffsetRanges.from_offsets(offsets)
+            for key_hash, offsets in own.items()
+        }
+
+    def release(self, keys: Iterable[int]) -> None:
+        """Ends the wait of keys: their records are handed out, or done."""
+        for key_hash in keys:
+            del self._passed[key_hash]
+            for offset in [o for o, r in self._records.items() if r.key_hash == key_hash]:
                 del self._records[offset]
-        return released
 
     def has_from(self, offset: int) -> bool:
         """Whether a record from an offset on is held."""
