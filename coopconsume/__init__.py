@@ -24,11 +24,11 @@ if TYPE_CHECKING:
     from coopconsume.fenced.exclusive import ExclusiveProducer
     from coopconsume.fenced.ownership import OwnershipRegistry
     from coopconsume.group.membership import RebalanceListener
-    from coopconsume.kafka.topics import accept_range_fetch
+    from coopconsume.kafka.topics import set_shareable
     from coopconsume.options import Options
     from coopconsume.query import CooperativeQuery
     from coopconsume.record import Record, Reject, Retry, RetryPolicy
-    from coopconsume.sinks import counted, create_counted_view
+    from coopconsume.sinks import committed_rows, create_committed_rows_view
     from coopconsume.testing.local.broker import LocalKafka
     from coopconsume.testing.local.session import local_session
     from coopconsume.worker.slot import current_slot
@@ -60,9 +60,9 @@ _HOME = {
     "RetryPolicy": "coopconsume.record",
     "Share": "assignors",
     "TopicPartition": "kafka",
-    "accept_range_fetch": "coopconsume.kafka.topics",
-    "counted": "coopconsume.sinks",
-    "create_counted_view": "coopconsume.sinks",
+    "set_shareable": "coopconsume.kafka.topics",
+    "committed_rows": "coopconsume.sinks",
+    "create_committed_rows_view": "coopconsume.sinks",
     "current_slot": "coopconsume.worker.slot",
     "key_hash": "assignors",
     "local_session": "coopconsume.testing.local.session",
@@ -93,12 +93,12 @@ __all__ = [
     "RetryPolicy",
     "Share",
     "TopicPartition",
-    "accept_range_fetch",
-    "counted",
-    "create_counted_view",
+    "committed_rows",
+    "create_committed_rows_view",
     "current_slot",
     "key_hash",
     "local_session",
+    "set_shareable",
 ]
 
 

@@ -17,7 +17,7 @@ from coopconsume.group.membership import Membership
 from coopconsume.options import Options
 from coopconsume.query import CooperativeForeach, CooperativeQuery
 from coopconsume.runtime.polling.poller import Poller
-from coopconsume.worker.frames import BatchHandler
+from coopconsume.worker.frames import FrameHandler
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -296,7 +296,7 @@ class CooperativeConsumer(Closing):
         returns when they are written and the records are committed. It waits up to 60 s for the
         letters; calls of other threads go on meanwhile. If it fails, the records stay open: they
         can be rejected again, or committed. A topic may get the letters of a failed call
-        nevertheless, so that a letter may be there twice; `counted` shows each letter once.
+        nevertheless, so that a letter may be there twice; `committed_rows` shows each letter once.
 
         Args:
             frame: The records; it needs the columns topic, partition and offset.
@@ -431,10 +431,10 @@ class CooperativeConsumer(Closing):
                 perhaps ``key``, ``partition``, ``headers``; or a function of a DataFrame and the
                 commit's id, as for ``foreachBatch``.
             output_schema: Their columns, as DDL, Spark or Arrow schema.
-            output_mode: ``append``, to be read through `counted`; ``merge``: slower, for a Delta
-                table that has each record's rows once as it lies; ``transactional``, for a topic
-                in which readers of ``read_committed`` see them once, when the stable offset has
-                passed the record. It needs the option ``purgatory``.
+            output_mode: ``append``, to be read by `committed_rows`; ``merge``: slower, for a
+                Delta table that has each record's rows once as it lies; ``transactional``, for a
+                topic in which readers of ``read_committed`` see them once, when the stable offset
+                has passed the record. It needs the option ``purgatory``.
 
         Raises:
             HandlerNotUsable: The handler cannot be found, called with one argument, or pickled.
@@ -447,7 +447,7 @@ class CooperativeConsumer(Closing):
             output_mode=output_mode,
         )  # fmt: skip
 
-    def foreach_batch(
+    def foreach_frame(
         self,
         handler: Any,
         *,
@@ -496,7 +496,7 @@ class CooperativeConsumer(Closing):
         if format not in ("arrow", "pandas"):
             raise InvalidOption("format", repr(format), "give arrow or pandas")
         return CooperativeForeach(
-            self, BatchHandler(handler, max_records, format), concurrency=1, ordering=ordering,
+            self, FrameHandler(handler, max_records, format), concurrency=1, ordering=ordering,
             retry=retry, dead_letter=dead_letter, on_dead=on_dead, output=output,
             output_schema=output_schema, output_mode=output_mode,
         )  # fmt: skip

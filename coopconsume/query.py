@@ -17,7 +17,7 @@ from coopconsume.runtime.progress import Meter
 from coopconsume.runtime.slot_leases import lease_seconds
 from coopconsume.runtime.work import Work
 from coopconsume.sinks import open_dead_letters, open_output
-from coopconsume.worker.frames import BatchHandler
+from coopconsume.worker.frames import FrameHandler
 from coopconsume.worker.slot import resolve_handler
 
 if TYPE_CHECKING:
@@ -197,9 +197,9 @@ class CooperativeForeach:
             raise InvalidOption(
                 "maxRecordsPerSecondPerKey", f"ordering={ordering!r}", "it needs ordering='key'"
             )
-        if isinstance(handler, BatchHandler) and rates_of(consumer.options, 1):
+        if isinstance(handler, FrameHandler) and rates_of(consumer.options, 1):
             raise InvalidOption(
-                "maxRecordsPerSecond", "a batch handler", "give maxOffsetsPerTrigger, or foreach"
+                "maxRecordsPerSecond", "a frame handler", "give maxOffsetsPerTrigger, or foreach"
             )
         check_handler(handler)
         self._handler = handler
@@ -333,7 +333,7 @@ def check_handler(handler: Any) -> None:
     """
     from pyspark import cloudpickle
 
-    named = handler.function if isinstance(handler, BatchHandler) else handler
+    named = handler.function if isinstance(handler, FrameHandler) else handler
     shown = named if isinstance(named, str) else getattr(named, "__qualname__", repr(named))
     try:
         found = resolve_handler(named)
@@ -342,7 +342,7 @@ def check_handler(handler: Any) -> None:
         raise HandlerNotUsable(shown, f"{type(error).__name__}: {error}") from error
     if not callable(found):
         raise HandlerNotUsable(shown, "it is not callable")
-    wrong = _wrong_with(found, "frame" if isinstance(handler, BatchHandler) else "record")
+    wrong = _wrong_with(found, "frame" if isinstance(handler, FrameHandler) else "record")
     if wrong:
         raise HandlerNotUsable(shown, wrong)
 

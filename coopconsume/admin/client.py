@@ -11,7 +11,7 @@ from coopconsume.admin.offsets.admin import OffsetAdmin
 from coopconsume.admin.overview.collect import describe_group, list_groups
 from coopconsume.errors import GroupActive, InvalidOption, MissingOption
 from coopconsume.kafka.cluster import Cluster
-from coopconsume.kafka.topics import accept_range_fetch, describe_topics
+from coopconsume.kafka.topics import describe_topics, set_shareable
 from coopconsume.options import Options
 
 if TYPE_CHECKING:
@@ -109,18 +109,18 @@ class Admin:
         """
         return describe_topics(self._options, names, spark=self._spark)
 
-    def accept_range_fetch(self, topics: Iterable[str], *, accept: bool = True) -> None:
+    def set_shareable(self, topics: Iterable[str], *, shareable: bool = True) -> None:
         """Sets KIP-X's switch ``accept.range.fetch`` of topics in the commit table.
 
         Args:
             topics: The topics.
-            accept: Whether members of a group may share their partitions by key range, from the
-                next rebalance of each group.
+            shareable: Whether members of a group may share their partitions by key range, from
+                the next rebalance of each group.
 
         Raises:
             TopicNotFound: One does not exist; nothing was changed.
         """
-        accept_range_fetch(self._options, topics, accept=accept, spark=self._spark)
+        set_shareable(self._options, topics, shareable=shareable, spark=self._spark)
 
     def check(self) -> TableCheck:
         """Returns whether the commit table can be read, and if not, what can be recovered.

@@ -53,7 +53,7 @@ def alter(
     The switch is stored in the commit table, which is created if it does not exist. It applies to
     all groups that use the table, from their next rebalance on.
     """
-    Admin(options, spark=spark).accept_range_fetch(names, accept=accept)
+    Admin(options, spark=spark).set_shareable(names, shareable=accept)
     for name in dict.fromkeys(names):
         switched = "open to sharing" if accept else "not shared"
         click.echo(f"{name}: {switched}, from each group's next rebalance on")
@@ -72,6 +72,6 @@ def describe(
     if as_json:
         echo_json(plain(found))
         return
-    rows = [(t.name, t.partitions, "open" if t.accept_range_fetch else "no", t.id) for t in found]
+    rows = [(t.name, t.partitions, "open" if t.is_shareable else "no", t.id) for t in found]
     for line in table(("TOPIC", "PARTITIONS", "SHARING", "ID"), rows):
         click.echo(line)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from commits import CommitStore
-from coopconsume.sinks import counted
+from coopconsume.sinks import committed_rows
 from coopconsume.testing.history import Kill, check, read_history
 
 if TYPE_CHECKING:
@@ -145,8 +145,8 @@ def build_report(
     snapshot = CommitSnapshot.of(query, cluster.cluster_id, list(planned))
     dead: dict[Partition, NDArray[np.int64]] = {}
     if Path(query.dead).exists():
-        dead = _offsets(counted(query.dead, query.commits, query.group), list(planned))
-    rows = counted(query.rows, query.commits, query.group)
+        dead = _offsets(committed_rows(query.dead, query.commits, query.group), list(planned))
+    rows = committed_rows(query.rows, query.commits, query.group)
     handled = _offsets(rows, list(planned))
     verdict = check(
         history,

@@ -27,20 +27,20 @@ class TopicOverview:
         name: Its name.
         id: Its id in Kafka.
         partitions: The number of its partitions.
-        accept_range_fetch: Whether members of a group may share its partitions by key range.
+        is_shareable: Whether members of a group may share its partitions by key range.
     """
 
     name: str
     id: str
     partitions: int
-    accept_range_fetch: bool
+    is_shareable: bool
 
 
-def accept_range_fetch(
+def set_shareable(
     options: Mapping[str, Any],
     topics: Iterable[str],
     *,
-    accept: bool = True,
+    shareable: bool = True,
     spark: SparkSession | None = None,
 ) -> None:
     """Allow or forbid that members of a group share topics by key range.
@@ -51,7 +51,7 @@ def accept_range_fetch(
     Args:
         options: As for `CooperativeConsumer`; the group and what to read are ignored.
         topics: Names of topics.
-        accept: Whether to allow sharing.
+        shareable: Whether to allow sharing.
         spark: The session, for a commit table in a catalog.
 
     Raises:
@@ -63,7 +63,7 @@ def accept_range_fetch(
         names = [topic.name for topic in _existing(cluster, parsed, topics)]
         store = CommitStore.open(parsed.commit_table, spark=spark, cluster=cluster.cluster_id)
         for name in names:
-            store.set_setting(ACCEPT_RANGE_FETCH, value=True if accept else None, topic=name)
+            store.set_setting(ACCEPT_RANGE_FETCH, value=True if shareable else None, topic=name)
 
 
 def describe_topics(
@@ -75,7 +75,7 @@ def describe_topics(
     """Return the number of partitions of topics and whether they are open to sharing.
 
     Args:
-        options: As for `accept_range_fetch`.
+        options: As for `set_shareable`.
         topics: Names of topics; by default all but Kafka's internal ones.
         spark: The session, for a commit table in a catalog.
 

@@ -1,9 +1,9 @@
 """Sinks of a job: outputs (the rows that handlers return) and dead letters.
 
 Both are written before the commit log, so a crash between the two writes leaves rows of a commit
-that does not count. In Delta every row has the id of its commit, and `counted` returns only the
-rows of commits that count: at most one set of rows for each record, whatever crashed. A topic
-gives the same guarantee with transactions, after the commit (`TransactionalTopic`).
+that does not count. In Delta every row has the id of its commit, and `committed_rows` returns
+only the rows of commits that count: at most one set of rows for each record, whatever crashed. A
+topic gives the same guarantee with transactions, after the commit (`TransactionalTopic`).
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from coopconsume.sinks.base import DeadLetterSink, Outputs, OutputSink
 from coopconsume.sinks.letters import DeadLetterTable, DeadLetterTopic, open_dead_letters
 from coopconsume.sinks.merge import MergeTable
 from coopconsume.sinks.others import OutputFunction, open_output
-from coopconsume.sinks.reading import counted, create_counted_view
+from coopconsume.sinks.reading import committed_rows, create_committed_rows_view
 from coopconsume.sinks.table import OutputTable
 from coopconsume.sinks.topic import OutputTopic
 from coopconsume.sinks.transactional import TransactionalTopic
@@ -28,8 +28,8 @@ __all__ = [
     "OutputTopic",
     "Outputs",
     "TransactionalTopic",
-    "counted",
-    "create_counted_view",
+    "committed_rows",
+    "create_committed_rows_view",
     "open_dead_letters",
     "open_output",
 ]

@@ -17,14 +17,16 @@ if TYPE_CHECKING:
 
 
 @overload
-def counted(path: str, commit_table: str, group: str) -> pa.Table: ...
+def committed_rows(path: str, commit_table: str, group: str) -> pa.Table: ...
 
 
 @overload
-def counted(path: str, commit_table: str, group: str, *, spark: SparkSession) -> DataFrame: ...
+def committed_rows(
+    path: str, commit_table: str, group: str, *, spark: SparkSession
+) -> DataFrame: ...
 
 
-def counted(
+def committed_rows(
     path: str, commit_table: str, group: str, *, spark: SparkSession | None = None
 ) -> pa.Table | DataFrame:
     """Returns the rows of an output or dead letter table that count.
@@ -59,7 +61,7 @@ def counted(
     return found.select(*frame.columns)
 
 
-def create_counted_view(
+def create_committed_rows_view(
     spark: SparkSession, name: str, path: str, commit_table: str, group: str
 ) -> DataFrame:
     """Creates or replaces a temporary view of the rows of a table that count now.
@@ -74,7 +76,7 @@ def create_counted_view(
     Returns:
         The rows of the view.
     """
-    frame = counted(path, commit_table, group, spark=spark)
+    frame = committed_rows(path, commit_table, group, spark=spark)
     frame.createOrReplaceTempView(name)
     return frame
 

@@ -112,7 +112,7 @@ class Table:
 
 
 class OutputTable(Table):
-    """Appends the rows that handlers return; readers use `counted` to filter them.
+    """Appends the rows that handlers return; readers use `committed_rows` to filter them.
 
     Args:
         path: The path of the Delta table, which is created with the first rows.

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from coopconsume.errors import HandlerNotUsable
 from coopconsume.record import Reject, Retry
 from coopconsume.testing.history import Recorder
-from coopconsume.worker.frames import BatchHandler
+from coopconsume.worker.frames import FrameHandler
 from coopconsume.worker.slot import current_slot, is_async
 
 if TYPE_CHECKING:
@@ -88,15 +88,15 @@ def recorded(
     """Returns a handler that writes a history of its calls, and suffers faults.
 
     Args:
-        handler: Plain or ``async``; not a batch handler.
+        handler: Plain or ``async``; not a frame handler.
         directory: For the history, see `read_history`; it is created if it is missing.
         faults: Gives the fault of a call, None for none. It sees the record with its ``attempt``:
             ``lambda r: Fault(error=OSError()) if r.attempt == 1 else None`` fails each record once.
 
     Raises:
-        HandlerNotUsable: It is a batch handler.
+        HandlerNotUsable: It is a frame handler.
     """
-    if isinstance(handler, BatchHandler):
-        raise HandlerNotUsable("a batch handler", "give a handler of single records")
+    if isinstance(handler, FrameHandler):
+        raise HandlerNotUsable("a frame handler", "give a handler of single records")
     kind = _FaultyCoroutine if is_async(handler) else _Faulty
     return kind(handler, Recorder(directory), faults)

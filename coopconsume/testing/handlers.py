@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from coopconsume.consumer import CooperativeConsumer
 from coopconsume.record import RetryPolicy
-from coopconsume.sinks import counted
+from coopconsume.sinks import committed_rows
 from coopconsume.testing.faults import recorded
 
 if TYPE_CHECKING:
@@ -130,7 +130,7 @@ def _produce(
 def _rows(path: str, paths: Mapping[str, str], group: str) -> list[dict[str, Any]]:
     if not Path(path).exists():
         return []
-    found: list[dict[str, Any]] = counted(path, paths["commits"], group).to_pylist()
+    found: list[dict[str, Any]] = committed_rows(path, paths["commits"], group).to_pylist()
     return sorted(found, key=lambda row: int(row["_offset"]))
 
 

@@ -160,7 +160,7 @@ def as_rows(answer: Any, *, wanted: bool) -> list[Any] | BaseException | None:
 
 
 def outcomes_of(answer: Any, count: int) -> list[Any] | BaseException | None:
-    """Returns a batch handler's answer as one outcome a row, each as a handler of one record gives.
+    """Returns a frame handler's answer as one outcome a row, each as a handler of one record gives.
 
     Part of the handler's call: generators run here. An error stands for all rows, None says that
     all are done. Of a column, and of a list, null and true are done; false and texts ask for
@@ -175,7 +175,7 @@ def outcomes_of(answer: Any, count: int) -> list[Any] | BaseException | None:
     _refuse_unawaited(answer)
     if isinstance(answer, Mapping | set | frozenset | str | bytes | bytearray):
         raise TypeError(
-            f"the batch handler returned {shown(answer)} of type {type(answer).__name__}: give "
+            f"the frame handler returned {shown(answer)} of type {type(answer).__name__}: give "
             "None, a list with an outcome for each row, or a column"
         )
     if hasattr(answer, "to_pylist") or hasattr(answer, "__array__"):
@@ -187,7 +187,7 @@ def outcomes_of(answer: Any, count: int) -> list[Any] | BaseException | None:
         outcomes = [_of_cell(cell) for cell in islice(answer, count + 1)]
     if len(outcomes) != count:
         answered = f"more than {count}" if len(outcomes) > count else f"{len(outcomes)}"
-        raise ValueError(f"the batch handler answered {answered} times for {count} rows")
+        raise ValueError(f"the frame handler answered {answered} times for {count} rows")
     return outcomes
 
 
@@ -201,7 +201,7 @@ def _of_cell(cell: Any, *, in_column: bool = False) -> Any:
         return cell  # As a handler of one record gives it.
     where = "'s column holds" if in_column else " answered for a row"
     return TypeError(
-        f"the batch handler{where} {shown(cell)}: give null or true for done, false or a text to "
+        f"the frame handler{where} {shown(cell)}: give null or true for done, false or a text to "
         "try again" + ("" if in_column else ", an output row, Retry, Reject or another exception")
     )
 

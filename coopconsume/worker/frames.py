@@ -1,4 +1,4 @@
-"""Batch handlers: a function that gets many records of a share at once. Task-side code."""
+"""Frame handlers: a function that gets many records of a share at once. Task-side code."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ Format = Literal["arrow", "pandas"]
 
 
 @dataclass(frozen=True)
-class BatchHandler:
+class FrameHandler:
     """A function of many records, and how it wants them.
 
     Attributes:
@@ -48,7 +48,7 @@ class BatchHandler:
 
 
 def run_frames(
-    batches: Iterable[pa.RecordBatch], handler: BatchHandler, ledger: TaskOutcome, life: TimeBox
+    batches: Iterable[pa.RecordBatch], handler: FrameHandler, ledger: TaskOutcome, life: TimeBox
 ) -> None:
     """Handle the rows many at a time, each frame of one partition, one frame after another."""
     Frames(handler, ledger, life).run(batches)
@@ -57,7 +57,7 @@ def run_frames(
 class Frames:
     """Gathers rows into frames, calls the handler and settles what it answers, row by row."""
 
-    def __init__(self, handler: BatchHandler, ledger: TaskOutcome, life: TimeBox) -> None:
+    def __init__(self, handler: FrameHandler, ledger: TaskOutcome, life: TimeBox) -> None:
         self._handler = handler
         self._ledger = ledger
         self._life = life

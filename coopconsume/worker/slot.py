@@ -19,7 +19,7 @@ import pyarrow as pa
 
 from coopconsume.worker.async_runner import run_coroutines
 from coopconsume.worker.crash_journal import CrashJournal, box_path, last_words
-from coopconsume.worker.frames import BatchHandler, run_frames
+from coopconsume.worker.frames import FrameHandler, run_frames
 from coopconsume.worker.handling import TimeBox, run_serial
 from coopconsume.worker.outcome import TaskOutcome
 from coopconsume.worker.report import SlotReport
@@ -53,7 +53,7 @@ def resolve_handler(handler: Handler | str) -> Handler:
         ValueError: The text is not of that form, or names nothing callable.
         ImportError: The module cannot be imported.
     """
-    if isinstance(handler, BatchHandler):
+    if isinstance(handler, FrameHandler):
         return replace(handler, function=resolve_handler(handler.function))
     if not isinstance(handler, str):
         return handler
@@ -175,7 +175,7 @@ class SlotRunner:
         spec = self._spec
         ledger = self._ledger(slot)
         handler = resolve_handler(self._handler)
-        seats = handler.max_records if isinstance(handler, BatchHandler) else spec.concurrency
+        seats = handler.max_records if isinstance(handler, FrameHandler) else spec.concurrency
         box = CrashJournal(box_path(spec, slot), seats)
         life = TimeBox(spec, box)
         _current_slot = slot
@@ -242,7 +242,7 @@ def culprits_of(words: LastWords) -> list[tuple[int, int]]:
 
 def _way_of(handler: Handler, ledger: TaskOutcome) -> Callable[..., None]:
     """How the rows of a slot are run."""
-    if isinstance(handler, BatchHandler):
+    if isinstance(handler, FrameHandler):
         return run_frames
     if is_async(handler):
         return run_coroutines

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from unittest.mock import patch
 
 from commits import CommitStore
-from coopconsume import CooperativeConsumer, accept_range_fetch, local_session
+from coopconsume import CooperativeConsumer, local_session, set_shareable
 from coopconsume.demo.processes import kill_tree
 from coopconsume.group.membership import Membership
 from coopconsume.options import Options
@@ -138,7 +138,7 @@ def _stop_and_join(harness: Harness, topic: str) -> tuple[float, float]:
     folder = harness.path("calls")
     folder.mkdir()
     options = harness.options(topic)
-    accept_range_fetch(options, [topic])
+    set_shareable(options, [topic])
     commits: list[float] = []
     done = [0]
 

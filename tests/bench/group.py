@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from kafka import KafkaConsumer, TopicPartition
 
-from coopconsume import accept_range_fetch
+from coopconsume import set_shareable
 from coopconsume.group.membership import Membership
 from coopconsume.options import Options
 from tests.bench.figures import Ratio, Report, take_turns
@@ -85,7 +85,7 @@ def _join(harness: Harness, say: Callable[[str], None]) -> Report:
 
 def _ours_join(harness: Harness) -> float:
     options = harness.options("join")
-    accept_range_fetch(options, ["join"])
+    set_shareable(options, ["join"])
     workers = [_Begun(), _Begun()]
     members = [Membership(Options.parse(options), 1, worker) for worker in workers]
     try:
@@ -146,7 +146,7 @@ def _kill(harness: Harness, say: Callable[[str], None]) -> Report:
         topic = f"kill-{turn}"
         harness.broker.create_topic(topic, 1)
         members = Members(harness.broker, topic, harness.path("kill"))
-        accept_range_fetch(members.options, [topic])
+        set_shareable(members.options, [topic])
         one = members.start(**_HASTY)
         members.settled(one)
         other = members.start(**_HASTY)

@@ -66,7 +66,7 @@ def test_topics_are_opened_closed_and_described(
     assert not table.exists()
     assert called(kafka, table, "topics", "alter", two, "--accept-range-fetch").exit_code == 0
     assert {
-        (found["name"], found["partitions"], found["accept_range_fetch"])
+        (found["name"], found["partitions"], found["is_shareable"])
         for found in document(kafka, table, "topics", "describe", one, two)
     } == {(one, 1, False), (two, 3, True)}
     everything = called(kafka, table, "topics", "describe").stdout
@@ -75,7 +75,7 @@ def test_topics_are_opened_closed_and_described(
     assert "__consumer_offsets" not in everything
     called(kafka, table, "topics", "alter", two, "--no-accept-range-fetch")
     (closed,) = document(kafka, table, "topics", "describe", two)
-    assert not closed["accept_range_fetch"]
+    assert not closed["is_shareable"]
 
 
 def test_a_live_group_is_described(ground: Ground) -> None:
@@ -138,7 +138,7 @@ def test_what_has_no_members_or_is_unknown_is_told(ground: Ground) -> None:
         admin.lag("by-hand", {ground.topic: [7]})
     assert admin.check().is_sound
     (known,) = admin.topics([ground.topic])
-    assert known.accept_range_fetch
+    assert known.is_shareable
     with pytest.raises(InvalidOption, match="give a version, 'snapshot' or 'kafka'"):
         admin.repair("yesterday")
     assert admin.repair(admin.check().version).version is None  # a dry run

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from commits import CommitStore, OffsetRanges
-from coopconsume import Options, accept_range_fetch
+from coopconsume import Options, set_shareable
 from coopconsume.demo.processes import kill_tree, process_tree
 from coopconsume.group.owned import LEASE
 from coopconsume.kafka.cluster import Cluster
@@ -150,7 +150,7 @@ class Harness:
         self._trickled = time.monotonic()
         self.apps: list[App] = []
         self._names = iter(range(1000))
-        accept_range_fetch(self.options, list(partitions))
+        set_shareable(self.options, list(partitions))
         cluster = Cluster(Options.parse(self.options))
         self.store = CommitStore.open(self.options["commitTable"], cluster=cluster.cluster_id)
         cluster.close()

@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 
 import coopconsume.worker
 from coopconsume.record import Reject
-from coopconsume.worker.frames import BatchHandler
+from coopconsume.worker.frames import FrameHandler
 from coopconsume.worker.report import unpack_offsets
 from tests.examples import examples
 from tests.unit.slot_ground import PATIENCE, WAYS, in_way, prepared
@@ -50,7 +50,7 @@ class Slot:
         self.does, self.chunks, self.running, self.cutting = does, [], set(), threading.Lock()
         handler, concurrency = self.handle, 1
         if way == "frames":
-            handler = BatchHandler(self.handle_frame, max(3, batch_rows // 10))
+            handler = FrameHandler(self.handle_frame, max(3, batch_rows // 10))
         else:
             handler, concurrency = in_way(way, self.handle)
         self.runner, self.batches = prepared(

@@ -1102,7 +1102,7 @@ ANSWERS = [
     ),
     Mutant(
         "odd-outcome-is-done",
-        "An outcome of a batch handler that says nothing is not done.",
+        "An outcome of a frame handler that says nothing is not done.",
         "coopconsume/worker/answers.py",
         '    return TypeError(\n        f"the batch',
         '    return None and TypeError(\n        f"the batch',

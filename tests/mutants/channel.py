@@ -234,7 +234,7 @@ CHANNEL = [
     ),
     Mutant(
         "stopped-frames-start",
-        "A stopped slot calls its batch handler no more.",
+        "A stopped slot calls its frame handler no more.",
         "coopconsume/worker/frames.py",
         "if is_stopped or (ledger.report.handled and late):",
         "if ledger.report.handled and late:",

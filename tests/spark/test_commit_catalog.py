@@ -28,7 +28,7 @@ from commits import (
 from commits.places import taking_turns
 from commits.rows import Event, Part, encode
 from commits.spark_engine import SparkEngine
-from coopconsume import CooperativeConsumer, counted
+from coopconsume import CooperativeConsumer, committed_rows
 from coopconsume.cli import main
 from tests.commit_suite import P0, P1, check_behaviour, opened, seen
 from tests.spark.support import options
@@ -267,7 +267,7 @@ def test_a_job_commits_to_a_table_of_a_catalog(
             query.awaitTermination()
             (row,) = consumer.committed().collect()
         assert (row["stable_offset"], row["committed_above"]) == (done, 0)
-        assert counted(out, name, opts["kafka.group.id"], spark=spark).count() == done
+        assert committed_rows(out, name, opts["kafka.group.id"], spark=spark).count() == done
         produce(place, [(b"k%d" % (i % 7), b"") for i in range(20)])
 
 

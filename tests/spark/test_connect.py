@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from commits import CommitStore
-from coopconsume import counted
+from coopconsume import committed_rows
 from coopconsume.testing.history import read_history
 from tests.spark.support import PATIENCE, done_book, options
 
@@ -59,7 +59,7 @@ def test_a_client_of_spark_connect_works(remote, kafka, topic, produce, tmp_path
     assert done_book(store, f"{name}-group") == {(name, 0): [(0, 39)]}
     tries = {(call.offset, call.attempt) for call in read_history(history)}
     assert tries == {(offset, 1) for offset in range(1, 40, 2)} | {(7, 2)}
-    dead = counted(str(tmp_path / "dead"), str(tmp_path / "commits"), f"{name}-group")
+    dead = committed_rows(str(tmp_path / "dead"), str(tmp_path / "commits"), f"{name}-group")
     assert sorted(dead.column("_offset").to_pylist()) == [7, 9]
     done = done_book(store, f"{other}-group")[other, 0]
     ended = {call.offset for call in read_history(other_history)}

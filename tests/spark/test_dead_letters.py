@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-from coopconsume import CooperativeConsumer, Reject, RetryPolicy, counted
+from coopconsume import CooperativeConsumer, Reject, RetryPolicy, committed_rows
 from coopconsume.admin.dead_letters.actions import DeadLetters
 from coopconsume.admin.dead_letters.choice import Choice
 from coopconsume.testing.history import check, read_history
@@ -127,11 +127,11 @@ def test_odd_handlers_cost_their_own_records(spark, kafka, topic, produce, tmp_p
         (lag,) = consumer.lag().collect()
         assert lag["stable_offset"] == 3 * size
         group = consumer.options.group_id
-    letters = counted(tmp_path / "dead", tmp_path / "commits", group).to_pylist()
+    letters = committed_rows(tmp_path / "dead", tmp_path / "commits", group).to_pylist()
     assert sorted(x["_offset"] for x in letters) == list(range(2 * size + 3))
     assert {x["attempts"] for x in letters} == {2}
     for letter in letters:
         if letter["_offset"] < 2 * size:
             assert ODD_ERRORS[letter["_offset"] % size][1] in letter["reason"]
-    rows = counted(tmp_path / "out", tmp_path / "commits", group).to_pylist()
+    rows = committed_rows(tmp_path / "out", tmp_path / "commits", group).to_pylist()
     assert sorted(int(row["text"]) for row in rows) == list(range(3, size))

@@ -9,7 +9,7 @@ import pytest
 from coopconsume import Reject, RetryPolicy
 from coopconsume.errors import HandlerNotUsable
 from coopconsume.testing import Fault, recorded, run_handler
-from coopconsume.worker.frames import BatchHandler
+from coopconsume.worker.frames import FrameHandler
 
 pytestmark = [pytest.mark.spark, pytest.mark.broker]
 
@@ -67,11 +67,11 @@ def test_an_async_handler_that_is_slow_at_some_records(kafka, spark):
 
 
 def test_a_job_that_does_not_end_is_stopped(kafka, spark):
-    """And a batch handler is refused."""
+    """And a frame handler is refused."""
     with pytest.raises(TimeoutError, match=r"still runs after 0\.5 s"):
         run_handler(
             bill, ORDERS[:1], kafka=kafka, spark=spark, timeout=0.5,
             faults=lambda _: Fault(delay=3.0),
         )  # fmt: skip
     with pytest.raises(HandlerNotUsable, match="single records"):
-        recorded(BatchHandler(print, 10, "arrow"), "/nowhere")
+        recorded(FrameHandler(print, 10, "arrow"), "/nowhere")

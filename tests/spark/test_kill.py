@@ -17,7 +17,7 @@ from deltalake import DeltaTable
 from kafka.admin import KafkaAdminClient, MemberToRemove
 
 from commits import CommitStore
-from coopconsume import counted
+from coopconsume import committed_rows
 from coopconsume.demo.processes import kill_tree
 from coopconsume.group.owned import LEASE
 from coopconsume.testing.history import Kill, check, read_history
@@ -122,7 +122,7 @@ def test_killed_at_random_moments_nothing_is_lost(kafka, topic, produce, tmp_pat
     assert verdict.done == 1_600
     # Two batches at work, beside one whose commit is under way.
     assert all(flying <= 3 * 300 for flying in verdict.in_flight_at_kill)
-    rows = counted(str(tmp_path / "out"), opts["commitTable"], group)
+    rows = committed_rows(str(tmp_path / "out"), opts["commitTable"], group)
     assert rows.num_rows == 1_600
     assert len({(r["partition"], r["offset"]) for r in rows.to_pylist()}) == 1_600
 
@@ -215,7 +215,7 @@ def test_killed_at_every_phase_each_output_is_there_once(kafka, topic, produce, 
             assert len(found) == len(set(found)), "each record once, whenever it is looked at"
         go(following)
         assert following.wait(PATIENCE) == 0, log_path.read_text()[-3000:]
-    letters = counted(config["dead"], opts["commitTable"], group).to_pylist()
+    letters = committed_rows(config["dead"], opts["commitTable"], group).to_pylist()
     dead = [letter["_offset"] for letter in letters]
     assert sorted(dead) == list(range(9, count, 101))
     verdict = check(
@@ -224,4 +224,4 @@ def test_killed_at_every_phase_each_output_is_there_once(kafka, topic, produce, 
     )  # fmt: skip
     assert verdict.ok, str(verdict)
     assert lying() == [offset for offset in range(count) if offset not in dead]
-    assert counted(out, opts["commitTable"], group).num_rows == count - len(dead)
+    assert committed_rows(out, opts["commitTable"], group).num_rows == count - len(dead)

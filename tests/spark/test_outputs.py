@@ -8,7 +8,7 @@ import pytest
 from chispa import assert_df_equality
 
 from commits import CommitRefused, CommitStore
-from coopconsume import CooperativeConsumer, RetryPolicy, counted, create_counted_view
+from coopconsume import CooperativeConsumer, RetryPolicy, committed_rows, create_committed_rows_view
 from coopconsume.errors import OutputNotWritten, TopicNotFound
 from tests.spark.support import PATIENCE, options, until
 
@@ -96,12 +96,12 @@ def test_outputs_as_dataframes(spark, kafka, topic, produce, tmp_path):
     lost.write.format("delta").mode("append").save(out)
     place = (out, opts["commitTable"], opts["kafka.group.id"])
     refuse_one(opts["commitTable"], opts["kafka.group.id"], name, "y")
-    view = create_counted_view(spark, "outputs", *place)
+    view = create_committed_rows_view(spark, "outputs", *place)
     try:
         expected = spark.createDataFrame(rows, schema)
         told = spark.sql("select n, twice from outputs")
         assert_df_equality(told, expected, ignore_row_order=True, ignore_nullable=True)
-        assert view.columns == counted(*place).column_names
+        assert view.columns == committed_rows(*place).column_names
     finally:
         spark.catalog.dropTempView("outputs")
 

@@ -6,7 +6,7 @@ import pytest
 from chispa import assert_df_equality
 from pyspark.sql import functions as F
 
-from coopconsume import CooperativeConsumer, TopicPartition, counted, key_hash
+from coopconsume import CooperativeConsumer, TopicPartition, committed_rows, key_hash
 from coopconsume.admin.dead_letters.actions import DeadLetters
 from coopconsume.admin.dead_letters.choice import Choice
 from coopconsume.errors import MissingOption, NotPolled
@@ -148,7 +148,9 @@ def test_frames_are_given_back_and_given_up(spark, kafka, topic, produce, tmp_pa
         assert consumer.commit({place: 17}) == {}, "all below 17 is answered for"
         (answer,) = consumer.commit(new).values()
         assert (answer.stable_offset, answer.committed) == (3, 16)
-        letters = counted(*(opts[n] for n in ("deadLetter", "commitTable", "kafka.group.id")))
+        letters = committed_rows(
+            *(opts[n] for n in ("deadLetter", "commitTable", "kafka.group.id"))
+        )
         told = [(r["_offset"], r["value"], r["reason"], r["attempts"]) for r in letters.to_pylist()]
         assert sorted(told) == [
             (5, b"v5", "no 5", 1),

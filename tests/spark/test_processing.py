@@ -7,7 +7,14 @@ import os
 
 import pytest
 
-from coopconsume import CooperativeConsumer, Reject, Retry, RetryPolicy, counted, current_slot
+from coopconsume import (
+    CooperativeConsumer,
+    Reject,
+    Retry,
+    RetryPolicy,
+    committed_rows,
+    current_slot,
+)
 from coopconsume.errors import InvalidOption
 from coopconsume.testing.history import Kill, Recorder, check, read_history
 from tests.spark.support import (
@@ -65,7 +72,7 @@ def test_coroutines_by_the_hundred_keep_the_order_of_keys(spark, kafka, topic, p
         assert verdict.ok, str(verdict)
         assert (verdict.done, verdict.calls) == (2_400, 2_406)
         assert query.lastProgress["totals"]["retries"] == 6
-    rows = counted(out, opts["commitTable"], opts["kafka.group.id"])
+    rows = committed_rows(out, opts["commitTable"], opts["kafka.group.id"])
     assert sorted(rows.column("n").to_pylist()) == list(range(2_400))
 
 
@@ -112,7 +119,7 @@ def test_a_record_that_kills_its_workers_becomes_a_dead_letter(
             retry=RetryPolicy(max_attempts=2, backoff=0.1),
         ).trigger(availableNow=True).start()  # fmt: skip
         assert query.awaitTermination(PATIENCE)
-        (letter,) = counted(dead, opts["commitTable"], opts["kafka.group.id"]).to_pylist()
+        (letter,) = committed_rows(dead, opts["commitTable"], opts["kafka.group.id"]).to_pylist()
         assert (letter["_offset"], letter["attempts"], letter["value"]) == (41, 2, b"41")
         assert "worker" in letter["reason"]
         # Whoever was at work beside it is handled again; in the order of its key all the same.
@@ -139,7 +146,7 @@ def in_frames(frame):
 
 
 def test_frames_of_records_are_settled_row_by_row(spark, kafka, topic, produce, tmp_path):
-    """A batch handler gets pandas frames; each of its rows is done, tried again or given up."""
+    """A frame handler gets pandas frames; each of its rows is done, tried again or given up."""
     name = topic(2)
     for partition in (0, 1):
         produce(name, [(b"k%d" % (i % 90), b"") for i in range(300)], partition)
@@ -147,8 +154,8 @@ def test_frames_of_records_are_settled_row_by_row(spark, kafka, topic, produce, 
     dead, out = str(tmp_path / "dead"), str(tmp_path / "out")
     with CooperativeConsumer(opts, spark) as consumer:
         with pytest.raises(InvalidOption, match="max_records"):
-            consumer.foreach_batch(in_frames, max_records=0)
-        query = consumer.foreach_batch(
+            consumer.foreach_frame(in_frames, max_records=0)
+        query = consumer.foreach_frame(
             in_frames, max_records=25, format="pandas", dead_letter=dead, output=out,
             output_schema="n bigint, size int",
         ).trigger(availableNow=True).start()  # fmt: skip
@@ -157,10 +164,10 @@ def test_frames_of_records_are_settled_row_by_row(spark, kafka, topic, produce, 
         lags = [row["lag"] for row in consumer.lag().collect()]
         assert lags == [0, 0]
     group = opts["kafka.group.id"]
-    rows = counted(out, opts["commitTable"], group)
+    rows = committed_rows(out, opts["commitTable"], group)
     assert rows.num_rows == 588
     assert 1 < max(rows.column("size").to_pylist()) <= 25
-    assert counted(dead, opts["commitTable"], group).num_rows == 12
+    assert committed_rows(dead, opts["commitTable"], group).num_rows == 12
 
 
 class NeedsFile:

@@ -20,9 +20,9 @@ from coopconsume import (
     Retry,
     RetryPolicy,
     TopicPartition,
-    accept_range_fetch,
-    counted,
+    committed_rows,
     key_hash,
+    set_shareable,
 )
 from coopconsume.errors import HandlerFailed, InvalidOption, NotPolled, TopicRangeFetchNotAllowed
 from coopconsume.kafka.cluster import Cluster
@@ -116,7 +116,7 @@ def test_failed_records_hold_their_key_and_no_other(spark, kafka, topic, produce
             .start()
         )
         assert query.awaitTermination(PATIENCE)
-        letters = counted(dead, opts["commitTable"], opts["kafka.group.id"], spark=spark)
+        letters = committed_rows(dead, opts["commitTable"], opts["kafka.group.id"], spark=spark)
         rows = letters.collect()
         verdict = verdict_of(
             consumer, tmp_path, produced,
@@ -129,7 +129,7 @@ def test_failed_records_hold_their_key_and_no_other(spark, kafka, topic, produce
         assert progress["totals"]["retries"] == 80
     assert {bytes(r["value"]) for r in rows} == {b"v%d" % o for o in range(9, 400, 10)}
     assert {r["reason"] for r in rows} == {"nines are refused"}
-    output = counted(out, opts["commitTable"], opts["kafka.group.id"], spark=spark)
+    output = committed_rows(out, opts["commitTable"], opts["kafka.group.id"], spark=spark)
     assert output.count() == output.distinct().count() == 720
     assert output.where("attempt = 3").count() == 40
 
@@ -420,7 +420,9 @@ def test_headers_reach_the_handler(spark, kafka, topic, tmp_path, concurrency):
             output_schema="names string, stamp bigint, tombstone boolean",
         )  # fmt: skip
         assert job.trigger(availableNow=True).start().awaitTermination(PATIENCE)
-    rows = counted(str(tmp_path / "out"), opts["commitTable"], opts["kafka.group.id"]).to_pylist()
+    rows = committed_rows(
+        str(tmp_path / "out"), opts["commitTable"], opts["kafka.group.id"]
+    ).to_pylist()
     found = sorted((r["stamp"], r["names"], r["tombstone"]) for r in rows)
     assert found == [(1_234_567, "a=1,b=,a=2", False), (1_234_568, "", True)]
 
@@ -461,7 +463,7 @@ def test_what_was_polled_before_a_rebalance_comes_again(spark, kafka, topic, pro
         first.subscribe(listener=told)
         frame = first.poll(PATIENCE)
         assert frame.count() == 40
-        accept_range_fetch(opts, [name])
+        set_shareable(opts, [name])
         second.subscribe()
         early = second.poll(0)
         assert early.count() == 0, "the first may still be at work on what it has"
@@ -496,7 +498,7 @@ def test_the_order_of_a_partition_holds_over_all_members(spark, kafka, topic, pr
     produce(name, [(key, b"") for key in keys])
     opts = options(kafka, tmp_path, name, batchTime=1, maxOffsetsPerTrigger=40)
     with CooperativeConsumer(opts, spark) as first, CooperativeConsumer(opts, spark) as second:
-        accept_range_fetch(opts, [name])
+        set_shareable(opts, [name])
         first.subscribe()
         second.subscribe()
         until(lambda: [len(c.assignment()) for c in (first, second)] == [1, 1])
@@ -541,7 +543,7 @@ def test_a_batch_that_had_not_begun_when_its_shares_moved_never_begins(
     opts = options(
         kafka, tmp_path, name, batchTime=1, handlerTimeout=1, drainTimeout="500ms"
     )  # fmt: skip
-    accept_range_fetch(opts, [name])
+    set_shareable(opts, [name])
     tracker = spark.sparkContext.statusTracker()
     cores = spark.sparkContext.defaultParallelism
     with (
@@ -603,7 +605,7 @@ def test_two_standalone_members_share_a_partition_and_prove_holes(spark, kafka, 
     with CooperativeConsumer(opts, spark) as a, CooperativeConsumer(opts, spark) as b:
         with pytest.raises(TopicRangeFetchNotAllowed, match="topics alter"):
             a.assign({tp: [low]})
-        accept_range_fetch(opts, [name])
+        set_shareable(opts, [name])
         a.assign({tp: [low]})
         b.assign({tp: [high]})
         with pytest.raises(InvalidOption, match="assign whole partitions"):

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Self
 import pytest
 
 from commits import CommitStore
-from coopconsume import counted
+from coopconsume import committed_rows
 from coopconsume.demo.processes import kill_tree, process_tree
 from coopconsume.testing.history import Kill, check, read_history
 from coopconsume.testing.local.jars import pyspark_home, spark_jars
@@ -231,6 +231,6 @@ def test_a_killed_executor_costs_what_was_in_flight(kafka, topic, produce, tmp_p
     # Nobody died of it later: what explains a repeat was at work when the executor was killed.
     last = max(call.start_ns for call in read_history(history))
     assert {pid for kill in deaths.kills if kill.at_ns < last for pid in kill.pids} <= at_kill
-    rows = counted(str(out), str(table), "shop").to_pylist()
+    rows = committed_rows(str(out), str(table), "shop").to_pylist()
     assert len(rows) == len({(r["partition"], r["offset"]) for r in rows}) == count
     assert all("coopconsume.zip" in r["at"] for r in rows)

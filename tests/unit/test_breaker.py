@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from coopconsume.record import Record, Reject, Retry
 from coopconsume.runtime.carryover import SlotCarryover
 from coopconsume.runtime.circuit_breaker import CircuitBreaker
-from coopconsume.worker.frames import BatchHandler
+from coopconsume.worker.frames import FrameHandler
 from coopconsume.worker.report import PartitionWork
 from tests.unit.slot_ground import RETRIES_LATER, WAYS, done, run
 
@@ -96,16 +96,16 @@ def test_failures_that_are_not_in_a_row_do_not_trip(way):
     assert report.handled == 200
 
 
-def test_a_batch_handler_trips_too():
+def test_a_frame_handler_trips_too():
     """By the frames that failed, each as one; where it answers for each row, by the rows."""
 
     def handler(frame):
         raise OSError
 
-    report = run(BatchHandler(handler, 4), keyed(40), break_after=6)
+    report = run(FrameHandler(handler, 4), keyed(40), break_after=6)
     assert report.handled == 24
     assert report.partitions[0].resume == 24
-    report = run(BatchHandler(lambda f: [OSError() for _ in f["key"]], 4), keyed(40), break_after=6)
+    report = run(FrameHandler(lambda f: [OSError() for _ in f["key"]], 4), keyed(40), break_after=6)
     assert report.handled == 8
 
 
@@ -118,7 +118,7 @@ def test_failures_of_several_batches_are_in_a_row(way):
 
     def batch(handler, **more):
         if way == "frames":
-            frames = BatchHandler(lambda f: [_outcome(handler, o) for o in f["offset"]], 1)
+            frames = FrameHandler(lambda f: [_outcome(handler, o) for o in f["offset"]], 1)
             return run(frames, keyed(more.pop("count")), break_after=5, **more)
         return run(handler, keyed(more.pop("count")), way=way, break_after=5, **more)
 

@@ -32,7 +32,7 @@ from coopconsume.errors import (
     InvalidOption,
     UnknownOption,
 )
-from coopconsume.kafka.topics import accept_range_fetch, describe_topics
+from coopconsume.kafka.topics import describe_topics, set_shareable
 from coopconsume.monitoring.screen import Rate, Screen, bar
 
 if TYPE_CHECKING:
@@ -434,7 +434,7 @@ OPENING = {
     "coopconsume.kafka.topics describe": lambda options, spark: describe_topics(
         options, spark=spark
     ),
-    "coopconsume.kafka.topics": lambda options, spark: accept_range_fetch(options, [], spark=spark),
+    "coopconsume.kafka.topics": lambda options, spark: set_shareable(options, [], spark=spark),
     "coopconsume.admin.dead_letters.actions": lambda options, spark: DeadLetters(
         options | {"deadLetter": "/dead", "kafka.group.id": "g"}, spark=spark
     ),

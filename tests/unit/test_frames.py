@@ -1,4 +1,4 @@
-"""Batch handlers: what they get, what they may answer, and what becomes of each row."""
+"""Frame handlers: what they get, what they may answer, and what becomes of each row."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from coopconsume.record import Reject, Retry, RetryPolicy
-from coopconsume.worker.frames import BatchHandler
+from coopconsume.worker.frames import FrameHandler
 from coopconsume.worker.report import PartitionWork
 from tests.unit.slot_ground import done, run
 
@@ -20,8 +20,8 @@ ROWS = [(0, o, b"ab"[o % 2 : o % 2 + 1]) for o in range(10)]
 
 
 def batched(function, rows=ROWS, *, most=4, form="arrow", **more):
-    """Run rows through a batch handler."""
-    return run(BatchHandler(function, most, form), rows, **more)
+    """Run rows through a frame handler."""
+    return run(FrameHandler(function, most, form), rows, **more)
 
 
 @pytest.mark.parametrize("form", ["arrow", "pandas"])
@@ -130,7 +130,7 @@ def test_an_answer_that_makes_no_sense_fails_the_rows(answer, text):
     assert text in report.partitions[0].failed[0].error
 
 
-def test_an_async_batch_handler_is_awaited_and_has_its_time():
+def test_an_async_frame_handler_is_awaited_and_has_its_time():
     """On the event loop; past its time it is cancelled and its rows fail."""
 
     async def handler(frame):

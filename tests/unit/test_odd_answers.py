@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 from coopconsume.errors import HandlerNotUsable
 from coopconsume.query import check_handler
 from coopconsume.record import MAX_WAIT, Reject, Retry, RetryPolicy
-from coopconsume.worker.frames import BatchHandler
+from coopconsume.worker.frames import FrameHandler
 from coopconsume.worker.outcome import TaskOutcome
 from coopconsume.worker.report import PartitionWork
 from coopconsume.worker.rows import OutputRows
@@ -60,7 +60,7 @@ def answering(way, answer, *, raises=False, rows=ROWS, **more):
             raise answer()
 
     if way == "frames":
-        one = BatchHandler(raising if raises else frames, 1)
+        one = FrameHandler(raising if raises else frames, 1)
         return run(one, rows, policy=more.pop("policy", RETRIES_LATER), **more)
     return run(handler, rows, way=way, policy=more.pop("policy", RETRIES_LATER), **more)
 
@@ -296,7 +296,7 @@ def test_with_an_output_what_does_not_fit_fails_its_record(way, answer, text):
 
 @pytest.mark.parametrize("answer", [7, 1.5, object(), {"n": "x"}])
 def test_a_row_of_a_frame_with_an_odd_outcome_fails_alone(answer):
-    """A batch handler answers for each row: what says nothing is never taken for done."""
+    """A frame handler answers for each row: what says nothing is never taken for done."""
     schema = NUMBERS if isinstance(answer, dict) else None
     report = answering("frames", lambda: answer, schema=schema)
     failure(report)
@@ -305,14 +305,14 @@ def test_a_row_of_a_frame_with_an_odd_outcome_fails_alone(answer):
 def test_flags_and_texts_in_a_list_are_as_in_a_column():
     """True is done, false and texts are tried again, NumPy's among them."""
     answers = [True, False, "later", np.True_, np.False_, None, "\ud800"]
-    report = run(BatchHandler(lambda frame: answers, 7), [(0, o, b"%d" % o) for o in range(7)])
+    report = run(FrameHandler(lambda frame: answers, 7), [(0, o, b"%d" % o) for o in range(7)])
     assert done(report) == [0, 3, 5]
     errors = [f.error for f in report.partitions[0].failed]
     assert errors == ["retry asked for", "later", "retry asked for", "\\ud800"]
 
 
 @pytest.mark.parametrize("kind", ["plain", "async", "generator"])
-def test_a_batch_handler_that_ends_oddly_costs_its_frame(kind):
+def test_a_frame_handler_that_ends_oddly_costs_its_frame(kind):
     """SystemExit, KeyboardInterrupt, GeneratorExit: its rows fail, later frames are handled."""
     for error in (SystemExit(3), KeyboardInterrupt(), GeneratorExit(), asyncio.CancelledError()):
 
@@ -329,15 +329,15 @@ def test_a_batch_handler_that_ends_oddly_costs_its_frame(kind):
             yield from [None] * frame.num_rows
 
         handler = {"plain": plain, "async": coroutine, "generator": generator}[kind]
-        report = run(BatchHandler(handler, 2), [(0, o, b"%d" % o) for o in range(4)])
+        report = run(FrameHandler(handler, 2), [(0, o, b"%d" % o) for o in range(4)])
         assert done(report) == [2, 3]
         texts = [f.error.split(":")[0] for f in report.partitions[0].failed]
         assert texts == [type(error).__name__] * 2
 
 
-def test_endless_answers_of_a_batch_handler_are_refused():
+def test_endless_answers_of_a_frame_handler_are_refused():
     """It is not waited for their end."""
-    report = run(BatchHandler(lambda frame: itertools.repeat(None), 2), [(0, 0, b"a")])
+    report = run(FrameHandler(lambda frame: itertools.repeat(None), 2), [(0, 0, b"a")])
     assert "answered more than 1 times for 1 rows" in report.partitions[0].failed[0].error
 
 
@@ -555,7 +555,7 @@ async def _generates(record):
         (Shop, "it is a class"),
         ("tests.unit.test_odd_answers:Shop.on_order", "missing a required argument"),
         (_generates, "async generator"),
-        (BatchHandler(lambda: None, 5), r"handler\(frame\)"),
+        (FrameHandler(lambda: None, 5), r"handler\(frame\)"),
         (7, "not callable"),
     ],
 )
@@ -569,7 +569,7 @@ def test_a_handler_that_cannot_be_called_with_a_record_is_refused(handler, text)
     "handler",
     [
         print, Shop().on_order, Shop(), lambda *records: None, lambda record, more=1: None,
-        BatchHandler(lambda frame: None, 5), "tests.unit.test_odd_answers:_fails",
+        FrameHandler(lambda frame: None, 5), "tests.unit.test_odd_answers:_fails",
     ],
 )  # fmt: skip
 def test_a_handler_of_one_argument_is_taken(handler):
@@ -602,7 +602,7 @@ def test_whatever_handlers_raise_every_record_is_in_one_book(plan, way, raises, 
     policy = RetryPolicy(max_attempts=most, backoff=1_000.0, max_backoff=1_000.0)
     work = {0: PartitionWork(((0, 99),), attempts=dict.fromkeys(odd, 1))}
     if way == "frames":
-        report = run(BatchHandler(frames, 3), rows, policy=policy, work=work)
+        report = run(FrameHandler(frames, 3), rows, policy=policy, work=work)
     else:
         report = run(handler, rows, way=way, policy=policy, work=work)
     pickle.loads(pickle.dumps(report))

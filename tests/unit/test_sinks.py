@@ -13,7 +13,14 @@ from hypothesis import strategies as st
 from commits import CommitRefused, CommitStore, OffsetRanges
 from coopconsume.errors import InvalidOption, OutputNotWritten, TableUnusable
 from coopconsume.options import Options
-from coopconsume.sinks import MergeTable, Outputs, OutputTable, OutputTopic, counted, open_output
+from coopconsume.sinks import (
+    MergeTable,
+    Outputs,
+    OutputTable,
+    OutputTopic,
+    committed_rows,
+    open_output,
+)
 
 SCHEMA = pa.schema([("text", pa.string())])
 OPTIONS = Options.parse(
@@ -64,7 +71,7 @@ def test_appended_rows_count_with_their_commit(tmp_path):
     table.write(outputs({3: ["refused"]}, "run-2"))
     with pytest.raises(CommitRefused):
         store.commit("g", epoch, "m", {TP: [(3, 3)], other: [(0, 0)]}, commit_id="run-2")
-    rows = counted(str(tmp_path / "out"), str(tmp_path / "commits"), "g").to_pylist()
+    rows = committed_rows(str(tmp_path / "out"), str(tmp_path / "commits"), "g").to_pylist()
     assert [(row["text"], row["_commit"]) for row in rows] == [("a", "run-1"), ("b", "run-1")]
 
 

@@ -19,7 +19,7 @@ from coopconsume.record import RetryPolicy
 from coopconsume.worker.channel.server import ChannelServer
 from coopconsume.worker.channel.spec import ChannelSpec
 from coopconsume.worker.crash_journal import CrashJournal
-from coopconsume.worker.frames import BatchHandler
+from coopconsume.worker.frames import FrameHandler
 from coopconsume.worker.handling import OUTLIVED, TimeBox
 from coopconsume.worker.key_scheduler import KeyScheduler
 from coopconsume.worker.outcome import Row
@@ -88,7 +88,7 @@ def runner(driver, way, handler, rows, *, frame=4, **more):
             for offset in rows.column("offset").to_pylist():
                 handler(offset)
 
-        function, concurrency = BatchHandler(of_frame, frame), 1
+        function, concurrency = FrameHandler(of_frame, frame), 1
     else:
         function, concurrency = in_way(way, lambda record: handler(record.offset))
     more.setdefault("channel", driver.server.spec())
