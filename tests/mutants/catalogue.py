@@ -1104,7 +1104,7 @@ ANSWERS = [
         "odd-outcome-is-done",
         "An outcome of a frame handler that says nothing is not done.",
         "coopconsume/worker/answers.py",
-        '    return TypeError(\n        f"the batch',
+        '    return TypeError(\n        f"the frame',
         '    return None and TypeError(\n        f"the batch',
         (_ODD + "test_a_row_of_a_frame_with_an_odd_outcome_fails_alone",),
     ),
