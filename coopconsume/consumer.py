@@ -17,6 +17,7 @@ from coopconsume.group.membership import Membership
 from coopconsume.options import Options
 from coopconsume.query import CooperativeForeach, CooperativeQuery
 from coopconsume.runtime.polling.poller import Poller
+from coopconsume.runtime.slot_leases import lease_seconds
 from coopconsume.worker.frames import FrameHandler
 
 if TYPE_CHECKING:
@@ -68,7 +69,6 @@ class CooperativeConsumer(Closing):
         self._membership: Membership | None = None
         self._query: CooperativeQuery | None = None
         self._whole_partitions = False
-        self._lease: float | None = None
         self._closed = self._is_closing = False
         self._joining = threading.Lock()
 
@@ -150,21 +150,18 @@ class CooperativeConsumer(Closing):
             )
         try:
             membership.need_whole_partitions(needed=self._whole_partitions)
-            membership.work_under_leases(self._lease)
+            membership.work_under_leases(lease_seconds(self.spark, self.options))
             join(membership)
         except BaseException:
             membership.leave()  # As a whole or not at all: nothing is left open.
             self._membership = None
             raise
 
-    def membership(
-        self, *, whole_partitions: bool = False, lease: float | None = None
-    ) -> Membership:
+    def membership(self, *, whole_partitions: bool = False) -> Membership:
         """Returns the member's place in the group; joins first where an option names the topics.
 
         Args:
             whole_partitions: Whether the member is about to need whole partitions.
-            lease: Seconds of the leases under which slots are about to work; None: without.
 
         Raises:
             InvalidOption: It does, and parts of partitions are assigned by hand.
@@ -172,7 +169,7 @@ class CooperativeConsumer(Closing):
         if self._closed:
             raise AlreadyClosed("the consumer")
         if self._membership is None:
-            self._whole_partitions, self._lease = whole_partitions, lease
+            self._whole_partitions = whole_partitions
             self.subscribe()
         assert self._membership is not None
         if whole_partitions:

@@ -14,7 +14,6 @@ from coopconsume.record import OnDead, RetryPolicy
 from coopconsume.runtime.batch import rates_of
 from coopconsume.runtime.loop import Job
 from coopconsume.runtime.progress import Meter
-from coopconsume.runtime.slot_leases import lease_seconds
 from coopconsume.runtime.work import Work
 from coopconsume.sinks import open_dead_letters, open_output
 from coopconsume.worker.frames import FrameHandler
@@ -272,10 +271,7 @@ class CooperativeForeach:
         """
         consumer = self._consumer
         consumer.check_no_query("foreach")
-        membership = consumer.membership(
-            whole_partitions=self._ordering == "partition",
-            lease=lease_seconds(consumer.spark, consumer.options),
-        )
+        membership = consumer.membership(whole_partitions=self._ordering == "partition")
         slots = consumer.slots()
         group = membership.options.group_id
         _check_topics(membership.cluster, self._dead_letters, self._outputs)

@@ -201,6 +201,19 @@ class EpochAssignment:
             default=0.0,
         )
 
+    def doubts(self, tp: TopicPartition) -> list[tuple[KeyRange, float]]:
+        """Returns key ranges of a partition that an earlier owner may be at work on.
+
+        Each with the instant of the monotonic clock at which that has ended, in the order of these.
+        """
+        now = time.monotonic()
+        found = [
+            (share.key_range, until)
+            for share, until in self._waits
+            if (share.topic, share.partition) == tp and until > now
+        ]
+        return sorted(found, key=lambda one: one[1])
+
     def left_running(self, shares: Iterable[Share], seconds: float) -> None:
         """Parts on which tasks may go on although nobody waits for them: they bar their shares."""
         until = time.monotonic() + seconds

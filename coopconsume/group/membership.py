@@ -387,7 +387,6 @@ class Membership:
         with self._changed:
             self._worker = self._idle_worker
             self.need_whole_partitions(needed=False)
-            self.work_under_leases(None)
             if self._holding is not None:
                 self._worker.begin(self._holding)
 

@@ -147,6 +147,10 @@ class Dispatcher:
         """Slots of which batches of a shift still wait to hear."""
         return {slot for running in self.of(shift) for slot in running.waiting}
 
+    def unsure(self, shift: EpochState) -> set[int]:
+        """Slots of which any record may be at work; those that keep some have named them."""
+        return {slot for running in self.of(shift) for slot in running.active} | set(self.barred)
+
     def forget_crashes(self) -> None:
         """A shift is over, and its partitions with it."""
         self._crashes.forget()
@@ -161,6 +165,7 @@ class Dispatcher:
         """Returns for how many seconds slots of a shift may still be at work."""
         now = time.monotonic()
         left = [at - now for at in self.barred.values()]
+        left += [partition.may_run_until() - now for partition in shift.partitions]
         return max([self.life_of(self.of(shift)), *left])
 
     def give_up(self, shift: EpochState) -> None:
@@ -183,13 +188,17 @@ class Dispatcher:
     def stop(self, shift: EpochState | None) -> None:
         """Slots that have a channel start nothing more; their running handlers end.
 
-        A batch of which no slot has begun is ended at once.
+        They name the records that run: if a handler outlasts the wait for it, its record is in
+        doubt, and no other of its slot. A batch of which no slot has begun is ended at once.
         """
         for running in self.of(shift):
             slots = running.connections
             if not slots:
                 continue
             running.stopped |= running.waiting
+            for at in slots:
+                if self._may_relieve(running, at[1]):
+                    self.leases.relieve(at)
             running.withdrawn |= {slot for _, slot in self.leases.stop(slots)}
             if running.withdrawn >= running.waiting and running.interrupt_at is None:
                 running.interrupt_at = -math.inf
@@ -305,10 +314,14 @@ class Dispatcher:
         kept = sum(len(running.waiting & running.kept.keys()) for running in self.running.values())
         for running, slot in slow_slots(self.of(shift), now, has_idle=busy < self._slots):
             # A task that keeps a record keeps its core: one must be left to go on with.
-            if kept + 1 < self._slots and not self._crashes.concern(slot):
+            if kept + 1 < self._slots and self._may_relieve(running, slot):
                 running.heard_at[slot] = now
                 self.leases.relieve((running.number, slot))
                 return
+
+    def _may_relieve(self, running: Running, slot: int) -> bool:
+        """Whether a slot may give records back: not while it is to show which one is at fault."""
+        return not running.trial and not self._crashes.concern(slot)
 
     def _may_work(self, shift: EpochState) -> bool:
         """Whether the next owners would wait long enough for what a new batch may leave behind."""

@@ -21,7 +21,7 @@ from coopconsume.runtime.reading.audit import Audit
 from coopconsume.sinks.transactional import TransactionalTopic
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Collection, Iterable, Iterator
 
     from pyspark.sql import SparkSession
 
@@ -110,7 +110,6 @@ class EpochState:
         self.refresh_ends(force=True)
 
     def _make_partitions(self) -> list[Partition]:
-        now = time.monotonic()
         partitions = []
         waits = isinstance(self._work.outputs, TransactionalTopic)
         most = self.holding.options.max_outputs_waiting if waits else None
@@ -122,9 +121,8 @@ class EpochState:
                 ordering=self._work.ordering, whole=owned.is_whole, max_ranges=owned.max_ranges,
                 max_outputs_waiting=most,
             )  # fmt: skip
-            for share in partition.shares.values():
-                wait = self.holding.waits(tp, share.ranges)
-                share.barred_until = now + wait if wait > 0 else 0.0
+            for key_range, until in self.holding.doubts(tp):
+                partition.doubt(key_range, until)
             partition.restore(owned.pending)
             partition.log_ranges, partition.log_last = owned.range_count, owned.last_committed
             partitions.append(partition)
@@ -201,14 +199,18 @@ class EpochState:
                     return True
         return False
 
-    def parts_of(self, slots: Iterable[int]) -> list[Share]:
-        """The parts of partitions that some slots work on."""
+    def may_run(self, slots: Collection[int]) -> list[Share]:
+        """Returns the parts of partitions of which a handler may be at work.
+
+        Args:
+            slots: Slots that may work on everything they have; of others the records count that
+                they kept as they gave back the rest.
+        """
+        now = time.monotonic()
         return [
             Share(partition.topic, partition.partition, key_range)
             for partition in self.partitions
-            for slot in slots
-            if slot in partition.shares
-            for key_range in partition.shares[slot].ranges
+            for key_range in partition.may_run(slots, now)
         ]
 
     # -- the two ends of the logs

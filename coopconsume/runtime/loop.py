@@ -322,7 +322,7 @@ class Job:
         """The parts that slots are still at work on, or may be."""
         if shift is None:
             return []
-        return shift.parts_of(self._dispatcher.at_work(shift) | set(self._dispatcher.barred))
+        return shift.may_run(self._dispatcher.unsure(shift))
 
     def _drop(self) -> None:
         self._dispatcher.stop(self._shift)

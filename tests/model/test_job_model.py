@@ -470,6 +470,49 @@ def test_what_a_hand_over_gives_up_is_in_doubt_and_done_again(world):
     gate.opened.set()
 
 
+@pytest.mark.parametrize("lost", [False, True])
+def test_of_a_late_hand_over_the_running_records_alone_are_in_doubt(world, lost):
+    """Their slot named them: the next owner starts all else at once, and their keys after the wait.
+
+    So it is if the slot was lost before the hand-over.
+    """
+    there = world(
+        channel=True, batchTime="2 seconds", handlerTimeout="0.1 seconds",
+        drainTimeout="300 seconds", slow=0.1 if lost else math.inf,
+    )  # fmt: skip
+    member, gate = there.claim(), there.gate(3)
+    job = there.run(member, gate)
+    there.until(lambda: gate.at_work)
+    if lost:
+        there.until(lambda: any(running.kept for running in job._dispatcher.running.values()))
+        job._dispatcher.leases._server._on_report = lambda _: None
+        there.dying = 1
+        gate.opened.set()
+        there.until(lambda: job._meter.totals["lostSlots"])
+        gate.opened.clear()
+        gate.at_work.clear()
+    handing_over = threading.Thread(target=member.hand_over)
+    handing_over.start()
+    if not lost:
+        until(lambda: any(running.kept for running in job._dispatcher.running.values()))
+        job._hand_over.until = 0.0
+    handing_over.join(120)
+    gate.opened.set()
+    before, stuck = len(gate.calls), key_hash(KEYS[3])
+    after = there.claim()
+    assert after.holding.waits(TP, [KeyRange(stuck, stuck)]) > 0
+    others = [KeyRange(0, stuck - 1), KeyRange(stuck + 1)]
+    assert after.holding.waits(TP, others) <= 0
+    until_when = dict(after.holding.doubts(TP))[KeyRange(stuck, stuck)]
+    there.run(after, gate)
+    there.until(lambda: there.done(after) == set(range(20)))
+    again = gate.calls[before:]
+    assert min(at for offset, at in again if offset % 5 == 3) >= until_when
+    assert [offset for offset, _ in again if offset % 5 == 3] == [3, 8, 13, 18]
+    counts = Counter(offset for offset, _ in gate.calls)
+    assert {offset for offset, count in counts.items() if count > 1} == {3}
+
+
 @pytest.mark.parametrize("batches", [1, 2])
 def test_work_of_a_lost_task_is_done_again_and_nothing_counts_without_a_handler(world, batches):
     """A batch that fails before any handler was called: its slots wait for its life, and begin."""

@@ -372,7 +372,7 @@ DRAIN = [
         "nobody-waits-in-the-loop",
         "No handler starts on a share that is in doubt.",
         "coopconsume/runtime/epoch_state.py",
-        "share.barred_until = now + wait if wait > 0 else 0.0",
+        "partition.doubt(key_range, until)",
         "share.barred_until = 0.0",
         (
             _JOB + "test_the_next_owner_waits_for_the_life_of_a_batch",
@@ -1146,9 +1146,9 @@ CLOCKS = [
     Mutant(
         "in-doubt-by-wall-clock",
         "What is in doubt waits by the monotonic clock.",
-        "coopconsume/runtime/epoch_state.py",
-        "now = time.monotonic()\n        partitions = []",
-        "now = time.time()\n        partitions = []",
+        "coopconsume/group/epoch_assignment.py",
+        "now = time.monotonic()\n        found = [",
+        "now = time.time()\n        found = [",
         (_CLOCKS + "test_what_is_in_doubt_waits_its_time_by_the_monotonic_clock",),
     ),
     Mutant(

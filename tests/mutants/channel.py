@@ -16,6 +16,11 @@ _SERVER = "coopconsume/worker/channel/server.py"
 _CLIENT = "coopconsume/worker/channel/client.py"
 _JOB = "tests/model/test_job_model.py::"
 _LOOP = "tests/model/test_loop_model.py::"
+_LATE = _JOB + "test_of_a_late_hand_over_the_running_records_alone_are_in_doubt"
+_DOUBT = (
+    "tests/unit/test_plan_rules.py::"
+    "test_what_is_in_doubt_of_a_slot_that_gave_records_back_is_what_it_kept"
+)
 _STUCK = _JOB + "test_a_stuck_handler_costs_its_own_key"
 _KEPT = _LOOP + "test_a_kept_record_holds_its_lane_although_retention_deletes_it"
 _RELIEVED = _SLOT + "test_a_relieved_slot_keeps_what_runs_and_starts_nothing_more"
@@ -359,8 +364,8 @@ CHANNEL = [
         "every-slot-may-keep",
         "One slot is left to go on with.",
         "coopconsume/runtime/dispatch.py",
-        "if kept + 1 < self._slots and not",
-        "if not",
+        "if kept + 1 < self._slots and self",
+        "if self",
         (_JOB + "test_one_slot_is_left_to_go_on_with",),
     ),
     Mutant(
@@ -378,5 +383,45 @@ CHANNEL = [
         "            self._carried.closed(slot, report.gates, running.names, now)\n            self._free(running, slot)\n",
         "            self._carried.closed(slot, report.gates, running.names, now)\n",
         (_JOB + "test_a_record_that_its_slot_keeps_may_fail_or_be_the_last_one",),
+    ),
+    Mutant(
+        "drained-slot-is-in-doubt",
+        "A slot that is to start nothing more names its running records: they alone are in doubt.",
+        "coopconsume/runtime/dispatch.py",
+        "                if self._may_relieve(running, at[1]):\n",
+        "                if False:\n",
+        (_LATE + "[False]",),
+    ),
+    Mutant(
+        "kept-slot-is-in-doubt",
+        "Of a slot that has given its records back only those that it kept are in doubt.",
+        "coopconsume/runtime/dispatch.py",
+        "for slot in running.active} | set(self.barred)",
+        "for slot in running.waiting} | set(self.barred)",
+        (_LATE + "[False]",),
+    ),
+    Mutant(
+        "lost-kept-record-not-in-doubt",
+        "A record that a lost slot had kept is in doubt until no handler of it can run.",
+        "coopconsume/runtime/plan/share.py",
+        "waiting.is_running, waiting.due, waiting.may_run_until = False, due, due",
+        "waiting.is_running, waiting.due = False, due",
+        (_DOUBT, _LATE + "[True]"),
+    ),
+    Mutant(
+        "doubt-about-a-key-bars-its-slot",
+        "A key that is in doubt waits, and no other key of its slot.",
+        "coopconsume/runtime/plan/partition.py",
+        'is_key = self.ordering == "key" and key_range.size == 1',
+        "is_key = False",
+        ("tests/unit/test_plan_rules.py::test_a_key_waits_for_an_earlier_owner_alone",),
+    ),
+    Mutant(
+        "key-in-doubt-not-blocked",
+        "No record of a key that is in doubt starts.",
+        "coopconsume/runtime/plan/partition.py",
+        "                share.wait(self.lane(key_hash, EARLIER_OWNER), barred)\n",
+        "                tuple([barred])\n",
+        ("tests/unit/test_plan_rules.py::test_a_key_waits_for_an_earlier_owner_alone",),
     ),
 ]

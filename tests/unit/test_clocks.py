@@ -16,9 +16,10 @@ from hypothesis import strategies as st
 import commits
 import commits.rows
 import coopconsume
-from assignors import KeyRange
+from assignors import KeyRange, Share
 from commits import CommitStore, Pending
 from commits.model import PARKED_MS
+from coopconsume.group.epoch_assignment import EpochAssignment
 from coopconsume.group.owned import Owned
 from coopconsume.runtime.epoch_state import EpochState
 from coopconsume.runtime.outbox import due_ms
@@ -133,12 +134,14 @@ def test_what_is_in_doubt_waits_its_time_by_the_monotonic_clock(monkeypatch):
     shift = EpochState.__new__(EpochState)
     shift._work = SimpleNamespace(outputs=None, ordering="key")
     shift._slots = 1
-    shift.holding = SimpleNamespace(
-        options=options, owned={("t", 0): owned}, waits=lambda tp, ranges: 72.0
-    )
+    holding = EpochAssignment.__new__(EpochAssignment)
+    holding.options, holding.owned = options, {("t", 0): owned}
+    shift.holding = holding
     begun, real = time.monotonic(), time.time
     for step in (-86_400.0, 86_400.0):
         monkeypatch.setattr(time, "time", lambda step=step: real() + step)
+        holding._waits = []
+        holding.left_running([Share("t", 0, KeyRange())], 72.0)
         (partition,) = shift._make_partitions()
         partition.end = 10
         assert partition.backlog([0], begun + 71.0) == 0

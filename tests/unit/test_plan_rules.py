@@ -116,6 +116,39 @@ def test_a_slot_waits_for_an_earlier_owner_alone():
     assert set(p.plan([1], 5.0, LIMITS)) == {1}
 
 
+def test_a_key_waits_for_an_earlier_owner_alone():
+    """Its records wait in their order until the doubt ends; all other keys of its slot go on."""
+    p = partition(end=6)
+    p.doubt(KeyRange(70, 70), 3.0)
+    p.doubt(KeyRange(70, 70), 5.0)
+    assert p.in_doubt(1.0) == 4.0
+    plan = plan_batch([p], [0], 1.0, LIMITS)
+    assert plan is not None
+    assert plan.work[0][0].blocked == {70: -1}
+    p.reported(0, PartitionReport(packed(0, 2, 4, 5), blocked=[(1, 70), (3, 70)]), 1.0)
+    assert not p.plan([0], 4.0, LIMITS)
+    assert not p.holes()
+    assert p.may_run((), 4.0) == []
+    assert p.plan([0], 5.0, LIMITS)[0].pairs() == [(1, 1), (3, 3)]
+    assert p.work(0).blocked == {}
+
+
+def test_what_is_in_doubt_of_a_slot_that_gave_records_back_is_what_it_kept():
+    """Also once it is lost, until no handler of it can run; of any other slot it is all it has."""
+    p = partition(slots=2)
+    p.plan([0, 1], 0.0, LIMITS)
+    p.given_back(0, PartitionReport(packed(0)), [(1, 70), (4, 80)], 1.0)
+    halves = KeyRange().split(2)
+    kept = [KeyRange(70, 70), KeyRange(80, 80)]
+    assert p.may_run({1}, 1.0) == [*kept, halves[1]]
+    assert p.may_run({0}, 1.0) == [halves[0]]
+    p.kept_progressed(0, OffsetRanges([(1, 1), (4, 4)]), PartitionReport(packed(1)), 2.0)
+    p.kept_ended(0, OffsetRanges([(4, 4)]), 7.0)
+    assert p.may_run((), 6.0) == [KeyRange(80, 80)]
+    assert p.may_run_until() == 7.0
+    assert p.may_run((), 7.0) == []
+
+
 def test_of_two_pending_records_of_a_key_the_lower_one_goes_first():
     """In whatever order the commit log tells them."""
     for pending in ([3, 8], [8, 3]):

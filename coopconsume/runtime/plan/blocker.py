@@ -35,7 +35,8 @@ def told(offset: int, shares: Collection[Share], failed: Waiting | None) -> dict
     if slot is not None:
         state = "in flight"
     elif (blocker := waiting_for(offset, shares)) is not None:
-        state = "parked" if blocker.is_parked else "failed"
+        waits = "to do" if blocker.is_running else "failed"
+        state = "parked" if blocker.is_parked else waits
     elif any(offset in s.todo or offset >= s.position for s in shares):
         state = "to do"
     return {

@@ -6,23 +6,25 @@ import functools
 import math
 from typing import TYPE_CHECKING, Any
 
+from assignors import KeyRange
 from commits import OffsetRanges
 from commits.offsets import MAX_OFFSET
 from coopconsume.runtime.plan.blocker import told, waiting_for
 from coopconsume.runtime.plan.range_limit import crowded_at
 from coopconsume.runtime.plan.reads import MERGE_GAP, reach_of
 from coopconsume.runtime.plan.share import Share, scope_of
-from coopconsume.runtime.plan.waiting import Waiting
+from coopconsume.runtime.plan.waiting import EARLIER_OWNER, Waiting
 from coopconsume.worker.report import PartitionWork, unpack_offsets
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Collection, Iterable
 
-    from assignors import KeyRange
     from coopconsume.runtime.plan.limits import Limits
     from coopconsume.worker.report import Failure, Ordering, PartitionReport
 
 _NOTHING = OffsetRanges()
+#: Running records of a slot that are named one by one as in doubt; with more, all of its keys are.
+_MOST_NAMED = 100
 
 
 class Partition:
@@ -234,7 +236,52 @@ class Partition:
 
     def in_doubt(self, now: float) -> float:
         """Returns for how many seconds an earlier owner may still be at work on part of it."""
-        return max((share.barred_until - now for share in self.shares.values()), default=0.0)
+        untils = [share.barred_until for share in self.shares.values()]
+        for share in self.shares.values():
+            untils += [w.due for w in share.waiting.values() if w.offset == EARLIER_OWNER]
+        return max((until - now for until in untils), default=0.0)
+
+    def doubt(self, key_range: KeyRange, until: float) -> None:
+        """An earlier owner may be at work on keys until an instant: nothing of them starts before.
+
+        Of a single key all other keys are independent. A wider range bars the shares that have
+        part of it. Doubts about one key come in the order of their ends.
+        """
+        self.is_quiet = False
+        is_key = self.ordering == "key" and key_range.size == 1
+        for share in self.shares.values():
+            if not any(r.first <= key_range.last and key_range.first <= r.last
+                       for r in share.ranges):  # fmt: skip
+                continue
+            if is_key:
+                key_hash = key_range.first
+                barred = Waiting(EARLIER_OWNER, key_hash, 0, until, "", is_running=True)
+                share.wait(self.lane(key_hash, EARLIER_OWNER), barred)
+            else:
+                share.barred_until = max(share.barred_until, until)
+
+    def may_run(self, slots: Collection[int], now: float) -> list[KeyRange]:
+        """Returns the key ranges of which a handler may be at work.
+
+        Args:
+            slots: Slots that may work on everything they have; of others what they kept counts.
+            now: The time, on the monotonic clock.
+        """
+        found: list[KeyRange] = []
+        for slot, share in self.shares.items():
+            kept = share.may_run(now)
+            if slot in slots or (
+                kept and (self.ordering == "partition" or len(kept) > _MOST_NAMED)
+            ):
+                found += share.ranges
+            else:
+                found += [KeyRange(h, h) for h in sorted({w.key_hash for w in kept})]
+        return found
+
+    def may_run_until(self) -> float:
+        """Returns when the last handler ends that a lost slot had kept, on the monotonic clock."""
+        waiting = [w for share in self.shares.values() for w in share.failed()]
+        return max((w.may_run_until for w in waiting), default=-math.inf)
 
     def next_due(self) -> float | None:
         """When the next waiting record is due; None without any."""

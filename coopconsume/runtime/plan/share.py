@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from commits import OffsetRanges
 from commits.offsets import MAX_OFFSET
 from coopconsume.runtime.plan.reads import cluster
+from coopconsume.runtime.plan.waiting import EARLIER_OWNER
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -243,7 +244,16 @@ class Share:
         """Handlers work on some kept records no longer; what is not done is tried at an instant."""
         for waiting in self.failed():
             if waiting.is_running and waiting.offset in offsets:
-                waiting.is_running, waiting.due = False, due
+                waiting.is_running, waiting.due, waiting.may_run_until = False, due, due
+
+    def may_run(self, now: float) -> list[Waiting]:
+        """Records that handlers of slots that gave back all others may work on at an instant."""
+        return [
+            waiting
+            for waiting in self.failed()
+            if waiting.offset != EARLIER_OWNER
+            and (waiting.is_running or waiting.may_run_until > now)
+        ]
 
     def forget_below(self, stable: int) -> None:
         """Nothing below the stable offset is left to do: it is done, or deleted."""

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
+from typing import Final
 
 from coopconsume.runtime.plan.reads import is_far_apart
 
+#: The offset that stands for the records of a key that an earlier owner may be at work on.
+EARLIER_OWNER: Final = -1
 #: Bytes of a key that people are shown.
 SHOWN_KEY_BYTES = 100
 
@@ -26,7 +29,10 @@ class Waiting:
         is_trying: Whether it is due and is retried alone while the offsets behind it still wait.
         is_undelivered: Whether it is handled, and what it gave cannot be written for now: it is not
             tried again, and its lane waits until that is written.
-        is_running: Whether a handler works on it in a slot that has given back all other records.
+        is_running: Whether a handler works on it in a slot that has given back all other records,
+            or in an earlier owner.
+        may_run_until: Until when, on the monotonic clock, the handler of a lost slot may work on
+            it.
         next: The next higher failed record of the same lane, which waits for this one.
     """
 
@@ -40,6 +46,7 @@ class Waiting:
     is_trying: bool = False
     is_undelivered: bool = False
     is_running: bool = False
+    may_run_until: float = -math.inf
     next: Waiting | None = None
 
     @property
@@ -50,7 +57,8 @@ class Waiting:
     @property
     def held(self) -> list[int]:
         """The offsets that must not start now, those of the next failed records excluded."""
-        return self.behind if self.is_trying else [self.offset, *self.behind]
+        is_read = self.is_trying or self.offset == EARLIER_OWNER
+        return self.behind if is_read else [self.offset, *self.behind]
 
     @property
     def is_parked(self) -> bool:
