@@ -207,6 +207,9 @@ TABLE: tuple[Option, ...] = (
            "Seconds running handlers get beyond batchTime before their worker is ended."),
     Option("drainTimeout", 10.0, _seconds(0),
            "Seconds to wait for running handlers before a share moves to a new owner."),
+    Option("commitInterval", 0.2, _seconds(0, 60.0),
+           "Seconds between two appends to the commit table while a job works, at least; a stop "
+           "and a hand-over do not wait. A longer one repeats more after a crash."),
     Option("channelPort", 0, _whole(0, 65_535),
            "Port of the driver to which running slots connect (see spark.driver.host); 0: any."),
     Option("maxPending", 100_000, _whole(1),
@@ -267,6 +270,7 @@ class Options:
     batch_time: float
     handler_timeout: float
     drain_timeout: float
+    commit_interval: float
     channel_port: int
     max_pending: int
     max_records_per_second: float | None

@@ -168,10 +168,13 @@ class Committer:
         self._meter = meter
         self._ids = commit_ids
         self._post = post
+        self._interval = holding.options.commit_interval
+        self._linger = min(_LINGER, self._interval)
         self._unsaved = Unsaved()
         self._looked_at = time.monotonic()
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="coopconsume-commit")
         self._again_at = 0.0
+        self._begun_at = -math.inf
         self.is_busy = False
         self._decisions_at = -math.inf
         self._refused: frozenset[TopicPartition] = frozenset()
@@ -222,7 +225,12 @@ class Committer:
         """When the next commit is due, on the monotonic clock; None: not known."""
         since = self._unsaved.since
         waits = self.is_busy or self.outbox.is_young
-        return since + _LINGER if since and not waits else None
+        return max(since + self._linger, self._next_at) if since and not waits else None
+
+    @property
+    def _next_at(self) -> float:
+        """When the next append may begin, on the monotonic clock."""
+        return self._begun_at + self._interval
 
     def take(self, report: SlotReport, parts: Sequence[Partition], now: float) -> None:
         """Take what a slot reported, beside the offsets that its partitions took.
@@ -249,12 +257,19 @@ class Committer:
         partition.amend(holes)
         self._unsaved.since = self._unsaved.since or time.monotonic()
 
-    def save(self, *, more_to_come: bool) -> None:
-        """Writes and commits what came in, or waits a moment if more is about to come."""
-        linger = more_to_come and time.monotonic() - self._unsaved.since < _LINGER
-        if not linger:
+    def save(self, *, more_to_come: bool, is_last: bool = False) -> None:
+        """Writes and commits what came in, or waits a moment if more is about to come.
+
+        Args:
+            more_to_come: Whether slots are about to report more.
+            is_last: Whether somebody waits for the commit: it is not kept for ``commitInterval``.
+        """
+        now = time.monotonic()
+        linger = more_to_come and now - self._unsaved.since < self._linger
+        is_early = not is_last and now < self._next_at
+        if not (linger or is_early):
             self.outbox.start()
-        self._unsaved.add(self.outbox.show(), time.monotonic())
+        self._unsaved.add(self.outbox.show(), now)
         self._mirror.publish()
         if self.is_busy or self._looks_at_decisions():
             return
@@ -267,6 +282,8 @@ class Committer:
             every = _LOOK_EVERY if self._holding.is_shared else _MIRROR_EVERY
             if time.monotonic() - self._looked_at > every:
                 self._run(self._look)
+            return
+        if is_early:
             return
         # With what is to come there will be fewer ranges, and fewer commits.
         if ready or not (linger or self.outbox.is_young or self._waits_for_room()):
@@ -293,6 +310,7 @@ class Committer:
         holes = {(p.topic, p.partition): p.unsaved_holes for p in self._open() if p.unsaved_holes}
         unsaved, self._unsaved = self._unsaved, Unsaved()
         if offsets or holes or unsaved.pending or written:
+            self._begun_at = time.monotonic()
             commit_id = written.commit_id if written else next(self._ids)
             self._run(self._commit, offsets, holes, unsaved.pending, commit_id, written)
 

@@ -242,7 +242,8 @@ class Job:
             self._watch_limits(shift)
             late = self._hand_over is not None and self._hand_over.is_late
             more_to_come = not late and any(r.reports_more for r in self._dispatcher.of(shift))
-            shift.saver.save(more_to_come=more_to_come)
+            is_last = self._hand_over is not None or self._stopping
+            shift.saver.save(more_to_come=more_to_come, is_last=is_last)
             self._meter.idle(shift.partitions)
             if self._hand_over is not None:
                 self._hand_back(shift, self._hand_over)

@@ -21,6 +21,9 @@ _DOUBT = (
     "tests/unit/test_plan_rules.py::"
     "test_what_is_in_doubt_of_a_slot_that_gave_records_back_is_what_it_kept"
 )
+_PACED = (
+    "tests/unit/test_saving.py::test_commits_are_an_interval_apart_unless_somebody_waits_for_them"
+)
 _STUCK = _JOB + "test_a_stuck_handler_costs_its_own_key"
 _KEPT = _LOOP + "test_a_kept_record_holds_its_lane_although_retention_deletes_it"
 _RELIEVED = _SLOT + "test_a_relieved_slot_keeps_what_runs_and_starts_nothing_more"
@@ -423,5 +426,21 @@ CHANNEL = [
         "                share.wait(self.lane(key_hash, EARLIER_OWNER), barred)\n",
         "                tuple([barred])\n",
         ("tests/unit/test_plan_rules.py::test_a_key_waits_for_an_earlier_owner_alone",),
+    ),
+    Mutant(
+        "appends-as-they-come",
+        "Appends to the commit table are at least commitInterval apart.",
+        "coopconsume/runtime/committer.py",
+        "is_early = not is_last and now < self._next_at",
+        "is_early = False",
+        (_PACED,),
+    ),
+    Mutant(
+        "last-append-waits",
+        "A stop and a hand-over do not wait for commitInterval.",
+        "coopconsume/runtime/committer.py",
+        "is_early = not is_last and now < self._next_at",
+        "is_early = now < self._next_at",
+        (_PACED,),
     ),
 ]

@@ -59,6 +59,7 @@ def test_a_misspelt_option_names_the_closest(given, closest):
         ("failOnDataLoss", "maybe", "true or false"),
         ("batchTime", "soon", "seconds"),
         ("batchTime", "0", "0.05"),
+        ("commitInterval", "61", "0 to 60"),
         ("startingOffsets", "first", "earliest, latest or JSON"),
         ("startingOffsets", '{"t": {"0": -3}}', "-2 earliest"),
         ("assignor", "fair", "sticky, range, roundrobin"),

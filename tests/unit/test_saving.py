@@ -20,7 +20,9 @@ class Holding:
     """What is owned; publishing it goes as is said: True means that something is left."""
 
     def __init__(self, outcomes: list[BaseException | bool]) -> None:
-        self.options = SimpleNamespace(max_num_ranges_to_commit=10, batch_time=1.0)
+        self.options = SimpleNamespace(
+            max_num_ranges_to_commit=10, batch_time=1.0, commit_interval=0.0
+        )  # fmt: skip
         self.owned: dict[Any, Any] = {TP: SimpleNamespace(range_count=0, last_committed=-1)}
         self.is_shared = False
         self.primary = self
@@ -142,6 +144,43 @@ def test_all_is_saved_once_it_is_published(monkeypatch):
         turn(made, said)
         assert holding.primary.has_unpublished is unpublished
     assert made.has_all
+    made.close(well=True)
+
+
+def test_commits_are_an_interval_apart_unless_somebody_waits_for_them(monkeypatch):
+    """The first one does not wait, and nothing is appended where nothing was done."""
+    clock = SimpleNamespace(now=100.0)
+    monkeypatch.setattr(
+        "coopconsume.runtime.committer.time", SimpleNamespace(monotonic=lambda: clock.now)
+    )
+    holding, partition = Holding([]), Partition([0])
+    holding.options.commit_interval, holding.has_unpublished = 0.2, False
+    made, said = saver(holding, partition)
+
+    def done(*offsets: int) -> None:
+        partition.unsaved = OffsetRanges.from_offsets(offsets)
+        made._unsaved.since = clock.now
+
+    turn(made, said)
+    assert partition.stable == 1
+    clock.now += 0.1
+    done(1)
+    assert made.due == 100.2
+    turn(made, said)
+    assert partition.stable == 1
+    clock.now += 0.11
+    turn(made, said)
+    assert partition.stable == 2
+    done(2)
+    made.save(more_to_come=True, is_last=True)
+    assert not made.is_busy, "reports of other slots are about to come"
+    made.save(more_to_come=False, is_last=True)
+    assert made.is_busy
+    hear(said)
+    assert partition.stable == 3
+    clock.now += 1.0
+    turn(made, said)
+    assert next(made._ids) == "id-3", "as many commits as were needed"
     made.close(well=True)
 
 
