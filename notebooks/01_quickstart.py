@@ -136,8 +136,7 @@ def state(query: CooperativeQuery) -> dict:
 
 
 give_up = time.monotonic() + 300
-# While the failed payment is tried again, it is in flight and no blocker.
-while (found := state(query))["lag"] > 100 or not found["blocker"]:
+while (found := state(query))["lag"] > 100 or not found["blocker"]["error"]:
     assert time.monotonic() < give_up
     time.sleep(0.1)
 

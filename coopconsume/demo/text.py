@@ -74,7 +74,7 @@ class BlockerLines:
             if width <= 0 or key is None:
                 continue
             is_slow = key == self._slow
-            if not is_slow and not (at["holder"] and at["holder"]["attempts"]):
+            if not is_slow and not (at["blocker"] and at["blocker"]["attempts"]):
                 continue
             if width > self._widest.get(is_slow, (0, ""))[0]:
                 self._widest[is_slow] = width, self._describe(at, key, is_slow=is_slow)
@@ -89,10 +89,10 @@ class BlockerLines:
         more = ", …" if at["gapRanges"] > len(gaps) else ""
         why = f"{key.decode()} blocks it: its handler is still running"
         if not is_slow:
-            holder, blocker = at["holder"], at["blocker"]
-            retry = f"retry in {blocker['dueInSeconds']} s" if blocker else "retry in progress"
+            blocker, due = at["blocker"], at["blocker"]["dueInSeconds"]
+            retry = "retry in progress" if due is None else f"retry in {due} s"
             why = (
-                f"{holder['key']} blocks it: {holder['error']}, {retry}, {holder['behind']} of "
+                f"{blocker['key']} blocks it: {blocker['error']}, {retry}, {blocker['behind']} of "
                 "its flights are blocked behind it"
             )
         return (

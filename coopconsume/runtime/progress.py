@@ -5,7 +5,6 @@ from __future__ import annotations
 import datetime as dt
 import itertools
 import logging
-import math
 import threading
 import time
 from collections import deque
@@ -18,7 +17,6 @@ from coopconsume.monitoring.listener import (
     QueryStartedEvent,
     QueryTerminatedEvent,
 )
-from coopconsume.runtime.plan import shown_key
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -239,15 +237,12 @@ class Meter:
 
 
 def describe(partition: Partition, now: float) -> dict[str, Any]:
-    """The state of one partition for progress events and people, as the commit log has it.
-
-    ``holder`` names what holds the stable offset, whatever it is; ``blocker`` only a failed record.
-    """
+    """Returns the state of one partition for progress events, as the commit log has it."""
     committed = partition.committed
     top = partition.stable - 1 if committed.last is None else committed.last
     gaps = committed.complement(partition.stable, top)
     first = [list(pair) for pair in itertools.islice(gaps, _SHOWN_RANGES)]
-    blocker, holder = partition.blocker(), partition.holder()
+    blocker = partition.blocker(now)
     age = {"ageSeconds": round(partition.stand(now), 1)}
     return {
         "topic": partition.topic,
@@ -265,21 +260,7 @@ def describe(partition: Partition, now: float) -> dict[str, Any]:
         "isCrowded": partition.is_crowded,
         "outputsWaiting": partition.outputs_waiting,
         "outputsError": partition.unpublished[1] if partition.unpublished else None,
-        "holder": None if holder is None else holder | age,
-        "blocker": None
-        if blocker is None
-        else {
-            "offset": blocker.offset,
-            "key": None if blocker.key is None else shown_key(blocker.key),
-            "keyHash": blocker.key_hash,
-            "attempts": blocker.attempts,
-            "dueInSeconds": None
-            if blocker.due == math.inf
-            else round(max(0.0, blocker.due - now), 1),
-            "error": blocker.error,
-            "behind": len(blocker.behind),
-        }
-        | age,
+        "blocker": None if blocker is None else blocker | age,
     }
 
 

@@ -384,7 +384,7 @@ def test_a_destination_holds_back_its_own_records_alone(world, data):
         if not held:
             assert p.stable >= world.ends[p.part]
             continue
-        holder = p.holder()
-        assert holder is not None
-        assert (holder["offset"], holder["state"]) == (min(held), "parked")
-        assert holder["error"] == "too large"
+        blocker = p.blocker(0.0)
+        assert blocker is not None
+        assert (blocker["offset"], blocker["state"]) == (min(held), "parked")
+        assert blocker["error"] == "too large"

@@ -183,7 +183,7 @@ def test_outputs_that_wait_keep_news_away_and_are_told() -> None:
     assert p.is_crowded
     assert crowd_warning(p).startswith(
         "t-0 has the outputs of 9 records waiting above its stable offset, maxOutputsWaiting is 9: "
-        "nothing new is read until gaps are done. It is held by offset 10, "
+        "nothing new is read until gaps are done. It is blocked by offset 10, "
     )
     planned = p.plan([0, 1], 0.0, Limits(1000, 1000))
     assert max(offsets.last for offsets in planned.values()) < 28
@@ -214,14 +214,14 @@ def test_outputs_that_their_topic_does_not_take_keep_news_away() -> None:
 
 
 def test_the_warning_names_offset_and_key_and_comes_once_in_a_while() -> None:
-    """And what holds the stable offset, whatever it is."""
+    """And it describes the blocker, whatever its state is."""
     p = crowded_partition()
     p.plan([0, 1], 5.0, Limits(1000, 1000))
     watch = LimitWatch(10.0)
     (words,) = watch.look([p], 5.0)
     assert words == (
         "t-0 has 8 committed ranges above its stable offset, maxNumRanges is 10: nothing new is "
-        "read until gaps are done. It is held by offset 10, which slot 0 is at work on"
+        "read until gaps are done. It is blocked by offset 10, which slot 0 processes"
     )
     failure = Failure(10, 5, b"bad", 3, 1.0, "no")
     p.reported(0, PartitionReport(failed=[failure]), 5.0)
@@ -229,20 +229,22 @@ def test_the_warning_names_offset_and_key_and_comes_once_in_a_while() -> None:
     assert not watch.look([p], 5.0)
     (words,) = watch.look([p], 5.0 + SAY_EVERY)
     assert words.endswith(
-        "held by offset 10, which waits to be tried again (key 'bad', hash 5), and failed 3 times: "
-        "no"
+        "blocked by offset 10, which waits for its next attempt (key 'bad', hash 5), and failed 3 "
+        "times: no"
     )
     p.plan([0], 7.0, Limits(1000, 1000))
     assert crowd_warning(p).endswith(
-        "offset 10, which slot 0 is at work on (key 'bad', hash 5), and failed 3 times: no"
+        "offset 10, which slot 0 processes (key 'bad', hash 5), and failed 3 times: no"
     )
     p = crowded_partition()
     p.shares[0].todo = p.shares[1].todo = OffsetRanges()
-    assert crowd_warning(p).endswith("offset 10, which is another member's, or not in the log")
+    assert crowd_warning(p).endswith(
+        "offset 10, which belongs to another member, or is not in the log"
+    )
     p.shares[0].todo = OffsetRanges([(10, 10)])
-    assert crowd_warning(p).endswith("offset 10, which was not handled yet")
+    assert crowd_warning(p).endswith("offset 10, which has not started")
     p.amend(OffsetRanges([(10, 99)]))
-    assert p.holder() is None
+    assert p.blocker(0.0) is None
     assert not watch.look([p], 5.0 + 2 * SAY_EVERY)
 
 

@@ -163,7 +163,7 @@ class World:
                 assert not p.parked
                 assert not p.backlog(range(self.slots), self.now)
                 assert p.next_due() is None
-                assert p.holder() is None
+                assert p.blocker(0.0) is None
         return [p for p in self.partitions if not p.is_quiet]
 
     def see_ends(self):
@@ -500,11 +500,11 @@ def test_a_kept_record_holds_its_lane_although_retention_deletes_it():
     limits, lane = Limits(100, 100, 100), 7
     p.plan([0], 0.0, limits)
     p.given_back(0, PartitionReport(), [(1, lane)], 0.0)
-    assert p.holder()["state"] == "to do"
+    assert p.blocker(0.0)["state"] == "to do"
     assert p.plan([0], 0.0, limits) == {0: OffsetRanges([(0, 0), (2, 3)])}
     assert p.work(0).blocked == {lane: 1}
     p.reported(0, PartitionReport(pack_offsets(pa.array([0], pa.int64())), blocked=[(2, lane)]), 0)
-    assert (p.holder()["state"], p.pending) == ("in flight", 1)
+    assert (p.blocker(0.0)["state"], p.pending) == ("in flight", 1)
     p.log_start(3)
     p.end = 6
     p.plan([0], 0.0, limits)

@@ -51,10 +51,10 @@ def test_a_job_at_its_limit_waits_says_why_and_loses_nothing(
         until(lambda: query.lastProgress["epoch"] > first.number)
         (partition,) = query.lastProgress["partitions"]
         assert partition["isCrowded"]
-        holder = partition["holder"]
-        assert (holder["offset"], holder["error"]) == (0, "RuntimeError: not yet")
-        assert holder["state"] in ("failed", "in flight")
-        assert holder["keyHash"] == key_hash(b"k0")
+        blocker = partition["blocker"]
+        assert (blocker["offset"], blocker["error"]) == (0, "RuntimeError: not yet")
+        assert blocker["state"] in ("failed", "in flight")
+        assert blocker["keyHash"] == key_hash(b"k0")
         assert store.state(group)[name, 0].ranges.range_count == LIMIT
         handled = {call.offset for call in read_history(tmp_path / "history")}
         assert max(handled) < 120

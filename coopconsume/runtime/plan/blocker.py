@@ -1,7 +1,8 @@
-"""What holds an offset that is not done: where it stands, and what of it has failed."""
+"""What blocks the stable offset of a partition: the state of the first offset that is not done."""
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any
 
 from coopconsume.runtime.plan.waiting import shown_key
@@ -14,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def waiting_for(offset: int, shares: Collection[Share]) -> Waiting | None:
-    """The failed record that an offset is, or waits for; None if there is none."""
+    """Returns the failed record that an offset is, or waits for; None if there is none."""
     for share in shares:
         for waiting in share.failed():
             if waiting.offset == offset or offset in waiting.behind:
@@ -22,21 +23,27 @@ def waiting_for(offset: int, shares: Collection[Share]) -> Waiting | None:
     return None
 
 
-def told(offset: int, shares: Collection[Share], failed: Waiting | None) -> dict[str, Any]:
-    """What holds an offset, for people and progress.
+def blocker_at(
+    offset: int, shares: Collection[Share], failed: Waiting | None, now: float
+) -> dict[str, Any]:
+    """Returns the state of an offset that is not done, for progress events and messages.
+
+    ``state`` is ``failed`` (waits for its next attempt in ``dueInSeconds``), ``parked``, ``in
+    flight`` (in ``slot``), ``to do``, or ``elsewhere`` if the offset is not ours.
 
     Args:
-        offset: Which.
+        offset: The offset.
         shares: All of its partition that are ours.
-        failed: How it failed the last time, if it did.
+        failed: Its last failure, if it has failed.
+        now: The time, on the monotonic clock.
     """
     slot = next((share.slot for share in shares if share.handles(offset)), None)
-    state = "elsewhere"
+    state, due = "elsewhere", math.inf
     if slot is not None:
         state = "in flight"
-    elif (blocker := waiting_for(offset, shares)) is not None:
-        waits = "to do" if blocker.is_running else "failed"
-        state = "parked" if blocker.is_parked else waits
+    elif (waiting := waiting_for(offset, shares)) is not None:
+        waits = "to do" if waiting.is_running else "failed"
+        state, due = "parked" if waiting.is_parked else waits, waiting.due
     elif any(offset in s.todo or offset >= s.position for s in shares):
         state = "to do"
     return {
@@ -46,6 +53,7 @@ def told(offset: int, shares: Collection[Share], failed: Waiting | None) -> dict
         "key": None if failed is None or failed.key is None else shown_key(failed.key),
         "keyHash": failed.key_hash if failed else None,
         "attempts": failed.attempts if failed else 0,
+        "dueInSeconds": None if due == math.inf else round(max(0.0, due - now), 1),
         "error": failed.error if failed else "",
         "behind": len(failed.behind) if failed else 0,
     }

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from assignors import KeyRange
 from commits import OffsetRanges
 from commits.offsets import MAX_OFFSET
-from coopconsume.runtime.plan.blocker import told, waiting_for
+from coopconsume.runtime.plan.blocker import blocker_at
 from coopconsume.runtime.plan.range_limit import crowded_at
 from coopconsume.runtime.plan.reads import MERGE_GAP, reach_of
 from coopconsume.runtime.plan.share import Share, scope_of
@@ -199,10 +199,6 @@ class Partition:
             return False
         return all(share.is_settled(end) for share in self.shares.values())
 
-    def blocker(self) -> Waiting | None:
-        """The waiting record that holds the stable offset, if one does."""
-        return waiting_for(self.first_open(), self.shares.values())
-
     def stand(self, now: float) -> float:
         """For how many seconds the first open offset has been the same, as far as was looked."""
         first = self.first_open()
@@ -210,16 +206,12 @@ class Partition:
             self._stands = first, now
         return now - self._stands[1]
 
-    def holder(self) -> dict[str, Any] | None:
-        """What holds the stable offset, for people and progress; None if nothing is left to do.
-
-        ``state`` is ``failed``, ``parked``, ``in flight`` (in ``slot``), ``to do``, or
-        ``elsewhere`` where the offset is not ours.
-        """
+    def blocker(self, now: float) -> dict[str, Any] | None:
+        """Returns the record at the stable offset, see `blocker_at`; None if nothing is left."""
         first = self.first_open()
         if first >= self.end and first >= self.position:
             return None
-        return told(first, self.shares.values(), self._failed.get(first))
+        return blocker_at(first, self.shares.values(), self._failed.get(first), now)
 
     def first_open(self) -> int:
         """The stable offset as it will be once all that is done is committed."""

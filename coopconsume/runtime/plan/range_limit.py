@@ -103,27 +103,27 @@ def crowd_warning(partition: Partition) -> str:
         limit = f"maxOutputsWaiting is {partition.max_outputs_waiting:,}"
     return (
         f"{name} has {much} above its stable offset, {limit}: "
-        f"nothing new is read until gaps are done. It is held by {held_by(partition)}"
+        f"nothing new is read until gaps are done. It is blocked by {blocked_by(partition)}"
     )
 
 
-def held_by(partition: Partition) -> str:
-    """What holds the stable offset, in words."""
-    holder = partition.holder()
-    if holder is None:
+def blocked_by(partition: Partition) -> str:
+    """Describes the blocker of the stable offset."""
+    blocker = partition.blocker(0.0)
+    if blocker is None:
         return "nothing"
     states = {
-        "failed": "which waits to be tried again",
-        "parked": "which is parked until somebody decides about it",
-        "in flight": f"which slot {holder['slot']} is at work on",
-        "to do": "which was not handled yet",
-        "elsewhere": "which is another member's, or not in the log",
+        "failed": "which waits for its next attempt",
+        "parked": "which is parked until an operator replays or discards it",
+        "in flight": f"which slot {blocker['slot']} processes",
+        "to do": "which has not started",
+        "elsewhere": "which belongs to another member, or is not in the log",
     }
-    words = f"offset {holder['offset']}, {states[holder['state']]}"
-    if not holder["attempts"]:
+    words = f"offset {blocker['offset']}, {states[blocker['state']]}"
+    if not blocker["attempts"]:
         return words
-    key = f"{holder['key']!r}, " if holder["key"] is not None else ""
+    key = f"{blocker['key']!r}, " if blocker["key"] is not None else ""
     return (
-        f"{words} (key {key}hash {holder['keyHash']}), and failed {holder['attempts']} times: "
-        f"{holder['error']}"
+        f"{words} (key {key}hash {blocker['keyHash']}), and failed {blocker['attempts']} times: "
+        f"{blocker['error']}"
     )
