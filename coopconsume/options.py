@@ -1,4 +1,7 @@
-"""Every option in one table: its type, default, range and meaning; checked once, at once.
+"""The options of a consumer: each is declared once, as a field of `Options`.
+
+A declaration has the default, the values that are accepted and the meaning. The parser, the
+documentation and the command line use it.
 
 Names are Kafka's (``kafka.*``) and Spark's (``subscribe``, ``startingOffsets``, …) where they have
 one, and compared without regard to case as Spark does. The same ``kafka.*`` settings serve
@@ -10,7 +13,7 @@ from __future__ import annotations
 import difflib
 import json
 import re
-from dataclasses import dataclass, field
+from dataclasses import Field, dataclass, field, fields
 from typing import TYPE_CHECKING, Any
 
 from coopconsume.errors import InvalidOption, MissingOption, UnknownOption
@@ -27,6 +30,7 @@ from coopconsume.kafka.settings import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
+_UNLIMITED = 2**63 - 1
 _UNITS = {
     "ms": 0.001, "millisecond": 0.001, "s": 1.0, "sec": 1.0, "second": 1.0,
     "m": 60.0, "min": 60.0, "minute": 60.0, "h": 3600.0, "hour": 3600.0,
@@ -50,24 +54,51 @@ def parse_seconds(text: float | str) -> float:
     return float(found.group(1)) * _UNITS[unit]
 
 
-def _seconds(low: float, high: float = 86_400.0) -> Callable[[Any], float]:
+@dataclass(frozen=True)
+class Values:
+    """The values that an option accepts.
+
+    Attributes:
+        text: A description for people.
+        parse: Converts what a user gives; raises ValueError with what to give instead.
+    """
+
+    text: str
+    parse: Callable[[Any], Any]
+
+
+def _within(low: float, high: float) -> str:
+    return f"{low:,} to {high:,}" if high < _UNLIMITED else f"from {low:,}"
+
+
+def _seconds(low: float, high: float = 86_400) -> Values:
     def parse(value: Any) -> float:
         seconds = parse_seconds(value)
         if not low <= seconds <= high:
             raise ValueError(f"give {low:g} to {high:g} seconds")
         return seconds
 
-    return parse
+    return Values(f"seconds, {_within(low, high)}", parse)
 
 
-def _whole(low: int, high: int = 2**63 - 1) -> Callable[[Any], int]:
+def _whole(low: int, high: int = _UNLIMITED) -> Values:
     def parse(value: Any) -> int:
         number = int(str(value))
         if not low <= number <= high:
             raise ValueError(f"give a whole number from {low} to {high}")
         return number
 
-    return parse
+    return Values(f"number, {_within(low, high)}", parse)
+
+
+def _one_of(*names: str) -> Values:
+    def parse(value: Any) -> str:
+        for name in names:
+            if str(value).lower() == name.lower():
+                return name
+        raise ValueError(f"give one of {', '.join(names)}")
+
+    return Values(", ".join(names), parse)
 
 
 def _rate(value: Any) -> float:
@@ -82,16 +113,6 @@ def _flag(value: Any) -> bool:
     if text not in ("true", "false"):
         raise ValueError("give true or false")
     return text == "true"
-
-
-def _one_of(*names: str) -> Callable[[Any], str]:
-    def parse(value: Any) -> str:
-        for name in names:
-            if str(value).lower() == name.lower():
-                return name
-        raise ValueError(f"give one of {', '.join(names)}")
-
-    return parse
 
 
 def _text(value: Any) -> str:
@@ -140,15 +161,26 @@ def _starting(value: Any) -> str | dict[str, dict[int, int]]:
 
 @dataclass(frozen=True)
 class Option:
-    """One row of the table: its name, default, how a value is read, and what it means."""
+    """The declaration of an option.
 
+    Attributes:
+        attribute: The name of the field of `Options`.
+        name: The name that users give.
+        default: The value if it is not given.
+        values: What it accepts.
+        doc: What it means.
+        is_listed: Whether the documentation lists it.
+    """
+
+    attribute: str
     name: str
     default: Any
-    parse: Callable[[Any], Any]
+    values: Values
     doc: str
+    is_listed: bool = True
 
     def read(self, value: Any) -> Any:
-        """The value of a text or number that a user gave; None stands for the default.
+        """Returns the value of a text or number that a user gave; None stands for the default.
 
         Raises:
             InvalidOption: It is of the wrong type or out of its range.
@@ -156,86 +188,27 @@ class Option:
         if value is None:
             return self.default
         try:
-            return self.parse(value)
+            return self.values.parse(value)
         except (ValueError, TypeError) as error:
             hint = "give a whole number" if "invalid literal" in str(error) else str(error)
             raise InvalidOption(self.name, repr(value), hint) from None
 
-    @property
-    def attribute(self) -> str:
-        """Name of the field of `Options`."""
-        return re.sub(r"(?<=[a-z])([A-Z])", r"_\1", self.name.replace(".", "_")).lower()
+
+def _option(
+    default: Any, values: Values, doc: str, *, name: str | None = None, is_listed: bool = True
+) -> Any:
+    """Declares an option; its name is the field's in camelCase unless it is given."""
+    more = {"values": values, "doc": doc, "name": name, "is_listed": is_listed}
+    return field(default=default, metadata=more)
 
 
-TABLE: tuple[Option, ...] = (
-    Option("subscribe", None, _topics, "Topics, separated by commas."),
-    Option("subscribePattern", None, _pattern,
-           "Topics whose whole names match a regular expression (Python's); topics that are "
-           "created later are taken up."),
-    Option("startingOffsets", "earliest", _starting,
-           "Where a partition starts that nobody has committed: earliest, latest or JSON. "
-           "Partitions that are added while the group exists start at earliest."),
-    Option("failOnDataLoss", True, _flag,
-           "Stop when records were deleted before they were done; false: report them and go on."),
-    Option("onMissingTopic", "fail", _one_of("fail", "wait"),
-           "When a topic does not exist yet, or is deleted: fail, or go on with the other topics "
-           "until it is there."),
-    Option("maxOffsetsPerTrigger", None, _whole(1),
-           "Offsets a batch may span at most, over all partitions."),
-    Option("minPartitions", None, _whole(1, 10_000),
-           "Slices a batch is read in at least; default: slots."),
-    Option("includeHeaders", False, _flag, "Hand record headers to handlers and frames."),
-    Option("commitTable", None, _place,
-           "Delta table that keeps the commits: its path, or its name in a catalog. Required."),
-    Option("slots", None, _whole(1, 10_000),
-           "Spark tasks side by side; default: the cores Spark has."),
-    Option("assignor", "sticky", _one_of("sticky", "range", "roundrobin"),
-           "How the members of a group share the topics; the most wanted that all know is taken."),
-    Option("allowKeyShare", True, _flag,
-           "Whether this member takes parts of partitions (KIP-X); if not, it is given whole ones "
-           "alone."),
-    Option("allow.individual.commit", True, _flag,
-           "Whether this member commits record by record (KIP-X)."),
-    Option("max.num.ranges.to.commit", 10_000, _whole(1),
-           "Commit early when so many offset ranges have gathered (KIP-X); a commit of more has "
-           "several rows."),
-    Option("maxNumRanges", 1_000_000, _whole(1),
-           "Committed ranges above the stable offset a partition may have; at 80 % nothing new."),
-    Option("batchTime", 10.0, _seconds(0.05),
-           "Seconds after which a batch starts no further handler."),
-    Option("handlerTimeout", 60.0, _seconds(0.05),
-           "Seconds running handlers get beyond batchTime before their worker is ended."),
-    Option("drainTimeout", 10.0, _seconds(0),
-           "Seconds to wait for running handlers before a share moves to a new owner."),
-    Option("commitInterval", 0.2, _seconds(0, 60.0),
-           "Seconds between two appends to the commit table while a job works, at least; a stop "
-           "and a hand-over do not wait. A longer one repeats more after a crash."),
-    Option("channelPort", 0, _whole(0, 65_535),
-           "Port of the driver to which running slots connect (see spark.driver.host); 0: any."),
-    Option("maxPending", 100_000, _whole(1),
-           "Pending records of a partition at which no new ones are taken."),
-    Option("maxRecordsPerSecond", None, _rate,
-           "Records a second that may start in all; each slot has its part of it."),
-    Option("maxRecordsPerSecondPerShare", None, _rate,
-           "Records a second that may start of one partition in one slot."),
-    Option("maxRecordsPerSecondPerKey", None, _rate,
-           "Records a second that may start of one key, within a batch."),
-    Option("circuitBreaker", None, _whole(1, 1_000_000),
-           "Failures in a row in a slot after which the job pauses; Retry and Reject are none."),
-    Option("circuitBreakerPause", 30.0, _seconds(0.05),
-           "Seconds of the first pause; each failed trial doubles it, up to ten times."),
-    Option("onExternalReset", "fail", _one_of("fail", "honour"),
-           "When somebody else moved the group's offset in Kafka."),
-    Option("deadLetter", None, _place,
-           "Where records go that are given up: path of a Delta table, or `kafka:` and a topic."),
-    Option("purgatory", None, _place,
-           "Folder of the Delta tables in which rows of transactional outputs wait."),
-    Option("maxOutputsWaiting", 1_000_000, _whole(1),
-           "Records of a partition whose transactional outputs wait above its stable offset; from "
-           "there on nothing new."),
-)  # fmt: skip
+_TOPICS = Values("names, separated by commas", _topics)
+_PATTERN = Values("regular expression (Python's)", _pattern)
+_STARTING = Values("earliest, latest or JSON", _starting)
+_FLAG = Values("true, false", _flag)
+_PLACE = Values("path, URI or name", _place)
+_RATE = Values("number above 0", _rate)
 
-_BY_NAME = {option.name.lower(): option for option in TABLE}
 _REQUIRED_KAFKA = ("bootstrap.servers", "group.id")
 #: Settings that the library sets itself, with why a user's own value is refused.
 _OURS = {
@@ -252,36 +225,136 @@ class Options:
     """The checked options of a consumer. Build it with `Options.parse`."""
 
     kafka: Mapping[str, str] = field(repr=False)
-    subscribe: tuple[str, ...] | None
-    subscribe_pattern: str | None
-    starting_offsets: str | dict[str, dict[int, int]]
-    fail_on_data_loss: bool
-    on_missing_topic: str
-    max_offsets_per_trigger: int | None
-    min_partitions: int | None
-    include_headers: bool
-    commit_table: str
-    slots: int | None
-    assignor: str
-    allow_key_share: bool
-    allow_individual_commit: bool
-    max_num_ranges_to_commit: int
-    max_num_ranges: int
-    batch_time: float
-    handler_timeout: float
-    drain_timeout: float
-    commit_interval: float
-    channel_port: int
-    max_pending: int
-    max_records_per_second: float | None
-    max_records_per_second_per_share: float | None
-    max_records_per_second_per_key: float | None
-    circuit_breaker: int | None
-    circuit_breaker_pause: float
-    on_external_reset: str
-    dead_letter: str | None
-    purgatory: str | None
-    max_outputs_waiting: int
+    subscribe: tuple[str, ...] | None = _option(
+        None, _TOPICS,
+        "The topics.",
+    )  # fmt: skip
+    subscribe_pattern: str | None = _option(
+        None, _PATTERN,
+        "Topics whose whole names match the expression; topics that are created later are added.",
+    )  # fmt: skip
+    starting_offsets: str | dict[str, dict[int, int]] = _option(  # noqa: RUF009 - a field
+        "earliest", _STARTING,
+        "Where a partition without a commit starts. Partitions that are added while the group "
+        "exists start at earliest.",
+    )  # fmt: skip
+    fail_on_data_loss: bool = _option(
+        True, _FLAG,
+        "Stop if records were deleted before they were done; false: report the loss and continue.",
+    )  # fmt: skip
+    on_missing_topic: str = _option(
+        "fail", _one_of("fail", "wait"),
+        "If a topic does not exist yet, or is deleted: fail, or continue with the other topics "
+        "until it exists.",
+    )  # fmt: skip
+    max_offsets_per_trigger: int | None = _option(
+        None, _whole(1),
+        "Offsets that a batch may span, over all partitions.",
+    )  # fmt: skip
+    min_partitions: int | None = _option(
+        None, _whole(1, 10_000),
+        "Slices in which a batch is read, at least; default: slots.",
+    )  # fmt: skip
+    include_headers: bool = _option(
+        False, _FLAG,
+        "Pass record headers to handlers and frames.",
+    )  # fmt: skip
+    commit_table: str = _option(
+        None, _PLACE,
+        "The Delta table of the commits: its path, or its name in a catalog. Required.",
+    )  # fmt: skip
+    slots: int | None = _option(
+        None, _whole(1, 10_000),
+        "Spark tasks side by side; default: the cores that Spark has.",
+    )  # fmt: skip
+    assignor: str = _option(
+        "sticky", _one_of("sticky", "range", "roundrobin"),
+        "How the members of a group share the topics; the group uses the one that most members "
+        "ask for and all of them know.",
+    )  # fmt: skip
+    allow_key_share: bool = _option(
+        True, _FLAG,
+        "Whether this member takes parts of partitions (KIP-X); if not, it gets whole partitions "
+        "only.",
+    )  # fmt: skip
+    allow_individual_commit: bool = _option(
+        True, _FLAG,
+        "Whether this member commits record by record (KIP-X); only true is accepted.",
+        name="allow.individual.commit", is_listed=False,
+    )  # fmt: skip
+    max_num_ranges_to_commit: int = _option(
+        10_000, _whole(1),
+        "Ranges in one commit (KIP-X): with so many to commit, a commit is written early, and a "
+        "larger one is written as several rows. `maxNumRanges` limits what a partition has in all.",
+        name="max.num.ranges.to.commit",
+    )  # fmt: skip
+    max_num_ranges: int = _option(
+        1_000_000, _whole(1),
+        "Committed ranges above the stable offset that a partition may have. At 80 % of it no new "
+        "records are read.",
+    )  # fmt: skip
+    batch_time: float = _option(
+        10.0, _seconds(0.05),
+        "Time after which a batch starts no further handler.",
+    )  # fmt: skip
+    handler_timeout: float = _option(
+        60.0, _seconds(0.05),
+        "Time for running handlers beyond batchTime; then their worker is ended.",
+    )  # fmt: skip
+    drain_timeout: float = _option(
+        10.0, _seconds(0),
+        "Time for running handlers before a share moves to a new owner.",
+    )  # fmt: skip
+    commit_interval: float = _option(
+        0.2, _seconds(0, 60),
+        "Time between two appends to the commit table while a job works, at least; a stop and a "
+        "hand-over do not wait. A longer one repeats more after a crash.",
+    )  # fmt: skip
+    channel_port: int = _option(
+        0, _whole(0, 65_535),
+        "Port of the driver to which running slots connect (see spark.driver.host); 0: any.",
+    )  # fmt: skip
+    max_pending: int = _option(
+        100_000, _whole(1),
+        "Pending records of a partition at which no new records are read.",
+    )  # fmt: skip
+    max_records_per_second: float | None = _option(
+        None, _RATE,
+        "Records that may start in a second; each slot has its part of it.",
+    )  # fmt: skip
+    max_records_per_second_per_share: float | None = _option(
+        None, _RATE,
+        "Records of one partition that may start in one slot in a second.",
+    )  # fmt: skip
+    max_records_per_second_per_key: float | None = _option(
+        None, _RATE,
+        "Records of one key that may start in a second, within a batch.",
+    )  # fmt: skip
+    circuit_breaker: int | None = _option(
+        None, _whole(1, 1_000_000),
+        "Failures in a row in a slot after which the job pauses; Retry and Reject do not count.",
+    )  # fmt: skip
+    circuit_breaker_pause: float = _option(
+        30.0, _seconds(0.05),
+        "Length of the first pause; each failed trial doubles it, up to ten times.",
+    )  # fmt: skip
+    on_external_reset: str = _option(
+        "fail", _one_of("fail", "honour"),
+        "If another client changed the group's offset in Kafka: fail, or continue from there.",
+    )  # fmt: skip
+    dead_letter: str | None = _option(
+        None, _PLACE,
+        "The destination of rejected records: path of a Delta table, or `kafka:` and a topic.",
+    )  # fmt: skip
+    purgatory: str | None = _option(
+        None, _PLACE,
+        "Folder of the Delta tables in which rows of transactional outputs wait.",
+    )  # fmt: skip
+    max_outputs_waiting: int = _option(
+        1_000_000, _whole(1),
+        "Records of a partition whose transactional outputs wait above its stable offset. At this "
+        "number no new records are read.",
+    )  # fmt: skip
 
     @classmethod
     def parse(cls, options: Mapping[str, Any], *, group: bool = True) -> Options:
@@ -389,6 +462,19 @@ class Options:
         return str(self.redacted())
 
 
+def _declared(declaration: Field[Any]) -> Option:
+    first, *rest = declaration.name.split("_")
+    camel_case = first + "".join(word.capitalize() for word in rest)
+    more = dict(declaration.metadata)
+    name = more.pop("name") or camel_case
+    return Option(declaration.name, name, declaration.default, **more)
+
+
+#: All options, in the order of their declarations.
+TABLE = tuple(_declared(each) for each in fields(Options) if each.metadata)
+_BY_NAME = {option.name.lower(): option for option in TABLE}
+
+
 def _complete(kafka: dict[str, str], *, group: bool) -> dict[str, str]:
     for setting in _REQUIRED_KAFKA:
         if setting == "group.id" and not group and setting not in kafka:
@@ -403,7 +489,9 @@ def _complete(kafka: dict[str, str], *, group: bool) -> dict[str, str]:
 
 
 def _known_names() -> list[str]:
-    return [o.name for o in TABLE] + [f"kafka.{name}" for name in KNOWN_KAFKA_SETTINGS]
+    return [o.name for o in TABLE if o.is_listed] + [
+        f"kafka.{name}" for name in KNOWN_KAFKA_SETTINGS
+    ]
 
 
 def _closest(name: str, known: list[str], cutoff: float = 0.5) -> str | None:

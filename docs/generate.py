@@ -38,13 +38,17 @@ def _default(value: object) -> str:
         return ""
     if isinstance(value, bool):
         return str(value).lower()
-    return f"{value:g}" if isinstance(value, float) else str(value)
+    if isinstance(value, float):
+        return f"{value:g}"
+    return f"{value:,}" if isinstance(value, int) else str(value)
 
 
 def options() -> list[str]:
     """Returns the table of all options, in the order of the code."""
-    rows = ((f"`{o.name}`", _default(o.default), o.doc) for o in TABLE)
-    return _table(("Option", "Default", "Meaning"), rows)
+    rows = (
+        (f"`{o.name}`", o.values.text, _default(o.default), o.doc) for o in TABLE if o.is_listed
+    )
+    return _table(("Option", "Values", "Default", "Meaning"), rows)
 
 
 def _errors(family: type[Exception]) -> list[str]:
