@@ -13,6 +13,7 @@ from commits import CommitLogUnavailable, FencedMember
 from coopconsume.classic import driver_address
 from coopconsume.group.settings import lease_of
 from coopconsume.worker.channel.server import ChannelServer
+from coopconsume.worker.channel.spec import REPORT_EVERY
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
@@ -31,6 +32,8 @@ log = logging.getLogger(__name__)
 _LOOKS: Final = 4
 #: Seconds without a turn of the loop after which leases are not renewed.
 _LOOP_STUCK: Final = 10.0
+#: Seconds between two reports of a slot, at least, however short ``commitInterval`` is.
+_REPORTS_APART: Final = 0.02
 #: Slots without a channel in a row after which batches go on without one.
 _FAILURES: Final = 3
 _LOST: Final = (
@@ -48,6 +51,15 @@ def lease_seconds(spark: SparkSession, options: Options) -> float | None:
     if driver_address(spark) is None:
         return None
     return lease_of(options)
+
+
+def report_seconds(options: Options) -> float:
+    """Returns how long a slot keeps what it has done at least before it reports that.
+
+    Half of ``commitInterval``, from 20 to 200 ms: what a slot keeps is repeated after a crash as
+    well as what waits for the next append.
+    """
+    return min(REPORT_EVERY, max(_REPORTS_APART, options.commit_interval / 2))
 
 
 class SlotLeases:
@@ -97,6 +109,7 @@ class SlotLeases:
             self._server = ChannelServer(
                 secrets.token_bytes(32), run_id, bind, host, options.channel_port, on_report,
                 lambda _batch, _slot: None, lease=self.lease,
+                report_every=report_seconds(options),
             )  # fmt: skip
         except OSError as error:
             self.give_up(f"no channel to slots on {bind}, port {options.channel_port}: {error}")

@@ -17,6 +17,7 @@ from coopconsume import CooperativeConsumer, local_session, set_shareable
 from coopconsume.demo.processes import kill_tree
 from coopconsume.group.membership import Membership
 from coopconsume.options import Options
+from coopconsume.runtime.slot_leases import report_seconds
 from tests.bench.figures import Ratio, Report, seconds_of, take_turns
 from tests.bench.harness import SLOTS
 from tests.bench.throughput import empty_job
@@ -101,9 +102,13 @@ def channel(harness: Harness, say: Callable[[str], None]) -> list[Report]:
     report.add(_STOP, stops, "s")
     report.add(_JOIN, gaps, "s")
     report.add(_REPEATED, repeated, "records")
-    most = _KILLED_SLOTS * _CONCURRENCY + int(_KILLED_SLOTS * _CONCURRENCY * 0.2 / _HANDLER_SECONDS)
+    options = Options.parse(harness.options(topic))
+    at_once = _KILLED_SLOTS * _CONCURRENCY
+    kept = report_seconds(options) + options.commit_interval
+    most = at_once + int(at_once * kept / _HANDLER_SECONDS)
     report.notes.append(
-        f"Bound of a kill: the handlers at work and those of one report interval, {most} records."
+        "Bound of a kill: the handlers at work, and what ended within one report interval and one "
+        f"commitInterval, {most:,} records; what ends during an append comes on top."
     )
     return [report, _cost(harness, say)]
 

@@ -69,7 +69,7 @@ def _possible(harness: Harness) -> list[Action]:
     alive, topics = harness.alive, harness.topics
     actions: list[Action] = [
         pause, pause_all, kill_driver, kill_all, kill_worker, restart_broker, freeze_broker,
-        restart, delete_records, lose_records, orphan,
+        restart, stick, delete_records, lose_records, orphan,
     ]  # fmt: skip
     if len(alive) < _MOST:
         actions += [join]
@@ -113,6 +113,13 @@ def grow(harness: Harness, _app: App) -> None:
     harness.produce(_EACH // 2, topics=[topic])
     count = sum(harness.topics.partitions[topic] for topic in harness.shared)
     harness.wait(lambda: harness.partitions_dealt() == count, f"{count} partitions dealt", 300)
+
+
+def stick(harness: Harness, _app: App) -> None:
+    """A handler takes long; its slot gives back what it has not started, and all of it is done."""
+    harness.hang()
+    harness.produce(_EACH)
+    harness.wait_for_all()
 
 
 def delete_records(harness: Harness, _app: App) -> None:
@@ -219,8 +226,8 @@ def freeze_broker(harness: Harness, _app: App) -> None:
 
 
 _ALL: list[Action] = [
-    join, leave, restart, grow, delete_records, lose_records, recreate, take_over_claim, pause,
-    pause_all, kill_driver, kill_all, orphan, kill_worker, restart_broker, freeze_broker,
+    join, leave, restart, stick, grow, delete_records, lose_records, recreate, take_over_claim,
+    pause, pause_all, kill_driver, kill_all, orphan, kill_worker, restart_broker, freeze_broker,
 ]  # fmt: skip
 #: What may happen in a round.
 KINDS = tuple(action.__name__ for action in _ALL)

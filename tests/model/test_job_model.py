@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import math
 import random
 import socket
@@ -28,6 +27,7 @@ from coopconsume.record import Reject
 from coopconsume.runtime.slot_leases import SlotLeases
 from coopconsume.worker.channel.server import ChannelServer
 from tests.model.job_world import _PATIENCE, TP, Gate, World, until
+from tests.proxy import Proxy
 
 KEYS = {offset: b"k%d" % (offset % 5) for offset in range(20)}
 
@@ -392,9 +392,28 @@ def away(*_args, **_how):
     raise CommitLogUnavailable("the log", "call", "no route")
 
 
+@pytest.fixture
+def proxies(monkeypatch):
+    """Put a proxy before the driver of each job; return them, by the driver's server."""
+    made, spec = {}, ChannelServer.spec
+
+    def proxied(server):
+        if server not in made:
+            made[server] = Proxy(spec(server).port)
+        return replace(spec(server), port=made[server].port)
+
+    monkeypatch.setattr(ChannelServer, "spec", proxied)
+    yield made
+    for proxy in made.values():
+        proxy.close()
+
+
 @pytest.mark.parametrize("seed", range(4))
-def test_whatever_becomes_of_channels_nothing_is_lost_or_out_of_order(world, seed):
-    """Only what a lost slot did not report is handled again; every second job relieves slots."""
+def test_whatever_becomes_of_channels_nothing_is_lost_or_out_of_order(world, proxies, seed):
+    """Only what a lost slot did not report is handled again; every second job relieves slots.
+
+    Connections are cut, delayed, or stay open and carry nothing until the leases have ended.
+    """
     there = world(
         MANY, channel=True, batchTime="1 seconds", handlerTimeout="0.1 seconds",
         slow=0.0 if seed % 2 else math.inf,
@@ -402,16 +421,25 @@ def test_whatever_becomes_of_channels_nothing_is_lost_or_out_of_order(world, see
     draw = random.Random(seed)
     member, handler = there.claim(), Slow(MANY)
     job = there.run(member, handler)
-    events = ["cut", "cut", "pause", "pause", "hand over", "die"]
+    events = ["cut", "cut", "delay", "half open", "pause", "pause", "hand over", "die"]
     draw.shuffle(events)
     safe = set()
     for number, event in enumerate(events):
         to_come = events[number:]
         handler.more(draw.randrange(5, 60))
+        server = job._dispatcher.leases._server
+        proxy = server.spec() and proxies[server]
+        running = set(job._dispatcher.running)
         if event == "cut":
-            for connection in list(job._dispatcher.leases._server._slots.values()):
-                with contextlib.suppress(OSError):
-                    connection.sock.shutdown(socket.SHUT_RDWR)
+            proxy.cut()
+        elif event == "delay":
+            proxy.passes.clear()
+            time.sleep(draw.uniform(0.1, 1.0))
+            proxy.passes.set()
+        elif event == "half open":
+            proxy.passes.clear()
+            until(lambda job=job, running=running: not running & set(job._dispatcher.running))
+            proxy.passes.set()
         elif event == "pause":
             job.pause()
             until(lambda job=job: not job._dispatcher.running)

@@ -443,4 +443,12 @@ CHANNEL = [
         "is_early = now < self._next_at",
         (_PACED,),
     ),
+    Mutant(
+        "reports-slower-than-commits",
+        "What a slot keeps from its driver is at most half of commitInterval old.",
+        "coopconsume/runtime/slot_leases.py",
+        "max(_REPORTS_APART, options.commit_interval / 2)",
+        "max(_REPORTS_APART, options.commit_interval)",
+        ("tests/unit/test_saving.py::test_slots_report_twice_in_a_commit_interval",),
+    ),
 ]

@@ -12,6 +12,7 @@ import pytest
 from commits import Epoch, OffsetRanges, Pending
 from coopconsume.errors import FencedMember, OutputsNotPublished
 from coopconsume.runtime.committer import Committer
+from coopconsume.runtime.slot_leases import report_seconds
 
 TP = ("t", 0)
 
@@ -182,6 +183,12 @@ def test_commits_are_an_interval_apart_unless_somebody_waits_for_them(monkeypatc
     turn(made, said)
     assert next(made._ids) == "id-3", "as many commits as were needed"
     made.close(well=True)
+
+
+@pytest.mark.parametrize(("commits", "reports"), [(0.0, 0.02), (0.2, 0.1), (60.0, 0.2)])
+def test_slots_report_twice_in_a_commit_interval(commits, reports):
+    """Not more often than every 20 ms, and not less often than every 200 ms."""
+    assert report_seconds(SimpleNamespace(commit_interval=commits)) == reports
 
 
 def test_what_ends_the_epoch_while_outputs_are_published_reaches_the_loop():
