@@ -6,16 +6,17 @@ import logging
 from typing import TYPE_CHECKING
 
 from commits import OffsetRanges
+from commits.offsets import MAX_OFFSET
 from coopconsume.errors import DataLoss, TopicNotFound, TopicReplaced
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
     from contextlib import AbstractContextManager
 
     from commits import CommitStore
     from coopconsume.errors import CoopConsumeError
     from coopconsume.group.owned import EpochGrant, Owned, TopicPartition
-    from coopconsume.kafka.cluster import Cluster
+    from coopconsume.kafka.cluster import Cluster, LogEnd
     from coopconsume.options import Options
 
 log = logging.getLogger(__name__)
@@ -50,7 +51,7 @@ class HeldLogs:
         self._tenure = tenure
         self._owned = owned
         self._lock = lock
-        self._ends: dict[TopicPartition, int] = {}
+        self._ends: dict[TopicPartition, LogEnd] = {}
 
     def check_starts(
         self, unsaved: Mapping[TopicPartition, OffsetRanges] | None = None
@@ -157,7 +158,7 @@ class HeldLogs:
         state = self._store.state(self._options.group_id)
         losses = []
         for tp in self.present:
-            end = self._ends.get(tp, 0)
+            end = self._seen_end(tp)
             if tp[0] != topic or state[tp].stable_offset >= end:
                 continue
             done = state[tp].ranges | unsaved.get(tp, OffsetRanges())
@@ -171,8 +172,10 @@ class HeldLogs:
         Raises:
             DataLoss: There are some, and ``failOnDataLoss`` is true.
         """
-        ends = self._cluster.ends(self.present)
-        cut = self._losses({tp: end for tp, end in ends.items() if end <= self._top(tp)})
+        ends = self._cluster.log_ends(self.present)
+        short = {tp: None for tp, end in ends.items() if end.offset <= self._top(tp)}
+        # Under which leader epochs the records were seen is not known.
+        cut = self._losses(ends, self._cluster.epoch_ends(short) if short else {}, short)
         for loss in cut.values():
             if self._options.fail_on_data_loss:
                 raise loss
@@ -180,34 +183,83 @@ class HeldLogs:
         self._truncate(cut)
         self._ends = ends
 
-    def follow_cut(self) -> DataLoss:
-        """Have the commit log follow logs that were cut under our eyes; what is lost by it.
+    def is_cut(self, ends: Mapping[TopicPartition, LogEnd]) -> bool:
+        """Whether a log may have been cut since the last look; if not, notes where they end.
+
+        Brokers never tell a lower end (KIP-207) unless the log was cut. A log that was cut and has
+        grown again has a new leader epoch, and the earlier epoch ends before what was seen of it
+        (KIP-320). An older leader epoch comes from a former leader, or a topic was created again.
+        """
+        if self._cut(ends) or any(self._is_older(tp, end) for tp, end in ends.items()):
+            return True
+        self._ends |= ends
+        return False
+
+    def follow_cut(self) -> DataLoss | None:
+        """Have the commit log follow logs that were cut under our eyes.
 
         It is written in any case: whoever starts next does not know where they ended.
+
+        Returns:
+            What is lost by it; None if no log was cut.
         """
-        ends = self._cluster.ends(self.present)
-        cut = self._losses({tp: end for tp, end in ends.items() if end < self._ends.get(tp, 0)})
+        ends = self._cluster.log_ends(self.present)
+        cut = self._cut(ends)
         self._truncate(cut)
         for loss in cut.values():
             log.warning("%s; what is written there since then is read as new", loss)
-        self._ends = ends
-        return min(cut.values(), key=lambda loss: (loss.topic, loss.partition))
+        self._ends |= {
+            tp: end for tp, end in ends.items() if tp in cut or not self._is_older(tp, end)
+        }
+        return min(cut.values(), key=lambda loss: (loss.topic, loss.partition), default=None)
+
+    def _cut(self, ends: Mapping[TopicPartition, LogEnd]) -> dict[TopicPartition, DataLoss]:
+        """Returns what logs have lost since the last look."""
+        seen = {tp: self._ends[tp] for tp in ends if tp in self._ends}
+        changed = {
+            tp: before.leader_epoch
+            for tp, before in seen.items()
+            if ends[tp].offset < before.offset or self._has_new_leader(before, ends[tp])
+        }
+        kept = self._cluster.epoch_ends(changed) if changed else {}
+        cut = [
+            tp for tp in changed
+            if min(ends[tp].offset, kept.get(tp, MAX_OFFSET)) < seen[tp].offset
+        ]  # fmt: skip
+        return self._losses(ends, kept, cut)
+
+    @staticmethod
+    def _has_new_leader(before: LogEnd, now: LogEnd) -> bool:
+        if before.leader_epoch is None or now.leader_epoch is None:
+            return False
+        return now.leader_epoch > before.leader_epoch
+
+    def _is_older(self, tp: TopicPartition, end: LogEnd) -> bool:
+        before = self._ends.get(tp)
+        return before is not None and self._has_new_leader(end, before)
+
+    def _seen_end(self, tp: TopicPartition) -> int:
+        return self._ends[tp].offset if tp in self._ends else 0
 
     def _top(self, tp: TopicPartition) -> int:
         """The highest offset that is done, or at which there was a record."""
         owned = self._owned[tp]
         last = owned.committed.last
-        return max(owned.stable - 1 if last is None else last, self._ends.get(tp, 0) - 1)
+        return max(owned.stable - 1 if last is None else last, self._seen_end(tp) - 1)
 
-    def _losses(self, ends: Mapping[TopicPartition, int]) -> dict[TopicPartition, DataLoss]:
+    def _losses(
+        self,
+        ends: Mapping[TopicPartition, LogEnd],
+        kept: Mapping[TopicPartition, int],
+        cut: Iterable[TopicPartition],
+    ) -> dict[TopicPartition, DataLoss]:
         """What logs lost that were cut.
 
-        What is written next gets the offsets of what was cut. So it counts from where the present
-        leader began; of several elections since the last look the newest one counts.
+        What is written next gets the offsets of what was cut. So it counts from where the leader
+        epoch ends that wrote the lost records.
         """
-        began = self._cluster.leader_starts(ends) if ends else {}
-        cut = {tp: min(end, began.get(tp, end)) for tp, end in ends.items()}
-        return {tp: DataLoss(*tp, end, self._top(tp)) for tp, end in cut.items()}
+        first = {tp: min(ends[tp].offset, kept.get(tp, MAX_OFFSET)) for tp in cut}
+        return {tp: DataLoss(*tp, offset, self._top(tp)) for tp, offset in first.items()}
 
     def _truncate(self, cut: Mapping[TopicPartition, DataLoss]) -> None:
         if not cut:
@@ -239,16 +291,6 @@ class HeldLogs:
             return False
         return not self.losses_of(error.topic, unsaved or {})
 
-    def has_changed(self, ends: Mapping[TopicPartition, int]) -> bool:
-        """Whether a log ends elsewhere than at the last look."""
+    def has_changed(self, ends: Mapping[TopicPartition, LogEnd]) -> bool:
+        """Whether a log ends elsewhere than at the last look, or has another leader epoch."""
         return any(end != self._ends.get(tp) for tp, end in ends.items())
-
-    def is_cut(self, ends: Mapping[TopicPartition, int]) -> bool:
-        """Whether a log ends before where it was seen to end.
-
-        Brokers never tell a lower end (KIP-207) unless the log was cut.
-        """
-        shorter = any(end < self._ends.get(tp, 0) for tp, end in ends.items())
-        if not shorter:
-            self._ends |= ends
-        return shorter

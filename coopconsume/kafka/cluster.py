@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from coopconsume.errors import BrokerUnreachable, MissingOption, TopicNotFound
 from coopconsume.kafka import coordinator
 from coopconsume.kafka.identity import LOG_IDENTITIES
-from coopconsume.kafka.leaders import leader_starts
+from coopconsume.kafka.leaders import epoch_ends
 from coopconsume.kafka.pattern import INTERNAL, TopicPattern
 from coopconsume.kafka.security import access
 
@@ -40,6 +40,14 @@ class Topic:
     name: str
     id: str
     partitions: int
+
+
+@dataclass(frozen=True)
+class LogEnd:
+    """Where a log ends, and the leader epoch in which its leader reported that; None: not known."""
+
+    offset: int
+    leader_epoch: int | None
 
 
 @dataclass(frozen=True)
@@ -235,12 +243,23 @@ class Cluster:
 
     def ends(self, partitions: Iterable[Partition]) -> dict[Partition, int]:
         """Return the end of each log; with ``read_committed`` it is the last stable offset."""
-        return self._offsets(dict.fromkeys(partitions, _LATEST))
+        return {tp: end.offset for tp, end in self.log_ends(partitions).items()}
 
-    def leader_starts(self, partitions: Iterable[Partition]) -> dict[Partition, int]:
-        """Return the start offset of the current leader of each partition, if it is known."""
-        wanted = list(partitions)
-        found: dict[Partition, int] = self._call(lambda: leader_starts(self._admin, wanted))
+    def log_ends(self, partitions: Iterable[Partition]) -> dict[Partition, LogEnd]:
+        """Return the end of each log as `ends` does, with the leader epoch."""
+        found = self._look_up(dict.fromkeys(partitions, _LATEST))
+        ends = {tp: LogEnd(int(at.offset), at.leader_epoch) for tp, at in found.items()}
+        LOG_IDENTITIES.saw_epochs(
+            self.cluster_id,
+            {tp: at.leader_epoch for tp, at in ends.items() if at.leader_epoch is not None},
+        )
+        return ends
+
+    def epoch_ends(self, epochs: Mapping[Partition, int | None]) -> dict[Partition, int]:
+        """Return where leader epochs end in the logs, as far as it is known; see `leaders`."""
+        found: dict[Partition, int] = self._call(
+            lambda: epoch_ends(self._admin, epochs), sorted({topic for topic, _ in epochs})
+        )
         return found
 
     def log_starts(self, partitions: Iterable[Partition]) -> dict[Partition, int]:
@@ -256,6 +275,10 @@ class Cluster:
         return {tp: found.get(tp, -1) if found.get(tp, -1) >= 0 else ends[tp] for tp in wanted}
 
     def _offsets(self, specs: Mapping[Partition, int]) -> dict[Partition, int]:
+        return {tp: int(at.offset) for tp, at in self._look_up(specs).items()}
+
+    def _look_up(self, specs: Mapping[Partition, int]) -> dict[Partition, Any]:
+        """Return the offsets that Kafka finds, by partition, with their leader epochs."""
         from kafka import IsolationLevel, TopicPartition
 
         if not specs:
@@ -268,15 +291,7 @@ class Cluster:
         wanted = {TopicPartition(t, p): spec for (t, p), spec in specs.items()}
         topics = sorted({topic for topic, _ in specs})
         found = self._call(lambda: self._admin.list_partition_offsets(wanted, level), topics)
-        LOG_IDENTITIES.saw_epochs(
-            self.cluster_id,
-            {
-                (tp.topic, tp.partition): at.leader_epoch
-                for tp, at in found.items()
-                if at.leader_epoch is not None and wanted[tp] == _LATEST
-            },
-        )
-        return {(tp.topic, tp.partition): int(at.offset) for tp, at in found.items()}
+        return {(tp.topic, tp.partition): at for tp, at in found.items()}
 
     def starting(self, partitions: Iterable[Partition]) -> dict[Partition, int]:
         """Return the start offsets of partitions without a commit, by ``startingOffsets``."""

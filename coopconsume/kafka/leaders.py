@@ -1,44 +1,53 @@
-"""Start offsets of the current leaders; truncated records were above them (KIP-320)."""
+"""Ends of leader epochs: what an election left of a log (KIP-320)."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Mapping
 
 Partition = tuple[str, int]
 _DEBUG_CONSUMER = -2
 
 
-def leader_starts(admin: Any, partitions: Iterable[Partition]) -> dict[Partition, int]:
-    """Return the start offset of each partition's current leader, as far as it is known.
+def epoch_ends(admin: Any, epochs: Mapping[Partition, int | None]) -> dict[Partition, int]:
+    """Return where leader epochs end in the logs of the current leaders, as far as it is known.
 
-    An unclean election truncates a log at this offset or below. If several elections took place,
-    Kafka does not report which of them truncated the log.
+    An unclean election truncates the records of an earlier leader epoch. A record that was seen
+    under an epoch is still there if its offset is below the end of that epoch.
 
     Args:
         admin: kafka-python's admin client.
-        partitions: The partitions.
+        epochs: The leader epoch by partition; None: the one before the current leader's. If several
+            elections took place since a record was written, that one need not be its own.
 
     Raises:
         kafka.errors.KafkaError: A broker refused, or none answers.
     """
-    wanted = set(partitions)
+    from kafka.errors import LeaderNotAvailableError
+
     by_leader: dict[int, dict[Partition, int]] = {}
-    for topic in admin.describe_topics(sorted({topic for topic, _ in wanted})):
+    for topic in admin.describe_topics(sorted({topic for topic, _ in epochs})):
         for found in topic["partitions"]:
             tp = (topic["name"], found["partition_index"])
-            if tp in wanted and found["leader_id"] >= 0 and found["leader_epoch"] > 0:
-                by_leader.setdefault(found["leader_id"], {})[tp] = found["leader_epoch"] - 1
-    starts: dict[Partition, int] = {}
-    for node, epochs in by_leader.items():
-        starts |= admin._manager.run(_ask, admin, node, epochs)  # noqa: SLF001 - no public way
-    return starts
+            if tp not in epochs:
+                continue
+            epoch, current = epochs[tp], found["leader_epoch"]
+            if found["leader_id"] < 0:
+                raise LeaderNotAvailableError(f"{tp[0]}-{tp[1]} has no leader")
+            epoch = current - 1 if epoch is None else epoch
+            if epoch >= 0:
+                by_leader.setdefault(found["leader_id"], {})[tp] = epoch
+    ends: dict[Partition, int] = {}
+    for node, asked in by_leader.items():
+        ends |= admin._manager.run(_ask, admin, node, asked)  # noqa: SLF001 - no public way
+    return ends
 
 
 async def _ask(admin: Any, node: int, epochs: dict[Partition, int]) -> dict[Partition, int]:
     """Return the end offsets of leader epochs that the leader knows."""
+    from kafka.errors import for_code
     from kafka.protocol.consumer import OffsetForLeaderEpochRequest as Request
 
     topics: dict[str, list[Any]] = {}
@@ -52,9 +61,12 @@ async def _ask(admin: Any, node: int, epochs: dict[Partition, int]) -> dict[Part
         topics=[Request.OffsetForLeaderTopic(topic=t, partitions=ps) for t, ps in topics.items()],
     )
     answer = await admin._manager.send(request, node_id=node)  # noqa: SLF001 - no public way
-    return {
-        (topic.topic, found.partition): found.end_offset
-        for topic in answer.topics
-        for found in topic.partitions
-        if not found.error_code and found.end_offset >= 0
-    }
+    ends = {}
+    for topic in answer.topics:
+        for found in topic.partitions:
+            if found.error_code:
+                name = f"{topic.topic}-{found.partition}"
+                raise for_code(found.error_code)(f"the end of a leader epoch of {name}")
+            if found.end_offset >= 0:
+                ends[topic.topic, found.partition] = found.end_offset
+    return ends

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -14,7 +15,7 @@ from coopconsume.worker.report import BatchSpec
 from coopconsume.worker.slot import REPORT_SCHEMA, SlotRunner
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from pyspark.sql import SparkSession
 
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
     from coopconsume.runtime.plan import BatchPlan, Partition
     from coopconsume.runtime.work import Work
     from coopconsume.worker.channel.spec import ChannelSpec
+
+log = logging.getLogger(__name__)
 
 
 @dataclass
@@ -126,7 +129,8 @@ def run_batch(
         send: Takes reports as tasks end; None: they come back as rows.
 
     Returns:
-        For each slot that Spark ran, its report if nothing has sent it.
+        For each slot that had records, its report; None if something else has sent it, or if it is
+        lost.
     """
     plan = running.plan
     parts = sorted(plan.wanted)
@@ -155,7 +159,10 @@ def run_batch(
     for read in plan.reads:
         partition = partitions[read.part]
         spans.append(Span(partition.topic, partition.partition, read.first, read.last))
-    wanted = [Wanted(p.topic, p.partition, plan.wanted[p.part], _slots(p, plan)) for p in chosen]
+    wanted = [
+        Wanted(p.topic, p.partition, plan.wanted[p.part], _slots(p, plan, plan.slots))
+        for p in chosen
+    ]
     runner = SlotRunner(
         spec,
         work.handler,
@@ -167,7 +174,40 @@ def run_batch(
     with tagged(spark, running.tag):
         frame = batch_frame(spark, options, spans, wanted, plan.slots, slices, headers=spec.headers)
         rows = frame.mapInArrow(runner, REPORT_SCHEMA).collect()  # type: ignore[arg-type]
-    return {row.slot: None if row.report is None else bytes(row.report) for row in rows}
+    reports = {row.slot: None if row.report is None else bytes(row.report) for row in rows}
+    silent = [slot for slot in plan.slots if slot not in reports]
+    if silent and _have_records(spark, options, running, partitions, silent):
+        log.warning("batch %d: Spark returned no row for slots %s", running.number, silent)
+        reports |= dict.fromkeys(silent)
+    return reports
+
+
+def _have_records(
+    spark: SparkSession,
+    options: Options,
+    running: Running,
+    partitions: Sequence[Partition],
+    slots: Sequence[int],
+) -> bool:
+    """Returns whether the log has records for some slots of a batch.
+
+    Spark runs no task for a batch without records. A row that is lost looks the same: only the log
+    can tell that the slots' offsets are holes.
+    """
+    plan = running.plan
+    parts = sorted({part for slot in slots for part in plan.work[slot]})
+    wanted = [
+        Wanted(p.topic, p.partition, plan.wanted[p.part], _slots(p, plan, slots))
+        for p in (partitions[part] for part in parts)
+    ]
+    spans = [
+        Span(partitions[read.part].topic, partitions[read.part].partition, read.first, read.last)
+        for read in plan.reads
+        if read.part in parts
+    ]
+    with tagged(spark, running.tag):
+        frame = batch_frame(spark, options, spans, wanted, slots, len(slots), headers=False)
+        return not frame.isEmpty()
 
 
 def rates_of(options: Options, slots: int) -> Rates:
@@ -180,10 +220,12 @@ def rates_of(options: Options, slots: int) -> Rates:
     )
 
 
-def _slots(partition: Partition, plan: BatchPlan) -> tuple[tuple[KeyRange, int], ...]:
+def _slots(
+    partition: Partition, plan: BatchPlan, slots: Iterable[int]
+) -> tuple[tuple[KeyRange, int], ...]:
     return tuple(
         (key_range, slot)
-        for slot in plan.slots
+        for slot in slots
         if partition.part in plan.work[slot]
         for key_range in partition.shares[slot].ranges
     )

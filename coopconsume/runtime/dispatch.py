@@ -492,7 +492,7 @@ class Dispatcher:
             if not self._counts(running.shift):
                 self._free(running, slot)
             elif error is None and slot not in rows:
-                # Spark found the slot's rows to be none and ran no task for it.
+                # The log has no record for the slot: Spark ran no task for it.
                 self._reported_nothing(running, slot)
             elif slot in running.withdrawn:
                 self._withdrawn(running, slot)

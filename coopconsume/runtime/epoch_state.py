@@ -249,17 +249,21 @@ class EpochState:
             every = _STARTS_EVERY if self._work.available_now else _ENDS_EVERY
             if not force and time.monotonic() - self._ends_at < every:
                 return
-            ends = self._without_deleted(lambda: self.holding.cluster.ends(logs.present))
-            if logs.is_cut(ends):
+            found = self._without_deleted(lambda: self.holding.cluster.log_ends(logs.present))
+            if logs.is_cut(found):
                 if self._check_topics():
                     return  # What else was cut is seen in the next look.
-                raise logs.follow_cut()
+                loss = logs.follow_cut()
+                if loss is not None:
+                    raise loss
+                return
         except (BrokerUnreachable, CommitLogUnavailable) as error:
             if force:
                 raise
             log.warning("%s; trying again", error)
             return
         self._ends_at = time.monotonic()
+        ends = {tp: end.offset for tp, end in found.items()}
         if self._work.available_now:
             # A log that was cut ends before where it was to be read to.
             fixed = {tp: min(end, ends[tp]) for tp, end in self._fixed_ends.items() if tp in ends}

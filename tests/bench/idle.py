@@ -13,6 +13,7 @@ from commits import Epoch, OffsetRanges
 from coopconsume import Options, RetryPolicy
 from coopconsume.group.epoch_assignment import EpochAssignment
 from coopconsume.group.owned import Owned
+from coopconsume.kafka.cluster import LogEnd
 from coopconsume.runtime.epoch_state import EpochState
 from coopconsume.runtime.loop import Job
 from coopconsume.runtime.progress import Meter
@@ -43,7 +44,9 @@ def idle_job(partitions: int) -> Job:
     ends = {("t", number): 10 for number in range(partitions)}
     holding.options = options
     holding.owned = {tp: Owned(*tp, (KeyRange(),), 10, OffsetRanges()) for tp in ends}
-    holding.cluster = SimpleNamespace(ends=lambda _: dict(ends))
+    holding.cluster = SimpleNamespace(
+        log_ends=lambda tps: {tp: LogEnd(ends[tp], 0) for tp in tps}
+    )
     holding.logs = SimpleNamespace(
         is_cut=lambda *_: False,
         check_topics=lambda *_: [],

@@ -99,15 +99,16 @@ def test_what_comes_new_under_old_offsets_is_not_taken_for_done(
     after = PartitionCommits(3, [(4, 9)])
     holding = live.holding
     assert holding is not None
-    ends = live.cluster.ends([P0])
-    assert ends == {P0: 13}
+    assert live.cluster.ends([P0]) == {P0: 13}
     assert LOG_IDENTITIES.read_group("g") != read_under, "Spark may still hold what was cut"
-    assert holding.logs.is_cut(ends)
+    assert holding.logs.is_cut(live.cluster.log_ends([P0]))
     loss = holding.logs.follow_cut()
+    assert loss is not None
     assert (loss.first, loss.last) == (10, 19)
     assert live.store.state("live") == {P0: after}
     assert (holding.owned[P0].stable, holding.owned[P0].committed) == (3, after.ranges)
-    assert not holding.logs.is_cut(live.cluster.ends([P0]))
+    assert not holding.logs.is_cut(live.cluster.log_ends([P0]))
+    assert holding.logs.follow_cut() is None
     assert "offsets 10 to 19 of t-0" in caplog.text
     live.leave()
     assert live.store.history("live")[-2]["kind"] == "truncation"
@@ -119,4 +120,18 @@ def test_what_comes_new_under_old_offsets_is_not_taken_for_done(
     goes_on = member(broker, tmp_path, "next", failOnDataLoss="false")
     assert goes_on.store.state("next") == {P0: after}
     assert [one[:3] for one in goes_on.owned[P0].pending] == [(3, 0, 2)]
+
+    # Cut once more, and grown beyond its old end before anybody looks.
+    logs = goes_on.holding.logs
+    assert produce(broker, 12)[-1] == 24
+    assert not logs.is_cut(goes_on.cluster.log_ends([P0]))
+    broker.kill()
+    cut(tmp_path / "kafka", 15)
+    broker.restart()
+    assert produce(broker, 15)[-1] == 29
+    assert logs.is_cut(goes_on.cluster.log_ends([P0]))
+    loss = logs.follow_cut()
+    assert loss is not None
+    assert (loss.first, loss.last) == (15, 24)
+    assert not logs.is_cut(goes_on.cluster.log_ends([P0]))
     goes_on.leave()

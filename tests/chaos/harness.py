@@ -154,7 +154,10 @@ class Harness:
         cluster = Cluster(Options.parse(self.options))
         self.store = CommitStore.open(self.options["commitTable"], cluster=cluster.cluster_id)
         cluster.close()
-        self._incarnations = {self.topics.id_of(topic): topic for topic in self.topics.incarnations}
+        #: What a topic that may be created again is called in the books, by Kafka's id.
+        self._incarnations = {
+            self.topics.id_of(topic): self.topics.name(topic) for topic in self.topics.incarnations
+        }
         self.watcher = Watcher(lambda: list(self.apps), self._named_book)
         self._watched = watched
 
@@ -301,25 +304,39 @@ class Harness:
     def recreate(self, topic: str) -> None:
         """Delete a topic and create it again."""
         self.topics.recreate(topic)
-        self._incarnations[self.topics.id_of(topic)] = topic
+        self._incarnations[self.topics.id_of(topic)] = self.topics.name(topic)
 
     # -- what is seen
 
     def book(self) -> dict[Place, list[tuple[int, int]]]:
         """What the commit log counts as done, of topics as they are now."""
+        return self._look()[1]
+
+    def _look(self) -> tuple[dict[str, str], dict[Place, list[tuple[int, int]]]]:
+        """The topics' names in the books, and what the commit log counts as done of them."""
+        names = {topic: self.topics.name(topic) for topic in list(self.topics.partitions)}
+        before = self._known_incarnations()
         book = done_book(self.store, self.group)
         if CLAIMED in self.topics.partitions:
             book |= done_book(self.store, CLAIMANTS)
-        row = self.store.assignment(self.group)
+        after = self._known_incarnations()
         for topic in self.topics.incarnations:
-            known = row.topic_ids.get(topic) if row is not None else None
             # Until the group has heard of a new incarnation, its log speaks of the last one.
-            if known != list(self._incarnations)[-1]:
+            if not names[topic] == before[topic] == after[topic]:
                 book = {place: done for place, done in book.items() if place[0] != topic}
-        return book
+        return names, book
+
+    def _known_incarnations(self) -> dict[str, str | None]:
+        """The incarnation of each topic that the epoch in force is about."""
+        row = self.store.assignment(self.group)
+        ids = row.topic_ids if row is not None else {}
+        return {
+            topic: self._incarnations.get(ids.get(topic, "")) for topic in self.topics.incarnations
+        }
 
     def _named_book(self) -> dict[Place, list[tuple[int, int]]]:
-        return {(self.topics.name(t), p): done for (t, p), done in self.book().items()}
+        names, book = self._look()
+        return {(names[t], p): done for (t, p), done in book.items()}
 
     @property
     def done(self) -> int:

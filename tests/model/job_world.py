@@ -21,7 +21,7 @@ import pyarrow as pa
 from assignors import KeyRange, key_hash
 from assignors.ranges import offset_hash
 from coopconsume.group.membership import Membership
-from coopconsume.kafka.cluster import Topic
+from coopconsume.kafka.cluster import LogEnd, Topic
 from coopconsume.options import Options
 from coopconsume.record import RetryPolicy
 from coopconsume.runtime.latest_start import LatestStart
@@ -78,6 +78,8 @@ class Kafka:
         self.start = 0
         self.topic_id = "topic-id"
         self.is_deleted = False
+        #: Where the epoch of each former leader ends.
+        self.former = []
         #: Where the log begins while each of the next batches is read.
         self.retention = []
 
@@ -109,9 +111,20 @@ class Kafka:
 
     starting = log_starts
 
-    def leader_starts(self, _partitions):
-        """Nothing was cut."""
-        return {}
+    def log_ends(self, partitions):
+        """Where its log ends, and who leads it."""
+        return dict.fromkeys(partitions, LogEnd(self.end, len(self.former)))
+
+    def epoch_ends(self, epochs):
+        """Where the epochs of former leaders end."""
+        count = len(self.former)
+        return {tp: self.former[e] for tp, e in epochs.items() if e is not None and e < count}
+
+    def lead_anew(self, kept, end):
+        """Another leader has the records below an offset, and new ones from there to the end."""
+        self.former.append(kept)
+        self.log = {at: key if at < kept else b"new" for at, key in self.log.items() if at < end}
+        self.end = end
 
     def primary(self, _stable=()):
         """The group has no offset in Kafka."""
@@ -151,9 +164,13 @@ class Frame:
         if min(span.first for span in self._spans) < self._world.kafka.start:
             raise RuntimeError("OffsetOutOfRangeException")
         with ThreadPoolExecutor(len(self._slots)) as pool:
-            return list(pool.map(self._run, self._slots))
+            return [row for row in pool.map(self._run, self._slots) if row is not None]
 
-    def _run(self, slot):
+    def isEmpty(self):  # noqa: N802 - PySpark's name
+        """Whether no slot has a row."""
+        return not any(map(self._rows, self._slots))
+
+    def _rows(self, slot):
         rows = []
         for part, wanted in enumerate(self._wanted):
             ranges = [key_range for key_range, of in wanted.slots if of == slot]
@@ -161,6 +178,15 @@ class Frame:
                 dealt = offset_hash(offset) if key is None else key_hash(key)
                 if offset in wanted.offsets and any(r.contains(dealt) for r in ranges):
                     rows.append((part, offset, dealt, key, b"v", 0))
+        return rows
+
+    def _run(self, slot):
+        rows = self._rows(slot)
+        if slot in self._world.silent:
+            self._world.silent.remove(slot)
+            return None
+        if not any(map(self._rows, self._slots)):
+            return None  # Spark runs no task for a batch without rows.
         columns = zip(*rows, strict=True) if rows else [()] * len(_TYPES)
         arrays = [pa.array(c, t) for c, t in zip(columns, _TYPES, strict=True)]
         batch = pa.RecordBatch.from_arrays(arrays, names=list("abcdef"))
@@ -202,6 +228,8 @@ class World:
         self.failures = []
         #: How many of the next slots to end die before they report.
         self.dying = 0
+        #: Slots whose next task ends without a row.
+        self.silent = []
         self.send = None
         #: Whether the next batch stays in its read until it is interrupted.
         self.is_reading = False

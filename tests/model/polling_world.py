@@ -15,7 +15,7 @@ from commits.affordable import affordable
 from commits.partition import CommitResult
 from coopconsume.group.held_logs import HeldLogs
 from coopconsume.group.owned import Owned
-from coopconsume.kafka.cluster import Topic
+from coopconsume.kafka.cluster import LogEnd, Topic
 from coopconsume.runtime.polling.poller import Poller
 
 TOPIC = "t"
@@ -144,7 +144,8 @@ class Holding:
         self.topic_ids = {}
         self.options = log.options
         self.cluster = types.SimpleNamespace(
-            ends=lambda tps: {tp: log.ends[tp[1]] for tp in tps},
+            log_ends=lambda tps: {tp: LogEnd(log.ends[tp[1]], None) for tp in tps},
+            epoch_ends=lambda _: {},
             log_starts=lambda tps: dict.fromkeys(tps, 0),
             visible_topics=lambda names: ([Topic(n, log.topic_id, 1) for n in names], []),
         )  # fmt: skip

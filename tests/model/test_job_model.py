@@ -552,6 +552,30 @@ def test_work_of_a_lost_task_is_done_again_and_nothing_counts_without_a_handler(
     assert {offset for offset, _ in gate.calls} == set(range(20))
 
 
+@pytest.mark.parametrize("silent", [[0], [0, 1]])
+def test_a_slot_whose_report_is_lost_has_reported_no_hole(world, silent):
+    """Spark returns no row for some slots: their records are done again, and holes are holes."""
+    there = world(
+        {o: key for o, key in KEYS.items() if o not in (7, 11)},
+        batchTime="0.2 seconds", handlerTimeout="0.2 seconds",
+    )  # fmt: skip
+    there.silent = silent
+    member, gate = there.claim(), there.gate()
+    there.run(member, gate)
+    there.until(lambda: there.done(member) >= set(range(20)))
+    assert sorted(offset for offset, _ in gate.calls) == sorted(set(range(20)) - {7, 11})
+
+
+def test_a_batch_without_records_is_all_holes(world):
+    """Spark runs no task for it, and the log has none of its records."""
+    there = world()
+    there.kafka.log, there.kafka.end = {}, 20
+    member, gate = there.claim(), there.gate()
+    there.run(member, gate)
+    there.until(lambda: there.done(member) >= set(range(20)))
+    assert not gate.calls
+
+
 @pytest.mark.parametrize("fail", [True, False])
 def test_retention_that_outruns_batches_does_not_end_a_job_that_may_lose_records(world, fail):
     """Each batch finds its first offsets deleted: the job goes on from where the log begins."""
@@ -566,6 +590,42 @@ def test_retention_that_outruns_batches_does_not_end_a_job_that_may_lose_records
     else:
         assert job.error is None
         assert {offset for offset, _ in gate.calls} == set(range(10, 20))
+
+
+@pytest.mark.parametrize("regrown", [False, True])
+def test_a_log_that_was_cut_is_noticed_also_once_it_has_grown_again(world, monkeypatch, regrown):
+    """By the end of the former leader's epoch; what is new under old offsets is not done."""
+    monkeypatch.setattr("coopconsume.runtime.epoch_state._ENDS_EVERY", 0.01)
+    there = world()
+    member, gate = there.claim(), there.gate()
+    job = there.run(member, gate)
+    there.until(lambda: there.done(member) == set(range(20)))
+    there.kafka.lead_anew(20, 20)
+    there.turns(job)
+    assert job.error is None
+    there.kafka.lead_anew(12, 20 if regrown else 12)
+    until(job.ended.is_set)
+    assert isinstance(job.error, DataLoss)
+    assert (job.error.first, job.error.last) == (12, 19)
+    assert there.done(member) == set(range(12))
+
+
+def test_a_former_leader_that_answers_late_has_cut_nothing(world, monkeypatch):
+    """It reports the end of its own epoch; the job looks again."""
+    monkeypatch.setattr("coopconsume.runtime.epoch_state._ENDS_EVERY", 0.01)
+    there = world()
+    there.kafka.former = [0]
+    member, gate = there.claim(), there.gate()
+    job = there.run(member, gate)
+    there.until(lambda: there.done(member) == set(range(20)))
+    there.kafka.former = []
+    there.kafka.end = 25
+    there.turns(job)
+    assert job.error is None
+    assert job.partitions[0].end == 20
+    there.kafka.log |= {offset: b"k%d" % (offset % 5) for offset in range(20, 25)}
+    there.kafka.former = [0]
+    there.until(lambda: there.done(member) == set(range(25)))
 
 
 def test_the_next_owner_waits_for_the_life_of_a_batch(world):

@@ -102,13 +102,18 @@ def with_status(
     If a record has several letters, only the newest one can be parked.
 
     Args:
-        letters: The letters in the order in which they were written.
+        letters: The letters in the order in which they were written, as far as it is known.
         parked: The records that the commit log lists as parked.
         decisions: The decisions that no job has applied yet.
     """
     ordered = {(d.topic, d.partition, d.offset): d.action for d in decisions}
     letters = list(letters)
-    newest = {(one.topic, one.partition, one.offset): one.id for one in letters}
+    last: dict[Place, StoredLetter] = {}
+    for one in letters:
+        place = (one.topic, one.partition, one.offset)
+        if place not in last or _is_newer(one, last[place]):
+            last[place] = one
+    newest = {place: one.id for place, one in last.items()}
     found = []
     for one in letters:
         place = (one.topic, one.partition, one.offset)
@@ -121,6 +126,23 @@ def with_status(
             status = "replayed"  # It was retried and given up again.
         found.append(Letter(one, status))
     return sorted(found, key=lambda x: (x.stored.topic, x.stored.partition, x.stored.offset))
+
+
+def _is_newer(later: StoredLetter, other: StoredLetter) -> bool:
+    """Whether a letter was written after another one of its record that is before it in order.
+
+    The order may be that of clocks. A record is given up again after the decision on its earlier
+    letters, and the commits of one run of a job are numbered.
+    """
+    if bool(later.decision) != bool(other.decision):
+        return bool(other.decision)
+    (run, number), (other_run, other_number) = _numbered(later.commit), _numbered(other.commit)
+    return run != other_run or number >= other_number
+
+
+def _numbered(commit: str) -> tuple[str, int]:
+    run, _, number = commit.rpartition("-")
+    return (run, int(number)) if number.isdecimal() else (commit, 0)
 
 
 def steps(letters: Iterable[Letter]) -> Steps:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import heapq
 import time
 from contextlib import closing
 from dataclasses import dataclass, replace
@@ -73,6 +74,8 @@ class LetterStore(Protocol):
 
     def read(self, counts: Callable[[str], bool], *, whole: bool) -> list[StoredLetter]:
         """Returns the letters of one group whose commits count, in the order of writing.
+
+        It is the order in each partition of a topic, and else that of the writers' clocks.
 
         Args:
             counts: Returns whether the commit with an id counts.
@@ -159,9 +162,9 @@ class _TopicStore:
         self._options = options
 
     def read(self, counts: Callable[[str], bool], *, whole: bool) -> list[StoredLetter]:
-        letters: list[StoredLetter] = []
+        letters: dict[int, list[StoredLetter]] = {}
         marks: dict[tuple[str, int, int, str], str] = {}
-        for key, value, headers in self._records():
+        for partition, key, value, headers in self._records():
             found = dict(headers)
             if found.get("coopconsume.group", b"").decode() != self._options.group_id:
                 continue
@@ -169,9 +172,11 @@ class _TopicStore:
                 marks[_mark_of(found)] = found[DECISION].decode()
             elif counts(found["coopconsume.commit"].decode()):
                 letter = _of_record(key, value, headers)
-                letters.append(letter if whole else replace(letter, **_BULKY))
-        letters = [replace(letter, decision=marks.get(letter.id, "")) for letter in letters]
-        return sorted(letters, key=lambda letter: letter.rejected_at)
+                kept = letters.setdefault(partition, [])
+                kept.append(letter if whole else replace(letter, **_BULKY))
+        # A clock may step back, but each partition of the topic keeps its order.
+        merged = heapq.merge(*letters.values(), key=lambda letter: letter.rejected_at)
+        return [replace(letter, decision=marks.get(letter.id, "")) for letter in merged]
 
     def mark(self, letters: Iterable[StoredLetter], decision: str) -> None:
         messages = []
@@ -184,7 +189,9 @@ class _TopicStore:
         with closing(Producer(self._options, "decisions on dead letters")) as producer:
             producer.write(messages)
 
-    def _records(self) -> Iterator[tuple[bytes | None, bytes | None, list[tuple[str, bytes]]]]:
+    def _records(
+        self,
+    ) -> Iterator[tuple[int, bytes | None, bytes | None, list[tuple[str, bytes]]]]:
         """Yields the current records of the topic, in the order of each partition."""
         from kafka import KafkaConsumer, TopicPartition
 
@@ -207,11 +214,11 @@ class _TopicStore:
                     deadline = time.monotonic() + _PATIENCE
                 elif time.monotonic() > deadline:
                     raise BrokerUnreachable(servers, f"topic {self._topic!r} cannot be read")
-                for records in polled.values():
+                for at, records in polled.items():
                     for record in records:
                         names = [name for name, _ in record.headers]
                         if "coopconsume.commit" in names:
-                            yield record.key, record.value, list(record.headers)
+                            yield at.partition, record.key, record.value, list(record.headers)
 
 
 def _mark_of(found: dict[str, bytes]) -> tuple[str, int, int, str]:

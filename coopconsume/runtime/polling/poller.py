@@ -154,26 +154,33 @@ class Poller:
             tp for tp, owned in holding.owned.items()
             if holding.waits(tp, owned.ranges) <= 0 and not owned.is_deleted
         ]  # fmt: skip
-        ends = self._unless_deleted(membership, holding, lambda: holding.cluster.ends(free))
-        if ends is None:
+        found = self._unless_deleted(membership, holding, lambda: holding.cluster.log_ends(free))
+        if found is None:
             return None
         # Perhaps it is the log of a topic that was created again.
-        if holding.logs.has_changed(ends) and self._leaves_deleted(membership, holding):
+        if holding.logs.has_changed(found) and self._leaves_deleted(membership, holding):
             return None
-        if holding.logs.is_cut(ends):
-            if self._leaves_deleted(membership, holding):
-                return None  # What else was cut is seen in the next look.
-            loss = holding.logs.follow_cut()
-            if self._options.fail_on_data_loss:
-                raise loss
-            self.handout.restart(holding)
+        if holding.logs.is_cut(found):
+            # What else was cut is seen in the next look.
+            if not self._leaves_deleted(membership, holding):
+                self._follow_cut(holding)
             return None
+        ends = {tp: end.offset for tp, end in found.items()}
         size = min(POLL_WINDOW, self._options.max_offsets_per_trigger or POLL_WINDOW)
         while window := self.handout.take(holding, ends, size, time.monotonic()):
             frame = self._hand_out(holding, window)
             if frame is not None or time.monotonic() >= deadline:
                 return frame
         return None
+
+    def _follow_cut(self, holding: EpochAssignment) -> None:
+        """Goes on from where a log was cut."""
+        loss = holding.logs.follow_cut()
+        if loss is None:
+            return
+        if self._options.fail_on_data_loss:
+            raise loss
+        self.handout.restart(holding)
 
     def _check_starts(
         self, membership: Membership, holding: EpochAssignment, deadline: float
