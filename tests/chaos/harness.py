@@ -145,7 +145,7 @@ class Harness:
         self._work = {"concurrency": concurrency, "seconds": seconds, "fails": fails}
         self._long = long
         #: Seconds of a handler call that outlasts the session, and ends in time on a busy machine.
-        self._hanging = 0.6 * handler_timeout
+        self._hanging = 0.85 * handler_timeout
         self._trickle = trickle
         self._trickled = time.monotonic()
         self.apps: list[App] = []
@@ -182,7 +182,12 @@ class Harness:
         self.topics.produce(count, keys, topics, seconds=self._long, every=_LONG_EVERY)
 
     def hang(self) -> App:
-        """Have one handler of the group outlast its session; returns the member that runs it."""
+        """Have one handler of the group outlast its session; returns the member that runs it.
+
+        All else is done before. So the other members have no handler to wait for when the session
+        ends, and whoever does not wait for work in doubt begins while this handler runs.
+        """
+        self.wait_for_all()
         topics = [topic for topic in self.shared if topic != RECREATED]
         # One record: a member with such a handler of its own waits for it before it hands over, so
         # that nobody begins too early who does not wait for work in doubt.

@@ -167,7 +167,11 @@ def pause(harness: Harness, _app: App) -> None:
 def orphan(harness: Harness, _app: App) -> None:
     """Driver and JVM are killed, a handler goes on; another application starts."""
     app = harness.hang()
+    before = harness.epoch()
     harness.orphan(app)
+    # A JVM that starts would keep the others from beginning while the handler runs.
+    harness.wait(lambda: harness.epoch() > before, "epoch without the orphan", 300)
+    harness.sleep(2.0)
     harness.start(instance=app.instance)
 
 
