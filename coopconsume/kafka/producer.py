@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from coopconsume.errors import NotAuthorized, OutputNotWritten, OutputRefused
@@ -16,6 +17,9 @@ if TYPE_CHECKING:
 #: The broker and the topic limit the size of a record, not the client.
 MOST_BYTES = 256 << 20
 _DELIVERY = 120.0
+#: Seconds without a write after which the connection is closed. kafka-python uses a whole processor
+#: once a topic that it wrote to is deleted, until it is closed.
+_IDLE = 10.0
 #: The header of an output record that names the input record, as ``topic-partition@offset``.
 ORIGIN_HEADER = "coopconsume.origin"
 #: A header with the indexes, from 0, of the headers whose value was null.
@@ -40,7 +44,7 @@ class Message(NamedTuple):
 
 
 class Producer:
-    """An idempotent producer with ``acks=all`` that connects at the first write.
+    """An idempotent producer with ``acks=all``; it connects at a write and closes when it is idle.
 
     It is thread-safe; one thread writes at a time.
 
@@ -54,6 +58,8 @@ class Producer:
         self._what = what
         self._client: Any = None
         self._lock = threading.Lock()
+        self._written_at = 0.0
+        self._closing: threading.Timer | None = None
 
     def write(self, messages: Iterable[Message]) -> None:
         """Write records and wait until all of them are acknowledged.
@@ -65,6 +71,24 @@ class Producer:
         """
         with self._lock:
             self._write(messages)
+            self._written_at = time.monotonic()
+            if self._closing is None:
+                self._close_later(_IDLE)
+
+    def _close_later(self, seconds: float) -> None:
+        self._closing = threading.Timer(seconds, self._close_if_idle)
+        self._closing.daemon = True
+        self._closing.start()
+
+    def _close_if_idle(self) -> None:
+        with self._lock:
+            if self._closing is None:
+                return
+            left = self._written_at + _IDLE - time.monotonic()
+            if left > 0:
+                self._close_later(left)
+            else:
+                self.close()
 
     def _write(self, messages: Iterable[Message]) -> None:
         from kafka.errors import KafkaError, TopicAuthorizationFailedError
@@ -100,6 +124,9 @@ class Producer:
     def close(self) -> None:
         """Close the connection. Repeated calls have no effect."""
         client, self._client = self._client, None
+        timer, self._closing = self._closing, None
+        if timer is not None:
+            timer.cancel()
         if client is not None:
             client.close(timeout=5)
 

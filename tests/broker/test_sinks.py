@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import threading
 from dataclasses import replace
 
 import pyarrow as pa
 import pytest
+from kafka.admin import KafkaAdminClient
 
 from coopconsume.errors import InvalidOption, OutputRefused
 from coopconsume.kafka.producer import NULL_HEADERS, ORIGIN_HEADER
@@ -13,6 +15,7 @@ from coopconsume.options import Options
 from coopconsume.sinks import DeadLetterTable, OutputTopic, open_dead_letters
 from coopconsume.sinks.letters import HEADERS
 from coopconsume.worker.report import DeadLetter
+from tests.model.job_world import until
 from tests.unit.test_sinks import outputs
 
 pytestmark = [pytest.mark.broker]
@@ -91,6 +94,33 @@ def test_what_the_broker_refuses_is_told(kafka, topic, tmp_path):
     sink.append([small()], {}, "run-1")
     sink.close()
     assert [r.key for r in records_of(kafka, name, 1)] == [b"k"]
+
+
+def test_a_producer_that_writes_nothing_for_a_while_closes(kafka, topic, tmp_path, monkeypatch):
+    """Also once its topic is deleted, when kafka-python would use a processor; a write reopens it.
+
+    Threads of kafka-python are looked at: each producer has one for its connections.
+    """
+    monkeypatch.setattr("coopconsume.kafka.producer._IDLE", 0.5)
+
+    def threads():
+        return {one for one in threading.enumerate() if not isinstance(one, threading.Timer)}
+
+    name = topic(1)
+    sink = open_dead_letters(f"kafka:{name}", options_of(kafka, tmp_path))
+    before = threads()
+    sink.append([small()], {}, "run-1")
+    assert threads() - before
+    admin = KafkaAdminClient(bootstrap_servers=kafka.bootstrap_servers)
+    admin.delete_topics([name])
+    admin.close()
+    until(lambda: not threads() - before)
+    other = open_dead_letters(f"kafka:{topic(1)}", options_of(kafka, tmp_path))
+    for number in range(2):
+        other.append([small()], {}, f"run-{number}")
+        until(lambda: not threads() - before)
+    other.close()
+    sink.close()
 
 
 def small() -> DeadLetter:
