@@ -44,9 +44,7 @@ def idle_job(partitions: int) -> Job:
     ends = {("t", number): 10 for number in range(partitions)}
     holding.options = options
     holding.owned = {tp: Owned(*tp, (KeyRange(),), 10, OffsetRanges()) for tp in ends}
-    holding.cluster = SimpleNamespace(
-        log_ends=lambda tps: {tp: LogEnd(ends[tp], 0) for tp in tps}
-    )
+    holding.cluster = SimpleNamespace(log_ends=lambda tps: {tp: LogEnd(ends[tp], 0) for tp in tps})
     holding.logs = SimpleNamespace(
         is_cut=lambda *_: False,
         check_topics=lambda *_: [],

@@ -485,14 +485,14 @@ def test_a_topic_that_is_created_again_while_a_poll_waits_is_noticed(records):
         world.deal({0: (0, 1)})
         (member,) = world.members
         assert world.commit(member, world.poll(member, 6))
-        ends_before = member.holding.cluster.ends
+        ends_before = member.holding.cluster.log_ends
 
         def ends(partitions):
             world.log.records[0] = dict.fromkeys(range(records), b"new")
             world.log.ends[0], world.log.topic_id = records, "second"
             return ends_before(partitions)
 
-        member.holding.cluster.ends = ends
+        member.holding.cluster.log_ends = ends
         logs = member.holding.logs
         with pytest.raises(TopicReplaced):
             member.poll(6)

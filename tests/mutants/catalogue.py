@@ -994,7 +994,7 @@ POLLING = [
         "ends-of-a-replaced-topic",
         "A poll that waits believes the new end of a log only if the topic is the same.",
         "coopconsume/runtime/polling/poller.py",
-        "if holding.logs.has_changed(ends) and",
+        "if holding.logs.has_changed(found) and",
         "if False and",
         (_POLLING + "test_a_topic_that_is_created_again_while_a_poll_waits_is_noticed",),
     ),
