@@ -214,7 +214,10 @@ class Membership:
             self._group.work_may_last(self._life_ms)
 
     def may_work_for(self, holding: EpochAssignment, lease: float | None) -> bool:
-        """Returns whether the next owners wait long enough for work; asks for a rebalance if not.
+        """Returns whether the next owners wait long enough for work.
+
+        If not, it asks for a rebalance, or claims the same key ranges once more: that begins with
+        a hand-over, after which the worker gets them back.
 
         Args:
             holding: What the work is done under.
@@ -226,6 +229,12 @@ class Membership:
         if self._asked_for is holding:
             return False
         self._asked_for = holding
+        if self._claim is not None:
+            # The worker drains meanwhile, so it must not wait here.
+            threading.Thread(
+                target=self._claim_again, args=(holding,), name="coopconsume-claim", daemon=True
+            ).start()
+            return False
         self.rebalance(
             "slots work without leases from now on, and the group must know that they may go on "
             "for longer after the death of this process"
@@ -261,8 +270,7 @@ class Membership:
         topic_ids = {name: topic.id for name, topic in found.items()}
         member = new_member_id()
         group = self.options.group_id
-        # A claim cannot tell another time later, and the next worker may be without leases.
-        life_ms = self._batch_life_ms
+        life_ms = self._life_ms
 
         def claim() -> Epoch:
             return self.store.claim(
@@ -282,6 +290,17 @@ class Membership:
         self._claim = ClaimKeeper(self.store, group, epoch, member, session / 3000)
         self._hold(EpochGrant(epoch, member, tuple(shares), topic_ids, waits, life_ms))
         self._check_open()
+
+    def _claim_again(self, holding: EpochAssignment) -> None:
+        """In a thread of its own: gives a claim back and makes it again, with another life."""
+        try:
+            if self._claim is not None:
+                self._claim.stop()
+            self.hand_over()
+            self.assign(holding.key_ranges, takeover=False)
+        except BaseException as error:  # noqa: BLE001 - the worker tells the user
+            if not self._leaving.is_set():
+                self.failed(error)
 
     def _check_open(self) -> None:
         if self._leaving.is_set():

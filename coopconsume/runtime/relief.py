@@ -62,7 +62,7 @@ def give_back(running: Running, report: SlotReport, now: float) -> None:
     running.first_report = running.first_report or now
     running.stopped.add(slot)
     log.info(
-        "slot %d works on %s for long: its other records are started by another task",
+        "slot %d still works on %s and starts none of its other records",
         slot, ", ".join(_named(running, kept)),
     )  # fmt: skip
 

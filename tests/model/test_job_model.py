@@ -378,10 +378,16 @@ def test_slots_that_reach_no_driver_work_without_a_channel(world, monkeypatch):
     there = world(channel=True)
     spec = ChannelServer.spec
     monkeypatch.setattr(ChannelServer, "spec", lambda server: replace(spec(server), port=port))
-    member, gate = there.claim(), there.gate()
+    member, gate = there.member(), there.gate()
+    member.work_under_leases(LEASE)
+    member.assign({TP: [KeyRange()]}, takeover=False)
+    short = member.holding.life_ms
+    assert short == 1000 * (LEASE + member.options.handler_timeout)
     job = there.run(member, gate)
     there.until(lambda: there.done(member) == set(range(20)))
     assert sorted(offset for offset, _ in gate.calls) == list(range(20))
+    # Its claim was made again, so that the next owner waits for as long as a batch may go on.
+    assert member.holding.life_ms == short + 1000 * member.options.batch_time
     event = until(lambda: job._meter.recent)[-1]
     assert f"no channel to the driver at 127.0.0.1:{port}" in event["channelError"]
     assert job._dispatcher.leases.spec is None

@@ -444,6 +444,14 @@ CHANNEL = [
         (_PACED,),
     ),
     Mutant(
+        "claim-tells-a-lease-that-is-none",
+        "A claim whose slots turn out to have no leases is made again, with a longer life.",
+        "coopconsume/group/membership.py",
+        "            self.assign(holding.key_ranges, takeover=False)\n",
+        "            self._life_ms = holding.life_ms\n            self.assign(holding.key_ranges, takeover=False)\n",
+        (_JOB + "test_slots_that_reach_no_driver_work_without_a_channel",),
+    ),
+    Mutant(
         "reports-slower-than-commits",
         "What a slot keeps from its driver is at most half of commitInterval old.",
         "coopconsume/runtime/slot_leases.py",
