@@ -7,6 +7,7 @@ import uuid
 from inspect import isasyncgenfunction, signature
 from typing import TYPE_CHECKING, Any, Literal
 
+from coopconsume.admin.overview.drawing import progress_html, settings_html
 from coopconsume.errors import HandlerNotUsable, InvalidOption, TopicNotFound
 from coopconsume.monitoring.listener import Progress, QueryListener
 from coopconsume.options import parse_seconds
@@ -157,8 +158,16 @@ class CooperativeQuery:
             self._job.abort()
 
     def __repr__(self) -> str:
-        state = "active" if self.isActive else "failed" if self._job.error else "stopped"
-        return f"CooperativeQuery(id={self.id}, name={self.name!r}, {state})"
+        return f"CooperativeQuery(id={self.id}, name={self.name!r}, {self._state})"
+
+    @property
+    def _state(self) -> str:
+        return "active" if self.isActive else "failed" if self._job.error else "stopped"
+
+    def _repr_html_(self) -> str:
+        title = f"query {self.name or self.id}: {self._state}, {self._meter.message}"
+        progress = self.lastProgress
+        return progress_html(title, progress["partitions"] if progress else ())
 
 
 class CooperativeForeach:
@@ -221,6 +230,16 @@ class CooperativeForeach:
         self._available_now = False
         self._listeners: list[QueryListener] = []
 
+    def _repr_html_(self) -> str:
+        settings = {
+            "handler": getattr(self._handler, "__qualname__", self._handler),
+            "concurrency": self._concurrency,
+            "ordering": self._ordering,
+            "retry": self._policy,
+            "query name": self._name,
+        }
+        return settings_html("job that start() runs", settings)
+
     def queryName(self, name: str) -> CooperativeForeach:  # noqa: N802 - PySpark's name
         """Name the query; part of its `CooperativeQuery.id`."""
         self._name = name
@@ -239,7 +258,7 @@ class CooperativeForeach:
             processingTime: At least so long between the starts of batches, as ``"10 seconds"``.
 
         Raises:
-            InvalidOption: Both or neither are given, or the time is none.
+            InvalidOption: Both or neither are given, or the time is wrong.
         """
         if bool(availableNow) == (processingTime is not None):
             raise InvalidOption("trigger", "both or neither", "give availableNow or processingTime")
@@ -256,7 +275,7 @@ class CooperativeForeach:
         return self.addListener(_Progressing(listener))
 
     def addListener(self, listener: QueryListener) -> CooperativeForeach:  # noqa: N802 - PySpark's
-        """Have a listener told what the query does; several may be given."""
+        """Add a listener of the query; several may be added."""
         self._listeners.append(listener)
         return self
 
@@ -353,7 +372,7 @@ def _wrong_with(function: Any, argument: str) -> str:
     try:
         found = signature(function)
     except (TypeError, ValueError):
-        return ""  # Some functions of C tell nothing.
+        return ""  # Some functions of C have no signature.
     try:
         found.bind(object())
     except TypeError as error:

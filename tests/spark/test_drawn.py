@@ -33,6 +33,9 @@ def test_a_consumer_draws_itself_and_never_raises(spark, tmp_path, monkeypatch):
             assert owned == {TopicPartition("drawn", p): [KeyRange()] for p in (0, 1)}
             assert len(ET.fromstring(owned._repr_html_()).findall(".//svg")) == 2
 
+            job = consumer.foreach(print).queryName("show")
+            assert "print" in "".join(ET.fromstring(job._repr_html_()).itertext())
+
             group = consumer.describe_group()
             assert [(event.kind, event.members) for event in group.events] == [("epoch", 1)]
             assert [member.slots for member in group.members] == [4]

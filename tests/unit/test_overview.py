@@ -67,6 +67,24 @@ def two_members(store: CommitStore) -> Facts:
 # -- from facts to data ------------------------------------------------------------------------
 
 
+def test_a_query_shows_the_blocker_of_each_partition():
+    """As in its progress events; texts are escaped."""
+    blocker = {
+        "offset": 2_000, "state": "failed", "ageSeconds": 1.5, "attempts": 3, "error": "<no>",
+    }  # fmt: skip
+    at = {"stableOffset": 2_000, "endOffset": 9_000, "lag": 7_000, "gapRanges": 1}
+    rows = [
+        {"topic": "orders", "partition": 0, "blocker": blocker, **at},
+        {"topic": "orders", "partition": 1, "blocker": None, **at},
+    ]
+    page = ET.fromstring(progress_html("query pay: active", rows))
+    first, second = ([cell.text for cell in row] for row in page.iterfind(".//tbody/tr"))
+    assert first == [
+        "orders-0", "2,000", "9,000", "7,000", "1", "2,000, failed for 1.5 s, failed 3 times: <no>"
+    ]  # fmt: skip
+    assert second == ["orders-1", "2,000", "9,000", "7,000", "1", None]
+
+
 def test_lag_is_what_is_not_done(store: CommitStore) -> None:
     """Gaps count and what is done above them does not; Kafka's offset stands beside it."""
     first, second = overview(store, two_members(store)).partitions

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import threading
 from html import escape
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from assignors import KeyRange
 
@@ -86,6 +86,35 @@ def assignment_html(ranges: Mapping[tuple[str, int], Sequence[KeyRange]]) -> str
         for (topic, partition), owned in sorted(ranges.items())
     )
     return f"<div>{_table(('partition', 'key hashes'), rows)}</div>"
+
+
+def progress_html(title: str, partitions: Iterable[Mapping[str, Any]]) -> str:
+    """Returns the HTML of a query: its title, and its partitions as in progress events."""
+    rows = (
+        (
+            _text(f"{at['topic']}-{at['partition']}"),
+            *(_text(at[field]) for field in ("stableOffset", "endOffset", "lag", "gapRanges")),
+            _blocking(at["blocker"]),
+        )
+        for at in partitions
+    )
+    table = _table(("partition", "stable", "end", "not done", "gaps", "blocker"), rows)
+    return f"<div><p>{escape(title)}</p>{table}</div>"
+
+
+def settings_html(title: str, settings: Mapping[str, object]) -> str:
+    """Returns the HTML of a title and a table of settings."""
+    rows = ((_text(name), _text(value)) for name, value in settings.items())
+    return f"<div><p>{escape(title)}</p>{_table(('setting', 'value'), rows)}</div>"
+
+
+def _blocking(blocker: Mapping[str, Any] | None) -> str:
+    if blocker is None:
+        return ""
+    found = f"{blocker['offset']:,}, {blocker['state']} for {blocker['ageSeconds']:,} s"
+    if blocker["attempts"]:
+        found += f", failed {blocker['attempts']} times: {blocker['error']}"
+    return escape(found)
 
 
 def in_time(seconds: float, draw: Callable[[], _T]) -> _T | None:
