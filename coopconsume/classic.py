@@ -1,7 +1,7 @@
 """What a session must be and can do; the one module that touches ``sparkContext``.
 
 On a classic session a slot's report reaches the driver as its *task* ends, through an accumulator.
-On Spark Connect there is none; reports then come with the job's result.
+Spark Connect has none; reports then come with the job's result.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def is_classic(session: SparkSession) -> bool:
 
 
 def cores(session: SparkSession) -> int | None:
-    """Tasks that the session runs side by side; None where it does not tell."""
+    """Tasks that the session runs side by side; None if it is unknown."""
     return int(session.sparkContext.defaultParallelism) if is_classic(session) else None
 
 
@@ -35,7 +35,7 @@ def usable_session(spark: SparkSession | None) -> SparkSession:
     """The session to work with: the one given, else the active one.
 
     Raises:
-        SessionUnusable: There is none, or its settings let Spark run a batch's handlers twice.
+        SessionUnusable: There is no session, or its settings let Spark run handlers twice.
     """
     from pyspark.errors import PySparkException
     from pyspark.sql import SparkSession as Session
@@ -52,7 +52,7 @@ def usable_session(spark: SparkSession | None) -> SparkSession:
 
 
 def refuse_second_runs(setting: Callable[[str, str], str | None], *, classic: bool) -> None:
-    """Refuse settings by which Spark itself would run a batch's handlers twice.
+    """Refuse settings with which Spark would run a batch's handlers twice.
 
     Args:
         setting: Gives a setting of Spark by its name, or the default it is given.
@@ -71,7 +71,7 @@ def refuse_second_runs(setting: Callable[[str, str], str | None], *, classic: bo
         return
     attempts = setting("spark.stage.maxConsecutiveAttempts", "4")
     if attempts != "1":
-        # A second attempt of a stage cannot be told from the first in a task: PySpark's
+        # A second attempt of a stage looks like the first in a task: PySpark's
         # TaskContext does not have its number.
         raise SessionUnusable(
             f"spark.stage.maxConsecutiveAttempts is {attempts}: after a lost executor Spark would "
@@ -81,7 +81,7 @@ def refuse_second_runs(setting: Callable[[str, str], str | None], *, classic: bo
 
 
 def driver_address(session: SparkSession | None) -> tuple[str, str] | None:
-    """Returns the address that the driver listens on, and the host by which workers reach it.
+    """Returns the address that the driver listens on, and the host name that workers use for it.
 
     Returns:
         None on Spark Connect, whose driver is in another process.
@@ -94,7 +94,7 @@ def driver_address(session: SparkSession | None) -> tuple[str, str] | None:
 
 @contextmanager
 def tagged(session: SparkSession, tag: str) -> Iterator[None]:
-    """Have the jobs that this thread starts carry a tag, by which `interrupt` finds them."""
+    """Have the jobs that this thread starts carry a tag, so that `interrupt` finds them."""
     owner = session.sparkContext if is_classic(session) else None
     if owner is not None:
         owner.addJobTag(tag)

@@ -118,7 +118,7 @@ class CooperativeConsumer(Closing):
 
         Args:
             partitions: For each partition its key ranges; an empty list means all of it.
-            takeover: Fence whoever holds part of it, instead of being refused.
+            takeover: Fence a process that holds part of it, instead of being refused.
 
         Raises:
             commits.ClaimConflict: A process that lives holds part of it. The claim of one that is
@@ -209,7 +209,7 @@ class CooperativeConsumer(Closing):
         tried again come in frames of their own, with what was left out of their keys meanwhile.
 
         Args:
-            timeout: Seconds to wait for records if there are none, from 0 to 365 days; then the
+            timeout: Seconds to wait for the first record, from 0 to 365 days; then the
                 frame is empty.
 
         Raises:
@@ -245,7 +245,7 @@ class CooperativeConsumer(Closing):
                 - nothing: all records that were handed out and not given back.
 
         Returns:
-            The answer of the commit log for each partition of which something was named.
+            The answer of the commit log for each partition that was named.
 
         Raises:
             NotPolled: An offset was not handed out by `poll`; nothing is committed.
@@ -276,7 +276,7 @@ class CooperativeConsumer(Closing):
             reason: Why, for people: text, or a column of the frame.
 
         Raises:
-            InvalidOption: The delay is none.
+            InvalidOption: The delay is wrong.
             NotPolled: A record was not handed out by `poll`, or is done; nothing is written.
             TopicReplaced: The topic was deleted and created again; nothing is written.
             ValueError: The frame lacks a column.
@@ -313,7 +313,7 @@ class CooperativeConsumer(Closing):
             TopicReplaced: The topic was deleted and created again; nothing is written.
             ValueError: The frame lacks a column.
             commits.FencedMember: Another member holds the group; nothing counts.
-            commits.MaxIndividualCommitsReached: There is no room for some records, as for `commit`;
+            commits.MaxIndividualCommitsReached: Some records do not fit, as for `commit`;
                 ``uncommitted`` has them, and no letter of them is written.
         """
         self._poller.reject(self._alone("reject"), frame, reason, on_dead)

@@ -66,12 +66,12 @@ def run_coroutines(
     """Handle the rows with up to ``concurrency`` coroutines at once."""
     # The rows come from a socket: that wait must not stop the loop.
     with ThreadPoolExecutor(1, thread_name_prefix="rows") as reader:
-        shift = AsyncRunner(handler, ledger, life, reader)
-        asyncio.run_coroutine_threadsafe(shift.run(iter(batches)), event_loop()).result()
+        runner = AsyncRunner(handler, ledger, life, reader)
+        asyncio.run_coroutine_threadsafe(runner.run(iter(batches)), event_loop()).result()
 
 
 class AsyncRunner:
-    """Coroutines that take rows from a desk; everything happens in the event loop's thread."""
+    """Coroutines that take rows from a scheduler; everything happens in the event loop's thread."""
 
     def __init__(
         self, handler: AsyncHandler, ledger: TaskOutcome, life: TimeBox, reader: ThreadPoolExecutor
@@ -83,8 +83,8 @@ class AsyncRunner:
         self._life = life
         self._lock = ledger.lock
         self._reader = reader
-        self._desk = KeyScheduler(ledger, time.monotonic())
-        self._desk.may_start = life.may_start
+        self._scheduler = KeyScheduler(ledger, time.monotonic())
+        self._scheduler.may_start = life.may_start
         ledger.give_back = self._give_back
         self._workers: list[asyncio.Task[None]] = []
         self._idle: list[asyncio.Future[None]] = []
@@ -107,11 +107,11 @@ class AsyncRunner:
                 raw := await loop.run_in_executor(self._reader, next, batches, None)
             ) is not None:
                 await self._feed(raw)
-            self._desk.is_closed = True
+            self._scheduler.is_closed = True
             self._wake(len(self._idle))
             await asyncio.gather(*self._workers)
             with self._lock:
-                self._desk.close(time.monotonic())
+                self._scheduler.close(time.monotonic())
         finally:
             self._is_given_up = True
             if self._alarm is not None:
@@ -122,14 +122,14 @@ class AsyncRunner:
     def _give_back(self) -> None:
         """Starts nothing more. Called in the channel's thread, with the lock held."""
         self._life.give_back()
-        self._desk.give_back(time.monotonic())
+        self._scheduler.give_back(time.monotonic())
         with suppress(RuntimeError):  # The loop is closed.
             event_loop().call_soon_threadsafe(self._wake_all)
 
     def _halt(self, loop: asyncio.AbstractEventLoop) -> None:
         """Starts nothing more. Called from any thread; a handler may keep the event loop busy."""
         with self._lock:
-            self._desk.halt()
+            self._scheduler.halt()
         with suppress(RuntimeError):  # The loop is closed.
             loop.call_soon_threadsafe(self._wake_all)
 
@@ -138,35 +138,35 @@ class AsyncRunner:
         self._space.set()
 
     async def _feed(self, raw: pa.RecordBatch) -> None:
-        ledger, desk, report = self._ledger, self._desk, self._ledger.report
+        ledger, scheduler, report = self._ledger, self._scheduler, self._ledger.report
         report.value_bytes += raw.nbytes
         batch = wanted_rows(raw, ledger.work)
         report.rows += batch.num_rows
-        desk.deadline = self._life.begin()
+        scheduler.deadline = self._life.begin()
         # As many rows at a stretch as may end meanwhile, or the workers would run out of them.
         stretch = max(_AT_A_STRETCH, self._most)
         for i, row in enumerate(rows_of(batch)):
-            while not self._has_room() and not desk.is_late(time.monotonic()):
+            while not self._has_space() and not scheduler.is_late(time.monotonic()):
                 self._call_up()
                 self._space.clear()
                 await self._space.wait()
-            if desk.is_late(time.monotonic()):
+            if scheduler.is_late(time.monotonic()):
                 report.timed_out = True
                 ledger.unlooked(row.part, row.offset)
             else:
-                desk.admit(row)
+                scheduler.admit(row)
                 if i % stretch == 0:
                     self._call_up()
                     await asyncio.sleep(0)
         self._call_up()
 
-    def _has_room(self) -> bool:
+    def _has_space(self) -> bool:
         with self._lock:
-            return self._desk.has_room()
+            return self._scheduler.has_space()
 
     def _call_up(self) -> None:
         """Have somebody at hand for what is ready."""
-        wanted = self._desk.ready - self._called
+        wanted = self._scheduler.ready - self._called
         missing = min(wanted - len(self._idle), self._most - len(self._workers))
         self._wake(wanted)
         for _ in range(missing):
@@ -182,7 +182,12 @@ class AsyncRunner:
 
     async def _work(self, seat: int) -> None:  # noqa: C901 - one loop, called for each record
         """Handle one record after another."""
-        desk, handler, taken, lock = self._desk, self._handler, self._ledger.taken, self._lock
+        scheduler, handler, taken, lock = (
+            self._scheduler,
+            self._handler,
+            self._ledger.taken,
+            self._lock,
+        )
         enter, leave = self._life.box.enter, self._life.box.leave
         began = self._began if self._timeout is not None else None
         stretch = 0
@@ -192,14 +197,14 @@ class AsyncRunner:
         while True:
             now = time.monotonic()
             with lock:
-                found = desk.take(now)
+                found = scheduler.take(now)
             if found is None:
                 if self._is_over(now):
                     return
                 await self._rest(now)
                 continue
             unwatched = self._alarm is None and not self._called
-            if self._idle and (desk.ready > self._called or unwatched):
+            if self._idle and (scheduler.ready > self._called or unwatched):
                 self._wake(1)  # to work, or to set the alarm for all
             lane, row, record = found
             enter(seat, row.part, row.offset)
@@ -221,7 +226,7 @@ class AsyncRunner:
                     return
                 await _stay(task)
             with lock:
-                desk.settle(lane, row, record, answer, time.monotonic())
+                scheduler.settle(lane, row, record, answer, time.monotonic())
             self._space.set()
             stretch += 1
             if stretch >= _AT_A_STRETCH:
@@ -229,8 +234,8 @@ class AsyncRunner:
                 await asyncio.sleep(0)
 
     def _is_over(self, now: float) -> bool:
-        """Whether nothing will start any more; then those who wait are told."""
-        through = self._desk.is_through(now)
+        """Whether nothing will start any more; then all waiting coroutines are woken."""
+        through = self._scheduler.is_through(now)
         if through:
             self._wake_all()
         return through
@@ -245,7 +250,7 @@ class AsyncRunner:
     async def _rest(self, now: float) -> None:
         """Wait until there may be something to do."""
         loop = asyncio.get_running_loop()
-        at = loop.time() + self._desk.patience(now)
+        at = loop.time() + self._scheduler.patience(now)
         if self._alarm is None or at < self._alarm.when():
             if self._alarm is not None:
                 self._alarm.cancel()
@@ -261,12 +266,12 @@ class AsyncRunner:
 
     async def _keep_time(self) -> None:
         """Notice the end of the time box, and cancel handlers that had their time."""
-        desk, timeout = self._desk, self._timeout
+        scheduler, timeout = self._scheduler, self._timeout
         while True:
             now = time.monotonic()
-            if desk.is_late(now):
+            if scheduler.is_late(now):
                 self._wake_all()
-            wait = max(0.005, min(0.5, desk.deadline - now))
+            wait = max(0.005, min(0.5, scheduler.deadline - now))
             if timeout is not None:
                 self._cancel_late(now, timeout)
                 wait = min(wait, timeout / 4)

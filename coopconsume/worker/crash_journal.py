@@ -145,7 +145,7 @@ def _mapped(path: Path, size: int) -> mmap.mmap | None:
 
 
 def _place() -> int:
-    """Tells hosts and containers apart: a process number means something in one of them alone."""
+    """Returns the identity of the host or container; a process number is valid only within it."""
     try:
         space = str(Path("/proc/self/ns/pid").readlink())
     except OSError:

@@ -167,7 +167,7 @@ class Frames:
         return frame.to_pandas() if self._handler.format == "pandas" else frame
 
     def _call(self, frame: Any, count: int) -> Sequence[Any] | None:
-        """Returns what became of each row, as `TaskOutcome.taken` says it; None: all are done."""
+        """Returns the outcome of each row, as in `TaskOutcome.taken`; None: all are done."""
         timeout, ledger = self._ledger.policy.timeout, self._ledger
         try:
             with _time_limit(timeout, self._life):

@@ -1,4 +1,4 @@
-"""Where rows of a slot wait for their turn and outcomes are settled, whoever runs the handlers.
+"""Schedules the rows of a slot by key and settles their outcomes, for threads and coroutines.
 
 Threads and coroutines share it; threads hold a lock around each call. A failed record whose next
 attempt is due within the time box is tried again here, as long as the slot has other work: nothing
@@ -60,7 +60,7 @@ class KeyScheduler:
         #: Whether the slot's lease holds at an instant.
         self.may_start: Callable[[float], bool] = lambda _now: True
 
-    def has_room(self) -> bool:
+    def has_space(self) -> bool:
         """Whether more may be admitted; what waits for another try gives up its place for it."""
         if self._is_full and self._again:
             self._leave_what_waits(self._now)

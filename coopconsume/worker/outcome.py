@@ -1,4 +1,4 @@
-"""What became of the rows of one slot, and how a handler's answer is settled. Task-side code."""
+"""The outcomes of the rows of one slot, and how a handler's answer is settled. Task-side code."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Row(NamedTuple):
 
 
 class TaskOutcome:
-    """What became of the rows of one slot, and how an answer is settled."""
+    """The outcomes of the rows of one slot; settles the answers of handlers."""
 
     def __init__(
         self,
@@ -85,9 +85,9 @@ class TaskOutcome:
         self.at_work: Callable[[], list[tuple[int, int, int]]] = list
         #: Starts nothing more; called once, with the lock held, before the rows at work are noted.
         self.give_back: Callable[[], None] = lambda: None
-        #: Calls and failures that progressive reports have told.
-        self._told = 0, 0
-        #: Takes over a record that is to be tried again within this batch; tells whether it does.
+        #: Calls and failures that progressive reports contained.
+        self._reported = 0, 0
+        #: Takes over a record to retry within this batch; returns whether it does.
         self.again: Callable[[Row, Failure], bool] = lambda _row, _failure: False
 
     def lane(self, row: Row) -> int:
@@ -248,8 +248,8 @@ class TaskOutcome:
                 report.failed = []
             dead, self.report.dead = self.report.dead, []
             outputs = None if self.outputs is None else self.outputs.take()
-            (ended, failures), self._told = self._told, (self.ended, self.report.failures)
-            ended, failures = self._told[0] - ended, self._told[1] - failures
+            (ended, failures), self._reported = self._reported, (self.ended, self.report.failures)
+            ended, failures = self._reported[0] - ended, self._reported[1] - failures
         partitions = {
             part: PartitionReport(_packed(done[part]), failed=failed[part])
             for part in self.work
@@ -284,8 +284,8 @@ class TaskOutcome:
         """The final report: all that is in no progressive report."""
         for part, report in self.parts.items():
             report.done = _packed(self.done[part])
-        self.report.handled -= self._told[0]
-        self.report.failures -= self._told[1]
+        self.report.handled -= self._reported[0]
+        self.report.failures -= self._reported[1]
         self.report.partitions = self.parts
         self.report.streak = self._streak if self.number == self._failed_at else 0
         if self.outputs is not None:

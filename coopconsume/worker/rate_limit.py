@@ -57,7 +57,7 @@ class RateLimiter:
 
     Args:
         rates: How many records a second.
-        gates: What `gates` told at the end of the slot's batch before, less the time since.
+        gates: The answer of `gates` at the end of the slot's last batch, less the time since.
         now: The time, in seconds.
     """
 

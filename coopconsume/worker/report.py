@@ -1,4 +1,4 @@
-"""What a batch tells its slots, and what a slot tells the driver. Task-side code.
+"""The work of a slot in a batch, and the slot's report to the driver. Task-side code.
 
 Everything here is small and picklable: plain numbers, strings and bytes. Offsets travel as
 differences of neighbours in the narrowest integer that holds them, compressed.
@@ -60,7 +60,7 @@ class BatchSpec:
         break_after: Failures in a row after which nothing more starts; 0: it goes on.
         streaks: Failures in a row with which slots ended their batch before; none: 0.
         gates: For slots, `SlotReport.gates` of their batch before, less the time since.
-        run: Tells this run of a job from all others; empty: what was at work is not kept for a
+        run: Identifies this run of a job; empty: what was at work is not kept for a
             second attempt of the task.
         latest_start: After this instant, in seconds since the epoch on the worker's clock, no
             handler of the batch starts in a slot that has started none yet.
@@ -120,7 +120,7 @@ class DeadLetter:
 
 @dataclass
 class PartitionReport:
-    """What became of one partition's records in one slot and batch.
+    """The outcomes of one partition's records in one slot and batch.
 
     Attributes:
         done: Offsets that are settled, dead letters included (`pack_offsets`).
@@ -159,7 +159,7 @@ class SlotReport:
         streak: Failures in a row with which it ended, those of batches before included.
         gates: Seconds until more may start of a partition, by its index; None: in the slot.
         fatal: Why the job cannot go on, for the person who runs it; empty: it can.
-        late: Seconds by which the rows came after the batch's latest start; then nothing was
+        late: How many seconds after the batch's latest start the rows came; then nothing was
             started.
         clock: The worker's clock as the slot ended, in seconds since the epoch.
         seq: Number of a progressive report of the slot in this batch, from 1; 0: the final report.

@@ -212,7 +212,7 @@ def _whole_number(most: int) -> Take:
 def _take_text(value: Any) -> Any:
     if type(value) is str and len(value) < _LONG:
         if not value.isascii():
-            value.encode()  # UnicodeEncodeError leaves it to Arrow, which tells why.
+            value.encode()  # UnicodeEncodeError leaves it to Arrow, which says why.
         return value
     raise _Unsure
 

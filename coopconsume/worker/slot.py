@@ -128,7 +128,7 @@ class SlotRunner:
         )
 
     def run(self, slot: int, batches: Iterable[pa.RecordBatch]) -> SlotReport:
-        """Handle a slot's rows and tell what became of them."""
+        """Handles a slot's rows and reports their outcomes."""
         spec = self._spec
         channel = None
         if spec.channel is not None:
@@ -201,7 +201,7 @@ class SlotRunner:
         return report
 
     def after_a_crash(self, slot: int, batches: Iterable[pa.RecordBatch]) -> SlotReport:
-        """Start nothing; tell what is known of an earlier attempt, whose worker has ended."""
+        """Starts nothing; reports what is known of an earlier attempt, whose worker has ended."""
         spec = self._spec
         ledger = self._ledger(slot)
         words = last_words(box_path(spec, slot))

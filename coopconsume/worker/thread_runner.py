@@ -36,7 +36,7 @@ def run_threads(
 ) -> None:
     """Handle the rows on ``concurrency`` threads."""
     report = ledger.report
-    crew = ThreadRunner(handler, ledger, life)
+    runner = ThreadRunner(handler, ledger, life)
     for raw in batches:
         report.value_bytes += raw.nbytes
         batch = wanted_rows(raw, ledger.work)
@@ -44,14 +44,14 @@ def run_threads(
         deadline = life.begin()
         rows = rows_of(batch)
         while chunk := list(islice(rows, _CHUNK)):
-            for row in chunk[crew.feed(chunk, deadline) :]:
+            for row in chunk[runner.feed(chunk, deadline) :]:
                 report.timed_out = True
                 ledger.unlooked(row.part, row.offset)
-    crew.finish()
+    runner.finish()
 
 
 class ThreadRunner:
-    """Threads that take rows from a desk; made as there is work for them."""
+    """Threads that take rows from a scheduler; made as there is work for them."""
 
     def __init__(self, handler: Handler, ledger: TaskOutcome, life: TimeBox) -> None:
         self._handler = handler
@@ -59,7 +59,7 @@ class ThreadRunner:
         self._most = ledger.spec.concurrency
         self._timeout = ledger.policy.timeout
         self._life = life
-        self._desk = KeyScheduler(ledger, time.monotonic())
+        self._scheduler = KeyScheduler(ledger, time.monotonic())
         self._lock = ledger.lock
         self._work = threading.Condition(self._lock)
         self._space = threading.Condition(self._lock)
@@ -73,21 +73,21 @@ class ThreadRunner:
         self._broken: BaseException | None = None
         if self._timeout is not None:
             threading.Thread(target=self._watch, args=(self._timeout,), daemon=True).start()
-        self._desk.may_start = life.may_start
+        self._scheduler.may_start = life.may_start
         life.on_halt(self._halt)
         ledger.give_back = self._give_back
 
     def _give_back(self) -> None:
         """Starts nothing more. Called with the lock held."""
         self._life.give_back()
-        self._desk.give_back(time.monotonic())
+        self._scheduler.give_back(time.monotonic())
         self._work.notify_all()
         self._space.notify()
 
     def _halt(self) -> None:
         """Starts nothing more. Called from any thread."""
         with self._lock:
-            self._desk.halt()
+            self._scheduler.halt()
             self._work.notify_all()
             self._space.notify()
 
@@ -97,25 +97,25 @@ class ThreadRunner:
         Returns:
             How many were taken; the rest comes too late for this batch.
         """
-        desk = self._desk
+        scheduler = self._scheduler
         with self._lock:
-            desk.deadline = deadline
+            scheduler.deadline = deadline
             for i, row in enumerate(rows):
-                while not desk.has_room() and not desk.is_late(time.monotonic()):
+                while not scheduler.has_space() and not scheduler.is_late(time.monotonic()):
                     if self._broken is not None:
                         raise self._broken
                     self._call_up()
                     self._space.wait(max(0.001, min(1.0, deadline - time.monotonic())))
-                if desk.is_late(time.monotonic()):
+                if scheduler.is_late(time.monotonic()):
                     return i
-                desk.admit(row)
+                scheduler.admit(row)
             self._call_up()
         return len(rows)
 
     def finish(self) -> None:
         """Wait for what was taken, and leave what the time box left over to a later batch."""
         with self._lock:
-            self._desk.is_closed = True
+            self._scheduler.is_closed = True
             self._work.notify_all()
         for thread in self._threads:
             thread.join()
@@ -123,11 +123,11 @@ class ThreadRunner:
         if self._broken is not None:
             raise self._broken
         with self._lock:
-            self._desk.close(time.monotonic())
+            self._scheduler.close(time.monotonic())
 
     def _call_up(self) -> None:
         """Have somebody at hand for what is ready."""
-        ready = self._desk.ready
+        ready = self._scheduler.ready
         self._work.notify(min(ready, self._idle))
         for seat in range(len(self._threads), min(self._most, len(self._threads) + ready)):
             if ready <= self._idle:
@@ -141,21 +141,21 @@ class ThreadRunner:
 
     def _next(self) -> tuple[Lane, Row, Record] | None:
         """The next record to handle; None at the end. Called with the lock held."""
-        desk = self._desk
+        scheduler = self._scheduler
         while self._broken is None:
             now = time.monotonic()
-            found = desk.take(now)
+            found = scheduler.take(now)
             if found is not None:
-                if self._idle and (desk.ready or self._alarm == math.inf):
+                if self._idle and (scheduler.ready or self._alarm == math.inf):
                     self._work.notify()  # to work, or to look at the clock for all
                 return found
-            if desk.is_through(now):
+            if scheduler.is_through(now):
                 self._work.notify_all()
                 self._space.notify()
                 return None
             # One of those who wait looks at the clock for all.
             self._idle += 1
-            alarm = now + desk.patience(now)
+            alarm = now + scheduler.patience(now)
             if alarm < self._alarm:
                 self._alarm = alarm
                 self._work.wait(alarm - now)
@@ -176,13 +176,13 @@ class ThreadRunner:
                 self._space.notify()
 
     def _work_on(self, seat: int) -> None:
-        desk, box, handler, taken = self._desk, self._life.box, self._handler, self._taken
+        scheduler, box, handler, taken = self._scheduler, self._life.box, self._handler, self._taken
         began = self._began if self._timeout is not None else None
         settled: tuple[Lane, Row, Record, Any] | None = None
         while True:
             with self._lock:
                 if settled is not None:
-                    desk.settle(*settled, time.monotonic())
+                    scheduler.settle(*settled, time.monotonic())
                     self._space.notify()
                 found = self._next()
             if found is None:

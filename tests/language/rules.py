@@ -63,6 +63,7 @@ ALLOWED = (
 CLEAN = (
     "assignors/*.py",
     "commits/*.py",
+    "coopconsume/*.py",
     "coopconsume/admin/*.py",
     "coopconsume/admin/*/*.py",
     "coopconsume/cli/*.py",
@@ -72,6 +73,8 @@ CLEAN = (
     "coopconsume/kafka/security/*.py",
     "coopconsume/monitoring/*.py",
     "coopconsume/queue/*.py",
+    "coopconsume/worker/*.py",
+    "coopconsume/worker/channel/*.py",
     "tests/language/__*.py",
 )
 NOT_YET = ("coopconsume/errors/fenced.py",)

@@ -18,8 +18,8 @@ from coopconsume.worker.report import BatchSpec, PartitionWork, unpack_offsets
 from tests.examples import examples
 
 
-def a_desk(rows, *, ordering, rates, blocked, gates, policy):
-    """A desk for rows of partitions 0 and 1, and its ledger."""
+def a_scheduler(rows, *, ordering, rates, blocked, gates, policy):
+    """A scheduler for rows of partitions 0 and 1, and its ledger."""
     parts = {0, 1}
     work = {p: PartitionWork(((0, 10**6),), {}, blocked[p]) for p in parts}
     spec = BatchSpec(
@@ -34,8 +34,8 @@ def a_desk(rows, *, ordering, rates, blocked, gates, policy):
 class Seats:
     """Handlers in virtual time: each record takes as long, and fails as many times, as drawn."""
 
-    def __init__(self, desk, ledger, seats, lasts, fails):
-        self.desk, self.ledger, self.seats = desk, ledger, seats
+    def __init__(self, scheduler, ledger, seats, lasts, fails):
+        self.scheduler, self.ledger, self.seats = scheduler, ledger, seats
         self.lasts, self.fails = lasts, fails
         self.now = 0.0
         self.at_work: list = []
@@ -56,22 +56,22 @@ class Seats:
 
     def start_all(self):
         """Start what may start now."""
-        while len(self.at_work) < self.seats and (found := self.desk.take(self.now)):
+        while len(self.at_work) < self.seats and (found := self.scheduler.take(self.now)):
             lane, row, record = found
             assert lane not in self.busy, "two of a lane at once"
             self.busy.add(lane)
             self.starts.append((self.now, lane, row))
             at = row.part, row.offset
             assert record.attempt == self.calls[at] + 1
-            assert self.now >= self.failed_at.get(at, -99.0) + self.desk._ledger.policy.backoff
+            assert self.now >= self.failed_at.get(at, -99.0) + self.scheduler._ledger.policy.backoff
             ends = self.now + self.lasts[row.part, row.offset]
             heapq.heappush(self.at_work, (ends, next(self.numbers), lane, row, record))
 
     def turn(self):
         """Go on to the next thing that happens; False if nothing ever will."""
         self.start_all()
-        self.most_held = max(self.most_held, self.desk._lanes.rows)
-        soonest = self.now + self.desk.patience(self.now)
+        self.most_held = max(self.most_held, self.scheduler._lanes.rows)
+        soonest = self.now + self.scheduler.patience(self.now)
         if (self.at_work and self.at_work[0][0] <= soonest) or len(self.at_work) == self.seats:
             self.now, _, lane, row, record = heapq.heappop(self.at_work)
             self.busy.discard(lane)
@@ -82,8 +82,8 @@ class Seats:
                 self.done.append(at)
             self.settled_at = self.failed_at[at] = self.now
             answer = RuntimeError("planned") if failed else None
-            self.desk.settle(lane, row, record, answer, self.now)
-        elif self.at_work or not self.desk.is_through(self.now):
+            self.scheduler.settle(lane, row, record, answer, self.now)
+        elif self.at_work or not self.scheduler.is_through(self.now):
             self.now = soonest
         else:
             return False
@@ -122,37 +122,37 @@ def test_any_slot_keeps_the_order_and_settles_every_row(
     fails = {(r.part, r.offset): failing[r.offset] for r in rows if r.offset in failing}
     blocked = {0: blocked if ordering == "key" else {}, 1: {}}
     policy = RetryPolicy(max_attempts=None, backoff=backoff, max_backoff=backoff, jitter=0)
-    desk, ledger = a_desk(
+    scheduler, ledger = a_scheduler(
         rows, ordering=ordering, rates=rates, blocked=blocked, gates=gates, policy=policy
     )
-    crew = Seats(desk, ledger, seats, lasts, fails)
-    desk.deadline = box
+    runner = Seats(scheduler, ledger, seats, lasts, fails)
+    scheduler.deadline = box
     before, desks.LOOKAHEAD_ROWS = desks.LOOKAHEAD_ROWS, room
     try:
-        refused = feed_all(crew, rows)
-        desk.is_closed = True
+        refused = feed_all(runner, rows)
+        scheduler.is_closed = True
         for _ in range(10_000):
-            if not crew.turn():
+            if not runner.turn():
                 break
         else:
             raise AssertionError("it did not come to rest")
     finally:
         desks.LOOKAHEAD_ROWS = before
     if not rates and not refused:
-        assert crew.now <= crew.settled_at, "it waited for nothing but another try"
-    desk.close(crew.now)
+        assert runner.now <= runner.settled_at, "it waited for nothing but another try"
+    scheduler.close(runner.now)
     report = ledger.close()
-    assert crew.most_held <= room
-    check_order(crew, rows, ordering)
-    for _, _, row in crew.starts:
+    assert runner.most_held <= room
+    check_order(runner, rows, ordering)
+    for _, _, row in runner.starts:
         assert row.offset <= blocked[row.part].get(row.key_hash, row.offset), "it is blocked"
-    check_rates(crew, rates)
+    check_rates(runner, rates)
     if rates:
-        for at, _, row in crew.starts:
+        for at, _, row in runner.starts:
             assert at >= max(gates.get(None, 0.0), gates.get(row.part, 0.0)), "a gate was closed"
-    late = [at for at, _, _ in crew.starts[1:] if at >= box]
+    late = [at for at, _, _ in runner.starts[1:] if at >= box]
     assert not late
-    settled = check_books(crew, report, rows)
+    settled = check_books(runner, report, rows)
     for row in refused:
         assert (row.part, row.offset) not in settled
     if box == 1e6:
@@ -163,48 +163,48 @@ def test_records_that_keep_failing_do_not_keep_a_slot_for_each_other():
     """Once nothing else is there, each of them is left to a later batch at its next failure."""
     rows = [Row(0, o, o, b"k", b"v", 0, ()) for o in range(2)]
     policy = RetryPolicy(max_attempts=None, backoff=0.01, max_backoff=0.01, jitter=0)
-    desk, ledger = a_desk(
+    scheduler, ledger = a_scheduler(
         rows, ordering="key", rates=Rates(), blocked={0: {}, 1: {}}, gates={}, policy=policy
     )
-    crew = Seats(desk, ledger, 2, {(0, 0): 0.3, (0, 1): 2.0}, {(0, 0): 10**9, (0, 1): 10**9})
-    desk.deadline = 1e6
-    feed_all(crew, rows)
-    desk.is_closed = True
-    while crew.turn():
-        assert crew.now < 10
-    assert crew.calls == {(0, 0): 6, (0, 1): 2}
+    runner = Seats(scheduler, ledger, 2, {(0, 0): 0.3, (0, 1): 2.0}, {(0, 0): 10**9, (0, 1): 10**9})
+    scheduler.deadline = 1e6
+    feed_all(runner, rows)
+    scheduler.is_closed = True
+    while runner.turn():
+        assert runner.now < 10
+    assert runner.calls == {(0, 0): 6, (0, 1): 2}
 
 
-def feed_all(crew, rows):
-    """Admit rows as a feeder does: waits while the desk is full, gives up when it is late."""
+def feed_all(runner, rows):
+    """Admit rows as a feeder does: waits while the scheduler is full, gives up when it is late."""
     refused = []
     for row in rows:
-        while not crew.desk.has_room() and not crew.desk.is_late(crew.now):
-            assert crew.turn(), "full, and nothing ever happens"
-        if crew.desk.is_late(crew.now):
-            crew.ledger.unlooked(row.part, row.offset)
+        while not runner.scheduler.has_space() and not runner.scheduler.is_late(runner.now):
+            assert runner.turn(), "full, and nothing ever happens"
+        if runner.scheduler.is_late(runner.now):
+            runner.ledger.unlooked(row.part, row.offset)
             refused.append(row)
         else:
-            crew.desk.admit(row)
-            crew.start_all()
+            runner.scheduler.admit(row)
+            runner.start_all()
     return refused
 
 
-def check_order(crew, rows, ordering):
+def check_order(runner, rows, ordering):
     """Within a lane each row starts until it is done, then the next; the last one may fail."""
     by_lane = defaultdict(list)
     for row in rows:
-        by_lane[crew.lane_of(row)].append(row)
+        by_lane[runner.lane_of(row)].append(row)
     started = defaultdict(list)
-    for _, lane, row in crew.starts:
+    for _, lane, row in runner.starts:
         started[lane].append(row)
     for lane, calls in started.items():
         ran = [row for row, _ in itertools.groupby(calls)]
         assert ran == by_lane[lane][: len(ran)]
-        assert {(row.part, row.offset) for row in ran[:-1]} <= set(crew.done)
+        assert {(row.part, row.offset) for row in ran[:-1]} <= set(runner.done)
 
 
-def check_rates(crew, rates):
+def check_rates(runner, rates):
     """No second has more starts than allowed, but for what a slot may make good."""
     for rate, slack, name in [
         (rates.per_slot, 0.05, lambda lane: None),
@@ -212,7 +212,7 @@ def check_rates(crew, rates):
         (rates.per_key, 0.0, lambda lane: lane),
     ]:
         times = defaultdict(list)
-        for at, lane, _ in crew.starts if rate else []:
+        for at, lane, _ in runner.starts if rate else []:
             times[name(lane)].append(at)
         for starts in times.values():
             for i, first in enumerate(starts):
@@ -220,24 +220,24 @@ def check_rates(crew, rates):
                 assert inside <= rate * (1 + slack) + 1
 
 
-def check_books(crew, report, rows):
+def check_books(runner, report, rows):
     """Each row is in one book alone: done, failed, behind one that failed, or not looked at."""
     settled = set()
     for part, outcome in report.partitions.items():
         done = [(part, o) for o in unpack_offsets(outcome.done).to_pylist()]
         failed = [(part, f.offset) for f in outcome.failed]
-        assert all(f.attempts == crew.calls[part, f.offset] for f in outcome.failed)
+        assert all(f.attempts == runner.calls[part, f.offset] for f in outcome.failed)
         behind = [(part, o) for o, _ in outcome.blocked]
         for book in (done, failed, behind):
             assert len(set(book)) == len(book)
             assert not settled & set(book)
             settled |= set(book)
-        assert sorted(done) == sorted(at for at in crew.done if at[0] == part)
+        assert sorted(done) == sorted(at for at in runner.done if at[0] == part)
         for row in rows:
             at = (row.part, row.offset)
             if row.part == part and at not in settled:
                 assert outcome.resume is not None
                 assert row.offset >= outcome.resume, f"{at} is lost"
-    assert len(crew.starts) == report.handled == crew.calls.total()
-    assert report.failures == crew.calls.total() - len(crew.done)
+    assert len(runner.starts) == report.handled == runner.calls.total()
+    assert report.failures == runner.calls.total() - len(runner.done)
     return settled

@@ -212,7 +212,7 @@ CHANNEL = [
         "calls-are-reported-twice",
         "No handler call is counted in two reports.",
         "coopconsume/worker/outcome.py",
-        "self.report.handled -= self._told[0]",
+        "self.report.handled -= self._reported[0]",
         "self.report.handled -= 0",
         (_UNION,),
     ),
@@ -221,7 +221,7 @@ CHANNEL = [
         "Calls that were told in no progressive report are in the final one.",
         "coopconsume/worker/outcome.py",
         "                return None\n            done, self.done",
-        "                self._told = self.ended, self.report.failures\n                return None\n            done, self.done",
+        "                self._reported = self.ended, self.report.failures\n                return None\n            done, self.done",
         (_SLOT + "test_failures_that_are_tried_again_are_counted_although_nothing_was_reported",),
     ),
     Mutant(
@@ -233,7 +233,7 @@ CHANNEL = [
         (_SLOT + "test_a_slot_that_is_stopped_as_its_rows_come_starts_nothing",),
     ),
     Mutant(
-        "stopped-desk-starts",
+        "stopped-scheduler-starts",
         "Threads and coroutines of a stopped slot start nothing more.",
         "coopconsume/worker/key_scheduler.py",
         "        self._is_halted = True\n        self._deadline = 0.0\n",
@@ -265,7 +265,7 @@ CHANNEL = [
         (_SLOT + "test_a_slot_that_was_halted_before_it_began_is_not_ended",),
     ),
     Mutant(
-        "thawed-desk-goes-on",
+        "thawed-scheduler-continues",
         "Threads and coroutines look at the clock of the lease before each record.",
         "coopconsume/worker/key_scheduler.py",
         "if self._is_halted or not self.may_start(now):",
@@ -297,7 +297,7 @@ CHANNEL = [
         (_GIVEN,),
     ),
     Mutant(
-        "relieved-desk-goes-on",
+        "relieved-scheduler-continues",
         "A slot that gives its records back starts none of them, side by side.",
         "coopconsume/worker/key_scheduler.py",
         "        self.halt()\n        self._leave_what_waits(now)\n",

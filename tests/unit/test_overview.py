@@ -18,7 +18,7 @@ from commits import CommitStore, Pending
 from commits.model import PARKED_MS
 from coopconsume.admin.overview import GroupOverview, InDoubtRange, OwnedRange
 from coopconsume.admin.overview.build import Facts, Place, build
-from coopconsume.admin.overview.drawing import assignment_html, group_html, in_time
+from coopconsume.admin.overview.drawing import assignment_html, group_html, in_time, progress_html
 from coopconsume.cli.text import group_lines, hash_map, letters_of, table
 from coopconsume.kafka.cluster import Primary
 from coopconsume.kafka.coordinator import KafkaGroup, KafkaMember, read_subscription

@@ -426,15 +426,15 @@ def test_a_slot_that_was_frozen_beyond_its_lease_starts_nothing_more():
 def test_side_by_side_the_clock_decides_before_each_record():
     """The thread that keeps the lease need not have come to it."""
     slot, _ = prepared(None, ROWS)
-    desk = KeyScheduler(slot._ledger(3), 0.0)
+    scheduler = KeyScheduler(slot._ledger(3), 0.0)
     for offset in range(3):
-        desk.admit(Row(0, offset, offset, b"k", b"v", 0, ()))
-    desk.deadline = 100.0
-    desk.may_start = lambda now: now < 5.0
-    assert desk.take(4.9)
-    assert not desk.is_through(4.9)
-    assert desk.take(5.0) is None
-    assert desk.is_through(5.0)
+        scheduler.admit(Row(0, offset, offset, b"k", b"v", 0, ()))
+    scheduler.deadline = 100.0
+    scheduler.may_start = lambda now: now < 5.0
+    assert scheduler.take(4.9)
+    assert not scheduler.is_through(4.9)
+    assert scheduler.take(5.0) is None
+    assert scheduler.is_through(5.0)
 
 
 def test_failures_that_are_tried_again_are_counted_although_nothing_was_reported():
@@ -442,18 +442,18 @@ def test_failures_that_are_tried_again_are_counted_although_nothing_was_reported
     policy = RetryPolicy(max_attempts=None, backoff=0.2, max_backoff=0.2, jitter=0)
     slot, _ = prepared(None, ROWS, policy=policy)
     ledger = slot._ledger(3)
-    desk = KeyScheduler(ledger, 0.0)
-    desk.deadline = 100.0
+    scheduler = KeyScheduler(ledger, 0.0)
+    scheduler.deadline = 100.0
     for offset in range(3):
-        desk.admit(Row(0, offset, offset, b"k", b"v", 0, ()))
-    desk.settle(*desk.take(0.0), RuntimeError("planned"), 0.1)
+        scheduler.admit(Row(0, offset, offset, b"k", b"v", 0, ()))
+    scheduler.settle(*scheduler.take(0.0), RuntimeError("planned"), 0.1)
     assert ledger.cut(1) is None
-    desk.settle(*desk.take(0.1), None, 0.1)
+    scheduler.settle(*scheduler.take(0.1), None, 0.1)
     chunk = ledger.cut(1)
     assert (chunk.handled, chunk.failures, done(chunk)) == (2, 1, [1])
-    desk.settle(*desk.take(0.4), None, 0.4)
-    desk.settle(*desk.take(0.4), None, 0.4)
-    desk.close(0.4)
+    scheduler.settle(*scheduler.take(0.4), None, 0.4)
+    scheduler.settle(*scheduler.take(0.4), None, 0.4)
+    scheduler.close(0.4)
     final = ledger.close()
     assert (final.handled, final.failures, done(final)) == (2, 0, [0, 2])
 

@@ -181,7 +181,7 @@ class SlotChannel:
             except ConnectionRefusedError:
                 raise
             except ConnectionError:
-                # The driver makes room like this if strangers flood its port.
+                # The driver closes connections like this if strangers flood its port.
                 if self._is_closed or time.monotonic() + _RETRY >= deadline:
                     raise
                 time.sleep(_RETRY)

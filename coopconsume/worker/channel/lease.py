@@ -21,7 +21,7 @@ _NANO = 1_000_000_000
 
 
 class Lease:
-    """The lease of a slot; once it has ended it is over for good.
+    """The lease of a slot; once it has ended it cannot be renewed.
 
     Attributes:
         until: When it ends, on the slot's monotonic clock; 0: it has not begun.

@@ -59,7 +59,7 @@ class _Connection:
         self.unsent = bytearray()
         #: The stamp of a question for a lease that is not answered yet.
         self.asked: int | None = None
-        self.is_told_to_stop = False
+        self.is_asked_to_stop = False
         self.is_dropped = False
 
     @property
@@ -78,7 +78,7 @@ class ChannelServer:
         secret: Random bytes of the job.
         run: Identifies this run of the job; slots of other runs are refused.
         bind: Address to listen on.
-        host: Name or address by which workers reach this process.
+        host: Name or address under which workers reach this process.
         port: To listen on; 0: any free one.
         on_report: Called with each progressive report, in the server's thread.
         on_closed: Called with batch and slot once their connection is closed, in that thread.
@@ -164,7 +164,7 @@ class ChannelServer:
         self._wake()
 
     def stop(self, slots: Iterable[At]) -> None:
-        """Has slots start nothing more, for good; also such that connect later."""
+        """Has slots start nothing more, those included that connect later."""
         with self._lock:
             self._grants.stop(slots)
         self._wake()
@@ -324,18 +324,18 @@ class ChannelServer:
         while self._unsent:
             at, kind, payload = self._unsent.popleft()
             if (reader := self._slots.get(at)) is not None:
-                self._tell(reader, kind, payload)
+                self._send_frame(reader, kind, payload)
         for at, connection in list(self._slots.items()):
             with self._lock:
                 is_stopped, left = self._grants.is_stopped(at), self._grants.left(at, now)
-            if is_stopped and not connection.is_told_to_stop:
-                connection.is_told_to_stop = True
-                self._tell(connection, Frame.STOP)
+            if is_stopped and not connection.is_asked_to_stop:
+                connection.is_asked_to_stop = True
+                self._send_frame(connection, Frame.STOP)
             elif connection.asked is not None and left > 0:
                 stamp, connection.asked = connection.asked, None
-                self._tell(connection, Frame.LEASE, lease(stamp, left))
+                self._send_frame(connection, Frame.LEASE, lease(stamp, left))
 
-    def _tell(self, connection: _Connection, kind: Frame, payload: bytes = b"") -> None:
+    def _send_frame(self, connection: _Connection, kind: Frame, payload: bytes = b"") -> None:
         assert connection.session is not None
         try:
             self._send(connection, connection.session.sent.seal(kind, payload))

@@ -59,7 +59,7 @@ class ProtocolError(Exception):
 
 @dataclass(frozen=True)
 class Identity:
-    """Which slot of which batch a connection is of.
+    """The slot and the batch of a connection.
 
     Attributes:
         run: Identifies the run of the job.
