@@ -104,6 +104,32 @@ def _show_audit(name: str, found: Audit) -> None:
     click.echo("no record is missing" if found.ok else "RECORDS ARE MISSING")
 
 
+@log.command(epilog=example("coopconsume log repair ledger --bootstrap-servers localhost:9092"))
+@click.option("--execute", is_flag=True, help="Apply the change (default: dry run).")
+@_of_a_log
+@reported
+def repair(
+    *, topic: str, partition: int, execute: bool, as_json: bool, options: dict[str, str]
+) -> None:
+    """Accept that records of a log are lost, so that it can be used again (default: dry run).
+
+    The log gets a new owner, whose first record lists the gaps. No record is removed. The batch
+    behind a gap counts if its sequence number is above the one expected.
+    """
+    from coopconsume.fenced.auditing import repair as accept
+
+    gaps = accept(options, topic, partition, apply=execute)
+    if as_json:
+        echo_json({"executed": execute, "gaps": [asdict(gap) for gap in gaps]})
+        return
+    for gap in gaps:
+        click.echo(f"gap at offset {gap.offset:,}: {gap.problem}")
+    if not gaps:
+        click.echo("no record is missing")
+    else:
+        click.echo("accepted" if execute else "dry run: add --execute to accept these gaps")
+
+
 @log.command(epilog=example("coopconsume log blocked ledger --bootstrap-servers localhost:9092"))
 @_of_a_log
 @reported

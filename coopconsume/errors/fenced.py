@@ -265,7 +265,8 @@ class LogCorrupt(_LogError):
     problem: str
     message = (
         "{_log} is not what fenced writers write, at offset {offset}: {problem}. Find out who else "
-        "writes to it; `coopconsume log audit {topic}` lists the records"
+        "writes to it; `coopconsume log audit {topic}` lists the records, and `coopconsume log "
+        "repair {topic}` accepts that records are lost"
     )
 
 

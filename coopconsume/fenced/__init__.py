@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from coopconsume.fenced.access import AccessMode
-    from coopconsume.fenced.auditing import Audit, Auditor, audit
+    from coopconsume.fenced.auditing import Audit, audit, repair
     from coopconsume.fenced.delta_sink import FencedDeltaSink
     from coopconsume.fenced.election import LeaderElection
     from coopconsume.fenced.epochs import EpochSource
@@ -30,7 +30,6 @@ _HOME = {
     "AccessMode": "access",
     "Appended": "log",
     "Audit": "auditing",
-    "Auditor": "auditing",
     "Consumed": "log",
     "Entry": "log",
     "EpochSource": "epochs",
@@ -53,6 +52,7 @@ _HOME = {
     "audit_logs": "multi_audit",
     "bulk_load": "loading",
     "read_log": "frames",
+    "repair": "auditing",
 }
 
 __all__ = [
@@ -60,7 +60,6 @@ __all__ = [
     "AccessMode",
     "Appended",
     "Audit",
-    "Auditor",
     "Consumed",
     "Entry",
     "EpochSource",
@@ -82,6 +81,7 @@ __all__ = [
     "audit_logs",
     "bulk_load",
     "read_log",
+    "repair",
 ]
 
 

@@ -1,20 +1,20 @@
-"""Audit of a whole log: counts its records by what they mean, and finds missing ones."""
+"""Audit of a whole log: counts its records by what they mean, finds and repairs missing ones."""
 
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from coopconsume.fenced.deadline import Deadline
-from coopconsume.fenced.fold import Fold, SequenceGap
 from coopconsume.fenced.view import looking_at
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from coopconsume.fenced.engine import Engine
-    from coopconsume.fenced.log import LogId, Raw
+    from coopconsume.fenced.fold import Fold, Verdict
+    from coopconsume.fenced.log import LogId, Raw, Visibility
 
 MOST_FINDINGS: Final = 20
 _NOTED: Final = {
@@ -49,7 +49,7 @@ class Finding:
 
     Attributes:
         offset: Offset of the record.
-        what: ``gap`` for missing records, otherwise a `Verdict` of the fold.
+        what: ``gap`` for missing records before it, otherwise a `Verdict` of the fold.
         problem: What was found, in words.
     """
 
@@ -64,7 +64,7 @@ class Audit:
 
     Attributes:
         first_offset: Where the audit began.
-        next_offset: Where it ended: at the end of the log, or at the first gap.
+        next_offset: The end of the log.
         next_seq: Sequence number of the next record; None if no record tells it.
         epoch: The epoch in force; None if no record tells it.
         records: Records of data that count.
@@ -76,7 +76,8 @@ class Audit:
         unknown: Records before the first one that tells the log's state.
         terms: The owners, one after another.
         findings: The first records that are fenced, malformed or torn, at most `MOST_FINDINGS`,
-            and the gap if there is one.
+            and all gaps that nobody has accepted (`repair`).
+        visibility: How readers see what counts; None if no record tells it.
     """
 
     first_offset: int
@@ -92,11 +93,17 @@ class Audit:
     unknown: int
     terms: tuple[Term, ...]
     findings: tuple[Finding, ...]
+    visibility: Visibility | None = None
+
+    @property
+    def gaps(self) -> tuple[Finding, ...]:
+        """Where records are missing."""
+        return tuple(finding for finding in self.findings if finding.what == "gap")
 
     @property
     def ok(self) -> bool:
         """Whether no records are missing, so that the log can be read and written."""
-        return not any(finding.what == "gap" for finding in self.findings)
+        return not self.gaps
 
     @property
     def is_fenced_log(self) -> bool:
@@ -104,86 +111,45 @@ class Audit:
         return bool(self.terms or self.rejected or self.fenced or self.torn or self.unknown)
 
 
-@dataclass
-class Auditor:
-    """Takes in a log's records in the order of their offsets, up to the first gap.
+class _Tally:
+    """Counts records; its memory does not grow with the log, except by a `Term` for each epoch."""
 
-    Its memory does not grow with the log, except by one `Term` for each epoch.
+    def __init__(self, fold: Fold) -> None:
+        self.counts: Counter[str] = Counter()
+        self.terms: list[Term] = []
+        self.findings: list[Finding] = []
+        self._fold = fold
+        self._torn = 0
 
-    Args:
-        first_offset: Where the log begins.
-        compacted: Whether the topic is compacted, so that records may be missing.
-    """
+    def pass_over(self, raw: Raw, verdict: Verdict) -> None:
+        """Takes in a record that does not count."""
+        self._note_torn(raw)
+        self.counts[verdict] += 1
+        if verdict in _NOTED:
+            self._note(raw.offset, verdict, _NOTED[verdict])
 
-    first_offset: int = 0
-    compacted: bool = False
-    _counts: Counter[str] = field(default_factory=Counter)
-    _terms: list[Term] = field(default_factory=list)
-    _findings: list[Finding] = field(default_factory=list)
-    _records: int = 0
-
-    def __post_init__(self) -> None:
-        known = None if self.first_offset else 0
-        self._fold = Fold(known, known, compacted=self.compacted)
-        self._next = self.first_offset
-
-    def add(self, raw: Raw) -> bool:
-        """Takes in the next record; returns False once records are missing."""
-        if not self._is_whole_so_far:
-            return False
-        torn = self._fold.torn
-        try:
-            verdict = self._fold.add(raw)
-        except SequenceGap as gap:
-            self._findings.append(Finding(gap.offset, "gap", gap.problem))
-            return False
-        if self._fold.torn > torn:
-            self._note(raw.offset, "torn", f"{self._fold.torn - torn} records before it")
-        if verdict == "counted":
-            self._count()
-        elif verdict != "partial":
-            self._counts[verdict] += 1
-            if verdict in _NOTED:
-                self._note(raw.offset, verdict, _NOTED[verdict])
-        self._next = raw.offset + 1
-        return True
-
-    @property
-    def _is_whole_so_far(self) -> bool:
-        return not self._findings or self._findings[-1].what != "gap"
-
-    def _note(self, offset: int, what: str, problem: str) -> None:
-        if len(self._findings) < MOST_FINDINGS:
-            self._findings.append(Finding(offset, what, problem))
-
-    def _count(self) -> None:
-        stamp, owner, rows = self._fold.stamp, self._fold.owner, self._fold.rows
+    def count(self, rows: Sequence[Raw]) -> None:
+        """Takes in the records of a batch that counts."""
+        self._note_torn(rows[0])
+        stamp, owner = self._fold.stamp, self._fold.owner
         assert stamp is not None
         name = None if owner is None else owner.name
-        if not self._terms or self._terms[-1].epoch != stamp.epoch:
-            self._terms.append(Term(stamp.epoch, name, rows[0].offset))
+        if not self.terms or self.terms[-1].epoch != stamp.epoch:
+            self.terms.append(Term(stamp.epoch, name, rows[0].offset))
         if stamp.kind == "data":
-            term = self._terms[-1]
-            begun = stamp.i == 0
-            self._terms[-1] = replace(
+            term, begun = self.terms[-1], stamp.i == 0
+            self.terms[-1] = replace(
                 term, records=term.records + len(rows), batches=term.batches + begun
             )
-            self._records += len(rows)
 
-    def result(self, end: int | None = None) -> Audit:
-        """Returns what was found.
+    def _note_torn(self, following: Raw) -> None:
+        found, self._torn = self._fold.torn - self._torn, self._fold.torn
+        if found:
+            self._note(following.offset, "torn", f"{found} records before it")
 
-        Args:
-            end: The end of the log, if it was read to it.
-        """
-        counts, fold = self._counts, self._fold
-        reached = end if end is not None and self._is_whole_so_far else self._next
-        return Audit(
-            self.first_offset, reached, fold.next_seq, fold.epoch, self._records,
-            counts["rejected"], counts["fenced"], counts["malformed"],
-            fold.torn + len(fold.incomplete) + counts["torn"], counts["foreign"], counts["unknown"],
-            tuple(self._terms), tuple(self._findings),
-        )  # fmt: skip
+    def _note(self, offset: int, what: str, problem: str) -> None:
+        if len(self.findings) < MOST_FINDINGS:
+            self.findings.append(Finding(offset, what, problem))
 
 
 def audit(
@@ -194,7 +160,7 @@ def audit(
     engine: str | Engine = "kafka-python",
     timeout: float = 30.0,
 ) -> tuple[LogId, Audit]:
-    """Recompute a log from its records, from the first one that is kept to its end now.
+    """Recomputes a log from its records, from the first one that is kept to its end now.
 
     Args:
         options: As for `FencedWriter`.
@@ -204,14 +170,70 @@ def audit(
         timeout: Seconds to wait for an answer.
 
     Raises:
-        LogBlocked, LogReplaced, LogUnavailable: As for `FencedWriter.acquire`.
+        LogBlocked, LogReplaced, LogTruncated, LogUnavailable: As for `LogReader.read`.
         OptionError, EngineNotUsable: As for `FencedWriter`.
     """
     with looking_at(options, topic, partition, engine, timeout) as (view, client):
         start = client.start(topic, partition)
-        end = view.decided_end(Deadline(timeout))
-        auditor = Auditor(start, view.is_compacted)
-        for rows in client.read(topic, partition, start, end, timeout):
-            if not all(map(auditor.add, rows)):
-                break
-        return view.log, auditor.result(end)
+        view.begin_at(start)
+        fold, deadline = view.fold, Deadline(timeout)
+        tally = _Tally(fold)
+        view.passes_gaps, view.on_passed = True, tally.pass_over
+        end = view.decided_end(deadline)
+        for rows in view.counted(end, deadline):
+            tally.count(rows)
+    counts, gaps = tally.counts, (Finding(at, "gap", text) for at, text in view.gaps.items())
+    return view.log, Audit(
+        start, end, fold.next_seq, fold.epoch, sum(term.records for term in tally.terms),
+        counts["rejected"], counts["fenced"], counts["malformed"],
+        fold.torn + len(fold.incomplete) + counts["torn"], counts["foreign"], counts["unknown"],
+        tuple(tally.terms), (*tally.findings, *gaps),
+        None if fold.stamp is None else fold.stamp.visibility,
+    )  # fmt: skip
+
+
+def repair(
+    options: Mapping[str, Any],
+    topic: str,
+    partition: int = 0,
+    *,
+    apply: bool = False,
+    owner: str | None = None,
+    engine: str | Engine = "kafka-python",
+    timeout: float = 30.0,
+) -> tuple[Finding, ...]:
+    """Finds gaps in the sequence numbers of a log, and accepts that their records are lost.
+
+    The log is then acquired, which fences its owner, by an ``open`` record that lists the gaps.
+    Readers and writers pass over these gaps from then on. No record is removed or changed: the
+    batch behind a gap counts if its sequence number is above the one expected, else it does not.
+
+    Args:
+        options: As for `FencedWriter`.
+        topic: The topic.
+        partition: The partition.
+        apply: Write the record; by default the gaps are only listed.
+        owner: As for `FencedWriter`.
+        engine: As for `FencedWriter`.
+        timeout: Seconds to wait for an answer, above 0.
+
+    Returns:
+        The gaps that no earlier repair has accepted, each at the batch behind it.
+
+    Raises:
+        ProducerFenced, LogBlocked, LogReplaced, LogUnavailable: As for `FencedWriter.acquire`.
+        OptionError, EngineNotUsable: As for `FencedWriter`.
+    """
+    from coopconsume.fenced.writer import FencedWriter
+
+    _, found = audit(options, topic, partition, engine=engine, timeout=timeout)
+    if apply and found.gaps:
+        writer = FencedWriter(
+            options, topic, partition, visibility=found.visibility or "read_committed",
+            owner=owner, engine=engine, timeout=timeout,
+        )  # fmt: skip
+        try:
+            writer.acquire(repairs=[gap.offset for gap in found.gaps])
+        finally:
+            writer.close()
+    return found.gaps

@@ -11,13 +11,15 @@ Writers keep these rules. The fold checks them and trusts nobody:
 
 What breaks rule 2, 3, 4 or 5 is passed over, so that nobody who writes into the topic can stop the
 owner or a reader. A gap in the sequence numbers of the owner in force cannot be passed over, as
-records are missing: `SequenceGap`.
+records are missing: `SequenceGap`. A later ``open`` record may list its offset: an operator has
+accepted the loss. The batch then counts if its number is above the one expected.
 """
 
 from __future__ import annotations
 
 import json
 from collections import OrderedDict
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
@@ -26,7 +28,7 @@ import xxhash
 from coopconsume.fenced.stamp import NAME, Stamp, decode, index, shared_part
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Container, Sequence
 
     from pyroaring import BitMap64
 
@@ -72,18 +74,20 @@ class Owner:
         session: Id of the writer's session.
         topic_id: Id of the topic it was written to. A copy of a log has another topic id.
         incarnation: How many writers have gone on with the session, this one included; from 1.
+        repaired: Offsets of the batches behind gaps that an operator has accepted.
     """
 
     name: str
     session: str
     topic_id: str
     incarnation: int = 1
+    repaired: tuple[int, ...] = ()
 
     def to_bytes(self) -> bytes:
         """The owner as the value of a record."""
         fields = {
             "owner": self.name, "session": self.session, "topic_id": self.topic_id,
-            "incarnation": self.incarnation,
+            "incarnation": self.incarnation, "repaired": self.repaired,
         }  # fmt: skip
         return json.dumps(fields).encode()
 
@@ -101,8 +105,11 @@ class Owner:
         incarnation = fields.get("incarnation")
         if not all(isinstance(text, str) for text in texts) or type(incarnation) is not int:
             raise ValueError("a field is missing")
+        repaired = fields.get("repaired", [])
+        if not isinstance(repaired, list) or not all(type(offset) is int for offset in repaired):
+            raise ValueError("repaired: not a list of offsets")
         name, session, topic_id = map(str, texts)
-        return cls(name, session, topic_id, incarnation)
+        return cls(name, session, topic_id, incarnation, tuple(repaired))
 
 
 Verdict = Literal[
@@ -127,6 +134,7 @@ class Fold:
         compacted: Whether records, or parts of batches, may be missing because newer records have
             their keys.
         remembered: Number of batches to remember by id, to find one that occurs twice.
+        repaired: Offsets of batches that count although records before them are missing.
 
     Attributes:
         epoch: Epoch in force; None while not known.
@@ -151,6 +159,7 @@ class Fold:
         *,
         compacted: bool = False,
         remembered: int = 10_000,
+        repaired: Container[int] = (),
     ) -> None:
         self.epoch = epoch
         self.tag: bytes | None = None
@@ -167,6 +176,7 @@ class Fold:
         self._began_empty = epoch == 0 == next_seq
         self._compacted = compacted
         self._remembered = remembered
+        self._repaired = repaired
         self._open_batch: tuple[Stamp, Owner | None] | None = None  # not all of it is seen
         self._shared = b""  # bytes that the stamps of its records begin with
         self._partial: list[Raw] = []  # its records so far
@@ -217,11 +227,9 @@ class Fold:
             owner = Owner.from_bytes(raw.value) if stamp.kind == "open" else None
         except ValueError:
             return 1, "malformed"
-        passed = self._passed_over(raw, stamp, owner)
+        passed = self._passed_over(raw, stamp, owner) or self._behind_gap(raw, stamp)
         if passed is not None:
             return 1, passed
-        if not self._compacted and self.next_seq not in (None, stamp.seq):
-            raise SequenceGap(raw.offset, f"sequence number {stamp.seq}, expected {self.next_seq}")
         self._open_batch, self._partial = (stamp, owner), [raw]
         if stamp.n == 1 or self._compacted:
             return 1, self._complete()
@@ -282,6 +290,16 @@ class Fold:
             return "rejected"
         return None
 
+    def _behind_gap(self, raw: Raw, stamp: Stamp) -> Verdict | None:
+        """Why a batch does not count that does not follow the one before; None if it counts."""
+        if not self._compacted and self.next_seq not in (None, stamp.seq):
+            if raw.offset not in self._repaired:
+                problem = f"sequence number {stamp.seq}, expected {self.next_seq}"
+                raise SequenceGap(raw.offset, problem)
+            if stamp.seq < (self.next_seq or 0):
+                return "rejected"
+        return None
+
     def _is_fenced(self, stamp: Stamp, owner: Owner | None) -> bool:
         """Whether a record's owner is not the one in force, and does not become it."""
         if self.epoch is None:
@@ -337,6 +355,15 @@ class Fold:
 def hash_of(batch_id: str) -> int:
     """The 64-bit hash by which `Fold.ids` knows a batch id."""
     return xxhash.xxh64_intdigest(batch_id.encode())
+
+
+def repaired_by(raw: Raw) -> tuple[int, ...]:
+    """The gaps that a record accepts: none unless it is an ``open`` record in its place."""
+    with suppress(ValueError):
+        stamp = decode(raw.headers)
+        if stamp is not None and stamp.kind == "open" and stamp.expected == raw.offset:
+            return Owner.from_bytes(raw.value).repaired
+    return ()
 
 
 def _after(stamp: Stamp) -> int:

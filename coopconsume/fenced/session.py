@@ -94,6 +94,7 @@ class Session(LogView):
         opened_at: Offset of the session's first ``open`` record; -1 before.
         fenced: Whether somebody else has opened the log since.
         replaces: The epoch that is to be in force before this session's first; None: any.
+        repairs: Offsets of batches behind gaps, which this session's ``open`` records accept.
         wrote_at: When this session last wrote to the log, by `monotonic`.
     """
 
@@ -118,6 +119,7 @@ class Session(LogView):
         self.opened_at = -1
         self.fenced = False
         self.replaces: int | None = None
+        self.repairs: tuple[int, ...] = ()
         self.wrote_at = -inf
         self._has_epoch = epoch is not None
         self._incarnation = 0  # none before the session's first ``open`` record
@@ -279,7 +281,8 @@ class Session(LogView):
             )
 
     def _open(self, epoch: int, deadline: Deadline) -> bool:
-        owner = Owner(self._owner, self.id, self.log.topic_id, self._incarnation)
+        topic_id = self.log.topic_id
+        owner = Owner(self._owner, self.id, topic_id, self._incarnation, self.repairs)
         mark = [Entry(owner.to_bytes(), MARK_KEY)]
         placed = self.attempt([(mark, new_batch_id())], deadline, kind="open", epoch=epoch)
         if placed is None:

@@ -18,17 +18,17 @@ from coopconsume.fenced.core import Position
 from coopconsume.fenced.deadline import monotonic
 from coopconsume.fenced.engine import EngineDoubt
 from coopconsume.fenced.engines import open_engine
-from coopconsume.fenced.fold import Fold, SequenceGap, hash_of
+from coopconsume.fenced.fold import Fold, SequenceGap, hash_of, repaired_by
 from coopconsume.fenced.log import LogId
 from coopconsume.fenced.settings import Settings
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from coopconsume.fenced.core import LastSeqs
     from coopconsume.fenced.deadline import Deadline
     from coopconsume.fenced.engine import Engine
-    from coopconsume.fenced.fold import Batch, Owner
+    from coopconsume.fenced.fold import Batch, Owner, Verdict
     from coopconsume.fenced.log import Raw
 
 #: Records that are read first to learn the state at an offset, and how much more each time after.
@@ -80,13 +80,23 @@ class LogView:
         offset: How far it was read; -1 before.
         known_from: Offset from which it was read without a break; -1 before.
         identified_at: When the topic's id was looked up the last time, by `monotonic`.
+        repaired: Offsets of batches that count although records before them are missing.
+        gaps: What was found instead of missing records that nobody has accepted, by offset.
+        passes_gaps: Whether reading goes on behind such a gap.
+        on_passed: Called with each record that does not count, and why.
     """
 
     def __init__(
         self, engine: Engine, topic: str, partition: int, *, compacted: bool | None = None
     ) -> None:
         self.log = LogId(topic, "", partition)
-        self.fold = Fold()
+        self.repaired: set[int] = set()
+        self.gaps: dict[int, str] = {}
+        self.passes_gaps = False
+        self.on_passed: Callable[[Raw, Verdict], None] | None = None
+        #: Offsets whose ``open`` records were searched for accepted gaps.
+        self._searched = range(0)
+        self.fold = Fold(repaired=self.repaired)
         self.offset = -1
         self.known_from = -1
         self.identified_at = -inf
@@ -173,7 +183,7 @@ class LogView:
                 break
         if fold.next_seq is None:
             # Retention has left no record that counts: no number can have passed the log's start.
-            fold, known_from = Fold(known_from, known_from, compacted=self.is_compacted), end
+            fold, known_from = self._fold(known_from), end
         self.fold, self.offset, self.known_from = fold, end, known_from
 
     def tails(
@@ -201,8 +211,10 @@ class LogView:
 
     def fold_from(self, first: int) -> Fold:
         """A fold of the log that begins at an offset."""
-        known = 0 if first == 0 else None
-        return Fold(known, known, compacted=self.is_compacted)
+        return self._fold(0 if first == 0 else None)
+
+    def _fold(self, known: int | None) -> Fold:
+        return Fold(known, known, compacted=self.is_compacted, repaired=self.repaired)
 
     def begin_at(self, offset: int) -> None:
         """Forget what is known of the log, and begin to read at an offset."""
@@ -386,18 +398,47 @@ class LogView:
             LogCorrupt: Records are missing.
         """
         topic, partition = self.log.topic, self.log.partition
-        try:
-            for rows in self._engine.read(topic, partition, first, end, max(1.0, deadline.left)):
-                at = 0
-                while at < len(rows):
-                    taken, verdict = fold.take(rows, at)
-                    at += taken
-                    if moves:
-                        self.offset = rows[at - 1].offset + 1
-                    if verdict == "counted":
-                        yield next(reversed(fold.batches.values()))
-        except SequenceGap as gap:
-            raise LogCorrupt(topic, partition, gap.offset, gap.problem) from None
+        while True:
+            try:
+                for rows in self._engine.read(topic, partition, first, end, max(1, deadline.left)):
+                    at = 0
+                    while at < len(rows):
+                        taken, verdict = fold.take(rows, at)
+                        at += taken
+                        if moves:
+                            self.offset = rows[at - 1].offset + 1
+                        if verdict == "counted":
+                            yield next(reversed(fold.batches.values()))
+                        elif self.on_passed is not None and verdict != "partial":
+                            self.on_passed(rows[at - 1], verdict)
+            except SequenceGap as gap:
+                self._pass(gap, deadline)
+                first = gap.offset
+            else:
+                return
+
+    def _pass(self, gap: SequenceGap, deadline: Deadline) -> None:
+        """Accepts a gap if this view passes gaps, or if an ``open`` record behind it lists it.
+
+        Raises:
+            LogCorrupt: Nobody has accepted it.
+        """
+        topic, partition = self.log.topic, self.log.partition
+        end = self._engine.ends(topic, partition).stable
+        seconds = max(1.0, deadline.left)
+        first, known = gap.offset, self._searched
+        if known and known.start <= first:
+            first = max(first, known.stop)
+        self._searched = range(min(first, gap.offset), end)
+        for rows in self._engine.read(topic, partition, first, end, seconds):
+            for row in rows:
+                self.repaired.update(repaired_by(row))
+        if gap.offset in self.repaired:
+            return
+        if not self.passes_gaps:
+            raise LogCorrupt(topic, partition, gap.offset, gap.problem)
+        self.gaps[gap.offset] = gap.problem
+        self.repaired.add(gap.offset)
 
     def _ends_at_least(self, offset: int) -> bool:
         # A marker is counted before it can be seen: the end is then told late.

@@ -30,7 +30,7 @@ from coopconsume.fenced.settings import Settings, check_session
 from coopconsume.fenced.stamp import is_batch_id
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
     from coopconsume.fenced.core import AppendOptions, Expected, LastSeqs, Records
     from coopconsume.fenced.engine import Engine
@@ -175,7 +175,7 @@ class FencedWriter(Acquired):
 
     # -- to own --------------------------------------------------------------------------------
 
-    def acquire(self, *, replaces_epoch: int | None = None) -> Self:
+    def acquire(self, *, replaces_epoch: int | None = None, repairs: Sequence[int] = ()) -> Self:
         """Takes the log and learns where it goes on; nothing if this writer has it already.
 
         By default it fences every earlier owner, also one that is alive, as Kafka's transactional
@@ -184,6 +184,8 @@ class FencedWriter(Acquired):
         Args:
             replaces_epoch: The epoch of the owner to fence, as `peek` returns it; 0: nobody. A log
                 with a later owner is left alone.
+            repairs: Offsets of batches behind missing records, as `coopconsume.fenced.repair` finds
+                them: the log is acquired in spite of them, and all readers pass over these gaps.
 
         Raises:
             ProducerBusy: The log has another epoch than ``replaces_epoch``; nobody was fenced.
@@ -200,6 +202,8 @@ class FencedWriter(Acquired):
                 self._refuse()
             if self._state != "open":
                 self._session.replaces = replaces_epoch
+                self._session.repairs = tuple(repairs)
+                self._session.repaired.update(repairs)
                 self._lose(self._appender.acquire)
                 self._state = "open"
                 self._checkpoints.start()

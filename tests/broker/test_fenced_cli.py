@@ -32,9 +32,9 @@ def called(kafka: LocalKafka, command: str, topic: str, *words: str) -> Result:
     return CliRunner().invoke(main, arguments)
 
 
-def document(kafka: LocalKafka, command: str, topic: str) -> Any:
+def document(kafka: LocalKafka, command: str, topic: str, *words: str) -> Any:
     """What it answers with --json."""
-    result = called(kafka, command, topic, "--json")
+    result = called(kafka, command, topic, "--json", *words)
     assert result.exit_code == 0, result.output
     return json.loads(result.stdout)
 
@@ -95,6 +95,14 @@ def test_a_log_is_told_and_audited(
     assert f"gap at offset {at + 2}: sequence number 9, expected 6" in missing.stdout
     corrupt = called(kafka, "head", name)
     assert (corrupt.exit_code, f"offset {at + 2}" in corrupt.stderr) == (1, True)
+    listed = called(kafka, "repair", name)
+    assert (listed.exit_code, f"gap at offset {at + 2}" in listed.stdout) == (0, True)
+    assert document(kafka, "repair", name, "--execute")["gaps"][0]["offset"] == at + 2
+    assert (document(kafka, "head", name)["next_seq"], document(kafka, "audit", name)["ok"]) == (
+        10, True,
+    )  # fmt: skip
+    with LogReader(options, name) as reader:
+        assert [record.value for record in reader.read()] == [*[b"a", b"b", b"c"] * 2, b"x"]
     missing = called(kafka, "head", "nowhere")
     assert missing.exit_code == 1
     assert "nowhere-0" in missing.stderr

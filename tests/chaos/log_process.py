@@ -10,6 +10,7 @@ import json
 import random
 import sys
 import threading
+import time
 import uuid
 from typing import Any
 
@@ -55,24 +56,28 @@ def main(config: dict[str, Any]) -> None:
     ended = threading.Event()
     threading.Thread(target=lambda: (sys.stdin.read(), ended.set()), daemon=True).start()
     luck = random.Random(config["seed"])
+    acquired = 0.0  # seconds that the last acquisition took
     options = {
         "kafka.bootstrap.servers": config["servers"], "kafka.transaction.timeout.ms": "5000",
     }  # fmt: skip
     while not ended.is_set():
+        began = time.monotonic()
         writer = FencedWriter(
             options, config["topic"], visibility=config["visibility"], owner=config["owner"],
             timeout=5.0,
         )  # fmt: skip
         try:
             with writer:
-                report("owner", epoch=writer.epoch)
+                acquired = time.monotonic() - began
+                report("owner", epoch=writer.epoch, seconds=round(acquired, 2))
                 while not ended.is_set():
                     append(writer, luck)
         except ProducerFenced:
             report("fenced")
         except FencedLogError as error:
             report("failed", error=type(error).__name__, text=str(error))
-        ended.wait(luck.uniform(0, 0.4))
+        # On a busy machine writers that return at once would fence each other before any append.
+        ended.wait(luck.uniform(0, 0.4 + 2 * acquired))
 
 
 if __name__ == "__main__":

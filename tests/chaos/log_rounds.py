@@ -99,7 +99,8 @@ class Rounds:
         until, target = time.monotonic() + _PATIENCE, self.count(event) + more
         while self.count(event) < target:
             if time.monotonic() > until:
-                raise AssertionError(f"no {event} in {_PATIENCE:g} s")
+                last = [writer.events[-3:] for writer in self._alive]
+                raise AssertionError(f"no {event} in {_PATIENCE:g} s; last reports: {last}")
             time.sleep(0.02)
 
     def play(self, rounds: int, report: Callable[[str], object] = lambda _: None) -> None:

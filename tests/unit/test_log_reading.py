@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 from hypothesis import given
@@ -11,50 +11,12 @@ from hypothesis import strategies as st
 from coopconsume.errors import LogCorrupt
 from coopconsume.fenced import LogReader, LogRecord
 from coopconsume.fenced.fold import Fold, SequenceGap
-from coopconsume.fenced.log import Ends, LogId, PlainRaw
+from coopconsume.fenced.log import PlainRaw
 from coopconsume.fenced.stamp import Stamp, decode
-from tests.unit.test_fenced_log import Log
+from tests.unit.test_fenced_log import Log, Shelf
 
 SEEDS = st.integers(0, 10**9)
 SPANS = st.lists(st.integers(1, 7), min_size=1, max_size=9)
-
-
-class Shelf:
-    """An engine that has some records, and gives them out in pieces."""
-
-    def __init__(self, rows: Sequence[PlainRaw], end: int, spans: Sequence[int]) -> None:
-        self._rows, self._end, self._spans = rows, end, spans
-
-    def topic_id(self, topic: str) -> str:
-        return f"id of {topic}"
-
-    def is_compacted(self, topic: str) -> bool:
-        return False
-
-    def start(self, topic: str, partition: int) -> int:
-        return 0
-
-    def ends(self, topic: str, partition: int) -> Ends:
-        return Ends(self._end, self._end)
-
-    def open_transactions(self, topic: str, partition: int) -> dict[int, str | None]:
-        return {}
-
-    def read(
-        self, topic: str, partition: int, start: int, stop: int, timeout: float
-    ) -> Iterator[list[PlainRaw]]:
-        rows = [row for row in self._rows if start <= row.offset < stop]
-        turn = 0
-        while rows:
-            span = self._spans[turn % len(self._spans)]
-            yield rows[:span]
-            rows, turn = rows[span:], turn + 1
-
-    def channel(self, log: LogId, transactional_id: str | None, timeout: float) -> None:
-        raise AssertionError("a reader does not write")
-
-    def close(self) -> None:
-        pass
 
 
 def reader(log: Log, spans: Sequence[int]) -> LogReader:

@@ -1,0 +1,92 @@
+"""A log in which records are missing, before and after an operator accepts that."""
+
+from __future__ import annotations
+
+import pytest
+
+from coopconsume.errors import LogCorrupt, ProducerFenced
+from coopconsume.fenced import FencedWriter, LogReader, repair
+from coopconsume.fenced.stamp import Stamp, decode, encode
+from tests.model.fenced_broker import Broker, FakeEngine, Slot
+
+OPTIONS = {"kafka.bootstrap.servers": "nowhere:1"}
+
+
+def writer_of(broker: Broker, visibility: str = "read_committed") -> FencedWriter:
+    """A writer that has not acquired its log."""
+    return FencedWriter(
+        OPTIONS, "t", visibility=visibility, engine=FakeEngine(broker), timeout=2  # type: ignore[arg-type]
+    )  # fmt: skip
+
+
+def values(broker: Broker) -> list[bytes | None]:
+    """All records of data that count."""
+    engine: object = FakeEngine(broker)
+    with LogReader(OPTIONS, "t", engine=engine, timeout=2) as reader:  # type: ignore[arg-type]
+        return [record.value for record in reader.read()]
+
+
+def damaged(visibility: str) -> tuple[Broker, FencedWriter, list[int]]:
+    """A log that has lost the records 3 and 6 of 8, its owner, and the offsets behind the gaps."""
+    broker = Broker(lambda _: "done", lambda: None)
+    owner = writer_of(broker, visibility).acquire()
+    at = [owner.append([b"%d" % i], batch_id=f"b{i}").first_offset for i in range(8)]
+    for lost in (3, 6):
+        broker.slots[at[lost]] = Slot(None)
+    return broker, owner, [at[4], at[7]]
+
+
+@pytest.mark.parametrize("visibility", ["read_committed", "filter"])
+def test_a_log_with_lost_records_is_used_again_once_an_operator_accepts_the_loss(
+    visibility: str,
+) -> None:
+    """A dry run lists the gaps; the repair fences the owner and keeps the other records."""
+    broker, owner, gaps = damaged(visibility)
+    where = OPTIONS, "t"
+    with pytest.raises(LogCorrupt, match="log repair"):
+        values(broker)
+    with pytest.raises(LogCorrupt):
+        writer_of(broker, visibility).acquire()
+    end = len(broker.slots)
+    listed = repair(*where, engine=FakeEngine(broker), timeout=2)  # type: ignore[arg-type]
+    assert [gap.offset for gap in listed] == gaps
+    assert len(broker.slots) == end
+    repair(*where, apply=True, engine=FakeEngine(broker), timeout=2)  # type: ignore[arg-type]
+    assert values(broker) == [b"%d" % i for i in range(8) if i not in {3, 6}]
+    with pytest.raises(ProducerFenced):
+        owner.refresh()
+    following = writer_of(broker, visibility).acquire()
+    assert following.append([b"8"], batch_id="b8").first_seq == 8
+    assert following.append([b"5"], batch_id="b5").first_seq == 5
+    assert following.append([b"6"], batch_id="b6").first_seq == 9  # its record is lost
+    for lookup in ("b7", "b8"):
+        assert following.resolve(lookup) is not None
+    assert not repair(*where, apply=True, engine=FakeEngine(broker), timeout=2)  # type: ignore[arg-type]
+
+
+def test_a_repair_does_not_repeat_sequence_numbers() -> None:
+    """A forged batch of a lower number does not count."""
+    broker = Broker(lambda _: "done", lambda: None)
+    owner = writer_of(broker).acquire()
+    for i in range(4):
+        owner.append([b"%d" % i])
+    stamp = decode(broker.visible()[-1].headers)
+    assert stamp is not None
+
+    def forge(seq: int, batch: str) -> int:
+        at = len(broker.slots)
+        copied = Stamp("read_committed", "data", 1, seq, 1, 0, batch, at, stamp.tag)
+        broker.foreign()
+        raw = broker.slots[at].raw
+        assert raw is not None
+        broker.slots[at] = Slot(raw._replace(headers=[encode(copied)], value=b"forged"))
+        return at
+
+    at = forge(1, "forged")
+    with pytest.raises(LogCorrupt):
+        values(broker)
+    repair(OPTIONS, "t", apply=True, engine=FakeEngine(broker), timeout=2)  # type: ignore[arg-type]
+    assert values(broker) == [b"0", b"1", b"2", b"3"]
+    following = writer_of(broker).acquire()
+    assert following.append([b"4"]).first_seq == 4
+    assert following.next_offset > at
