@@ -82,7 +82,7 @@ class ProducerFenced(_LogError):
     current: int | None = None
     owner: str | None = None
     message = (
-        "the writer of {_log} with epoch {epoch} is fenced by {_by} (epoch {current}), for good: "
+        "the writer of {_log} with epoch {epoch} is fenced by {_by} (epoch {current}) permanently: "
         "read the log and acquire it by a new writer, or stop"
     )
 
@@ -175,7 +175,7 @@ class LogReplaced(_LogError):
         topic: The topic.
         partition: The partition.
         expected: Id of the topic that is meant.
-        found: Id of the topic that is there; None if there is none.
+        found: Id of the topic that is there; None if it does not exist.
     """
 
     expected: str

@@ -1,4 +1,4 @@
-"""How a producer wants to have a log: beside others, alone, or alone as soon as it can (PIP-68)."""
+"""Access modes of a producer (PIP-68)."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ class AccessMode(StrEnum):
     """Access to a log, in Pulsar's terms (PIP-68).
 
     Attributes:
-        SHARED: Beside any number of other shared producers.
-        EXCLUSIVE: Alone; refused at once if anybody else is there.
-        EXCLUSIVE_WITH_FENCING: Alone, at once: whoever is there or waits is fenced.
-        WAIT_FOR_EXCLUSIVE: Alone, as soon as those before it have gone, in the order of asking.
+        SHARED: Any number of shared producers write to the log.
+        EXCLUSIVE: One producer; refused at once if there is another one.
+        EXCLUSIVE_WITH_FENCING: One producer, at once; fences current and waiting producers.
+        WAIT_FOR_EXCLUSIVE: One producer; waits until earlier ones are closed, in order.
     """
 
     SHARED = "shared"

@@ -44,7 +44,7 @@ class Appender:
     def __init__(self, session: Session, engine: Engine) -> None:
         self._session = session
         self._engine = engine
-        #: Earliest offsets of batches that were sent and of which nothing is known, by id.
+        #: Earliest offsets of sent batches whose outcome is not known, by id.
         self._doubtful: dict[str, int] = {}
 
     def may_have(self, batch_id: str) -> bool:

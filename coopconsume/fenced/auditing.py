@@ -30,7 +30,7 @@ class Term:
 
     Attributes:
         epoch: Its fence epoch; 0 for writers that shared the log before anybody owned it.
-        owner: Name of the owner; None if the record that tells it is gone.
+        owner: Name of the owner; None if the record that names it was removed.
         first_offset: Of its first record.
         records: Its records of data.
         batches: Its batches of data.
@@ -65,19 +65,19 @@ class Audit:
     Attributes:
         first_offset: Where the audit began.
         next_offset: The end of the log.
-        next_seq: Sequence number of the next record; None if no record tells it.
-        epoch: The epoch in force; None if no record tells it.
+        next_seq: Sequence number of the next record; None if no record shows it.
+        epoch: The epoch in force; None if no record shows it.
         records: Records of data that count.
         rejected: Records at another offset than expected, or of a batch that counted before.
         fenced: Records of former owners.
         malformed: Records whose stamp cannot be read.
         torn: Records of batches that are not complete.
         foreign: Records without a stamp.
-        unknown: Records before the first one that tells the log's state.
+        unknown: Records before the first one that shows the log's state.
         terms: The owners, one after another.
         findings: The first records that are fenced, malformed or torn, at most `MOST_FINDINGS`,
             and all gaps that nobody has accepted (`repair`).
-        visibility: How readers see what counts; None if no record tells it.
+        visibility: How readers see what counts; None if no record shows it.
     """
 
     first_offset: int

@@ -6,7 +6,7 @@ import logging
 import time
 from typing import TYPE_CHECKING, Any, Final
 
-from coopconsume.fenced.confluent_client import config_of, telling
+from coopconsume.fenced.confluent_client import as_doubts, config_of
 from coopconsume.fenced.engine import EngineDoubt
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ class ConfluentChannel:
             config["transaction.timeout.ms"] = max(
                 config["transaction.timeout.ms"], config["delivery.timeout.ms"]
             )
-        with telling(settings, log.topic):
+        with as_doubts(settings, log.topic):
             self._producer = Producer(config, logger=logger)
 
     def init(self, timeout: float) -> None:
@@ -71,14 +71,14 @@ class ConfluentChannel:
 
     def begin(self) -> None:
         """Begin a transaction."""
-        with telling(self._settings, self._log.topic):
+        with as_doubts(self._settings, self._log.topic):
             self._producer.begin_transaction()
 
     def append(self, parts: Sequence[Part], timeout: float) -> list[list[int]]:
         """Appends records, acknowledged by all replicas in sync; returns the offset of each."""
         errors: list[Any] = []
         found: list[list[int]] = []
-        with telling(self._settings, self._log.topic):
+        with as_doubts(self._settings, self._log.topic):
             produce = self._producer.produce
             for log, entries, stamps in parts:
                 found.append([])
@@ -104,15 +104,15 @@ class ConfluentChannel:
     def _reason(self, error: Any) -> Any:
         """What a record really failed by: of one that was purged with its transaction, by that's.
 
-        Only a call that the transaction's state refuses tells it.
+        Only a call that the transaction's state refuses shows it.
         """
         from confluent_kafka import KafkaError, KafkaException
 
         if error.code() == KafkaError._PURGE_QUEUE:  # noqa: SLF001
             try:
                 self._producer.begin_transaction()
-            except KafkaException as told:
-                return told.args[0]
+            except KafkaException as refused:
+                return refused.args[0]
         return error
 
     def send_offsets(self, consumed: Consumed, timeout: float) -> None:
@@ -120,7 +120,7 @@ class ConfluentChannel:
         from confluent_kafka import Consumer, TopicPartition
 
         offsets = [TopicPartition(*name, offset) for name, offset in consumed.offsets.items()]
-        with telling(self._settings, self._log.topic):
+        with as_doubts(self._settings, self._log.topic):
             # Only a consumer makes the metadata of a group; it never joins the group.
             config = config_of(self._settings) | {"group.id": consumed.group}
             consumer = Consumer(config, logger=logger)
@@ -143,7 +143,7 @@ class ConfluentChannel:
         self._resume(timeout, self._producer.abort_transaction)
 
     def drop(self) -> None:
-        """Let go of it at once; whatever it was doing may still happen."""
+        """Stops using it at once; a request under way may still take effect."""
         from confluent_kafka import KafkaException
 
         try:
@@ -156,7 +156,7 @@ class ConfluentChannel:
         from confluent_kafka import KafkaException
 
         until = time.monotonic() + timeout
-        with telling(self._settings, self._log.topic):
+        with as_doubts(self._settings, self._log.topic):
             while True:
                 try:
                     call(max(0.1, min(_RESUME, until - time.monotonic())))

@@ -74,8 +74,8 @@ def _token(tokens: TokenProvider, _: str) -> tuple[str, float, str, dict[str, st
 
 
 @contextmanager
-def telling(settings: Settings, topic: str) -> Iterator[None]:
-    """Tell what fails as a doubt."""
+def as_doubts(settings: Settings, topic: str) -> Iterator[None]:
+    """Raises errors of the client as `EngineDoubt`."""
     try:
         yield
     except Exception as error:

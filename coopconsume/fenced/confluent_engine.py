@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 from coopconsume.errors import NotAuthorized
 from coopconsume.errors.fenced import EngineNotUsable
 from coopconsume.fenced.confluent_channel import ConfluentChannel
-from coopconsume.fenced.confluent_client import config_of, telling
+from coopconsume.fenced.confluent_client import as_doubts, config_of
 from coopconsume.fenced.engine import EngineDoubt
 from coopconsume.fenced.log import Ends, PlainRaw
 from coopconsume.kafka.security import access
@@ -83,7 +83,7 @@ class ConfluentEngine:
             if isinstance(doubt.refusal, NotAuthorized):
                 return False
             raise
-        policy = found.get("cleanup.policy")  # without the right to ask there is none
+        policy = found.get("cleanup.policy")  # None without the right to read it
         return policy is not None and "compact" in str(policy.value)
 
     def start(self, topic: str, partition: int) -> int:
@@ -120,9 +120,9 @@ class ConfluentEngine:
         """Make a call of the admin client about one thing."""
         from confluent_kafka.admin import AdminClient
 
-        with telling(self._settings, topic):
+        with as_doubts(self._settings, topic):
             if self._admin is None:
-                # librdkafka tries to log in until its time is up, and tells of nothing but that.
+                # librdkafka repeats a failed login until the timeout, and reports only the timeout.
                 access.look(self._settings.client_config(), self._settings.kafka)
                 self._admin = AdminClient(self._config, logger=logger)
             futures = getattr(self._admin, call)(wanted, request_timeout=self._patience, **more)
@@ -139,7 +139,7 @@ class ConfluentEngine:
         until = time.monotonic() + timeout
         done = False
         while not done:
-            with telling(self._settings, topic):
+            with as_doubts(self._settings, topic):
                 messages = consumer.consume(_MANY, 0.05)
                 rows, done = _rows(messages, stop)
             if messages:
@@ -152,7 +152,7 @@ class ConfluentEngine:
     def _reader(self, topic: str, partition: int, start: int) -> Any:
         from confluent_kafka import Consumer, TopicPartition
 
-        with telling(self._settings, topic):
+        with as_doubts(self._settings, topic):
             if self._consumer is None:
                 self._consumer = Consumer(
                     self._config
@@ -204,6 +204,6 @@ def _rows(messages: Sequence[Any], stop: int) -> tuple[list[Raw], bool]:
 
 
 def _as_uuid(found: Any) -> str:
-    """A topic's id in the words of kafka-python: librdkafka tells two halves of 64 bits."""
+    """Formats a topic's id as kafka-python does; librdkafka returns two halves of 64 bits."""
     most = found.get_most_significant_bits() % 2**64
     return str(uuid.UUID(int=most << 64 | found.get_least_significant_bits() % 2**64))

@@ -127,7 +127,7 @@ def _keys(given: LastSeqs | int, rows: Sequence[Entry]) -> LastSeqs:
         if not isinstance(key, bytes) or not (seq is None or seq >= 0):
             raise AppendRefused(
                 f"expected_key_seq {key!r}: {seq!r}: give keys as bytes, and the sequence number "
-                "of the last record of the key, from 0, or None if there is none"
+                "of the last record of the key, from 0, or None for no record"
             )
     return dict(given)
 
@@ -154,7 +154,7 @@ def entries(records: Records) -> list[Entry]:
     """Records to be appended, from what a user may give: values, (key, value) or entries.
 
     Raises:
-        AppendRefused: There is none, or one has neither key nor value, or a header of the writer's.
+        AppendRefused: No record, a record without key and value, or a reserved header.
     """
     found = [Entry(r) if type(r) is bytes else _entry(r) for r in records]
     if not found:

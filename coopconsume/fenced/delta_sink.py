@@ -144,7 +144,7 @@ class FencedDeltaSink:
             try:
                 self._append(rows, todo.mark, is_first=todo.with_rows and batch_id == 0)
             except conflicts as error:
-                problem = _told(error)
+                problem = _text_of(error)
         raise SinkUnavailable(self.path, self.job, problem)
 
     def mark(self) -> Mark:
@@ -160,7 +160,7 @@ class FencedDeltaSink:
         except TableNotFoundError:
             return Mark()
         except (DeltaError, OSError) as error:
-            raise SinkUnavailable(self.path, self.job, _told(error)) from error
+            raise SinkUnavailable(self.path, self.job, _text_of(error)) from error
 
     def _table(self) -> DeltaTable:
         from deltalake import DeltaTable
@@ -208,5 +208,5 @@ def _conflicts() -> tuple[type[Exception], ...]:
     )  # fmt: skip
 
 
-def _told(error: Exception) -> str:
+def _text_of(error: Exception) -> str:
     return " ".join(str(error).split())[:500]

@@ -32,10 +32,10 @@ _KEEP_UP = 1.0  # seconds between two looks of one that waits at what the leader
 class LeaderElection:
     """Elects one leader among all that stand for the same log, and shows each the log.
 
-    Whoever waits reads the log as it grows. Whoever is elected has every record that counts applied
-    before it is told, and may then use the log as a write-ahead log of its state: what it appends
-    is applied when it is in the log. All callbacks but those of a leader's own appends come from
-    one thread, one after another.
+    A candidate reads the log as it grows. Before `on_elected` is called, every record that counts
+    was applied. The leader can use the log as the write-ahead log of its state: a record that it
+    appends is applied once it is in the log. One thread calls all callbacks, except those of the
+    leader's own appends.
 
     Example:
         >>> state = {}
@@ -57,7 +57,7 @@ class LeaderElection:
         store: Makes what the registry is kept in, for each candidacy; by default the topic
             ``__fw_ownership`` of the same cluster.
         owner: A name for people; host and process by default.
-        lease: Seconds without a sign of life after which a leader is taken for dead; 0: never.
+        lease: Seconds without a heartbeat after which a leader is considered dead; 0: never.
         visibility: As for `FencedWriter`.
         engine: Name of an engine, as for `FencedWriter`.
         timeout: Seconds that a call may take, above 0.
@@ -99,7 +99,7 @@ class LeaderElection:
         self._read_at = 0.0
         self._changed = threading.Condition()
         self._leader: Leader | None = None
-        self._is_told = False
+        self._is_announced = False
         self._producer: ExclusiveProducer | None = None
         self._stopped = False
         self._failure: BaseException | None = None
@@ -137,7 +137,7 @@ class LeaderElection:
         """
         self.start()
         with self._changed:
-            done = self._changed.wait_for(lambda: self._is_told or self._is_over, timeout)
+            done = self._changed.wait_for(lambda: self._is_announced or self._is_over, timeout)
             if self._failure is not None:
                 raise self._failure
             if not done:
@@ -147,13 +147,13 @@ class LeaderElection:
             return self._leader
 
     def resign(self) -> None:
-        """Gives the lead to whoever waits longest, and stands again behind all others."""
+        """Hands the lead to the next candidate, and joins the end of the queue."""
         leader = self._leader
         if leader is not None:
             leader.resign()
 
     def close(self) -> None:
-        """Stops standing or leading; whoever waits longest leads. Harmless when repeated."""
+        """Withdraws or stops leading; the next candidate leads. Harmless when repeated."""
         with self._changed:
             self._stopped = True
             self._changed.notify_all()
@@ -184,7 +184,7 @@ class LeaderElection:
                 except FencedLogError as error:
                     if not (error.retriable or isinstance(error, ProducerFenced)):
                         raise
-                    log.info("standing again: %s", error)
+                    log.info("candidate again: %s", error)
                     self._pause(_AGAIN if error.retriable else 0)
         except BaseException as error:  # `lead` raises it
             if not self._stopped:
@@ -215,14 +215,14 @@ class LeaderElection:
         try:
             self._on_elected(leader)
             with self._changed:
-                self._is_told = True
+                self._is_announced = True
                 self._changed.notify_all()
             while not self._stopped and leader.leads():
                 self._pause(_WATCH)
         finally:
             leader.resign()  # waits for what it is doing
             with self._changed:
-                self._leader, self._is_told = None, False
+                self._leader, self._is_announced = None, False
                 self._changed.notify_all()
             self._on_lost()
 

@@ -72,7 +72,7 @@ class Channel(Protocol):
         """Abort the transaction."""
 
     def drop(self) -> None:
-        """Let go of it at once; whatever it was doing may still happen."""
+        """Stops using it at once; a request under way may still take effect."""
 
 
 class Engine(Protocol):

@@ -58,7 +58,7 @@ class EpochSource(Protocol):
 
 
 class LogEpochs:
-    """The source without a registry: whoever comes last owns the log."""
+    """The source without a registry: the last one to acquire a log owns it."""
 
     def next_epoch(self, log: LogId, last: int) -> int:
         """The number after the last one in the log."""

@@ -48,7 +48,7 @@ __all__ = ["GROUP", "ExclusiveProducer", "resource_of"]
 log = logging.getLogger(__name__)
 
 GROUP = "log"
-"""The registry's group of all logs: a log has one owner, whoever reads it."""
+"""The registry's group of all logs."""
 _LOOK = 0.25  # seconds; a store says earlier when something changed
 
 
@@ -60,9 +60,9 @@ def resource_of(topic: str, partition: int) -> str:
 class ExclusiveProducer(Acquired):
     """A producer of one partition that shares it, has it alone, or waits to have it alone.
 
-    The registry says whose turn it is, and the log itself fences whoever's turn is over: the loss
-    is not told, the next publish fails by `ProducerFenced`, for good. A producer that only lost its
-    place in the registry, and finds that nobody was there in between, goes on under its epoch.
+    The registry grants access; the log itself fences former owners. A fenced producer is not
+    notified: its next append raises `ProducerFenced`, permanently. A producer that only lost its
+    place in the registry continues under its epoch if nobody had the log in between.
 
     Example:
         >>> wait = AccessMode.WAIT_FOR_EXCLUSIVE
@@ -85,14 +85,14 @@ class ExclusiveProducer(Acquired):
             own.
         meanwhile: Called again and again while it waits for its turn.
         session: Id of a session to go on with, under the same owner: a `session` of before, or a
-            name of your own, of which one process at a time may make use. Its place and its epoch
+            name of your own; one process at a time may use it. Its place and its epoch
             are still its own, if nobody had a turn meanwhile; else it asks for a new turn.
         epoch: The topic epoch that the session had: if somebody had a turn meanwhile, this producer
-            is fenced for good.
+            is fenced permanently.
 
     Raises:
         OptionError, EngineNotUsable, OwnershipUnavailable, OwnershipFormat: As they say.
-        ValueError: The mode is none, or the lease is negative.
+        ValueError: There is no such mode, or the lease is negative.
     """
 
     def __init__(
@@ -136,7 +136,7 @@ class ExclusiveProducer(Acquired):
         self._meanwhile = meanwhile
         self._lost: ProducerFenced | None = None
         self._given_up = threading.Event()
-        self._turn = threading.RLock()  # whoever closes waits for whoever acquires
+        self._turn = threading.RLock()  # `close` waits for `acquire`
 
     @property
     def owner(self) -> str:
@@ -145,7 +145,7 @@ class ExclusiveProducer(Acquired):
 
     @property
     def session(self) -> str:
-        """Id of this producer's session, by which another one may go on with it."""
+        """Id of this producer's session; another producer can continue it."""
         return self._registry.session.id
 
     @property
@@ -180,7 +180,7 @@ class ExclusiveProducer(Acquired):
                 took too long.
             ProducerFenced: Exclusive: somebody else is there; or this producer was fenced.
             WriterNotOpen: It was closed.
-            LogReplaced: The topic was made anew, and owners of the old one are still there.
+            LogReplaced: The topic was created again, and the old one still has owners.
             OwnershipUnavailable, LogUnavailable, LogBlocked: As they say.
         """
         with self._turn:
@@ -204,7 +204,7 @@ class ExclusiveProducer(Acquired):
             self._grant = None
             try:
                 self._registry.release(GROUP, [self._resource])
-            except OwnershipUnavailable as error:  # the lease will tell the others
+            except OwnershipUnavailable as error:  # the lease will expire
                 log.warning("the place of %s was not given back: %s", self._resource, error)
             raise
 
@@ -269,7 +269,7 @@ class ExclusiveProducer(Acquired):
         return self._lost is None and keeps
 
     def held_by(self) -> str | None:
-        """The name of whoever has the log, or is the first to have it beside others.
+        """The name of the log's owner, or of the first producer that shares it.
 
         Raises:
             OwnershipUnavailable: The registry cannot be asked.
@@ -278,16 +278,16 @@ class ExclusiveProducer(Acquired):
         return holders[0].session.owner if holders else None
 
     def close(self) -> None:
-        """Gives the log back, or stops waiting for it; whoever waits longest comes next.
+        """Releases the log, or stops waiting for it; the next one that waits gets it.
 
-        For good; harmless when repeated.
+        The producer cannot be used again. Harmless when repeated.
         """
         self._given_up.set()
         with self._turn:
             self._writer.release()
             try:
                 self._registry.release(GROUP, [self._resource])
-            except OwnershipUnavailable as error:  # the lease will tell the others
+            except OwnershipUnavailable as error:  # the lease will expire
                 log.warning("the place of %s was not given back: %s", self._resource, error)
             # The next owner need not wait for connections to be closed.
             self._writer.close()

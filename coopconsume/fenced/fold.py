@@ -120,7 +120,7 @@ Verdict = Literal[
     "rejected",  # it is at another offset than expected, or its batch id has counted before
     "fenced",  # it is of a former owner
     "torn",  # the records of its batch before it are missing
-    "unknown",  # no record before it tells the state
+    "unknown",  # no record before it shows the state
 ]
 
 
@@ -129,7 +129,7 @@ class Fold:
 
     Args:
         epoch: Epoch in force where the fold begins; None if not known. Records are then
-            ``unknown`` up to the first one that tells the state.
+            ``unknown`` up to the first one that shows the state.
         next_seq: Sequence number of the next record there; None if not known.
         compacted: Whether records, or parts of batches, may be missing because newer records have
             their keys.
@@ -353,7 +353,7 @@ class Fold:
 
 
 def hash_of(batch_id: str) -> int:
-    """The 64-bit hash by which `Fold.ids` knows a batch id."""
+    """The 64-bit hash of a batch id in `Fold.ids`."""
     return xxhash.xxh64_intdigest(batch_id.encode())
 
 

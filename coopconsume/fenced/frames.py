@@ -66,7 +66,7 @@ def accepted(frame: DataFrame, *, visibility: str | None = None) -> DataFrame:
     """Keep the records of a fenced log that count, by the rule that needs nothing but the row.
 
     It works on streams, too: a record counts if its offset is the one that its stamp expects.
-    Whether numbers and epochs follow each other is told by `LogReader` and by `audit`.
+    `LogReader` and `audit` check that numbers and epochs follow each other.
 
     Args:
         frame: Rows of Spark's Kafka source, with ``includeHeaders`` and committed records alone

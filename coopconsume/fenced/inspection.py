@@ -30,11 +30,11 @@ class Head:
         start: The first offset that is kept.
         stable: The last stable offset; what lies from there to the end is not decided.
         end: The end of the log.
-        next_seq: Sequence number of the next record; None if no record tells it.
-        epoch: The epoch in force; None if no record tells it.
-        owner: Name of its owner; None if the last records do not tell it.
+        next_seq: Sequence number of the next record; None if no record shows it.
+        epoch: The epoch in force; None if no record shows it.
+        owner: Name of its owner; None if the last records do not show it.
         session: Id of its writer; None likewise.
-        visibility: How readers see what counts; None if no record tells it.
+        visibility: How readers see what counts; None if no record shows it.
     """
 
     topic: str
@@ -157,13 +157,13 @@ def _open(engine: KafkaPythonEngine, topic: str, partition: int) -> tuple[OpenTr
     with engine.asking(topic) as admin:
         producers = admin.describe_producers([at])[at].active_producers
         known = [name for name in names.values() if name is not None]
-        told = admin.describe_transactions(known) if known else {}
+        found = admin.describe_transactions(known) if known else {}
     found = []
     for p in producers:
         if p.producer_id not in names:
             continue
         name = names[p.producer_id]
-        about = told.get(name)
+        about = found.get(name)
         found.append(
             OpenTransaction(
                 p.producer_id, p.producer_epoch, p.current_transaction_start_offset,

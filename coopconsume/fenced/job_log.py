@@ -25,7 +25,7 @@ def batch_name(job: str, batch: int | str) -> str:
 
 
 def number_of(name: str | None) -> int:
-    """The number in the id of a batch; -1 if there is none."""
+    """The number in the id of a batch; -1 for no number."""
     number = "" if name is None else name.rpartition(":")[2]
     return int(number) if number.isdecimal() else -1
 
@@ -50,7 +50,7 @@ class JobTarget(Protocol):
         """Whether a batch that has a number is there; of others only `append` finds out."""
 
     def append(self, rows: Mapping[int, Sequence[Entry]], batch: int | str) -> None:
-        """Appends the rows of a batch that is not there, as far as `has` can tell."""
+        """Appends the rows of a batch for which `has` is False."""
 
     def close(self) -> None:
         """Closes the connections."""
@@ -95,7 +95,7 @@ class JobLog:
         return batch <= self._last
 
     def append(self, rows: Mapping[int, Sequence[Entry]], batch: int | str) -> None:
-        """Appends the rows of a batch that is not there, as far as `has` can tell."""
+        """Appends the rows of a batch for which `has` is False."""
         is_new = isinstance(batch, int)
         for some in rows.values():
             self._writer.append(some, batch_id=batch_name(self._job, batch), is_new=is_new)
@@ -156,7 +156,7 @@ class JobLogs:
         return isinstance(batch, int) and batch <= self._last
 
     def append(self, rows: Mapping[int, Sequence[Entry]], batch: int | str) -> None:
-        """Appends the rows of a batch that is not there, as far as `has` can tell."""
+        """Appends the rows of a batch for which `has` is False."""
         writes = {(self._topic, partition): Write(some) for partition, some in rows.items()}
         if writes:
             is_new = isinstance(batch, int)

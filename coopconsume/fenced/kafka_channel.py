@@ -102,7 +102,7 @@ class KafkaChannel:
 
     def begin(self) -> None:
         """Begin a transaction."""
-        with self._telling():
+        with self._as_doubts():
             self._producer.begin_transaction()
 
     def append(self, parts: Sequence[Part], timeout: float) -> list[list[int]]:
@@ -110,7 +110,7 @@ class KafkaChannel:
         send = self._producer.send
         until = time.monotonic() + timeout
         self._producer._sender._can_split = _never  # noqa: SLF001
-        with self._telling():
+        with self._as_doubts():
             sent = [
                 [
                     send(log.topic, value, key, [stamp, *more], log.partition, timestamp)
@@ -152,7 +152,7 @@ class KafkaChannel:
         self._within(timeout, self._producer.abort_transaction)
 
     def drop(self) -> None:
-        """Let go of it at once; whatever it was doing may still happen."""
+        """Stops using it at once; a request under way may still take effect."""
         producer = self._producer
         if not getattr(producer, "_closed", True):
             producer._unregister_cleanup()  # noqa: SLF001
@@ -175,12 +175,12 @@ class KafkaChannel:
         threading.Thread(target=run, name=f"{self._log}-{call.__name__}", daemon=True).start()
         if not done.wait(max(0.0, timeout)):
             raise EngineDoubt(f"{call.__name__} took longer than {timeout:.1f} s")
-        with self._telling():
+        with self._as_doubts():
             for error in errors:
                 raise error
 
     @contextmanager
-    def _telling(self) -> Iterator[None]:
+    def _as_doubts(self) -> Iterator[None]:
         from kafka.errors import KafkaError
 
         try:

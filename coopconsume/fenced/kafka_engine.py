@@ -69,8 +69,8 @@ class KafkaPythonEngine:
             if isinstance(doubt.refusal, NotAuthorized):
                 return False
             raise
-        told = next(iter(found.values()))[topic]  # nothing, without the right to ask
-        return "compact" in str(told.get("cleanup.policy", {}).get("value"))
+        config = next(iter(found.values()))[topic]  # empty without the right to read it
+        return "compact" in str(config.get("cleanup.policy", {}).get("value"))
 
     def start(self, topic: str, partition: int) -> int:
         """The first offset that is kept."""
@@ -114,13 +114,13 @@ class KafkaPythonEngine:
         if start >= stop:
             return
         at = TopicPartition(topic, partition)
-        with self._telling(topic):
+        with self._as_doubts(topic):
             consumer = self._reader(at)
             consumer.seek(at, start)
         waits_until = time.monotonic() + timeout
         position = start
         while position < stop:
-            with self._telling(topic):
+            with self._as_doubts(topic):
                 rows = consumer.poll(timeout_ms=200).get(at, [])
                 now = consumer.position(at)
             if now == position and time.monotonic() > waits_until:
@@ -168,7 +168,7 @@ class KafkaPythonEngine:
     @contextmanager
     def asking(self, topic: str) -> Iterator[Any]:
         """The admin client of kafka-python, for a call about a topic; what fails is a doubt."""
-        with self._telling(topic):
+        with self._as_doubts(topic):
             if self._admin is None:
                 from kafka.admin import KafkaAdminClient
 
@@ -178,8 +178,8 @@ class KafkaPythonEngine:
             yield self._admin
 
     @contextmanager
-    def _telling(self, topic: str) -> Iterator[None]:
-        """Tell what fails as a doubt; the clients are made anew, as they may be the reason."""
+    def _as_doubts(self, topic: str) -> Iterator[None]:
+        """Raises errors of the clients as `EngineDoubt`, and drops the clients."""
         from kafka.errors import KafkaError
 
         try:

@@ -45,10 +45,10 @@ class FencedKafkaSink:
     nothing of it is in the log, also when both write at once; a batch that is written again, as
     after a crash, is recognised by its number and passed over. It serves as ``output`` of this
     library's jobs, too; what such a job does again after a crash comes under another commit's id,
-    and the header ``coopconsume.origin`` tells what is there twice.
+    and the header ``coopconsume.origin`` shows duplicates.
 
     A batch goes by way of the driver: bound it by ``maxOffsetsPerTrigger``. It is one append, also
-    to several partitions, each of which is a log of its own: one transaction has it in all of them
+    to several partitions, each a log of its own: one transaction has it in all of them
     or in none. With ``visibility="filter"`` it is one append for each partition: after a crash in
     the middle some have the batch, until it is written again and the others get theirs. A
     checkpoint that was created again numbers its batches from 0: give the job another name then.
@@ -65,7 +65,7 @@ class FencedKafkaSink:
         topic: The topic; it must exist.
         job: Name of the job, the same for all of its runs: 1 to 40 letters, digits or ``._-``.
         epoch: The run's epoch, such as a `Grant.fence_epoch`, above those of all earlier runs and
-            of other writers of the log; None: whoever comes last writes.
+            of other writers of the log; None: the last one to acquire it writes.
         partition: The partition, or several, the same for all runs of the job; it takes all of them
             with the first batch.
         visibility: As for `FencedWriter`; in a filtered log a batch is one request at most.
@@ -127,16 +127,16 @@ class FencedKafkaSink:
             # the owner of the first log has the others, before either writes.
             left: list[JobTarget] = []
             for target in self._all_targets():
-                with self._telling(target, batch_id):
+                with self._refusing(target, batch_id):
                     target.open()
                     left += [] if target.has(batch_id) else [target]
             rows = entries_of(batch, self.partitions) if left else {}
             for target in left:
-                with self._telling(target, batch_id):
+                with self._refusing(target, batch_id):
                     target.append({p: rows[p] for p in target.partitions if p in rows}, batch_id)
 
     @contextmanager
-    def _telling(self, target: JobTarget, batch_id: int | str) -> Iterator[None]:
+    def _refusing(self, target: JobTarget, batch_id: int | str) -> Iterator[None]:
         several = len(target.partitions) > 1
         place = self.topic if several else f"{self.topic}-{target.partitions[0]}"
         try:
@@ -157,7 +157,7 @@ class FencedKafkaSink:
         return self._targets
 
     def close(self) -> None:
-        """Close the connections; for good, and harmless when repeated."""
+        """Closes the connections; the sink cannot be used again. Harmless when repeated."""
         with self._lock:
             for target in self._targets:
                 target.close()

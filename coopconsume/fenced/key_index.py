@@ -39,7 +39,7 @@ class KeyIndex:
             self._hashes.add(xxhash.xxh64_intdigest(key))
 
     def last_seq(self, key: bytes) -> int | None:
-        """Sequence number of the last record of a key; None if there is none.
+        """Sequence number of the last record of a key; None for no record.
 
         Raises:
             LookupError: The number is not kept any more: read the log.

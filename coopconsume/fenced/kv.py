@@ -58,10 +58,10 @@ class KeyValueStore:
         self._state: dict[str, str] = {}
         self._one_at_a_time = threading.Lock()
         self._log = topic, partition
-        tell = on_elected or (lambda _: None)
+        notify = on_elected or (lambda _: None)
         self._election = LeaderElection(
             options, topic, partition, apply=self._take,
-            on_elected=lambda leader: tell(leader.epoch), on_lost=on_lost, **more,
+            on_elected=lambda leader: notify(leader.epoch), on_lost=on_lost, **more,
         )  # fmt: skip
 
     @property
@@ -125,7 +125,7 @@ class KeyValueStore:
             if self._state.get(key) == expected:
                 self._write(leader, key, value)
                 return True
-            # That it has another value must not be told from the past.
+            # The answer must not come from an old state.
             leader.confirm()
             return False
 

@@ -1,6 +1,6 @@
 """Long lists of records into a log, each record once: KIP-27's bulk load, by one or by several.
 
-Record i of a list is the same for whoever writes it. A batch's id says at which record it begins,
+Record i of a list is the same for all publishers. A batch's id says at which record it begins,
 so the last one in the log says where the list goes on; and an append names the sequence number
 that was next then, so that of several publishers one is right and the others look again.
 """

@@ -49,7 +49,7 @@ class Write:
     """What an append writes to one of its logs.
 
     Attributes:
-        records: As for `FencedWriter.append`. If there are none, the log only has to go on where it
+        records: As for `FencedWriter.append`. If empty, the log only has to go on where it
             is expected to; a checkpoint record then takes an offset.
         expected_seq: Sequence number that the first record has to get; -1: unchecked.
         expected_offset: The same by offset.

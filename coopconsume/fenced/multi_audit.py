@@ -28,7 +28,7 @@ class MultiAudit:
     Attributes:
         whole: Number of appends that are in all of their logs that were looked at.
         torn: Ids of appends that are in some of their logs only, or with other record counts.
-        unknown: Number of appends of which a log may have had its part, below its first offset now.
+        unknown: Number of appends whose part may have been below a log's first offset now.
     """
 
     whole: int

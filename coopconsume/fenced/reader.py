@@ -39,7 +39,7 @@ class LogReader(Closing):
         topic: The topic.
         partition: The partition.
         start: Offset to begin at; by default the first one that is kept. Where it is above 0, what
-            is below the first batch that tells the log's state is passed over.
+            is below the first batch that shows the log's state is passed over.
         engine: As for `FencedWriter`.
         compacted: Whether the topic is compacted, so that records may be missing; by default Kafka
             is asked.

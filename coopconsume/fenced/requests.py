@@ -179,11 +179,11 @@ class Groups:
         """
         loop, settled = asyncio.get_running_loop(), asyncio.Event()
 
-        def tell() -> None:
+        def notify() -> None:
             with suppress(RuntimeError):  # The loop may be closed by now.
                 loop.call_soon_threadsafe(settled.set)
 
-        request.on_settled = tell
+        request.on_settled = notify
         self.queue.put(request)
         self._settle_soon()
         try:

@@ -152,7 +152,7 @@ class Session(LogView):
     # -- to own the log ------------------------------------------------------------------------
 
     def acquire(self, deadline: Deadline) -> None:
-        """Take the log, whoever has it, and learn where it goes on; again after any doubt.
+        """Takes the log from its owner and learns where it goes on; again after any doubt.
 
         Raises:
             ProducerFenced: It belongs to another one: by the epoch source, or as somebody opened
@@ -293,7 +293,7 @@ class Session(LogView):
         return True
 
     def _find_owner(self, deadline: Deadline) -> None:
-        """Where a session goes on: read back to who opened the epoch in force, if it may be it."""
+        """Finds out who opened the epoch in force, if that may be this session."""
         if self._resumes is None or self._shared is not None or self.fold.owner is not None:
             return
         if not self._has_epoch or self.fold.epoch == self.epoch:
@@ -479,7 +479,7 @@ class Session(LogView):
         self._released = False
 
     def drop(self) -> None:
-        """Let go of the producer; what it was doing is decided by the next `acquire`."""
+        """Drops the producer; the next `acquire` decides its last transaction."""
         channel, self._channel = self._channel, None
         if channel is not None:
             channel.drop()

@@ -139,7 +139,7 @@ class LogView:
         """Look up the topic; the first time, learn its id.
 
         Raises:
-            LogReplaced: It is not the one of the first time, or there is none.
+            LogReplaced: It is not the one of the first time, or the topic does not exist.
         """
         topic, partition = self.log.topic, self.log.partition
         found = self._engine.topic_id(topic)
@@ -333,7 +333,7 @@ class LogView:
             )
 
     def owner_before(self, deadline: Deadline) -> Owner | None:
-        """Who opened the epoch in force, read from the log; None if it does not tell any more.
+        """Who opened the epoch in force, read from the log; None if that record was removed.
 
         Raises:
             LogCorrupt: A record breaks the rules.
@@ -345,7 +345,7 @@ class LogView:
         return None
 
     def last_batch(self, prefix: str, since: int, deadline: Deadline) -> Batch | None:
-        """The last batch up to here whose id begins so; None if there is none.
+        """The last batch up to here whose id has a prefix; None if not found.
 
         Args:
             prefix: Of its id.
@@ -367,7 +367,7 @@ class LogView:
         return found
 
     def find_batch(self, batch_id: str, since: int, deadline: Deadline) -> Batch | None:
-        """The batch of an id, from an offset up to here; None if there is none.
+        """The batch of an id, from an offset up to here; None if not found.
 
         Raises:
             LogCorrupt: A record breaks the rules.
@@ -441,7 +441,7 @@ class LogView:
         self.repaired.add(gap.offset)
 
     def _ends_at_least(self, offset: int) -> bool:
-        # A marker is counted before it can be seen: the end is then told late.
+        # A marker is counted before it can be seen: the end is then reported late.
         return self._engine.ends(self.log.topic, self.log.partition).end >= offset - 1
 
 

@@ -44,7 +44,7 @@ _BATCH_BYTES: Final = 1 << 20
 class FencedWriter(Acquired):
     """Appends to one partition as its only owner, on unmodified Kafka (KIP-27, PIP-68).
 
-    Taking the log fences whoever had it, and returns when all that is in it is known to be
+    Acquiring the log fences its owner, and returns when all that is in it is known to be
     decided. From then on each append is all or nothing, comes where it was expected or not at all,
     and is in the log once, however often it is tried.
 
@@ -64,16 +64,16 @@ class FencedWriter(Acquired):
             records' headers, such as this library's; an append is one send, and a late one of a
             former owner certifies itself out.
         owner: Name of the owner, for people; host and process by default.
-        epochs: Where the epoch comes from, as from a claim in a registry; by default whoever comes
-            last owns the log.
+        epochs: Where the epoch comes from, as from a claim in a registry; by default the last
+            one to acquire the log owns it.
         engine: ``kafka-python``; ``confluent-kafka``, if installed; or an engine of your own.
         shared: Write beside others that share the log, and fence nobody; an owner that takes the
             log fences all of them. An append is tried again where another one came first.
         session: Id of a session to go on with, of one to 200 characters: a `session` of before, or
             a name of your own. While the log is still the session's, it is taken again under its
             epoch, by one writer at a time; else under the next one. By default a new session.
-        epoch: The epoch that the session had, or that a registry granted to it, above 0: whoever
-            has opened the log since then, or under a higher one, fences this writer.
+        epoch: The epoch that the session had, or that a registry granted to it, above 0: an
+            owner that has opened the log since then, or under a higher one, fences this writer.
         compacted: Whether the topic is compacted; by default Kafka is asked.
         timeout: Seconds that any call may take, above 0.
         checkpoint_every: Seconds without an append, above 0, after which a thread writes a
@@ -153,7 +153,7 @@ class FencedWriter(Acquired):
 
     @property
     def opened_at(self) -> int:
-        """Offset of the record by which this writer took the log; all below it was there before."""
+        """Offset of the ``open`` record of this writer."""
         return self._session.opened_at
 
     @property
@@ -245,7 +245,7 @@ class FencedWriter(Acquired):
                 self._state = "not open"
 
     def close(self) -> None:
-        """Give the log up for good and close the connections; harmless when repeated."""
+        """Releases the log and closes the connections; harmless when repeated."""
         with self._lock:
             self._session.release()
             self._engine.close()

@@ -69,6 +69,8 @@ CLEAN = (
     "coopconsume/cli/*.py",
     "coopconsume/demo/*.py",
     "coopconsume/errors/*.py",
+    "coopconsume/fenced/*.py",
+    "coopconsume/fenced/ownership/*.py",
     "coopconsume/kafka/*.py",
     "coopconsume/kafka/security/*.py",
     "coopconsume/monitoring/*.py",
@@ -77,4 +79,3 @@ CLEAN = (
     "coopconsume/worker/channel/*.py",
     "tests/language/__*.py",
 )
-NOT_YET = ("coopconsume/errors/fenced.py",)

@@ -17,7 +17,7 @@ __all__ = ["ClaimedEpochs", "granted"]
 
 
 def granted(outcome: Outcome, topic: str, partition: int, epoch: int = 0) -> Grant:
-    """The grant, or why there is none.
+    """Returns the grant, or raises why it was refused.
 
     Args:
         outcome: The registry's answer to a claim by access mode.
@@ -27,8 +27,8 @@ def granted(outcome: Outcome, topic: str, partition: int, epoch: int = 0) -> Gra
 
     Raises:
         ProducerBusy: Refused for now.
-        ProducerFenced: Refused for good.
-        LogReplaced: The topic was made anew.
+        ProducerFenced: Refused permanently.
+        LogReplaced: The topic was created again.
     """
     if isinstance(outcome, Grant):
         return outcome

@@ -1,4 +1,4 @@
-"""Decisions of a registry written to its store, whoever else decides at the same time."""
+"""Writes the decisions of a registry to its store, concurrently with other registries."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ __all__ = ["Decider"]
 
 
 class Decider:
-    """Reads rows, decides, and puts what was decided if nobody was faster; else anew.
+    """Reads rows, decides and writes the decision; repeats that if another one was faster.
 
     Args:
         store: The store.
         session: Whose decisions they are; it never takes itself for dead.
 
     Attributes:
-        lock: Held by whoever uses the store, which is for one thread at a time.
+        lock: Held while the store is used, which is for one thread at a time.
     """
 
     def __init__(self, store: OwnershipStore, session: Session) -> None:

@@ -47,7 +47,7 @@ SCHEMA = pa.schema(
 )
 _PROPERTY = "coopconsume.ownership.format"
 _LOOK = 0.1  # seconds between two looks for a newer version
-# Without retries, the loser of a race is told; with them, it would be merged into a newer version.
+# With retries, the loser of a race would be merged into a newer version.
 _ONCE = CommitProperties(max_commit_retries=0)
 
 
@@ -60,7 +60,7 @@ class DeltaStore:
         target: The path or URI of the table.
         storage_options: For an object store. The place must commit by put-if-absent, as local disks
             and object stores with conditional puts do.
-        create: Whether to make the table if there is none.
+        create: Whether to create a missing table.
 
     Raises:
         OwnershipFormat: If there is another table, or none and it is not to be made.
@@ -84,7 +84,7 @@ class DeltaStore:
                 self._create()
             self._table = DeltaTable(self._uri, storage_options=self._options)
         except (DeltaError, OSError) as error:
-            raise OwnershipUnavailable(self._uri, "opening", _told(error)) from error
+            raise OwnershipUnavailable(self._uri, "opening", _text_of(error)) from error
         found = self._table.metadata().configuration.get(_PROPERTY)
         if found != str(wire.FORMAT):
             expected = f"{_PROPERTY}={wire.FORMAT}"
@@ -104,7 +104,7 @@ class DeltaStore:
                 self._known = self._read_rows()
                 self._read_at = self._table.version()
         except (DeltaError, OSError) as error:
-            raise OwnershipUnavailable(self._uri, "reading", _told(error)) from error
+            raise OwnershipUnavailable(self._uri, "reading", _text_of(error)) from error
         return self._known
 
     def swap(self, rows: Sequence[Row], entries: Sequence[Entry]) -> bool:
@@ -129,7 +129,7 @@ class DeltaStore:
         except CommitFailedError:
             return False
         except (DeltaError, OSError) as error:
-            raise OwnershipUnavailable(self._uri, "changing", _told(error)) from error
+            raise OwnershipUnavailable(self._uri, "changing", _text_of(error)) from error
         return True
 
     def history(self, keys: Iterable[Key] | None = None) -> Sequence[Entry]:
@@ -139,7 +139,7 @@ class DeltaStore:
             self._table.update_incremental()
             found = self._query("SELECT detail FROM t WHERE kind = 'entry'")
         except (DeltaError, OSError) as error:
-            raise OwnershipUnavailable(self._uri, "reading", _told(error)) from error
+            raise OwnershipUnavailable(self._uri, "reading", _text_of(error)) from error
         lines = []
         for text in found:
             line = wire.loads(self._uri, text)
@@ -156,7 +156,7 @@ class DeltaStore:
             try:
                 self._table.update_incremental()
             except (DeltaError, OSError) as error:
-                raise OwnershipUnavailable(self._uri, "reading", _told(error)) from error
+                raise OwnershipUnavailable(self._uri, "reading", _text_of(error)) from error
             if self._table.version() != self._read_at:
                 return
 
@@ -228,6 +228,6 @@ def _of_entry(place: int, entry: Entry) -> dict[str, Any]:
     }
 
 
-def _told(error: Exception) -> str:
+def _text_of(error: Exception) -> str:
     """What deltalake said, in one line and without colours."""
     return " ".join(re.sub(r"\x1b\[[0-9;]*m|↳", " ", str(error)).split())

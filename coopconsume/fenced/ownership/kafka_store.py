@@ -1,7 +1,7 @@
-"""The registry's rows in a Kafka log: one partition, of which only the order counts.
+"""The registry's rows in a Kafka log of one partition.
 
 See `log_fold` for what makes a change count. The topic is kept for ever by its own settings; when
-it has grown, whoever writes puts a snapshot into it and lets Kafka drop what that stands for.
+it has grown, a writer appends a snapshot and lets Kafka delete the records before it.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class KafkaStore:
     Args:
         options: How to reach Kafka: as for `FencedWriter`.
         topic: The topic.
-        create: Whether to make the topic if there is none.
+        create: Whether to create a missing topic.
         replication_factor: Of a topic that is made; None for the brokers' default.
         snapshot_every: Changes after which the log is shortened.
         snapshot_bytes: Bytes of changes after which it is shortened, if that comes first.
@@ -65,7 +65,7 @@ class KafkaStore:
     Raises:
         OptionError: If an option makes no sense.
         OwnershipUnavailable: If Kafka cannot be reached.
-        OwnershipFormat: If the topic has several partitions, or there is none and it is not to be
+        OwnershipFormat: If the topic has several partitions, or is missing and is not to be
             made.
     """
 
@@ -109,7 +109,7 @@ class KafkaStore:
             self._consumer.assign([self._at])
             self._rewind()
         except KafkaError as error:
-            raise OwnershipUnavailable(self.place, "opening", _told(error)) from error
+            raise OwnershipUnavailable(self.place, "opening", _text_of(error)) from error
 
     @property
     def place(self) -> str:
@@ -141,7 +141,7 @@ class KafkaStore:
             )
             offset = sent.get(timeout=_PATIENCE).offset
         except KafkaError as error:
-            raise OwnershipUnavailable(self.place, "changing", _told(error)) from error
+            raise OwnershipUnavailable(self.place, "changing", _text_of(error)) from error
         counted = change_id in self._read_to(offset + 1)
         if self._taken >= self._every or self._size >= self._bytes:
             self._shorten()
@@ -221,7 +221,7 @@ class KafkaStore:
             raise OwnershipFormat(self.place, f"{len(partitions)} partitions", "one partition")
 
     def _rewind(self) -> None:
-        """Begins anew where the log begins now."""
+        """Starts again at the first offset that is kept."""
         found = self._consumer.beginning_offsets([self._at], timeout_ms=_PATIENCE_MS)
         start = found[self._at]
         self._fold = OwnershipFold(self.place)
@@ -237,7 +237,7 @@ class KafkaStore:
             found = self._consumer.end_offsets([self._at], timeout_ms=_PATIENCE_MS)
             end: int = found[self._at]
         except KafkaError as error:
-            raise OwnershipUnavailable(self.place, "reading", _told(error)) from error
+            raise OwnershipUnavailable(self.place, "reading", _text_of(error)) from error
         return end
 
     def _read_to(self, end: int) -> set[str]:
@@ -264,7 +264,7 @@ class KafkaStore:
                 self._rewind()  # shortened by another while this one was away
                 return set()
         except KafkaError as error:
-            raise OwnershipUnavailable(self.place, "reading", _told(error)) from error
+            raise OwnershipUnavailable(self.place, "reading", _text_of(error)) from error
         records = polled.get(self._at, [])
         counted = {self._fold.take(record.offset, record.value) for record in records}
         self._taken += len(records)
@@ -292,5 +292,5 @@ class KafkaStore:
             log.warning("the log of %s was not shortened: %s", self.place, error)
 
 
-def _told(error: Exception) -> str:
+def _text_of(error: Exception) -> str:
     return str(error) or type(error).__name__

@@ -30,7 +30,7 @@ class Observer:
             now: The observer's monotonic clock, in seconds.
 
         Returns:
-            Whom to take for dead: the row, the session, and the counter at which it stood still.
+            The dead holders: the row, the session, and the counter that stood still.
         """
         return [dead for row in rows for dead in self._look_at(row, now)]
 

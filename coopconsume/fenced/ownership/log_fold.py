@@ -73,7 +73,7 @@ class OwnershipFold:
     Attributes:
         rows: What holds after what was taken in.
         next_offset: Where to go on.
-        passed_over: Number of records that are none of ours.
+        passed_over: Number of records of other writers.
         findings: Offsets of the first of them, and what is wrong with each.
     """
 
@@ -89,7 +89,7 @@ class OwnershipFold:
         self._start = 0
 
     def begin(self, offset: int) -> None:
-        """Says where the log begins: from above 0 a snapshot must tell what was before."""
+        """Sets where the log begins: above 0, a snapshot must contain what was before."""
         self._start = self.next_offset = offset
 
     @property
@@ -171,7 +171,7 @@ class OwnershipFold:
             raise OwnershipFormat(self._place, problem, "a change or a snapshot") from None
 
     def _collect(self, part: _Snapshot) -> None:
-        """Uses a snapshot once it is complete, if it tells all from before the log's beginning."""
+        """Uses a snapshot once it is complete, if it has all from before the log's beginning."""
         parts = self._parts.setdefault(part.id, [])
         parts.append(part)
         if part.upto < self._start or {p.part for p in parts} != set(range(part.parts)):

@@ -133,7 +133,7 @@ class Entry:
         revision: The row's revision after it.
         event: `owned`, `shared`, `queued`, `promoted`, `released`, `cancelled`, `expired`,
             `evicted` or `severed`.
-        owner: The name of whom it befell.
+        owner: The name of the holder.
         session: Its session.
         generation: The row's generation after it.
         fence_epoch: The row's fence epoch after it.

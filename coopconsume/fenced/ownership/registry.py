@@ -33,12 +33,12 @@ _BEATS_AT_ONCE = 100
 
 
 class OwnershipRegistry:
-    """Who owns which resource, of which group: the Kafka wiki's `own`, and PIP-68's access modes.
+    """Owners of resources, by group: the Kafka wiki's `own`, and PIP-68's access modes.
 
-    One registry stands for one live claimant. While it is open, a thread gives signs of life for
-    all that it holds or waits for; when its process dies, others see the counter stand still for
-    the lease, on their own clocks, and pass over it. That another has taken a resource is never
-    told: one learns it at the next publish, or by `holds`.
+    One registry is one claimant. While it is open, a thread sends heartbeats for all that it holds
+    or waits for. When its process dies, others see the counter unchanged for the lease, on their
+    own clocks, and pass over it. A fenced owner is not notified: its next publish fails, or `holds`
+    returns False.
 
     The registry arbitrates; what fences a log are the epochs in the log itself. May be used by
     several threads. All calls but `keeps` and `close` raise OwnershipUnavailable where the store
@@ -154,7 +154,7 @@ class OwnershipRegistry:
             topic_id: Kafka's id of the topic, for a log.
 
         Returns:
-            A grant; `Queued`, after which `poll` tells more; or why not: `Busy`, `Fenced`,
+            A grant; `Queued`, then call `poll`; or why not: `Busy`, `Fenced`,
             `Replaced`.
 
         Raises:
@@ -170,7 +170,7 @@ class OwnershipRegistry:
         return outcome
 
     def poll(self, group: str, resource: str) -> rules.Outcome:
-        """Tells one that waits how it stands, and passes over those that are dead.
+        """Returns the state of a waiting claim, and removes dead holders.
 
         Returns:
             A grant, once it was promoted; `Queued`; or `Fenced`, if it has lost its place.
@@ -188,7 +188,7 @@ class OwnershipRegistry:
     def wait(self, seconds: float) -> None:
         """Returns when something may have changed in the store, or after some seconds."""
         with self._lock:
-            # Whoever waits in a loop would keep the thread of the heartbeats from the store.
+            # A caller that waits in a loop would block the heartbeat thread.
             self._check_open()
             self._beat_if_due()
             self._store.wait(min(seconds, self._beat_every or seconds))
@@ -211,13 +211,13 @@ class OwnershipRegistry:
         return is_there and fence_epoch in (None, row.fence_epoch)
 
     def release(self, group: str, resources: Iterable[str]) -> None:
-        """Gives resources back, or stops waiting for them; whoever waits longest comes next.
+        """Gives resources back, or stops waiting for them; the next one that waits gets them.
 
         What this registry neither has nor waits for stays as it is. Harmless when repeated, and
         once the registry was closed.
 
         Raises:
-            OwnershipUnavailable: If the store cannot be reached; the lease will tell the others.
+            OwnershipUnavailable: If the store cannot be reached; the lease will expire.
         """
         keys = [(group, resource) for resource in resources]
         if self._closed.is_set():
@@ -227,7 +227,7 @@ class OwnershipRegistry:
         self._change(dict.fromkeys(keys, lambda row: rules.leave(row, self._session)))
 
     def evict(self, group: str, resource: str) -> Row:
-        """Takes a resource from whoever has it, as an operator; whoever waits longest comes next.
+        """Takes a resource from its owner, as an operator; the next one that waits gets it.
 
         Returns:
             The row after it.
@@ -268,7 +268,7 @@ class OwnershipRegistry:
             keys = list(self._mine)
             if keys:
                 self._change(dict.fromkeys(keys, lambda row: rules.leave(row, self._session)))
-        except OwnershipUnavailable as error:  # the lease will tell the others
+        except OwnershipUnavailable as error:  # the lease will expire
             log.warning("owned resources were not given back: %s", error)
         finally:
             with self._lock:
@@ -297,7 +297,7 @@ class OwnershipRegistry:
             return self._decider.change(wanted)
 
     def _check_open(self) -> None:
-        """Whoever asks in one thread what another one closes is told so; call it with the lock."""
+        """Raises if another thread has closed this registry; call it with the lock."""
         if self._is_shut:
             raise OwnershipUnavailable(self._store.place, "asking", "this registry is closed")
 

@@ -1,7 +1,7 @@
 """Who may have a resource: the decisions of the registry, as pure functions of its rows.
 
 Two ways to ask lead to the same row: the Kafka wiki's `own` ("Single Reader/Writer"), which never
-waits and severs whoever is there, and the access modes of Pulsar's exclusive producers (PIP-68).
+waits and severs the owner, and the access modes of Pulsar's exclusive producers (PIP-68).
 Each function takes a row and returns the row after it, with what happened; a row that stays as it
 is comes back itself. No clock is looked at: that a holder is dead is somebody's word, naming the
 heartbeat at which the holder stood still.
@@ -32,7 +32,7 @@ __all__ = [
 ]
 
 Happened = tuple[str, Session]
-"""An event of the history, and whom it befell."""
+"""An event of the history, and its session."""
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ class Busy:
 
 @dataclass(frozen=True)
 class Fenced:
-    """Refused for good: somebody has, or had meanwhile, what was asked for."""
+    """Refused permanently: another one has, or had meanwhile, the resource."""
 
     owner: str
     fence_epoch: int
@@ -115,7 +115,7 @@ def acquire(row: Row, claim: Holder, topic_id: str = "") -> Step:
     """A claim in one of PIP-68's access modes.
 
     A claimant that comes back names the fence epoch it had (`claim.epoch`): it keeps that if nobody
-    was in between, and is refused for good if anybody was.
+    was in between, and is refused permanently if anybody was.
 
     Raises:
         ValueError: If the claim has no mode.
@@ -131,7 +131,7 @@ def acquire(row: Row, claim: Holder, topic_id: str = "") -> Step:
 
 
 def beat(row: Row, session: Session) -> Step:
-    """A sign of life; one that has no place any more is told so."""
+    """A heartbeat; a session without a place gets `Fenced`."""
     held = row.holder(session)
     if held is None:
         return Step(row, _fenced(row))
@@ -145,7 +145,7 @@ def beat(row: Row, session: Session) -> Step:
 
 
 def leave(row: Row, session: Session) -> Step:
-    """Somebody goes, or stops waiting; whoever waits longest comes next."""
+    """A holder leaves, or stops waiting; the one that has waited longest comes next."""
     held = row.holder(session)
     if held is None:
         return Step(row)
@@ -153,7 +153,7 @@ def leave(row: Row, session: Session) -> Step:
 
 
 def expire(row: Row, session: Session, heartbeat: int) -> Step:
-    """Somebody is taken for dead, unless it has given a sign of life since."""
+    """A dead holder is removed, unless its heartbeat has changed since."""
     held = row.holder(session)
     if held is None or held.heartbeat != heartbeat:
         return Step(row)
@@ -161,7 +161,7 @@ def expire(row: Row, session: Session, heartbeat: int) -> Step:
 
 
 def evict(row: Row) -> Step:
-    """Whoever has the resource goes, as an operator wants it; whoever waits longest comes next."""
+    """An operator removes the owner; the one that has waited longest comes next."""
     if row.is_free:
         return Step(row)
     out = row.shared if row.owner is None else (row.owner,)

@@ -31,7 +31,7 @@ def loads(place: str, text: bytes | str | None) -> dict[str, Any]:
         text: The JSON.
 
     Raises:
-        OwnershipFormat: If it is none.
+        OwnershipFormat: It is something else.
     """
     try:
         found = json.loads(text or b"")
@@ -95,7 +95,7 @@ def entry_of(place: str, found: dict[str, Any]) -> Entry:
     """A line of history from JSON.
 
     Raises:
-        OwnershipFormat: If it is none.
+        OwnershipFormat: It is something else.
     """
     try:
         return Entry(**found)
