@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from coopconsume.fenced.access import AccessMode
     from coopconsume.fenced.auditing import Audit, audit, repair
+    from coopconsume.fenced.config import WriterConfig
     from coopconsume.fenced.delta_sink import FencedDeltaSink
     from coopconsume.fenced.election import LeaderElection
     from coopconsume.fenced.epochs import EpochSource
@@ -47,6 +48,7 @@ _HOME = {
     "MultiLogWriter": "multi",
     "UNCHECKED": "log",
     "Write": "multi",
+    "WriterConfig": "config",
     "accepted": "frames",
     "audit": "auditing",
     "audit_logs": "multi_audit",
@@ -76,6 +78,7 @@ __all__ = [
     "MultiAudit",
     "MultiLogWriter",
     "Write",
+    "WriterConfig",
     "accepted",
     "audit",
     "audit_logs",

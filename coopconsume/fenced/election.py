@@ -5,10 +5,11 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, Unpack
 
 from coopconsume.errors.fenced import FencedLogError, ProducerFenced, WriterNotOpen
 from coopconsume.fenced.access import AccessMode
+from coopconsume.fenced.config import WriterConfig
 from coopconsume.fenced.exclusive import ExclusiveProducer
 from coopconsume.fenced.leader import Leader, Replica
 from coopconsume.fenced.ownership.lease import check_lease
@@ -17,7 +18,8 @@ from coopconsume.fenced.reader import LogReader
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from coopconsume.fenced.log import LogRecord, Visibility
+    from coopconsume.fenced.config import ProducerOptions
+    from coopconsume.fenced.log import LogRecord
     from coopconsume.fenced.ownership import OwnershipStore
 
 __all__ = ["Leader", "LeaderElection"]
@@ -56,11 +58,8 @@ class LeaderElection:
         on_lost: Called when it does not lead any more: another one does, or it resigned.
         store: Makes what the registry is kept in, for each candidacy; by default the topic
             ``__fw_ownership`` of the same cluster.
-        owner: A name for people; host and process by default.
         lease: Seconds without a heartbeat after which a leader is considered dead; 0: never.
-        visibility: As for `FencedWriter`.
-        engine: Name of an engine, as for `FencedWriter`.
-        timeout: Seconds that a call may take, above 0.
+        **how: As for `ExclusiveProducer`; the engine by its name.
 
     Raises:
         OptionError, EngineNotUsable: As they say.
@@ -78,18 +77,18 @@ class LeaderElection:
         on_elected: Callable[[Leader], None] | None = None,
         on_lost: Callable[[], None] | None = None,
         store: Callable[[], OwnershipStore] | None = None,
-        owner: str | None = None,
         lease: float = 10.0,
-        visibility: Visibility = "read_committed",
-        engine: str = "kafka-python",
-        timeout: float = 30.0,
+        **how: Unpack[ProducerOptions],
     ) -> None:
         check_lease(lease)
-        self._reader = LogReader(options, topic, partition, engine=engine, timeout=timeout)
+        config = WriterConfig(**how)
+        self._reader = LogReader(
+            options, topic, partition, engine=config.engine, timeout=config.timeout,
+            compacted=config.compacted,
+        )  # fmt: skip
         self._make: Callable[[], ExclusiveProducer] = lambda: ExclusiveProducer(
             options, topic, partition, mode=AccessMode.WAIT_FOR_EXCLUSIVE,
-            store=None if store is None else store(), owner=owner, lease=lease,
-            visibility=visibility, engine=engine, timeout=timeout, meanwhile=self._keep_up,
+            store=None if store is None else store(), lease=lease, meanwhile=self._keep_up, **how,
         )  # fmt: skip
         self._replica = Replica(self._reader, apply or (lambda _: None))
         self._on_candidate = on_candidate or (lambda: None)

@@ -8,10 +8,12 @@ import socket
 import threading
 import time
 import uuid
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Self, Unpack
 
 from coopconsume.closing import Acquired
+from coopconsume.errors import InvalidOption
 from coopconsume.errors.fenced import (
     LogUnavailable,
     OwnershipUnavailable,
@@ -20,6 +22,7 @@ from coopconsume.errors.fenced import (
     WriterNotOpen,
 )
 from coopconsume.fenced.access import AccessMode
+from coopconsume.fenced.config import WriterConfig
 from coopconsume.fenced.engine import EngineDoubt
 from coopconsume.fenced.engines import open_engine
 from coopconsume.fenced.ownership import (
@@ -32,15 +35,15 @@ from coopconsume.fenced.ownership import (
 )
 from coopconsume.fenced.ownership.claims import ClaimedEpochs, granted
 from coopconsume.fenced.ownership.lease import check_lease
-from coopconsume.fenced.settings import Settings, check_session
+from coopconsume.fenced.settings import Settings
 from coopconsume.fenced.writer import FencedWriter
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
+    from coopconsume.fenced.config import ProducerOptions
     from coopconsume.fenced.core import AppendOptions, Records
-    from coopconsume.fenced.engine import Engine
-    from coopconsume.fenced.log import Appended, Visibility
+    from coopconsume.fenced.log import Appended
     from coopconsume.fenced.ownership import Outcome, OwnershipStore
 
 __all__ = ["GROUP", "ExclusiveProducer", "resource_of"]
@@ -76,19 +79,14 @@ class ExclusiveProducer(Acquired):
         mode: How to have it.
         store: Where the registry is, for this producer alone, which closes it; by default the topic
             ``__fw_ownership`` of the same cluster.
-        owner: A name for people; the session that was given, or host and process by default.
-        lease: Seconds without a sign of life after which those who wait take this one for dead; 0:
+        lease: Seconds without a heartbeat after which waiting producers consider this one dead; 0:
             never.
-        visibility: As for `FencedWriter`; the same for all producers of a log.
-        engine: As for `FencedWriter`.
-        timeout: Seconds that a call may take, above 0; waiting for one's turn has no limit but its
-            own.
-        meanwhile: Called again and again while it waits for its turn.
-        session: Id of a session to go on with, under the same owner: a `session` of before, or a
-            name of your own; one process at a time may use it. Its place and its epoch
-            are still its own, if nobody had a turn meanwhile; else it asks for a new turn.
-        epoch: The topic epoch that the session had: if somebody had a turn meanwhile, this producer
-            is fenced permanently.
+        meanwhile: Called repeatedly while it waits for the log.
+        **how: The fields of `WriterConfig`, except ``epochs`` and ``shared``. The visibility is the
+            same for all producers of a log. ``owner`` is the session's id by default. ``timeout``
+            does not limit the wait for the log. A ``session`` keeps its place and its epoch if
+            nobody had the log meanwhile, else it asks again; with ``epoch`` it is fenced
+            permanently then. One process at a time may use a session, under the same owner.
 
     Raises:
         OptionError, EngineNotUsable, OwnershipUnavailable, OwnershipFormat: As they say.
@@ -103,28 +101,27 @@ class ExclusiveProducer(Acquired):
         *,
         mode: AccessMode = AccessMode.EXCLUSIVE,
         store: OwnershipStore | None = None,
-        owner: str | None = None,
         lease: float = 10.0,
-        visibility: Visibility = "read_committed",
-        engine: str | Engine = "kafka-python",
-        timeout: float = 30.0,
         meanwhile: Callable[[], None] | None = None,
-        session: str | None = None,
-        epoch: int | None = None,
+        **how: Unpack[ProducerOptions],
     ) -> None:
         check_lease(lease)
-        check_session(session, epoch, shared=False)
+        config = WriterConfig(**how)
+        if config.shared or config.epochs is not None:
+            raise InvalidOption(
+                "shared, epochs", "given", "the access mode decides: leave them out"
+            )
         self.topic, self.partition, self.mode = topic, partition, AccessMode(mode)
-        settings = Settings.parse(options)
-        self._engine = open_engine(engine, settings, timeout)
-        name = owner or session or f"{socket.gethostname()}-{uuid.uuid4().hex[:8]}"
+        self._engine = open_engine(config.engine, Settings.parse(options), config.timeout)
+        session, epoch = config.session, config.epoch
+        name = config.owner or session or f"{socket.gethostname()}-{uuid.uuid4().hex[:8]}"
         shared = self.mode is AccessMode.SHARED
-        self._writer = FencedWriter(
-            options, topic, partition, visibility=visibility, owner=name,
+        written = replace(
+            config, owner=name, engine=self._engine, shared=shared,
             epochs=ClaimedEpochs(self._epoch_for, self._confirm_claim, self._look_after),
-            engine=self._engine, shared=shared, timeout=timeout,
             session=None if shared else session, epoch=None if shared else epoch,
         )  # fmt: skip
+        self._writer = FencedWriter(options, topic, partition, **vars(written))
         self._registry = OwnershipRegistry(
             KafkaStore(options) if store is None else store, owner=name, lease=lease,
             session=session or self._writer.session,

@@ -157,13 +157,13 @@ def _open(engine: KafkaPythonEngine, topic: str, partition: int) -> tuple[OpenTr
     with engine.asking(topic) as admin:
         producers = admin.describe_producers([at])[at].active_producers
         known = [name for name in names.values() if name is not None]
-        found = admin.describe_transactions(known) if known else {}
+        details = admin.describe_transactions(known) if known else {}
     found = []
     for p in producers:
         if p.producer_id not in names:
             continue
         name = names[p.producer_id]
-        about = found.get(name)
+        about = details.get(name)
         found.append(
             OpenTransaction(
                 p.producer_id, p.producer_epoch, p.current_transaction_start_offset,

@@ -6,7 +6,7 @@ import logging
 import threading
 from typing import TYPE_CHECKING, Final
 
-from coopconsume.errors import CoopConsumeError, InvalidOption
+from coopconsume.errors import CoopConsumeError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -25,15 +25,9 @@ class Checkpoints:
     Args:
         every: Seconds; None: never.
         write: Writes a checkpoint if one is due, and returns the seconds until the next one is.
-
-    Raises:
-        InvalidOption: The seconds are not above 0.
     """
 
     def __init__(self, every: float | None, write: Callable[[float], float]) -> None:
-        if every is not None and every <= 0:
-            remedy = "give seconds above 0, or None"
-            raise InvalidOption("checkpoint_every", repr(every), remedy)
         self._every = every
         self._write = write
         self._stopped = threading.Event()

@@ -17,11 +17,11 @@ from coopconsume.errors.fenced import (
     ProducerFenced,
     WriterNotOpen,
 )
+from coopconsume.fenced.config import WriterConfig
 from coopconsume.fenced.core import entries, expectation, judge
 from coopconsume.fenced.deadline import Deadline
 from coopconsume.fenced.engine import EngineDoubt, Part
 from coopconsume.fenced.engines import open_engine
-from coopconsume.fenced.epochs import LogEpochs
 from coopconsume.fenced.log import MULTI, UNCHECKED, Appended, Entry
 from coopconsume.fenced.session import MARK_KEY, Session, new_batch_id
 from coopconsume.fenced.settings import Settings
@@ -120,22 +120,18 @@ class MultiLogWriter(Acquired):
         names = list(logs)
         if not names or len(set(names)) < len(names):
             raise InvalidOption("logs", repr(names), "give one or more logs, each once")
-        if timeout <= 0:
-            raise InvalidOption("timeout", repr(timeout), "give seconds above 0")
+        shared = WriterConfig(
+            owner=(name := uuid.uuid4().hex), epochs=epochs, shared=True, timeout=timeout
+        )  # fmt: skip
         settings = Settings.parse(options)
         self._settings = settings
         self._timeout = timeout
         self._engine = open_engine(engine, settings, timeout)
-        name = uuid.uuid4().hex
         self._id = f"{MULTI}{name}"
         self._sessions = {
-            (topic, partition): Session(
-                self._engine, topic, partition, visibility="read_committed", owner=name,
-                epochs=epochs or LogEpochs(), shared=name, compacted=None,
-                pinned=epochs is not None,
-            )
-            for topic, partition in names
-        }  # fmt: skip
+            log: Session(self._engine, *log, shared, name=name, pinned=epochs is not None)
+            for log in names
+        }
         self._channel: Channel | None = None
         self._is_open = False
         self._lock = threading.RLock()

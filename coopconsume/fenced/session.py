@@ -25,6 +25,7 @@ from coopconsume.errors.fenced import (
 from coopconsume.fenced.core import judge
 from coopconsume.fenced.deadline import monotonic
 from coopconsume.fenced.engine import EngineDoubt, Part
+from coopconsume.fenced.epochs import LogEpochs
 from coopconsume.fenced.fold import Owner
 from coopconsume.fenced.log import Entry
 from coopconsume.fenced.stamp import NO_TAG, Stamp, encode_batch
@@ -33,10 +34,10 @@ from coopconsume.fenced.view import LogView
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from coopconsume.fenced.config import WriterConfig
     from coopconsume.fenced.deadline import Deadline
     from coopconsume.fenced.engine import Channel, Engine
-    from coopconsume.fenced.epochs import EpochSource
-    from coopconsume.fenced.log import Consumed, Visibility
+    from coopconsume.fenced.log import Consumed
     from coopconsume.fenced.stamp import Header, Kind
 
 
@@ -76,15 +77,9 @@ class Session(LogView):
         engine: The Kafka client.
         topic: The topic.
         partition: The partition.
-        visibility: How readers see what counts.
-        owner: Name of the owner, for people.
-        epochs: Where its epoch comes from.
-        shared: Id of the writer where several share the log, so that it fences nobody and opens
-            no epoch; None for the one owner.
-        resumes: Id of the session that it goes on with; None: a new one.
-        epoch: The epoch that this session has had, or was given by a registry; None: the log's
-            next one, unless the log is still the session's.
-        compacted: Whether the topic is compacted; None: Kafka is asked.
+        config: How it writes.
+        name: Id of the writer where several share the log, so that it fences nobody and opens no
+            epoch; by default a new one.
         pinned: Whether a shared session writes in the place of the owner that it finds, so that
             every later ``open`` record fences it.
 
@@ -103,31 +98,26 @@ class Session(LogView):
         engine: Engine,
         topic: str,
         partition: int,
+        config: WriterConfig,
         *,
-        visibility: Visibility,
-        owner: str,
-        epochs: EpochSource,
-        shared: str | None,
-        resumes: str | None = None,
-        epoch: int | None = None,
-        compacted: bool | None,
+        name: str | None = None,
         pinned: bool = False,
     ) -> None:
-        super().__init__(engine, topic, partition, compacted=compacted)
-        self.id = resumes or uuid.uuid4().hex
-        self.epoch = epoch or 0
+        super().__init__(engine, topic, partition, compacted=config.compacted)
+        self._resumes = config.session
+        self.id = config.session or uuid.uuid4().hex
+        self.epoch = config.epoch or 0
         self.opened_at = -1
         self.fenced = False
         self.replaces: int | None = None
         self.repairs: tuple[int, ...] = ()
         self.wrote_at = -inf
-        self._has_epoch = epoch is not None
+        self._has_epoch = config.epoch is not None
         self._incarnation = 0  # none before the session's first ``open`` record
-        self._resumes = resumes
-        self._visibility = visibility
-        self._owner = owner
-        self._epochs = epochs
-        self._shared = shared
+        self._visibility = config.visibility
+        self._owner = config.owner_name
+        self._epochs = config.epochs or LogEpochs()
+        self._shared = (name or uuid.uuid4().hex) if config.shared else None
         self._pinned = pinned
         self._tag: bytes | None = None  # of the owner in whose place it writes
         self._channel: Channel | None = None

@@ -25,7 +25,6 @@ PRODUCER_SETTINGS: Final = {
     "transaction.timeout.ms": int,
 }
 CHECK: Final = "check.expected.offsets"
-_LONGEST_SESSION: Final = 200
 _OURS: Final = {
     "acks": "it is always all",
     "enable.idempotence": "it is always on",
@@ -99,23 +98,6 @@ class Settings:
     def __str__(self) -> str:
         shown = {name: value if is_harmless(name) else "***" for name, value in self.kafka.items()}
         return f"{shown}, {CHECK}: {self.checked}"
-
-
-def check_session(session: str | None, epoch: int | None, *, shared: bool) -> None:
-    """Refuse what a session cannot go on with.
-
-    Raises:
-        InvalidOption: The id or the epoch makes no sense, or the log is shared.
-    """
-    if session is not None and not 0 < len(session) <= _LONGEST_SESSION:
-        raise InvalidOption(
-            "session", f"{len(session)} characters", f"give 1 to {_LONGEST_SESSION}"
-        )
-    if epoch is not None and (epoch < 1 or session is None):
-        found = repr(epoch) if session else "given alone"
-        raise InvalidOption("epoch", found, "give a number above 0, of a session")
-    if shared and session is not None:
-        raise InvalidOption("session", "given", "those who share a log have none: leave it out")
 
 
 def _checked(value: Any) -> bool | frozenset[str]:

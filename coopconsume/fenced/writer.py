@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import os
-import socket
 import threading
-import uuid
 from typing import TYPE_CHECKING, Any, Final, Self, TypeVar, Unpack
 
 from coopconsume.closing import Acquired
-from coopconsume.errors import InvalidOption
 from coopconsume.errors.fenced import (
     AppendRefused,
     FencedLogError,
@@ -17,25 +13,24 @@ from coopconsume.errors.fenced import (
     WriterNotOpen,
 )
 from coopconsume.fenced.appender import Appender
+from coopconsume.fenced.config import WriterConfig
 from coopconsume.fenced.core import entries, expectation, size_of
 from coopconsume.fenced.deadline import Deadline, monotonic
 from coopconsume.fenced.engines import open_engine
-from coopconsume.fenced.epochs import LogEpochs
 from coopconsume.fenced.inspection import head
 from coopconsume.fenced.keeping import Checkpoints
-from coopconsume.fenced.log import UNCHECKED, VISIBILITIES
+from coopconsume.fenced.log import UNCHECKED
 from coopconsume.fenced.requests import Groups, Request
 from coopconsume.fenced.session import Session, new_batch_id
-from coopconsume.fenced.settings import Settings, check_session
+from coopconsume.fenced.settings import Settings
 from coopconsume.fenced.stamp import is_batch_id
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
+    from coopconsume.fenced.config import WriterOptions
     from coopconsume.fenced.core import AppendOptions, Expected, LastSeqs, Records
-    from coopconsume.fenced.engine import Engine
-    from coopconsume.fenced.epochs import EpochSource
-    from coopconsume.fenced.log import Appended, Consumed, Entry, LogId, Visibility
+    from coopconsume.fenced.log import Appended, Consumed, Entry, LogId
 
 T = TypeVar("T")
 _BATCH_BYTES: Final = 1 << 20
@@ -59,26 +54,7 @@ class FencedWriter(Acquired):
         options: Kafka's settings, and ``check.expected.offsets``: see `Settings.parse`.
         topic: The topic; it must exist.
         partition: The partition.
-        visibility: Who sees what counts. ``read_committed``: every consumer that reads committed
-            records, as each append is a transaction. ``filter``: readers that look at the
-            records' headers, such as this library's; an append is one send, and a late one of a
-            former owner certifies itself out.
-        owner: Name of the owner, for people; host and process by default.
-        epochs: Where the epoch comes from, as from a claim in a registry; by default the last
-            one to acquire the log owns it.
-        engine: ``kafka-python``; ``confluent-kafka``, if installed; or an engine of your own.
-        shared: Write beside others that share the log, and fence nobody; an owner that takes the
-            log fences all of them. An append is tried again where another one came first.
-        session: Id of a session to go on with, of one to 200 characters: a `session` of before, or
-            a name of your own. While the log is still the session's, it is taken again under its
-            epoch, by one writer at a time; else under the next one. By default a new session.
-        epoch: The epoch that the session had, or that a registry granted to it, above 0: an
-            owner that has opened the log since then, or under a higher one, fences this writer.
-        compacted: Whether the topic is compacted; by default Kafka is asked.
-        timeout: Seconds that any call may take, above 0.
-        checkpoint_every: Seconds without an append, above 0, after which a thread writes a
-            `checkpoint`; None: never. If it is less than the topic's retention and Kafka's
-            ``transactional.id.expiration.ms`` (7 days), it keeps the numbers of an idle log.
+        **how: The fields of `WriterConfig`.
 
     Raises:
         OptionError: An option makes no sense.
@@ -90,39 +66,19 @@ class FencedWriter(Acquired):
         options: Mapping[str, Any],
         topic: str,
         partition: int = 0,
-        *,
-        visibility: Visibility = "read_committed",
-        owner: str | None = None,
-        epochs: EpochSource | None = None,
-        engine: str | Engine = "kafka-python",
-        shared: bool = False,
-        session: str | None = None,
-        epoch: int | None = None,
-        compacted: bool | None = None,
-        timeout: float = 30.0,
-        checkpoint_every: float | None = None,
+        **how: Unpack[WriterOptions],
     ) -> None:
-        if visibility not in VISIBILITIES:
-            raise InvalidOption("visibility", repr(visibility), f"give one of {VISIBILITIES}")
-        if timeout <= 0:
-            raise InvalidOption("timeout", repr(timeout), "give seconds above 0")
-        check_session(session, epoch, shared=shared)
-        settings = Settings.parse(options)
+        config, settings = WriterConfig(**how), Settings.parse(options)
         self._check = settings.checks(topic)
         self._largest = int(settings.kafka.get("max.request.size", _BATCH_BYTES))
-        self._timeout = timeout
-        self._engine = open_engine(engine, settings, timeout)
-        self._session = Session(
-            self._engine, topic, partition, visibility=visibility,
-            owner=owner or f"{socket.gethostname()}:{os.getpid()}", epochs=epochs or LogEpochs(),
-            shared=uuid.uuid4().hex if shared else None, resumes=session, epoch=epoch,
-            compacted=compacted,
-        )  # fmt: skip
+        self._timeout = config.timeout
+        self._engine = open_engine(config.engine, settings, config.timeout)
+        self._session = Session(self._engine, topic, partition, config)
         self._appender = Appender(self._session, self._engine)
         self._lock = threading.RLock()
         self._groups = Groups(self._largest, self._lock, self._settle)
         self._state = "not open"
-        self._checkpoints = Checkpoints(checkpoint_every, self._checkpoint_if_due)
+        self._checkpoints = Checkpoints(config.checkpoint_every, self._checkpoint_if_due)
 
     # -- what it knows -------------------------------------------------------------------------
 

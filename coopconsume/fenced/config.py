@@ -1,0 +1,105 @@
+"""Configuration of a writer: one dataclass for all classes that write to a fenced log."""
+
+from __future__ import annotations
+
+import os
+import socket
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, TypedDict
+
+from coopconsume.errors import InvalidOption
+from coopconsume.fenced.log import VISIBILITIES
+
+if TYPE_CHECKING:
+    from coopconsume.fenced.engine import Engine
+    from coopconsume.fenced.epochs import EpochSource
+    from coopconsume.fenced.log import Visibility
+
+__all__ = ["ProducerOptions", "WriterConfig", "WriterOptions"]
+
+_LONGEST_SESSION: Final = 200
+
+
+class ProducerOptions(TypedDict, total=False):
+    """Keyword arguments of `ExclusiveProducer` and `LeaderElection`: see `WriterConfig`."""
+
+    visibility: Visibility
+    owner: str | None
+    engine: str | Engine
+    session: str | None
+    epoch: int | None
+    compacted: bool | None
+    timeout: float
+    checkpoint_every: float | None
+
+
+class WriterOptions(ProducerOptions, total=False):
+    """Keyword arguments of `FencedWriter`: see `WriterConfig`."""
+
+    epochs: EpochSource | None
+    shared: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class WriterConfig:
+    """How a writer writes to its log.
+
+    Attributes:
+        visibility: Who sees what counts. ``read_committed``: every consumer that reads committed
+            records, as each append is a transaction. ``filter``: readers that check the records'
+            headers, such as this library's; an append is one send, and a late append of a former
+            owner does not count.
+        owner: Name of the owner, for people; host and process by default.
+        epochs: Where the epoch comes from, as from a claim in a registry; by default the last one
+            to acquire the log owns it.
+        engine: ``kafka-python``; ``confluent-kafka``, if installed; or an engine of your own.
+        shared: Write beside others that share the log, and fence nobody; an owner that acquires the
+            log fences all of them. An append is tried again where another one came first.
+        session: Id of a session to continue, of 1 to 200 characters: a writer's `session`, or a
+            name of your own. While the log is still the session's, it is acquired again under its
+            epoch, by one writer at a time; else under the next one. By default a new session.
+        epoch: The epoch that the session had, or that a registry granted to it, above 0: an owner
+            that has opened the log since then, or under a higher one, fences this writer.
+        compacted: Whether the topic is compacted; by default Kafka is asked.
+        timeout: Seconds that any call may take, above 0.
+        checkpoint_every: Seconds without an append, above 0, after which a thread writes a
+            checkpoint; None: never. If it is less than the topic's retention and Kafka's
+            ``transactional.id.expiration.ms`` (7 days), it keeps the numbers of an idle log.
+
+    Raises:
+        InvalidOption: A value makes no sense.
+    """
+
+    visibility: Visibility = "read_committed"
+    owner: str | None = None
+    epochs: EpochSource | None = None
+    engine: str | Engine = "kafka-python"
+    shared: bool = False
+    session: str | None = None
+    epoch: int | None = None
+    compacted: bool | None = None
+    timeout: float = 30.0
+    checkpoint_every: float | None = None
+
+    def __post_init__(self) -> None:
+        session, epoch, every = self.session, self.epoch, self.checkpoint_every
+        if self.visibility not in VISIBILITIES:
+            raise InvalidOption("visibility", repr(self.visibility), f"give one of {VISIBILITIES}")
+        if self.timeout <= 0:
+            raise InvalidOption("timeout", repr(self.timeout), "give seconds above 0")
+        if every is not None and every <= 0:
+            raise InvalidOption("checkpoint_every", repr(every), "give seconds above 0, or None")
+        if session is not None and not 0 < len(session) <= _LONGEST_SESSION:
+            remedy = f"give 1 to {_LONGEST_SESSION}"
+            raise InvalidOption("session", f"{len(session)} characters", remedy)
+        if epoch is not None and (epoch < 1 or session is None):
+            found = repr(epoch) if session else "given alone"
+            raise InvalidOption("epoch", found, "give a number above 0, of a session")
+        if self.shared and session is not None:
+            remedy = "writers that share a log have none: leave it out"
+            raise InvalidOption("session", "given", remedy)
+
+    @property
+    def owner_name(self) -> str:
+        """The name of the owner, also if none was given."""
+        return self.owner or f"{socket.gethostname()}:{os.getpid()}"
