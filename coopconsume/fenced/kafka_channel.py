@@ -1,10 +1,10 @@
 """A producer of kafka-python, under rules that keep its faults away.
 
-kafka-python 3.0 may report a commit that was an abort, and a producer that was fenced may, by
-raising its own epoch, abort its successor's transaction. Both come from its automatic bump of the
-producer epoch (KIP-360), which is switched off here by a private hook; that the hook is there is
-looked at with each producer. Beyond that: every future is awaited, an offset below 0 is a doubt,
-commits have deadlines, and after any doubt a producer is dropped (`EngineDoubt`).
+kafka-python 3.0 may report a commit that was an abort, and a fenced producer may abort its
+successor's transaction by raising its own epoch. Both come from its automatic bump of the producer
+epoch (KIP-360), which `kafka_python_compat` switches off. Beyond that: every future is awaited, an
+offset below 0 is a doubt, commits have deadlines, and after any doubt a producer is dropped
+(`EngineDoubt`).
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 from coopconsume.errors import CoopConsumeError, NotAuthorized
 from coopconsume.errors.fenced import AppendRefused, EngineNotUsable
 from coopconsume.fenced.engine import EngineDoubt
+from coopconsume.kafka import kafka_python_compat
 from coopconsume.kafka.security import access, sasl
 from coopconsume.kafka.settings import hurry_metadata
 
@@ -39,7 +40,6 @@ _LINGER_MS: Final = 10_000
 _BATCH_BYTES: Final = 1 << 20
 #: Brokers from here on verify that a record belongs to an open transaction (KIP-890, part 1).
 _OLDEST: Final = (3, 6)
-_HOOKS: Final = ("_transaction_manager", "_sender", "_closed", "_unregister_cleanup")
 
 
 class KafkaChannel:
@@ -91,7 +91,7 @@ class KafkaChannel:
         except (KafkaError, OSError) as error:
             raise doubt_of(error, settings, log.topic) from error
         hurry_metadata(self._producer)
-        problem = _tame(self._producer)
+        problem = kafka_python_compat.restrict_producer(self._producer, _OLDEST)
         if problem:
             self.drop()
             raise EngineNotUsable(NAME, problem)
@@ -109,7 +109,7 @@ class KafkaChannel:
         """Appends records, acknowledged by all replicas in sync; returns the offset of each."""
         send = self._producer.send
         until = time.monotonic() + timeout
-        self._producer._sender._can_split = _never  # noqa: SLF001
+        kafka_python_compat.keep_batches_whole(self._producer)
         with self._as_doubts():
             sent = [
                 [
@@ -153,12 +153,7 @@ class KafkaChannel:
 
     def drop(self) -> None:
         """Stops using it at once; a request under way may still take effect."""
-        producer = self._producer
-        if not getattr(producer, "_closed", True):
-            producer._unregister_cleanup()  # noqa: SLF001
-            producer._sender.force_close()  # noqa: SLF001
-            # Its own close would first wait for what is under way.
-            producer._closed = True  # noqa: SLF001
+        kafka_python_compat.end_producer(self._producer)
 
     def _within(self, timeout: float, call: Callable[[], None]) -> None:
         """Make a call that knows no deadline of its own."""
@@ -187,35 +182,6 @@ class KafkaChannel:
             yield
         except (KafkaError, OSError, AssertionError) as error:
             raise doubt_of(error, self._settings, self._log.topic) from error
-
-
-def _tame(producer: Any) -> str:
-    """Switch the automatic bump of the producer's epoch off; returns why not, if it cannot be."""
-    manager = getattr(producer, "_transaction_manager", None)
-    if not callable(getattr(manager, "_supports_epoch_bump", None)):
-        return "it has no _supports_epoch_bump to switch off; use a version of 3.0"
-    missing = [hook for hook in _HOOKS if not hasattr(producer, hook)]
-    if missing:
-        return f"it has no {missing[0]}; use a version of 3.0"
-    if not callable(getattr(producer._sender, "_can_split", None)):  # noqa: SLF001
-        return "it has no _can_split to switch off; use a version of 3.0"
-    manager._supports_epoch_bump = lambda: False  # type: ignore[union-attr] # noqa: SLF001
-    found = producer.config["api_version"]
-    if found < _OLDEST:
-        return f"the brokers are of version {_dotted(found)}; {_dotted(_OLDEST)} is needed"
-    return ""
-
-
-def _never(*_: object) -> bool:
-    """Instead of kafka-python's parting of a batch that is too large for the topic.
-
-    Of the parts one may get into the log, and the other one not; the whole is refused instead.
-    """
-    return False
-
-
-def _dotted(version: tuple[int, ...]) -> str:
-    return ".".join(map(str, version))
 
 
 def doubt_of(error: BaseException, settings: Settings, topic: str) -> EngineDoubt:
