@@ -34,12 +34,7 @@ _RETAINED: Final = "retention has removed records from that offset on"
 
 
 class Appender:
-    """Appends through a session, one group after another.
-
-    Args:
-        session: The hold on the log.
-        engine: The Kafka client.
-    """
+    """Appends through a session, one group after another."""
 
     def __init__(self, session: Session, engine: Engine) -> None:
         self._session = session

@@ -25,10 +25,6 @@ def entries_of(batch: DataFrame, partitions: Sequence[int]) -> dict[int, list[En
     its key, as Kafka's producers choose it (murmur2); without a key, one by its value, so that a
     batch that is written again is dealt again in the same way. The only one gets all.
 
-    Args:
-        batch: The rows: see `FencedKafkaSink.__call__`.
-        partitions: The partitions; those without a record are not in the answer.
-
     Raises:
         InvalidOption: It has no column ``value``.
         AppendRefused: A row names another partition.

@@ -25,12 +25,6 @@ _RESUME: Final = 0.5
 class ConfluentChannel:
     """A producer of confluent-kafka, of one life.
 
-    Args:
-        settings: How to reach Kafka.
-        log: The log.
-        transactional_id: Kafka's; None for a producer without transactions.
-        timeout: Seconds that a record may wait to be sent and acknowledged.
-
     Raises:
         EngineDoubt: It cannot be made.
     """

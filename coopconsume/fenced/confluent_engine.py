@@ -36,10 +36,6 @@ _row: Final = PlainRaw._make
 class ConfluentEngine:
     """The engine on confluent-kafka's admin client, consumer and producers.
 
-    Args:
-        settings: How to reach Kafka.
-        timeout: Seconds that an answer may take; never above 10.
-
     Raises:
         EngineNotUsable: It is not installed.
         InvalidOption: A setting of security that this engine does not take.

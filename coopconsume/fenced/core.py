@@ -196,10 +196,6 @@ def judge(offsets: Sequence[int], expected: int) -> Outcome:
 
     A record's offset never changes, so that what is true of it now is true when the batch is
     committed, however long that takes.
-
-    Args:
-        offsets: Of its records, in their order.
-        expected: Offset that the first one was to get.
     """
     base = offsets[0]
     if list(offsets) != list(range(base, base + len(offsets))):

@@ -202,10 +202,6 @@ class Fold:
     def take(self, rows: Sequence[Raw], at: int) -> tuple[int, Verdict]:
         """Takes in the next record, and more of the same batch if they follow.
 
-        Args:
-            rows: Records in their order.
-            at: Index of the first one to take in.
-
         Returns:
             The number of records taken in, at least 1, and what the last one means.
 
@@ -237,12 +233,7 @@ class Fold:
         return 1, "partial"
 
     def wrote(self, stamp: Stamp, entries: Sequence[Entry]) -> None:
-        """Takes in a batch by what its writer knows of it, without reading it.
-
-        Args:
-            stamp: Stamp of its first record, which is where it is expected.
-            entries: Its records.
-        """
+        """Takes in a batch by what its writer knows of it, without reading it."""
         self._tear()
         seq = self.next_seq or 0
         self._owned(stamp, Owner.from_bytes(entries[0].value) if stamp.kind == "open" else None)

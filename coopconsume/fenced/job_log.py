@@ -57,15 +57,7 @@ class JobTarget(Protocol):
 
 
 class JobLog:
-    """A log, as one run of a job writes it. Methods fail as those of `FencedWriter` do.
-
-    Args:
-        options: Of the writer.
-        topic: The topic.
-        partition: The partition.
-        job: Name of the job.
-        more: Further arguments of the writer.
-    """
+    """A log, as one run of a job writes it. Methods fail as those of `FencedWriter` do."""
 
     def __init__(
         self,
@@ -111,13 +103,6 @@ class JobLogs:
     """Several logs, as one run of a job writes them: a batch to all of them or to none.
 
     A `FencedWriter` takes each log; then a `MultiLogWriter` writes in their place.
-
-    Args:
-        options: Of the writers.
-        topic: The topic.
-        partitions: The partitions.
-        job: Name of the job.
-        more: Further arguments of the writers.
     """
 
     def __init__(

@@ -45,13 +45,6 @@ _OLDEST: Final = (3, 6)
 class KafkaChannel:
     """A producer of kafka-python, of one life.
 
-    Args:
-        settings: How to reach Kafka.
-        log: The log.
-        transactional_id: Kafka's; None for a producer without transactions.
-        timeout: Seconds that a record may wait to be sent and acknowledged.
-        more: Settings of kafka-python's that go before those of here.
-
     Raises:
         EngineNotUsable: kafka-python lacks a private hook that is needed, or the brokers are too
             old for transactions to be safe.

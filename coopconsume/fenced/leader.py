@@ -23,10 +23,6 @@ __all__ = ["Leader", "Replica"]
 class Replica:
     """Applies each record of a log once, whether it was read or written by this process.
 
-    Args:
-        reader: Reads the log.
-        apply: What gets each record.
-
     Attributes:
         next_seq: Sequence number of the next record to be applied.
     """
@@ -54,12 +50,7 @@ class Replica:
 
 
 class Leader:
-    """The hold of an elected process on its log. `LeaderElection` makes it.
-
-    Args:
-        producer: The producer that has the log.
-        replica: What was applied of the log.
-    """
+    """The hold of an elected process on its log. `LeaderElection` makes it."""
 
     def __init__(self, producer: ExclusiveProducer, replica: Replica) -> None:
         self._producer = producer

@@ -77,11 +77,7 @@ class Request:
 
 
 class RequestQueue:
-    """Requests in the order of their calls; safe for several threads.
-
-    Args:
-        most_bytes: Bytes of a group at most, unless one request alone has more.
-    """
+    """Requests in the order of their calls; safe for several threads."""
 
     def __init__(self, most_bytes: int) -> None:
         self._most_bytes = most_bytes
@@ -121,13 +117,7 @@ class RequestQueue:
 
 
 class Groups:
-    """Settles requests in groups: a caller that finds the lock free, or else a thread, takes all.
-
-    Args:
-        most_bytes: Bytes of a group at most, unless one request alone has more.
-        lock: Held while a group is settled.
-        settle: Settles each request of a group.
-    """
+    """Settles requests in groups: a caller that finds the lock free takes all, else a thread."""
 
     def __init__(
         self, most_bytes: int, lock: threading.RLock, settle: Callable[[list[Request]], None]
@@ -138,13 +128,7 @@ class Groups:
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="coopconsume-append")
 
     def run(self, request: Request, log: LogId, timeout: float | None) -> Appended:
-        """Settles a request, with those that wait before it, and returns its answer.
-
-        Args:
-            request: The request.
-            log: The log, for messages.
-            timeout: Seconds to wait for others; None: without end.
-        """
+        """Settles a request, with those that wait before it, and returns its answer."""
         self.queue.put(request)
         if self._lock.acquire(blocking=False):
             try:
@@ -170,13 +154,7 @@ class Groups:
             raise
 
     async def run_async(self, request: Request, log: LogId, seconds: float | None) -> Appended:
-        """Settles a request in a thread, with others that wait, and returns its answer.
-
-        Args:
-            request: As for `run`.
-            log: As for `run`.
-            seconds: Seconds to wait for others; None: without end.
-        """
+        """Settles a request in a thread, with others that wait, and returns its answer."""
         loop, settled = asyncio.get_running_loop(), asyncio.Event()
 
         def notify() -> None:

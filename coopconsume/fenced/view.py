@@ -68,12 +68,6 @@ def looking_at(
 class LogView:
     """A log as far as it was read. Any call may end in `EngineDoubt`.
 
-    Args:
-        engine: The Kafka client.
-        topic: The topic.
-        partition: The partition.
-        compacted: Whether the topic is compacted; None: Kafka is asked.
-
     Attributes:
         log: The log, once it was looked up.
         fold: State of the log at `offset`.
@@ -190,11 +184,6 @@ class LogView:
         self, end: int, deadline: Deadline, since: int = 0
     ) -> Iterator[tuple[int, Fold, Iterator[Batch]]]:
         """The end of the log, then more and more of it.
-
-        Args:
-            end: Offset to stop at; everything below it is decided.
-            deadline: When to give up.
-            since: Offset below which nothing is read.
 
         Yields:
             Where the part begins, a fold of it, and each batch that counts in it, as it is read.
@@ -347,11 +336,6 @@ class LogView:
     def last_batch(self, prefix: str, since: int, deadline: Deadline) -> Batch | None:
         """The last batch up to here whose id has a prefix; None if not found.
 
-        Args:
-            prefix: Of its id.
-            since: Offset below which it is not looked for.
-            deadline: When to give up.
-
         Raises:
             LogCorrupt: A record breaks the rules.
         """
@@ -386,13 +370,6 @@ class LogView:
         self, fold: Fold, first: int, end: int, deadline: Deadline, *, moves: bool = False
     ) -> Iterator[Batch]:
         """Folds a part of the log: each batch that counts, once it is complete.
-
-        Args:
-            fold: State of the log at the beginning of the part.
-            first: Offset to begin at.
-            end: Offset to stop at; everything below it is decided.
-            deadline: When to give up.
-            moves: Whether `offset` follows, as the fold is the view's own.
 
         Raises:
             LogCorrupt: Records are missing.

@@ -19,12 +19,6 @@ __all__ = ["ClaimedEpochs", "granted"]
 def granted(outcome: Outcome, topic: str, partition: int, epoch: int = 0) -> Grant:
     """Returns the grant, or raises why it was refused.
 
-    Args:
-        outcome: The registry's answer to a claim by access mode.
-        topic: The topic.
-        partition: The partition.
-        epoch: The fence epoch that the claimant had before; 0 if none.
-
     Raises:
         ProducerBusy: Refused for now.
         ProducerFenced: Refused permanently.

@@ -23,10 +23,6 @@ __all__ = ["Decider"]
 class Decider:
     """Reads rows, decides and writes the decision; repeats that if another one was faster.
 
-    Args:
-        store: The store.
-        session: Whose decisions they are; it never takes itself for dead.
-
     Attributes:
         lock: Held while the store is used, which is for one thread at a time.
     """
@@ -39,9 +35,6 @@ class Decider:
 
     def change(self, wanted: Mapping[Key, Callable[[Row], rules.Step]]) -> Sequence[rules.Step]:
         """Decides and writes, again and again until nobody was faster; all or none.
-
-        Args:
-            wanted: What decides about each row.
 
         Returns:
             What was decided of each. If a claim of a stale generation is among them, nothing was

@@ -25,10 +25,6 @@ class Observer:
     def look(self, rows: Iterable[Row], now: float) -> list[tuple[Key, Session, int]]:
         """Looks at rows.
 
-        Args:
-            rows: The rows as they are; what was seen of others is kept.
-            now: The observer's monotonic clock, in seconds.
-
         Returns:
             The dead holders: the row, the session, and the counter that stood still.
         """

@@ -67,9 +67,6 @@ class _Snapshot(_Change):
 class OwnershipFold:
     """Takes in a log from wherever it begins now.
 
-    Args:
-        place: Where the log is, for messages.
-
     Attributes:
         rows: What holds after what was taken in.
         next_offset: Where to go on.

@@ -26,10 +26,6 @@ def dumps(document: Any) -> bytes:
 def loads(place: str, text: bytes | str | None) -> dict[str, Any]:
     """A JSON object of a known format.
 
-    Args:
-        place: Where it stands, for messages.
-        text: The JSON.
-
     Raises:
         OwnershipFormat: It is something else.
     """
