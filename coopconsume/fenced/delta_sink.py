@@ -142,7 +142,7 @@ class FencedDeltaSink:
                 return
             rows = batch if todo.with_rows else batch.limit(0)
             try:
-                self._append(rows, todo.mark, is_first=todo.with_rows and batch_id == 0)
+                self._append(rows, todo.mark)
             except conflicts as error:
                 problem = _text_of(error)
         raise SinkUnavailable(self.path, self.job, problem)
@@ -171,9 +171,9 @@ class FencedDeltaSink:
     def _app(self) -> str:
         return f"coopconsume.fenced.{self.job}"
 
-    def _append(self, rows: DataFrame, mark: Mark, *, is_first: bool) -> None:
+    def _append(self, rows: DataFrame, mark: Mark) -> None:
         writer = rows.write.format("delta").mode("append").option("txnAppId", self._app)
-        if is_first:
+        if mark.batches == 1:  # the first batch, or an epoch opened behind it
             about = {self._app: stream_id(rows.sparkSession)}
             writer = writer.option("userMetadata", json.dumps(about))
         writer.option("txnVersion", mark.version).save(self.path)
@@ -186,7 +186,7 @@ class FencedDeltaSink:
 
     def _first_stream(self) -> str | None:
         """The id of the stream that wrote batch 0; None if the table does not have it."""
-        for commit in self._table().history():
+        for commit in reversed(self._table().history()):
             with suppress(ValueError, TypeError, AttributeError):
                 about = json.loads(commit.get("userMetadata") or "{}")
                 if self._app in about:
