@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 #: The broker and the topic limit the size of a record, not the client.
 MOST_BYTES = 256 << 20
 _DELIVERY = 120.0
-#: Seconds without a write after which the connection is closed. kafka-python uses a whole processor
-#: once a topic that it wrote to is deleted, until it is closed.
+#: Seconds without a write after which the connection is closed. Once kafka-python has heard that a
+#: topic it wrote to is deleted, its sender's thread is busy until it is closed.
 _IDLE = 10.0
 #: The header of an output record that names the input record, as ``topic-partition@offset``.
 ORIGIN_HEADER = "coopconsume.origin"

@@ -97,7 +97,7 @@ def test_what_the_broker_refuses_is_told(kafka, topic, tmp_path):
 
 
 def test_a_producer_that_writes_nothing_for_a_while_closes(kafka, topic, tmp_path, monkeypatch):
-    """Also once its topic is deleted, when kafka-python would use a processor; a write reopens it.
+    """Also once its topic is deleted, when a thread of it would be busy; a write reopens it.
 
     Threads of kafka-python are looked at: each producer has one for its connections.
     """
