@@ -92,6 +92,18 @@ def driver_address(session: SparkSession | None) -> tuple[str, str] | None:
     return session.conf.get("spark.driver.bindAddress", host) or "", host or ""
 
 
+def stream_id(session: SparkSession) -> str | None:
+    """Returns the id of the stream whose `foreachBatch` runs in this thread, if Spark names it.
+
+    The id is kept in the stream's checkpoint. On Spark Connect it is known if the session has one
+    active stream.
+    """
+    if is_classic(session):
+        return session.sparkContext.getLocalProperty("sql.streaming.queryId")
+    active = [str(query.id) for query in session.streams.active]
+    return active[0] if len(active) == 1 else None
+
+
 @contextmanager
 def tagged(session: SparkSession, tag: str) -> Iterator[None]:
     """Have the jobs that this thread starts carry a tag, so that `interrupt` finds them."""

@@ -8,15 +8,18 @@ an earlier epoch is refused whatever it does; and as skipping is silent, the num
 
 from __future__ import annotations
 
+import json
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from coopconsume.classic import stream_id
 from coopconsume.errors.fenced import BatchRefused, CheckpointReplaced, SinkUnavailable
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from deltalake import DeltaTable
     from pyspark.sql import DataFrame
 
 __all__ = ["FencedDeltaSink", "Mark", "Todo", "decide"]
@@ -78,8 +81,9 @@ class FencedDeltaSink:
     before it is in the table, also when both write at once. The first batch under a new epoch
     opens it, by a commit without rows. Spark must write to the table by a path.
 
-    A checkpoint that was created again numbers its batches from 0: they are refused where the table
-    has two batches or more. Give the job another name then.
+    A checkpoint that was created again numbers its batches from 0: they are refused. Give the job
+    another name then. Where the table has one batch, the id of the stream that wrote it decides: it
+    is in that commit's ``userMetadata``, as long as Delta keeps its history.
 
     Example:
         >>> epoch = registry.own("jobs", {"orders": 1})["orders"].fence_epoch
@@ -133,6 +137,8 @@ class FencedDeltaSink:
             if batch_id < found.batches - 1:
                 raise CheckpointReplaced(self.path, self.job, batch_id, found.batches)
             if todo.mark is None:
+                if batch_id == 0:
+                    self._check_stream(batch)
                 return
             rows = batch if todo.with_rows else batch.limit(0)
             try:
@@ -147,16 +153,19 @@ class FencedDeltaSink:
         Raises:
             SinkUnavailable: The table cannot be read.
         """
-        from deltalake import DeltaTable
         from deltalake.exceptions import DeltaError, TableNotFoundError
 
         try:
-            table = DeltaTable(self.path, storage_options=self._options)
-            return Mark.of(table.transaction_version(self._app))
+            return Mark.of(self._table().transaction_version(self._app))
         except TableNotFoundError:
             return Mark()
         except (DeltaError, OSError) as error:
             raise SinkUnavailable(self.path, self.job, _text_of(error)) from error
+
+    def _table(self) -> DeltaTable:
+        from deltalake import DeltaTable
+
+        return DeltaTable(self.path, storage_options=self._options)
 
     @property
     def _app(self) -> str:
@@ -164,7 +173,25 @@ class FencedDeltaSink:
 
     def _append(self, rows: DataFrame, mark: Mark) -> None:
         writer = rows.write.format("delta").mode("append").option("txnAppId", self._app)
+        if mark.batches == 1:  # the first batch, or an epoch opened behind it
+            about = {self._app: stream_id(rows.sparkSession)}
+            writer = writer.option("userMetadata", json.dumps(about))
         writer.option("txnVersion", mark.version).save(self.path)
+
+    def _check_stream(self, batch: DataFrame) -> None:
+        """Refuses batch 0 if another stream has written the batch 0 of the table."""
+        first, this = self._first_stream(), stream_id(batch.sparkSession)
+        if first is not None and this is not None and first != this:
+            raise CheckpointReplaced(self.path, self.job, 0, 1)
+
+    def _first_stream(self) -> str | None:
+        """The id of the stream that wrote batch 0; None if the table does not have it."""
+        for commit in reversed(self._table().history()):
+            with suppress(ValueError, TypeError, AttributeError):
+                about = json.loads(commit.get("userMetadata") or "{}")
+                if self._app in about:
+                    return about[self._app]  # type: ignore[no-any-return]
+        return None
 
 
 def _conflicts() -> tuple[type[Exception], ...]:

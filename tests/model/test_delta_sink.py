@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from contextlib import nullcontext
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from coopconsume.errors import CheckpointReplaced
+from coopconsume.fenced import delta_sink
 from coopconsume.fenced.delta_sink import FencedDeltaSink, Mark, decide
 
 
@@ -91,14 +93,17 @@ def test_a_sink_needs_an_epoch_and_a_name() -> None:
         FencedDeltaSink("table", "", 1)
 
 
-@pytest.mark.parametrize(("batches", "batch", "is_other"), [
-    (5, 4, False), (5, 3, True), (2, 0, True), (1, 0, False),
+@pytest.mark.parametrize(("batches", "batch", "first", "is_other"), [
+    (5, 4, "other", False), (5, 3, "this", True), (2, 0, "this", True),
+    (1, 0, "this", False), (1, 0, "other", True), (1, 0, None, False),
 ])  # fmt: skip
 def test_another_checkpoint_is_noticed(
-    batches: int, batch: int, is_other: bool, monkeypatch: pytest.MonkeyPatch
+    batches: int, batch: int, first: str | None, is_other: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A stream repeats no more than its last batch; the table is not written."""
+    """A stream repeats no more than its last batch, and has an id; the table is not written."""
     sink = FencedDeltaSink("nowhere", "job", 3)
     monkeypatch.setattr(sink, "mark", lambda: Mark(3, batches))
+    monkeypatch.setattr(sink, "_first_stream", lambda: first)
+    monkeypatch.setattr(delta_sink, "stream_id", lambda _: "this")
     with pytest.raises(CheckpointReplaced) if is_other else nullcontext():
-        sink(None, batch)  # type: ignore[arg-type]
+        sink(SimpleNamespace(sparkSession=None), batch)  # type: ignore[arg-type]

@@ -1387,6 +1387,14 @@ FENCED = [
         ("tests/model/test_delta_sink.py::test_another_checkpoint_is_noticed",),
     ),
     Mutant(
+        "other-stream-not-noticed",
+        "A batch 0 of another stream is refused where the table has one batch.",
+        "coopconsume/fenced/delta_sink.py",
+        "if first is not None and this is not None and first != this:",
+        "if False:",
+        ("tests/model/test_delta_sink.py::test_another_checkpoint_is_noticed",),
+    ),
+    Mutant(
         "input-offsets-not-committed",
         "Offsets of the input are committed with the records.",
         "coopconsume/fenced/session.py",

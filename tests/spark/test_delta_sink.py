@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import threading
 from typing import TYPE_CHECKING
 
@@ -30,7 +31,7 @@ def test_a_stream_writes_each_batch_once_and_a_zombie_none(
     """Started again with another checkpoint, by a newer run, while the older one wakes."""
     source, table = tmp_path / "source", tmp_path / "table"
     spark.range(0, 3).coalesce(1).write.parquet(str(source))
-    spark.range(3, 5).coalesce(1).write.mode("append").parquet(str(source))
+    single = FencedDeltaSink(str(tmp_path / "single"), "job", 1)
 
     def stream(sink: FencedDeltaSink, checkpoint: str) -> None:
         frame = spark.readStream.schema("id long").option("maxFilesPerTrigger", 1)
@@ -42,6 +43,14 @@ def test_a_stream_writes_each_batch_once_and_a_zombie_none(
             .start()
         )
         query.awaitTermination(PATIENCE)
+
+    stream(single, "first")
+    shutil.rmtree(tmp_path / "first" / "commits")  # as after a crash before the commit
+    stream(single, "first")
+    with pytest.raises(Exception, match="checkpoint was created again"):
+        stream(single, "second")
+    assert rows_of(spark, tmp_path / "single") == [0, 1, 2]
+    spark.range(3, 5).coalesce(1).write.mode("append").parquet(str(source))
 
     old, new = (FencedDeltaSink(str(table), "job", epoch) for epoch in (1, 2))
     stream(old, "one")
