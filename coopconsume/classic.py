@@ -105,11 +105,23 @@ def stream_id(session: SparkSession) -> str | None:
 
 
 @contextmanager
-def tagged(session: SparkSession, tag: str) -> Iterator[None]:
-    """Have the jobs that this thread starts carry a tag, so that `interrupt` finds them."""
+def tagged(
+    session: SparkSession, tag: str, group: str = "", description: str = ""
+) -> Iterator[None]:
+    """Have the jobs that this thread starts carry a tag, so that `interrupt` finds them.
+
+    Args:
+        session: The session.
+        tag: The tag.
+        group: Their job group in Spark's user interface; not on Spark Connect.
+        description: Their description there.
+    """
     owner = session.sparkContext if is_classic(session) else None
+    shown: dict[str, Any] = {"spark.jobGroup.id": group, "spark.job.description": description}
     if owner is not None:
         owner.addJobTag(tag)
+        for name, text in shown.items():
+            owner.setLocalProperty(name, text)
     else:
         session.addTag(tag)
     try:
@@ -117,6 +129,9 @@ def tagged(session: SparkSession, tag: str) -> Iterator[None]:
     finally:
         if owner is not None:
             owner.removeJobTag(tag)
+            for name in shown:
+                # None removes a property.
+                owner.setLocalProperty(name, None)  # type: ignore[arg-type]
         else:
             session.removeTag(tag)
 

@@ -29,6 +29,7 @@ from coopconsume.testing.local.java import find_java
 from coopconsume.testing.local.session import local_session, stop_session
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from types import TracebackType
 
     from pyspark.sql import SparkSession
@@ -40,6 +41,8 @@ NEWEST_JAVA = 21
 _SPARE_CORES = 2
 _LOOK_EVERY = 0.2
 _MAX_BACKOFF = 60.0
+#: What messages of a query begin with that say why no record is processed.
+_REASONS = ("waiting", "paused", "Paused", "no new batch")
 
 
 @click.command(
@@ -248,19 +251,48 @@ class _ProgressLine:
         self._done = 0
 
     def __call__(self, event: Progress) -> None:
-        totals, partitions = event["totals"], event["partitions"]
-        self._done = totals["done"]
-        lag, pending, gaps = (
-            sum(p[name] for p in partitions) for name in ("lag", "pending", "gapRanges")
-        )
-        self._screen.status(
-            f"{self._done:,} done, {self._rate.at(self._done):,.0f}/s, lag {lag:,}, "
-            f"{pending:,} pending, {gaps:,} gaps, {totals['deadLetters']:,} dead letters"
-        )
+        self._done = event["totals"]["done"]
+        self._screen.status(status_line(event, self._rate.at(self._done)))
 
     def sum_up(self, *, stopped: bool) -> None:
         """Writes the last line."""
         self._screen.line(f"{'stopped' if stopped else 'drained'}: {self._done:,} records done")
+
+
+def status_line(event: Progress, rate: float) -> str:
+    """Returns the numbers of a progress event, the blocker that is oldest, and why nothing runs.
+
+    Args:
+        event: The event.
+        rate: Records done per second.
+    """
+    totals, partitions = event["totals"], event["partitions"]
+    text = (
+        f"{totals['done']:,} done, {rate:,.0f}/s, lag {event['lag']:,}, "
+        f"{event['pending']:,} pending, {event['gapRanges']:,} gaps, "
+        f"{totals['deadLetters']:,} dead letters"
+    )
+    if event["message"].startswith(_REASONS):
+        text += f"; {event['message']}"
+    blocked = [p for p in partitions if p["blocker"] is not None and p["blocker"]["attempts"]]
+    if blocked:
+        text += f"; {held_by(max(blocked, key=lambda p: p['blocker']['ageSeconds']))}"
+    return text
+
+
+def held_by(partition: Mapping[str, Any]) -> str:
+    """Returns what holds the stable offset of a partition whose blocker is a failed record."""
+    blocker = partition["blocker"]
+    due = blocker["dueInSeconds"]
+    then = "retry in progress" if due is None else f"next in {due:.0f} s"
+    if blocker["state"] == "parked":
+        then = "parked"
+    key = blocker["key"] if blocker["key"] is not None else f"hash {blocker['keyHash']}"
+    return (
+        f"held by {partition['topic']}-{partition['partition']}@{blocker['offset']} key={key}: "
+        f"{blocker['error']} (attempt {blocker['attempts']}, {then}, "
+        f"{blocker['behind']:,} records behind)"
+    )
 
 
 def _policy(max_attempts: int | None, backoff: float) -> RetryPolicy:

@@ -49,6 +49,8 @@ class Running:
     timed_out: bool = False
     #: After which its slots start nothing, on the workers' clocks, in seconds since the epoch.
     latest_start: float = math.inf
+    #: Name of the query or of its group, for people.
+    title: str = ""
     #: When Spark is to be told next to end it, on the monotonic clock; None: it may go on.
     interrupt_at: float | None = None
     #: Where its slots reach the driver; None: they have no channel, and no leases.
@@ -171,7 +173,7 @@ def run_batch(
         dead_letters=work.dead_letters is not None,
         send=send,
     )
-    with tagged(spark, running.tag):
+    with tagged(spark, running.tag, running.title, _description(running)):
         frame = batch_frame(spark, options, spans, wanted, plan.slots, slices, headers=spec.headers)
         rows = frame.mapInArrow(runner, REPORT_SCHEMA).collect()  # type: ignore[arg-type]
     reports = {row.slot: None if row.report is None else bytes(row.report) for row in rows}
@@ -217,6 +219,15 @@ def rates_of(options: Options, slots: int) -> Rates:
         None if total is None else total / slots,
         options.max_records_per_second_per_share,
         options.max_records_per_second_per_key,
+    )
+
+
+def _description(running: Running) -> str:
+    """Returns what Spark's user interface shows of a batch."""
+    parts, offsets = len(running.plan.wanted), running.plan.span
+    return (
+        f"{running.title} batch {running.number}: {parts:,} partition{'s' * (parts != 1)}, "
+        f"{offsets:,} offset{'s' * (offsets != 1)}"
     )
 
 

@@ -24,6 +24,7 @@ from coopconsume.runtime.batch import Running, run_batch
 from coopconsume.runtime.carryover import SlotCarryover
 from coopconsume.runtime.circuit_breaker import CircuitBreaker
 from coopconsume.runtime.crashes import Crashes
+from coopconsume.runtime.failure_log import FailureLog
 from coopconsume.runtime.failures import FailuresInARow, reason
 from coopconsume.runtime.latest_start import LatestStart
 from coopconsume.runtime.plan import Limits, plan_batch
@@ -114,6 +115,7 @@ class Dispatcher:
         self._turn = 0
         self._warned_at = -math.inf
         self._failures = FailuresInARow()
+        self._failure_log = FailureLog()
         self._crashes = Crashes(work.policy.max_attempts)
         self._carried = SlotCarryover()
         # Every slot may be a straggler in a batch of its own, and keep a record of another one.
@@ -264,6 +266,7 @@ class Dispatcher:
             dict(self._carried.streaks),
         )  # fmt: skip
         running.latest_start = self._latest_start.of_batch()
+        running.title = self._meter.title
         running.channel = self.leases.spec
         running.gates = self._carried.gates(plan.slots, running.names, now)
         self.running[number] = running
@@ -332,6 +335,7 @@ class Dispatcher:
         try:
             shift.holding.check()
         except CommitLogUnavailable as error:
+            self._meter.message = f"no new batch for now: {error}"
             if time.monotonic() - self._warned_at > _WARN_EVERY:
                 log.warning("no new batch for now: %s", error)
                 self._warned_at = time.monotonic()
@@ -393,7 +397,7 @@ class Dispatcher:
             given = running.given(report.slot)
             self._crashes.passed(running.shift.partitions, report.slot, given)
         self._look_for_a_pause(running, report, handled, now)
-        self._meter.reported(report)
+        self._note(running, report)
         if not running.waiting and not running.stopped:
             self.window.completed(running)
         if report.fatal:
@@ -440,8 +444,13 @@ class Dispatcher:
             for i, outcome in report.partitions.items():
                 parts[i].progressed(slot, outcome, now)
         running.shift.saver.take(report, parts, now)
-        self._meter.reported(report)
+        self._note(running, report)
         self.leases.taken(report)
+
+    def _note(self, running: Running, report: SlotReport) -> None:
+        """Counts and logs what a report tells."""
+        self._meter.reported(report)
+        self._failure_log.take(report, running.names)
 
     def _look_for_a_pause(
         self, running: Running, report: SlotReport, handled: int, now: float

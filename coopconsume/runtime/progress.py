@@ -77,6 +77,11 @@ class Meter:
         self.channel_error = ""
         self._is_paused = False
 
+    @property
+    def title(self) -> str:
+        """Name of the query, else of its group."""
+        return str(self._identity["name"] or self._identity["groupId"])
+
     def started(self) -> None:
         """The query begins."""
         self._tell("onQueryStarted", QueryStartedEvent(**self._identity, timestamp=_iso()))
@@ -187,6 +192,7 @@ class Meter:
                 },
                 totals=dict(self.totals),
                 slots=[dict(slot) for slot in self.slots],
+                message=self.message,
                 isPaused=self._is_paused,
                 channelError=self.channel_error,
                 circuitBreaker=self.breaker.describe(now) if self.breaker else None,

@@ -6,6 +6,7 @@ import math
 import os
 import threading
 from bisect import bisect_right
+from dataclasses import replace
 from itertools import repeat
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -72,6 +73,8 @@ class TaskOutcome:
         #: Which answer it is that comes next; kept up where answers are failures, and at the end.
         self.number = 0
         self._failed_at = 0
+        #: Types of errors of which a trace is reported.
+        self._traced: set[str] = set()
         self._streak = spec.streaks.get(slot, 0)
         #: Held where an outcome is noted, and while a progressive report is cut from them.
         self.lock = threading.Lock()
@@ -165,16 +168,21 @@ class TaskOutcome:
         elif verdict.is_given_up and self.dead_letters:
             self.report.dead.append(DeadLetter(*record[:7], attempt, text, trace_of(error)))
             return not self.spec.park or self._wait(row, attempt, math.inf, text)
-        return self._wait(row, attempt, verdict.wait, text)
+        is_new = called and not verdict.is_asked_for and _kind(text) not in self._traced
+        return self._wait(row, attempt, verdict.wait, text, trace_of(error) if is_new else "")
 
-    def _wait(self, row: Row, attempt: int, wait: float, text: str) -> bool:
-        failure = Failure(row.offset, row.key_hash, row.key, attempt, wait, text)
+    def _wait(self, row: Row, attempt: int, wait: float, text: str, trace: str = "") -> bool:
+        failure = Failure(row.offset, row.key_hash, row.key, attempt, wait, text, trace)
         if not self.again(row, failure):
             self.leave(row, failure)
         return False
 
     def leave(self, row: Row, failure: Failure) -> None:
         """A failed record is for a later batch, and so is what comes behind it in its lane."""
+        if failure.trace:
+            if _kind(failure.error) in self._traced:
+                failure = replace(failure, trace="")
+            self._traced.add(_kind(failure.error))
         self.parts[row.part].failed.append(failure)
         if self.spec.ordering != "none":
             blocked, lane = self.blocked[row.part], self.lane(row)
@@ -291,6 +299,11 @@ class TaskOutcome:
         if self.outputs is not None:
             self.report.outputs = self.outputs.encode()
         return self.report
+
+
+def _kind(error: str) -> str:
+    """Returns the type of an error, by its text."""
+    return error.partition(":")[0]
 
 
 def _packed(chunks: Sequence[pa.Array]) -> bytes:

@@ -92,6 +92,7 @@ class Failure:
     """A record that is to be tried again ``delay`` seconds from now; its key is for people.
 
     With an infinite ``delay`` it is parked: it was given up, and its key waits for a decision.
+    ``trace`` is that of the first failure of its type in a slot and batch; else it is empty.
     """
 
     offset: int
@@ -100,6 +101,7 @@ class Failure:
     attempts: int
     delay: float
     error: str
+    trace: str = ""
 
 
 @dataclass(frozen=True)

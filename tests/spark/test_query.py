@@ -92,7 +92,7 @@ def fail_some(record):
     return {"offset_seen": record.offset, "attempt": record.attempt}
 
 
-def test_failed_records_hold_their_key_and_no_other(spark, kafka, topic, produce, tmp_path):
+def test_failed_records_hold_their_key_and_no_other(spark, kafka, topic, produce, tmp_path, caplog):
     """Retries keep the order of their key, dead letters carry the record, outputs count once."""
     name = topic(2)
     records = [(b"k%d" % (i % 133), b"v%d" % i) for i in range(400)]
@@ -125,9 +125,15 @@ def test_failed_records_hold_their_key_and_no_other(spark, kafka, topic, produce
         assert verdict.ok, str(verdict)
         assert (verdict.done, verdict.dead_lettered) == (720, 80)
         progress = query.lastProgress
+        # Spark's user interface shows the batches under the name of the query.
+        assert spark.sparkContext.statusTracker().getJobIdsForGroup("failing")
         assert progress["totals"]["deadLetters"] == 80
         assert progress["totals"]["retries"] == 80
     assert {bytes(r["value"]) for r in rows} == {b"v%d" % o for o in range(9, 400, 10)}
+    told = [r.getMessage() for r in caplog.records if hasattr(r, "failure")]
+    (failed,) = [text for text in told if "RuntimeError: attempt 1 (attempt 1, next in" in text]
+    assert 'raise RuntimeError(f"attempt {record.attempt}")' in failed
+    assert any("nines are refused (dead-lettered after attempt 1)" in text for text in told)
     assert {r["reason"] for r in rows} == {"nines are refused"}
     output = committed_rows(out, opts["commitTable"], opts["kafka.group.id"], spark=spark)
     assert output.count() == output.distinct().count() == 720

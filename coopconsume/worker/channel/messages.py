@@ -109,15 +109,16 @@ def _count(value: Any) -> int:
 
 def _failure(one: Failure, parts: _Parts) -> list[Any]:
     delay = None if one.delay == math.inf else one.delay
-    return [one.offset, one.key_hash, parts.add(one.key), one.attempts, delay, one.error]
+    return [one.offset, one.key_hash, parts.add(one.key), one.attempts, delay, one.error, one.trace]
 
 
 def _failed(fields: list[Any], parts: _Reader) -> Failure:
-    offset, key_hash, key, attempts, delay, error = fields
+    offset, key_hash, key, attempts, delay, error, trace = fields
     wait = math.inf if delay is None else float(delay)
     return Failure(
-        _count(offset), int(key_hash), parts.take(key), _count(attempts), wait, str(error)
-    )
+        _count(offset), int(key_hash), parts.take(key), _count(attempts), wait, str(error),
+        str(trace),
+    )  # fmt: skip
 
 
 def _letter(one: DeadLetter, parts: _Parts) -> list[Any]:

@@ -1,0 +1,138 @@
+"""Failed records are logged: the first failure, the end, not every one, and the trace once."""
+
+from __future__ import annotations
+
+import json
+import logging
+import math
+
+from coopconsume.cli.run import status_line
+from coopconsume.monitoring import JsonFormatter
+from coopconsume.runtime.failure_log import FailureLog
+from coopconsume.worker.report import DeadLetter, Failure, PartitionReport, SlotReport
+
+NAMES = [("orders", 1)]
+DECLINED = "ValueError: card declined"
+
+
+def failed(offset, attempts=1, *, error=DECLINED, delay=8.0, trace=""):
+    """A report of one failed record."""
+    one = Failure(offset, 5, b"customer-7", attempts, delay, error, trace)
+    return SlotReport(0, 0, partitions={0: PartitionReport(failed=[one])})
+
+
+def dead(offset, attempts=3, *, error=DECLINED, trace=""):
+    """A report of one dead letter."""
+    letter = DeadLetter("orders", 1, offset, b"k", b"v", 0, (), attempts, error, trace)
+    return SlotReport(0, 0, dead=[letter])
+
+
+def lines(caplog) -> list[str]:
+    """The lines that were logged since the last call."""
+    found = [record.getMessage() for record in caplog.records]
+    caplog.clear()
+    return found
+
+
+def test_the_first_failure_and_the_end_of_a_record_are_logged(caplog):
+    """Retries in between are not."""
+    now = [0.0]
+    books = FailureLog(lambda: now[0])
+    for attempt in (1, 2):
+        books.take(failed(58, attempt, trace="Traceback:\n  the line\n"), NAMES)
+        now[0] += 100
+    books.take(dead(58), NAMES)
+    now[0] += 100
+    books.take(failed(60, 3, delay=math.inf), NAMES)
+    assert all(record.levelno == logging.WARNING for record in caplog.records)
+    assert lines(caplog) == [
+        (
+            "orders-1@58 key=customer-7: ValueError: card declined (attempt 1, next in 8 s)\n"
+            "Traceback:\n  the line"
+        ),
+        "orders-1@58 key=k: ValueError: card declined (dead-lettered after attempt 3)",
+        "orders-1@60 key=customer-7: ValueError: card declined (parked after attempt 3)",
+    ]
+
+
+def test_a_parked_dead_letter_is_one_line(caplog):
+    """Not one of a dead letter and one of a parked record."""
+    report = failed(58, 3, delay=math.inf)
+    report.dead = dead(58).dead
+    FailureLog().take(report, NAMES)
+    assert lines(caplog) == [
+        "orders-1@58 key=customer-7: ValueError: card declined (parked after attempt 3)"
+    ]
+
+
+def test_one_type_of_error_has_a_line_in_ten_seconds(caplog):
+    """The next line counts what was left out; another type has lines of its own; one trace each."""
+    now = [0.0]
+    books = FailureLog(lambda: now[0])
+    for offset in range(30):
+        books.take(failed(offset, trace="the trace"), NAMES)
+    books.take(failed(40, error="KeyError: 'x'", trace="another"), NAMES)
+    assert [text.splitlines()[1:] for text in lines(caplog)] == [["the trace"], ["another"]]
+    now[0] = 9.9
+    books.take(failed(50), NAMES)
+    assert lines(caplog) == []
+    now[0] = 10.0
+    books.take(failed(51, trace="the trace"), NAMES)
+    (text,) = lines(caplog)
+    assert text.endswith("(attempt 1, next in 8 s); 30 more like it since the last line")
+
+
+def test_words_of_retry_are_one_type(caplog):
+    """Else a handler that asks for a retry with ever new words would fill the log."""
+    books = FailureLog(lambda: 0.0)
+    for offset in range(30):
+        books.take(failed(offset, error=f"not yet, {offset} to go"), NAMES)
+    assert len(lines(caplog)) == 1
+
+
+def test_json_logs_carry_the_facts(caplog):
+    """As fields, beside the text."""
+    FailureLog().take(failed(58), NAMES)
+    (record,) = caplog.records
+    line = json.loads(JsonFormatter().format(record))
+    assert line["context"]["failure"] == {
+        "topic": "orders", "partition": 1, "offset": 58, "key": "customer-7", "error": DECLINED,
+        "attempt": 1, "outcome": "retry", "leftOut": 0,
+    }  # fmt: skip
+
+
+def event(message="Running", **blockers):
+    """A progress event with blockers, by how many seconds they block."""
+    partitions = [
+        {"topic": "orders", "partition": n, "blocker": None if age is None else
+         {"offset": 58, "state": "failed", "key": "customer-7", "keyHash": 5, "attempts": 4, "dueInSeconds": due,
+          "error": DECLINED, "behind": 36, "ageSeconds": age}}
+        for n, (age, due) in enumerate(blockers.values())
+    ]  # fmt: skip
+    return {
+        "totals": {"done": 1200, "deadLetters": 2}, "lag": 40, "pending": 37, "gapRanges": 1,
+        "message": message, "partitions": partitions,
+    }  # fmt: skip
+
+
+def test_the_status_line_shows_the_oldest_blocker():
+    """With its key, error, attempt, and what waits behind it."""
+    numbers = "1,200 done, 7/s, lag 40, 37 pending, 1 gaps, 2 dead letters"
+    assert status_line(event(), 7.0) == numbers
+    line = status_line(event(a=(1.0, 5.0), b=(9.0, 8.2), c=(None, 0.0)), 7.0)
+    assert line == (
+        f"{numbers}; held by orders-1@58 key=customer-7: ValueError: card declined "
+        "(attempt 4, next in 8 s, 36 records behind)"
+    )
+    parked = event(a=(1.0, None))
+    assert "(attempt 4, retry in progress, 36" in status_line(parked, 7.0)
+    parked["partitions"][0]["blocker"]["state"] = "parked"
+    assert "(attempt 4, parked, 36" in status_line(parked, 7.0)
+    parked["partitions"][0]["blocker"]["attempts"] = 0
+    assert status_line(parked, 7.0) == numbers
+
+
+def test_the_status_line_says_why_nothing_runs():
+    """Never 0 records a second without a reason."""
+    for reason in ("waiting 9 s, until 10:00:00, for earlier owners", "Paused", "paused for 9 s"):
+        assert status_line(event(reason), 0.0).endswith(f"; {reason}")
