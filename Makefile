@@ -2,9 +2,11 @@
 PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
+# The Spark that this working copy is developed with.
+SPARK  := pyspark~=4.0.0
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint docs bench mutants chaos chaos-store chaos-log clean
+.PHONY: help setup demo test test-matrix lint docs bench mutants chaos chaos-store chaos-log clean
 
 help: ## show what there is to do
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 20
@@ -12,14 +14,14 @@ help: ## show what there is to do
 $(VENV)/.ready-demo: pyproject.toml
 	@echo "==> virtual environment and dependencies in $(VENV)"
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	@$(BIN)/python -m pip install -q --disable-pip-version-check -e '.[spark,demo]'
+	@$(BIN)/python -m pip install -q --disable-pip-version-check -e '.[spark,demo]' '$(SPARK)'
 	@echo "==> jars of Kafka, of Spark's Kafka source and of Delta"
 	@$(BIN)/python -m coopconsume.testing.local.jars
 	@touch $@
 
 $(VENV)/.ready: $(VENV)/.ready-demo
 	@echo "==> tools for tests, notebooks and checks"
-	@$(BIN)/python -m pip install -q --disable-pip-version-check -e '.[spark,demo,notebook,dev,docs]'
+	@$(BIN)/python -m pip install -q --disable-pip-version-check -e '.[spark,demo,notebook,dev,docs]' '$(SPARK)'
 	@touch $@
 
 setup: $(VENV)/.ready ## set up the virtual environment with all tools
@@ -29,6 +31,9 @@ demo: $(VENV)/.ready-demo ## a year of flights through 8 slots on a real Kafka, 
 
 test: $(VENV)/.ready ## set up and run all tests (ARGS='-k name' narrows)
 	@$(BIN)/python -m pytest -n 2 --dist loadscope $(if $(CI),--durations=40) $(ARGS)
+
+test-matrix: $(VENV)/.ready ## run a selection of the tests on each supported Spark (ARGS='4.2 --kafka 4.3.1')
+	@$(BIN)/python -m tests.matrix $(ARGS)
 
 lint: $(VENV)/.ready ## check the code (ruff, mypy strict), the wording and the documentation
 	@$(BIN)/ruff check .

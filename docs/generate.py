@@ -17,6 +17,7 @@ from coopconsume.cli.outcome import EXIT_CODES
 from coopconsume.errors import AssignorError, CommitStoreError, CoopConsumeError, FencedLogError
 from coopconsume.monitoring.numbers import COUNTERS, EPOCH, GAUGES, PHASES
 from coopconsume.options import TABLE
+from coopconsume.spark_versions import SUPPORTED
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -88,6 +89,16 @@ def metrics() -> list[str]:
     return _table(("Metric", "Field of progress", "Unit", "Scope", "Meaning"), rows)
 
 
+def spark_jars() -> list[str]:
+    """Returns the table of the jars by minor version of Spark."""
+    rows = (
+        (m.version, f"`{m.coordinates[0]}`", f"`io.delta:{m.delta}`" if m.delta else "none yet",
+         f"`{m.pandas}`", m.pyarrow)
+        for m in SUPPORTED
+    )  # fmt: skip
+    return _table(("Spark", "Kafka source", "Delta", "pandas", "pyarrow from"), rows)
+
+
 def _columns(schema: pa.Schema) -> list[str]:
     return _table(("Column", "Type"), ((f"`{c.name}`", f"`{_type(c.type)}`") for c in schema))
 
@@ -105,6 +116,7 @@ BLOCKS: dict[str, tuple[str, Callable[[], list[str]]]] = {
     "errors-assignors": ("reference/errors.md", lambda: _errors(AssignorError)),
     "exit-codes": ("reference/exit-codes.md", exit_codes),
     "metrics": ("reference/metrics.md", metrics),
+    "spark-jars": ("reference/versions.md", spark_jars),
     "view-partitions": ("reference/sql-views.md", lambda: _columns(SCHEMAS["partitions"])),
     "view-gaps": ("reference/sql-views.md", lambda: _columns(SCHEMAS["gaps"])),
 }

@@ -16,6 +16,7 @@ from hypothesis import HealthCheck, settings
 from xdist.scheduler import LoadScopeScheduling
 
 from coopconsume.testing.local.broker import LocalKafka
+from coopconsume.testing.local.jars import KAFKA_VERSION
 from coopconsume.testing.local.session import local_session, stop_session
 
 if TYPE_CHECKING:
@@ -82,7 +83,8 @@ class Produce(Protocol):
 def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalKafka]:
     """One broker for the whole run; tests that stop or freeze a broker start their own."""
     log = tmp_path_factory.mktemp("kafka") / "broker.log"
-    with LocalKafka(log_file=log, config=_BROKER, start_timeout=300) as broker:
+    version = os.environ.get("COOPCONSUME_TEST_KAFKA", KAFKA_VERSION)
+    with LocalKafka(version=version, log_file=log, config=_BROKER, start_timeout=300) as broker:
         yield broker
 
 

@@ -68,7 +68,7 @@ class SparkNotFound(CoopConsumeError):
 
 
 class SparkVersionUnsupported(CoopConsumeError):
-    """No set of jars is known to work with the installed PySpark.
+    """The installed PySpark is older than the oldest supported version.
 
     Attributes:
         found: The installed version of PySpark.
@@ -82,9 +82,8 @@ class SparkVersionUnsupported(CoopConsumeError):
 
     def __str__(self) -> str:
         return (
-            f"PySpark {self.found} is installed, but local sessions are supported with "
-            f"{', '.join(f'{minor}.x' for minor in self.supported)} only: "
-            "pip install 'coopconsume[spark]'"
+            f"PySpark {self.found} is installed, but coopconsume supports Spark "
+            f"{self.supported[0]} to {self.supported[-1]}: pip install 'coopconsume[spark]'"
         )
 
 

@@ -233,8 +233,8 @@ CHANNEL_DRIVER = [
         "rows-of-progress-forgotten",
         "Rows, letters and failures of a progressive report are written and committed.",
         "coopconsume/runtime/dispatch.py",
-        "running.shift.saver.take(report, parts, now)\n        self._meter.reported(report)\n        self.leases.taken",
-        "self._meter.reported(report)\n        self.leases.taken",
+        "running.shift.saver.take(report, parts, now)\n        self._note(running, report)\n        self.leases.taken",
+        "self._note(running, report)\n        self.leases.taken",
         (_JOB + "test_a_report_that_was_not_acknowledged_counts_once",),
     ),
 ]
@@ -1603,6 +1603,33 @@ CHECKER = [
     ),
 ]
 
+SHOWN = [
+    Mutant(
+        "every-failure-logged",
+        "Of each type of error at most one line is logged in ten seconds.",
+        "coopconsume/runtime/failure_log.py",
+        "if now - kind.logged_at < _EVERY:",
+        "if now < kind.logged_at:",
+        ("tests/unit/test_failure_log.py::test_one_type_of_error_has_a_line_in_ten_seconds",),
+    ),
+    Mutant(
+        "youngest-blocker-shown",
+        "The status line shows the blocker that blocks for the longest time.",
+        "coopconsume/cli/run.py",
+        "held_by(max(blocked",
+        "held_by(min(blocked",
+        ("tests/unit/test_failure_log.py::test_the_status_line_shows_the_oldest_blocker",),
+    ),
+    Mutant(
+        "newer-spark-gets-delta",
+        "A Spark that is newer than all known ones is never given the Delta of another version.",
+        "coopconsume/spark_versions.py",
+        "SparkMinor(wanted, newest.connector, None,",
+        "SparkMinor(wanted, newest.connector, SUPPORTED[-2].delta,",
+        ("tests/unit/test_jars.py::test_a_newer_spark_is_a_warning",),
+    ),
+]
+
 MUTANTS = [
     *ORDER,
     *DRAIN,
@@ -1624,4 +1651,5 @@ MUTANTS = [
     *CHECKER,
     *CHANNEL,
     *QUEUE,
+    *SHOWN,
 ]

@@ -17,7 +17,12 @@ PACKAGES = ("assignors", "commits", "coopconsume")
 LAYERS = [
     {"assignors", "commits"},
     {"coopconsume.closing", "coopconsume.record", "coopconsume.errors"},
-    {"coopconsume.classic", "coopconsume.kafka.security", "coopconsume.kafka.partitioner"},
+    {
+        "coopconsume.classic",
+        "coopconsume.spark_versions",
+        "coopconsume.kafka.security",
+        "coopconsume.kafka.partitioner",
+    },
     {"coopconsume.kafka.settings"},
     {"coopconsume.options"},
     {"coopconsume.kafka", "coopconsume.worker"},

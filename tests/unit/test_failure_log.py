@@ -105,8 +105,8 @@ def event(message="Running", **blockers):
     """A progress event with blockers, by how many seconds they block."""
     partitions = [
         {"topic": "orders", "partition": n, "blocker": None if age is None else
-         {"offset": 58, "state": "failed", "key": "customer-7", "keyHash": 5, "attempts": 4, "dueInSeconds": due,
-          "error": DECLINED, "behind": 36, "ageSeconds": age}}
+         {"offset": 58, "state": "failed", "key": "customer-7", "keyHash": 5, "attempts": 4,
+          "dueInSeconds": due, "error": DECLINED, "behind": 36, "ageSeconds": age}}
         for n, (age, due) in enumerate(blockers.values())
     ]  # fmt: skip
     return {

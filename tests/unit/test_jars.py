@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from coopconsume import errors
+from coopconsume import errors, spark_versions
 from coopconsume.testing.local import jars
 from coopconsume.testing.local.ivy import Dependency
 
@@ -164,11 +164,36 @@ def test_cache_is_where_the_user_says(
     assert jars.cache_dir() == Path(expected)
 
 
-@pytest.mark.parametrize("version", ["3.5.1", "4.1.0", "5.0"])
+@pytest.mark.parametrize("version", ["3.5.1", "", "master"])
 def test_unsupported_spark_is_named(version: str) -> None:
-    """A PySpark that nobody tried is refused with what is supported."""
-    with pytest.raises(errors.SparkVersionUnsupported, match=rf"PySpark {version} .* 4\.0\.x only"):
+    """A PySpark that is too old is refused with what is supported."""
+    with pytest.raises(errors.SparkVersionUnsupported, match=rf"{version} .*Spark 4\.0 to 4\.3"):
         jars.spark_set(version)
+
+
+@pytest.mark.parametrize(
+    ("version", "connector", "delta"),
+    [
+        ("4.0.5", "4.0.0", "io.delta:delta-spark_2.13:4.0.1"),
+        ("4.1.4", "4.1.1", "io.delta:delta-spark_4.1_2.13:4.4.0"),
+        ("4.2.1", "4.2.0", "io.delta:delta-spark_4.2_2.13:4.4.0"),
+        ("4.3.0.dev1", "4.2.0", None),
+    ],
+)
+def test_each_minor_version_has_its_jars(version: str, connector: str, delta: str | None) -> None:
+    """Delta has an artifact for each minor version; where there is none, it is left out."""
+    kafka = f"org.apache.spark:spark-sql-kafka-0-10_2.13:{connector}"
+    assert jars.spark_set(version).coordinates == ((kafka, delta) if delta else (kafka,))
+
+
+@pytest.mark.parametrize("version", ["4.4.0", "4.10.1", "5.0"])
+def test_a_newer_spark_is_a_warning(version: str) -> None:
+    """It is taken for the newest known one, but never given the Delta of another version."""
+    with pytest.warns(RuntimeWarning, match=rf"Spark {version} is newer than 4\.3"):
+        found = spark_versions.minor_of(version)
+    assert found.version == ".".join(version.split(".")[:2])
+    assert found.connector == spark_versions.SUPPORTED[-1].connector
+    assert found.delta is None
 
 
 def test_spark_set_leaves_out_what_pyspark_ships() -> None:

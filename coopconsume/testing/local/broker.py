@@ -18,7 +18,7 @@ from coopconsume.errors import BrokerStartFailed, BrokerStopped
 from coopconsume.testing.local import config as broker_config
 from coopconsume.testing.local import security as broker_security
 from coopconsume.testing.local import storage
-from coopconsume.testing.local.jars import broker_jars
+from coopconsume.testing.local.jars import KAFKA_VERSION, broker_jars
 from coopconsume.testing.local.java import find_java
 from coopconsume.testing.local.process import STOP_TIMEOUT, BrokerProcess, Held
 
@@ -53,6 +53,7 @@ class LocalKafka(Closing):
             or PLAIN, and may do what ACLs allow them, at first nothing; give rights through
             `admin_servers`. None lets everybody do everything.
         certificate: PEM file of a private key and its certificates: clients then have to speak TLS.
+        version: Version of Kafka, such as ``"4.3.1"``.
         heap: Largest heap of its JVM, in Java's notation.
         start_timeout: Seconds it may take to become ready.
         log_file: File its log is appended to; ``broker.log`` in its folder if None.
@@ -69,6 +70,7 @@ class LocalKafka(Closing):
         config: Mapping[str, object] | None = None,
         users: Mapping[str, str] | None = None,
         certificate: str | os.PathLike[str] | None = None,
+        version: str = KAFKA_VERSION,
         heap: str = "768m",
         start_timeout: float = 60,
         log_file: str | os.PathLike[str] | None = None,
@@ -84,6 +86,7 @@ class LocalKafka(Closing):
         self._users = None if users is None else dict(users)
         self._certificate = None if certificate is None else Path(certificate).absolute()
         self._admin_port: int | None = None
+        self._version = version
         self._heap = heap
         self._start_timeout = start_timeout
         self._log_file = None if log_file is None else Path(log_file).absolute()
@@ -142,7 +145,7 @@ class LocalKafka(Closing):
     @property
     def jars(self) -> list[Path]:
         """Kafka's jars, fetched if need be: the broker's and those of its command-line tools."""
-        return broker_jars()
+        return broker_jars(self._version)
 
     def log_tail(self, lines: int = 20) -> str:
         """Return the last lines of the broker's log; empty if there is none."""
@@ -163,7 +166,7 @@ class LocalKafka(Closing):
         if self.is_running:
             return self
         java = find_java().path
-        jars = broker_jars()
+        jars = broker_jars(self._version)
         first = self._port is None
         fresh = self._folder is None
         for attempt in range(1, _PORT_ATTEMPTS + 1):
@@ -254,7 +257,7 @@ class LocalKafka(Closing):
         Raises:
             subprocess.TimeoutExpired: It took too long and was killed.
         """
-        command = [*self._jvm(find_java().path, broker_jars(), "256m"), class_name, *args]
+        command = [*self._jvm(find_java().path, self.jars, "256m"), class_name, *args]
         return subprocess.run(command, capture_output=True, text=True, timeout=timeout, check=False)
 
     def __enter__(self) -> Self:

@@ -27,34 +27,20 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from coopconsume.errors import (
-    CoopConsumeError,
-    JarsUnavailable,
-    SparkNotFound,
-    SparkVersionUnsupported,
-)
+from coopconsume.errors import CoopConsumeError, JarsUnavailable, SparkNotFound
+from coopconsume.spark_versions import minor_of
 from coopconsume.testing.local.ivy import Dependency, retrieve
 from coopconsume.testing.local.java import find_java
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+#: The version of the embedded broker.
 KAFKA_VERSION: Final = "4.1.1"
 
-# By PySpark's minor version: Spark's Kafka connector and Delta that were tried together with it.
-_SPARK_SETS: Final = {
-    "4.0": (
-        Dependency("org.apache.spark", "spark-sql-kafka-0-10_2.13", "4.0.0"),
-        Dependency("io.delta", "delta-spark_2.13", "4.0.1"),
-    ),
-}
-
-# Kafka's tools would bring in Connect and a web server, its distribution's logging binding is no
-# dependency of the broker: both are wanted alone.
-_BROKER_SET: Final = (
-    Dependency("org.apache.kafka", "kafka_2.13", KAFKA_VERSION),
-    Dependency("org.apache.kafka", "kafka-tools", KAFKA_VERSION, transitive=False),
-    Dependency("org.apache.logging.log4j", "log4j-slf4j-impl", "2.24.3", transitive=False),
+# The logging binding of Kafka's distribution is no dependency of the broker.
+_LOGGING: Final = Dependency(
+    "org.apache.logging.log4j", "log4j-slf4j-impl", "2.24.3", transitive=False
 )
 
 _MANIFEST = "manifest.json"
@@ -128,32 +114,41 @@ def pyspark_home() -> Path:
     raise SparkNotFound("pyspark")
 
 
-def broker_set() -> JarSet:
+def broker_set(version: str = KAFKA_VERSION) -> JarSet:
     """Return the set that runs the embedded broker and Kafka's own command-line tools."""
-    return JarSet(f"kafka-{KAFKA_VERSION}", f"Kafka {KAFKA_VERSION} broker", _BROKER_SET, 46)
+    # Kafka's tools would bring in Connect and a web server.
+    dependencies = (
+        Dependency("org.apache.kafka", "kafka_2.13", version),
+        Dependency("org.apache.kafka", "kafka-tools", version, transitive=False),
+        _LOGGING,
+    )
+    return JarSet(f"kafka-{version}", f"Kafka {version} broker", dependencies, 46)
 
 
 def spark_set(version: str | None = None) -> JarSet:
-    """Return the set that adds Spark's Kafka source and Delta to a PySpark.
+    """Return the set that adds Spark's Kafka source, and Delta if there is one, to a PySpark.
 
     Args:
         version: PySpark's version; that of the installed one if None.
 
     Raises:
         SparkNotFound: PySpark is not installed.
-        SparkVersionUnsupported: No set is known to work with this version.
+        SparkVersionUnsupported: This version is too old.
     """
     version = pyspark_version() if version is None else version
-    dependencies = _SPARK_SETS.get(".".join(version.split(".")[:2]))
-    if dependencies is None:
-        raise SparkVersionUnsupported(version, tuple(_SPARK_SETS))
+    minor = minor_of(version)
+    named = [each.split(":") for each in minor.coordinates]
+    dependencies = tuple(Dependency(group, artifact, version) for group, artifact, version in named)
     shipped = (_artifact(jar.name) for jar in (pyspark_home() / "jars").glob("*.jar"))
-    title = f"Spark {version} Kafka and Delta"
+    title = f"Spark {version} Kafka" + (" and Delta" if minor.delta else "")
     return JarSet(f"spark-{version}", title, dependencies, 18, frozenset(shipped))
 
 
-def broker_jars() -> list[Path]:
+def broker_jars(version: str = KAFKA_VERSION) -> list[Path]:
     """Return the broker's jars, fetching them the first time.
+
+    Args:
+        version: The version of Kafka.
 
     Raises:
         JarsUnavailable: They are not cached and cannot be fetched, or not be written.
@@ -161,14 +156,14 @@ def broker_jars() -> list[Path]:
         JavaNotFound: They are not cached and there is no Java.
         JavaVersionUnsupported: They are not cached and Java is too old.
     """
-    return ensure(broker_set())
+    return ensure(broker_set(version))
 
 
 def spark_jars() -> list[Path]:
     """Return the jars to add to the installed PySpark, fetching them the first time.
 
     Raises:
-        SparkVersionUnsupported: No set is known to work with the installed PySpark.
+        SparkVersionUnsupported: The installed PySpark is too old.
         JarsUnavailable: They are not cached and cannot be fetched, or not be written.
         SparkNotFound: PySpark is not installed.
         JavaNotFound: They are not cached and there is no Java.

@@ -31,6 +31,13 @@ _JVM_END_TIMEOUT: Final = 30.0
 _NEWEST_JAVA: Final = 21
 _LOGGING: Final = Path(__file__).with_name("conf") / "spark-log4j2.properties"
 
+_DELTA: Final = {
+    "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
+    "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
+    # Delta's 50 suit tables of millions of files.
+    "spark.databricks.delta.snapshotPartitions": "2",
+}
+
 # Settings that are lists: what a caller gives is added to ours. The value is what joins them.
 _JOINED: Final = {
     "spark.driver.extraClassPath": os.pathsep,
@@ -61,7 +68,7 @@ def build_conf(
     Raises:
         ValueError: ``cores`` is below 1.
         SparkNotFound: PySpark is not installed.
-        SparkVersionUnsupported: No jars are known to work with the installed PySpark.
+        SparkVersionUnsupported: The installed PySpark is too old.
         JarsUnavailable: The jars cannot be fetched.
         JavaNotFound: There is no Java.
         JavaVersionUnsupported: Java is not of a release that Spark runs on.
@@ -70,7 +77,8 @@ def build_conf(
     if cores < 1:
         raise ValueError(f"cores={cores}: expected at least 1, or None for all processors")
     find_java(needed_by="Spark 4", newest=_NEWEST_JAVA)
-    class_path = os.pathsep.join(map(str, spark_jars()))
+    jars = spark_jars()
+    class_path = os.pathsep.join(map(str, jars))
     work = Path(work_dir).absolute()
     merged = {
         "spark.app.name": app_name,
@@ -100,13 +108,11 @@ def build_conf(
         "spark.kafka.consumer.fetchedData.cache.evictorThreadRunInterval": "5s",
         # What is shuffled here never leaves the machine.
         "spark.shuffle.compress": "false",
-        "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
-        "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
-        # Delta's 50 suit tables of millions of files.
-        "spark.databricks.delta.snapshotPartitions": "2",
     }
+    if any(jar.name.startswith("delta-spark") for jar in jars):
+        merged |= _DELTA
     for key, value in (conf or {}).items():
-        joint = _JOINED.get(key)
+        joint = _JOINED.get(key) if key in merged else None
         merged[key] = value if joint is None else f"{merged[key]}{joint}{value}"
     return merged
 
@@ -136,7 +142,7 @@ def local_session(
         ValueError: ``cores`` is below 1.
         SparkSessionConflict: Another Spark without our jars runs in this process.
         SparkNotFound: PySpark is not installed.
-        SparkVersionUnsupported: No jars are known to work with the installed PySpark.
+        SparkVersionUnsupported: The installed PySpark is too old.
         JarsUnavailable: The jars cannot be fetched.
         JavaNotFound: There is no Java.
         JavaVersionUnsupported: Java is not of a release that Spark runs on.
