@@ -54,7 +54,7 @@ SUPPORTED: Final = (
 def minor_of(version: str) -> SparkMinor:
     """Returns what belongs to a version of Spark.
 
-    A minor version above the newest supported one is taken for the newest, with a warning and
+    A minor version above the newest supported one is treated as the newest, with a warning and
     without Delta, which is published for each minor version separately.
 
     Args:
