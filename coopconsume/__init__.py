@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from coopconsume.kafka.topics import set_shareable
     from coopconsume.options import Options
     from coopconsume.query import CooperativeQuery
+    from coopconsume.queue import AcknowledgeType, AsyncQueueConsumer, QueueConsumer
     from coopconsume.record import Record, Reject, Retry, RetryPolicy
     from coopconsume.sinks import committed_rows, create_committed_rows_view
     from coopconsume.testing.local.broker import LocalKafka
@@ -37,7 +38,9 @@ __version__ = "0.1.0"
 
 _HOME = {
     "AccessMode": "coopconsume.fenced.access",
+    "AcknowledgeType": "coopconsume.queue",
     "Admin": "coopconsume.admin.client",
+    "AsyncQueueConsumer": "coopconsume.queue",
     "CommitResult": "commits",
     "CommitStore": "commits",
     "CoopConsumeError": "coopconsume.errors",
@@ -53,6 +56,7 @@ _HOME = {
     "Options": "coopconsume.options",
     "OwnershipRegistry": "coopconsume.fenced.ownership",
     "PartitionCommits": "commits",
+    "QueueConsumer": "coopconsume.queue",
     "RebalanceListener": "coopconsume.group.membership",
     "Record": "coopconsume.record",
     "Reject": "coopconsume.record",
@@ -71,7 +75,9 @@ _HOME = {
 __all__ = [
     "MAX_KEY_HASH",
     "AccessMode",
+    "AcknowledgeType",
     "Admin",
+    "AsyncQueueConsumer",
     "CommitResult",
     "CommitStore",
     "CoopConsumeError",
@@ -86,6 +92,7 @@ __all__ = [
     "Options",
     "OwnershipRegistry",
     "PartitionCommits",
+    "QueueConsumer",
     "RebalanceListener",
     "Record",
     "Reject",

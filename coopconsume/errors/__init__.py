@@ -97,7 +97,7 @@ from coopconsume.errors.processing import (
     SessionUnusable,
     TableUnusable,
 )
-from coopconsume.errors.queue import QueueLogFormat
+from coopconsume.errors.queue import NotHeld, QueueLogFormat, QueueUnavailable
 
 __all__ = [
     "AlreadyClosed",
@@ -149,6 +149,7 @@ __all__ = [
     "MaxIndividualCommitsReached",
     "MissingOption",
     "NotAuthorized",
+    "NotHeld",
     "NotPolled",
     "OffsetMismatch",
     "OptionError",
@@ -161,6 +162,7 @@ __all__ = [
     "ProducerFenced",
     "ProtocolMismatch",
     "QueueLogFormat",
+    "QueueUnavailable",
     "RepairRefused",
     "SessionUnusable",
     "SinkUnavailable",

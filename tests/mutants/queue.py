@@ -9,6 +9,8 @@ from tests.mutants.mutant import Mutant
 _REPLICA = "coopconsume/queue/replica.py"
 _MEMBER = "coopconsume/queue/member.py"
 _TIMING = "coopconsume/queue/timing.py"
+_LOG = "coopconsume/queue/log.py"
+_SETTINGS = "tests/unit/test_queue_settings.py::"
 _RULES = "tests/unit/test_queue_rules.py::"
 _MODEL = "tests/model/test_queue_model.py::test_any_schedule_keeps_the_promises"
 
@@ -156,6 +158,32 @@ QUEUE = [
         "self._silent.add(found.local)",
         "pass",
         (_RULES + "test_the_next_replica_is_asked_first_while_the_local_one_is_silent",),
+    ),
+    Mutant(
+        "queue-rows-below-a-snapshot-count-twice",
+        "A snapshot replaces the rows below its offset.",
+        _LOG,
+        "if offset >= upto)",
+        "if offset >= 0)",
+        (_SETTINGS + "test_a_shortened_log_folds_to_the_same_state",),
+    ),
+    Mutant(
+        "queue-lost-start-passes",
+        "A log without its start and without a snapshot is refused.",
+        _LOG,
+        """        if not self.is_whole:
+            raise""",
+        """        if self._start < 0:
+            raise""",
+        (_SETTINGS + "test_a_log_that_lost_its_start_is_refused",),
+    ),
+    Mutant(
+        "queue-rows-of-another-queue-count",
+        "A log has rows of one queue alone.",
+        _LOG,
+        "if found != self._queue:",
+        "if not found:",
+        (_SETTINGS + "test_a_log_of_another_queue_is_refused",),
     ),
     Mutant(
         "queue-limit-is-the-median",
