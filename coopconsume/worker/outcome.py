@@ -73,7 +73,7 @@ class TaskOutcome:
         #: Which answer it is that comes next; kept up where answers are failures, and at the end.
         self.number = 0
         self._failed_at = 0
-        #: Types of errors of which a trace is reported.
+        #: Types of errors whose trace is reported.
         self._traced: set[str] = set()
         self._streak = spec.streaks.get(slot, 0)
         #: Held where an outcome is noted, and while a progressive report is cut from them.
