@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from coopconsume.queue import AcknowledgeType, AsyncQueueConsumer, QueueConsumer
     from coopconsume.record import Record, Reject, Retry, RetryPolicy
     from coopconsume.sinks import committed_rows, create_committed_rows_view
+    from coopconsume.state import State
     from coopconsume.testing.local.broker import LocalKafka
     from coopconsume.testing.local.session import local_session
     from coopconsume.worker.slot import current_slot
@@ -63,6 +64,7 @@ _HOME = {
     "Retry": "coopconsume.record",
     "RetryPolicy": "coopconsume.record",
     "Share": "assignors",
+    "State": "coopconsume.state",
     "TopicPartition": "kafka",
     "set_shareable": "coopconsume.kafka.topics",
     "committed_rows": "coopconsume.sinks",
@@ -99,6 +101,7 @@ __all__ = [
     "Retry",
     "RetryPolicy",
     "Share",
+    "State",
     "TopicPartition",
     "committed_rows",
     "create_committed_rows_view",

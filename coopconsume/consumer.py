@@ -14,10 +14,13 @@ from coopconsume.classic import cores, usable_session
 from coopconsume.closing import Closing
 from coopconsume.errors import AlreadyClosed, InvalidOption, MissingOption
 from coopconsume.group.membership import Membership
-from coopconsume.options import Options
+from coopconsume.options import Options, parse_seconds
 from coopconsume.query import CooperativeForeach, CooperativeQuery
+from coopconsume.record import MAX_WAIT
 from coopconsume.runtime.polling.poller import Poller
 from coopconsume.runtime.slot_leases import lease_seconds
+from coopconsume.runtime.state import StateLog
+from coopconsume.state import StateSchema
 from coopconsume.worker.frames import FrameHandler
 
 if TYPE_CHECKING:
@@ -442,6 +445,67 @@ class CooperativeConsumer(Closing):
             self, handler, concurrency=concurrency, ordering=ordering, retry=retry,
             dead_letter=dead_letter, on_dead=on_dead, output=output, output_schema=output_schema,
             output_mode=output_mode,
+        )  # fmt: skip
+
+    def foreach_with_state(
+        self,
+        handler: Any,
+        *,
+        state_schema: Any,
+        state: str,
+        ttl: float | str | None = None,
+        concurrency: int = 1,
+        retry: RetryPolicy | None = None,
+        dead_letter: str | None = None,
+        on_dead: OnDead = "continue",
+        output: str | Callable[[DataFrame, str], object] | None = None,
+        output_schema: Any = None,
+        output_mode: OutputMode = "append",
+    ) -> CooperativeForeach:
+        """Calls a handler with every record and the state of its key, in the order of the key.
+
+        A change of the state counts if and only if the commit of its record counts. After a crash
+        the state of a key is that of its committed records, each applied once. A failed record and
+        a dead letter change nothing. A record without a key fails.
+
+        Args:
+            handler: A function of a `Record` and a `State`, plain or ``async``, or its name as
+                ``module:function``. It answers as in `foreach`.
+            state_schema: The type of a value: DDL of a type (``"long"``) or of columns
+                (``"count long, total double"``, whose values are dictionaries), ``"bytes"``, or a
+                Spark or Arrow type.
+            state: Path or URI of a folder for the Delta tables of the state; see
+                docs/explanation/state.
+            ttl: The time after which a value is gone that a handler sets: seconds, or text such as
+                ``"1 day"``; `State.ttl` sets another one. None: it stays.
+            concurrency: As in `foreach`.
+            retry: As in `foreach`.
+            dead_letter: As in `foreach`.
+            on_dead: As in `foreach`.
+            output: As in `foreach`.
+            output_schema: As in `foreach`.
+            output_mode: As in `foreach`.
+
+        Raises:
+            HandlerNotUsable: The handler cannot be found, called with two arguments, or pickled.
+            InvalidOption: An argument is out of its range, or lacks its counterpart.
+            TableUnusable: There is a state of another schema at the path, or something else.
+        """
+        if not isinstance(state, str) or not state:
+            raise InvalidOption("state", repr(state), "give the path of a folder")
+        if isinstance(handler, FrameHandler):
+            raise InvalidOption("handler", "a frame handler", "give a function of (record, state)")
+        try:
+            lifetime = None if ttl is None else parse_seconds(ttl)
+        except ValueError as error:
+            raise InvalidOption("ttl", repr(ttl), str(error)) from None
+        if lifetime is not None and not 0 < lifetime <= MAX_WAIT:
+            raise InvalidOption("ttl", repr(ttl), "give a time above 0, up to 365 days")
+        return CooperativeForeach(
+            self, handler, concurrency=concurrency, ordering="key", retry=retry,
+            dead_letter=dead_letter, on_dead=on_dead, output=output, output_schema=output_schema,
+            output_mode=output_mode,
+            state=StateLog(state, StateSchema.parse(state_schema), lifetime),
         )  # fmt: skip
 
     def foreach_frame(

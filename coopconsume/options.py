@@ -34,6 +34,7 @@ _UNLIMITED = 2**63 - 1
 _UNITS = {
     "ms": 0.001, "millisecond": 0.001, "s": 1.0, "sec": 1.0, "second": 1.0,
     "m": 60.0, "min": 60.0, "minute": 60.0, "h": 3600.0, "hour": 3600.0,
+    "d": 86_400.0, "day": 86_400.0,
 }  # fmt: skip
 
 

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from coopconsume.consumer import CooperativeConsumer
     from coopconsume.kafka.cluster import Cluster
     from coopconsume.monitoring.listener import QueryProgressEvent
+    from coopconsume.runtime.state import StateLog
     from coopconsume.sinks import DeadLetterSink, OutputSink
     from coopconsume.worker.report import Ordering
 
@@ -186,8 +187,10 @@ class CooperativeForeach:
         output: Any,
         output_schema: Any,
         output_mode: OutputMode,
+        state: StateLog | None = None,
     ) -> None:
         self._consumer = consumer
+        self._state = state
         if not isinstance(concurrency, int) or not 1 <= concurrency <= _MOST_HANDLERS:
             raise InvalidOption("concurrency", repr(concurrency), f"give 1 to {_MOST_HANDLERS}")
         if ordering not in ("key", "partition", "none"):
@@ -209,7 +212,7 @@ class CooperativeForeach:
             raise InvalidOption(
                 "maxRecordsPerSecond", "a frame handler", "give maxOffsetsPerTrigger, or foreach"
             )
-        check_handler(handler)
+        check_handler(handler, with_state=state is not None)
         self._handler = handler
         self._concurrency = concurrency
         self._ordering: Ordering = ordering
@@ -310,6 +313,7 @@ class CooperativeForeach:
             outputs=self._outputs,
             interval=self._interval,
             available_now=self._available_now,
+            state=self._state,
         )
         meter = Meter(identity, slots, self._listeners)
         job = Job(consumer.spark, membership, work, slots, meter)
@@ -339,8 +343,12 @@ def _check_topics(cluster: Cluster, *sinks: DeadLetterSink | OutputSink | None) 
             raise TopicNotFound(topic, cluster.servers)
 
 
-def check_handler(handler: Any) -> None:
+def check_handler(handler: Any, *, with_state: bool = False) -> None:
     """Finds out now, not in a task, whether workers will be able to run a handler.
+
+    Args:
+        handler: The handler.
+        with_state: Whether it is called with a record and its state.
 
     Raises:
         HandlerNotUsable: It is not callable, takes something else than one argument, cannot be
@@ -357,13 +365,14 @@ def check_handler(handler: Any) -> None:
         raise HandlerNotUsable(shown, f"{type(error).__name__}: {error}") from error
     if not callable(found):
         raise HandlerNotUsable(shown, "it is not callable")
-    wrong = _wrong_with(found, "frame" if isinstance(handler, FrameHandler) else "record")
+    arguments = ("frame",) if isinstance(handler, FrameHandler) else ("record",)
+    wrong = _wrong_with(found, (*arguments, "state") if with_state else arguments)
     if wrong:
         raise HandlerNotUsable(shown, wrong)
 
 
-def _wrong_with(function: Any, argument: str) -> str:
-    """Returns why a function cannot be called with a record or frame; empty if it can."""
+def _wrong_with(function: Any, arguments: tuple[str, ...]) -> str:
+    """Returns why a function cannot be called with some arguments; empty if it can."""
     if isinstance(function, type):
         return "it is a class: give an instance that can be called, or a function"
     call = getattr(function, "__call__", None)  # noqa: B004 - a method's kind, not its being there
@@ -374,7 +383,8 @@ def _wrong_with(function: Any, argument: str) -> str:
     except (TypeError, ValueError):
         return ""  # Some functions of C have no signature.
     try:
-        found.bind(object())
+        found.bind(*arguments)
     except TypeError as error:
-        return f"it is called as handler({argument}), and its parameters are {found}: {error}"
+        call = f"handler({', '.join(arguments)})"
+        return f"it is called as {call}, and its parameters are {found}: {error}"
     return ""

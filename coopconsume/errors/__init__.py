@@ -98,6 +98,7 @@ from coopconsume.errors.processing import (
     TableUnusable,
 )
 from coopconsume.errors.queue import NotHeld, QueueLogFormat, QueueUnavailable
+from coopconsume.errors.state import StateAhead, StateNeedsKey, StateNotReadable
 
 __all__ = [
     "AlreadyClosed",
@@ -170,6 +171,9 @@ __all__ = [
     "SparkSessionConflict",
     "SparkVersionUnsupported",
     "StaleGeneration",
+    "StateAhead",
+    "StateNeedsKey",
+    "StateNotReadable",
     "TableUnusable",
     "TopicNotFound",
     "TopicRangeFetchNotAllowed",

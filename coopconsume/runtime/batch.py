@@ -156,6 +156,7 @@ def run_batch(
         run=running.run,
         latest_start=running.latest_start,
         channel=running.channel,
+        state=work.state.spec(_key_ranges(chosen, plan)) if work.state else None,
     )
     spans = []
     for read in plan.reads:
@@ -240,3 +241,17 @@ def _slots(
         if partition.part in plan.work[slot]
         for key_range in partition.shares[slot].ranges
     )
+
+
+def _key_ranges(
+    partitions: Sequence[Partition], plan: BatchPlan
+) -> dict[int, dict[tuple[str, int], tuple[tuple[int, int], ...]]]:
+    """Returns the key ranges of each slot of a batch, by topic and partition."""
+    return {
+        slot: {
+            (p.topic, p.partition): tuple((r.first, r.last) for r in p.shares[slot].ranges)
+            for p in partitions
+            if p.part in plan.work[slot]
+        }
+        for slot in plan.slots
+    }

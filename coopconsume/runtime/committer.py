@@ -350,6 +350,8 @@ class Committer:
         except BaseException as error:  # noqa: BLE001 - told to the loop
             self._post(self._failed, error)
         else:
+            if written is not None and self._work.state is not None:
+                self._work.state.committed(written.commit_id)
             self._post(self._saved, saved)
 
     def _look(self) -> None:

@@ -40,16 +40,20 @@ class Deliveries:
         patience: Seconds that a write may take until its records count as held back.
         gives_up: Whether the destination is given up once it has failed for that long, as the job
             is to end.
+        in_order: Whether parcels are written strictly in their order, and never divided.
 
     Attributes:
         refused: Parcels that are not tried again.
     """
 
-    def __init__(self, what: str, patience: float, *, gives_up: bool = False) -> None:
+    def __init__(
+        self, what: str, patience: float, *, gives_up: bool = False, in_order: bool = False
+    ) -> None:
         self.what = what
         self.refused: list[Parcel] = []
         self._patience = patience
         self._gives_up = gives_up
+        self._in_order = in_order
         self._waiting: deque[Parcel] = deque()
         self._under_way: Parcel | None = None
         self._began = self._not_before = -math.inf
@@ -86,7 +90,10 @@ class Deliveries:
     def put_back(self, parcel: Parcel, not_before: float) -> None:
         """Takes back what could not be written for a reason that is not the destination's."""
         parcel.is_put_back = True
-        self._waiting.append(parcel)
+        if self._in_order:
+            self._waiting.appendleft(parcel)
+        else:
+            self._waiting.append(parcel)
         self._not_before = max(self._not_before, not_before)
 
     def begin(self, now: float) -> Parcel | None:
@@ -126,7 +133,7 @@ class Deliveries:
         parcel = self._taken()
         parcel.failures += 1
         parcel.error = error
-        if is_final:
+        if is_final and not self._in_order:
             halves = parcel.halves()
             if len(halves) > 1:
                 self._waiting.extendleft(reversed(halves))
@@ -145,9 +152,17 @@ class Deliveries:
                 self._refuse(one)
             self._waiting.clear()
             return
+        if self._in_order:
+            self._waiting.appendleft(parcel)
+            return
         parts = sum(not one.is_fresh for one in self._waiting)
         is_whole = is_denied or parcel.failures < _WHOLE or parts >= _MOST_PARTS
         self._waiting.extend((parcel,) if is_whole else parcel.halves())
+
+    def concerns(self, slot: int) -> bool:
+        """Whether something of a slot is not written."""
+        under_way = [self._under_way] if self._under_way else []
+        return any(slot in one.slots for one in (*self._waiting, *under_way))
 
     def _taken(self) -> Parcel:
         parcel, self._under_way = self._under_way, None

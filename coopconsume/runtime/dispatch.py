@@ -252,6 +252,9 @@ class Dispatcher:
         if young >= BATCHES_AT_ONCE:
             return
         free = self._free_slots()
+        if self._work.state is not None:
+            # A record must see the state that the one before it has left.
+            free = [slot for slot in free if shift.saver.outbox.is_written(slot)]
         limits = Limits(self.window.offsets, self._options.max_pending)
         if not free or not self._is_ours(shift) or not self._may_work(shift):
             return

@@ -105,6 +105,8 @@ class EpochState:
         holding.primary.publish_by(
             sink.begin(holding) if isinstance(sink, TransactionalTopic) else None
         )
+        if work.state is not None:
+            work.state.begin(holding)
         self.partitions = self._make_partitions()
         self.saver = Committer(holding, work, self.partitions, meter, commit_ids, self._post)
         self.refresh_ends(force=True)

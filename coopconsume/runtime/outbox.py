@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from commits import CommitLogUnavailable, FencedMember, OffsetRanges, Pending
 from commits.model import PARKED_MS
+from commits.offsets import MAX_OFFSET
 from coopconsume.errors import AuthenticationFailed, NotAuthorized, OutputRefused
 from coopconsume.runtime.deliveries import LONGEST_PAUSE, Deliveries
 from coopconsume.runtime.parcels import Parcel
@@ -65,18 +66,33 @@ def write(work: Work, topic_ids: Mapping[str, str], parcel: Parcel, commit_id: s
     """
     if parcel.letters and work.dead_letters is not None:
         work.dead_letters.append(parcel.letters, topic_ids, commit_id)
+    if parcel.changes and work.state is not None:
+        work.state.append(Outputs(parcel.changes, {}, topic_ids, commit_id))
     sink = work.outputs
     if sink is not None and (parcel.rows or (sink.hears_all and any(parcel.offsets.values()))):
         sink.write(Outputs(parcel.rows, parcel.offsets, topic_ids, commit_id))
 
 
-def fitting(holding: EpochAssignment, parcel: Parcel) -> tuple[Parcel, Parcel]:
+def fitting(
+    holding: EpochAssignment, parcel: Parcel, *, in_order: bool = False
+) -> tuple[Parcel, Parcel]:
     """What of a parcel the limit on ranges lets in, and the rest.
 
     What is written must not be refused any more, so the limit is looked at before.
+
+    Args:
+        holding: What is owned.
+        parcel: The parcel.
+        in_order: Whether no record may be committed before a lower one of its partition.
     """
     fit = holding.affordable(parcel.offsets, {})
-    return parcel.divided({tp: done - fit[tp] for tp, done in parcel.offsets.items()})
+    left = {tp: done - fit[tp] for tp, done in parcel.offsets.items()}
+    if in_order:
+        left = {
+            tp: parcel.offsets[tp].clip(some.first, MAX_OFFSET) if some.first is not None else some
+            for tp, some in left.items()
+        }
+    return parcel.divided(left)
 
 
 class Outbox:
@@ -118,7 +134,8 @@ class Outbox:
         self._denied: dict[str, str] = {}
         patience, gives_up = holding.options.batch_time, work.available_now
         self._letters = Deliveries("dead letters", patience, gives_up=gives_up)
-        self._rows = Deliveries("outputs", patience, gives_up=gives_up)
+        self._in_order = work.state is not None
+        self._rows = Deliveries("outputs", patience, gives_up=gives_up, in_order=self._in_order)
         self._all = (self._letters, self._rows)
 
     @property
@@ -155,23 +172,33 @@ class Outbox:
         Returns:
             Failures that are parked once their letter is written: index of the partition, offset.
         """
-        parked = self._take_letters(report, parts)
-        sink = self._work.outputs
-        if sink is None:
-            return parked
+        letters, parked = self._letters_of(report, parts)
+        sink, is_stateful = self._work.outputs, self._work.state is not None
+        # A record must not be committed before an earlier one of its key, whose state it has seen.
+        parcel = letters if is_stateful else Parcel()
         names = tuple((p.topic, p.partition) for p in parts)
-        parcel = Parcel()
-        if report.outputs is not None:
+        if not is_stateful:
+            self._add(self._letters, letters)
+        if report.outputs is not None and sink is not None:
             parcel.rows.append((names, report.outputs))
             parcel.offsets |= offsets_of_rows(names, report.outputs)
-        if sink.hears_all:
+        if is_stateful or (sink is not None and sink.hears_all):
             for i, outcome in report.partitions.items():
                 done = OffsetRanges.from_offsets(unpack_offsets(outcome.done).to_numpy())
                 parcel.offsets[names[i]] = done - parts[i].undelivered
+        if is_stateful:
+            parcel.slots.add(report.slot)
+            parcel.changes += [] if report.changes is None else [(names, report.changes)]
         self._add(self._rows, parcel)
         return parked
 
-    def _take_letters(self, report: SlotReport, parts: Sequence[Partition]) -> set[tuple[int, int]]:
+    def is_written(self, slot: int) -> bool:
+        """Whether everything that a slot has reported is written."""
+        return not self._rows.concerns(slot)
+
+    def _letters_of(
+        self, report: SlotReport, parts: Sequence[Partition]
+    ) -> tuple[Parcel, set[tuple[int, int]]]:
         parcel = Parcel(letters=list(report.dead) if self._work.dead_letters else [])
         places: dict[TopicPartition, list[int]] = {}
         for letter in parcel.letters:
@@ -188,8 +215,7 @@ class Outbox:
                                 due_ms(failure.delay), failure.error)
                     )  # fmt: skip
         parcel.offsets = {tp: OffsetRanges.from_offsets(o) for tp, o in places.items() if o}
-        self._add(self._letters, parcel)
-        return parked
+        return parcel, parked
 
     def _add(self, deliveries: Deliveries, parcel: Parcel) -> None:
         if not parcel:
@@ -214,7 +240,7 @@ class Outbox:
         """In a thread of its own."""
         started = time.monotonic()
         try:
-            fit, left = fitting(self._holding, parcel)
+            fit, left = fitting(self._holding, parcel, in_order=self._in_order)
             if fit:
                 write(self._work, self._holding.topic_ids, fit, commit_id)
         except BaseException as error:  # noqa: BLE001 - handled in the loop
@@ -249,6 +275,10 @@ class Outbox:
         if not isinstance(error, CommitLogUnavailable):
             self._errors[deliveries.what] = error
         is_final = isinstance(error, OutputRefused)
+        if is_final and self._in_order:
+            # What comes after it builds on its state.
+            self._failed(error)
+            return
         deliveries.failed(text, time.monotonic(), is_final=is_final, is_denied=is_denied)
 
     # -- what is held back

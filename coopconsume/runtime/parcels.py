@@ -45,6 +45,8 @@ class Parcel:
         pending: What is parked once they are written.
         letters: Dead letters.
         rows: Rows that handlers returned, with the partitions that they count by index.
+        changes: Changes of the state, in the same form.
+        slots: The slots that have handled its records.
         failures: Failed attempts to write it.
         is_split: Whether it is part of a parcel that failed: it is written by itself.
         is_put_back: Whether the limit on ranges does not let its records in for now.
@@ -57,6 +59,8 @@ class Parcel:
     pending: dict[TopicPartition, list[Pending]] = field(default_factory=dict)
     letters: list[DeadLetter] = field(default_factory=list)
     rows: list[Rows] = field(default_factory=list)
+    changes: list[Rows] = field(default_factory=list)
+    slots: set[int] = field(default_factory=set)
     failures: int = 0
     is_split: bool = False
     is_put_back: bool = False
@@ -65,7 +69,7 @@ class Parcel:
     shown: tuple[str, bool] = ("", False)
 
     def __bool__(self) -> bool:
-        return bool(self.letters or self.rows or any(self.offsets.values()))
+        return bool(self.letters or self.rows or self.changes or any(self.offsets.values()))
 
     @property
     def is_fresh(self) -> bool:
@@ -88,13 +92,15 @@ class Parcel:
             self.pending.setdefault(tp, []).extend(pending)
         self.letters += other.letters
         self.rows += other.rows
+        self.changes += other.changes
+        self.slots |= other.slots
 
     def divided(self, left: Mapping[TopicPartition, OffsetRanges]) -> tuple[Parcel, Parcel]:
         """Everything but some offsets, and these offsets."""
         if not any(left.values()):
             return self, Parcel()
         nothing = OffsetRanges()
-        now, later = Parcel(), Parcel()
+        now, later = Parcel(slots=self.slots), Parcel(slots=self.slots)
         for tp, offsets in self.offsets.items():
             waits = left.get(tp, nothing)
             now.offsets[tp], later.offsets[tp] = offsets - waits, offsets & waits
@@ -105,12 +111,13 @@ class Parcel:
         for letter in self.letters:
             waits = left.get((letter.topic, letter.partition), nothing)
             (later if letter.offset in waits else now).letters.append(letter)
-        for partitions, rows in self.rows:
-            for parcel, some in zip(
-                (now, later), divided_rows(partitions, rows, left), strict=True
-            ):
-                if some is not None:
-                    parcel.rows.append((partitions, some))
+        for name in ("rows", "changes"):
+            for partitions, rows in getattr(self, name):
+                for parcel, some in zip(
+                    (now, later), divided_rows(partitions, rows, left), strict=True
+                ):
+                    if some is not None:
+                        getattr(parcel, name).append((partitions, some))
         return now, later
 
     def halves(self) -> tuple[Parcel, ...]:
@@ -127,7 +134,7 @@ class Parcel:
         return parts
 
     def records(self) -> dict[TopicPartition, list[Handled]]:
-        """Its records that have a dead letter or rows; those without either are not among them."""
+        """Its records that have a dead letter, rows or a change; the others are not among them."""
         found: dict[TopicPartition, list[Handled]] = {}
         for letter in self.letters:
             hashed = key_hash(letter.key)
@@ -135,7 +142,10 @@ class Parcel:
             found.setdefault((letter.topic, letter.partition), []).append(
                 Handled(letter.offset, dealt, letter.attempts, letter.key)
             )
-        for partitions, rows in self.rows:
+        for partitions, rows in (*self.rows, *self.changes):
             for tp, hashes in hashes_of_rows(partitions, rows).items():
-                found.setdefault(tp, []).extend(Handled(o, h) for o, h in hashes.items())
+                known = {one.offset for one in found.get(tp, ())}
+                found.setdefault(tp, []).extend(
+                    Handled(o, h) for o, h in hashes.items() if o not in known
+                )
         return found

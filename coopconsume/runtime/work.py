@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from coopconsume.options import Options
     from coopconsume.record import RetryPolicy
+    from coopconsume.runtime.state import StateLog
     from coopconsume.sinks import DeadLetterSink, OutputSink
     from coopconsume.worker.report import Ordering
 
@@ -24,6 +25,7 @@ class Work:
         dead_letters: Where records go that are given up; None: none is.
         park: Whether a record that is given up holds its key back until somebody decides.
         outputs: Where rows go that handlers return; None: they are dropped.
+        state: The state that handlers keep per key; None: they have none.
         interval: Seconds between the starts of batches at least.
         available_now: Stop once everything that was there at the start is settled.
     """
@@ -37,6 +39,7 @@ class Work:
     outputs: OutputSink | None
     interval: float
     available_now: bool
+    state: StateLog | None = None
 
     def needs_headers(self, options: Options) -> bool:
         """Whether record headers are read: for handlers, or as dead letters are kept whole."""
@@ -44,6 +47,6 @@ class Work:
 
     def close(self) -> None:
         """Closes the sinks; harmless when repeated."""
-        for sink in (self.dead_letters, self.outputs):
+        for sink in (self.dead_letters, self.outputs, self.state):
             if sink is not None:
                 sink.close()

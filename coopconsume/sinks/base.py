@@ -50,14 +50,16 @@ class Outputs:
     topic_ids: Mapping[str, str] = field(default_factory=dict)
     commit_id: str = ""
 
-    def table(self, schema: pa.Schema) -> pa.Table:
+    def table(self, schema: pa.Schema, *, with_hash: bool = False) -> pa.Table:
         """Returns the rows with `ROW` and `ORIGIN`; the rows of a record are adjacent, in order.
 
         Args:
             schema: The schema of the rows without these columns.
+            with_hash: Whether to return the key hash of the record, too, as ``_key_hash``.
         """
         tables = [self._with_origin(partitions, data) for partitions, data in self.parts]
-        full = pa.schema([*schema, ROW, *ORIGIN])
+        hashes = [pa.field("_key_hash", pa.int64())] if with_hash else []
+        full = pa.schema([*schema, *hashes, ROW, *ORIGIN])
         if not tables:
             return full.empty_table()
         return pa.concat_tables(tables).select(full.names).cast(full)

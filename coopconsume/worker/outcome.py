@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from coopconsume.record import Record
+from coopconsume.state.value import Change
 from coopconsume.worker.answers import as_rows, trace_of, verdict_on
 from coopconsume.worker.report import DeadLetter, Failure, PartitionReport, SlotReport, pack_offsets
 from coopconsume.worker.rows import OutputRows
@@ -47,6 +48,22 @@ class Row(NamedTuple):
     headers: Headers
 
 
+class Changed(NamedTuple):
+    """A handler's answer beside a change of its state, checked.
+
+    Attributes:
+        rows: Its output rows, as `OutputRows.checked` returns them; None: it has none.
+        cells: The row of the changelog, in the same form.
+        change: The change.
+        value: The value, as the changelog has it.
+    """
+
+    rows: Any
+    cells: list[Any] | pa.RecordBatch
+    change: Change
+    value: Any
+
+
 class TaskOutcome:
     """The outcomes of the rows of one slot; settles the answers of handlers."""
 
@@ -62,6 +79,9 @@ class TaskOutcome:
         self.spec = spec
         self.policy = policy
         self.outputs = None if output_schema is None else OutputRows(output_schema)
+        self.changes = None if spec.state is None else OutputRows(spec.state.schema.rows)
+        #: Takes note of a change of the state, for later records of the key.
+        self.note: Callable[[Changed], None] = lambda _changed: None
         self.dead_letters = dead_letters
         self.work: Mapping[int, PartitionWork] = spec.work[slot]
         self.report = SlotReport(batch=spec.batch, slot=slot, pid=os.getpid())
@@ -135,6 +155,8 @@ class TaskOutcome:
             BaseException: The answer is neither an outcome nor rows that fit the output schema.
         """
         outputs = self.outputs
+        if self.changes is not None and type(answer) is Change:
+            return self._changed(self.changes, answer)
         if type(answer) is dict:  # Most answers are; the questions of `as_rows` take longer.
             return None if outputs is None else outputs.checked((answer,))
         rows = as_rows(answer, wanted=outputs is not None)
@@ -142,10 +164,27 @@ class TaskOutcome:
             return rows
         return outputs.checked(rows) if rows else None
 
+    def _changed(self, changes: OutputRows, answer: Change) -> Any:
+        """Checks what a handler answered beside a change of its state, and the change."""
+        rows = None if answer.answer is None else self.taken(answer.answer)
+        if isinstance(rows, BaseException):
+            return rows
+        expires, key = answer.expires, answer.key
+        cells = changes.checked([{"key": key, "value": answer.value, "expires_at": expires}])
+        value = cells[1] if isinstance(cells, list) else cells.column(1)[0].as_py()
+        return Changed(rows, cells, answer, value)
+
     def answer(self, row: Row, record: Record, answer: Any) -> bool:
         """Settle what `taken` returned, or the handler raised; False if the record is not done."""
         if isinstance(answer, BaseException):
             return self._failed(row, record, answer)
+        if type(answer) is Changed:
+            assert self.changes is not None
+            self.changes.add(answer.cells, row.part, row.offset, row.key_hash)
+            self.note(answer)
+            answer = answer.rows
+            if answer is None:
+                return True
         if self.outputs is not None:
             self.outputs.add(answer, row.part, row.offset, row.key_hash)
         return True
@@ -255,7 +294,9 @@ class TaskOutcome:
             for report in self.parts.values():
                 report.failed = []
             dead, self.report.dead = self.report.dead, []
-            outputs = None if self.outputs is None else self.outputs.take()
+            outputs, changes = (
+                None if one is None else one.take() for one in (self.outputs, self.changes)
+            )
             (ended, failures), self._reported = self._reported, (self.ended, self.report.failures)
             ended, failures = self._reported[0] - ended, self._reported[1] - failures
         partitions = {
@@ -266,6 +307,7 @@ class TaskOutcome:
         return SlotReport(
             self.spec.batch, self.report.slot, seq=seq, pid=self.report.pid, partitions=partitions,
             dead=dead, outputs=None if outputs is None else outputs.encode(),
+            changes=None if changes is None else changes.encode(),
             handled=ended, failures=failures, kept=kept,
             gates={} if kept is None else dict(self.report.gates),
         )  # fmt: skip
@@ -298,6 +340,8 @@ class TaskOutcome:
         self.report.streak = self._streak if self.number == self._failed_at else 0
         if self.outputs is not None:
             self.report.outputs = self.outputs.encode()
+        if self.changes is not None:
+            self.report.changes = self.changes.encode()
         return self.report
 
 

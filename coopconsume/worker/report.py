@@ -19,6 +19,7 @@ from coopconsume.worker.rate_limit import Rates
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from coopconsume.state.slot import StateSpec
     from coopconsume.worker.channel.spec import ChannelSpec
 
 Ordering = Literal["key", "partition", "none"]
@@ -64,6 +65,7 @@ class BatchSpec:
             second attempt of the task.
         latest_start: After this instant, in seconds since the epoch on the worker's clock, no
             handler of the batch starts in a slot that has started none yet.
+        state: What the slots need to know of the state per key; None: the handler has none.
         channel: Where the slots reach the driver; None: they report as they end, and stop by
             themselves.
     """
@@ -85,6 +87,7 @@ class BatchSpec:
     run: str = ""
     latest_start: float = math.inf
     channel: ChannelSpec | None = None
+    state: StateSpec | None = None
 
 
 @dataclass(frozen=True)
@@ -153,6 +156,9 @@ class SlotReport:
             then and may have ended it; those that certainly did are among the failures.
         outputs: Rows that handlers returned, as an Arrow IPC stream with the columns ``_part``,
             ``_offset`` and ``_key_hash`` added; None without rows.
+        changes: Changes of the state, in the same form.
+        restored: Keys of the state that were restored from the changelog, and the seconds that it
+            took.
         handled: Handler calls made. ``failures``: those that did not succeed.
         value_bytes: Bytes of key and value of the rows read.
         busy: Seconds from the first handler to the end of the last one; 0 without any.
@@ -185,6 +191,8 @@ class SlotReport:
     partitions: dict[int, PartitionReport] = field(default_factory=dict)
     dead: list[DeadLetter] = field(default_factory=list)
     outputs: bytes | None = None
+    changes: bytes | None = None
+    restored: tuple[int, float] = (0, 0.0)
     rows: int = 0
     handled: int = 0
     failures: int = 0

@@ -175,6 +175,14 @@ class SlotRunner:
         spec = self._spec
         ledger = self._ledger(slot)
         handler = resolve_handler(self._handler)
+        state = None
+        if spec.state is not None:
+            from coopconsume.state.slot import SlotState
+
+            state = SlotState(spec.state, slot)
+            handler = state.wrapped(handler)
+            ledger.note = lambda changed: state.note(changed.change, changed.value)
+            ledger.report.restored = state.restored
         seats = handler.max_records if isinstance(handler, FrameHandler) else spec.concurrency
         box = CrashJournal(box_path(spec, slot), seats)
         life = TimeBox(spec, box)
@@ -191,6 +199,8 @@ class SlotRunner:
             life.end()
             if channel is not None:
                 left = channel.close()
+            if state is not None:
+                state.close()
             box.close()
         report = ledger.close()
         report.unacknowledged = left

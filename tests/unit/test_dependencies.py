@@ -25,6 +25,7 @@ LAYERS = [
     },
     {"coopconsume.kafka.settings"},
     {"coopconsume.options"},
+    {"coopconsume.state"},
     {"coopconsume.kafka", "coopconsume.worker"},
     {"coopconsume.group", "coopconsume.monitoring", "coopconsume.fenced"},
     {"coopconsume.testing.history", "coopconsume.testing.local"},

@@ -63,6 +63,7 @@ def encode_report(report: SlotReport) -> bytes:
         ],
         "dead": [_letter(one, parts) for one in report.dead],
         "outputs": parts.add(report.outputs),
+        "changes": parts.add(report.changes),
         "kept": report.kept,
         "gates": list(report.gates.items()),
     }
@@ -90,6 +91,7 @@ def decode_report(data: bytes, of: Identity) -> SlotReport:
             )
         report.dead = [_dead(one, parts) for one in header["dead"]]
         report.outputs = parts.take(header["outputs"])
+        report.changes = parts.take(header["changes"])
         if header["kept"] is not None:
             report.kept = [(_count(p), _count(o), int(lane)) for p, o, lane in header["kept"]]
         report.gates = {

@@ -1,0 +1,445 @@
+"""The changelog of a state: a Delta table of all changes, and a table of snapshots beside it.
+
+A row of the changelog is a change of one key by one record: the new value, or null. It counts if
+its commit counts. The state of a key is the value of the counted row with the highest offset.
+
+A snapshot of a partition has the newest counted row of each key, sorted by key hash, so that a
+restore of some key ranges reads only parts of the files. Rows of the changelog below the stable
+offset that a snapshot was made at are all in it, so they are removed.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import logging
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from assignors import MAX_KEY_HASH, key_hash
+from commits.secrets import hidden
+from coopconsume.errors import OutputNotWritten, StateNotReadable, TableUnusable
+from coopconsume.state.schema import ORIGIN, StateSchema
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+
+    from deltalake import DeltaTable
+
+    Range = tuple[int, int]
+
+log = logging.getLogger(__name__)
+
+_PARTITION: Final = ["_topic_id", "_partition"]
+_SNAPSHOT: Final = pa.field("_snapshot", pa.int64())
+#: How long removed files stay: a slot may be reading them.
+_RETENTION: Final = {"delta.deletedFileRetentionDuration": "interval 1 hours"}
+#: In the metadata of a version that removes rows: the version that a reader must have seen.
+_COMPLETE: Final = "coopconsume.complete"
+#: Rows of a row group of a snapshot: a restore reads those that its key ranges fall into.
+_ROW_GROUP: Final = 20_000
+
+
+class Origin(NamedTuple):
+    """The partition that rows belong to, by Kafka's id of its topic."""
+
+    topic_id: str
+    partition: int
+
+    @property
+    def filters(self) -> list[tuple[str, str, str]]:
+        """As deltalake's methods take it."""
+        return [("_topic_id", "=", self.topic_id), ("_partition", "=", str(self.partition))]
+
+
+class Changelog:
+    """The changelog and the snapshots of a state.
+
+    Args:
+        path: The folder or URI of both tables.
+        schema: The schema of the values; None: that of the table.
+        storage_options: As for `deltalake.DeltaTable`.
+
+    Raises:
+        TableUnusable: There is a table of another schema, or something else at the path; or there
+            is none, and no schema is given.
+    """
+
+    def __init__(
+        self,
+        path: str,
+        schema: StateSchema | None = None,
+        storage_options: Mapping[str, str] | None = None,
+    ) -> None:
+        self.path = path.rstrip("/")
+        self.storage_options = dict(storage_options or {})
+        found = self._table("changelog")
+        if found is None and schema is None:
+            raise TableUnusable("state", hidden(self.path), "there is no state here")
+        if found is not None:
+            known = pa.schema(found.schema().to_arrow())
+            if "value" not in known.names or set(ORIGIN.names) - set(known.names):
+                raise TableUnusable("state", hidden(self.path), "its columns are not of a state")
+            kind = known.field("value").type
+            if schema is not None and kind != schema.type:
+                raise TableUnusable(
+                    "state", hidden(self.path),
+                    f"its values are {kind}, not {schema.type}; give the same state_schema, or "
+                    "another path",
+                )  # fmt: skip
+            schema = schema or StateSchema(kind)
+        assert schema is not None
+        self.schema = schema
+        #: The id of the table, which changes if it is made again; empty: there is none yet.
+        self.id = "" if found is None else str(found.metadata().id)
+
+    # -- the tables
+
+    def _table(self, name: str, version: int | None = None) -> DeltaTable | None:
+        """Opens a table; None if it does not exist.
+
+        Raises:
+            StateNotReadable: It cannot be read.
+        """
+        from deltalake import DeltaTable
+        from deltalake.exceptions import DeltaError, TableNotFoundError
+
+        try:
+            return DeltaTable(
+                f"{self.path}/{name}", version=version,
+                storage_options=self.storage_options or None,
+            )  # fmt: skip
+        except TableNotFoundError:
+            return None
+        except (DeltaError, OSError) as error:
+            raise StateNotReadable(hidden(self.path), hidden(str(error))) from error
+
+    def create(self) -> DeltaTable:
+        """Opens the changelog, which is created if it does not exist.
+
+        Raises:
+            OutputNotWritten: It cannot be created.
+        """
+        from deltalake import DeltaTable
+        from deltalake.exceptions import DeltaError
+
+        table = self._table("changelog")
+        if table is not None:
+            return table
+        try:
+            return DeltaTable.create(
+                f"{self.path}/changelog", self.schema.changelog, mode="ignore",
+                partition_by=_PARTITION, configuration=_RETENTION,
+                storage_options=self.storage_options or None,
+            )  # fmt: skip
+        except (DeltaError, OSError) as error:
+            raise self._failed(error) from error
+
+    def _failed(self, error: Exception) -> OutputNotWritten:
+        return OutputNotWritten("changes of the state", hidden(self.path), hidden(str(error)))
+
+    # -- writing
+
+    def append(self, rows: pa.Table) -> tuple[int, int]:
+        """Appends rows; returns a version that does not have them, and one that does.
+
+        Raises:
+            OutputNotWritten: Delta did not take them.
+        """
+        from deltalake import write_deltalake
+        from deltalake.exceptions import DeltaError
+
+        table = self.create()
+        before = int(table.version())
+        full = self.schema.changelog
+        try:
+            write_deltalake(table, rows.select(full.names).cast(full), mode="append")
+        except (DeltaError, OSError) as error:
+            raise self._failed(error) from error
+        return before, int(table.version())
+
+    def write_snapshot(self, origin: Origin, version: int, counts: Callable[[str], bool]) -> int:
+        """Replaces the snapshot of a partition by one of all changes that count.
+
+        Args:
+            origin: The partition.
+            version: The version of the changelog that is read.
+            counts: Whether a commit counts.
+
+        Returns:
+            The number of keys in it.
+
+        Raises:
+            StateNotReadable: The state cannot be read.
+            OutputNotWritten: Delta did not take it; the old one remains.
+        """
+        from deltalake import WriterProperties, write_deltalake
+        from deltalake.exceptions import DeltaError
+
+        rows = alive(self.counted_rows(origin, version, counts))
+        full = pa.schema([*self.schema.changelog, _SNAPSHOT])
+        before = self._table("snapshots")
+        number = 1 + max(self._snapshots(before, origin), default=0)
+        numbers = pa.repeat(pa.scalar(number, pa.int64()), rows.num_rows)
+        rows = rows.sort_by([("_key_hash", "ascending")]).append_column(_SNAPSHOT, numbers)
+        try:
+            write_deltalake(
+                f"{self.path}/snapshots", rows.select(full.names).cast(full), mode="append",
+                partition_by=[*_PARTITION, _SNAPSHOT.name], configuration=_RETENTION,
+                storage_options=self.storage_options or None,
+                writer_properties=WriterProperties(max_row_group_size=_ROW_GROUP),
+            )  # fmt: skip
+            table = self._table("snapshots")
+            if table is not None and number > 1:
+                table.delete(f"{_where(origin)} AND _snapshot < {number}")
+        except (DeltaError, OSError) as error:
+            raise self._failed(error) from error
+        return int(rows.num_rows)
+
+    def trim(self, origin: Origin, below: int, complete: int) -> None:
+        """Removes rows of a partition that its snapshot has.
+
+        Args:
+            origin: The partition.
+            below: Rows of lower offsets are removed.
+            complete: A version that has all these rows. A local store of this version misses none
+                of them; an older one is restored.
+
+        Raises:
+            OutputNotWritten: Delta did not do it; nothing is removed.
+        """
+        from deltalake import CommitProperties
+        from deltalake.exceptions import DeltaError
+
+        table = self.create()
+        words = {_COMPLETE: str(complete)}
+        try:
+            table.delete(
+                f"{_where(origin)} AND _offset < {below}",
+                commit_properties=CommitProperties(custom_metadata=words),
+            )
+            for one in (table, self._table("snapshots")):
+                if one is not None:
+                    one.vacuum(dry_run=False)
+        except (DeltaError, OSError) as error:
+            raise self._failed(error) from error
+
+    # -- reading
+
+    @property
+    def version(self) -> int:
+        """The newest version of the changelog; -1 if it does not exist."""
+        table = self._table("changelog")
+        return -1 if table is None else int(table.version())
+
+    def commits(self, version: int) -> set[str]:
+        """Returns the ids of all commits that have rows in a version of the changelog."""
+        if version < 0:
+            return set()
+        rows = self._read("changelog", version, [], columns=["_commit"])
+        return set(rows.column("_commit").unique().to_pylist())
+
+    def is_complete(self, have: int, version: int) -> bool:
+        """Whether a reader of all rows up to a version can find all later ones in another one.
+
+        Args:
+            have: The version that was read; from 0.
+            version: The version that is to be read.
+
+        Raises:
+            StateNotReadable: The table cannot be read.
+        """
+        table = self._table("changelog", version)
+        entries = [] if table is None else table.history(limit=version - have)
+        removed = [int(entry[_COMPLETE]) for entry in entries if _COMPLETE in entry]
+        return len(entries) == version - have and max(removed, default=-1) <= have
+
+    def rows_of(self, origin: Origin, version: int) -> int:
+        """Returns how many rows of a partition a version of the changelog has."""
+        table = None if version < 0 else self._table("changelog", version)
+        if table is None:
+            return 0
+        files = pa.table(table.get_add_actions(flatten=True)).to_pylist()
+        names = {_name(file) for file in table.file_uris(file_pruning_predicate=origin.filters)}
+        return sum(file["num_records"] or 0 for file in files if _name(file["path"]) in names)
+
+    def files(self, origin: Origin, version: int) -> frozenset[str]:
+        """Returns the files of a partition in a version of the changelog.
+
+        Raises:
+            StateNotReadable: The version cannot be read.
+        """
+        table = None if version < 0 else self._table("changelog", version)
+        if table is None:
+            return frozenset()
+        return frozenset(table.file_uris(file_pruning_predicate=origin.filters))
+
+    def changes(
+        self,
+        origin: Origin,
+        version: int,
+        ranges: Sequence[Range],
+        *,
+        unseen: Collection[str] | None = None,
+        above: int = 0,
+    ) -> pa.Table:
+        """Returns rows of the changelog of some key ranges, whether they count or not.
+
+        Args:
+            origin: The partition.
+            version: The version that is read.
+            ranges: Key hashes, first and last.
+            unseen: Only the rows of these files; None: of all.
+            above: Only the rows of this offset and higher ones.
+        """
+        if version < 0 or (unseen is not None and not unseen):
+            return self.schema.changelog.empty_table()
+        return self._read(
+            "changelog", version, origin.filters, ranges=ranges, files=unseen, above=above
+        )
+
+    def snapshot(self, origin: Origin, ranges: Sequence[Range]) -> pa.Table:
+        """Returns the rows of some key ranges in the newest snapshot of a partition."""
+        table = self._table("snapshots")
+        number = max(self._snapshots(table, origin), default=None)
+        if table is None or number is None:
+            return self.schema.changelog.empty_table()
+        filters = [*origin.filters, (_SNAPSHOT.name, "=", str(number))]
+        return self._rows(table, filters, ranges=ranges)
+
+    def counted_rows(
+        self,
+        origin: Origin,
+        version: int,
+        counts: Callable[[str], bool],
+        ranges: Sequence[Range] = ((0, MAX_KEY_HASH),),
+    ) -> pa.Table:
+        """Returns the newest counted row of each key of a partition, removed keys included.
+
+        Args:
+            origin: The partition.
+            version: The version of the changelog that is read.
+            counts: Whether a commit counts.
+            ranges: Key hashes, first and last.
+        """
+        changes = self.changes(origin, version, ranges)
+        counted = [one for one in changes.column("_commit").unique().to_pylist() if counts(one)]
+        is_counted = pc.is_in(changes.column("_commit"), pa.array(counted, pa.string()))
+        return newest([self.snapshot(origin, ranges), changes.filter(is_counted)])
+
+    def value(self, origin: Origin, key: bytes, counts: Callable[[str], bool]) -> Any:
+        """Returns the value of a key as it counts now; None if it has none.
+
+        Args:
+            origin: The partition.
+            key: The key.
+            counts: Whether a commit counts.
+
+        Raises:
+            StateNotReadable: The state cannot be read.
+        """
+        key_hash_of = key_hash(key)
+        assert key_hash_of is not None
+        rows = self.counted_rows(origin, self.version, counts, [(key_hash_of, key_hash_of)])
+        rows = alive(rows.filter(pc.equal(rows.column("key"), pa.scalar(key, pa.binary()))))
+        return rows.column("value")[0].as_py() if rows.num_rows else None
+
+    def origins(self) -> list[tuple[str, Origin]]:
+        """Returns the partitions that have rows, with the names of their topics."""
+        found = set()
+        for name in ("changelog", "snapshots"):
+            table = self._table(name)
+            if table is None:
+                continue
+            rows = self._rows(table, [], columns=["_topic", *_PARTITION])
+            places = rows.group_by(rows.column_names).aggregate([])
+            found |= {
+                (topic, Origin(topic_id, number))
+                for topic, topic_id, number in zip(
+                    *(places.column(n).to_pylist() for n in ("_topic", *_PARTITION)), strict=True
+                )
+            }
+        return sorted(found)
+
+    def _snapshots(self, table: DeltaTable | None, origin: Origin) -> list[int]:
+        if table is None:
+            return []
+        places = table.partitions(file_pruning_predicate=origin.filters)
+        return [int(place[_SNAPSHOT.name]) for place in places]
+
+    def _read(self, name: str, version: int, filters: Any, **what: Any) -> pa.Table:
+        table = self._table(name, version)
+        if table is None:
+            raise StateNotReadable(hidden(self.path), f"{name} does not exist any more")
+        return self._rows(table, filters, **what)
+
+    def _rows(
+        self,
+        table: DeltaTable,
+        filters: Sequence[tuple[str, str, str]],
+        *,
+        ranges: Sequence[Range] = (),
+        files: Collection[str] | None = None,
+        above: int = 0,
+        columns: Sequence[str] | None = None,
+    ) -> pa.Table:
+        """Reads rows of a table; the statistics of files and row groups are used.
+
+        Raises:
+            StateNotReadable: They cannot be read.
+        """
+        from deltalake.exceptions import DeltaError
+
+        full = self.schema.changelog
+        names = list(columns or full.names)
+        try:
+            found = table.to_pyarrow_dataset(file_pruning_predicate=list(filters) or None)
+            wanted = None
+            for first, last in ranges:
+                inside = (pc.field("_key_hash") >= first) & (pc.field("_key_hash") <= last)
+                wanted = inside if wanted is None else wanted | inside
+            if above and wanted is not None:
+                wanted &= pc.field("_offset") >= above
+            if files is None:
+                rows = found.to_table(columns=names, filter=wanted)
+            else:
+                ends = {_name(file) for file in files}
+                pieces = [
+                    fragment.to_table(schema=found.schema, columns=names, filter=wanted)
+                    for fragment in found.get_fragments(filter=wanted)
+                    if _name(fragment.path) in ends
+                ]
+                rows = pa.concat_tables(pieces) if pieces else full.empty_table().select(names)
+        except (DeltaError, OSError, pa.ArrowException) as error:
+            raise StateNotReadable(hidden(self.path), hidden(str(error))) from error
+        return rows.cast(pa.schema([full.field(name) for name in names]))
+
+
+def newest(tables: Iterable[pa.Table]) -> pa.Table:
+    """Returns the row of the highest offset of each key, from rows that all count."""
+    rows = pa.concat_tables(tables)
+    keys = rows.append_column("_at", pa.array(range(rows.num_rows), pa.int64()))
+    # Keys are compared, not hashes: two keys may have the same hash.
+    order = keys.select(["key", "_offset", "_at"]).sort_by(
+        [("key", "ascending"), ("_offset", "ascending")]
+    )
+    last = order.group_by("key", use_threads=False).aggregate([("_at", "last")])
+    return rows.take(last.column("_at_last").combine_chunks())
+
+
+def alive(rows: pa.Table) -> pa.Table:
+    """Returns the rows with a value whose time is not over."""
+    now = pa.scalar(dt.datetime.now(dt.UTC), rows.schema.field("expires_at").type)
+    gone = pc.fill_null(pc.less_equal(rows.column("expires_at"), now), False)
+    return rows.filter(pc.and_not(pc.is_valid(rows.column("value")), gone))
+
+
+def _name(file: str) -> str:
+    """Returns the last part of a path; deltalake's names of files are unique."""
+    return file.rsplit("/", 1)[-1]
+
+
+def _where(origin: Origin) -> str:
+    # Ids are Kafka's own, of letters, digits, "-" and "_".
+    return f"_topic_id = '{origin.topic_id}' AND _partition = {origin.partition}"

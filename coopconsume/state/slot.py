@@ -1,0 +1,150 @@
+"""The state of a slot's keys while it works on a batch. Task-side code."""
+
+from __future__ import annotations
+
+import datetime as dt
+from dataclasses import dataclass, field
+from inspect import iscoroutinefunction
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from coopconsume.errors import StateNeedsKey
+from coopconsume.state.changelog import Changelog, Origin, newest
+from coopconsume.state.store import LocalStore
+from coopconsume.state.value import State
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from coopconsume.record import Record
+    from coopconsume.state.changelog import Range
+    from coopconsume.state.schema import StateSchema
+    from coopconsume.state.value import Change
+
+    Place = tuple[str, int]
+
+
+@dataclass(frozen=True)
+class StateSpec:
+    """What the slots of a batch need to know of the state.
+
+    Attributes:
+        path: The folder or URI of the state.
+        storage_options: As for `deltalake.DeltaTable`.
+        schema: The schema of the values.
+        topic_ids: Kafka's ids of the topics.
+        decided: In this version of the changelog all rows of the slots' key ranges are decided:
+            they count, unless they are of a commit in ``refused``.
+        version: The version that has all changes of the records before this batch.
+        written: Ids of commits of this process that are in ``version`` and will count.
+        refused: Ids of commits that do not count.
+        lifetime: Seconds after which a value is gone that a handler sets; None: it stays.
+        ranges: Of each slot, its key ranges by topic and partition.
+    """
+
+    path: str
+    storage_options: Mapping[str, str]
+    schema: StateSchema
+    topic_ids: Mapping[str, str]
+    decided: int
+    version: int
+    written: frozenset[str] = frozenset()
+    refused: frozenset[str] = frozenset()
+    lifetime: float | None = None
+    ranges: Mapping[int, Mapping[Place, tuple[Range, ...]]] = field(default_factory=dict)
+
+
+class SlotState:
+    """The state of the keys of one slot in one batch.
+
+    It shows each record the state that the record of its key before it has left.
+
+    Args:
+        spec: What the slots of the batch need to know.
+        slot: The number of the slot.
+
+    Raises:
+        StateNotReadable: The state cannot be read.
+    """
+
+    def __init__(self, spec: StateSpec, slot: int) -> None:
+        self._spec = spec
+        self._stores: dict[Place, LocalStore] = {}
+        #: Of keys seen in this batch, and of commits that are not decided: the newest value, and
+        #: when it is gone.
+        self._values: dict[tuple[str, int, bytes | None], tuple[Any, dt.datetime | None]] = {}
+        self.restored = (0, 0.0)
+        changelog = Changelog(spec.path, spec.schema, spec.storage_options)
+        try:
+            for place, ranges in spec.ranges.get(slot, {}).items():
+                self._bring_up_to_date(changelog, place, ranges)
+        except BaseException:
+            self.close()
+            raise
+
+    def _bring_up_to_date(
+        self, changelog: Changelog, place: Place, ranges: tuple[Range, ...]
+    ) -> None:
+        spec = self._spec
+        origin = Origin(spec.topic_ids.get(place[0], ""), place[1])
+        store = self._stores[place] = LocalStore(changelog, origin)
+        if spec.version < 0:
+            return
+        if spec.decided >= 0:
+            store.bring_up_to_date(ranges, spec.decided, spec.refused.__contains__)
+            keys, seconds = store.restored
+            self.restored = self.restored[0] + keys, self.restored[1] + seconds
+        if spec.version == spec.decided:
+            return
+        unseen = changelog.files(origin, spec.version) - changelog.files(origin, spec.decided)
+        rows = changelog.changes(origin, spec.version, ranges, unseen=unseen)
+        written = pa.array(sorted(spec.written), pa.string())
+        rows = newest([rows.filter(pc.is_in(rows.column("_commit"), written))])
+        columns = (rows.column(name).to_pylist() for name in ("key", "value", "expires_at"))
+        for key, value, expires in zip(*columns, strict=True):
+            self._values[*place, key] = value, expires
+
+    def wrapped(self, handler: Any) -> Callable[[Record], Any]:
+        """Returns a function of a record that calls a handler with the record and its state."""
+        if iscoroutinefunction(handler) or iscoroutinefunction(getattr(handler, "__call__", None)):  # noqa: B004
+
+            async def call_async(record: Record) -> Any:
+                state = self.of(record)
+                answer = await handler(record, state)
+                return state.change(answer, record)
+
+            return call_async
+
+        def call(record: Record) -> Any:
+            state = self.of(record)
+            return state.change(handler(record, state), record)
+
+        return call
+
+    def of(self, record: Record) -> State:
+        """Returns the state of a record's key.
+
+        Raises:
+            StateNeedsKey: The record has no key.
+        """
+        if record.key is None:
+            raise StateNeedsKey(record.topic, record.partition, record.offset)
+        at = record.topic, record.partition, record.key
+        found = self._values.get(at)
+        if found is None:
+            found = self._values[at] = self._stores[at[:2]].get(record.key), None
+        value, expires = found
+        is_gone = expires is not None and expires <= dt.datetime.now(dt.UTC)
+        return State(None if is_gone else value, self._spec.lifetime)
+
+    def note(self, change: Change, value: Any) -> None:
+        """A record has succeeded: the next one of its key sees the value that it has left."""
+        at = change.topic, change.partition, change.key
+        self._values[at] = value, change.expires
+
+    def close(self) -> None:
+        """Closes the local stores; harmless when repeated."""
+        for store in self._stores.values():
+            store.close()

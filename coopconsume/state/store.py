@@ -1,0 +1,299 @@
+"""The local store: a copy of the state of some key ranges of a partition. Task-side code.
+
+An SQLite file for each partition and host, shared by the slots there. It is a cache: a slot brings
+its key ranges up to date from the changelog before it works, and if the file is lost or damaged
+they are restored. It never has a change of a record whose commit may yet be refused.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import logging
+import os
+import pickle
+import sqlite3
+import stat
+import tempfile
+import threading
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from coopconsume.errors import StateNotReadable
+from coopconsume.state.changelog import newest
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    import pyarrow as pa
+
+    from coopconsume.state.changelog import Changelog, Origin, Range
+
+log = logging.getLogger(__name__)
+
+#: Names the folder of the local stores; by default one in the folder for temporary files.
+FOLDER: Final = "COOPCONSUME_STATE_DIR"
+_FORMAT: Final = 1
+_BUSY: Final = 60.0
+_TABLES: Final = """
+CREATE TABLE IF NOT EXISTS state (
+    key BLOB PRIMARY KEY, hash INTEGER NOT NULL, offset INTEGER NOT NULL, value, expires INTEGER
+) WITHOUT ROWID;
+CREATE INDEX IF NOT EXISTS by_hash ON state (hash);
+CREATE TABLE IF NOT EXISTS covered (
+    first INTEGER PRIMARY KEY, last INTEGER NOT NULL, version INTEGER NOT NULL
+);
+"""
+_PUT: Final = """
+INSERT INTO state VALUES (?, ?, ?, ?, ?) ON CONFLICT (key) DO UPDATE SET
+    hash = excluded.hash, offset = excluded.offset, value = excluded.value,
+    expires = excluded.expires
+WHERE excluded.offset >= state.offset
+"""
+
+
+def store_folder() -> Path:
+    """Returns the folder of this user's local stores, which nobody else may read.
+
+    Raises:
+        StateNotReadable: The folder belongs to somebody else.
+    """
+    given = os.environ.get(FOLDER)
+    folder = Path(given) if given else Path(tempfile.gettempdir(), f"coopconsume-{os.getuid()}")
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    found = folder.stat()
+    # Values are unpickled, so nobody else may write here.
+    if found.st_uid != os.getuid() or stat.S_IMODE(found.st_mode) & 0o022:
+        raise StateNotReadable(
+            str(folder), f"others may write to this folder; set {FOLDER} to a folder of your own"
+        )
+    return folder
+
+
+class LocalStore:
+    """The state of a partition on this host, as far as slots here have needed it.
+
+    Args:
+        changelog: The changelog.
+        origin: The partition.
+    """
+
+    def __init__(self, changelog: Changelog, origin: Origin) -> None:
+        self._changelog = changelog
+        self._origin = origin
+        name = "\n".join((changelog.path, changelog.id, origin.topic_id, str(origin.partition)))
+        digest = hashlib.sha256(name.encode()).hexdigest()[:32]
+        self.file = store_folder() / f"state-{_FORMAT}-{digest}.db"
+        self._lock = threading.Lock()
+        self._connection = self._open()
+        #: Keys that the last call of `bring_up_to_date` restored, and the seconds that it took.
+        self.restored = (0, 0.0)
+
+    def _open(self) -> sqlite3.Connection:
+        try:
+            return self._opened()
+        except sqlite3.DatabaseError as error:
+            if isinstance(error, sqlite3.OperationalError) and "locked" in str(error):
+                raise
+            log.warning("the local store %s is damaged and made again: %s", self.file, error)
+            self._remove()
+            return self._opened()
+
+    def _opened(self) -> sqlite3.Connection:
+        connection = sqlite3.connect(
+            self.file, timeout=_BUSY, isolation_level=None, check_same_thread=False
+        )
+        connection.execute("PRAGMA journal_mode = WAL")
+        # A cache: what a power failure loses is restored, and WAL keeps the file consistent.
+        connection.execute("PRAGMA synchronous = OFF")
+        connection.execute("PRAGMA cache_size = -16000")
+        connection.executescript(_TABLES)
+        return connection
+
+    def _remove(self) -> None:
+        for end in ("", "-wal", "-shm"):
+            with contextlib.suppress(FileNotFoundError):
+                Path(f"{self.file}{end}").unlink()
+
+    def get(self, key: bytes) -> Any:
+        """Returns the value of a key; None if it has no state. Threads may call it at once."""
+        with self._lock:
+            row = self._connection.execute(
+                "SELECT value, expires FROM state WHERE key = ?", (key,)
+            ).fetchone()
+        if row is None or (row[1] is not None and row[1] <= time.time() * 1000):
+            return None
+        return self._loaded(row[0])
+
+    def close(self) -> None:
+        """Closes the file; harmless when repeated."""
+        self._connection.close()
+
+    # -- what the store has
+
+    def bring_up_to_date(
+        self,
+        ranges: Sequence[Range],
+        version: int,
+        is_refused: Callable[[str], bool],
+    ) -> None:
+        """Applies the changes of some key ranges up to a version of the changelog.
+
+        What is not here, or is too old, is restored from the newest snapshot and the changelog.
+
+        Args:
+            ranges: Key hashes, first and last.
+            version: The version; the commits of all rows of these ranges in it are decided.
+            is_refused: Whether the commit of a row does not count.
+
+        Raises:
+            StateNotReadable: The changelog cannot be read.
+        """
+        began, keys = time.monotonic(), 0
+        for wanted in ranges:
+            while True:
+                pieces = self._pieces(wanted)
+                late = [p for p in pieces if p[2] < version]
+                if not late:
+                    break
+                first, last, have = late[0]
+                rows, is_whole = self._behind((first, last), have, version)
+                rows = _counted(rows, is_refused)
+                if self._apply((first, last), have, version, rows, is_whole=is_whole):
+                    keys += rows.num_rows if is_whole else 0
+        self.restored = (keys, time.monotonic() - began if keys else 0.0)
+
+    def _behind(self, piece: Range, have: int, version: int) -> tuple[pa.Table, bool]:
+        """Returns the rows that a piece lacks, and whether they are all rows that it has then."""
+        changelog, origin = self._changelog, self._origin
+        try:
+            if have >= 0 and changelog.is_complete(have, version):
+                there, seen = (changelog.files(origin, at) for at in (version, have))
+                # Where files were rewritten, a change could be applied again without a later one.
+                unseen = there - seen if seen <= there else None
+                return changelog.changes(origin, version, [piece], unseen=unseen), False
+        except StateNotReadable as error:
+            log.debug("version %d is gone, a restore follows: %s", have, error)
+        # In this order: what is removed from the changelog is in the snapshot before.
+        changes = changelog.changes(origin, version, [piece])
+        return _joined(changes, changelog.snapshot(origin, [piece])), True
+
+    def _pieces(self, wanted: Range) -> list[tuple[int, int, int]]:
+        """Returns a range in pieces, each with the version that the store has; -1: it has none."""
+        with self._lock:
+            rows = self._connection.execute(
+                "SELECT first, last, version FROM covered WHERE first <= ? AND last >= ? "
+                "ORDER BY first", (wanted[1], wanted[0]),
+            ).fetchall()  # fmt: skip
+        return list(_cut(wanted, rows))
+
+    def _apply(
+        self, piece: Range, have: int, version: int, rows: pa.Table, *, is_whole: bool
+    ) -> bool:
+        """Applies rows to a piece; False if another slot has changed it meanwhile."""
+        first, last = piece
+        with self._lock, self._transaction() as cursor:
+            found = cursor.execute(
+                "SELECT first, last, version FROM covered WHERE first <= ? AND last >= ? "
+                "ORDER BY first", (last, first),
+            ).fetchall()  # fmt: skip
+            if any(one[2] != have for one in _cut(piece, found)):
+                return False
+            if is_whole:
+                cursor.execute("DELETE FROM state WHERE hash BETWEEN ? AND ?", piece)
+            cursor.executemany(_PUT, self._cells(rows))
+            cursor.execute("DELETE FROM state WHERE hash BETWEEN ? AND ? AND value IS NULL", piece)
+            self._cover(cursor, piece, version, found)
+        return True
+
+    def _cover(
+        self,
+        cursor: sqlite3.Cursor,
+        piece: Range,
+        version: int,
+        found: Sequence[tuple[int, int, int]],
+    ) -> None:
+        """Notes the version of a piece; what touches it and has the same version is one with it."""
+        first, last = piece
+        for one_first, one_last, one_version in found:
+            cursor.execute("DELETE FROM covered WHERE first = ?", (one_first,))
+            if one_first < first:
+                cursor.execute(
+                    "INSERT INTO covered VALUES (?, ?, ?)", (one_first, first - 1, one_version)
+                )
+            if one_last > last:
+                cursor.execute(
+                    "INSERT INTO covered VALUES (?, ?, ?)", (last + 1, one_last, one_version)
+                )
+        for neighbour in cursor.execute(
+            "SELECT first, last FROM covered WHERE version = ? AND (last = ? OR first - 1 = ?)",
+            (version, first - 1, last),
+        ).fetchall():
+            cursor.execute("DELETE FROM covered WHERE first = ?", neighbour[:1])
+            first, last = min(first, neighbour[0]), max(last, neighbour[1])
+        cursor.execute("INSERT INTO covered VALUES (?, ?, ?)", (first, last, version))
+
+    @contextlib.contextmanager
+    def _transaction(self) -> Iterator[sqlite3.Cursor]:
+        cursor = self._connection.cursor()
+        cursor.execute("BEGIN IMMEDIATE")
+        try:
+            yield cursor
+        except BaseException:
+            cursor.execute("ROLLBACK")
+            raise
+        cursor.execute("COMMIT")
+
+    def _cells(self, rows: pa.Table) -> Iterator[tuple[Any, ...]]:
+        # One row a key, so that it does not matter in which order files were read.
+        rows = newest([rows])
+        expires = rows.column("expires_at").cast("int64")
+        names = ("key", "_key_hash", "_offset", "value")
+        columns = (rows.column(name).to_pylist() for name in names)
+        for key, key_hash, offset, value, until in zip(*columns, expires.to_pylist(), strict=True):
+            yield key, key_hash, offset, _packed(value), None if until is None else until // 1000
+
+    def _loaded(self, value: Any) -> Any:
+        if type(value) is not bytes:
+            return value
+        # A file of this user alone, see `store_folder`.
+        return value[1:] if value[:1] == b"b" else pickle.loads(value[1:])  # noqa: S301
+
+
+def _packed(value: Any) -> Any:
+    """Returns a value as SQLite takes it: numbers and texts as they are."""
+    if value is None or type(value) in (int, float, str):
+        return value
+    return b"b" + value if type(value) is bytes else b"p" + pickle.dumps(value)
+
+
+def _joined(*tables: pa.Table) -> pa.Table:
+    import pyarrow as pa
+
+    return pa.concat_tables(tables)
+
+
+def _counted(rows: pa.Table, is_refused: Callable[[str], bool]) -> pa.Table:
+    """Returns the rows whose commits are not refused."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    ids = rows.column("_commit")
+    refused = [one for one in ids.unique().to_pylist() if is_refused(one)]
+    if not refused:
+        return rows
+    return rows.filter(pc.invert(pc.is_in(ids, pa.array(refused, pa.string()))))
+
+
+def _cut(wanted: Range, known: Sequence[tuple[int, int, int]]) -> Iterator[tuple[int, int, int]]:
+    """Cuts a range at the ends of known pieces, which are ascending; -1 where nothing is known."""
+    at, last = wanted
+    for first, end, version in known:
+        if first > at:
+            yield at, first - 1, -1
+        begin = max(first, at)
+        yield begin, min(end, last), version
+        at = min(end, last) + 1
+    if at <= last:
+        yield at, last, -1

@@ -1,0 +1,302 @@
+"""The state per key without Spark: changelog, local stores, and what a slot shows its handlers."""
+
+from __future__ import annotations
+
+import datetime as dt
+import random
+import sqlite3
+import stat
+from dataclasses import replace
+
+import pyarrow as pa
+import pytest
+
+from assignors import MAX_KEY_HASH, KeyRange, key_hash
+from coopconsume import Record, State
+from coopconsume.errors import StateNeedsKey, StateNotReadable, TableUnusable
+from coopconsume.runtime.deliveries import Deliveries
+from coopconsume.runtime.parcels import Parcel
+from coopconsume.state import StateSchema
+from coopconsume.state.changelog import Changelog, Origin
+from coopconsume.state.slot import SlotState, StateSpec
+from coopconsume.state.store import LocalStore
+
+LONG = StateSchema(pa.int64())
+ORIGIN = Origin("id-of-t", 0)
+WHOLE = (0, MAX_KEY_HASH)
+
+
+@pytest.fixture(autouse=True)
+def _stores(tmp_path, monkeypatch):
+    monkeypatch.setenv("COOPCONSUME_STATE_DIR", str(tmp_path / "stores"))
+
+
+def change(key, offset, value, commit, *, expires=None, schema=LONG):
+    """One row of the changelog."""
+    row = {
+        "key": key, "value": value, "expires_at": expires, "_topic": "t", "_topic_id": "id-of-t",
+        "_partition": 0, "_offset": offset, "_key_hash": key_hash(key), "_commit": commit,
+    }  # fmt: skip
+    return pa.Table.from_pylist([row], schema.changelog)
+
+
+def rows(*changes):
+    """Several rows as one table."""
+    return pa.concat_tables(changes)
+
+
+def nobody(_commit):
+    """No commit is refused."""
+    return False
+
+
+class World:
+    """Writers that crash between a change and its commit, and the state that counts."""
+
+    def __init__(self, path, seed):
+        self.random = random.Random(seed)
+        self.changelog = Changelog(str(path), LONG)
+        self.origin = ORIGIN
+        self.keys = [b"key-%d" % i for i in range(6)]
+        self.state: dict[bytes, int | None] = {}
+        self.refused: set[str] = set()
+        self.offset = self.commits = 0
+        self.snapshot_at = (-1, 0)
+
+    def write(self):
+        """Some records change the state; the commit counts, or its writer crashes before it."""
+        some = [self.random.choice(self.keys) for _ in range(self.random.randint(1, 6))]
+        values = [self.random.choice((None, self.random.randrange(1000))) for _ in some]
+        while True:
+            self.commits += 1
+            commit = f"c{self.commits}"
+            self.changelog.append(
+                rows(*(change(k, self.offset + i, v, commit)
+                       for i, (k, v) in enumerate(zip(some, values, strict=True))))
+            )  # fmt: skip
+            if self.random.random() < 0.7:
+                break
+            self.refused.add(commit)
+            values = [None if v is None else v + 1 for v in values]
+        self.offset += len(some)
+        self.state |= dict(zip(some, values, strict=True))
+
+    def snapshot(self):
+        """The partition gets a snapshot, and what the one before it has is removed."""
+        version = self.changelog.version
+        self.changelog.write_snapshot(self.origin, version, lambda one: one not in self.refused)
+        complete, below = self.snapshot_at
+        if complete >= 0:
+            self.changelog.trim(self.origin, below, complete)
+        self.snapshot_at = version, self.offset
+
+    def look(self):
+        """A slot with some key ranges sees exactly what counts."""
+        store = LocalStore(self.changelog, self.origin)
+        pieces = KeyRange().split(self.random.randint(1, 5))
+        mine = self.random.sample(pieces, self.random.randint(1, len(pieces)))
+        version = self.changelog.version
+        refused = self.changelog.commits(version) & self.refused
+        if version >= 0:
+            ranges = [(r.first, r.last) for r in mine]
+            store.bring_up_to_date(ranges, version, refused.__contains__)
+            for key in self.keys:
+                if any(r.contains(key_hash(key)) for r in mine):
+                    assert store.get(key) == self.state.get(key), key
+        if self.random.random() < 0.2:
+            store.file.unlink()
+        store.close()
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_a_store_has_what_counts(tmp_path, seed):
+    """Whatever crashed, was removed or lost: each key has the value of its last counted change."""
+    world = World(tmp_path / "state", seed)
+    steps = [world.write] * 5 + [world.look] * 4 + [world.snapshot]
+    for _ in range(30):
+        world.random.choice(steps)()
+    world.look()
+
+
+def test_a_store_of_an_older_version_is_restored_after_rows_were_removed(tmp_path):
+    """It would miss what it has not seen and nobody can see any more."""
+    changelog = Changelog(str(tmp_path / "state"), LONG)
+    changelog.append(change(b"a", 0, 1, "c1"))
+    store = LocalStore(changelog, ORIGIN)
+    store.bring_up_to_date([WHOLE], changelog.version, nobody)
+    changelog.append(change(b"a", 1, 2, "c2"))
+    complete = changelog.version
+    assert changelog.write_snapshot(ORIGIN, complete, lambda _one: True) == 1
+    changelog.trim(ORIGIN, 2, complete)
+    changelog.append(change(b"b", 2, 7, "c3"))
+    assert not changelog.is_complete(1, changelog.version)
+    assert changelog.is_complete(complete, changelog.version)
+    store.bring_up_to_date([WHOLE], changelog.version, nobody)
+    assert (store.get(b"a"), store.get(b"b")) == (2, 7)
+    assert store.restored[0] == 2
+    store.close()
+
+
+def test_a_damaged_store_is_made_again(tmp_path, caplog):
+    """It is a cache."""
+    changelog = Changelog(str(tmp_path / "state"), LONG)
+    changelog.append(change(b"a", 0, 1, "c1"))
+    store = LocalStore(changelog, ORIGIN)
+    store.close()
+    store.file.write_bytes(b"nonsense" * 1000)
+    store = LocalStore(changelog, ORIGIN)
+    assert "damaged" in caplog.text
+    store.bring_up_to_date([WHOLE], changelog.version, nobody)
+    assert store.get(b"a") == 1
+    store.close()
+
+
+def test_a_folder_that_others_may_write_to_is_refused(tmp_path):
+    """Values are unpickled."""
+    folder = tmp_path / "stores"
+    folder.mkdir()
+    folder.chmod(stat.S_IRWXU | stat.S_IRWXO)
+    with pytest.raises(StateNotReadable, match="others may write"):
+        LocalStore(Changelog(str(tmp_path / "state"), LONG), ORIGIN)
+
+
+def test_a_state_of_another_schema_is_refused(tmp_path):
+    """Before anything is written."""
+    Changelog(str(tmp_path / "state"), LONG).append(change(b"a", 0, 1, "c1"))
+    with pytest.raises(TableUnusable, match="values are int64, not string"):
+        Changelog(str(tmp_path / "state"), StateSchema(pa.string()))
+    with pytest.raises(TableUnusable, match="no state here"):
+        Changelog(str(tmp_path / "nothing"))
+
+
+def spec(changelog, **more):
+    """What a slot gets that has everything."""
+    version = changelog.version
+    found = StateSpec(
+        changelog.path, {}, changelog.schema, {"t": ORIGIN.topic_id}, version, version,
+        ranges={0: {("t", 0): (WHOLE,)}},
+    )  # fmt: skip
+    return replace(found, **more)
+
+
+def record(key, offset=0, value=b""):
+    """A record of the topic."""
+    return Record("t", 0, offset, key, value, 0)
+
+
+def test_a_slot_shows_what_is_written_and_keeps_only_what_is_decided(tmp_path):
+    """Changes whose commits may yet fail are shown, and are in no store."""
+    changelog = Changelog(str(tmp_path / "state"), LONG)
+    changelog.append(change(b"a", 0, 1, "c1"))
+    decided = changelog.version
+    changelog.append(change(b"a", 1, 2, "c2"))
+    changelog.append(change(b"a", 2, 3, "somebody's"))
+    slot = SlotState(spec(changelog, decided=decided, written=frozenset({"c2"})), 0)
+    assert slot.of(record(b"a")).get() == 2
+    slot.close()
+    # The process ends before c2 is committed.
+    refused = frozenset({"c2", "somebody's"})
+    slot = SlotState(spec(changelog, refused=refused), 0)
+    assert slot.of(record(b"a")).get() == 1
+    slot.close()
+
+
+def test_a_record_without_a_key_has_no_state(tmp_path):
+    """It fails, with the reason."""
+    slot = SlotState(spec(Changelog(str(tmp_path / "state"), LONG)), 0)
+    with pytest.raises(StateNeedsKey, match=r"t-0@4 has no key"):
+        slot.of(record(None, 4))
+    slot.close()
+
+
+def test_values_of_all_kinds_come_back_as_they_were(tmp_path):
+    """Also after a restore: numbers, texts, bytes, columns, lists and times."""
+    now = dt.datetime(2026, 1, 2, 3, 4, 5, 6, dt.UTC)
+    kinds = [
+        (pa.binary(), b"p\x00b"), (pa.string(), "ä"), (pa.float64(), 1.0), (pa.bool_(), False),
+        (pa.timestamp("us", "UTC"), now), (pa.list_(pa.int32()), [1, None]),
+        (pa.struct([("n", pa.int64()), ("s", pa.string())]), {"n": 1, "s": None}),
+    ]  # fmt: skip
+    for i, (kind, value) in enumerate(kinds):
+        schema = StateSchema(kind)
+        changelog = Changelog(str(tmp_path / str(i)), schema)
+        changelog.append(change(b"a", 0, value, "c1", schema=schema))
+        slot = SlotState(spec(changelog), 0)
+        found = slot.of(record(b"a")).get()
+        assert (found, type(found)) == (value, type(value))
+        slot.close()
+
+
+def test_a_value_is_gone_after_its_time(tmp_path):
+    """In a store, and in a batch."""
+    past, future = (dt.datetime.now(dt.UTC) + dt.timedelta(days=d) for d in (-1, 1))
+    changelog = Changelog(str(tmp_path / "state"), LONG)
+    changelog.append(
+        rows(change(b"a", 0, 1, "c", expires=past), change(b"b", 1, 2, "c", expires=future))
+    )
+    slot = SlotState(spec(changelog, lifetime=60.0), 0)
+    assert slot.of(record(b"a")).get("none") == "none"
+    state = slot.of(record(b"b"))
+    assert state.get() == 2
+    state.set(3)
+    made = state.change(None, record(b"b"))
+    assert dt.timedelta(seconds=58) < made.expires - dt.datetime.now(dt.UTC) < future - past
+    slot.note(made._replace(expires=past), 3)
+    assert not slot.of(record(b"b")).exists
+    slot.close()
+
+
+def test_a_state_can_be_read_set_and_removed():
+    """What a handler does with a value does not change what others see."""
+    state = State({"n": 1})
+    state.get()["n"] = 2
+    assert state.get() == {"n": 1}
+    assert state.change("rows", record(b"a")) == "rows"
+    state.clear()
+    assert not state.exists
+    assert state.change("rows", record(b"a"))[4:] == (None, None)
+    with pytest.raises(ValueError, match="call set"):
+        state.ttl("1 day")
+    given = {"n": 3}
+    state.set(given)
+    given["n"] = 4
+    assert state.get() == {"n": 3}
+    with pytest.raises(ValueError, match="above 0"):
+        state.ttl(0)
+
+
+def parcel(slot, first):
+    """A parcel of one slot."""
+    found = Parcel(slots={slot}, changes=[((("t", 0),), b"")])
+    found.failures = first
+    return found
+
+
+def test_changes_are_written_strictly_in_their_order():
+    """One that failed, or has no room, goes before all later ones."""
+    deliveries = Deliveries("outputs", 5.0, in_order=True)
+    one, two = parcel(0, 0), parcel(1, 0)
+    deliveries.add(one)
+    assert deliveries.begin(0.0) is one
+    deliveries.add(two)
+    deliveries.failed("no", 0.0, is_final=False)
+    assert deliveries.concerns(0)
+    assert deliveries.concerns(1)
+    assert deliveries.begin(0.5) is None
+    assert deliveries.begin(2.0) is one
+    deliveries.delivered()
+    deliveries.put_back(one, 3.0)
+    assert deliveries.begin(4.0) is one
+    deliveries.delivered()
+    assert not deliveries.concerns(0)
+
+
+def test_a_locked_store_is_not_called_damaged(tmp_path):
+    """Another slot is writing."""
+    changelog = Changelog(str(tmp_path / "state"), LONG)
+    changelog.append(change(b"a", 0, 1, "c1"))
+    store = LocalStore(changelog, ORIGIN)
+    other = sqlite3.connect(store.file)
+    assert other.execute("PRAGMA journal_mode").fetchone() == ("wal",)
+    other.close()
+    store.close()
