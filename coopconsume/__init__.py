@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from coopconsume.queue import AcknowledgeType, AsyncQueueConsumer, QueueConsumer
     from coopconsume.record import Record, Reject, Retry, RetryPolicy
     from coopconsume.sinks import committed_rows, create_committed_rows_view
-    from coopconsume.state import State
+    from coopconsume.state import State, committed_state
     from coopconsume.testing.local.broker import LocalKafka
     from coopconsume.testing.local.session import local_session
     from coopconsume.worker.slot import current_slot
@@ -68,6 +68,7 @@ _HOME = {
     "TopicPartition": "kafka",
     "set_shareable": "coopconsume.kafka.topics",
     "committed_rows": "coopconsume.sinks",
+    "committed_state": "coopconsume.state",
     "create_committed_rows_view": "coopconsume.sinks",
     "current_slot": "coopconsume.worker.slot",
     "key_hash": "assignors",
@@ -104,6 +105,7 @@ __all__ = [
     "State",
     "TopicPartition",
     "committed_rows",
+    "committed_state",
     "create_committed_rows_view",
     "current_slot",
     "key_hash",

@@ -40,8 +40,11 @@ class CooperativeQuery:
     Made by ``consumer.foreach(…).start()``.
     """
 
-    def __init__(self, job: Job, meter: Meter, identity: dict[str, Any]) -> None:
+    def __init__(
+        self, job: Job, meter: Meter, identity: dict[str, Any], state: StateLog | None = None
+    ) -> None:
         self._job = job
+        self._state = state
         self._meter = meter
         self._identity = identity
 
@@ -120,6 +123,21 @@ class CooperativeQuery:
         self._job.wait_for_available()
         if self._job.error is not None:
             raise self._job.error
+
+    def state(self, topic: str, key: bytes) -> Any:
+        """Returns the state of a key as its committed records left it; None if it has none.
+
+        Args:
+            topic: The topic.
+            key: The key, as in Kafka.
+
+        Raises:
+            InvalidOption: The query has no state: it was not made by `foreach_with_state`.
+            StateNotReadable: The state cannot be read.
+        """
+        if self._state is None:
+            raise InvalidOption("state", "a query without", "use foreach_with_state")
+        return self._state.value(topic, key)
 
     @property
     def is_in_its_thread(self) -> bool:
@@ -317,7 +335,7 @@ class CooperativeForeach:
         )
         meter = Meter(identity, slots, self._listeners)
         job = Job(consumer.spark, membership, work, slots, meter)
-        query = CooperativeQuery(job, meter, identity)
+        query = CooperativeQuery(job, meter, identity, self._state)
         consumer.run_by(query)
         meter.started()
         job.start()

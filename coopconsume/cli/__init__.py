@@ -17,6 +17,7 @@ from coopconsume.cli.outcome import EXIT_CODES
 from coopconsume.cli.owners import owners
 from coopconsume.cli.queue import queue
 from coopconsume.cli.run import run
+from coopconsume.cli.state import state
 from coopconsume.cli.store import store
 from coopconsume.cli.topics import topics
 
@@ -46,6 +47,7 @@ main.add_command(groups)
 main.add_command(offsets)
 main.add_command(lag)
 main.add_command(dead_letters)
+main.add_command(state)
 main.add_command(store)
 main.add_command(log)
 main.add_command(owners)

@@ -53,8 +53,8 @@ class StateAhead(DeclaredError):
 
     message = (
         "the state at {path} has a change by {topic}-{partition}@{offset}, which the group has not "
-        "committed: its offsets were set back. Set the state back to the committed offsets with "
-        "'coopconsume state reset'"
+        "committed: its offsets were set back. Set the offsets forward again, or give another path "
+        "for a new state"
     )
 
     path: str

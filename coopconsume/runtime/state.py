@@ -7,13 +7,15 @@ changes from the changelog for each batch; afterwards their local stores keep th
 from __future__ import annotations
 
 import logging
+import os
 import threading
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from commits.secrets import hidden
 from coopconsume.errors import CoopConsumeError, StateAhead
 from coopconsume.state.changelog import Changelog, Origin
 from coopconsume.state.slot import StateSpec
+from coopconsume.state.store import FOLDER
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -156,6 +158,25 @@ class StateLog:
                 if commit not in self._refused and offset not in owned.committed:
                     raise StateAhead(hidden(self.path), *tp, offset)
 
+    def value(self, topic: str, key: bytes) -> Any:
+        """Returns the value of a key as its committed records left it; None if it has none.
+
+        Raises:
+            StateNotReadable: The state cannot be read.
+            commits.CommitLogUnavailable: The commit log cannot be read.
+        """
+        holding = self._holding
+        if holding is None:
+            return None
+        counted = holding.store.counted_commits(holding.options.group_id)
+        topic_id = holding.topic_ids.get(topic, "")
+        found = (
+            self._changelog.value(origin, key, counted.__contains__)
+            for _, origin in self._changelog.origins()
+            if origin.topic_id == topic_id
+        )
+        return next((value for value in found if value is not None), None)
+
     def append(self, outputs: Outputs) -> None:
         """Writes changes, before their commit.
 
@@ -187,7 +208,7 @@ class StateLog:
         with self._lock:
             return StateSpec(
                 path=self.path,
-                storage_options={},
+                folder=os.environ.get(FOLDER, ""),
                 schema=self.schema,
                 topic_ids=self._topic_ids,
                 decided=min([*self._open.values(), self._version]),

@@ -11,7 +11,8 @@ split by key range, and a slot restores the key ranges that it owns.
 
 from __future__ import annotations
 
+from coopconsume.state.reading import CommittedState, committed_state
 from coopconsume.state.schema import StateSchema
 from coopconsume.state.value import State
 
-__all__ = ["State", "StateSchema"]
+__all__ = ["CommittedState", "State", "StateSchema", "committed_state"]

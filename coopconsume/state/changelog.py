@@ -23,7 +23,7 @@ from coopconsume.errors import OutputNotWritten, StateNotReadable, TableUnusable
 from coopconsume.state.schema import ORIGIN, StateSchema
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterable, Sequence
 
     from deltalake import DeltaTable
 
@@ -59,7 +59,6 @@ class Changelog:
     Args:
         path: The folder or URI of both tables.
         schema: The schema of the values; None: that of the table.
-        storage_options: As for `deltalake.DeltaTable`.
 
     Raises:
         TableUnusable: There is a table of another schema, or something else at the path; or there
@@ -70,10 +69,8 @@ class Changelog:
         self,
         path: str,
         schema: StateSchema | None = None,
-        storage_options: Mapping[str, str] | None = None,
     ) -> None:
         self.path = path.rstrip("/")
-        self.storage_options = dict(storage_options or {})
         found = self._table("changelog")
         if found is None and schema is None:
             raise TableUnusable("state", hidden(self.path), "there is no state here")
@@ -106,10 +103,7 @@ class Changelog:
         from deltalake.exceptions import DeltaError, TableNotFoundError
 
         try:
-            return DeltaTable(
-                f"{self.path}/{name}", version=version,
-                storage_options=self.storage_options or None,
-            )  # fmt: skip
+            return DeltaTable(f"{self.path}/{name}", version=version)
         except TableNotFoundError:
             return None
         except (DeltaError, OSError) as error:
@@ -130,8 +124,7 @@ class Changelog:
         try:
             return DeltaTable.create(
                 f"{self.path}/changelog", self.schema.changelog, mode="ignore",
-                partition_by=_PARTITION, configuration=_RETENTION,
-                storage_options=self.storage_options or None,
+                partition_by=_PARTITION, configuration=_RETENTION
             )  # fmt: skip
         except (DeltaError, OSError) as error:
             raise self._failed(error) from error
@@ -187,7 +180,6 @@ class Changelog:
             write_deltalake(
                 f"{self.path}/snapshots", rows.select(full.names).cast(full), mode="append",
                 partition_by=[*_PARTITION, _SNAPSHOT.name], configuration=_RETENTION,
-                storage_options=self.storage_options or None,
                 writer_properties=WriterProperties(max_row_group_size=_ROW_GROUP),
             )  # fmt: skip
             table = self._table("snapshots")

@@ -32,7 +32,7 @@ class StateSpec:
 
     Attributes:
         path: The folder or URI of the state.
-        storage_options: As for `deltalake.DeltaTable`.
+        folder: The folder of local stores; empty: the default.
         schema: The schema of the values.
         topic_ids: Kafka's ids of the topics.
         decided: In this version of the changelog all rows of the slots' key ranges are decided:
@@ -45,7 +45,7 @@ class StateSpec:
     """
 
     path: str
-    storage_options: Mapping[str, str]
+    folder: str
     schema: StateSchema
     topic_ids: Mapping[str, str]
     decided: int
@@ -76,7 +76,7 @@ class SlotState:
         #: when it is gone.
         self._values: dict[tuple[str, int, bytes | None], tuple[Any, dt.datetime | None]] = {}
         self.restored = (0, 0.0)
-        changelog = Changelog(spec.path, spec.schema, spec.storage_options)
+        changelog = Changelog(spec.path, spec.schema)
         try:
             for place, ranges in spec.ranges.get(slot, {}).items():
                 self._bring_up_to_date(changelog, place, ranges)
@@ -89,7 +89,7 @@ class SlotState:
     ) -> None:
         spec = self._spec
         origin = Origin(spec.topic_ids.get(place[0], ""), place[1])
-        store = self._stores[place] = LocalStore(changelog, origin)
+        store = self._stores[place] = LocalStore(changelog, origin, spec.folder)
         if spec.version < 0:
             return
         if spec.decided >= 0:

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-#: Names the folder of the local stores; by default one in the folder for temporary files.
+#: The environment variable of the driver that names the folder of the local stores on workers.
 FOLDER: Final = "COOPCONSUME_STATE_DIR"
 _FORMAT: Final = 1
 _BUSY: Final = 60.0
@@ -53,13 +53,15 @@ WHERE excluded.offset >= state.offset
 """
 
 
-def store_folder() -> Path:
+def store_folder(given: str = "") -> Path:
     """Returns the folder of this user's local stores, which nobody else may read.
+
+    Args:
+        given: A folder; by default one in the folder for temporary files.
 
     Raises:
         StateNotReadable: The folder belongs to somebody else.
     """
-    given = os.environ.get(FOLDER)
     folder = Path(given) if given else Path(tempfile.gettempdir(), f"coopconsume-{os.getuid()}")
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     found = folder.stat()
@@ -77,14 +79,15 @@ class LocalStore:
     Args:
         changelog: The changelog.
         origin: The partition.
+        folder: The folder of the file; by default that of `store_folder`.
     """
 
-    def __init__(self, changelog: Changelog, origin: Origin) -> None:
+    def __init__(self, changelog: Changelog, origin: Origin, folder: str = "") -> None:
         self._changelog = changelog
         self._origin = origin
         name = "\n".join((changelog.path, changelog.id, origin.topic_id, str(origin.partition)))
         digest = hashlib.sha256(name.encode()).hexdigest()[:32]
-        self.file = store_folder() / f"state-{_FORMAT}-{digest}.db"
+        self.file = store_folder(folder) / f"state-{_FORMAT}-{digest}.db"
         self._lock = threading.Lock()
         self._connection = self._open()
         #: Keys that the last call of `bring_up_to_date` restored, and the seconds that it took.

@@ -7,6 +7,7 @@ from __future__ import annotations
 from tests.mutants.channel import CHANNEL
 from tests.mutants.mutant import Mutant
 from tests.mutants.queue import QUEUE
+from tests.mutants.state import STATE
 
 _LOOP = "tests/model/test_loop_model.py::test_any_run_keeps_the_order_and_settles_every_record"
 _GROUP = "tests/model/test_group_model.py::TestGroup::runTest"
@@ -1176,7 +1177,7 @@ ANSWERS = [
         "signature-not-looked-at",
         "A handler that cannot be called with one argument is refused at foreach.",
         "coopconsume/query.py",
-        "found.bind(object())",
+        "found.bind(*arguments)",
         "found.bind_partial()",
         (_ODD + "test_a_handler_that_cannot_be_called_with_a_record_is_refused",),
     ),
@@ -1652,4 +1653,5 @@ MUTANTS = [
     *CHANNEL,
     *QUEUE,
     *SHOWN,
+    *STATE,
 ]

@@ -11,6 +11,7 @@ from pathlib import Path
 from coopconsume import CooperativeConsumer, Reject, RetryPolicy, local_session
 from coopconsume.group.epoch_assignment import EpochAssignment
 from coopconsume.runtime.dispatch import Dispatcher
+from coopconsume.runtime.state import StateLog
 from coopconsume.sinks import MergeTable
 from tests.spark.support import Recorded, Sleep
 
@@ -19,6 +20,7 @@ PHASES = {
     "before Spark reads": (Dispatcher, "_run_batch", True),
     "before a report is taken": (Dispatcher, "_reported", True),
     "before output": (MergeTable, "write", True),
+    "between a change of the state and output": (StateLog, "append", False),
     "between output and commit": (MergeTable, "write", False),
     "after commit": (EpochAssignment, "commit", False),
 }
@@ -61,6 +63,18 @@ class FailsSometimes:
         return {"partition": record.partition, "offset": record.offset}
 
 
+class Remembers:
+    """Keeps the offsets of all records of a key, in the order in which they were handled."""
+
+    def __init__(self, handler) -> None:
+        self.handler = handler
+
+    def __call__(self, record, state):
+        """Change the state before the record may fail."""
+        state.set([*state.get([]), record.offset])
+        return self.handler(record)
+
+
 def main(config: dict) -> None:
     """Drain the topic, or be killed at it; wait for a line, so that Spark can be up before.
 
@@ -72,17 +86,23 @@ def main(config: dict) -> None:
     if "stop" in config:
         stop_at(*config["stop"])
     with CooperativeConsumer(config["options"], spark) as consumer:
-        query = consumer.foreach(
-            Recorded(
-                config["history"], FailsSometimes(config["most"], rejects=bool(config.get("dead")))
-            ),
-            concurrency=2,
-            retry=RetryPolicy(backoff=0.2, max_backoff=0.2),
-            output=config["output"],
-            output_schema="partition int, offset bigint",
-            output_mode=config.get("mode", "append"),
-            dead_letter=config.get("dead"),
+        handler = Recorded(
+            config["history"], FailsSometimes(config["most"], rejects=bool(config.get("dead")))
         )
+        words = {
+            "concurrency": 2,
+            "retry": RetryPolicy(backoff=0.2, max_backoff=0.2),
+            "output": config["output"],
+            "output_schema": "partition int, offset bigint",
+            "output_mode": config.get("mode", "append"),
+            "dead_letter": config.get("dead"),
+        }
+        if "state" in config:
+            query = consumer.foreach_with_state(
+                Remembers(handler), state_schema="array<bigint>", state=config["state"], **words
+            )
+        else:
+            query = consumer.foreach(handler, **words)
         if not config.get("endless"):
             query.trigger(availableNow=True)
         query.start().awaitTermination()

@@ -17,7 +17,7 @@ from deltalake import DeltaTable
 from kafka.admin import KafkaAdminClient, MemberToRemove
 
 from commits import CommitStore
-from coopconsume import committed_rows
+from coopconsume import committed_rows, committed_state
 from coopconsume.demo.processes import kill_tree
 from coopconsume.group.owned import LEASE
 from coopconsume.testing.history import Kill, check, read_history
@@ -166,8 +166,11 @@ def test_slots_of_a_frozen_driver_start_nothing_once_their_leases_have_passed(
     assert verdict.ok, f"{verdict}"
 
 
-def test_killed_at_every_phase_each_output_is_there_once(kafka, topic, produce, tmp_path):
+def test_killed_at_every_phase_each_output_and_change_of_state_is_there_once(
+    kafka, topic, produce, tmp_path, monkeypatch
+):
     """From reading to after the commit: a merged table is clean whenever read."""
+    monkeypatch.setenv("COOPCONSUME_STATE_DIR", str(tmp_path / "stores"))
     name, count = topic(1), 1_000
     records = [(b"k%d" % (i % 37), b"%d" % i) for i in range(count)]
     produce(name, records)
@@ -179,7 +182,7 @@ def test_killed_at_every_phase_each_output_is_there_once(kafka, topic, produce, 
     group, history, out = opts["kafka.group.id"], tmp_path / "history", str(tmp_path / "out")
     config = {
         "options": opts, "history": str(history), "output": out, "mode": "merge", "most": 0.004,
-        "dead": str(tmp_path / "dead"),
+        "dead": str(tmp_path / "dead"), "state": str(tmp_path / "state"),
     }  # fmt: skip
     kills = []
     log_path = tmp_path / "job.log"
@@ -224,4 +227,9 @@ def test_killed_at_every_phase_each_output_is_there_once(kafka, topic, produce, 
     )  # fmt: skip
     assert verdict.ok, str(verdict)
     assert lying() == [offset for offset in range(count) if offset not in dead]
+    state = committed_state(config["state"], opts["commitTable"], group).to_pylist()
+    assert {row["key"]: row["value"] for row in state} == {
+        b"k%d" % key: [offset for offset in range(key, count, 37) if offset not in dead]
+        for key in range(37)
+    }
     assert committed_rows(out, opts["commitTable"], group).num_rows == count - len(dead)

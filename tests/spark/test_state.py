@@ -2,13 +2,24 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import shutil
 from collections import defaultdict
 from pathlib import Path
 
 import pytest
 
-from coopconsume import CooperativeConsumer, RetryPolicy
+from commits import CommitStore
+from coopconsume import (
+    CooperativeConsumer,
+    Reject,
+    RetryPolicy,
+    committed_rows,
+    committed_state,
+)
+from coopconsume.errors import HandlerNotUsable, StateAhead, TableUnusable
+from coopconsume.state import CommittedState
 from tests.spark.support import options
 
 pytestmark = [pytest.mark.spark, pytest.mark.broker]
@@ -78,4 +89,66 @@ def test_running_totals(spark, kafka, topic, produce, tmp_path, monkeypatch):
     run(spark, kafka, tmp_path, name, handler)
     for key, calls_of in chains(calls).items():
         assert [saw for _, saw, _ in calls_of] == [0, *(left for *_, left in calls_of[:-1])], key
-    assert {key: one[-1][2] for key, one in chains(calls).items()} == totals_of(records)
+    totals = totals_of(records)
+    assert {key: one[-1][2] for key, one in chains(calls).items()} == totals
+    table, group = str(tmp_path / "commits"), f"{name}-group"
+    state = committed_state(str(tmp_path / "state"), table, group, spark=spark)
+    assert {row.key.decode(): row.value for row in state.collect()} == totals
+    # The stores of a host are lost: all of it is restored.
+    shutil.rmtree(tmp_path / "stores")
+    produce(name, records[:14])
+    run(spark, kafka, tmp_path, name, handler)
+    assert (
+        CommittedState(str(tmp_path / "state"), table, group).get(name, b"k3") == totals["k3"] + 13
+    )
+    # Offsets that are set back would apply records twice.
+    (cluster,) = CommitStore.open(table).clusters(group)
+    store = CommitStore.open(table, cluster=cluster)
+    place = next(iter(store.state(group)))
+    store.reset(group, {place: 5})
+    with pytest.raises(StateAhead, match="offsets were set back"):
+        run(spark, kafka, tmp_path, name, handler)
+    with pytest.raises(HandlerNotUsable, match=r"handler\(record, state\)"):
+        run(spark, kafka, tmp_path, name, lambda record: record)
+
+
+class Counts:
+    """Counts the records of a key, on an event loop; the key ``gone`` is forgotten at once."""
+
+    async def __call__(self, record, state):
+        """Rejects a record after it has changed the state."""
+        await asyncio.sleep(0)
+        found = state.get({"n": 0, "last": None})
+        state.set({"n": found["n"] + 1, "last": str(record.offset)})
+        if record.value == b"reject":
+            raise Reject("no")
+        if record.key == b"gone":
+            state.ttl(0.001)
+
+
+def test_columns_coroutines_dead_letters_and_lifetimes(
+    spark, kafka, topic, produce, tmp_path, monkeypatch
+):
+    """A dead letter changes nothing, and neither does a record without a key."""
+    monkeypatch.setenv("COOPCONSUME_STATE_DIR", str(tmp_path / "stores"))
+    name = topic(1)
+    values = [b"reject" if i % 5 == 0 else b"" for i in range(40)]
+    produce(name, [(b"k%d" % (i % 4), value) for i, value in enumerate(values)])
+    produce(name, [(None, b""), (b"gone", b"")])
+    opts = options(kafka, tmp_path, name, maxOffsetsPerTrigger="15")
+    with CooperativeConsumer(opts, spark) as consumer:
+        query = consumer.foreach_with_state(
+            Counts(), state_schema="n long, last string", state=str(tmp_path / "state"),
+            concurrency=8, retry=RetryPolicy(max_attempts=1), dead_letter=str(tmp_path / "dead"),
+        ).trigger(availableNow=True).start()  # fmt: skip
+        query.awaitTermination()
+        assert query.state(name, b"k2") == {"n": 8, "last": "38"}
+        assert query.state(name, b"gone") is None
+    dead = committed_rows(str(tmp_path / "dead"), opts["commitTable"], opts["kafka.group.id"])
+    reasons = {row["_offset"]: row["reason"] for row in dead.to_pylist()}
+    assert sorted(reasons) == [*range(0, 40, 5), 40]
+    assert "has no key" in reasons[40]
+    with pytest.raises(TableUnusable, match="give the same state_schema"):
+        CooperativeConsumer(opts, spark).foreach_with_state(
+            Counts(), state_schema="long", state=str(tmp_path / "state")
+        )

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import datetime as dt
 import random
-import sqlite3
 import stat
 from dataclasses import replace
+from pathlib import Path
 
 import pyarrow as pa
 import pytest
 
 from assignors import MAX_KEY_HASH, KeyRange, key_hash
+from commits import OffsetRanges
 from coopconsume import Record, State
 from coopconsume.errors import StateNeedsKey, StateNotReadable, TableUnusable
 from coopconsume.runtime.deliveries import Deliveries
@@ -20,15 +21,13 @@ from coopconsume.state import StateSchema
 from coopconsume.state.changelog import Changelog, Origin
 from coopconsume.state.slot import SlotState, StateSpec
 from coopconsume.state.store import LocalStore
+from coopconsume.worker.channel.messages import decode_report, encode_report
+from coopconsume.worker.channel.wire import Identity
+from coopconsume.worker.report import SlotReport
 
 LONG = StateSchema(pa.int64())
 ORIGIN = Origin("id-of-t", 0)
 WHOLE = (0, MAX_KEY_HASH)
-
-
-@pytest.fixture(autouse=True)
-def _stores(tmp_path, monkeypatch):
-    monkeypatch.setenv("COOPCONSUME_STATE_DIR", str(tmp_path / "stores"))
 
 
 def change(key, offset, value, commit, *, expires=None, schema=LONG):
@@ -43,6 +42,11 @@ def change(key, offset, value, commit, *, expires=None, schema=LONG):
 def rows(*changes):
     """Several rows as one table."""
     return pa.concat_tables(changes)
+
+
+def store_of(changelog):
+    """The local store of the partition, beside the changelog."""
+    return LocalStore(changelog, ORIGIN, str(Path(changelog.path).parent / "stores"))
 
 
 def nobody(_commit):
@@ -92,7 +96,7 @@ class World:
 
     def look(self):
         """A slot with some key ranges sees exactly what counts."""
-        store = LocalStore(self.changelog, self.origin)
+        store = store_of(self.changelog)
         pieces = KeyRange().split(self.random.randint(1, 5))
         mine = self.random.sample(pieces, self.random.randint(1, len(pieces)))
         version = self.changelog.version
@@ -122,7 +126,7 @@ def test_a_store_of_an_older_version_is_restored_after_rows_were_removed(tmp_pat
     """It would miss what it has not seen and nobody can see any more."""
     changelog = Changelog(str(tmp_path / "state"), LONG)
     changelog.append(change(b"a", 0, 1, "c1"))
-    store = LocalStore(changelog, ORIGIN)
+    store = store_of(changelog)
     store.bring_up_to_date([WHOLE], changelog.version, nobody)
     changelog.append(change(b"a", 1, 2, "c2"))
     complete = changelog.version
@@ -141,10 +145,10 @@ def test_a_damaged_store_is_made_again(tmp_path, caplog):
     """It is a cache."""
     changelog = Changelog(str(tmp_path / "state"), LONG)
     changelog.append(change(b"a", 0, 1, "c1"))
-    store = LocalStore(changelog, ORIGIN)
+    store = store_of(changelog)
     store.close()
     store.file.write_bytes(b"nonsense" * 1000)
-    store = LocalStore(changelog, ORIGIN)
+    store = store_of(changelog)
     assert "damaged" in caplog.text
     store.bring_up_to_date([WHOLE], changelog.version, nobody)
     assert store.get(b"a") == 1
@@ -157,7 +161,7 @@ def test_a_folder_that_others_may_write_to_is_refused(tmp_path):
     folder.mkdir()
     folder.chmod(stat.S_IRWXU | stat.S_IRWXO)
     with pytest.raises(StateNotReadable, match="others may write"):
-        LocalStore(Changelog(str(tmp_path / "state"), LONG), ORIGIN)
+        store_of(Changelog(str(tmp_path / "state"), LONG))
 
 
 def test_a_state_of_another_schema_is_refused(tmp_path):
@@ -172,10 +176,12 @@ def test_a_state_of_another_schema_is_refused(tmp_path):
 def spec(changelog, **more):
     """What a slot gets that has everything."""
     version = changelog.version
+    folder = str(Path(changelog.path).parent / "stores")
+    ranges = {0: {("t", 0): (WHOLE,)}}
+    ids = {"t": ORIGIN.topic_id}
     found = StateSpec(
-        changelog.path, {}, changelog.schema, {"t": ORIGIN.topic_id}, version, version,
-        ranges={0: {("t", 0): (WHOLE,)}},
-    )  # fmt: skip
+        changelog.path, folder, changelog.schema, ids, version, version, ranges=ranges
+    )
     return replace(found, **more)
 
 
@@ -291,12 +297,48 @@ def test_changes_are_written_strictly_in_their_order():
     assert not deliveries.concerns(0)
 
 
-def test_a_locked_store_is_not_called_damaged(tmp_path):
-    """Another slot is writing."""
+def test_a_rewritten_file_brings_no_removed_key_back(tmp_path):
+    """The change that removed the key is in a file that the store has seen."""
     changelog = Changelog(str(tmp_path / "state"), LONG)
-    changelog.append(change(b"a", 0, 1, "c1"))
-    store = LocalStore(changelog, ORIGIN)
-    other = sqlite3.connect(store.file)
-    assert other.execute("PRAGMA journal_mode").fetchone() == ("wal",)
-    other.close()
+    changelog.append(rows(change(b"other", 0, 1, "c1"), change(b"a", 5, 1, "c1")))
+    changelog.append(change(b"a", 9, None, "c2"))
+    store = store_of(changelog)
+    have = changelog.version
+    store.bring_up_to_date([WHOLE], have, nobody)
+    changelog.trim(ORIGIN, 3, have)
+    store.bring_up_to_date([WHOLE], changelog.version, nobody)
+    assert store.restored[0] == 0
+    assert store.get(b"a") is None
     store.close()
+
+
+def test_a_progressive_report_has_changes():
+    """They reach the driver with the offsets that are done."""
+    report = SlotReport(3, 1, seq=1, changes=b"changes", outputs=b"rows")
+    found = decode_report(encode_report(report), Identity("run", 3, 1, 7))
+    assert (found.changes, found.outputs) == (b"changes", b"rows")
+
+
+def test_changes_and_rows_of_a_parcel_are_divided_together():
+    """What the limit on ranges leaves out waits with its changes."""
+    schema = pa.schema([("_part", pa.int32()), ("_offset", pa.int64()), ("_key_hash", pa.int64())])
+
+    def packed(*offsets):
+        table = pa.table([[0] * len(offsets), offsets, [7] * len(offsets)], schema=schema)
+        out = pa.BufferOutputStream()
+        with pa.ipc.new_stream(out, schema) as writer:
+            writer.write_table(table)
+        return out.getvalue().to_pybytes()
+
+    names = (("t", 0),)
+    both = Parcel(
+        offsets={("t", 0): OffsetRanges([(1, 3)])}, rows=[(names, packed(1, 3))],
+        changes=[(names, packed(1, 2, 3))], slots={4},
+    )  # fmt: skip
+    assert [one.offset for one in both.records()["t", 0]] == [1, 3, 2]
+    now, later = both.divided({("t", 0): OffsetRanges([(2, 3)])})
+    assert (now.slots, later.slots) == ({4}, {4})
+    assert [
+        pa.ipc.open_stream(data).read_all().column("_offset").to_pylist()
+        for _, data in (*now.changes, *later.changes, *now.rows, *later.rows)
+    ] == [[1], [2, 3], [1], [3]]

@@ -1,0 +1,88 @@
+"""Mutants of the state per key: what counts, what a store keeps, and the order of changes."""
+
+from __future__ import annotations
+
+from tests.mutants.mutant import Mutant
+
+_CHANGELOG = "coopconsume/state/changelog.py"
+_STORE = "coopconsume/state/store.py"
+_SLOT = "coopconsume/state/slot.py"
+_TESTS = "tests/unit/test_state.py::"
+_WORLD = _TESTS + "test_a_store_has_what_counts"
+_WRITTEN = _TESTS + "test_a_slot_shows_what_is_written_and_keeps_only_what_is_decided"
+_OLDER = _TESTS + "test_a_store_of_an_older_version_is_restored_after_rows_were_removed"
+
+STATE = [
+    Mutant(
+        "refused-change-is-applied",
+        "A change whose commit does not count is in no local store.",
+        _STORE,
+        "refused = [one for one in ids.unique().to_pylist() if is_refused(one)]",
+        "refused: list[str] = []",
+        (_WORLD,),
+    ),
+    Mutant(
+        "older-change-wins",
+        "The change of the highest offset of a key is its state.",
+        _CHANGELOG,
+        '[("key", "ascending"), ("_offset", "ascending")]',
+        '[("key", "ascending"), ("_offset", "descending")]',
+        (_WORLD,),
+    ),
+    Mutant(
+        "store-ignores-removed-rows",
+        "A store that has not seen removed rows is restored.",
+        _CHANGELOG,
+        "max(removed, default=-1) <= have",
+        "True",
+        (_OLDER,),
+    ),
+    Mutant(
+        "rewritten-file-applied-alone",
+        "Where files were rewritten, all changes of a key range are applied again.",
+        _STORE,
+        "unseen = there - seen if seen <= there else None",
+        "unseen = there - seen",
+        (_TESTS + "test_a_rewritten_file_brings_no_removed_key_back",),
+    ),
+    Mutant(
+        "range-covered-too-far",
+        "A store knows only the key ranges that it has read.",
+        _STORE,
+        "yield at, first - 1, -1",
+        "yield at, first - 1, version",
+        (_WORLD,),
+    ),
+    Mutant(
+        "undecided-change-is-kept",
+        "A store has no change whose commit may yet fail.",
+        _SLOT,
+        "store.bring_up_to_date(ranges, spec.decided,",
+        "store.bring_up_to_date(ranges, spec.version,",
+        (_WRITTEN,),
+    ),
+    Mutant(
+        "others-undecided-change-is-shown",
+        "Of undecided changes a slot sees those of its own process.",
+        _SLOT,
+        'pc.is_in(rows.column("_commit"), written)',
+        'pc.is_valid(rows.column("_commit"))',
+        (_WRITTEN,),
+    ),
+    Mutant(
+        "change-written-out-of-order",
+        "A change that was not written goes before all later ones.",
+        "coopconsume/runtime/deliveries.py",
+        "if self._in_order:\n            self._waiting.appendleft(parcel)\n            return",
+        "if self._in_order:\n            self._waiting.append(parcel)\n            return",
+        (_TESTS + "test_changes_are_written_strictly_in_their_order",),
+    ),
+    Mutant(
+        "changes-lost-on-the-wire",
+        "Progressive reports have the changes of the state.",
+        "coopconsume/worker/channel/messages.py",
+        'report.changes = parts.take(header["changes"])',
+        'parts.take(header["changes"])',
+        (_TESTS + "test_a_progressive_report_has_changes",),
+    ),
+]
