@@ -266,7 +266,8 @@ class Committer:
         """
         now = time.monotonic()
         linger = more_to_come and now - self._unsaved.since < self._linger
-        is_early = not is_last and now < self._next_at
+        # Slots of a job with state wait until their changes are written.
+        is_early = not is_last and now < self._next_at and self._work.state is None
         if not (linger or is_early):
             self.outbox.start()
         self._unsaved.add(self.outbox.show(), now)

@@ -9,6 +9,7 @@ from collections import defaultdict
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
 from commits import CommitStore
 from coopconsume import (
@@ -18,6 +19,7 @@ from coopconsume import (
     committed_rows,
     committed_state,
 )
+from coopconsume.cli import main
 from coopconsume.errors import HandlerNotUsable, StateAhead, TableUnusable
 from coopconsume.state import CommittedState
 from tests.spark.support import options
@@ -144,7 +146,18 @@ def test_columns_coroutines_dead_letters_and_lifetimes(
         query.awaitTermination()
         assert query.state(name, b"k2") == {"n": 8, "last": "38"}
         assert query.state(name, b"gone") is None
-    dead = committed_rows(str(tmp_path / "dead"), opts["commitTable"], opts["kafka.group.id"])
+    table, group = opts["commitTable"], opts["kafka.group.id"]
+    words = [group, "--state", str(tmp_path / "state"), "--commit-table", table]
+    one = [*words, "--topic", name, "--key", "k2", "--json"]
+    assert json.loads(CliRunner().invoke(main, ["state", "get", *one]).stdout)["n"] == 8
+    gone = CliRunner().invoke(main, ["state", "get", *words, "--topic", name, "--key", "gone"])
+    assert (gone.exit_code, gone.stdout) == (1, "")
+    dumped = json.loads(CliRunner().invoke(main, ["state", "dump", *words, "--json"]).stdout)
+    assert {row["key"]: row["value"]["n"] for row in dumped} == dict.fromkeys(
+        ("k0", "k1", "k2", "k3"), 8
+    )
+    assert "k3" in CliRunner().invoke(main, ["state", "dump", *words]).stdout
+    dead = committed_rows(str(tmp_path / "dead"), table, group)
     reasons = {row["_offset"]: row["reason"] for row in dead.to_pylist()}
     assert sorted(reasons) == [*range(0, 40, 5), 40]
     assert "has no key" in reasons[40]
