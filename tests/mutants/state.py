@@ -46,14 +46,6 @@ STATE = [
         (_TESTS + "test_a_rewritten_file_brings_no_removed_key_back",),
     ),
     Mutant(
-        "range-covered-too-far",
-        "A store knows only the key ranges that it has read.",
-        _STORE,
-        "yield at, first - 1, -1",
-        "yield at, first - 1, version",
-        (_WORLD,),
-    ),
-    Mutant(
         "undecided-change-is-kept",
         "A store has no change whose commit may yet fail.",
         _SLOT,
