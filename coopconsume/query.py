@@ -44,7 +44,7 @@ class CooperativeQuery:
         self, job: Job, meter: Meter, identity: dict[str, Any], state: StateLog | None = None
     ) -> None:
         self._job = job
-        self._state = state
+        self._state_log = state
         self._meter = meter
         self._identity = identity
 
@@ -135,9 +135,9 @@ class CooperativeQuery:
             InvalidOption: The query has no state: it was not made by `foreach_with_state`.
             StateNotReadable: The state cannot be read.
         """
-        if self._state is None:
+        if self._state_log is None:
             raise InvalidOption("state", "a query without", "use foreach_with_state")
-        return self._state.value(topic, key)
+        return self._state_log.value(topic, key)
 
     @property
     def is_in_its_thread(self) -> bool:
@@ -208,7 +208,7 @@ class CooperativeForeach:
         state: StateLog | None = None,
     ) -> None:
         self._consumer = consumer
-        self._state = state
+        self._state_log = state
         if not isinstance(concurrency, int) or not 1 <= concurrency <= _MOST_HANDLERS:
             raise InvalidOption("concurrency", repr(concurrency), f"give 1 to {_MOST_HANDLERS}")
         if ordering not in ("key", "partition", "none"):
@@ -331,11 +331,11 @@ class CooperativeForeach:
             outputs=self._outputs,
             interval=self._interval,
             available_now=self._available_now,
-            state=self._state,
+            state=self._state_log,
         )
         meter = Meter(identity, slots, self._listeners)
         job = Job(consumer.spark, membership, work, slots, meter)
-        query = CooperativeQuery(job, meter, identity, self._state)
+        query = CooperativeQuery(job, meter, identity, self._state_log)
         consumer.run_by(query)
         meter.started()
         job.start()

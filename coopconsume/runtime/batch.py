@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from coopconsume.runtime.epoch_state import EpochState
     from coopconsume.runtime.plan import BatchPlan, Partition
     from coopconsume.runtime.work import Work
+    from coopconsume.state.slot import StateSpec
     from coopconsume.worker.channel.spec import ChannelSpec
 
 log = logging.getLogger(__name__)
@@ -55,6 +56,8 @@ class Running:
     interrupt_at: float | None = None
     #: Where its slots reach the driver; None: they have no channel, and no leases.
     channel: ChannelSpec | None = None
+    #: What its slots need to know of the state per key; None: the handler has none.
+    state: StateSpec | None = None
     #: Of each slot, the number of the last progressive report that was taken.
     taken: dict[int, int] = field(default_factory=dict)
     #: Of each slot, the handler calls in its progressive reports.
@@ -100,6 +103,18 @@ class Running:
         return {
             part: offsets & (partitions[part].shares[slot].flying or nothing)
             for part, offsets in self.given(slot).items()
+        }
+
+    @property
+    def key_ranges(self) -> dict[int, dict[tuple[str, int], tuple[tuple[int, int], ...]]]:
+        """Of each slot its key ranges, first and last hash, by topic and partition."""
+        return {
+            slot: {
+                (p.topic, p.partition): tuple((r.first, r.last) for r in p.shares[slot].ranges)
+                for p in self.parts
+                if p.part in self.plan.work[slot]
+            }
+            for slot in self.plan.slots
         }
 
     @property
@@ -156,7 +171,7 @@ def run_batch(
         run=running.run,
         latest_start=running.latest_start,
         channel=running.channel,
-        state=work.state.spec(_key_ranges(chosen, plan)) if work.state else None,
+        state=running.state,
     )
     spans = []
     for read in plan.reads:
@@ -241,17 +256,3 @@ def _slots(
         if partition.part in plan.work[slot]
         for key_range in partition.shares[slot].ranges
     )
-
-
-def _key_ranges(
-    partitions: Sequence[Partition], plan: BatchPlan
-) -> dict[int, dict[tuple[str, int], tuple[tuple[int, int], ...]]]:
-    """Returns the key ranges of each slot of a batch, by topic and partition."""
-    return {
-        slot: {
-            (p.topic, p.partition): tuple((r.first, r.last) for r in p.shares[slot].ranges)
-            for p in partitions
-            if p.part in plan.work[slot]
-        }
-        for slot in plan.slots
-    }

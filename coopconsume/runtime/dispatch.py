@@ -57,6 +57,8 @@ _TRIAL_OFFSETS = 200
 _KILL_TIME = 5.0
 _INTERRUPT_EVERY = 1.0
 _WARN_EVERY = 10.0
+#: Seconds until a slot that could not read the state tries again.
+_STATE_PAUSE = 2.0
 
 
 class Dispatcher:
@@ -251,10 +253,7 @@ class Dispatcher:
                 return
         if young >= BATCHES_AT_ONCE:
             return
-        free = self._free_slots()
-        if self._work.state is not None:
-            # A record must see the state that the one before it has left.
-            free = [slot for slot in free if shift.saver.outbox.is_written(slot)]
+        free = self._free_slots(shift)
         limits = Limits(self.window.offsets, self._options.max_pending)
         if not free or not self._is_ours(shift) or not self._may_work(shift):
             return
@@ -271,6 +270,8 @@ class Dispatcher:
         running.latest_start = self._latest_start.of_batch()
         running.title = self._meter.title
         running.channel = self.leases.spec
+        state = self._work.state
+        running.state = None if state is None else state.spec(running.key_ranges)
         running.gates = self._carried.gates(plan.slots, running.names, now)
         self.running[number] = running
         self._busy |= dict.fromkeys(plan.slots, number)
@@ -283,13 +284,18 @@ class Dispatcher:
         """Tasks that have not ended, those included that keep records of a slot."""
         return sum(len(running.waiting) for running in self.running.values())
 
-    def _free_slots(self) -> list[int]:
+    def _free_slots(self, shift: EpochState) -> list[int]:
         """Slots that may get a batch, so that no more tasks run than there are slots.
+
+        With state a slot waits until its changes are written: its next records must see them.
 
         While tasks keep records, there are more free slots than tasks to start. They take turns, as
         any of them may have nothing to do.
         """
-        free = [s for s in range(self._slots) if s not in self._busy and s not in self.barred]
+        free = [
+            s for s in range(self._slots)
+            if s not in self._busy and s not in self.barred and shift.saver.outbox.is_written(s)
+        ]  # fmt: skip
         tasks = self._slots - self._tasks()
         if tasks >= len(free):
             return free
@@ -370,6 +376,10 @@ class Dispatcher:
         if running.channel is not None and not (report.unknown or report.crashed):
             self.leases.slot_ended(report.channel_error)
             self._meter.channel_error = self.leases.error
+        if report.state_error:
+            log.warning("slot %d has started nothing: %s", report.slot, report.state_error)
+            self._meter.message = report.state_error
+            self.barred[report.slot] = time.monotonic() + _STATE_PAUSE
         if report.slot not in running.kept:
             self._carried.closed(report.slot, report.gates, running.names, time.monotonic())
         if not self._counts(running.shift):

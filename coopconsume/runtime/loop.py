@@ -31,6 +31,7 @@ from commits import CommitLogUnavailable, FencedMember
 from coopconsume.errors import (
     BrokerUnreachable,
     DataLoss,
+    StateNotReadable,
     TopicNotFound,
     TopicReplaced,
 )
@@ -281,7 +282,7 @@ class Job:
                 self._spark, holding, self._work, self._slots, self._meter, self._commit_ids,
                 self._ends, self._post,
             )  # fmt: skip
-        except (BrokerUnreachable, CommitLogUnavailable) as error:
+        except (BrokerUnreachable, CommitLogUnavailable, StateNotReadable) as error:
             log.warning("%s; trying again", error)
             self._unbegun = holding
             return

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from commits import CommitLogUnavailable, FencedMember, OffsetRanges, Pending
 from commits.model import PARKED_MS
-from commits.offsets import MAX_OFFSET
 from coopconsume.errors import AuthenticationFailed, NotAuthorized, OutputRefused
 from coopconsume.runtime.deliveries import LONGEST_PAUSE, Deliveries
 from coopconsume.runtime.parcels import Parcel
@@ -58,41 +57,30 @@ def due_ms(delay: float) -> int:
     return PARKED_MS if delay == math.inf else int((time.time() + delay) * 1000)
 
 
-def write(work: Work, topic_ids: Mapping[str, str], parcel: Parcel, commit_id: str) -> None:
+def write(work: Work, holding: EpochAssignment, parcel: Parcel, commit_id: str) -> None:
     """Writes a parcel to its destinations.
 
     Raises:
         OutputNotWritten: It is not written; part of it may be.
     """
+    topic_ids = holding.topic_ids
     if parcel.letters and work.dead_letters is not None:
         work.dead_letters.append(parcel.letters, topic_ids, commit_id)
-    if parcel.changes and work.state is not None:
-        work.state.append(Outputs(parcel.changes, {}, topic_ids, commit_id))
     sink = work.outputs
     if sink is not None and (parcel.rows or (sink.hears_all and any(parcel.offsets.values()))):
         sink.write(Outputs(parcel.rows, parcel.offsets, topic_ids, commit_id))
+    if parcel.changes and work.state is not None:
+        # Last: changes that are written count as soon as slots ask for them.
+        work.state.append(holding, Outputs(parcel.changes, {}, topic_ids, commit_id))
 
 
-def fitting(
-    holding: EpochAssignment, parcel: Parcel, *, in_order: bool = False
-) -> tuple[Parcel, Parcel]:
+def fitting(holding: EpochAssignment, parcel: Parcel) -> tuple[Parcel, Parcel]:
     """What of a parcel the limit on ranges lets in, and the rest.
 
     What is written must not be refused any more, so the limit is looked at before.
-
-    Args:
-        holding: What is owned.
-        parcel: The parcel.
-        in_order: Whether no record may be committed before a lower one of its partition.
     """
     fit = holding.affordable(parcel.offsets, {})
-    left = {tp: done - fit[tp] for tp, done in parcel.offsets.items()}
-    if in_order:
-        left = {
-            tp: parcel.offsets[tp].clip(some.first, MAX_OFFSET) if some.first is not None else some
-            for tp, some in left.items()
-        }
-    return parcel.divided(left)
+    return parcel.divided({tp: done - fit[tp] for tp, done in parcel.offsets.items()})
 
 
 class Outbox:
@@ -193,8 +181,8 @@ class Outbox:
         return parked
 
     def is_written(self, slot: int) -> bool:
-        """Whether everything that a slot has reported is written."""
-        return not self._rows.concerns(slot)
+        """Whether all changes of the state that a slot has reported are written."""
+        return not (self._in_order and self._rows.concerns(slot))
 
     def _letters_of(
         self, report: SlotReport, parts: Sequence[Partition]
@@ -240,9 +228,10 @@ class Outbox:
         """In a thread of its own."""
         started = time.monotonic()
         try:
-            fit, left = fitting(self._holding, parcel, in_order=self._in_order)
+            # In order nothing is left out: later records build on the state of earlier ones.
+            fit, left = (parcel, Parcel()) if self._in_order else fitting(self._holding, parcel)
             if fit:
-                write(self._work, self._holding.topic_ids, fit, commit_id)
+                write(self._work, self._holding, fit, commit_id)
         except BaseException as error:  # noqa: BLE001 - handled in the loop
             self._post(self._not_written, deliveries, error)
         else:
@@ -280,6 +269,8 @@ class Outbox:
             self._failed(error)
             return
         deliveries.failed(text, time.monotonic(), is_final=is_final, is_denied=is_denied)
+        if self._in_order and deliveries.refused:
+            self._failed(error)
 
     # -- what is held back
 

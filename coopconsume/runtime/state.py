@@ -11,8 +11,11 @@ import os
 import threading
 from typing import TYPE_CHECKING, Any, Final
 
+import pyarrow.compute as pc
+
+from commits.ids import CommitIds
 from commits.secrets import hidden
-from coopconsume.errors import CoopConsumeError, StateAhead
+from coopconsume.errors import OutputNotWritten, StateAhead, StateNotReadable
 from coopconsume.state.changelog import Changelog, Origin
 from coopconsume.state.slot import StateSpec
 from coopconsume.state.store import FOLDER
@@ -26,12 +29,12 @@ if TYPE_CHECKING:
     from coopconsume.state.changelog import Range
     from coopconsume.state.schema import StateSchema
 
-
 log = logging.getLogger(__name__)
 
-#: Changes of a partition from which on it gets a snapshot, unless it has more keys.
+#: Changes and files of a partition from which on it gets a snapshot; more if it has more keys.
 SNAPSHOT_ROWS: Final = 200_000
-_SNAPSHOTS_EVERY: Final = 10.0
+SNAPSHOT_FILES: Final = 1_000
+_LOOK_EVERY: Final = 10.0
 
 
 class StateLog:
@@ -50,149 +53,118 @@ class StateLog:
 
     def __init__(self, path: str, schema: StateSchema, lifetime: float | None = None) -> None:
         self.schema = schema
-        self._lifetime = lifetime
         self.path = path
+        self._lifetime = lifetime
         self._changelog = Changelog(path, schema)
         self._lock = threading.Lock()
+        self._holding: EpochAssignment | None = None
         self._version = -1
+        #: Commits whose changes count, those of this epoch included that are not in the log yet.
+        self._counted = CommitIds()
         #: Of each commit that is written and not in the log, a version before it.
         self._open: dict[str, int] = {}
-        self._refused: frozenset[str] = frozenset()
+        self._appending = 0
         self._topic_ids: Mapping[str, str] = {}
         #: Of the last snapshot of a partition by this process: the version that it was made of,
-        #: and the stable offset before that.
-        self._snapshots: dict[Origin, tuple[int, int]] = {}
+        #: the stable offset before that, and the rows and files that there were.
+        self._snapshots: dict[Origin, tuple[int, int, int, int]] = {}
         self._keys: dict[Origin, int] = {}
         self._over = threading.Event()
-        self._holding: EpochAssignment | None = None
-        self._keeper: threading.Thread | None = None
 
     def begin(self, holding: EpochAssignment) -> None:
         """Finds out which changes count; for each epoch, before its first batch.
 
         All rows of the key ranges that are owned are decided by then: those of earlier owners by
-        the epoch, our own as nothing of the epoch before is committed any more.
+        the epoch, our own as nothing of the epoch before is committed any more. What they write
+        later does not count.
 
         Raises:
             StateAhead: The group's offsets were set back, the state was not.
             StateNotReadable: The changelog cannot be read.
+            TableUnusable: The state belongs to another group.
             commits.CommitLogUnavailable: The commit log cannot be read.
         """
+        with self._lock:
+            self._holding = None
+        self._changelog.belong_to(f"{holding.cluster.cluster_id}/{holding.options.group_id}")
         version = self._changelog.version
         written = self._changelog.commits(version)
         # After the version, so that a commit is known whose rows are in it.
-        counted = holding.store.counted_commits(holding.options.group_id)
-        refused = frozenset(one for one in written if one not in counted)
+        known = holding.store.counted_commits(holding.options.group_id)
+        counted = CommitIds(one for one in written if one in known)
+        self._check_offsets(holding, version, counted)
         with self._lock:
-            self._version = version
-            self._open = {}
-            self._refused = refused
+            self._version, self._counted, self._open = version, counted, {}
             self._topic_ids = dict(holding.topic_ids)
-        self._check_offsets(holding, version)
-        self._holding = holding
-        if self._keeper is None:
-            self._keeper = threading.Thread(
-                target=self._keep, name="coopconsume-state", daemon=True
+            self._holding = holding
+        self._over.set()
+        self._over = threading.Event()
+        threading.Thread(
+            target=self._keep, args=(holding, self._over), name="coopconsume-state", daemon=True
+        ).start()
+
+    def _check_offsets(self, holding: EpochAssignment, version: int, counted: CommitIds) -> None:
+        """Makes sure that all changes that count are of records that are committed."""
+        for tp, owned in holding.owned.items():
+            origin = self._origin(holding, tp)
+            ranges = [(one.first, one.last) for one in owned.ranges]
+            changes = self._changelog.changes(origin, version, ranges, above=owned.stable)
+            old = self._changelog.snapshot(origin, ranges)
+            old = old.filter(pc.greater_equal(old.column("_offset"), owned.stable))
+            ids, offsets = changes.column("_commit").to_pylist(), changes.column("_offset")
+            found = [
+                offset
+                for commit, offset in zip(ids, offsets.to_pylist(), strict=True)
+                if commit in counted
+            ]
+            for offset in (*found, *old.column("_offset").to_pylist()):
+                if offset not in owned.committed:
+                    raise StateAhead(hidden(self.path), *tp, offset)
+
+    def _origin(self, holding: EpochAssignment, tp: TopicPartition) -> Origin:
+        topic_id = holding.topic_ids.get(tp[0])
+        if not topic_id:
+            raise StateNotReadable(
+                hidden(self.path), f"the broker gives no id of topic {tp[0]!r}, so it is too old"
             )
-            self._keeper.start()
+        return Origin(topic_id, tp[1])
 
     def close(self) -> None:
         """Makes no snapshots any more; harmless when repeated."""
         self._over.set()
 
-    def _keep(self) -> None:
-        """Makes snapshots of partitions with many changes. In a thread of its own."""
-        while not self._over.wait(_SNAPSHOTS_EVERY):
-            holding = self._holding
-            if holding is None:
-                continue
-            try:
-                for tp in self._due(holding):
-                    self.snapshot(holding, tp)
-            except CoopConsumeError as error:
-                log.warning("the state has no new snapshot for now: %s", error)
+    # -- changes
 
-    def _due(self, holding: EpochAssignment) -> list[TopicPartition]:
-        """Returns the partitions that are ours to compact, and have enough changes."""
-        version = self._changelog.version
-        found = []
-        for tp, owned in holding.owned.items():
-            origin = Origin(holding.topic_ids.get(tp[0], ""), tp[1])
-            is_ours = any(one.first == 0 for one in owned.ranges)
-            # A snapshot costs by its keys, so it waits for as many changes.
-            enough = max(SNAPSHOT_ROWS, self._keys.get(origin, 0))
-            if is_ours and self._changelog.rows_of(origin, version) >= enough:
-                found.append(tp)
-        return found
+    def append(self, holding: EpochAssignment, outputs: Outputs) -> None:
+        """Writes changes, before their commit and as the last part of it.
 
-    def snapshot(self, holding: EpochAssignment, tp: TopicPartition) -> None:
-        """Replaces the snapshot of a partition, and removes the changes that the last one has.
+        Args:
+            holding: The epoch of the records.
+            outputs: The changes.
 
         Raises:
-            OutputNotWritten: It cannot be written; the last one remains.
-            StateNotReadable: The changelog cannot be read.
-            commits.CommitLogUnavailable: The commit log cannot be read.
+            OutputNotWritten: They are not written, or the epoch is over. What is written of them
+                never counts.
         """
-        origin, group = Origin(holding.topic_ids.get(tp[0], ""), tp[1]), holding.options.group_id
-        # In this order: all changes below the stable offset are in the version, and all commits
-        # of the version that count are known.
-        stable = holding.store.state(group)[tp].stable_offset
-        version = self._changelog.version
-        counted = holding.store.counted_commits(group)
-        self._keys[origin] = self._changelog.write_snapshot(origin, version, counted.__contains__)
-        last = self._snapshots.get(origin)
-        if last is not None:
-            complete, below = last
-            self._changelog.trim(origin, below, complete)
-        self._snapshots[origin] = version, stable
-
-    def _check_offsets(self, holding: EpochAssignment, version: int) -> None:
-        """Makes sure that all changes that count are of records that are committed."""
-        for tp, owned in holding.owned.items():
-            origin = Origin(holding.topic_ids.get(tp[0], ""), tp[1])
-            ranges = [(one.first, one.last) for one in owned.ranges]
-            rows = self._changelog.changes(origin, version, ranges, above=owned.stable)
-            for commit, offset in zip(
-                rows.column("_commit").to_pylist(), rows.column("_offset").to_pylist(), strict=True
-            ):
-                if commit not in self._refused and offset not in owned.committed:
-                    raise StateAhead(hidden(self.path), *tp, offset)
-
-    def value(self, topic: str, key: bytes) -> Any:
-        """Returns the value of a key as its committed records left it; None if it has none.
-
-        Raises:
-            StateNotReadable: The state cannot be read.
-            commits.CommitLogUnavailable: The commit log cannot be read.
-        """
-        holding = self._holding
-        if holding is None:
-            return None
-        counted = holding.store.counted_commits(holding.options.group_id)
-        topic_id = holding.topic_ids.get(topic, "")
-        found = (
-            self._changelog.value(origin, key, counted.__contains__)
-            for _, origin in self._changelog.origins()
-            if origin.topic_id == topic_id
-        )
-        return next((value for value in found if value is not None), None)
-
-    def append(self, outputs: Outputs) -> None:
-        """Writes changes, before their commit.
-
-        Raises:
-            OutputNotWritten: They are not written; perhaps part of them is, and is refused.
-        """
-        rows = outputs.table(self.schema.rows, with_hash=True)
-        try:
-            before, version = self._changelog.append(rows)
-        except BaseException:
-            with self._lock:
-                self._refused |= {outputs.commit_id}
-            raise
         with self._lock:
+            self._check(holding)
+            self._appending += 1
+        try:
+            before, version = self._changelog.append(
+                outputs.table(self.schema.rows, with_hash=True)
+            )
+        finally:
+            with self._lock:
+                self._appending -= 1
+        with self._lock:
+            self._check(holding)
             self._open[outputs.commit_id] = before
+            self._counted.add(outputs.commit_id)
             self._version = max(self._version, version)
+
+    def _check(self, holding: EpochAssignment) -> None:
+        if self._holding is not holding:
+            raise OutputNotWritten("changes of the state", hidden(self.path), "the epoch is over")
 
     def committed(self, commit_id: str) -> None:
         """A commit is in the log, and counts."""
@@ -213,8 +185,79 @@ class StateLog:
                 topic_ids=self._topic_ids,
                 decided=min([*self._open.values(), self._version]),
                 version=self._version,
-                written=frozenset(self._open),
-                refused=self._refused,
+                counted=self._counted.copy(),
                 lifetime=self._lifetime,
                 ranges=ranges,
             )
+
+    def value(self, topic: str, key: bytes) -> Any:
+        """Returns the value of a key as its committed records left it; None if it has none.
+
+        Raises:
+            StateNotReadable: The state cannot be read, or the job has not begun.
+            commits.CommitLogUnavailable: The commit log cannot be read.
+        """
+        holding = self._holding
+        if holding is None:
+            raise StateNotReadable(hidden(self.path), "the job has no key ranges yet")
+        counted = holding.store.counted_commits(holding.options.group_id)
+        topic_id = holding.topic_ids.get(topic, "")
+        found = (
+            self._changelog.value(origin, key, counted.__contains__)
+            for origin in self._changelog.origins()
+            if origin.topic_id == topic_id
+        )
+        return next((value for value in found if value is not None), None)
+
+    # -- snapshots
+
+    def _keep(self, holding: EpochAssignment, over: threading.Event) -> None:
+        """Makes snapshots of partitions with many changes. In a thread of its own."""
+        while not over.wait(_LOOK_EVERY):
+            try:
+                self._move_on()
+                for tp, owned in holding.owned.items():
+                    if any(one.first == 0 for one in owned.ranges) and not over.is_set():
+                        self._snapshot_if_due(holding, tp)
+            except Exception as error:  # noqa: BLE001 - the next look may do
+                log.warning("the state has no new snapshot for now: %s", error)
+
+    def _move_on(self) -> None:
+        """Follows the newest version, as files of old ones do not stay for ever."""
+        version = self._changelog.version
+        with self._lock:
+            if not self._open and not self._appending:
+                self._version = max(self._version, version)
+
+    def _snapshot_if_due(self, holding: EpochAssignment, tp: TopicPartition) -> None:
+        origin = self._origin(holding, tp)
+        rows, files = self._changelog.size(origin, self._changelog.version)
+        *_, rows_before, files_before = self._snapshots.get(origin, (0, 0, 0, 0))
+        # A snapshot costs by its keys, so it waits for as many changes.
+        enough = max(SNAPSHOT_ROWS, self._keys.get(origin, 0))
+        if rows >= rows_before + enough or files >= files_before + SNAPSHOT_FILES:
+            self.snapshot(holding, tp)
+
+    def snapshot(self, holding: EpochAssignment, tp: TopicPartition) -> None:
+        """Replaces the snapshot of a partition, and removes the changes that the last one has.
+
+        Raises:
+            OutputNotWritten: It cannot be written; the last one remains.
+            StateNotReadable: The changelog cannot be read.
+            commits.CommitLogUnavailable: The commit log cannot be read.
+            commits.FencedMember: The epoch is over.
+        """
+        origin, group = self._origin(holding, tp), holding.options.group_id
+        # In this order: all changes below the stable offset are in the version, and all commits
+        # of the version that count are known.
+        stable = holding.store.state(group)[tp].stable_offset
+        version = self._changelog.version
+        counted = holding.store.counted_commits(group)
+        holding.check()
+        self._keys[origin] = self._changelog.write_snapshot(origin, version, counted.__contains__)
+        last = self._snapshots.get(origin)
+        if last is not None:
+            complete, below, *_ = last
+            self._changelog.trim(origin, below, complete)
+        left = self._changelog.size(origin, self._changelog.version)
+        self._snapshots[origin] = (version, stable, *left)

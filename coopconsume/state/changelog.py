@@ -36,7 +36,7 @@ _SNAPSHOT: Final = pa.field("_snapshot", pa.int64())
 #: How long removed files stay: a slot may be reading them.
 _RETENTION: Final = {"delta.deletedFileRetentionDuration": "interval 1 hours"}
 #: In the metadata of a version that removes rows: the version that a reader must have seen.
-_COMPLETE: Final = "coopconsume.complete"
+_COMPLETE: Final = "coopconsume.complete."
 #: Rows of a row group of a snapshot: a restore reads those that its key ranges fall into.
 _ROW_GROUP: Final = 20_000
 
@@ -46,6 +46,9 @@ class Origin(NamedTuple):
 
     topic_id: str
     partition: int
+
+    def __str__(self) -> str:
+        return f"{self.topic_id}-{self.partition}"
 
     @property
     def filters(self) -> list[tuple[str, str, str]]:
@@ -90,6 +93,20 @@ class Changelog:
         self.schema = schema
         #: The id of the table, which changes if it is made again; empty: there is none yet.
         self.id = "" if found is None else str(found.metadata().id)
+        self._owner = ""
+
+    def belong_to(self, group: str) -> None:
+        """Notes the group that the state belongs to, before anything is written.
+
+        Raises:
+            StateNotReadable: The table cannot be read.
+            TableUnusable: It belongs to another group.
+        """
+        self._owner = group
+        found = self._table("changelog")
+        owner = group if found is None else found.metadata().description
+        if owner != group:
+            raise TableUnusable("state", hidden(self.path), f"it belongs to the group {owner}")
 
     # -- the tables
 
@@ -116,7 +133,6 @@ class Changelog:
             OutputNotWritten: It cannot be created.
         """
         from deltalake import DeltaTable
-        from deltalake.exceptions import DeltaError
 
         table = self._table("changelog")
         if table is not None:
@@ -124,9 +140,9 @@ class Changelog:
         try:
             return DeltaTable.create(
                 f"{self.path}/changelog", self.schema.changelog, mode="ignore",
-                partition_by=_PARTITION, configuration=_RETENTION
+                partition_by=_PARTITION, configuration=_RETENTION, description=self._owner,
             )  # fmt: skip
-        except (DeltaError, OSError) as error:
+        except Exception as error:  # deltalake raises more than its own errors
             raise self._failed(error) from error
 
     def _failed(self, error: Exception) -> OutputNotWritten:
@@ -141,14 +157,13 @@ class Changelog:
             OutputNotWritten: Delta did not take them.
         """
         from deltalake import write_deltalake
-        from deltalake.exceptions import DeltaError
 
         table = self.create()
         before = int(table.version())
         full = self.schema.changelog
         try:
             write_deltalake(table, rows.select(full.names).cast(full), mode="append")
-        except (DeltaError, OSError) as error:
+        except Exception as error:  # deltalake raises more than its own errors
             raise self._failed(error) from error
         return before, int(table.version())
 
@@ -168,13 +183,13 @@ class Changelog:
             OutputNotWritten: Delta did not take it; the old one remains.
         """
         from deltalake import WriterProperties, write_deltalake
-        from deltalake.exceptions import DeltaError
 
         rows = alive(self.counted_rows(origin, version, counts))
         full = pa.schema([*self.schema.changelog, _SNAPSHOT])
-        before = self._table("snapshots")
-        number = 1 + max(self._snapshots(before, origin), default=0)
-        numbers = pa.repeat(pa.scalar(number, pa.int64()), rows.num_rows)
+        # The number is the version that it is of, so an older one never takes the place of a newer.
+        if version <= max(self._snapshots(self._table("snapshots"), origin), default=-1):
+            return int(rows.num_rows)
+        numbers = pa.repeat(pa.scalar(version, pa.int64()), rows.num_rows)
         rows = rows.sort_by([("_key_hash", "ascending")]).append_column(_SNAPSHOT, numbers)
         try:
             write_deltalake(
@@ -183,9 +198,9 @@ class Changelog:
                 writer_properties=WriterProperties(max_row_group_size=_ROW_GROUP),
             )  # fmt: skip
             table = self._table("snapshots")
-            if table is not None and number > 1:
-                table.delete(f"{_where(origin)} AND _snapshot < {number}")
-        except (DeltaError, OSError) as error:
+            if table is not None:
+                table.delete(f"{_where(origin)} AND _snapshot < {version}")
+        except Exception as error:  # deltalake raises more than its own errors
             raise self._failed(error) from error
         return int(rows.num_rows)
 
@@ -202,10 +217,9 @@ class Changelog:
             OutputNotWritten: Delta did not do it; nothing is removed.
         """
         from deltalake import CommitProperties
-        from deltalake.exceptions import DeltaError
 
         table = self.create()
-        words = {_COMPLETE: str(complete)}
+        words = {_COMPLETE + str(origin): str(complete)}
         try:
             table.delete(
                 f"{_where(origin)} AND _offset < {below}",
@@ -214,7 +228,7 @@ class Changelog:
             for one in (table, self._table("snapshots")):
                 if one is not None:
                     one.vacuum(dry_run=False)
-        except (DeltaError, OSError) as error:
+        except Exception as error:  # deltalake raises more than its own errors
             raise self._failed(error) from error
 
     # -- reading
@@ -229,32 +243,50 @@ class Changelog:
         """Returns the ids of all commits that have rows in a version of the changelog."""
         if version < 0:
             return set()
-        rows = self._read("changelog", version, [], columns=["_commit"])
+        rows = self._rows(self._at(version), [], columns=["_commit"])
         return set(rows.column("_commit").unique().to_pylist())
 
-    def is_complete(self, have: int, version: int) -> bool:
+    def is_complete(self, origin: Origin, have: int, version: int) -> bool:
         """Whether a reader of all rows up to a version can find all later ones in another one.
 
         Args:
+            origin: The partition.
             have: The version that was read; from 0.
-            version: The version that is to be read.
+            version: The version that is to be read, at least ``have``.
 
         Raises:
             StateNotReadable: The table cannot be read.
         """
-        table = self._table("changelog", version)
-        entries = [] if table is None else table.history(limit=version - have)
-        removed = [int(entry[_COMPLETE]) for entry in entries if _COMPLETE in entry]
-        return len(entries) == version - have and max(removed, default=-1) <= have
+        if have == version:
+            return True
+        # History is that of the newest version, whatever version a handle is at.
+        table = self._table("changelog")
+        later = 0 if table is None else int(table.version()) - have
+        entries = [] if table is None or later < 0 else self._read(table.history, limit=later)
+        key = _COMPLETE + str(origin)
+        removed = [int(entry[key]) for entry in entries if key in entry]
+        return len(entries) == later and max(removed, default=-1) <= have
 
-    def rows_of(self, origin: Origin, version: int) -> int:
-        """Returns how many rows of a partition a version of the changelog has."""
+    def size(self, origin: Origin, version: int) -> tuple[int, int]:
+        """Returns how many rows and files of a partition a version of the changelog has."""
         table = None if version < 0 else self._table("changelog", version)
         if table is None:
-            return 0
-        files = pa.table(table.get_add_actions(flatten=True)).to_pylist()
-        names = {_name(file) for file in table.file_uris(file_pruning_predicate=origin.filters)}
-        return sum(file["num_records"] or 0 for file in files if _name(file["path"]) in names)
+            return 0, 0
+        files = pa.table(self._read(table.get_add_actions, flatten=True)).to_pylist()
+        names = {_name(file) for file in self.files(origin, version)}
+        rows = [file["num_records"] or 0 for file in files if _name(file["path"]) in names]
+        return sum(rows), len(rows)
+
+    def _read(self, call: Callable[..., Any], **what: Any) -> Any:
+        """Calls a method of deltalake.
+
+        Raises:
+            StateNotReadable: The table cannot be read.
+        """
+        try:
+            return call(**what)
+        except Exception as error:
+            raise StateNotReadable(hidden(self.path), hidden(str(error))) from error
 
     def files(self, origin: Origin, version: int) -> frozenset[str]:
         """Returns the files of a partition in a version of the changelog.
@@ -265,7 +297,7 @@ class Changelog:
         table = None if version < 0 else self._table("changelog", version)
         if table is None:
             return frozenset()
-        return frozenset(table.file_uris(file_pruning_predicate=origin.filters))
+        return frozenset(self._read(table.file_uris, file_pruning_predicate=origin.filters))
 
     def changes(
         self,
@@ -287,9 +319,15 @@ class Changelog:
         """
         if version < 0 or (unseen is not None and not unseen):
             return self.schema.changelog.empty_table()
-        return self._read(
-            "changelog", version, origin.filters, ranges=ranges, files=unseen, above=above
+        return self._rows(
+            self._at(version), origin.filters, ranges=ranges, files=unseen, above=above
         )
+
+    def _at(self, version: int) -> DeltaTable:
+        table = self._table("changelog", version)
+        if table is None:
+            raise StateNotReadable(hidden(self.path), "the changelog does not exist any more")
+        return table
 
     def snapshot(self, origin: Origin, ranges: Sequence[Range]) -> pa.Table:
         """Returns the rows of some key ranges in the newest snapshot of a partition."""
@@ -337,34 +375,21 @@ class Changelog:
         rows = alive(rows.filter(pc.equal(rows.column("key"), pa.scalar(key, pa.binary()))))
         return rows.column("value")[0].as_py() if rows.num_rows else None
 
-    def origins(self) -> list[tuple[str, Origin]]:
-        """Returns the partitions that have rows, with the names of their topics."""
-        found = set()
-        for name in ("changelog", "snapshots"):
-            table = self._table(name)
-            if table is None:
-                continue
-            rows = self._rows(table, [], columns=["_topic", *_PARTITION])
-            places = rows.group_by(rows.column_names).aggregate([])
-            found |= {
-                (topic, Origin(topic_id, number))
-                for topic, topic_id, number in zip(
-                    *(places.column(n).to_pylist() for n in ("_topic", *_PARTITION)), strict=True
-                )
-            }
-        return sorted(found)
+    def origins(self) -> list[Origin]:
+        """Returns the partitions that have rows.
+
+        Raises:
+            StateNotReadable: The state cannot be read.
+        """
+        tables = [self._table(name) for name in ("changelog", "snapshots")]
+        places = [p for table in tables if table is not None for p in self._read(table.partitions)]
+        return sorted({Origin(p["_topic_id"], int(p["_partition"])) for p in places})
 
     def _snapshots(self, table: DeltaTable | None, origin: Origin) -> list[int]:
         if table is None:
             return []
-        places = table.partitions(file_pruning_predicate=origin.filters)
+        places = self._read(table.partitions, file_pruning_predicate=origin.filters)
         return [int(place[_SNAPSHOT.name]) for place in places]
-
-    def _read(self, name: str, version: int, filters: Any, **what: Any) -> pa.Table:
-        table = self._table(name, version)
-        if table is None:
-            raise StateNotReadable(hidden(self.path), f"{name} does not exist any more")
-        return self._rows(table, filters, **what)
 
     def _rows(
         self,

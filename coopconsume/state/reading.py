@@ -51,11 +51,10 @@ class CommittedState:
         Raises:
             StateNotReadable: The state cannot be read.
         """
-        for name, origin in self._origins():
-            if name == topic:
-                value = self._changelog.value(origin, key, self._counts())
-                if value is not None:
-                    return value
+        for origin in self._origins(topic):
+            value = self._changelog.value(origin, key, self._counts())
+            if value is not None:
+                return value
         return None
 
     def rows(self, topic: str | None = None) -> pa.Table:
@@ -73,20 +72,20 @@ class CommittedState:
         counts = self._counts()
         found = [
             alive(self._changelog.counted_rows(origin, version, counts))
-            for name, origin in self._origins()
-            if topic in (None, name)
+            for origin in self._origins(topic)
         ]
         rows = pa.concat_tables([self._changelog.schema.changelog.empty_table(), *found])
         return rows.select(list(_COLUMNS)).rename_columns(list(_COLUMNS.values()))
 
-    def _origins(self) -> list[tuple[str, Origin]]:
+    def _origins(self, topic: str | None) -> list[Origin]:
         """Returns the partitions of topics as they are now, not of deleted ones."""
         known = {
-            (topic_id, number)
+            Origin(topic_id, number)
             for store in self._stores
-            for (_, number), topic_id in store.topic_ids(self._group).items()
+            for (name, number), topic_id in store.topic_ids(self._group).items()
+            if topic in (None, name)
         }
-        return [one for one in self._changelog.origins() if tuple(one[1]) in known]
+        return [one for one in self._changelog.origins() if one in known]
 
     def _counts(self) -> Callable[[str], bool]:
         """Returns what says whether a commit counts now."""

@@ -42,18 +42,19 @@ class StateSchema:
         Raises:
             InvalidOption: It is none of these.
         """
-        if isinstance(given, pa.DataType):
-            return cls(given)
+        from deltalake import Schema
         from pyspark.sql.pandas.types import to_arrow_type
         from pyspark.sql.types import DataType
 
         try:
-            parsed = (
-                DataType.fromDDL("binary" if given == "bytes" else given)
-                if isinstance(given, str)
-                else given
-            )
-            return cls(to_arrow_type(parsed))
+            kind = given
+            if isinstance(kind, str):
+                kind = DataType.fromDDL("binary" if kind == "bytes" else kind)
+            if isinstance(kind, DataType):
+                kind = to_arrow_type(kind)
+            # As the changelog keeps it: Delta has fewer types than Arrow.
+            kept = Schema.from_arrow(pa.schema([pa.field("value", kind)])).to_arrow()
+            return cls(pa.schema(kept).field("value").type)
         except Exception as error:
             raise InvalidOption(
                 "state_schema", repr(given),

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import datetime as dt
+import logging
+import sqlite3
 from dataclasses import dataclass, field
 from inspect import iscoroutinefunction
 from typing import TYPE_CHECKING, Any
 
-import pyarrow as pa
-import pyarrow.compute as pc
-
+from commits.ids import CommitIds
 from coopconsume.errors import StateNeedsKey
 from coopconsume.state.changelog import Changelog, Origin, newest
-from coopconsume.state.store import LocalStore
+from coopconsume.state.store import LocalStore, counted
 from coopconsume.state.value import State
 
 if TYPE_CHECKING:
@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
     Place = tuple[str, int]
 
+log = logging.getLogger(__name__)
+
 
 @dataclass(frozen=True)
 class StateSpec:
@@ -35,11 +37,10 @@ class StateSpec:
         folder: The folder of local stores; empty: the default.
         schema: The schema of the values.
         topic_ids: Kafka's ids of the topics.
-        decided: In this version of the changelog all rows of the slots' key ranges are decided:
-            they count, unless they are of a commit in ``refused``.
+        decided: In this version of the changelog it is decided of all rows of the slots' key ranges
+            whether they count.
         version: The version that has all changes of the records before this batch.
-        written: Ids of commits of this process that are in ``version`` and will count.
-        refused: Ids of commits that do not count.
+        counted: Ids of the commits that count, and of those of this process that will count.
         lifetime: Seconds after which a value is gone that a handler sets; None: it stays.
         ranges: Of each slot, its key ranges by topic and partition.
     """
@@ -50,8 +51,7 @@ class StateSpec:
     topic_ids: Mapping[str, str]
     decided: int
     version: int
-    written: frozenset[str] = frozenset()
-    refused: frozenset[str] = frozenset()
+    counted: CommitIds = field(default_factory=CommitIds)
     lifetime: float | None = None
     ranges: Mapping[int, Mapping[Place, tuple[Range, ...]]] = field(default_factory=dict)
 
@@ -76,7 +76,7 @@ class SlotState:
         #: when it is gone.
         self._values: dict[tuple[str, int, bytes | None], tuple[Any, dt.datetime | None]] = {}
         self.restored = (0, 0.0)
-        changelog = Changelog(spec.path, spec.schema)
+        changelog = self._changelog = Changelog(spec.path, spec.schema)
         try:
             for place, ranges in spec.ranges.get(slot, {}).items():
                 self._bring_up_to_date(changelog, place, ranges)
@@ -88,20 +88,19 @@ class SlotState:
         self, changelog: Changelog, place: Place, ranges: tuple[Range, ...]
     ) -> None:
         spec = self._spec
-        origin = Origin(spec.topic_ids.get(place[0], ""), place[1])
+        origin = Origin(spec.topic_ids[place[0]], place[1])
         store = self._stores[place] = LocalStore(changelog, origin, spec.folder)
         if spec.version < 0:
             return
         if spec.decided >= 0:
-            store.bring_up_to_date(ranges, spec.decided, spec.refused.__contains__)
+            store.bring_up_to_date(ranges, spec.decided, spec.counted.__contains__)
             keys, seconds = store.restored
             self.restored = self.restored[0] + keys, self.restored[1] + seconds
         if spec.version == spec.decided:
             return
         unseen = changelog.files(origin, spec.version) - changelog.files(origin, spec.decided)
         rows = changelog.changes(origin, spec.version, ranges, unseen=unseen)
-        written = pa.array(sorted(spec.written), pa.string())
-        rows = newest([rows.filter(pc.is_in(rows.column("_commit"), written))])
+        rows = newest([counted(rows, spec.counted.__contains__)])
         columns = (rows.column(name).to_pylist() for name in ("key", "value", "expires_at"))
         for key, value, expires in zip(*columns, strict=True):
             self._values[*place, key] = value, expires
@@ -134,10 +133,19 @@ class SlotState:
         at = record.topic, record.partition, record.key
         found = self._values.get(at)
         if found is None:
-            found = self._values[at] = self._stores[at[:2]].get(record.key), None
+            found = self._values[at] = self._read(at[:2], record.key), None
         value, expires = found
         is_gone = expires is not None and expires <= dt.datetime.now(dt.UTC)
         return State(None if is_gone else value, self._spec.lifetime)
+
+    def _read(self, place: Place, key: bytes) -> Any:
+        """Returns the value of a key from the local store; if that is damaged, as committed."""
+        try:
+            return self._stores[place].get(key)
+        except sqlite3.DatabaseError as error:
+            log.warning("a local store cannot be read: %s", error)
+            origin = Origin(self._spec.topic_ids[place[0]], place[1])
+            return self._changelog.value(origin, key, self._spec.counted.__contains__)
 
     def note(self, change: Change, value: Any) -> None:
         """A record has succeeded: the next one of its key sees the value that it has left."""

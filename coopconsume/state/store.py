@@ -20,13 +20,14 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+import pyarrow as pa
+import pyarrow.compute as pc
+
 from coopconsume.errors import StateNotReadable
 from coopconsume.state.changelog import newest
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
-
-    import pyarrow as pa
 
     from coopconsume.state.changelog import Changelog, Origin, Range
 
@@ -51,6 +52,8 @@ INSERT INTO state VALUES (?, ?, ?, ?, ?) ON CONFLICT (key) DO UPDATE SET
     expires = excluded.expires
 WHERE excluded.offset >= state.offset
 """
+
+_DROP: Final = "DELETE FROM state WHERE hash BETWEEN ? AND ? AND (value IS NULL OR expires <= ?)"
 
 
 def store_folder(given: str = "") -> Path:
@@ -97,8 +100,8 @@ class LocalStore:
         try:
             return self._opened()
         except sqlite3.DatabaseError as error:
-            if isinstance(error, sqlite3.OperationalError) and "locked" in str(error):
-                raise
+            if _is_busy(error):
+                raise StateNotReadable(str(self.file), str(error)) from error
             log.warning("the local store %s is damaged and made again: %s", self.file, error)
             self._remove()
             return self._opened()
@@ -108,8 +111,7 @@ class LocalStore:
             self.file, timeout=_BUSY, isolation_level=None, check_same_thread=False
         )
         connection.execute("PRAGMA journal_mode = WAL")
-        # A cache: what a power failure loses is restored, and WAL keeps the file consistent.
-        connection.execute("PRAGMA synchronous = OFF")
+        connection.execute("PRAGMA synchronous = NORMAL")
         connection.execute("PRAGMA cache_size = -16000")
         connection.executescript(_TABLES)
         return connection
@@ -139,7 +141,7 @@ class LocalStore:
         self,
         ranges: Sequence[Range],
         version: int,
-        is_refused: Callable[[str], bool],
+        counts: Callable[[str], bool],
     ) -> None:
         """Applies the changes of some key ranges up to a version of the changelog.
 
@@ -148,11 +150,25 @@ class LocalStore:
         Args:
             ranges: Key hashes, first and last.
             version: The version; the commits of all rows of these ranges in it are decided.
-            is_refused: Whether the commit of a row does not count.
+            counts: Whether the commit of a row counts.
 
         Raises:
             StateNotReadable: The changelog cannot be read.
         """
+        try:
+            self._bring_up_to_date(ranges, version, counts)
+        except sqlite3.DatabaseError as error:
+            if _is_busy(error):
+                raise StateNotReadable(str(self.file), str(error)) from error
+            log.warning("the local store %s is damaged and made again: %s", self.file, error)
+            self._connection.close()
+            self._remove()
+            self._connection = self._opened()
+            self._bring_up_to_date(ranges, version, counts)
+
+    def _bring_up_to_date(
+        self, ranges: Sequence[Range], version: int, counts: Callable[[str], bool]
+    ) -> None:
         began, keys = time.monotonic(), 0
         for wanted in ranges:
             while True:
@@ -161,26 +177,28 @@ class LocalStore:
                 if not late:
                     break
                 first, last, have = late[0]
-                rows, is_whole = self._behind((first, last), have, version)
-                rows = _counted(rows, is_refused)
+                rows, is_whole = self._behind((first, last), have, version, counts)
                 if self._apply((first, last), have, version, rows, is_whole=is_whole):
                     keys += rows.num_rows if is_whole else 0
         self.restored = (keys, time.monotonic() - began if keys else 0.0)
 
-    def _behind(self, piece: Range, have: int, version: int) -> tuple[pa.Table, bool]:
+    def _behind(
+        self, piece: Range, have: int, version: int, counts: Callable[[str], bool]
+    ) -> tuple[pa.Table, bool]:
         """Returns the rows that a piece lacks, and whether they are all rows that it has then."""
         changelog, origin = self._changelog, self._origin
         try:
-            if have >= 0 and changelog.is_complete(have, version):
+            if have >= 0 and changelog.is_complete(origin, have, version):
                 there, seen = (changelog.files(origin, at) for at in (version, have))
                 # Where files were rewritten, a change could be applied again without a later one.
                 unseen = there - seen if seen <= there else None
-                return changelog.changes(origin, version, [piece], unseen=unseen), False
+                changes = changelog.changes(origin, version, [piece], unseen=unseen)
+                return counted(changes, counts), False
         except StateNotReadable as error:
             log.debug("version %d is gone, a restore follows: %s", have, error)
         # In this order: what is removed from the changelog is in the snapshot before.
-        changes = changelog.changes(origin, version, [piece])
-        return _joined(changes, changelog.snapshot(origin, [piece])), True
+        changes = counted(changelog.changes(origin, version, [piece]), counts)
+        return pa.concat_tables([changes, changelog.snapshot(origin, [piece])]), True
 
     def _pieces(self, wanted: Range) -> list[tuple[int, int, int]]:
         """Returns a range in pieces, each with the version that the store has; -1: it has none."""
@@ -206,7 +224,8 @@ class LocalStore:
             if is_whole:
                 cursor.execute("DELETE FROM state WHERE hash BETWEEN ? AND ?", piece)
             cursor.executemany(_PUT, self._cells(rows))
-            cursor.execute("DELETE FROM state WHERE hash BETWEEN ? AND ? AND value IS NULL", piece)
+            now = int(time.time() * 1000)
+            cursor.execute(_DROP, (*piece, now))
             self._cover(cursor, piece, version, found)
         return True
 
@@ -264,29 +283,24 @@ class LocalStore:
         return value[1:] if value[:1] == b"b" else pickle.loads(value[1:])  # noqa: S301
 
 
+def _is_busy(error: sqlite3.DatabaseError) -> bool:
+    """Whether another slot has kept the file for too long."""
+    return isinstance(error, sqlite3.OperationalError) and "locked" in str(error)
+
+
 def _packed(value: Any) -> Any:
     """Returns a value as SQLite takes it: numbers and texts as they are."""
-    if value is None or type(value) in (int, float, str):
+    # SQLite takes the float that is not equal to itself for null.
+    if value is None or (type(value) in (int, float, str) and value == value):  # noqa: PLR0124
         return value
     return b"b" + value if type(value) is bytes else b"p" + pickle.dumps(value)
 
 
-def _joined(*tables: pa.Table) -> pa.Table:
-    import pyarrow as pa
-
-    return pa.concat_tables(tables)
-
-
-def _counted(rows: pa.Table, is_refused: Callable[[str], bool]) -> pa.Table:
-    """Returns the rows whose commits are not refused."""
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
+def counted(rows: pa.Table, counts: Callable[[str], bool]) -> pa.Table:
+    """Returns the rows whose commits count."""
     ids = rows.column("_commit")
-    refused = [one for one in ids.unique().to_pylist() if is_refused(one)]
-    if not refused:
-        return rows
-    return rows.filter(pc.invert(pc.is_in(ids, pa.array(refused, pa.string()))))
+    those = [one for one in ids.unique().to_pylist() if counts(one)]
+    return rows.filter(pc.is_in(ids, pa.array(those, pa.string())))
 
 
 def _cut(wanted: Range, known: Sequence[tuple[int, int, int]]) -> Iterator[tuple[int, int, int]]:

@@ -88,8 +88,7 @@ class State:
             return answer
         expires = None
         if self._lifetime is not None and self._value is not None:
-            now = dt.datetime.now(dt.UTC).replace(microsecond=0)
-            expires = now + dt.timedelta(seconds=self._lifetime)
+            expires = dt.datetime.now(dt.UTC) + dt.timedelta(seconds=self._lifetime)
         return Change(answer, record.topic, record.partition, record.key, self._value, expires)
 
     def __repr__(self) -> str:

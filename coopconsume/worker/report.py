@@ -175,6 +175,7 @@ class SlotReport:
             acknowledge, in their order.
         channel_error: Why the slot had no channel, and started nothing; empty: it had one, or the
             batch has none.
+        state_error: Why the slot could not read the state, and started nothing; empty: it could.
         stopped: Why the slot started nothing more before its rows and its time were over: ``stop``
             by the driver's word, ``lease`` as its lease was not renewed, ``connection`` as it was
             lost, ``relief`` as it gave its records back; else empty.
@@ -209,6 +210,7 @@ class SlotReport:
     seq: int = 0
     unacknowledged: list[SlotReport] = field(default_factory=list)
     channel_error: str = ""
+    state_error: str = ""
     stopped: str = ""
     kept: list[tuple[int, int, int]] | None = None
 

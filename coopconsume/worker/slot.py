@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
+from coopconsume.errors.state import StateNotReadable
 from coopconsume.worker.async_runner import run_coroutines
 from coopconsume.worker.crash_journal import CrashJournal, box_path, last_words
 from coopconsume.worker.frames import FrameHandler, run_frames
@@ -179,9 +180,21 @@ class SlotRunner:
         if spec.state is not None:
             from coopconsume.state.slot import SlotState
 
-            state = SlotState(spec.state, slot)
+            try:
+                state = SlotState(spec.state, slot)
+            except StateNotReadable as error:
+                report = self._nothing(slot, iter(batches))
+                report.state_error = str(error)
+                return report
+            late = time.time() - spec.latest_start
+            if late > 0:  # It may have been restored for long.
+                state.close()
+                report = self._nothing(slot, iter(batches))
+                report.late = late
+                return report
             handler = state.wrapped(handler)
-            ledger.note = lambda changed: state.note(changed.change, changed.value)
+            note = state.note
+            ledger.note = lambda changed: note(changed.change, changed.value)
             ledger.report.restored = state.restored
         seats = handler.max_records if isinstance(handler, FrameHandler) else spec.concurrency
         box = CrashJournal(box_path(spec, slot), seats)

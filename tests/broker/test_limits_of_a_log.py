@@ -123,7 +123,7 @@ def test_rows_wait_with_the_offsets_they_belong_to(
 
     def save_rows(parcel: Parcel, commit_id: str) -> tuple[Saved, Parcel]:
         fit, left = fitting(first, parcel)
-        write(work, {}, fit, commit_id)
+        write(work, first, fit, commit_id)
         return save(first, {}, {}, {}, commit_id, Written(fit, commit_id, 0.0)), left
 
     def parcel_of(*offsets: int) -> Parcel:

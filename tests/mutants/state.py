@@ -17,8 +17,8 @@ STATE = [
         "refused-change-is-applied",
         "A change whose commit does not count is in no local store.",
         _STORE,
-        "refused = [one for one in ids.unique().to_pylist() if is_refused(one)]",
-        "refused: list[str] = []",
+        "those = [one for one in ids.unique().to_pylist() if counts(one)]",
+        "those = ids.unique().to_pylist()",
         (_WORLD,),
     ),
     Mutant(
@@ -57,8 +57,8 @@ STATE = [
         "others-undecided-change-is-shown",
         "Of undecided changes a slot sees those of its own process.",
         _SLOT,
-        'pc.is_in(rows.column("_commit"), written)',
-        'pc.is_valid(rows.column("_commit"))',
+        "rows = newest([counted(rows, spec.counted.__contains__)])",
+        "rows = newest([rows])",
         (_WRITTEN,),
     ),
     Mutant(
@@ -76,5 +76,21 @@ STATE = [
         'report.changes = parts.take(header["changes"])',
         'parts.take(header["changes"])',
         (_TESTS + "test_a_progressive_report_has_changes",),
+    ),
+    Mutant(
+        "change-of-an-ended-epoch-counts",
+        "A change that is written after its epoch is over does not count.",
+        "coopconsume/runtime/state.py",
+        "if self._holding is not holding:",
+        "if self._holding is None:",
+        (_TESTS + "test_a_change_that_comes_late_never_counts",),
+    ),
+    Mutant(
+        "state-ahead-not-seen",
+        "A job does not begin with a state that is ahead of its offsets.",
+        "coopconsume/runtime/state.py",
+        "if offset not in owned.committed:",
+        "if offset < 0:",
+        (_TESTS + "test_a_state_that_is_ahead_of_the_offsets_is_refused",),
     ),
 ]

@@ -3,20 +3,32 @@
 from __future__ import annotations
 
 import datetime as dt
+import math
 import random
+import sqlite3
 import stat
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pyarrow as pa
 import pytest
 
 from assignors import MAX_KEY_HASH, KeyRange, key_hash
 from commits import OffsetRanges
+from commits.ids import CommitIds
 from coopconsume import Record, State
-from coopconsume.errors import StateNeedsKey, StateNotReadable, TableUnusable
+from coopconsume.errors import (
+    OutputNotWritten,
+    StateAhead,
+    StateNeedsKey,
+    StateNotReadable,
+    TableUnusable,
+)
 from coopconsume.runtime.deliveries import Deliveries
 from coopconsume.runtime.parcels import Parcel
+from coopconsume.runtime.state import StateLog
+from coopconsume.sinks.base import Outputs
 from coopconsume.state import StateSchema
 from coopconsume.state.changelog import Changelog, Origin
 from coopconsume.state.slot import SlotState, StateSpec
@@ -49,9 +61,9 @@ def store_of(changelog):
     return LocalStore(changelog, ORIGIN, str(Path(changelog.path).parent / "stores"))
 
 
-def nobody(_commit):
-    """No commit is refused."""
-    return False
+def everybody(_commit):
+    """All commits count."""
+    return True
 
 
 class World:
@@ -100,10 +112,10 @@ class World:
         pieces = KeyRange().split(self.random.randint(1, 5))
         mine = self.random.sample(pieces, self.random.randint(1, len(pieces)))
         version = self.changelog.version
-        refused = self.changelog.commits(version) & self.refused
+        counted = CommitIds(self.changelog.commits(version) - self.refused)
         if version >= 0:
             ranges = [(r.first, r.last) for r in mine]
-            store.bring_up_to_date(ranges, version, refused.__contains__)
+            store.bring_up_to_date(ranges, version, counted.__contains__)
             for key in self.keys:
                 if any(r.contains(key_hash(key)) for r in mine):
                     assert store.get(key) == self.state.get(key), key
@@ -127,15 +139,16 @@ def test_a_store_of_an_older_version_is_restored_after_rows_were_removed(tmp_pat
     changelog = Changelog(str(tmp_path / "state"), LONG)
     changelog.append(change(b"a", 0, 1, "c1"))
     store = store_of(changelog)
-    store.bring_up_to_date([WHOLE], changelog.version, nobody)
+    store.bring_up_to_date([WHOLE], changelog.version, everybody)
     changelog.append(change(b"a", 1, 2, "c2"))
     complete = changelog.version
     assert changelog.write_snapshot(ORIGIN, complete, lambda _one: True) == 1
     changelog.trim(ORIGIN, 2, complete)
     changelog.append(change(b"b", 2, 7, "c3"))
-    assert not changelog.is_complete(1, changelog.version)
-    assert changelog.is_complete(complete, changelog.version)
-    store.bring_up_to_date([WHOLE], changelog.version, nobody)
+    assert not changelog.is_complete(ORIGIN, complete - 1, changelog.version)
+    assert changelog.is_complete(ORIGIN, complete, changelog.version - 1)
+    assert changelog.is_complete(Origin("another", 0), complete - 1, changelog.version)
+    store.bring_up_to_date([WHOLE], changelog.version, everybody)
     assert (store.get(b"a"), store.get(b"b")) == (2, 7)
     assert store.restored[0] == 2
     store.close()
@@ -150,7 +163,7 @@ def test_a_damaged_store_is_made_again(tmp_path, caplog):
     store.file.write_bytes(b"nonsense" * 1000)
     store = store_of(changelog)
     assert "damaged" in caplog.text
-    store.bring_up_to_date([WHOLE], changelog.version, nobody)
+    store.bring_up_to_date([WHOLE], changelog.version, everybody)
     assert store.get(b"a") == 1
     store.close()
 
@@ -180,8 +193,9 @@ def spec(changelog, **more):
     ranges = {0: {("t", 0): (WHOLE,)}}
     ids = {"t": ORIGIN.topic_id}
     found = StateSpec(
-        changelog.path, folder, changelog.schema, ids, version, version, ranges=ranges
-    )
+        changelog.path, folder, changelog.schema, ids, version, version,
+        CommitIds(changelog.commits(version)), ranges=ranges,
+    )  # fmt: skip
     return replace(found, **more)
 
 
@@ -197,12 +211,11 @@ def test_a_slot_shows_what_is_written_and_keeps_only_what_is_decided(tmp_path):
     decided = changelog.version
     changelog.append(change(b"a", 1, 2, "c2"))
     changelog.append(change(b"a", 2, 3, "somebody's"))
-    slot = SlotState(spec(changelog, decided=decided, written=frozenset({"c2"})), 0)
+    slot = SlotState(spec(changelog, decided=decided, counted=CommitIds(["c1", "c2"])), 0)
     assert slot.of(record(b"a")).get() == 2
     slot.close()
     # The process ends before c2 is committed.
-    refused = frozenset({"c2", "somebody's"})
-    slot = SlotState(spec(changelog, refused=refused), 0)
+    slot = SlotState(spec(changelog, counted=CommitIds(["c1"])), 0)
     assert slot.of(record(b"a")).get() == 1
     slot.close()
 
@@ -219,7 +232,8 @@ def test_values_of_all_kinds_come_back_as_they_were(tmp_path):
     """Also after a restore: numbers, texts, bytes, columns, lists and times."""
     now = dt.datetime(2026, 1, 2, 3, 4, 5, 6, dt.UTC)
     kinds = [
-        (pa.binary(), b"p\x00b"), (pa.string(), "ä"), (pa.float64(), 1.0), (pa.bool_(), False),
+        (pa.float64(), float("inf")), (pa.binary(), b"p\x00b"),
+        (pa.string(), "ä"), (pa.float64(), 1.0), (pa.bool_(), False),
         (pa.timestamp("us", "UTC"), now), (pa.list_(pa.int32()), [1, None]),
         (pa.struct([("n", pa.int64()), ("s", pa.string())]), {"n": 1, "s": None}),
     ]  # fmt: skip
@@ -304,9 +318,9 @@ def test_a_rewritten_file_brings_no_removed_key_back(tmp_path):
     changelog.append(change(b"a", 9, None, "c2"))
     store = store_of(changelog)
     have = changelog.version
-    store.bring_up_to_date([WHOLE], have, nobody)
+    store.bring_up_to_date([WHOLE], have, everybody)
     changelog.trim(ORIGIN, 3, have)
-    store.bring_up_to_date([WHOLE], changelog.version, nobody)
+    store.bring_up_to_date([WHOLE], changelog.version, everybody)
     assert store.restored[0] == 0
     assert store.get(b"a") is None
     store.close()
@@ -342,3 +356,121 @@ def test_changes_and_rows_of_a_parcel_are_divided_together():
         pa.ipc.open_stream(data).read_all().column("_offset").to_pylist()
         for _, data in (*now.changes, *later.changes, *now.rows, *later.rows)
     ] == [[1], [2, 3], [1], [3]]
+
+
+def test_not_a_number_is_a_value(tmp_path):
+    """SQLite would take it for null."""
+    schema = StateSchema(pa.float64())
+    changelog = Changelog(str(tmp_path / "state"), schema)
+    changelog.append(change(b"a", 0, float("nan"), "c1", schema=schema))
+    slot = SlotState(spec(changelog), 0)
+    assert math.isnan(slot.of(record(b"a")).get())
+    slot.close()
+
+
+def test_a_store_that_is_damaged_while_it_is_read_costs_no_record(tmp_path, caplog):
+    """The value is read from the changelog."""
+    changelog = Changelog(str(tmp_path / "state"), LONG)
+    changelog.append(change(b"a", 0, 1, "c1"))
+    slot = SlotState(spec(changelog), 0)
+    slot.close()
+    with pytest.raises(sqlite3.DatabaseError):
+        slot._stores["t", 0].get(b"a")
+    assert slot.of(record(b"a")).get() == 1
+    assert "cannot be read" in caplog.text
+
+
+def test_a_state_belongs_to_one_group(tmp_path):
+    """Two groups would take each other's changes for their own."""
+    mine = Changelog(str(tmp_path / "state"), LONG)
+    mine.belong_to("cluster/one")
+    mine.append(change(b"a", 0, 1, "c1"))
+    mine.belong_to("cluster/one")
+    with pytest.raises(TableUnusable, match="belongs to the group cluster/one"):
+        Changelog(str(tmp_path / "state")).belong_to("cluster/two")
+
+
+def test_an_older_snapshot_does_not_take_the_place_of_a_newer_one(tmp_path):
+    """Its writer was frozen while another member made one."""
+    changelog = Changelog(str(tmp_path / "state"), LONG)
+    changelog.append(change(b"a", 0, 1, "c1"))
+    old = changelog.version
+    changelog.append(change(b"a", 1, 2, "c2"))
+    changelog.write_snapshot(ORIGIN, changelog.version, everybody)
+    changelog.write_snapshot(ORIGIN, old, everybody)
+    assert changelog.snapshot(ORIGIN, [WHOLE]).column("value").to_pylist() == [2]
+
+
+class Epoch:
+    """What `StateLog` asks an epoch."""
+
+    def __init__(self, counted=()):
+        self.counted = CommitIds(counted)
+        self.topic_ids = {"t": ORIGIN.topic_id}
+        self.options = SimpleNamespace(group_id="g")
+        self.cluster = SimpleNamespace(cluster_id="c")
+        self.store = SimpleNamespace(counted_commits=lambda _group: self.counted)
+        self.owned = {
+            ("t", 0): SimpleNamespace(
+                ranges=(KeyRange(),), stable=0, committed=OffsetRanges([(0, 100)])
+            )
+        }
+
+
+def outputs(key, offset, value, commit):
+    """A change as slots report it."""
+    schema = pa.schema([*LONG.rows, ("_part", pa.int32()), ("_offset", pa.int64()),
+                        ("_key_hash", pa.int64())])  # fmt: skip
+    row = {"key": key, "value": value, "expires_at": None, "_part": 0, "_offset": offset,
+           "_key_hash": key_hash(key)}  # fmt: skip
+    out = pa.BufferOutputStream()
+    with pa.ipc.new_stream(out, schema) as writer:
+        writer.write_table(pa.Table.from_pylist([row], schema))
+    data = out.getvalue().to_pybytes()
+    return Outputs([((("t", 0),), data)], {}, {"t": ORIGIN.topic_id}, commit)
+
+
+def seen(log, folder):
+    """The value of key a that a slot sees next."""
+    found = log.spec({0: {("t", 0): (WHOLE,)}})
+    slot = SlotState(replace(found, folder=str(folder)), 0)
+    value = slot.of(record(b"a")).get()
+    slot.close()
+    return value
+
+
+def test_a_change_that_comes_late_never_counts(tmp_path):
+    """Of a thread or a process whose epoch is over, also if it lands after the next has begun."""
+    log, first = StateLog(str(tmp_path / "state"), LONG), Epoch()
+    log.begin(first)
+    log.append(first, outputs(b"a", 0, 1, "r-0"))
+    assert seen(log, tmp_path / "stores") == 1
+    log.committed("r-0")
+    assert seen(log, tmp_path / "stores") == 1
+    log.begin(second := Epoch(["r-0"]))
+    with pytest.raises(OutputNotWritten, match="the epoch is over"):
+        log.append(first, outputs(b"a", 1, 100, "r-1"))
+    Changelog(str(tmp_path / "state")).append(change(b"a", 1, 100, "somebody-0"))
+    log.append(second, outputs(b"a", 1, 2, "r-2"))
+    assert seen(log, tmp_path / "stores") == 2
+    log.committed("r-2")
+    log._move_on()
+    assert seen(log, tmp_path / "stores") == 2
+    log.close()
+
+
+def test_a_state_that_is_ahead_of_the_offsets_is_refused(tmp_path):
+    """Also if the change is in a snapshot alone."""
+    log, first = StateLog(str(tmp_path / "state"), LONG), Epoch()
+    log.begin(first)
+    log.append(first, outputs(b"a", 7, 1, "r-0"))
+    back = Epoch(["r-0"])
+    back.owned["t", 0].committed = OffsetRanges()
+    with pytest.raises(StateAhead, match="t-0@7"):
+        log.begin(back)
+    changelog = Changelog(str(tmp_path / "state"))
+    changelog.write_snapshot(ORIGIN, changelog.version, everybody)
+    changelog.trim(ORIGIN, 8, changelog.version)
+    with pytest.raises(StateAhead, match="t-0@7"):
+        log.begin(back)
+    log.close()
