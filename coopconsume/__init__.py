@@ -30,7 +30,8 @@ if TYPE_CHECKING:
     from coopconsume.queue import AcknowledgeType, AsyncQueueConsumer, QueueConsumer
     from coopconsume.record import Record, Reject, Retry, RetryPolicy
     from coopconsume.sinks import committed_rows, create_committed_rows_view
-    from coopconsume.state import State, committed_state
+    from coopconsume.state.reading import committed_state
+    from coopconsume.state.value import State
     from coopconsume.testing.local.broker import LocalKafka
     from coopconsume.testing.local.session import local_session
     from coopconsume.worker.slot import current_slot
@@ -64,11 +65,11 @@ _HOME = {
     "Retry": "coopconsume.record",
     "RetryPolicy": "coopconsume.record",
     "Share": "assignors",
-    "State": "coopconsume.state",
+    "State": "coopconsume.state.value",
     "TopicPartition": "kafka",
     "set_shareable": "coopconsume.kafka.topics",
     "committed_rows": "coopconsume.sinks",
-    "committed_state": "coopconsume.state",
+    "committed_state": "coopconsume.state.reading",
     "create_committed_rows_view": "coopconsume.sinks",
     "current_slot": "coopconsume.worker.slot",
     "key_hash": "assignors",

@@ -20,7 +20,7 @@ from coopconsume.record import MAX_WAIT
 from coopconsume.runtime.polling.poller import Poller
 from coopconsume.runtime.slot_leases import lease_seconds
 from coopconsume.runtime.state import StateLog
-from coopconsume.state import StateSchema
+from coopconsume.state.schema import StateSchema
 from coopconsume.worker.frames import FrameHandler
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from coopconsume.cli.catalog import session_for
 from coopconsume.cli.outcome import EXIT_CODES, FAILED, example, reported
 from coopconsume.cli.place import as_json, echo_json, pairs
 from coopconsume.cli.text import table
-from coopconsume.state import CommittedState
+from coopconsume.state.reading import CommittedState
 
 if TYPE_CHECKING:
     from collections.abc import Callable

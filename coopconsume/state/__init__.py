@@ -5,14 +5,8 @@ record counts. After a crash the state of a key is that of its committed records
 in their order. The rows of all changes are in a Delta table, the changelog, which is written before
 the commit. Slots keep a copy of their key ranges in a local store; it is a cache.
 
-The changelog follows the rules of KIP-X's shared stateful tasks: the state of a partition is never
-split by key range, and a slot restores the key ranges that it owns.
+The changelog follows the rules of KIP-X's shared stateful tasks: the changelog of a partition is
+never split by key range, and a slot restores the key ranges that it owns.
+
+Nothing is imported here, as tasks without state load `coopconsume.state.value` alone.
 """
-
-from __future__ import annotations
-
-from coopconsume.state.reading import CommittedState, committed_state
-from coopconsume.state.schema import StateSchema
-from coopconsume.state.value import State
-
-__all__ = ["CommittedState", "State", "StateSchema", "committed_state"]

@@ -6,8 +6,6 @@ import copy
 import datetime as dt
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from coopconsume.options import parse_seconds
-
 if TYPE_CHECKING:
     from coopconsume.record import Record
 
@@ -74,6 +72,8 @@ class State:
         Raises:
             ValueError: The duration is not a time above 0, or the key has no state.
         """
+        from coopconsume.options import parse_seconds
+
         seconds = parse_seconds(duration) if isinstance(duration, str) else float(duration)
         if not 0 < seconds < float("inf"):
             raise ValueError(f"ttl({duration!r}): give a time above 0, such as '1 day'")

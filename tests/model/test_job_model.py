@@ -213,7 +213,7 @@ def test_a_stop_starts_nothing_more_and_commits_what_has_run(world, how):
     slots = job._dispatcher.leases._server._slots
     stopped = next(iter(job._dispatcher.running.values())).stopped
     assert bool(stopped) == (how != "drain")
-    until(lambda: not stopped or all(one.is_told_to_stop for one in slots.values()))
+    until(lambda: not stopped or all(one.is_asked_to_stop for one in slots.values()))
     gate.opened.set()
     if how == "pause":
         there.until(lambda: not job._dispatcher.running)

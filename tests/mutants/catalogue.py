@@ -710,8 +710,8 @@ OUTPUTS = [
         "commit-before-letter",
         "Dead letters and output rows are written before the commit that they count with.",
         "coopconsume/runtime/outbox.py",
-        "write(self._work, self._holding.topic_ids, fit, commit_id)",
-        "self._holding.commit(fit.offsets, commit_id=commit_id); write(self._work, self._holding.topic_ids, fit, commit_id)",
+        "write(self._work, self._holding, fit, commit_id)",
+        "self._holding.commit(fit.offsets, commit_id=commit_id); write(self._work, self._holding, fit, commit_id)",
         (
             _JOB + "test_a_dead_letter_is_there_before_its_record_counts_as_done",
             _JOB + "test_an_output_row_is_there_before_its_record_counts_as_done",

@@ -21,7 +21,7 @@ from coopconsume import (
 )
 from coopconsume.cli import main
 from coopconsume.errors import HandlerNotUsable, StateAhead, TableUnusable
-from coopconsume.state import CommittedState
+from coopconsume.state.reading import CommittedState
 from tests.spark.support import options
 
 pytestmark = [pytest.mark.spark, pytest.mark.broker]

@@ -104,7 +104,7 @@ class Partition(SimpleNamespace):
 def saver(holding: Holding, *partitions: Any) -> tuple[Committer, queue.Queue[Any]]:
     """A committer, and what it has to say."""
     said: queue.Queue[Any] = queue.Queue()
-    work = SimpleNamespace(park=False, available_now=False)
+    work = SimpleNamespace(park=False, available_now=False, state=None)
     meter = SimpleNamespace(saved=lambda *_: None)
     ids = (f"id-{n}" for n in range(99))
     made = Committer(

@@ -29,8 +29,8 @@ from coopconsume.runtime.deliveries import Deliveries
 from coopconsume.runtime.parcels import Parcel
 from coopconsume.runtime.state import StateLog
 from coopconsume.sinks.base import Outputs
-from coopconsume.state import StateSchema
 from coopconsume.state.changelog import Changelog, Origin
+from coopconsume.state.schema import StateSchema
 from coopconsume.state.slot import SlotState, StateSpec
 from coopconsume.state.store import LocalStore
 from coopconsume.worker.channel.messages import decode_report, encode_report
