@@ -74,6 +74,14 @@ def decide(found: Mark, epoch: int, batch: int) -> Todo | None:
     return Todo(None) if batch < found.batches else Todo(Mark(epoch, batch + 1), with_rows=True)
 
 
+#: Delta's errors of writers that were in each other's way: of no common base.
+_CONFLICTS: Final = (
+    "ConcurrentAppendException", "ConcurrentDeleteDeleteException",
+    "ConcurrentDeleteReadException", "ConcurrentTransactionException", "ConcurrentWriteException",
+    "MetadataChangedException", "ProtocolChangedException",
+)  # fmt: skip
+
+
 class FencedDeltaSink:
     """A function for `foreachBatch`: appends each micro-batch once, if the job's epoch is in force.
 
@@ -128,7 +136,6 @@ class FencedDeltaSink:
             SinkUnavailable: It could not be written; call again.
         """
         problem = "others kept writing to it"
-        conflicts = _conflicts()  # before anything is raised, as it decides on the type
         for _ in range(_TRIES):
             found = self.mark()
             todo = decide(found, self.epoch, batch_id)
@@ -143,7 +150,9 @@ class FencedDeltaSink:
             rows = batch if todo.with_rows else batch.limit(0)
             try:
                 self._append(rows, todo.mark)
-            except conflicts as error:
+            except Exception as error:
+                if not is_conflict(error):
+                    raise
                 problem = _text_of(error)
         raise SinkUnavailable(self.path, self.job, problem)
 
@@ -194,18 +203,16 @@ class FencedDeltaSink:
         return None
 
 
-def _conflicts() -> tuple[type[Exception], ...]:
-    """What Delta raises where somebody else wrote at the same time: of no common base."""
-    from delta import exceptions
+def is_conflict(error: Exception) -> bool:
+    """Whether Delta says that somebody else wrote at the same time.
 
-    with suppress(ImportError):  # which makes them of what a JVM in this process raises
-        import delta.exceptions.captured  # noqa: F401
-    return (
-        exceptions.ConcurrentAppendException, exceptions.ConcurrentDeleteDeleteException,
-        exceptions.ConcurrentDeleteReadException, exceptions.ConcurrentTransactionException,
-        exceptions.ConcurrentWriteException, exceptions.MetadataChangedException,
-        exceptions.ProtocolChangedException,
-    )  # fmt: skip
+    Its package for Python makes classes of these errors; without it they are PySpark's, with the
+    name of Delta's class in the text.
+    """
+    text = str(error)
+    return any(
+        type(error).__name__ == name or f"io.delta.exceptions.{name}" in text for name in _CONFLICTS
+    )
 
 
 def _text_of(error: Exception) -> str:

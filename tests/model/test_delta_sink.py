@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from coopconsume.errors import CheckpointReplaced
 from coopconsume.fenced import delta_sink
-from coopconsume.fenced.delta_sink import FencedDeltaSink, Mark, decide
+from coopconsume.fenced.delta_sink import FencedDeltaSink, Mark, decide, is_conflict
 
 
 class Table:
@@ -107,3 +107,12 @@ def test_another_checkpoint_is_noticed(
     monkeypatch.setattr(delta_sink, "stream_id", lambda _: "this")
     with pytest.raises(CheckpointReplaced) if is_other else nullcontext():
         sink(SimpleNamespace(sparkSession=None), batch)  # type: ignore[arg-type]
+
+
+def test_a_conflict_is_known_with_and_without_deltas_package_for_python():
+    """Its class has the name, or PySpark's error has it in its text."""
+    kind = type("ConcurrentAppendException", (Exception,), {})
+    java = "io.delta.exceptions.ConcurrentTransactionException: This error occurs when"
+    assert is_conflict(kind("files were added"))
+    assert is_conflict(RuntimeError(java))
+    assert not is_conflict(RuntimeError("java.io.IOException: No space left on device"))
