@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from coopconsume.kafka.topics import set_shareable
     from coopconsume.options import Options
     from coopconsume.query import CooperativeQuery
-    from coopconsume.queue import AcknowledgeType, AsyncQueueConsumer, QueueConsumer
     from coopconsume.record import Record, Reject, Retry, RetryPolicy
     from coopconsume.sinks import committed_rows, create_committed_rows_view
     from coopconsume.state.reading import committed_state
@@ -40,9 +39,7 @@ __version__ = "0.1.0"
 
 _HOME = {
     "AccessMode": "coopconsume.fenced.access",
-    "AcknowledgeType": "coopconsume.queue",
     "Admin": "coopconsume.admin.client",
-    "AsyncQueueConsumer": "coopconsume.queue",
     "CommitResult": "commits",
     "CommitStore": "commits",
     "CoopConsumeError": "coopconsume.errors",
@@ -58,7 +55,6 @@ _HOME = {
     "Options": "coopconsume.options",
     "OwnershipRegistry": "coopconsume.fenced.ownership",
     "PartitionCommits": "commits",
-    "QueueConsumer": "coopconsume.queue",
     "RebalanceListener": "coopconsume.group.membership",
     "Record": "coopconsume.record",
     "Reject": "coopconsume.record",
@@ -79,9 +75,7 @@ _HOME = {
 __all__ = [
     "MAX_KEY_HASH",
     "AccessMode",
-    "AcknowledgeType",
     "Admin",
-    "AsyncQueueConsumer",
     "CommitResult",
     "CommitStore",
     "CoopConsumeError",
@@ -96,7 +90,6 @@ __all__ = [
     "Options",
     "OwnershipRegistry",
     "PartitionCommits",
-    "QueueConsumer",
     "RebalanceListener",
     "Record",
     "Reject",

@@ -358,15 +358,12 @@ class Options:
     )  # fmt: skip
 
     @classmethod
-    def parse(
-        cls, options: Mapping[str, Any], *, group: bool = True, table: bool = True
-    ) -> Options:
+    def parse(cls, options: Mapping[str, Any], *, group: bool = True) -> Options:
         """Check options as a user gives them.
 
         Args:
             options: Names and values.
             group: Whether ``kafka.group.id`` is needed; an operator's calls may be about no group.
-            table: Whether ``commitTable`` is needed; a queue has no commit table.
 
         Raises:
             UnknownOption: No such option; names the closest one.
@@ -388,7 +385,7 @@ class Options:
                 values[option.attribute] = option.read(value)
         if values["subscribe"] and values["subscribe_pattern"]:
             raise InvalidOption("subscribePattern", "given beside subscribe", "give one of the two")
-        if table and not values["commit_table"]:
+        if not values["commit_table"]:
             raise MissingOption("commitTable")
         if not values["allow_individual_commit"]:
             raise InvalidOption(

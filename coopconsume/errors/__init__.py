@@ -97,7 +97,6 @@ from coopconsume.errors.processing import (
     SessionUnusable,
     TableUnusable,
 )
-from coopconsume.errors.queue import NotHeld, QueueLogFormat, QueueUnavailable
 from coopconsume.errors.state import StateAhead, StateNeedsKey, StateNotReadable
 
 __all__ = [
@@ -150,7 +149,6 @@ __all__ = [
     "MaxIndividualCommitsReached",
     "MissingOption",
     "NotAuthorized",
-    "NotHeld",
     "NotPolled",
     "OffsetMismatch",
     "OptionError",
@@ -162,8 +160,6 @@ __all__ = [
     "ProducerBusy",
     "ProducerFenced",
     "ProtocolMismatch",
-    "QueueLogFormat",
-    "QueueUnavailable",
     "RepairRefused",
     "SessionUnusable",
     "SinkUnavailable",

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 from tests.mutants.channel import CHANNEL
 from tests.mutants.mutant import Mutant
-from tests.mutants.queue import QUEUE
 from tests.mutants.state import STATE
 
 _LOOP = "tests/model/test_loop_model.py::test_any_run_keeps_the_order_and_settles_every_record"
@@ -1651,7 +1650,6 @@ MUTANTS = [
     *OWNERS,
     *CHECKER,
     *CHANNEL,
-    *QUEUE,
     *SHOWN,
     *STATE,
 ]

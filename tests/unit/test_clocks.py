@@ -46,7 +46,11 @@ WALL = {
     "coopconsume/kafka/security/oauth.py": (3, "tokens tell their end by the wall clock"),
     "coopconsume/sinks/letters.py": (2, "times stored with letters, for people"),
     "coopconsume/sinks/purgatory.py": (1, "times stored with rows"),
-    "coopconsume/worker/slot.py": (2, "the latest start of a batch, sent by another host"),
+    "coopconsume/state/changelog.py": (1, "when a value with a time to live is gone"),
+    "coopconsume/state/slot.py": (1, "when a value with a time to live is gone"),
+    "coopconsume/state/store.py": (2, "when a value with a time to live is gone"),
+    "coopconsume/state/value.py": (1, "when a value with a time to live is gone"),
+    "coopconsume/worker/slot.py": (3, "the latest start of a batch, sent by another host"),
     "coopconsume/admin/views.py": (1, "ages for people"),
 }
 
