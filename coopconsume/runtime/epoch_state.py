@@ -253,8 +253,7 @@ class EpochState:
                 return
             found = self._without_deleted(lambda: self.holding.cluster.log_ends(logs.present))
             if logs.is_cut(found):
-                if self._check_topics():
-                    return  # What else was cut is seen in the next look.
+                self._check_topics()  # Brokers may tell a lower end of a topic that is deleted.
                 loss = logs.follow_cut()
                 if loss is not None:
                     raise loss

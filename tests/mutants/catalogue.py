@@ -956,8 +956,8 @@ TOPICS = [
         "deleted-topic-is-a-cut-log",
         "A deleted topic is no log that was cut.",
         "coopconsume/runtime/epoch_state.py",
-        "if self._check_topics():\n                    return",
-        "if self._check_topics() is None:\n                    return",
+        "self._check_topics()  # Brokers may",
+        "pass  # Brokers may",
         (_JOB + "test_a_deleted_topic_whose_log_seems_cut_ends_no_job",),
     ),
 ]
