@@ -124,7 +124,8 @@ class GroupState:
         partitions: The state of each partition.
         counted: Ids of commits that counted and changed something. They are kept forever, because
             they decide which outputs and dead letters count.
-        refused: The refused partitions of commits that counted in other partitions.
+        refused: The refused partitions of commits that counted in other partitions, and of commits
+            that changed nothing as long as their answers are kept.
         answers: The newest answers by id; older ones do not have the results of partitions.
         loose: Shares without an owner whose last owners did not hand them over.
         initial_partitions: The number of partitions of each topic when the group first assigned
@@ -174,11 +175,11 @@ class GroupState:
 
     def _note_id(self, event: Event, answer: Answer) -> None:
         statuses = {result.status for result in answer.results.values()}
+        refused = [at for at, one in answer.results.items() if one.status == "refused"]
+        if refused:
+            self.refused[event.id] = tuple(refused)
         if "committed" in statuses:
             self.counted.add(event.id)
-            refused = [at for at, one in answer.results.items() if one.status == "refused"]
-            if refused:
-                self.refused[event.id] = tuple(refused)
         else:
             grant = self.grant(event.epoch)
             assert grant is not None
@@ -188,8 +189,10 @@ class GroupState:
         self.answers[event_id] = answer
         self._kept_results += len(answer.results)
         if len(self.answers) > KEPT_ANSWERS:
-            _, oldest = self.answers.popitem(last=False)
+            oldest_id, oldest = self.answers.popitem(last=False)
             self._kept_results -= len(oldest.results)
+            if oldest_id not in self.counted:
+                self.refused.pop(oldest_id, None)
         if self._kept_results > KEPT_RESULTS:
             for one, old in self.answers.items():
                 if self._kept_results <= KEPT_RESULTS:
@@ -213,14 +216,21 @@ class GroupState:
     def _answer_again(self, event: Event, answer: Answer) -> Answer:
         """Return an answer again whose results are not kept."""
         refused = self.refused.get(event.id, ())
+        # What changed nothing is known as long as its epoch is in force, which refuses the same.
+        is_unchanged = (
+            answer.counted
+            and event.kind == "commit"
+            and (event.id not in self.counted and event.id not in self.answers)
+        )
         results = {}
         for part in event.parts if event.kind in _BY_PARTITION else ():
             at = part.topic_partition
-            state = self.partitions.get(at)
-            if not answer.counted or at in refused:
-                reason = answer.reason or REFUSED_BEFORE
-                results[at] = (state or PartitionState()).result("refused", reason)
-            elif state is not None:
+            state = self.partitions.get(at) or PartitionState()
+            refusal = self._refusal(event, part) if is_unchanged else ""
+            if not answer.counted or at in refused or refusal:
+                reason = answer.reason or refusal or REFUSED_BEFORE
+                results[at] = state.result("refused", reason)
+            elif at in self.partitions:
                 results[at] = state.result("duplicate")
         return replace(answer, results=results)
 
@@ -436,15 +446,12 @@ class GroupState:
     ) -> Answer:
         is_operator = event.kind == "reset" and event.epoch is None
         fence = "" if is_operator else self.fenced(event.epoch, event.member)
-        grant = self.grant(event.epoch)
         results = {}
         for part in event.parts:
             state = self.partitions.get(part.topic_partition) or PartitionState(part.topic_id)
-            holder = "" if of_any_member else event.member
-            refusal = fence or (grant.refusal_of(holder, part) if grant else "")
-            is_other = part.topic_id and state.topic_id not in {"", part.topic_id}
-            if is_other and not is_operator:
-                refusal = refusal or f"its topic now has the id {state.topic_id!r}"
+            refusal = fence
+            if not is_operator:
+                refusal = refusal or self._refusal(event, part, of_any_member=of_any_member)
             if refusal:
                 results[part.topic_partition] = state.result("refused", refusal)
             else:
@@ -452,6 +459,14 @@ class GroupState:
                 if result.status != "refused":
                     self.partitions[part.topic_partition] = state
         return Answer(counted=not fence, reason=fence, results=results)
+
+    def _refusal(self, event: Event, part: Part, *, of_any_member: bool = False) -> str:
+        """Return why an event does not count in a partition; empty if it does."""
+        grant, state = self.grant(event.epoch), self.partitions.get(part.topic_partition)
+        refusal = grant.refusal_of("" if of_any_member else event.member, part) if grant else ""
+        if refusal or state is None or not part.topic_id or state.topic_id in {"", part.topic_id}:
+            return refusal
+        return f"its topic now has the id {state.topic_id!r}"
 
     def _adopt_topics(self, topic_ids: Mapping[str, str]) -> None:
         for at, state in list(self.partitions.items()):

@@ -151,8 +151,12 @@ class CommitStore(Committing):
         other partition was created again in the meantime.
         """
         with self._lock:
-            refused = self._refreshed(group).refused
-            return {commit_id: frozenset(parts) for commit_id, parts in refused.items()}
+            state = self._refreshed(group)
+            return {
+                commit_id: frozenset(parts)
+                for commit_id, parts in state.refused.items()
+                if commit_id in state.counted
+            }
 
     def topic_ids(self, group: str) -> dict[TopicPartition, str]:
         """Return the topic id of each partition's commits; empty if it is not known."""

@@ -558,11 +558,19 @@ COMMITS = [
         "forgotten-answer-counts-as-done",
         "A repeat is refused where the first commit was, also once its answer is forgotten.",
         "commits/group.py",
-        "if not answer.counted or at in refused:",
-        "if not answer.counted:",
+        "if not answer.counted or at in refused or refusal:",
+        "if not answer.counted or refusal:",
         (
             "tests/unit/test_commit_growth.py::test_a_refused_partition_is_refused_again_once_the_answer_is_forgotten",
         ),
+    ),
+    Mutant(
+        "refused-commit-is-done-at-its-repeat",
+        "A commit that was refused everywhere is refused again once its answer is forgotten.",
+        "commits/group.py",
+        "if not answer.counted or at in refused or refusal:",
+        "if not answer.counted or at in refused:",
+        ("tests/unit/test_commit_growth.py::test_a_refused_commit_is_refused_again",),
     ),
     Mutant(
         "unchanged-commit-forgotten",

@@ -152,6 +152,30 @@ def test_a_refused_partition_is_refused_again_once_the_answer_is_forgotten() -> 
         assert [one.status for one in again.results.values()] == ["duplicate", "refused"]
 
 
+@pytest.mark.parametrize("is_ended", [False, True])
+def test_a_refused_commit_is_refused_again(*, is_ended: bool) -> None:
+    """Without its results, without its answer, and after its epoch: never taken for done."""
+    log = grouped(1)
+    foreign = commit_of("run-0", {("u", 0): 0})
+    start = Event("start", "s", "", "g", EPOCH, member="m", parts=(Part("u", 0, first=0),))
+    list(log.fold([start, foreign]))
+    detail = {"members": {"m": []}, "topic_ids": {}}
+    end = Event("epoch", "e-2", "", "g", Epoch(2, "n"), previous=EPOCH, detail=detail)
+    other = Event("epoch", "e-3", "", "h", EPOCH, detail={"members": {}, "topic_ids": {}})
+    list(log.fold([end, other] if is_ended else [other]))
+    with mock.patch("commits.group.KEPT_RESULTS", 0):
+        list(log.fold([commit_of("run-1", {("t", 0): 0})]))
+    assert not log.groups["", "g"].answers["run-0"].results
+    forgotten = newest_snapshot(snapshot_events(log, "s"))
+    assert forgotten is not None
+    if not is_ended:
+        for number in range(KEPT_ANSWERS):
+            list(forgotten.fold([commit_of(f"more-{number}", {("t", 0): number})]))
+    for state in (log, forgotten):
+        ((_, again),) = state.fold([foreign])
+        assert [one.status for one in again.results.values()] == ["refused"]
+
+
 def test_a_commit_that_changed_nothing_never_does_later() -> None:
     """Its id is known while its epoch is in force: a late repeat adds nothing to a cut log."""
     log = grouped(1)
