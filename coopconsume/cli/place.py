@@ -33,6 +33,12 @@ consumer_options = click.option(
 )  # fmt: skip
 """Adds the parameter ``options`` to a command: the options of a consumer."""
 
+spark_conf_option = click.option(
+    "--spark-conf", multiple=True, callback=pairs, metavar="KEY=VALUE",
+    help="A setting of the Spark session that opens a commit table in a catalog; can be repeated.",
+)  # fmt: skip
+"""Adds the parameter ``spark_conf`` to a command: settings of its Spark session."""
+
 as_json = click.option("--json", "as_json", is_flag=True, help="Write one JSON document.")
 """Adds the parameter ``as_json`` to a command."""
 
@@ -47,11 +53,7 @@ def at_a_place(command: Callable[..., Any]) -> Callable[..., Any]:
     @consumer_options
     @click.option("--bootstrap-servers", help="Short for -o kafka.bootstrap.servers=…")
     @click.option("--commit-table", metavar="PATH|NAME", help="Short for -o commitTable=…")
-    @click.option(
-        "--spark-conf", multiple=True, callback=pairs, metavar="KEY=VALUE",
-        help="A setting of the Spark session that opens a commit table in a catalog; can be "
-        "repeated.",
-    )  # fmt: skip
+    @spark_conf_option
     @functools.wraps(command)
     def with_place(
         *args: Any, options: dict[str, str], spark_conf: dict[str, str], **kwargs: Any

@@ -9,7 +9,7 @@ import click
 
 from coopconsume.cli.catalog import session_for
 from coopconsume.cli.outcome import EXIT_CODES, FAILED, example, reported
-from coopconsume.cli.place import as_json, echo_json, pairs
+from coopconsume.cli.place import as_json, echo_json, spark_conf_option
 from coopconsume.cli.text import table
 from coopconsume.state.reading import CommittedState
 
@@ -32,11 +32,7 @@ def _of_a_group(command: Callable[..., Any]) -> Callable[..., Any]:
     @click.option(
         "--commit-table", metavar="PATH|NAME", required=True, help="The commit table of the job."
     )
-    @click.option(
-        "--spark-conf", multiple=True, callback=pairs, metavar="KEY=VALUE",
-        help="A setting of the Spark session that opens a commit table in a catalog; can be "
-        "repeated.",
-    )  # fmt: skip
+    @spark_conf_option
     @functools.wraps(command)
     def with_state(
         group: str, path: str, commit_table: str, spark_conf: dict[str, str], **kwargs: Any

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from commits import CommitResult, CommitStore, Pending
     from coopconsume.group.owned import EpochGrant, TopicPartition
     from coopconsume.group.primary import WritePrimary
-    from coopconsume.kafka.cluster import Cluster
+    from coopconsume.kafka.cluster import Cluster, Primary
     from coopconsume.options import Options
 
 log = logging.getLogger(__name__)
@@ -92,21 +92,22 @@ class EpochAssignment:
         self.logs = HeldLogs(options, cluster, store, tenure, self.owned, self._lock)
         self.primary = PrimaryOffsets(
             options.group_id, store, tenure, self.owned, self._lock, self.refresh, write_primary,
-            cluster.commit_primary,
+            cluster.commit_primary, self.logs.leader_epoch_of,
         )  # fmt: skip
         begun = time.monotonic()
         self._waits = [(share, begun + seconds) for share, seconds in tenure.waits]
         self._seen = begun
-        self._load(tenure.shares)
+        primary = self._load(tenure.shares)
         self.logs.check_starts()
-        self.logs.check_ends()
+        self.logs.check_ends(primary)
 
-    def _load(self, shares: Iterable[Share]) -> None:
+    def _load(self, shares: Iterable[Share]) -> Mapping[TopicPartition, Primary]:
+        """Loads what of each partition is ours; returns the group's offsets in Kafka."""
         group = self.options.group_id
         ranges: dict[TopicPartition, list[KeyRange]] = {}
         for share in shares:
             ranges.setdefault((share.topic, share.partition), []).append(share.key_range)
-        self._begin(ranges.keys())
+        primary = self._begin(ranges.keys())
         state = self.store.state(group)
         pending = self.store.pending(group)
         now, now_ms = time.monotonic(), int(time.time() * 1000)
@@ -119,8 +120,9 @@ class EpochAssignment:
                 max_ranges=commits.max_ranges or 0,
             )  # fmt: skip
             self.owned[tp].look(commits.ranges)
+        return primary
 
-    def _begin(self, owned: Collection[TopicPartition]) -> None:
+    def _begin(self, owned: Collection[TopicPartition]) -> Mapping[TopicPartition, Primary]:
         """Have the log say where our partitions begin, and which offsets it found in Kafka."""
         store, group, epoch, member = self.store, self.options.group_id, self.epoch, self.member
         row = store.assignment(group, epoch)
@@ -154,6 +156,7 @@ class EpochAssignment:
             except CommitRefused as error:
                 raise ExternalReset(*tp, offset, stable[tp]) from error
         self.primary.to_replace(tp for tp in store.known_primary(group) if tp in owned)
+        return primary
 
     @property
     def key_ranges(self) -> dict[TopicPartition, list[KeyRange]]:

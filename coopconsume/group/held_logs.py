@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from commits import CommitStore
     from coopconsume.errors import CoopConsumeError
     from coopconsume.group.owned import EpochGrant, Owned, TopicPartition
-    from coopconsume.kafka.cluster import Cluster, LogEnd
+    from coopconsume.kafka.cluster import Cluster, LogEnd, Primary
     from coopconsume.options import Options
 
 log = logging.getLogger(__name__)
@@ -166,22 +166,52 @@ class HeldLogs:
                 losses.append(DataLoss(*tp, lost[0][0], lost[-1][1]))
         return losses
 
-    def check_ends(self) -> None:
-        """Notice logs that end before what was done: truncated after an unclean election.
+    def check_ends(self, primary: Mapping[TopicPartition, Primary]) -> None:
+        """Notice logs that were cut by an unclean election before this member had them.
+
+        A log that is long enough was cut if the leader epoch of the group's offset in Kafka ends
+        below that offset (KIP-320).
+
+        Args:
+            primary: The group's offsets in Kafka.
 
         Raises:
             DataLoss: There are some, and ``failOnDataLoss`` is true.
         """
         ends = self._cluster.log_ends(self.present)
         short = {tp: None for tp, end in ends.items() if end.offset <= self._top(tp)}
-        # Under which leader epochs the records were seen is not known.
-        cut = self._losses(ends, self._cluster.epoch_ends(short) if short else {}, short)
+        # Under which leader epochs the records above that offset were seen is not known.
+        kept = self._cluster.epoch_ends(short) if short else {}
+        for tp, end in self._former_ends(ends, primary).items():
+            # The offset in Kafka is above the stable offset if the log has followed a cut already.
+            if end < min(primary[tp].offset, self._owned[tp].stable):
+                kept[tp] = min(end, kept.get(tp, MAX_OFFSET))
+                short[tp] = None
+        cut = self._losses(ends, kept, short)
         for loss in cut.values():
             if self._options.fail_on_data_loss:
                 raise loss
             log.warning("%s; what is written there since then is read as new", loss)
         self._truncate(cut)
         self._ends = ends
+
+    def _former_ends(
+        self, ends: Iterable[TopicPartition], primary: Mapping[TopicPartition, Primary]
+    ) -> dict[TopicPartition, int]:
+        """Returns where the leader epochs of the group's offsets end, as far as it is known."""
+        epochs = {
+            tp: primary[tp].leader_epoch
+            for tp in ends
+            if tp in primary
+            and primary[tp].leader_epoch is not None
+            and primary[tp].topic_id == self._tenure.topic_ids.get(tp[0], "")
+        }
+        return self._cluster.epoch_ends(epochs) if epochs else {}
+
+    def leader_epoch_of(self, tp: TopicPartition, offset: int) -> int | None:
+        """Returns a leader epoch in which a log reached to an offset; None: none is known."""
+        end = self._ends.get(tp)
+        return end.leader_epoch if end is not None and end.offset >= offset else None
 
     def is_cut(self, ends: Mapping[TopicPartition, LogEnd]) -> bool:
         """Whether a log may have been cut since the last look; if not, notes where they end.

@@ -61,6 +61,7 @@ class PrimaryOffsets:
         stable: Looks up the stable offsets.
         write: Writes primary offsets as a member.
         write_alone: Writes them where the group may have no member.
+        leader_epoch_of: Returns a leader epoch in which a log reached to an offset, if known.
     """
 
     def __init__(
@@ -73,6 +74,7 @@ class PrimaryOffsets:
         stable: Callable[[], Mapping[TopicPartition, int]],
         write: WritePrimary,
         write_alone: WritePrimary,
+        leader_epoch_of: Callable[[TopicPartition, int], int | None],
     ) -> None:
         self._group = group
         self._store = store
@@ -82,6 +84,7 @@ class PrimaryOffsets:
         self._stable = stable
         self._write = write
         self._write_alone = write_alone
+        self._leader_epoch_of = leader_epoch_of
         self._publishing: Publishes | None = None
         # Partitions whose primary offset moves in transactions alone, and the topic of those.
         self._bound: dict[TopicPartition, str] = {}
@@ -200,7 +203,7 @@ class PrimaryOffsets:
                     *tp, self._bound[tp],
                 )  # fmt: skip
         if due:
-            self._write({tp: (offset, self._mark(tp)) for tp, offset in due.items()})
+            self._write({tp: self._marked(tp, offset) for tp, offset in due.items()})
             self._written |= {tp: (offset, now) for tp, offset in due.items()}
             self._note_replaced(due)
 
@@ -239,10 +242,13 @@ class PrimaryOffsets:
         try:
             state = self._store.state(self._group)
             self._write_alone(
-                {tp: (state[tp].stable_offset, self._mark(tp)) for tp in behind if tp in state}
+                {tp: self._marked(tp, state[tp].stable_offset) for tp in behind if tp in state}
             )
         except Exception:
             log.debug("the primary offsets are left to the next owner", exc_info=True)
 
-    def _mark(self, tp: TopicPartition) -> str:
-        return primary_mark(self._tenure.topic_ids.get(tp[0], ""), self._tenure.epoch)
+    def _marked(self, tp: TopicPartition, offset: int) -> tuple[int, str]:
+        """Returns an offset with its metadata."""
+        topic_id = self._tenure.topic_ids.get(tp[0], "")
+        leader_epoch = self._leader_epoch_of(tp, offset)
+        return offset, primary_mark(topic_id, self._tenure.epoch, leader_epoch=leader_epoch)

@@ -134,4 +134,26 @@ def test_what_comes_new_under_old_offsets_is_not_taken_for_done(
     assert loss is not None
     assert (loss.first, loss.last) == (15, 24)
     assert not logs.is_cut(goes_on.cluster.log_ends([P0]))
+
+    # The same while nobody has the partition: the leader epoch of the offset in Kafka tells.
+    assert goes_on.holding is not None
+    goes_on.holding.commit({P0: OffsetRanges([(3, 26), (28, 29)])})
+    goes_on.holding.primary.write()
     goes_on.leave()
+    broker.kill()
+    cut(tmp_path / "kafka", 22)
+    broker.restart()
+    assert produce(broker, 20)[-1] == 41
+    with pytest.raises(DataLoss) as caught:
+        member(broker, tmp_path, "next")
+    assert (caught.value.first, caught.value.last) == (22, 29)
+    again = member(broker, tmp_path, "next", failOnDataLoss="false")
+    assert again.store.state("next") == {P0: PartitionCommits(22)}
+    # Kafka's offset is still that of before the cut, and it is not taken for another one.
+    assert again.cluster.primary()[P0].offset == 27
+    assert again.holding is not None
+    again.holding.commit({P0: OffsetRanges([(24, 25)])})
+    next_one = member(broker, tmp_path, "next")
+    assert next_one.store.state("next") == {P0: PartitionCommits(22, [(24, 25)])}
+    again.leave()
+    next_one.leave()

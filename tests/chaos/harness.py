@@ -185,12 +185,12 @@ class Harness:
         """Have one handler of the group outlast its session; returns the member that runs it.
 
         All else is done before. So the other members have no handler to wait for when the session
-        ends, and whoever does not wait for work in doubt begins while this handler runs.
+        ends, and a member that does not wait for work in doubt begins while this handler runs.
         """
         self.wait_for_all()
         topics = [topic for topic in self.shared if topic != RECREATED]
-        # One record: a member with such a handler of its own waits for it before it hands over, so
-        # that nobody begins too early who does not wait for work in doubt.
+        # One record: a member with such a handler of its own waits for it before it hands over, and
+        # then a member that does not wait for work in doubt does not begin too early either.
         written = {*self.topics.produce(1, topics=topics, seconds=self._hanging)}
         found: list[App] = []
 

@@ -156,7 +156,7 @@ class Holding:
         self.logs = HeldLogs(
             log.options, self.cluster, state, tenure, self.owned, contextlib.nullcontext()
         )
-        self.logs.check_ends()
+        self.logs.check_ends({})
         self.primary = types.SimpleNamespace(write_quietly=lambda: None)
         self.store = types.SimpleNamespace(settings=lambda _: {}, set_settings=list)
 

@@ -961,6 +961,26 @@ TOPICS = [
         (_JOB + "test_a_topic_that_is_created_again_is_taken_up_where_nothing_is_lost",),
     ),
     Mutant(
+        "regrown-log-is-taken-for-the-old-one",
+        "A log that was cut and grew again while nobody had it is noticed.",
+        "coopconsume/group/held_logs.py",
+        "if end < min(primary[tp].offset, self._owned[tp].stable):",
+        "if False:",
+        (
+            "tests/broker/test_log_ends.py::test_what_comes_new_under_old_offsets_is_not_taken_for_done",
+        ),
+    ),
+    Mutant(
+        "followed-cut-is-a-new-one",
+        "A cut that the commit log has followed is not taken for another one.",
+        "coopconsume/group/held_logs.py",
+        "if end < min(primary[tp].offset, self._owned[tp].stable):",
+        "if end < primary[tp].offset:",
+        (
+            "tests/broker/test_log_ends.py::test_what_comes_new_under_old_offsets_is_not_taken_for_done",
+        ),
+    ),
+    Mutant(
         "deleted-topic-is-a-cut-log",
         "A deleted topic is no log that was cut.",
         "coopconsume/runtime/epoch_state.py",
