@@ -42,7 +42,7 @@ os.environ.setdefault("SPARK_AUTH_SOCKET_TIMEOUT", "60")
 # they take on a busy machine decides nothing. `--hypothesis-profile=fresh` looks for new ones.
 _PATIENT = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.register_profile("fresh", _PATIENT, derandomize=False)
-settings.register_profile("steady", _PATIENT, derandomize=True, database=None)
+settings.register_profile("steady", _PATIENT, derandomize=True, database=None, max_examples=40)
 settings.load_profile("steady")
 
 _CORES = 6
@@ -162,7 +162,7 @@ def _place(file: str) -> str:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> LoadScopeScheduling:
-    """Deal tests to the processes of `pytest -n 2` by place, in the order of the collection."""
+    """Deal tests to the processes of `pytest -n` by place, in the order of the collection."""
     config.option.loadscopereorder = False
     return _ByPlace(config, log)
 
