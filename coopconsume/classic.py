@@ -18,6 +18,9 @@ if TYPE_CHECKING:
 
     Send = Callable[[bytes], None]
 
+#: Jobs of a group that may run at once, and are looked at for running tasks.
+_NEWEST_JOBS = 8
+
 
 def is_classic(session: SparkSession) -> bool:
     """Whether the session has a driver-side JVM of its own."""
@@ -143,6 +146,17 @@ def interrupt(session: SparkSession, tag: str) -> None:
         session.sparkContext.cancelJobsWithTag(tag)
     else:
         session.interruptTag(tag)
+
+
+def running_tasks(session: SparkSession, group: str) -> int | None:
+    """Returns how many tasks Spark runs of the newest jobs of a group; None if it is unknown."""
+    if not is_classic(session):
+        return None
+    tracker = session.sparkContext.statusTracker()
+    newest = sorted(tracker.getJobIdsForGroup(group))[-_NEWEST_JOBS:]
+    jobs = [job for job in map(tracker.getJobInfo, newest) if job and job.status == "RUNNING"]
+    stages = [tracker.getStageInfo(stage) for job in jobs for stage in job.stageIds]
+    return sum(stage.numActiveTasks for stage in stages if stage)
 
 
 class _Mailbox:

@@ -71,9 +71,15 @@ class CooperativeQuery:
 
     @property
     def status(self) -> dict[str, Any]:
-        """``message``, ``isDataAvailable`` and ``isTriggerActive``."""
+        """``message``, ``waitingFor``, ``isDataAvailable`` and ``isTriggerActive``.
+
+        ``waitingFor`` has a ``reason`` and a ``message`` while nothing is committed, else it is
+        None.
+        """
+        waiting = self._meter.waiting
         return {
             "message": self._meter.message,
+            "waitingFor": waiting.describe() if waiting else None,
             "isDataAvailable": any(not p.is_drained for p in self._job.partitions),
             "isTriggerActive": self.isActive and bool(self._job.batches_running),
         }

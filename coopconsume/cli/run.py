@@ -41,8 +41,6 @@ NEWEST_JAVA = 21
 _SPARE_CORES = 2
 _LOOK_EVERY = 0.2
 _MAX_BACKOFF = 60.0
-#: What messages of a query begin with that say why no record is processed.
-_REASONS = ("waiting", "paused", "Paused", "no new batch")
 
 
 @click.command(
@@ -171,6 +169,7 @@ def run(
             if as_json:
                 job = job.addListener(LoggingListener())
             progress = _ProgressLine(screen)
+            screen.status(f"joining group {parsed.group_id}", force=True)
             code = stopper.wait(job.onProgress(progress).start())
             progress.sum_up(stopped=code != OK or stopper.asked)
     return code
@@ -272,8 +271,8 @@ def status_line(event: Progress, rate: float) -> str:
         f"{event['pending']:,} pending, {event['gapRanges']:,} gaps, "
         f"{totals['deadLetters']:,} dead letters"
     )
-    if event["message"].startswith(_REASONS):
-        text += f"; {event['message']}"
+    if event["waitingFor"] is not None:
+        text += f"; {event['waitingFor']['message']}"
     blocked = [p for p in partitions if p["blocker"] is not None and p["blocker"]["attempts"]]
     if blocked:
         text += f"; {held_by(max(blocked, key=lambda p: p['blocker']['ageSeconds']))}"

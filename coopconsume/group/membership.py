@@ -44,6 +44,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+#: Seconds of joining after which a warning says so; then it is repeated.
+_FIRST_WARNING = 3.0
 _PATIENCE = 10.0
 #: Seconds between two looks whether a listener has returned.
 _LISTENER_PAUSE = 0.05
@@ -128,6 +130,7 @@ class Membership:
         #: For which a rebalance was asked for, as work would go on for longer than others wait.
         self._asked_for: EpochAssignment | None = None
         self._error: BaseException | None = None
+        self._joining_since = time.monotonic()
         self._changed = threading.Condition(threading.RLock())
         self._leaving = threading.Event()
         self._left = threading.Lock()
@@ -166,18 +169,26 @@ class Membership:
         )
         self._group.allow_key_share(allowed=self._allow_key_share)
         self._group.start(names, pattern)
-        told = time.monotonic()
+        self._joining_since = time.monotonic()
+        due = self._joining_since + _FIRST_WARNING
         with self._changed:
             while self._holding is None:
                 self._raise_error()
                 self._check_open()
                 self._changed.wait(0.2)
-                if time.monotonic() - told > _PATIENCE:
-                    log.warning(
-                        "group %s: still joining; the group waits for members that do not answer, "
-                        "at most for their session timeout", self.options.group_id
-                    )  # fmt: skip
-                    told = time.monotonic()
+                if time.monotonic() > due:
+                    log.warning("%s", self.joining)
+                    due = time.monotonic() + _PATIENCE
+
+    @property
+    def joining(self) -> str:
+        """Why nothing is held now, for people."""
+        return (
+            f"waiting for group {self.options.group_id} for "
+            f"{time.monotonic() - self._joining_since:.0f} s: it rebalances when all members have "
+            f"joined, or the session of those that do not answer has ended (at most "
+            f"{session_ms(self.options) / 1000:.0f} s with this member's kafka.session.timeout.ms)"
+        )
 
     def need_whole_partitions(self, *, needed: bool) -> None:
         """Sets whether the member takes whole partitions alone, from its next join on.
@@ -448,6 +459,7 @@ class Membership:
         """Hold nothing any more; the listener is told by the group's thread."""
         with self._changed:
             refused, self._holding = self._holding, None
+            self._joining_since = time.monotonic()
             self._refused = refused or self._refused
         return refused
 
@@ -572,6 +584,7 @@ class Membership:
     def _let_go(self) -> EpochAssignment | None:
         with self._changed:
             holding, self._holding = self._holding, None
+            self._joining_since = time.monotonic()
             return holding
 
     def _tell(self, what: str, holding: EpochAssignment) -> None:

@@ -56,7 +56,9 @@ class LoggingListener(QueryListener):
 
     def onQueryProgress(self, event: QueryProgressEvent) -> None:  # noqa: N802
         """Log the progress of the query."""
-        log.info("query progress", extra={"progress": dict(event.progress)})
+        waiting = event.progress["waitingFor"]
+        why = f", {waiting['message']}" if waiting else ""
+        log.info("query progress%s", why, extra={"progress": dict(event.progress)})
 
     def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:  # noqa: N802
         """Log the end of the query and its error."""

@@ -16,7 +16,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 from commits import CommitLogUnavailable, OffsetRanges
-from coopconsume.classic import interrupt, open_mailbox
+from coopconsume.classic import interrupt, open_mailbox, running_tasks
 from coopconsume.errors import HandlerFailed
 from coopconsume.group.owned import LEASE
 from coopconsume.kafka.security.access import refused_by_spark
@@ -30,6 +30,7 @@ from coopconsume.runtime.latest_start import LatestStart
 from coopconsume.runtime.plan import Limits, plan_batch
 from coopconsume.runtime.relief import end_kept, give_back, settle_kept, slow_slots
 from coopconsume.runtime.slot_leases import SlotLeases
+from coopconsume.runtime.waiting import BatchFacts
 from coopconsume.runtime.window import Window
 from coopconsume.worker.report import PartitionReport, SlotReport
 
@@ -80,6 +81,7 @@ class Dispatcher:
         barred: Until when, on the monotonic clock, slots may be at work on what is lost.
         window: How many offsets a batch has.
         breaker: Whether batches are paused.
+        refusal: Why the commit log did not confirm the epoch at the last look; else empty.
     """
 
     def __init__(
@@ -98,6 +100,8 @@ class Dispatcher:
         self.barred: dict[int, float] = {}
         self.window = Window(options, slots)
         self.breaker = CircuitBreaker(options.circuit_breaker, options.circuit_breaker_pause)
+        meter.breaker = self.breaker
+        self.refusal = ""
         self._spark = spark
         self._options = options
         self._work = work
@@ -150,6 +154,35 @@ class Dispatcher:
     def at_work(self, shift: EpochState) -> set[int]:
         """Slots of which batches of a shift still wait to hear."""
         return {slot for running in self.of(shift) for slot in running.waiting}
+
+    @property
+    def next_trigger(self) -> float:
+        """Seconds until the trigger lets a batch start."""
+        return max(0.0, self._batch_at + self._work.interval - time.monotonic())
+
+    def facts(self, shift: EpochState, now: float) -> list[BatchFacts]:
+        """Returns what is known of the batches of a shift, for people."""
+        return [self._facts_of(running, now) for running in self.of(shift) if running.waiting]
+
+    def _facts_of(self, running: Running, now: float) -> BatchFacts:
+        heard = [running.started, *running.heard_at.values()]
+        heard += [running.first_report] if running.first_report is not None else []
+        started, tasks = None, None
+        if running.channel is not None:
+            started = sum(self.leases.has_met(at) for at in running.connections)
+            if not (started or running.reports_more):
+                tasks = self._tasks_of_spark()
+        return BatchFacts(
+            running.number, now - running.started, len(running.waiting), started,
+            now - max(heard), tasks,
+        )  # fmt: skip
+
+    def _tasks_of_spark(self) -> int | None:
+        try:
+            return running_tasks(self._spark, self._meter.title)
+        except Exception:
+            log.debug("Spark does not say what it runs", exc_info=True)
+            return None
 
     def unsure(self, shift: EpochState) -> set[int]:
         """Slots of which any record may be at work; those that keep some have named them."""
@@ -344,11 +377,12 @@ class Dispatcher:
         try:
             shift.holding.check()
         except CommitLogUnavailable as error:
-            self._meter.message = f"no new batch for now: {error}"
+            self.refusal = str(error)
             if time.monotonic() - self._warned_at > _WARN_EVERY:
                 log.warning("no new batch for now: %s", error)
                 self._warned_at = time.monotonic()
             return False
+        self.refusal = ""
         return True
 
     def _run_batch(self, running: Running) -> None:
@@ -470,14 +504,11 @@ class Dispatcher:
     ) -> None:
         breaker = self.breaker
         if breaker.reported(report.tripped, handled, now, trial=running.trial):
-            words = (
-                f"paused for {breaker.until - now:.0f} s by the circuit breaker: {breaker.reason}"
+            log.warning(
+                "paused for %.0f s by the circuit breaker: %s", breaker.until - now, breaker.reason
             )
-            log.warning("%s", words)
-            self._meter.message = words
         anew = running.trial or breaker.state != "closed"
         self._carried.failed(report.slot, report.streak, starts_anew=anew)
-        self._meter.breaker = breaker
 
     def _take_in(self, running: Running, report: SlotReport, now: float) -> None:
         parts = running.parts

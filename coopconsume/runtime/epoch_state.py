@@ -18,6 +18,7 @@ from coopconsume.errors import BrokerUnreachable, TopicNotFound
 from coopconsume.runtime.committer import Committer
 from coopconsume.runtime.plan import Partition, deal
 from coopconsume.runtime.reading.audit import Audit
+from coopconsume.runtime.waiting import lost_member
 from coopconsume.sinks.transactional import TransactionalTopic
 
 if TYPE_CHECKING:
@@ -41,7 +42,6 @@ T = TypeVar("T")
 
 _ENDS_EVERY = 0.5
 _STARTS_EVERY = 10.0
-_NAMED = 5
 
 
 @dataclass(frozen=True)
@@ -131,21 +131,11 @@ class EpochState:
         return partitions
 
     def warn_of_waits(self, meter: Meter) -> None:
-        """Says for which earlier owners the job waits, and until when."""
-        now = time.monotonic()
-        waits = {(p.topic, p.partition): p.in_doubt(now) for p in self.partitions}
-        named = [f"{topic}-{number}" for (topic, number), wait in waits.items() if wait > 0]
-        if named:
-            longest = max(waits.values())
-            until = time.strftime("%H:%M:%S", time.localtime(time.time() + longest))
-            more = [f"{len(named) - _NAMED} more"] if len(named) > _NAMED else []
-            words = (
-                f"waiting {longest:.0f} s, until {until}, for earlier owners of key ranges of "
-                f"{', '.join(named[:_NAMED] + more)}: they did not hand them over, and their "
-                "handlers may still run"
-            )
-            log.warning("%s", words)
-            meter.waits(words, self.partitions)
+        """Logs for which earlier owners the job waits, and until when."""
+        found = lost_member(self.partitions, time.monotonic())
+        if found is not None:
+            log.warning("%s", found.message)
+            meter.waits(found, self.partitions)
 
     @property
     def busy(self) -> list[Partition]:

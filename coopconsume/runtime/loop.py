@@ -38,6 +38,7 @@ from coopconsume.errors import (
 from coopconsume.runtime.dispatch import Dispatcher
 from coopconsume.runtime.epoch_state import EpochState, Held
 from coopconsume.runtime.plan.range_limit import LimitWatch
+from coopconsume.runtime.waiting import Facts, waiting_for
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -55,6 +56,8 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _IDLE_WAIT = 0.2
+#: Seconds between two looks at what the job waits for.
+_WAITS_EVERY = 0.5
 #: Seconds for the last commit before shares are handed over.
 _LAST_COMMIT = 10.0
 
@@ -101,6 +104,7 @@ class Job:
         self._ends: dict[TopicPartition, int] = {}
         self._hand_over: _HandOver | None = None
         self._limits = LimitWatch(self._options.batch_time)
+        self._waits_at = -math.inf
         self._stopping = False
         self._stop_by = math.inf
         self._is_paused = False
@@ -252,7 +256,38 @@ class Job:
                 self._dispatcher.launch(shift, stopping=self._stopping or self._is_paused)
             shift.settle()
         self._dispatcher.keep_leases(self._shift)
+        self._look_for_waits()
         self._take_events(self._patience())
+
+    def _look_for_waits(self) -> None:
+        """Has progress and status say what the job waits for, if it commits nothing."""
+        now = time.monotonic()
+        if now - self._waits_at < _WAITS_EVERY:
+            return
+        self._waits_at = now
+        is_held = self._is_paused or self._dispatcher.breaker.state == "open"
+        found = None
+        if is_held or self._meter.is_quiet:
+            found = waiting_for(self._facts(now), now)
+        self._meter.waits(found, self.partitions)
+
+    def _facts(self, now: float) -> Facts:
+        shift, dispatcher = self._shift, self._dispatcher
+        if shift is None:
+            return Facts(joining=self._membership.joining)
+        breaker, hand_over = dispatcher.breaker, self._hand_over
+        return Facts(
+            partitions=shift.partitions,
+            batches=dispatcher.facts(shift, now),
+            hand_over=None if hand_over is None else hand_over.until - now,
+            is_stopping=self._stopping,
+            is_paused=self._is_paused,
+            breaker=breaker.until - now if breaker.state == "open" else None,
+            breaker_reason=breaker.reason,
+            commit_log=dispatcher.refusal,
+            barred={slot: until - now for slot, until in dispatcher.barred.items()},
+            next_trigger=dispatcher.next_trigger,
+        )
 
     def _watch_limits(self, shift: EpochState) -> None:
         busy = shift.busy
@@ -419,6 +454,7 @@ class Job:
 
     def _pause(self, is_paused: bool) -> None:  # noqa: FBT001 - an event of the loop
         self._is_paused = is_paused
+        self._waits_at = -math.inf
         self._meter.paused(is_paused=is_paused)
         if is_paused:
             self._dispatcher.stop(self._shift)

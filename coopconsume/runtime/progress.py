@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from coopconsume.monitoring.listener import QueryListener
     from coopconsume.runtime.circuit_breaker import CircuitBreaker
     from coopconsume.runtime.plan import BatchPlan, Partition
+    from coopconsume.runtime.waiting import WaitingFor
     from coopconsume.worker.report import SlotReport
 
 log = logging.getLogger(__name__)
@@ -31,9 +32,11 @@ log = logging.getLogger(__name__)
 _KEPT = 100
 #: Seconds without a commit after which an event is made all the same.
 _IDLE_EVERY = 10.0
+#: Seconds without a commit after which a job has something that it waits for; less than the span
+#: of the rate on the status line, so that a rate of 0 has a reason.
+_QUIET = 2.0
 _SUMS = ("lag", "pending", "parked", "gapRanges", "outputsWaiting")
 _SHOWN_RANGES = 5
-_PAUSED = "Paused"
 
 
 class Meter:
@@ -71,7 +74,10 @@ class Meter:
         ]
         self._phases: dict[str, float] = {}
         self._told = time.monotonic()
+        self._done_at = time.monotonic()
         self.message = "Initializing"
+        #: What the job waits for; None while it commits records.
+        self.waiting: WaitingFor | None = None
         self.breaker: CircuitBreaker | None = None
         #: Why slots have no channel to the driver; empty if they have one, or need none yet.
         self.channel_error = ""
@@ -91,10 +97,22 @@ class Meter:
         self._epoch = epoch
         self.message = f"Working under epoch {epoch}"
 
-    def waits(self, words: str, partitions: Sequence[Partition]) -> None:
-        """Records wait for earlier owners of their key ranges: an event is made."""
-        self.message = words
-        self._make_event(partitions)
+    @property
+    def is_quiet(self) -> bool:
+        """Whether nothing was committed for some seconds."""
+        return time.monotonic() - self._done_at > _QUIET
+
+    def waits(self, found: WaitingFor | None, partitions: Sequence[Partition]) -> None:
+        """Notes what the job waits for; makes an event if that is of another kind than before."""
+        before, self.waiting = self.waiting, found
+        if found is None:
+            if before is not None and self.message == before.message:
+                self.message = "Running"
+            return
+        self.message = found.message
+        is_late = time.monotonic() - self._told >= _IDLE_EVERY
+        if before is None or before.reason != found.reason or is_late:
+            self._make_event(partitions)
 
     def launched(self, number: int, plan: BatchPlan) -> None:
         """A batch goes to Spark."""
@@ -125,7 +143,6 @@ class Meter:
     def paused(self, *, is_paused: bool) -> None:
         """Handlers do not start, or they start again."""
         self._is_paused = is_paused
-        self.message = _PAUSED if is_paused else "Running"
 
     def lost(self, _slot: int) -> None:
         """What a slot did is not known."""
@@ -146,12 +163,14 @@ class Meter:
         self, offsets: int, took: tuple[float, float], partitions: Sequence[Partition]
     ) -> None:
         """A commit was answered: an event is made."""
+        if offsets:
+            self._done_at, self.waiting = time.monotonic(), None
         with self._lock:
             self.totals["done"] += offsets
             self._took("outputs", took[0])
             self._took("commit", took[1])
-        if self.breaker is None or self.breaker.state != "open":
-            self.message = _PAUSED if self._is_paused else "Running"
+        if self.waiting is None:
+            self.message = "Running"
         self._make_event(partitions)
 
     def idle(self, partitions: Sequence[Partition]) -> None:
@@ -193,6 +212,7 @@ class Meter:
                 totals=dict(self.totals),
                 slots=[dict(slot) for slot in self.slots],
                 message=self.message,
+                waitingFor=self.waiting.describe() if self.waiting else None,
                 isPaused=self._is_paused,
                 channelError=self.channel_error,
                 circuitBreaker=self.breaker.describe(now) if self.breaker else None,

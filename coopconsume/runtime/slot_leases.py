@@ -148,6 +148,10 @@ class SlotLeases:
         self._server.stop(slots)
         return {at for at in slots if not self._server.has_met(at)}
 
+    def has_met(self, at: At) -> bool:
+        """Returns whether a slot of a running batch has connected."""
+        return self._server is not None and self._server.has_met(at)
+
     def relieve(self, at: At) -> None:
         """Asks a slot for the records that it has not started."""
         if self._server is not None:

@@ -226,7 +226,9 @@ def test_a_stop_starts_nothing_more_and_commits_what_has_run(world, how):
     assert there.done(member) == called
     assert called == set(range(20)) if how == "drain" else not slot_mates(3) <= called
     if how == "pause":
-        assert job._meter.message == "Paused"
+        there.until(lambda: job._meter.waiting is not None)
+        assert job._meter.waiting.reason == "paused"
+        assert job._meter.message == "paused by pause(): resume() continues"
         job.resume()
         there.until(lambda: there.done(member) == set(range(20)))
     assert sorted(offset for offset, _ in gate.calls) == sorted(there.done(member))
@@ -251,6 +253,11 @@ def test_a_batch_that_has_not_begun_is_ended_by_a_pause_and_is_in_nobodys_way(wo
     member, gate = there.claim(), there.gate()
     job = there.run(member, gate)
     there.until(lambda: job._dispatcher.running)
+    # Slots that do not start are visible within seconds, in an event of their own.
+    there.until(lambda: job._meter.waiting is not None)
+    told = job._meter.recent[-1]["waitingFor"]
+    assert told["reason"] == "slots"
+    assert told["message"].startswith("waiting for Spark: none of ")
     job.pause()
     there.until(lambda: not job._dispatcher.running)
     assert not job._dispatcher.barred
@@ -646,7 +653,8 @@ def test_the_next_owner_waits_for_the_life_of_a_batch(world):
     job = there.run(second, gate)
     told = until(lambda: job._meter.recent)[0]
     assert 0 < told["partitions"][0]["inDoubtSeconds"] <= wait + 0.1
-    assert "until" in job._meter.message or there.done(second)
+    assert told["waitingFor"]["reason"] == "lostMember"
+    assert "it did not hand over its key ranges of" in told["waitingFor"]["message"]
     there.until(lambda: there.done(second) == set(range(20)))
     assert min(at for _, at in gate.calls) >= claimed + 0.6 + LEASE - 0.1
     first.lost("it was taken over")

@@ -1649,6 +1649,22 @@ SHOWN = [
         ("tests/unit/test_failure_log.py::test_the_status_line_shows_the_oldest_blocker",),
     ),
     Mutant(
+        "quiet-job-without-a-reason",
+        "A job that commits nothing says what it waits for.",
+        "coopconsume/runtime/loop.py",
+        "if is_held or self._meter.is_quiet:",
+        "if is_held:",
+        (_JOB + "test_a_batch_that_has_not_begun_is_ended_by_a_pause_and_is_in_nobodys_way",),
+    ),
+    Mutant(
+        "unstarted-slots-look-busy",
+        "Slots that Spark does not start are told from handlers that run.",
+        "coopconsume/runtime/waiting.py",
+        "if started or oldest.started is None:",
+        "if slots:",
+        ("tests/unit/test_waiting.py::test_each_wait_has_a_reason_and_a_sentence",),
+    ),
+    Mutant(
         "newer-spark-gets-delta",
         "A Spark that is newer than all known ones is never given the Delta of another version.",
         "coopconsume/spark_versions.py",

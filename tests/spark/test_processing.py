@@ -201,6 +201,12 @@ def test_a_service_that_is_down_pauses_the_job(spark, kafka, topic, produce, tmp
         breaker = query.lastProgress["circuitBreaker"]
         assert breaker["reason"] == "ConnectionError: the service is down"
         assert query.lastProgress["totals"]["done"] == 0
+
+        def paused():
+            waiting = query.status["waitingFor"]
+            return waiting if waiting and waiting["reason"] == "circuitBreaker" else None
+
+        assert until(paused)["message"].endswith(": ConnectionError: the service is down")
         # At most five a slot, and then one for each trial.
         assert len(read_history(tmp_path / "history")) <= 4 * 5 + opened() + 2
         (tmp_path / "up").touch()

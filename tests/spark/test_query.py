@@ -573,6 +573,11 @@ def test_a_batch_that_had_not_begun_when_its_shares_moved_never_begins(
             before = set(tracker.getActiveJobsIds())
             queries = [first.foreach(Recorded(tmp_path / "history")).start()]
             planned = until(lambda: set(tracker.getActiveJobsIds()) - before, 180)
+            # The user sees within seconds that Spark starts none of its slots, and why.
+            waiting = until(lambda: queries[0].status["waitingFor"], 180)
+            assert waiting["reason"] == "slots"
+            assert "Spark runs no task of it" in waiting["message"]
+            assert queries[0].lastProgress["waitingFor"]["reason"] == "slots"
             second.subscribe()
             until(lambda: not planned & set(tracker.getActiveJobsIds()))
         finally:

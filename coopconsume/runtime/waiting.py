@@ -1,0 +1,222 @@
+"""Says what a job waits for while it commits nothing. Pure: the loop collects the facts."""
+
+from __future__ import annotations
+
+import math
+import time
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Literal
+
+from coopconsume.runtime.plan.range_limit import crowd_warning
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from coopconsume.runtime.plan import Partition
+
+Reason = Literal[
+    "group", "handOver", "handlers", "slots", "stop", "paused", "circuitBreaker", "commitLog",
+    "lostMember", "lostSlots", "limit", "retry", "decision", "otherMembers", "trigger",
+    "newRecords", "nextBatch",
+]  # fmt: skip
+
+_NAMED = 5
+
+
+@dataclass(frozen=True)
+class WaitingFor:
+    """What a job waits for.
+
+    Attributes:
+        reason: Its kind, for programs.
+        message: One sentence for people: what is waited for, until when if that is known, and what
+            shortens it.
+    """
+
+    reason: Reason
+    message: str
+
+    def describe(self) -> dict[str, str]:
+        """Returns the fields of progress events and of ``query.status``."""
+        return {"reason": self.reason, "message": self.message}
+
+
+@dataclass(frozen=True)
+class BatchFacts:
+    """A batch that Spark works on.
+
+    Attributes:
+        number: Its number.
+        age: Seconds since it was given to Spark.
+        slots: How many of its slots have not ended.
+        started: How many of them have started; None: unknown, as they have no channel.
+        silent: Seconds since a slot reported, or since the batch was given to Spark.
+        tasks: Tasks that Spark runs for it; None: unknown.
+    """
+
+    number: int
+    age: float
+    slots: int
+    started: int | None
+    silent: float
+    tasks: int | None = None
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What the loop knows at one moment; times are seconds from now.
+
+    Attributes:
+        joining: Why the consumer has no key ranges; empty if it has.
+        partitions: What is known of the owned partitions.
+        batches: Batches that Spark works on.
+        hand_over: Until when the group waits for running handlers; None: no hand-over.
+        is_stopping: Whether the query was told to stop.
+        is_paused: Whether the query is paused.
+        breaker: Until when the circuit breaker is open; None: it is not.
+        breaker_reason: The error that opened it.
+        commit_log: Why the commit log does not confirm the epoch; empty if it does.
+        barred: Until when slots may be at work on what is lost, by slot.
+        next_trigger: Until when no batch starts, by the trigger's interval.
+    """
+
+    joining: str = ""
+    partitions: Sequence[Partition] = ()
+    batches: Sequence[BatchFacts] = ()
+    hand_over: float | None = None
+    is_stopping: bool = False
+    is_paused: bool = False
+    breaker: float | None = None
+    breaker_reason: str = ""
+    commit_log: str = ""
+    barred: Mapping[int, float] = field(default_factory=dict)
+    next_trigger: float = 0.0
+
+
+def waiting_for(facts: Facts, now: float) -> WaitingFor:
+    """Returns what a job waits for that has committed nothing for some seconds.
+
+    Args:
+        facts: What the loop knows.
+        now: The time on the clock of the partitions.
+    """
+    return next(_causes(facts, now))
+
+
+def _causes(facts: Facts, now: float) -> Iterator[WaitingFor]:
+    """Yields what holds the job back; the first one counts."""
+    if facts.joining:
+        yield WaitingFor("group", facts.joining)
+    if facts.hand_over is not None:
+        yield WaitingFor(
+            "handOver",
+            f"waiting for running handlers until {_until(facts.hand_over)}, by drainTimeout: the "
+            "group rebalances",
+        )
+    if facts.is_stopping:
+        yield WaitingFor("stop", "waiting for running handlers and the last commit: stopping")
+    if facts.is_paused:
+        rest = ", running handlers go on to their end" if facts.batches else ""
+        yield WaitingFor("paused", f"paused by pause(): resume() continues{rest}")
+    if facts.batches:
+        yield _running(facts.batches)
+    if facts.breaker is not None:
+        yield WaitingFor(
+            "circuitBreaker",
+            f"paused by the circuit breaker until {_until(facts.breaker)}: {facts.breaker_reason}",
+        )
+    if facts.commit_log:
+        yield WaitingFor("commitLog", f"waiting for the commit table: {facts.commit_log}")
+    found = lost_member(facts.partitions, now)
+    if found is not None:
+        yield found
+    if facts.barred:
+        left = max(facts.barred.values())
+        yield WaitingFor(
+            "lostSlots",
+            f"waiting for {_count(len(facts.barred), 'lost slot')} until {_until(left)}: the "
+            "handlers may still run",
+        )
+    todo = [p for p in facts.partitions if not p.is_drained]
+    yield from _of_work(todo, facts, now) if todo else _of_drained(facts.partitions, now)
+
+
+def lost_member(partitions: Sequence[Partition], now: float) -> WaitingFor | None:
+    """Returns for which earlier owners a job waits, until when, and why; None: for none."""
+    waits = {f"{p.topic}-{p.partition}": p.in_doubt(now) for p in partitions}
+    names = [name for name, wait in waits.items() if wait > 0]
+    if not names:
+        return None
+    more = [f"{len(names) - _NAMED} more"] if len(names) > _NAMED else []
+    return WaitingFor(
+        "lostMember",
+        f"waiting for a lost member until {_until(max(waits.values()))}: it did not hand over its "
+        f"key ranges of {', '.join(names[:_NAMED] + more)}, and its handlers may still run. Its "
+        "lease, batchTime and handlerTimeout set this time",
+    )
+
+
+def _running(batches: Sequence[BatchFacts]) -> WaitingFor:
+    oldest = max(batches, key=lambda batch: batch.age)
+    silent = min(batch.silent for batch in batches)
+    slots = sum(batch.slots for batch in batches)
+    started = sum(batch.slots if batch.started is None else batch.started for batch in batches)
+    if started or oldest.started is None:
+        late = f", {_count(slots - started, 'slot')} not started" if started < slots else ""
+        return WaitingFor(
+            "handlers",
+            f"waiting for handlers: nothing reported for {silent:.0f} s, batch {oldest.number} "
+            f"runs for {oldest.age:.0f} s{late}",
+        )
+    why = {
+        None: "Spark reads the records, or has no free core",
+        0: "Spark runs no task of it: other jobs use all cores, or no executor is registered",
+    }.get(oldest.tasks, f"Spark runs {_count(oldest.tasks or 0, 'task')} that read from Kafka")
+    return WaitingFor(
+        "slots",
+        f"waiting for Spark: none of {_count(slots, 'slot')} of batch {oldest.number} has started "
+        f"for {oldest.age:.0f} s. {why}",
+    )
+
+
+def _of_work(todo: Sequence[Partition], facts: Facts, now: float) -> Iterator[WaitingFor]:
+    """Yields what holds back partitions that have something to do."""
+    if facts.next_trigger > 0:
+        yield WaitingFor(
+            "trigger", f"waiting for the trigger's interval until {_until(facts.next_trigger)}"
+        )
+    crowded = [p for p in todo if p.is_crowded]
+    if crowded:
+        yield WaitingFor("limit", f"waiting at a limit: {crowd_warning(crowded[0])}")
+    dues = [due - now for p in todo if (due := p.next_due()) is not None]
+    if dues and math.isfinite(min(dues)):
+        pending = sum(p.pending for p in todo)
+        yield WaitingFor(
+            "retry", f"waiting for the next retry until {_until(min(dues))}, {pending:,} pending"
+        )
+    yield WaitingFor("nextBatch", "waiting for the next batch")
+
+
+def _of_drained(partitions: Sequence[Partition], now: float) -> Iterator[WaitingFor]:
+    """Yields what partitions wait for in which a job can do nothing."""
+    if any(p.parked for p in partitions):
+        yield WaitingFor(
+            "decision",
+            "waiting for a decision on parked records (coopconsume dead-letters replay or "
+            "discard), and for new records",
+        )
+    blockers = [found for p in partitions if not p.is_quiet and (found := p.blocker(now))]
+    if any(found["state"] == "elsewhere" for found in blockers):
+        yield WaitingFor("otherMembers", "waiting for other members: the open records are theirs")
+    yield WaitingFor("newRecords", "waiting for new records")
+
+
+def _until(seconds: float) -> str:
+    """Returns the time of day some seconds from now, and how long that is."""
+    left = max(0.0, seconds)
+    at = time.strftime("%H:%M:%S", time.localtime(time.time() + left))
+    return f"{at} ({left:.0f} s)"
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number:,} {what}{'s' * (number != 1)}"
