@@ -76,7 +76,7 @@ class Admin:
             InvalidOption: A topic does not have such a partition.
         """
         with self.offsets(group) as admin:
-            return admin.statuses(topics)
+            return admin.statuses(topics, keys=True)
 
     def offsets(self, group: str, *, create: bool = False) -> OffsetAdmin:
         """Returns the offsets of a group, to plan and execute resets, exports and imports.

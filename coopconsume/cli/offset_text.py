@@ -21,7 +21,7 @@ SHOW_COLUMNS = (
 )  # fmt: skip
 GAP_COLUMNS = ("PARTITION", "FIRST", "LAST", "OFFSETS", "AGE")
 LAG_COLUMNS = (
-    "PARTITION", "NOT DONE", "BLOCKER", "STATE", "KEY HASH", "ATTEMPTS", "AGE", "DUE IN",
+    "PARTITION", "NOT DONE", "BLOCKER", "STATE", "KEY", "ATTEMPTS", "AGE", "DUE IN",
     "DONE BEHIND", "OPEN BEHIND", "ERROR",
 )  # fmt: skip
 _ERROR_CHARS = 60
@@ -72,8 +72,7 @@ def lag_lines(statuses: Iterable[PartitionStatus], now: datetime) -> list[str]:
         due = blocker.due
         rows.append(
             (
-                one.name, one.lag, blocker.offset, blocker.state,
-                None if blocker.key_hash is None else str(blocker.key_hash),
+                one.name, one.lag, blocker.offset, blocker.shown_state, blocker.shown_key,
                 None if blocker.state == NOT_DONE else blocker.attempts, age(blocker.since, now),
                 None if due is None else _span(max(0.0, (due - now).total_seconds())),
                 blocker.done_behind, blocker.open_behind, _short(blocker.error),

@@ -22,6 +22,7 @@ PARTITION_COLUMNS = (
     "PARTITION", "KEY HASHES", "STABLE", "END", "DONE ABOVE", "GAPS", "PENDING", "NOT DONE",
     "KAFKA'S",
 )  # fmt: skip
+BLOCKER_COLUMNS = ("PARTITION", "BLOCKER", "STATE", "KEY", "ATTEMPTS", "ERROR")
 EVENT_COLUMNS = ("EPOCH", "WHEN", "WHAT", "BY", "COUNTED")
 
 _LETTERS = string.ascii_uppercase + string.ascii_lowercase + string.digits
@@ -72,6 +73,7 @@ def group_lines(group: GroupOverview, now: datetime, history: int = 10) -> Itera
         yield from table(
             PARTITION_COLUMNS, [_partition(partition, letters) for partition in group.partitions]
         )
+    yield from _blockers(group)
     yield from _in_doubt(group, now)
     yield from _events(group.events[-history:] if history else (), letters)
 
@@ -133,6 +135,21 @@ def _partition(p: PartitionOverview, letters: Mapping[str, str]) -> tuple[object
         p.committed_above, p.gaps, p.pending, p.lag,
         p.primary_offset if p.primary_is_ours else primary,
     )  # fmt: skip
+
+
+def _blockers(group: GroupOverview) -> Iterator[str]:
+    """Yields the records that something is done behind, that have failed or that were deleted."""
+    rows = [
+        (
+            f"{p.topic}-{p.partition}", b.offset, b.shown_state, b.shown_key,
+            b.attempts or None, " ".join(b.error.split()) or None,
+        )
+        for p in group.partitions
+        if (b := p.blocker) is not None and (b.done_behind or b.attempts or b.deleted_by)
+    ]  # fmt: skip
+    if rows:
+        yield ""
+        yield from table(BLOCKER_COLUMNS, rows)
 
 
 def _in_doubt(group: GroupOverview, now: datetime) -> Iterator[str]:

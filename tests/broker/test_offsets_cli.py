@@ -12,6 +12,7 @@ from xml.etree import ElementTree as ET
 
 import pytest
 from click.testing import CliRunner
+from kafka import KafkaAdminClient, TopicPartition
 
 from commits import CommitStore, PartitionCommits, Pending
 from coopconsume.cli import main
@@ -104,6 +105,7 @@ def test_a_group_is_shown_with_its_gaps_and_what_holds_it(cli: OffsetsCli, tmp_p
     assert lag["blocker"] == {
         "offset": 4, "state": "failed", "key_hash": 11, "attempts": 3, "since": gap["since"],
         "due": "2096-10-02T07:06:40+00:00", "error": "no", "done_behind": 2, "open_behind": 1,
+        "key": "4", "deleted_by": "",
     }  # fmt: skip
     assert cli.told("offsets", "lag", group) == [lag]
     drawn = tmp_path / "map.svg"
@@ -111,7 +113,16 @@ def test_a_group_is_shown_with_its_gaps_and_what_holds_it(cli: OffsetsCli, tmp_p
     row = rf"^{cli.ground.topic}-0 +0 +4 +10 +2 +1 +1 +1 +4 +- *$"
     assert re.search(row, text.stdout, re.MULTILINE)
     assert ET.parse(drawn).getroot().tag.endswith("svg")
-    assert "11" in cli.call("lag", group).stdout
+    assert re.search(rf"^{cli.ground.topic}-0 +4 +4 +failed +4 +3 ", cli.call("lag", group).stdout,
+                     re.MULTILINE)  # fmt: skip
+    described = cli.call("groups", "describe", group).stdout
+    assert re.search(rf"^{cli.ground.topic}-0 +4 +failed +4 +3 +no$", described, re.MULTILINE)
+    admin = KafkaAdminClient(bootstrap_servers=cli.ground.options["kafka.bootstrap.servers"])
+    admin.delete_records({TopicPartition(cli.ground.topic, 0): 5})
+    admin.close()
+    (cut,) = cli.told("lag", group)
+    assert (cut["blocker"]["key"], cut["blocker"]["deleted_by"]) == (None, "retention")
+    assert "deleted by retention" in cli.call("groups", "describe", group).stdout
     missing = cli.call("offsets", "show", f"{group}x")
     assert (missing.exit_code, f"did you mean {group!r}?" in missing.stderr) == (1, True)
 

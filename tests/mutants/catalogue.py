@@ -1657,6 +1657,17 @@ SHOWN = [
         (_JOB + "test_a_batch_that_has_not_begun_is_ended_by_a_pause_and_is_in_nobodys_way",),
     ),
     Mutant(
+        "deleted-blocker-looks-open",
+        "A blocker that retention has deleted is shown as deleted.",
+        "coopconsume/admin/offsets/status.py",
+        "if self.log_start is not None and offset < self.log_start:",
+        "if self.log_start is None:",
+        (
+            "tests/unit/test_offset_moves.py::test_gaps_have_the_age_of_the_first_commit_above_them",
+            "tests/unit/test_overview.py::test_what_holds_a_stable_offset_is_told_and_drawn",
+        ),
+    ),
+    Mutant(
         "unstarted-slots-look-busy",
         "Slots that Spark does not start are told from handlers that run.",
         "coopconsume/runtime/waiting.py",

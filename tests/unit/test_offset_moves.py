@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from commits import CommitStore, OffsetRanges, PartitionCommits, Pending
 from coopconsume.admin.offsets import Kept, PartitionStatus, read_document, write_document
 from coopconsume.admin.offsets.moves import marked, replaced, to_offset, unmoved
-from coopconsume.admin.offsets.status import FAILED, NOT_DONE, Times, times_of
+from coopconsume.admin.offsets.status import FAILED, NOT_DONE, BlockerRecord, Times, times_of
 from coopconsume.cli.offset_text import gap_lines, lag_lines, move_lines, show_lines
 from coopconsume.errors import InvalidOption
 
@@ -205,7 +205,15 @@ def test_gaps_have_the_age_of_the_first_commit_above_them(tmp_path) -> None:
 
     now = first + timedelta(seconds=100)
     table = lag_lines([status], now)
-    assert table[1].split()[:6] == ["t-0", "16", "2", "failed", "7", "3"]
+    assert table[1].split()[:7] == ["t-0", "16", "2", "failed", "hash", "7", "3"]
+    read = status.with_record(BlockerRecord(is_there=True, key=b"customer-7"))
+    assert lag_lines([read], now)[1].split()[:6] == ["t-0", "16", "2", "failed", "customer-7", "3"]
+    compacted = status.with_record(BlockerRecord(is_there=False))
+    assert "deleted by compaction" in lag_lines([compacted], now)[1]
+    assert compacted.blocker.deleted_by == "compaction"
+    cut = replace(status, log_start=3)
+    assert (status.blocker_offset, cut.blocker_offset) == (2, None)
+    assert "deleted by retention" in lag_lines([cut], now)[1]
     assert "100 s" in table[1]
     assert table[1].endswith("no route")
     assert len(list(gap_lines([status], now, 1))) == 3

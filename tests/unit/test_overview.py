@@ -71,6 +71,7 @@ def test_a_query_shows_the_blocker_of_each_partition():
     """As in its progress events; texts are escaped."""
     blocker = {
         "offset": 2_000, "state": "failed", "ageSeconds": 1.5, "attempts": 3, "error": "<no>",
+        "key": "k1",
     }  # fmt: skip
     at = {"stableOffset": 2_000, "endOffset": 9_000, "lag": 7_000, "gapRanges": 1}
     rows = [
@@ -80,7 +81,8 @@ def test_a_query_shows_the_blocker_of_each_partition():
     page = ET.fromstring(progress_html("query pay: active", rows))
     first, second = ([cell.text for cell in row] for row in page.iterfind(".//tbody/tr"))
     assert first == [
-        "orders-0", "2,000", "9,000", "7,000", "1", "2,000, failed for 1.5 s, failed 3 times: <no>"
+        "orders-0", "2,000", "9,000", "7,000", "1",
+        "2,000, key k1, failed for 1.5 s, failed 3 times: <no>",
     ]  # fmt: skip
     assert second == ["orders-1", "2,000", "9,000", "7,000", "1", None]
 
@@ -114,6 +116,10 @@ def test_what_holds_a_stable_offset_is_told_and_drawn(store: CommitStore) -> Non
     assert overview(store, replace(found, pending={P0: {3: late}})).partitions[0].blocker.due
     html = group_html(told)
     assert "3, key hash 9, failed 4 times since" in html
+    gone = overview(store, replace(found, starts={P0: 4}))
+    assert "3, deleted by retention since" in group_html(gone)
+    shown = [line.split() for line in group_lines(gone, datetime.now(UTC))]
+    assert ["orders-0", "3", "deleted", "by", "retention", "-", "-", "-"] in shown
     assert ": &lt;no&gt;" in html
 
 
@@ -272,6 +278,9 @@ def test_a_group_as_text(store: CommitStore) -> None:
             "orders-1   BBBBBBBBBBBBBBBBBBBBBBBBBBBBBBBB       -    4           0     0        0"
             "         -        -"
         ),
+        "",
+        "PARTITION  BLOCKER  STATE     KEY  ATTEMPTS  ERROR",
+        "orders-0         3  not done  -    -         -",
         "",
         "EPOCH  WHEN                     WHAT       BY  COUNTED",
         f"    1  {at:%Y-%m-%d %H:%M:%S} UTC  2 members  B   yes",

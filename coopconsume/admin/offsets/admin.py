@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from commits import CommitStore
+from coopconsume.admin.offsets.blocker_records import with_keys
 from coopconsume.admin.offsets.counting import count_records
 from coopconsume.admin.offsets.moves import Kept, Move, marked, replaced, to_offset, unmoved
 from coopconsume.admin.offsets.status import PartitionStatus, times_of
@@ -69,7 +70,11 @@ class OffsetAdmin(Closing):
     # -- status
 
     def statuses(
-        self, topics: Mapping[str, Iterable[int]] | None = None, *, times: bool = True
+        self,
+        topics: Mapping[str, Iterable[int]] | None = None,
+        *,
+        times: bool = True,
+        keys: bool = False,
     ) -> list[PartitionStatus]:
         """Returns the status of the group in each partition, ascending.
 
@@ -77,6 +82,7 @@ class OffsetAdmin(Closing):
             topics: Partitions by topic; an empty list means all partitions of the topic. By
                 default the partitions that the commit log or Kafka has offsets for.
             times: Whether to read the whole log for the age of gaps and blockers.
+            keys: Whether to read the records of the blockers for their keys.
 
         Raises:
             GroupNotFound: Neither Kafka nor the commit log knows the group, and no topics are
@@ -97,7 +103,7 @@ class OffsetAdmin(Closing):
         since = times_of(self._store.history(self.group)) if times else {}
         there = self._cluster.existing(wanted)
         starts, ends = self._cluster.log_starts(there), self._cluster.ends(there)
-        return [
+        found = [
             PartitionStatus.of(
                 tp, state.get(tp), topic_id=ids.get(tp, ""), pending=pending.get(tp),
                 log_start=starts.get(tp), end_offset=ends.get(tp), primary=primary.get(tp),
@@ -105,6 +111,7 @@ class OffsetAdmin(Closing):
             )
             for tp in wanted
         ]  # fmt: skip
+        return with_keys(self.options, found) if keys else found
 
     def _chosen(
         self, topics: Mapping[str, Iterable[int]], known: Iterable[TopicPartition]

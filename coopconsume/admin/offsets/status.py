@@ -8,11 +8,12 @@ snapshot has replaced older rows, the oldest time in the log is used, so ages ar
 from __future__ import annotations
 
 from bisect import bisect_right
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Self
 
 from commits import OffsetRanges
+from coopconsume.runtime.plan.waiting import shown_key
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -32,6 +33,9 @@ PARKED = "parked"
 #: No handler has failed on the record: it is in flight, blocked behind a failed record of its key,
 #: or not read yet.
 NOT_DONE = "not done"
+#: Why the log has no record at the offset of a blocker: its start has passed the offset; or the
+#: record was compacted away or aborted, or the offset is that of a transaction marker.
+RETENTION, COMPACTION = "retention", "compaction"
 
 
 @dataclass(frozen=True)
@@ -107,6 +111,20 @@ class Gap:
 
 
 @dataclass(frozen=True)
+class BlockerRecord:
+    """What Kafka's log has at the offset of a blocker.
+
+    Attributes:
+        is_there: Whether the log has a record at the offset. It has none if the record was
+            compacted away or aborted, or if the offset is that of a transaction marker.
+        key: The key of the record.
+    """
+
+    is_there: bool
+    key: bytes | None = None
+
+
+@dataclass(frozen=True)
 class Blocker:
     """The record that blocks the stable offset of a partition.
 
@@ -120,6 +138,9 @@ class Blocker:
         error: The last error of its handler; else empty.
         done_behind: The number of committed offsets above it.
         open_behind: The number of other uncommitted offsets up to the highest committed one.
+        key: The key of the record, if it has one and was read.
+        deleted_by: ``retention`` or ``compaction`` if the log has no such record any more; else
+            empty. Transaction markers and aborted records count as compacted.
     """
 
     offset: int
@@ -131,6 +152,20 @@ class Blocker:
     error: str
     done_behind: int
     open_behind: int
+    key: str | None = None
+    deleted_by: str = ""
+
+    @property
+    def shown_key(self) -> str | None:
+        """The key; its hash if it was not read; None if it has none, or nothing is known."""
+        if self.key is not None or self.key_hash is None:
+            return self.key
+        return f"hash {self.key_hash}"
+
+    @property
+    def shown_state(self) -> str:
+        """The state, or what deleted the record."""
+        return f"deleted by {self.deleted_by}" if self.deleted_by else self.state
 
 
 @dataclass(frozen=True)
@@ -148,6 +183,7 @@ class PartitionStatus:
         primary_offset: The group's offset in ``__consumer_offsets``, if there is one.
         primary_is_ours: Whether this library wrote it.
         times: When the offsets were committed.
+        record: What the log has at the stable offset; None if it was not read.
     """
 
     topic: str
@@ -161,6 +197,7 @@ class PartitionStatus:
     primary_offset: int | None = None
     primary_is_ours: bool = False
     times: Times = field(default_factory=Times)
+    record: BlockerRecord | None = None
 
     @classmethod
     def of(
@@ -221,6 +258,19 @@ class PartitionStatus:
             yield Gap(first, last, self.times.passed(last))
 
     @property
+    def blocker_offset(self) -> int | None:
+        """The offset of the blocker, if the log may have its record."""
+        offset = self.stable_offset
+        if offset is None or self.log_start is None or self.end_offset is None:
+            return None
+        is_in_log = self.log_start <= offset < self.end_offset
+        return offset if is_in_log and self.blocker is not None else None
+
+    def with_record(self, record: BlockerRecord | None) -> PartitionStatus:
+        """Returns the status with what the log has at the stable offset."""
+        return replace(self, record=record)
+
+    @property
     def blocker(self) -> Blocker | None:
         """The record that blocks the stable offset; None if every offset is committed."""
         offset = self.stable_offset
@@ -240,4 +290,11 @@ class PartitionStatus:
             failed.error if failed else "",
             len(self.done),
             max(0, len(self.open_ranges) - 1),
+            shown_key(self.record.key) if self.record and self.record.key is not None else None,
+            self._deleted_by(offset),
         )
+
+    def _deleted_by(self, offset: int) -> str:
+        if self.log_start is not None and offset < self.log_start:
+            return RETENTION
+        return COMPACTION if self.record is not None and not self.record.is_there else ""

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from commits import Assignment, OwnedShare, PartitionCommits, Pending
+    from coopconsume.admin.offsets.status import BlockerRecord
     from coopconsume.kafka.cluster import Primary
     from coopconsume.kafka.coordinator import KafkaMember
 
@@ -66,6 +67,8 @@ class Facts:
         ends: The log ends of the partitions that exist.
         primary: The group's offsets in Kafka.
         known_primary: The offsets written by other clients that the commit log has accepted.
+        starts: The log starts of the partitions that exist.
+        records: What the log has at the stable offsets, where that was read.
     """
 
     kafka: KafkaGroup = field(default_factory=KafkaGroup)
@@ -77,6 +80,8 @@ class Facts:
     ends: Mapping[TopicPartition, int] = field(default_factory=dict)
     primary: Mapping[TopicPartition, Primary] = field(default_factory=dict)
     known_primary: Mapping[TopicPartition, int] = field(default_factory=dict)
+    starts: Mapping[TopicPartition, int] = field(default_factory=dict)
+    records: Mapping[TopicPartition, BlockerRecord] = field(default_factory=dict)
 
     @property
     def is_known(self) -> bool:
@@ -174,6 +179,19 @@ def _partitions(facts: Facts) -> tuple[PartitionOverview, ...]:
     )
 
 
+def status_of(tp: TopicPartition, facts: Facts, times: Times | None = None) -> PartitionStatus:
+    """Returns the status of the group in a partition."""
+    return PartitionStatus.of(
+        tp,
+        facts.state.get(tp),
+        pending=facts.pending.get(tp),
+        log_start=facts.starts.get(tp),
+        end_offset=facts.ends.get(tp),
+        primary=facts.primary.get(tp),
+        times=times,
+    ).with_record(facts.records.get(tp))
+
+
 def _partition(
     tp: TopicPartition,
     facts: Facts,
@@ -181,14 +199,7 @@ def _partition(
     in_doubt: Iterable[InDoubtRange],
     times: Times,
 ) -> PartitionOverview:
-    status = PartitionStatus.of(
-        tp,
-        facts.state.get(tp),
-        pending=facts.pending.get(tp),
-        end_offset=facts.ends.get(tp),
-        primary=facts.primary.get(tp),
-        times=times,
-    )
+    status = status_of(tp, facts, times)
     return PartitionOverview(
         *tp,
         tuple(sorted(owners, key=lambda owned: owned.key_range)),

@@ -8,8 +8,9 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from commits import CommitStore
+from coopconsume.admin.offsets.blocker_records import read_blockers
 from coopconsume.admin.offsets.status import PartitionStatus
-from coopconsume.admin.overview.build import Facts, Place, build
+from coopconsume.admin.overview.build import Facts, Place, build, status_of
 from coopconsume.admin.overview.data import GroupSummary
 from coopconsume.errors import GroupNotFound
 from coopconsume.kafka.cluster import Cluster
@@ -116,7 +117,11 @@ def overview_of(
     servers = options.kafka["bootstrap.servers"]
     if not facts.is_known:
         raise GroupNotFound(group, store.target, servers, hint_for(group, store))
-    facts = replace(facts, ends=_ends(cluster, facts.partitions))
+    there = cluster.existing(facts.partitions)
+    facts = replace(facts, starts=cluster.log_starts(there), ends=cluster.ends(there))
+    blockers = {tp: status_of(tp, facts).blocker_offset for tp in there}
+    offsets = {tp: offset for tp, offset in blockers.items() if offset is not None}
+    facts = replace(facts, records=read_blockers(options, offsets))
     return build(Place(group, cluster.cluster_id, servers, store.target, store.id), facts)
 
 

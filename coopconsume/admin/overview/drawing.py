@@ -111,7 +111,8 @@ def settings_html(title: str, settings: Mapping[str, object]) -> str:
 def _blocking(blocker: Mapping[str, Any] | None) -> str:
     if blocker is None:
         return ""
-    found = f"{blocker['offset']:,}, {blocker['state']} for {blocker['ageSeconds']:,} s"
+    key = f" key {blocker['key']}," if blocker["key"] is not None else ""
+    found = f"{blocker['offset']:,},{key} {blocker['state']} for {blocker['ageSeconds']:,} s"
     if blocker["attempts"]:
         found += f", failed {blocker['attempts']} times: {blocker['error']}"
     return escape(found)
@@ -158,9 +159,9 @@ def _blocker(p: PartitionOverview) -> str:
     if blocker is None:
         return ""
     since = f" since {blocker.since:%Y-%m-%d %H:%M:%S %Z}" if blocker.since else ""
-    if not blocker.attempts:
-        return f"{blocker.offset:,}, not done{since}"
-    key = f", key hash {blocker.key_hash}" if blocker.key_hash is not None else ""
+    key = f", key {escape(blocker.shown_key)}" if blocker.shown_key is not None else ""
+    if blocker.deleted_by or not blocker.attempts:
+        return f"{blocker.offset:,}{key}, {blocker.shown_state}{since}"
     error = escape(blocker.error)
     return f"{blocker.offset:,}{key}, failed {blocker.attempts} times{since}: {error}"
 
