@@ -96,6 +96,7 @@ class GroupMember:
         slots: Tasks side by side that the member offers.
         tenant: Takes and gives back shares.
         life_ms: How long the member's work may go on after its death.
+        application: The name of the application, for the default ``client.id``.
 
     Raises:
         InvalidOption: ``kafka.max.poll.interval.ms`` leaves no time to hand over.
@@ -103,7 +104,7 @@ class GroupMember:
 
     def __init__(
         self, options: Options, store: CommitStore, cluster: Cluster, slots: int, tenant: Tenant,
-        life_ms: int,
+        life_ms: int, application: str = "",
     ) -> None:  # fmt: skip
         self._options = options
         self._store = store
@@ -115,7 +116,7 @@ class GroupMember:
             life_ms=life_ms,
         )  # fmt: skip
         self._instance = options.kafka.get("group.instance.id")
-        self._config = consumer_config(options)
+        self._config = consumer_config(options, application)
         self._topics: tuple[str, ...] = ()
         self._pattern: TopicPattern | None = None
         self._consumer: Any = None

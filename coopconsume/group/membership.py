@@ -114,6 +114,7 @@ class Membership:
         self.options = options
         self.cluster = Cluster(options)
         self._slots = slots
+        self._application = "" if spark is None else spark.conf.get("spark.app.name", "") or ""
         starts_within = 0.0 if spark is None or is_classic(spark) else STARTS_WITHIN
         longest = max(options.batch_time + LEASE + starts_within, lease_of(options))
         self._batch_life_ms = int(1000 * (longest + options.handler_timeout))
@@ -165,8 +166,9 @@ class Membership:
         names = self.cluster.subscribed(topics, pattern)
         self._listener = listener
         self._group = GroupMember(
-            self.options, self.store, self.cluster, self._slots, self, self._life_ms
-        )
+            self.options, self.store, self.cluster, self._slots, self, self._life_ms,
+            self._application,
+        )  # fmt: skip
         self._group.allow_key_share(allowed=self._allow_key_share)
         self._group.start(names, pattern)
         self._joining_since = time.monotonic()

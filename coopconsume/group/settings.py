@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import re
+import socket
 from typing import TYPE_CHECKING, Any
 
 from commits.table import is_named
@@ -28,8 +31,22 @@ def lease_of(options: Options) -> float:
     return _LEASE_IN_CATALOG if is_named(options.commit_table) else LEASE
 
 
-def consumer_config(options: Options) -> dict[str, Any]:
+def client_name(application: str) -> str:
+    """Returns the default ``client.id`` of a member, of application, host and process id.
+
+    Args:
+        application: The name of the application; what Kafka's metrics do not take is replaced.
+    """
+    name = f"{application or 'coopconsume'}-{socket.gethostname()}-{os.getpid()}"
+    return re.sub(r"[^a-zA-Z0-9._-]+", "-", name)
+
+
+def consumer_config(options: Options, application: str = "") -> dict[str, Any]:
     """Returns the settings of the kafka-python consumer that is a group's member.
+
+    Args:
+        options: Of the consumer.
+        application: The name of the application, for the default ``client.id``.
 
     Raises:
         InvalidOption: ``kafka.max.poll.interval.ms`` leaves no time to hand over.
@@ -45,6 +62,7 @@ def consumer_config(options: Options) -> dict[str, Any]:
             "to hand over is thrown out of the group",
         )  # fmt: skip
     return options.client_config() | {
+        "client_id": kafka.get("client.id", client_name(application)),
         "group_id": options.group_id,
         "group_instance_id": kafka.get("group.instance.id"),
         "session_timeout_ms": session,

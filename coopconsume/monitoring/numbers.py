@@ -29,6 +29,7 @@ COUNTERS = (
     Number("deadLetters", "coopconsume.records.dead", "{record}", "Dead-lettered records."),
     Number("failedBatches", "coopconsume.batches.failed", "{batch}", "Spark jobs that failed."),
     Number("lostSlots", "coopconsume.slots.lost", "{slot}", "Slots that never reported."),
+    Number("rebalances", "coopconsume.rebalances", "{rebalance}", "Epochs that the member began."),
 )
 #: Fields of each entry of ``partitions``.
 GAUGES = (
@@ -43,7 +44,38 @@ GAUGES = (
         "{record}",
         "Outputs that wait for the stable offset.",
     ),
+    Number(
+        "stableAgeSeconds",
+        "coopconsume.stable_offset.age",
+        "s",
+        "Time for which a record has blocked the stable offset; 0 if all is done.",
+    ),
+    Number(
+        "blockerAttempts", "coopconsume.blocker.attempts", "{attempt}", "Failures of the blocker."
+    ),
+    Number(
+        "inDoubtSeconds",
+        "coopconsume.in_doubt",
+        "s",
+        "Time for which an earlier owner is still waited for.",
+    ),
 )
 EPOCH = Number("epoch", "coopconsume.epoch", "{epoch}", "The group's epoch in the commit log.")
+SILENT = Number(
+    "silentSeconds",
+    "coopconsume.slot.silent",
+    "s",
+    "Longest time for which a slot of a running batch has reported nothing: its handlers run, or "
+    "it does not start.",
+)
+#: The gauges of a job.
+JOB_GAUGES = (EPOCH, SILENT)
+#: The entries of ``handlerSeconds``.
+HANDLERS = Number(
+    "handlerSeconds",
+    "coopconsume.handler.duration",
+    "s",
+    "Mean time of the handler calls of a slot in a batch, at most.",
+)
 #: The entries of ``durationMs``, by phase.
 PHASES = Number("durationMs", "coopconsume.phase.duration", "s", "Time by phase of a batch.")

@@ -6,11 +6,14 @@ import threading
 from typing import TYPE_CHECKING, Any
 
 from coopconsume.monitoring.listener import QueryListener
-from coopconsume.monitoring.numbers import COUNTERS, EPOCH, GAUGES, PHASES
+from coopconsume.monitoring.numbers import COUNTERS, GAUGES, HANDLERS, JOB_GAUGES, PHASES
 
 if TYPE_CHECKING:
     from coopconsume.monitoring.listener import QueryProgressEvent, QueryTerminatedEvent
+    from coopconsume.monitoring.numbers import Number
 
+#: Seconds: from calls of a function to requests that wait for their timeout.
+_BUCKETS = (0.001, 0.005, 0.02, 0.1, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0, 300.0, 1800.0)
 _OF_QUERY = ("group", "query")
 _OF_PARTITION = (*_OF_QUERY, "topic", "partition")
 
@@ -25,21 +28,26 @@ class PrometheusListener(QueryListener):
     """
 
     def __init__(self, registry: Any = None) -> None:
-        from prometheus_client import REGISTRY, Counter, Gauge, Summary
+        from prometheus_client import REGISTRY, Counter, Gauge, Histogram
 
         registry = registry or REGISTRY
         self._lock = threading.Lock()
         self._totals: dict[str, dict[str, int]] = {}
         self._partitions: dict[str, set[tuple[str, ...]]] = {}
         self._counters = {
-            n.field: Counter(_name(n.metric), n.doc, _OF_QUERY, registry=registry) for n in COUNTERS
+            n.field: Counter(_name(n), n.doc, _OF_QUERY, registry=registry) for n in COUNTERS
         }
         self._gauges = {
-            n.field: Gauge(_name(n.metric), n.doc, _OF_PARTITION, registry=registry) for n in GAUGES
+            n.field: Gauge(_name(n), n.doc, _OF_PARTITION, registry=registry) for n in GAUGES
         }
-        self._epoch = Gauge(_name(EPOCH.metric), EPOCH.doc, _OF_QUERY, registry=registry)
-        self._phases = Summary(
-            f"{_name(PHASES.metric)}_seconds", PHASES.doc, (*_OF_QUERY, "phase"), registry=registry
+        self._job_gauges = {
+            n.field: Gauge(_name(n), n.doc, _OF_QUERY, registry=registry) for n in JOB_GAUGES
+        }
+        self._handlers = Histogram(
+            _name(HANDLERS), HANDLERS.doc, _OF_QUERY, registry=registry, buckets=_BUCKETS
+        )
+        self._phases = Histogram(
+            _name(PHASES), PHASES.doc, (*_OF_QUERY, "phase"), registry=registry, buckets=_BUCKETS
         )
 
     def onQueryProgress(self, event: QueryProgressEvent) -> None:  # noqa: N802 - PySpark's name
@@ -55,7 +63,10 @@ class PrometheusListener(QueryListener):
             for phase, millis in progress["durationMs"].items():
                 if progress["numInputRows"]:
                     self._phases.labels(*query, phase).observe(millis / 1000)
-            self._epoch.labels(*query).set(progress["epoch"])
+            for seconds in progress[HANDLERS.field]:
+                self._handlers.labels(*query).observe(seconds)
+            for name, gauge in self._job_gauges.items():
+                gauge.labels(*query).set(progress[name])
             by_labels = {
                 (*query, p["topic"], str(p["partition"])): p for p in progress["partitions"]
             }
@@ -77,5 +88,6 @@ class PrometheusListener(QueryListener):
                 gauge.remove(*labels)
 
 
-def _name(metric: str) -> str:
-    return metric.replace(".", "_")
+def _name(number: Number) -> str:
+    name = number.metric.replace(".", "_")
+    return f"{name}_seconds" if number.unit == "s" else name

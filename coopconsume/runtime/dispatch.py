@@ -164,6 +164,15 @@ class Dispatcher:
         """Returns what is known of the batches of a shift, for people."""
         return [self._facts_of(running, now) for running in self.of(shift) if running.waiting]
 
+    def silent(self, shift: EpochState | None, now: float) -> float:
+        """Returns for how long the slot that is silent for longest has reported nothing."""
+        silences = [
+            now - running.heard_at.get(slot, running.started)
+            for running in self.of(shift)
+            for slot in running.waiting
+        ]
+        return max(silences, default=0.0)
+
     def _facts_of(self, running: Running, now: float) -> BatchFacts:
         heard = [running.started, *running.heard_at.values()]
         heard += [running.first_report] if running.first_report is not None else []
@@ -434,6 +443,9 @@ class Dispatcher:
         handled = report.handled + running.told.get(report.slot, 0)
         running.handled += report.handled
         running.rate += handled / max(report.busy, 0.001)
+        if handled:
+            side_by_side = min(self._work.concurrency, handled)
+            self._meter.handler_time(report.busy * side_by_side / handled)
         running.timed_out |= report.timed_out and not (report.tripped or report.stopped)
         if report.stopped or report.channel_error:
             running.stopped.add(report.slot)

@@ -265,6 +265,7 @@ class Job:
         if now - self._waits_at < _WAITS_EVERY:
             return
         self._waits_at = now
+        self._meter.silent = self._dispatcher.silent(self._shift, now)
         is_held = self._is_paused or self._dispatcher.breaker.state == "open"
         found = None
         if is_held or self._meter.is_quiet:

@@ -67,12 +67,18 @@ class Meter:
         #: The states of partitions without anything left to do, as they were last described.
         self._quiet: dict[tuple[str, int], tuple[tuple[object, ...], dict[str, Any]]] = {}
         self.totals = dict.fromkeys(
-            ("handled", "done", "retries", "deadLetters", "failedBatches", "lostSlots"), 0
-        )
+            (
+                "handled", "done", "retries", "deadLetters", "failedBatches", "lostSlots",
+                "rebalances",
+            ), 0
+        )  # fmt: skip
         self.slots = [
             {"slot": s, "handled": 0, "failures": 0, "busySeconds": 0.0} for s in range(slots)
         ]
         self._phases: dict[str, float] = {}
+        self._handler_times: list[float] = []
+        #: Seconds for which the running slot that is silent for longest has reported nothing.
+        self.silent = 0.0
         self._told = time.monotonic()
         self._done_at = time.monotonic()
         self.message = "Initializing"
@@ -95,6 +101,7 @@ class Meter:
     def joined(self, epoch: int) -> None:
         """The member works under another epoch."""
         self._epoch = epoch
+        self.totals["rebalances"] += 1
         self.message = f"Working under epoch {epoch}"
 
     @property
@@ -135,6 +142,11 @@ class Meter:
                 # Before its first handler a slot waits for Spark to read, hash, shuffle and sort.
                 self._took("read", time.monotonic() - launched - report.busy)
                 self._took("handlers", report.busy)
+
+    def handler_time(self, seconds: float) -> None:
+        """Notes the mean time of the handler calls of a slot in a batch."""
+        with self._lock:
+            self._handler_times.append(round(seconds, 6))
 
     def _took(self, phase: str, seconds: float) -> None:
         """Keep the longest time of a phase since the last event."""
@@ -209,6 +221,8 @@ class Meter:
                     phase: round(max(0.0, self._phases.get(phase, 0.0)) * 1000)
                     for phase in ("read", "handlers", "batch", "outputs", "commit")
                 },
+                handlerSeconds=self._handler_times,
+                silentSeconds=round(self.silent, 1),
                 totals=dict(self.totals),
                 slots=[dict(slot) for slot in self.slots],
                 message=self.message,
@@ -219,7 +233,7 @@ class Meter:
                 partitions=told,
                 **{name: sum(p[name] for p in told) for name in _SUMS},
             )
-            self._phases = {}
+            self._phases, self._handler_times = {}, []
             self._recent.append(event)
         self._tell("onQueryProgress", QueryProgressEvent(event))
 
@@ -269,7 +283,7 @@ def describe(partition: Partition, now: float) -> dict[str, Any]:
     gaps = committed.complement(partition.stable, top)
     first = [list(pair) for pair in itertools.islice(gaps, _SHOWN_RANGES)]
     blocker = partition.blocker(now)
-    age = {"ageSeconds": round(partition.stand(now), 1)}
+    age = round(partition.stand(now), 1)
     return {
         "topic": partition.topic,
         "partition": partition.partition,
@@ -286,7 +300,9 @@ def describe(partition: Partition, now: float) -> dict[str, Any]:
         "isCrowded": partition.is_crowded,
         "outputsWaiting": partition.outputs_waiting,
         "outputsError": partition.unpublished[1] if partition.unpublished else None,
-        "blocker": None if blocker is None else blocker | age,
+        "stableAgeSeconds": 0.0 if blocker is None else age,
+        "blockerAttempts": 0 if blocker is None else blocker["attempts"],
+        "blocker": None if blocker is None else blocker | {"ageSeconds": age},
     }
 
 

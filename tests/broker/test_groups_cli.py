@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import socket
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -95,6 +96,8 @@ def test_a_live_group_is_described(ground: Ground) -> None:
     first, second = (members.pop(begin["member"]) for begin in begun)
     assert not members
     assert (first["slots"], first["host"], first["instance_id"]) == (2, "127.0.0.1", None)
+    # Without kafka.client.id a member is named by application, host and process id.
+    assert first["client_id"] == f"coopconsume-{socket.gethostname()}-{a.popen.pid}"
     assert (second["slots"], second["client_id"], second["instance_id"]) == (1, "second", "bee")
     assert {first["status"], second["status"]} == {"working"}
     (partition,) = found["partitions"]

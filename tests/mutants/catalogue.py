@@ -1668,6 +1668,14 @@ SHOWN = [
         ),
     ),
     Mutant(
+        "metric-renamed",
+        "The dashboard and the alert rules use metrics that the exporter emits.",
+        "coopconsume/monitoring/prometheus.py",
+        'return f"{name}_seconds" if number.unit == "s" else name',
+        "return name",
+        ("tests/unit/test_monitoring.py::test_prometheus_tells_the_same_numbers",),
+    ),
+    Mutant(
         "unstarted-slots-look-busy",
         "Slots that Spark does not start are told from handlers that run.",
         "coopconsume/runtime/waiting.py",

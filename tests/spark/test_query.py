@@ -129,6 +129,10 @@ def test_failed_records_hold_their_key_and_no_other(spark, kafka, topic, produce
         assert spark.sparkContext.statusTracker().getJobIdsForGroup("failing")
         assert progress["totals"]["deadLetters"] == 80
         assert progress["totals"]["retries"] == 80
+        assert progress["totals"]["rebalances"] == 1
+        times = [took for event in query.recentProgress for took in event["handlerSeconds"]]
+        assert times
+        assert min(times) > 0
     assert {bytes(r["value"]) for r in rows} == {b"v%d" % o for o in range(9, 400, 10)}
     told = [r.getMessage() for r in caplog.records if hasattr(r, "failure")]
     # A record that is tried again within its batch is first reported with a later attempt.

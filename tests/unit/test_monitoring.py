@@ -6,7 +6,9 @@ import io
 import json
 import logging
 import math
+import re
 import sys
+from pathlib import Path
 
 import pyarrow as pa
 import pytest
@@ -27,6 +29,7 @@ from coopconsume.runtime.progress import Meter
 from coopconsume.worker.report import Failure, PartitionReport, SlotReport, pack_offsets
 
 IDENTITY = {"id": "an-id", "runId": "a-run", "name": "billing", "groupId": "shop"}
+RESOURCES = Path(__file__).parents[2] / "docs/reference/monitoring"
 PLAN = BatchPlan((), {0: {}}, {})
 
 
@@ -82,6 +85,7 @@ def run(listeners) -> Meter:
     report = SlotReport(0, 0, handled=3, failures=1, busy=3.0)
     report.dead = [object()]
     meter.reported(report)
+    meter.handler_time(0.25)
     meter.batch_ended(0, 6.0)
     meter.saved(2, (0.25, 0.5), [partition()])
     return meter
@@ -141,6 +145,16 @@ def test_listeners_are_told_and_cannot_harm(monkeypatch, caplog):
     ]  # fmt: skip
 
 
+def assert_resources_fit(scraped):
+    """The dashboard and the alert rules use only metrics that the exporter emits."""
+    emitted = set(re.findall(r"^(coopconsume_\w+)", scraped, re.MULTILINE))
+    assert json.loads((RESOURCES / "grafana-dashboard.json").read_text())["panels"]
+    for name in ("grafana-dashboard.json", "prometheus-alerts.yml"):
+        used = set(re.findall(r"coopconsume_\w+", (RESOURCES / name).read_text()))
+        assert used, name
+        assert used <= emitted, f"{name}: no such metrics: {sorted(used - emitted)}"
+
+
 def test_prometheus_tells_the_same_numbers():
     """Counters grow by what is new, gauges are of each partition, and end with the query."""
     client = pytest.importorskip("prometheus_client")
@@ -156,6 +170,16 @@ def test_prometheus_tells_the_same_numbers():
     assert value("coopconsume_lag", place) == 6
     assert value("coopconsume_parked", place) == 1
     assert value("coopconsume_epoch", query) == 4
+    assert value("coopconsume_rebalances_total", query) == 1
+    assert value("coopconsume_stable_offset_age_seconds", place) is not None
+    assert value("coopconsume_blocker_attempts", place) == 3
+    assert value("coopconsume_in_doubt_seconds", place) == 0
+    assert value("coopconsume_slot_silent_seconds", query) == 0
+    assert value("coopconsume_handler_duration_seconds_count", query) == 1
+    assert value("coopconsume_handler_duration_seconds_sum", query) == 0.25
+    commits = query | {"phase": "commit", "le": "0.5"}
+    assert value("coopconsume_phase_duration_seconds_bucket", commits) == 1
+    assert_resources_fit(client.generate_latest(registry).decode())
     assert value("coopconsume_phase_duration_seconds_sum", query | {"phase": "handlers"}) == 3
     meter.ended(None)
     assert value("coopconsume_lag", place) is None
@@ -188,6 +212,9 @@ def test_opentelemetry_tells_the_same_numbers():
     assert lag.attributes["messaging.destination.partition.id"] == "0"
     phases = {p.attributes["coopconsume.phase"]: p.sum for p in found["coopconsume.phase.duration"]}
     assert phases["handlers"] == 3.0
+    (handlers,) = found["coopconsume.handler.duration"]
+    assert handlers.sum == 0.25
+    assert found["coopconsume.slot.silent"][0].value == 0
     meter.ended(None)
     assert not points().get("coopconsume.lag")
 
