@@ -124,8 +124,8 @@ class GroupState:
         partitions: The state of each partition.
         counted: Ids of commits that counted and changed something. They are kept forever, because
             they decide which outputs and dead letters count.
-        refused: The refused partitions of commits that counted in other partitions, and of commits
-            that changed nothing as long as their answers are kept.
+        refused: The refused partitions of commits that counted in other partitions, and of all
+            other events as long as their answers are kept.
         answers: The newest answers by id; older ones do not have the results of partitions.
         loose: Shares without an owner whose last owners did not hand them over.
         initial_partitions: The number of partitions of each topic when the group first assigned
@@ -161,6 +161,9 @@ class GroupState:
         answer = self._RULES[event.kind](self, event)
         if answer.counted and event.epoch is not None and event.epoch.nonce in self.claims:
             self.claims[event.epoch.nonce].beats += 1
+        refused = [at for at, one in answer.results.items() if one.status == "refused"]
+        if answer.counted and refused:
+            self.refused[event.id] = tuple(refused)
         if answer.counted and event.kind == "commit":
             self._note_id(event, answer)
         self._keep(event.id, answer)
@@ -175,9 +178,6 @@ class GroupState:
 
     def _note_id(self, event: Event, answer: Answer) -> None:
         statuses = {result.status for result in answer.results.values()}
-        refused = [at for at, one in answer.results.items() if one.status == "refused"]
-        if refused:
-            self.refused[event.id] = tuple(refused)
         if "committed" in statuses:
             self.counted.add(event.id)
         else:
