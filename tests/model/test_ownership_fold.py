@@ -13,6 +13,7 @@ from coopconsume.fenced.access import AccessMode
 from coopconsume.fenced.ownership import rules, wire
 from coopconsume.fenced.ownership.log_fold import MOST_FINDINGS, OwnershipFold, change
 from coopconsume.fenced.ownership.model import Entry, Holder, Row, Session
+from tests.examples import examples
 
 NAMES = ("anna", "ben", "carl")
 RESOURCES = ("a", "b")
@@ -111,7 +112,7 @@ def state_of(fold: OwnershipFold) -> tuple[dict[str, Row], list[Entry]]:
     return {row.resource: row for row in fold.rows.values()}, fold.entries()
 
 
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 @given(intents)
 def test_a_change_counts_if_nothing_came_in_between(steps: list) -> None:
     """All rows of it or none, once; and the history is that of what counted."""
@@ -123,7 +124,7 @@ def test_a_change_counts_if_nothing_came_in_between(steps: list) -> None:
     assert lines == sorted(log.lines, key=lambda line: line.resource)
 
 
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 @given(intents, st.data())
 def test_a_log_cut_anywhere_below_a_snapshot_says_the_same(
     steps: list, data: st.DataObject

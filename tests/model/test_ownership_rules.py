@@ -13,6 +13,7 @@ from coopconsume.fenced.access import AccessMode
 from coopconsume.fenced.ownership import rules
 from coopconsume.fenced.ownership.lease import Observer
 from coopconsume.fenced.ownership.model import Grant, Holder, Row, Session
+from tests.examples import examples
 
 NAMES = ("anna", "ben", "carl", "dora")
 SHARED, ALONE, FENCING, WAIT = AccessMode
@@ -200,7 +201,7 @@ class Machine(RuleBasedStateMachine):
 
 
 TestRules = Machine.TestCase
-TestRules.settings = settings(max_examples=200, stateful_step_count=40, deadline=None)
+TestRules.settings = settings(max_examples=examples(200), stateful_step_count=40, deadline=None)
 
 
 def held(who: str, *, mode: AccessMode = WAIT, lease_ms: int = 100, epoch: int | None = None):

