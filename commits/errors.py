@@ -21,6 +21,8 @@ may succeed when it is repeated.
 
 from __future__ import annotations
 
+import errno
+import re
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from commits.secrets import hidden_in
@@ -310,10 +312,30 @@ class CommitLogUnavailable(CommitStoreError):
     def __str__(self) -> str:
         unknown = "" if self.operation in {"open", "read"} else _UNKNOWN
         return (
-            f"commit table {self.target} is unavailable: {self.operation} failed: {self.problem}. "
-            f"{unknown}Try again once its storage answers; a commit that is repeated with its id "
-            "counts once"
+            f"commit table {self.target} is unavailable: {self.operation} failed: "
+            f"{_in_words(self.problem)}. {unknown}Try again once its storage answers; a commit "
+            "that is repeated with its id counts once"
         )
+
+
+#: Faults of a local disk that a user can correct, by the number that an engine's error contains.
+_FAULTS = {
+    errno.ENOSPC: "the disk is full: free space on it",
+    errno.EDQUOT: "the disk quota is exceeded: free space",
+    errno.EROFS: "the file system is read-only: mount it for writing, or use another path",
+    errno.EACCES: "permission denied: let this user write to the folder",
+    errno.EPERM: "permission denied: let this user write to the folder",
+    errno.ENOENT: "a folder of the path does not exist and cannot be created: check the path",
+    errno.ENOTDIR: "a part of the path is a file, not a folder: check the path",
+}
+_NUMBER = re.compile(r"\(os error (\d+)\)|Os \{ code: (\d+)|\[Errno (\d+)\]")
+
+
+def _in_words(problem: str) -> str:
+    """Returns an engine's error; of a known fault of a disk a sentence instead."""
+    found = _NUMBER.search(problem)
+    number = int(next(filter(None, found.groups()))) if found else 0
+    return _FAULTS.get(number, problem)
 
 
 _UNKNOWN = "It is not known whether anything was written. "

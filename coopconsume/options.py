@@ -358,18 +358,22 @@ class Options:
     )  # fmt: skip
 
     @classmethod
-    def parse(cls, options: Mapping[str, Any], *, group: bool = True) -> Options:
+    def parse(
+        cls, options: Mapping[str, Any], *, group: bool = True, topics: bool = False
+    ) -> Options:
         """Check options as a user gives them.
 
         Args:
             options: Names and values.
             group: Whether ``kafka.group.id`` is needed; an operator's calls may be about no group.
+            topics: Whether ``subscribe`` or ``subscribePattern`` is needed.
 
         Raises:
             UnknownOption: No such option; names the closest one.
             InvalidOption: A value of the wrong type or out of range, two that exclude each
                 other, or a setting of security that Spark or kafka-python cannot follow.
-            MissingOption: ``kafka.bootstrap.servers``, ``kafka.group.id`` or ``commitTable``.
+            MissingOption: ``kafka.bootstrap.servers``, ``kafka.group.id``, ``commitTable`` or the
+                topics; it names all that are missing.
         """
         kafka: dict[str, str] = {}
         values = {option.attribute: option.default for option in TABLE}
@@ -385,15 +389,20 @@ class Options:
                 values[option.attribute] = option.read(value)
         if values["subscribe"] and values["subscribe_pattern"]:
             raise InvalidOption("subscribePattern", "given beside subscribe", "give one of the two")
+        missing = [f"kafka.{name}" for name in _missing(kafka, group=group)]
+        if topics and not (values["subscribe"] or values["subscribe_pattern"]):
+            missing.append("subscribe")
         if not values["commit_table"]:
-            raise MissingOption("commitTable")
+            missing.append("commitTable")
+        if missing:
+            raise MissingOption(*missing)
         if not values["allow_individual_commit"]:
             raise InvalidOption(
                 "allow.individual.commit",
                 "false",
                 "this consumer knows no other commits; leave it true, or use Spark's own source",
             )
-        return cls(kafka=_complete(kafka, group=group), **values)
+        return cls(kafka=_complete(kafka), **values)
 
     @property
     def group_id(self) -> str:
@@ -476,12 +485,16 @@ TABLE = tuple(_declared(each) for each in fields(Options) if each.metadata)
 _BY_NAME = {option.name.lower(): option for option in TABLE}
 
 
-def _complete(kafka: dict[str, str], *, group: bool) -> dict[str, str]:
-    for setting in _REQUIRED_KAFKA:
-        if setting == "group.id" and not group and setting not in kafka:
-            continue
-        if not kafka.get(setting, "").strip():
-            raise MissingOption(f"kafka.{setting}")
+def _missing(kafka: Mapping[str, str], *, group: bool) -> list[str]:
+    return [
+        setting
+        for setting in _REQUIRED_KAFKA
+        if not kafka.get(setting, "").strip()
+        and (setting != "group.id" or group or setting in kafka)
+    ]
+
+
+def _complete(kafka: dict[str, str]) -> dict[str, str]:
     level = kafka.setdefault("isolation.level", "read_committed")
     if level not in ("read_committed", "read_uncommitted"):
         remedy = "give read_committed or read_uncommitted"

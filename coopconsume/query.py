@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from coopconsume.consumer import CooperativeConsumer
     from coopconsume.kafka.cluster import Cluster
     from coopconsume.monitoring.listener import QueryProgressEvent
+    from coopconsume.options import Options
     from coopconsume.runtime.state import StateLog
     from coopconsume.sinks import DeadLetterSink, OutputSink
     from coopconsume.worker.report import Ordering
@@ -215,37 +216,18 @@ class CooperativeForeach:
     ) -> None:
         self._consumer = consumer
         self._state_log = state
-        if not isinstance(concurrency, int) or not 1 <= concurrency <= _MOST_HANDLERS:
-            raise InvalidOption("concurrency", repr(concurrency), f"give 1 to {_MOST_HANDLERS}")
-        if ordering not in ("key", "partition", "none"):
-            raise InvalidOption("ordering", repr(ordering), "give key, partition or none")
         policy = retry or RetryPolicy()
         place = dead_letter or consumer.options.dead_letter
-        if policy.may_give_up and place is None:
-            raise InvalidOption(
-                "retry", f"{policy} without dead_letter",
-                "say by dead_letter=… where records go that are given up",
-            )  # fmt: skip
-        if (output is None) != (output_schema is None):
-            raise InvalidOption("output", repr(output), "give output and output_schema together")
-        if ordering != "key" and consumer.options.max_records_per_second_per_key is not None:
-            raise InvalidOption(
-                "maxRecordsPerSecondPerKey", f"ordering={ordering!r}", "it needs ordering='key'"
-            )
-        if isinstance(handler, FrameHandler) and rates_of(consumer.options, 1):
-            raise InvalidOption(
-                "maxRecordsPerSecond", "a frame handler", "give maxOffsetsPerTrigger, or foreach"
-            )
+        check_settings(
+            consumer.options, handler, concurrency=concurrency, ordering=ordering, policy=policy,
+            dead_letter=place, on_dead=on_dead, output=output, output_schema=output_schema,
+        )  # fmt: skip
         check_handler(handler, with_state=state is not None)
         self._handler = handler
         self._concurrency = concurrency
         self._ordering: Ordering = ordering
         self._policy = policy
         self._dead_letters = None if place is None else open_dead_letters(place, consumer.options)
-        if on_dead not in ("continue", "park"):
-            raise InvalidOption("on_dead", repr(on_dead), "give continue or park")
-        if on_dead == "park" and place is None:
-            raise InvalidOption("on_dead", "park without dead_letter", "give dead_letter=…, too")
         self._park = on_dead == "park"
         self._outputs = (
             None
@@ -365,6 +347,59 @@ def _check_topics(cluster: Cluster, *sinks: DeadLetterSink | OutputSink | None) 
     for topic in wanted:
         if topic not in known:
             raise TopicNotFound(topic, cluster.servers)
+
+
+def check_settings(
+    options: Options,
+    handler: Any,
+    *,
+    concurrency: int,
+    ordering: Ordering,
+    policy: RetryPolicy,
+    dead_letter: str | None,
+    on_dead: OnDead,
+    output: Any,
+    output_schema: Any,
+) -> None:
+    """Checks the settings of a job, one beside the other.
+
+    Args:
+        options: Of the consumer.
+        handler: The handler, or its name.
+        concurrency: As for ``foreach``.
+        ordering: As for ``foreach``.
+        policy: The policy of retries.
+        dead_letter: Where dead letters go, by argument or option.
+        on_dead: As for ``foreach``.
+        output: As for ``foreach``.
+        output_schema: As for ``foreach``.
+
+    Raises:
+        InvalidOption: A setting is wrong, or does not fit another one.
+    """
+    if not isinstance(concurrency, int) or not 1 <= concurrency <= _MOST_HANDLERS:
+        raise InvalidOption("concurrency", repr(concurrency), f"give 1 to {_MOST_HANDLERS}")
+    if ordering not in ("key", "partition", "none"):
+        raise InvalidOption("ordering", repr(ordering), "give key, partition or none")
+    if policy.may_give_up and dead_letter is None:
+        raise InvalidOption(
+            "retry", f"{policy} without dead_letter",
+            "say by dead_letter=… where records go that are given up",
+        )  # fmt: skip
+    if (output is None) != (output_schema is None):
+        raise InvalidOption("output", repr(output), "give output and output_schema together")
+    if ordering != "key" and options.max_records_per_second_per_key is not None:
+        raise InvalidOption(
+            "maxRecordsPerSecondPerKey", f"ordering={ordering!r}", "it needs ordering='key'"
+        )
+    if isinstance(handler, FrameHandler) and rates_of(options, 1):
+        raise InvalidOption(
+            "maxRecordsPerSecond", "a frame handler", "give maxOffsetsPerTrigger, or foreach"
+        )
+    if on_dead not in ("continue", "park"):
+        raise InvalidOption("on_dead", repr(on_dead), "give continue or park")
+    if on_dead == "park" and dead_letter is None:
+        raise InvalidOption("on_dead", "park without dead_letter", "give dead_letter=…, too")
 
 
 def check_handler(handler: Any, *, with_state: bool = False) -> None:

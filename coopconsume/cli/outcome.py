@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import logging
+import os
 import signal
 import sys
 import traceback
@@ -14,9 +15,12 @@ import click
 from commits import CorruptCommitLog, FencedMember
 from coopconsume.errors import CoopConsumeError, DataLoss, HandlerNotUsable, OptionError
 from coopconsume.errors.fenced import ProducerFenced, StaleGeneration
+from coopconsume.monitoring.logs import JsonFormatter
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+log = logging.getLogger("coopconsume.run")
 
 OK = 0
 FAILED = 1
@@ -81,20 +85,41 @@ def reported(command: Callable[..., int | None]) -> Callable[..., None]:
         before = signal.signal(signal.SIGTERM, _interrupt)
         try:
             code = command(*args, **kwargs) or OK
+            sys.stdout.flush()
         except KeyboardInterrupt:
             code = INTERRUPTED
+        except BrokenPipeError:
+            code = _reader_has_gone()
         except click.ClickException:
             raise
         except Exception as error:  # noqa: BLE001 - each error is reported here
             if debug:
                 traceback.print_exc()
-            click.echo(f"coopconsume: {_sentence(error)}", err=True)
+            _echo_error(error, as_json=kwargs.get("log_format") == "json")
             code = exit_code(error)
         finally:
             signal.signal(signal.SIGTERM, before)
         sys.exit(code)
 
     return run
+
+
+def _reader_has_gone() -> int:
+    """Lets a command end quietly whose output nobody reads any more, as with ``| head``."""
+    # What is left in the buffer must not be written as the interpreter ends.
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return OK
+
+
+def _echo_error(error: Exception, *, as_json: bool) -> None:
+    if as_json:
+        facts = {"errorClass": type(error).__name__, "exitCode": exit_code(error)}
+        record = log.makeRecord(
+            log.name, logging.ERROR, "", 0, "%s", (_sentence(error),), None, extra=facts
+        )
+        click.echo(JsonFormatter().format(record), err=True)
+    else:
+        click.echo(f"coopconsume: {_sentence(error)}", err=True)
 
 
 def _sentence(error: Exception) -> str:

@@ -23,7 +23,7 @@ from coopconsume.kafka.cluster import Cluster
 from coopconsume.monitoring import LoggingListener
 from coopconsume.monitoring.screen import Rate, Screen
 from coopconsume.options import Options, parse_seconds
-from coopconsume.query import check_handler
+from coopconsume.query import check_handler, check_settings
 from coopconsume.record import RetryPolicy
 from coopconsume.testing.local.java import find_java
 from coopconsume.testing.local.session import local_session, stop_session
@@ -136,11 +136,16 @@ def run(
     Ctrl-C waits for running handlers, commits what is done and leaves the group. A second Ctrl-C
     leaves at once.
     """
-    parsed = Options.parse(options)
+    parsed = Options.parse(options, topics=True)
     policy = _policy(max_attempts, backoff)
     _check_interval(processing_time)
     _find_handlers_here()
     check_handler(handler)
+    check_settings(
+        parsed, handler, concurrency=concurrency, ordering=ordering, policy=policy,
+        dead_letter=dead_letter or parsed.dead_letter, on_dead=on_dead, output=output,
+        output_schema=output_schema,
+    )  # fmt: skip
     session = given_session()
     _check_before_starting(parsed, session)
     with ExitStack() as stack:

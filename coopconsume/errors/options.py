@@ -47,15 +47,20 @@ class InvalidOption(OptionError):
 
 
 class MissingOption(OptionError):
-    """A required option is missing.
+    """Required options are missing.
 
     Attributes:
-        name: The option.
+        name: The first one.
+        names: All of them.
     """
 
-    def __init__(self, name: str) -> None:
-        super().__init__(name)
+    def __init__(self, name: str, *more: str) -> None:
+        super().__init__(name, *more)
         self.name = name
+        self.names = (name, *more)
 
     def __str__(self) -> str:
-        return f"option {self.name!r} is missing and has no default: give it"
+        if len(self.names) == 1:
+            return f"option {self.name!r} is missing and has no default: give it"
+        names = ", ".join(map(repr, self.names))
+        return f"options {names} are missing and have no default: give them"

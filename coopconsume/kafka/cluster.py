@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import socket
 import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -109,7 +110,8 @@ class Cluster:
             refused = access.refused(error, options.kafka)
             if refused is not None:
                 raise refused from None
-            raise BrokerUnreachable(self._servers, str(error) or type(error).__name__) from None
+            cause = _unknown_hosts(self._servers) or str(error) or type(error).__name__
+            raise BrokerUnreachable(self._servers, cause) from None
 
     def _check_exist(self, names: Iterable[str]) -> None:
         """Raise `TopicNotFound` unless the topics exist; a broker may just not know them yet."""
@@ -445,6 +447,18 @@ class Cluster:
                 log.debug("retrying a request to Kafka: %s", error)
                 time.sleep(0.2)
                 coordinator.forget(self._admin)
+
+
+def _unknown_hosts(servers: str) -> str:
+    """Returns which hosts have no address, if that is so of all; else nothing."""
+    hosts = [server.strip().rpartition(":")[0].strip("[]") for server in servers.split(",")]
+    for host in hosts:
+        try:
+            socket.getaddrinfo(host, None)
+        except (OSError, UnicodeError):
+            continue
+        return ""
+    return f"no address is known for {', '.join(hosts)}"
 
 
 def primary_mark(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import shutil
 import sys
 import time
@@ -59,8 +60,13 @@ class Screen(Closing):
             self._shown = ""
 
     def _write(self, text: str) -> None:
-        self._stream.write(text)
-        self._stream.flush()
+        try:
+            self._stream.write(text)
+            self._stream.flush()
+        except BrokenPipeError:
+            # Nobody reads it any more, as with `| head`; the job goes on.
+            self._stream = io.StringIO()
+            self._moving = False
 
 
 class Rate:

@@ -1676,6 +1676,22 @@ SHOWN = [
         ("tests/unit/test_monitoring.py::test_prometheus_tells_the_same_numbers",),
     ),
     Mutant(
+        "first-missing-option-alone",
+        "All missing options are named at once.",
+        "coopconsume/options.py",
+        "raise MissingOption(*missing)",
+        "raise MissingOption(missing[0])",
+        ("tests/unit/test_cli.py::test_all_missing_options_are_named_at_once",),
+    ),
+    Mutant(
+        "plain-error-among-json",
+        "With JSON logs the error that ends the command is JSON, too.",
+        "coopconsume/cli/outcome.py",
+        'as_json=kwargs.get("log_format") == "json"',
+        "as_json=False",
+        ("tests/unit/test_cli.py::test_json_logs_stay_json",),
+    ),
+    Mutant(
         "unstarted-slots-look-busy",
         "Slots that Spark does not start are told from handlers that run.",
         "coopconsume/runtime/waiting.py",

@@ -60,13 +60,14 @@ class Running:
         """Wait until a handler has made a file."""
         self._wait_until(path.exists)
 
-    def end(self, *signals: signal.Signals) -> int:
+    def end(self, *signals: signal.Signals, to_group: bool = False) -> int:
         """Send signals, wait for the end and see that nothing of it is left."""
+        send = os.killpg if to_group else os.kill
         tree = process_tree(self.process.pid)
         for place, number in enumerate(signals):
             if place:  # Two at once would be one.
                 self._wait_until(lambda: "waiting for running handlers" in self.said.read_text())
-            os.kill(self.process.pid, number)
+            send(self.process.pid, number)
         code = self.process.wait(PATIENCE)
         until(lambda: not any(map(_runs, tree)))
         return code
@@ -152,7 +153,8 @@ def test_ctrl_c_once_and_twice(
 
     command, home, name = commands["slow"]
     command.wait_for(home / "started")
-    assert command.end(signal.SIGTERM) == 0, command.said.read_text()
+    # systemd and `timeout` send it to the whole process group, Spark's JVM and workers included.
+    assert command.end(signal.SIGTERM, to_group=True) == 0, command.said.read_text()
     assert "waiting for running handlers" in command.said.read_text()
     assert done(home, kafka, name) == len(list(home.glob("called-*"))) > 0
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import os
 import subprocess
 import sys
@@ -16,7 +17,14 @@ import pytest
 from click.testing import CliRunner
 from pyspark.sql.types import StructType
 
-from commits import CommitTableFormat, CommitTableNotFound, CorruptCommitLog, FencedMember
+from commits import (
+    CommitLogUnavailable,
+    CommitStore,
+    CommitTableFormat,
+    CommitTableNotFound,
+    CorruptCommitLog,
+    FencedMember,
+)
 from coopconsume.admin.dead_letters.actions import DeadLetters
 from coopconsume.admin.offsets import OffsetAdmin
 from coopconsume.admin.overview import describe_group, list_groups
@@ -207,6 +215,91 @@ def test_a_missing_option_is_named(folder: Path) -> None:
     result = run(folder, kafka_group_id=None)
     assert result.exit_code == 2
     assert "kafka.group.id" in one_sentence(result)
+
+
+def test_all_missing_options_are_named_at_once(folder: Path) -> None:
+    """Nobody has to try once for each of them."""
+    (folder / "tests_cli_handlers.py").touch()
+    result = CliRunner().invoke(main, ["run", HANDLER])
+    assert result.exit_code == 2
+    names = ("kafka.bootstrap.servers", "kafka.group.id", "subscribe", "commitTable")
+    assert all(f"'{name}'" in one_sentence(result) for name in names)
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--max-attempts", "3"], "without dead_letter"),
+        (["--on-dead", "park"], "park without dead_letter"),
+        (["--output", "out"], "output_schema"),
+        (["--ordering", "none", "-o", "maxRecordsPerSecondPerKey=1"], "it needs ordering='key'"),
+    ],
+)
+def test_settings_that_do_not_fit_are_refused_before_anything_starts(
+    folder: Path, words: list[str], said: str
+) -> None:
+    """Neither the broker is asked nor Spark started."""
+    result = run(folder, HANDLER, *words)
+    assert result.exit_code == 2
+    assert said in one_sentence(result)
+
+
+def test_json_logs_stay_json(folder: Path) -> None:
+    """An error that ends the command is a line of the log, too."""
+    result = run(folder, HANDLER, "--log-format", "json", kafka_group_id=None)
+    assert result.exit_code == 2
+    (line,) = [json.loads(line) for line in result.stderr.splitlines()]
+    assert (line["level"], line["context"]["exitCode"]) == ("ERROR", 2)
+    assert "'kafka.group.id' is missing" in line["msg"]
+
+
+def test_a_host_without_an_address_is_named(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A mistyped name is told from a broker that does not answer."""
+    monkeypatch.setattr("coopconsume.kafka.cluster._CONNECT_MS", 500)
+    result = run(folder, kafka_bootstrap_servers="no-such-host.invalid:9092")
+    assert result.exit_code == 1
+    assert "(no address is known for no-such-host.invalid)" in one_sentence(result)
+
+
+def test_a_reader_that_stops_reading_is_no_error() -> None:
+    """`| head` gets what it asked for: no message, and exit code 0."""
+    reads, writes = os.pipe()
+    os.close(reads)
+    program = (
+        "import click; from coopconsume.cli.outcome import reported\n"
+        "click.command()(reported(lambda: [click.echo('line') for _ in range(9)] and None))()"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        stdout=writes, stderr=subprocess.PIPE, text=True, timeout=600, check=False,
+    )  # fmt: skip
+    os.close(writes)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.parametrize(
+    ("problem", "said"),
+    [
+        ("Unable to copy data: No space left on device (os error 28)", "the disk is full"),
+        ('Error: Os { code: 30, kind: ReadOnlyFilesystem, message: "…" }', "is read-only"),
+        ("[Errno 13] Permission denied: '/data/commits'", "permission denied: let this user"),
+        ("403 Forbidden", "403 Forbidden"),
+    ],
+)
+def test_faults_of_a_disk_are_said_in_words(problem: str, said: str) -> None:
+    """What to do about them, and nothing of the engine's own text."""
+    error = CommitLogUnavailable("/data/commits", "append", problem)
+    assert said in str(error)
+    assert "os error" not in str(error)
+    assert "Os {" not in str(error)
+
+
+@pytest.mark.parametrize("place", ["file/commits", "/proc/nowhere/commits"])
+def test_a_mistyped_path_of_a_commit_table_is_said_in_words(tmp_path: Path, place: str) -> None:
+    """As the engine refuses it."""
+    (tmp_path / "file").touch()
+    with pytest.raises(CommitLogUnavailable, match="check the path"):
+        CommitStore.open(tmp_path / place, cluster="c")
 
 
 @pytest.mark.parametrize(

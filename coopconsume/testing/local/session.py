@@ -158,7 +158,7 @@ def local_session(
     work = tempfile.mkdtemp(prefix="coopconsume-spark-")
     try:
         settings = build_conf(app_name, cores=cores, conf=conf, work_dir=work)
-        with _environment(home), _interrupt_handler_kept():
+        with _environment(home, work), _interrupt_handler_kept():
             session = SparkSession.builder.config(map=dict(settings)).getOrCreate()
         # By the JVM, as it is the last to use it and outlives a program that is killed.
         jvm: Any = session.sparkContext._jvm  # noqa: SLF001
@@ -201,9 +201,17 @@ def _check_class_path(jvm: JVMView) -> None:
 
 
 @contextmanager
-def _environment(home: Path) -> Iterator[None]:
-    """Have Spark start from the installed PySpark, as a classic session, on this interpreter."""
+def _environment(home: Path, work: str) -> Iterator[None]:
+    """Have Spark start from the installed PySpark, as a classic session, on this interpreter.
+
+    Its JVM ignores SIGTERM, which systemd and ``timeout`` send to a whole process group: it ends
+    when this program, which gets the signal, too, has ended.
+    """
+    # The scripts that start the JVM are bash's, and a signal that bash ignores stays ignored.
+    script = Path(work, "ignore-sigterm.sh")
+    script.write_text("trap '' TERM\nunset BASH_ENV\n")
     wanted = {
+        "BASH_ENV": str(script),
         "SPARK_HOME": str(home),
         "SPARK_LOCAL_IP": "127.0.0.1",
         "PYSPARK_PYTHON": sys.executable,
