@@ -170,7 +170,8 @@ def _running(batches: Sequence[BatchFacts]) -> WaitingFor:
         )
     why = {
         None: "Spark reads the records, or has no free core",
-        0: "Spark runs no task of it: other jobs use all cores, or no executor is registered",
+        0: "Spark runs no task of it: it still plans the batch, other jobs use all cores, or no "
+        "executor is registered",
     }.get(oldest.tasks, f"Spark runs {_count(oldest.tasks or 0, 'task')} that read from Kafka")
     return WaitingFor(
         "slots",
