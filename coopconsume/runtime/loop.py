@@ -262,7 +262,9 @@ class Job:
     def _look_for_waits(self) -> None:
         """Has progress and status say what the job waits for, if it commits nothing."""
         now = time.monotonic()
-        if now - self._waits_at < _WAITS_EVERY:
+        # Key ranges that wait to be begun with are not waited for.
+        is_about_to_begin = self._shift is None and not self._events.empty()
+        if now - self._waits_at < _WAITS_EVERY or is_about_to_begin:
             return
         self._waits_at = now
         self._meter.silent = self._dispatcher.silent(self._shift, now)
