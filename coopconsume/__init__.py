@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from coopconsume.kafka.topics import set_shareable
     from coopconsume.options import Options
     from coopconsume.query import CooperativeQuery
+    from coopconsume.queue import AcknowledgeType, AsyncQueueConsumer, QueueConsumer
     from coopconsume.record import Record, Reject, Retry, RetryPolicy
     from coopconsume.sinks import committed_rows, create_committed_rows_view
     from coopconsume.state.reading import committed_state
@@ -39,7 +40,9 @@ __version__ = "0.1.0"
 
 _HOME = {
     "AccessMode": "coopconsume.fenced.access",
+    "AcknowledgeType": "coopconsume.queue",
     "Admin": "coopconsume.admin.client",
+    "AsyncQueueConsumer": "coopconsume.queue",
     "CommitResult": "commits",
     "CommitStore": "commits",
     "CoopConsumeError": "coopconsume.errors",
@@ -55,6 +58,7 @@ _HOME = {
     "Options": "coopconsume.options",
     "OwnershipRegistry": "coopconsume.fenced.ownership",
     "PartitionCommits": "commits",
+    "QueueConsumer": "coopconsume.queue",
     "RebalanceListener": "coopconsume.group.membership",
     "Record": "coopconsume.record",
     "Reject": "coopconsume.record",
@@ -75,7 +79,9 @@ _HOME = {
 __all__ = [
     "MAX_KEY_HASH",
     "AccessMode",
+    "AcknowledgeType",
     "Admin",
+    "AsyncQueueConsumer",
     "CommitResult",
     "CommitStore",
     "CoopConsumeError",
@@ -90,6 +96,7 @@ __all__ = [
     "Options",
     "OwnershipRegistry",
     "PartitionCommits",
+    "QueueConsumer",
     "RebalanceListener",
     "Record",
     "Reject",

@@ -359,7 +359,12 @@ class Options:
 
     @classmethod
     def parse(
-        cls, options: Mapping[str, Any], *, group: bool = True, topics: bool = False
+        cls,
+        options: Mapping[str, Any],
+        *,
+        group: bool = True,
+        topics: bool = False,
+        table: bool = True,
     ) -> Options:
         """Check options as a user gives them.
 
@@ -367,6 +372,7 @@ class Options:
             options: Names and values.
             group: Whether ``kafka.group.id`` is needed; an operator's calls may be about no group.
             topics: Whether ``subscribe`` or ``subscribePattern`` is needed.
+            table: Whether ``commitTable`` is needed; a queue has no commit table.
 
         Raises:
             UnknownOption: No such option; names the closest one.
@@ -392,7 +398,7 @@ class Options:
         missing = [f"kafka.{name}" for name in _missing(kafka, group=group)]
         if topics and not (values["subscribe"] or values["subscribe_pattern"]):
             missing.append("subscribe")
-        if not values["commit_table"]:
+        if table and not values["commit_table"]:
             missing.append("commitTable")
         if missing:
             raise MissingOption(*missing)

@@ -15,6 +15,7 @@ from coopconsume.cli.log import log
 from coopconsume.cli.offsets import lag, offsets
 from coopconsume.cli.outcome import EXIT_CODES
 from coopconsume.cli.owners import owners
+from coopconsume.cli.queue import queue
 from coopconsume.cli.run import run
 from coopconsume.cli.state import state
 from coopconsume.cli.store import store
@@ -51,3 +52,4 @@ main.add_command(store)
 main.add_command(log)
 main.add_command(owners)
 main.add_command(kv)
+main.add_command(queue)

@@ -97,6 +97,7 @@ from coopconsume.errors.processing import (
     SessionUnusable,
     TableUnusable,
 )
+from coopconsume.errors.queue import NotHeld, QueueLogFormat, QueueUnavailable
 from coopconsume.errors.state import StateAhead, StateNeedsKey, StateNotReadable
 
 __all__ = [
@@ -149,6 +150,7 @@ __all__ = [
     "MaxIndividualCommitsReached",
     "MissingOption",
     "NotAuthorized",
+    "NotHeld",
     "NotPolled",
     "OffsetMismatch",
     "OptionError",
@@ -160,6 +162,8 @@ __all__ = [
     "ProducerBusy",
     "ProducerFenced",
     "ProtocolMismatch",
+    "QueueLogFormat",
+    "QueueUnavailable",
     "RepairRefused",
     "SessionUnusable",
     "SinkUnavailable",

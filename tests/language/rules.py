@@ -74,6 +74,7 @@ CLEAN = (
     "coopconsume/kafka/*.py",
     "coopconsume/kafka/security/*.py",
     "coopconsume/monitoring/*.py",
+    "coopconsume/queue/*.py",
     "coopconsume/worker/*.py",
     "coopconsume/worker/channel/*.py",
     "tests/language/__*.py",

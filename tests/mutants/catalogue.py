@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from tests.mutants.channel import CHANNEL
 from tests.mutants.mutant import Mutant
+from tests.mutants.queue import QUEUE
 from tests.mutants.state import STATE
 
 _LOOP = "tests/model/test_loop_model.py::test_any_run_keeps_the_order_and_settles_every_record"
@@ -1730,6 +1731,7 @@ GROUPS = [
     OWNERS,
     CHECKER,
     CHANNEL,
+    QUEUE,
     SHOWN,
     STATE,
 ]

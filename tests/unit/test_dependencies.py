@@ -30,7 +30,7 @@ LAYERS = [
     {"coopconsume.group", "coopconsume.monitoring", "coopconsume.fenced"},
     {"coopconsume.testing.history", "coopconsume.testing.local"},
     {"coopconsume.sinks"},
-    {"coopconsume.runtime"},
+    {"coopconsume.runtime", "coopconsume.queue"},
     {"coopconsume.admin"},
     {"coopconsume.query"},
     {"coopconsume.consumer"},

@@ -23,6 +23,7 @@ FACES = (
     "coopconsume.group",
     "coopconsume.testing.history",
     "coopconsume.monitoring",
+    "coopconsume.queue",
     "coopconsume.admin.offsets",
     "coopconsume.admin.overview",
     "coopconsume.sinks",
@@ -81,6 +82,10 @@ SIGNATURES = {
     "coopconsume:ExclusiveProducer": "(options, topic, partition=0)",
     "coopconsume:LeaderElection": "(options, topic, partition=0)",
     "coopconsume:LocalKafka": "()",
+    "coopconsume:QueueConsumer": "(options, topic, replicas=None)",
+    "coopconsume:QueueConsumer.poll": "(max_records=500)",
+    "coopconsume:QueueConsumer.acknowledge": "(record, kind='accept')",
+    "coopconsume:QueueConsumer.commit": "()",
 }
 MEMBERS = {
     "assignors:KeyRange": ("is_full",),
@@ -92,6 +97,7 @@ MEMBERS = {
         *("processAllAvailable", "exception", "stop"),
     ),
     "coopconsume:LocalKafka": ("bootstrap_servers", "__enter__", "__exit__"),
+    "coopconsume:QueueConsumer": ("close", "__enter__", "__exit__"),
 }
 ERRORS = (
     *("AssignmentConflict", "ConsumerRangeFetchNotAccepted", "CorruptCommitLog", "DataLoss"),

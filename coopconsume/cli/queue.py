@@ -1,0 +1,174 @@
+"""``coopconsume queue``."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import sys
+from contextlib import closing
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from coopconsume.cli.outcome import EXIT_CODES, FAILED, example, reported
+from coopconsume.cli.place import as_json, at_a_cluster, echo_json
+from coopconsume.cli.text import table
+from coopconsume.kafka.producer import Message, Producer
+from coopconsume.options import Options
+from coopconsume.queue import AcknowledgeType, QueueConsumer, QueueReplica
+from coopconsume.queue.inspection import queue_status
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from coopconsume.queue.inspection import QueueStatus
+
+
+@click.group(epilog=EXIT_CODES)
+def queue() -> None:
+    """Use a topic as a work queue without order, and inspect it."""
+
+
+def _replica(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) -> list[Any]:
+    found: list[str | QueueReplica] = []
+    for value in values:
+        topic, at, servers = value.partition("@")
+        if not topic or (at and not servers):
+            raise click.BadParameter(f"{value!r}: write it as TOPIC or TOPIC@SERVERS", ctx, param)
+        found.append(QueueReplica(topic, {"kafka.bootstrap.servers": servers}) if at else topic)
+    return found
+
+
+def _at_a_queue(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Adds ``topic``, ``replicas`` and ``options`` with the group to a command."""
+
+    @click.argument("topic")
+    @click.option("--group", required=True, help="The consumer group (kafka.group.id).")
+    @click.option(
+        "--replica", "replicas", multiple=True, callback=_replica, metavar="TOPIC[@SERVERS]",
+        help="A replica of the queue; repeat it in the order that all consumers use.",
+    )  # fmt: skip
+    @functools.wraps(command)
+    def with_group(*args: Any, group: str, options: dict[str, str], **kwargs: Any) -> Any:
+        options["kafka.group.id"] = group
+        replicas = kwargs.pop("replicas") or None
+        return command(*args, options=options, replicas=replicas, **kwargs)
+
+    return at_a_cluster(with_group)
+
+
+@queue.command(
+    epilog=example("coopconsume queue put orders one two --bootstrap-servers localhost:9092")
+)
+@click.argument("topic")
+@click.argument("values", metavar="[VALUE...]", nargs=-1)
+@reported
+@at_a_cluster
+def put(*, topic: str, values: tuple[str, ...], options: dict[str, str]) -> None:
+    """Write records to a topic: each VALUE, or without values each line of standard input."""
+    parsed = Options.parse(options, group=False, table=False)
+    lines = values or (line.rstrip("\n") for line in sys.stdin)
+    with closing(Producer(parsed, "records")) as producer:
+        messages = [Message(topic, None, line.encode()) for line in lines]
+        producer.write(messages)
+    click.echo(f"{len(messages)} records written to {topic}")
+
+
+@queue.command(
+    epilog=example(
+        "coopconsume queue take orders --group workers --max 10",
+        "--bootstrap-servers localhost:9092",
+    )
+)
+@click.option("--max", "most", type=click.IntRange(1), default=1, show_default=True,
+              help="The largest number of records.")  # fmt: skip
+@click.option("--timeout", type=click.FloatRange(0), default=5.0, show_default=True,
+              help="Seconds to wait for records.")  # fmt: skip
+@click.option(
+    "--acknowledge", "kind", default="accept", show_default=True,
+    type=click.Choice([kind.value for kind in AcknowledgeType if kind.value != "renew"]),
+    help="What becomes of the records.",
+)  # fmt: skip
+@reported
+@_at_a_queue
+@as_json
+def take(
+    *,
+    topic: str,
+    replicas: list[Any] | None,
+    options: dict[str, str],
+    most: int,
+    timeout: float,
+    kind: str,
+    as_json: bool,
+) -> None:
+    """Take records from a queue, show them and acknowledge them."""
+    with QueueConsumer(options, topic, replicas) as consumer:
+        records = consumer.poll(most, timeout)
+        for record in records:
+            consumer.acknowledge(record, kind)
+        consumer.commit()
+    rows = [(r.partition, r.offset, r.attempt, _text(r.key), _text(r.value)) for r in records]
+    head = ("PARTITION", "OFFSET", "ATTEMPT", "KEY", "VALUE")
+    _show(head, rows, as_json=as_json)
+
+
+@queue.command(name="list", epilog=EXIT_CODES)
+@reported
+@_at_a_queue
+@as_json
+def list_(
+    *, topic: str, replicas: list[Any] | None, options: dict[str, str], as_json: bool
+) -> None:
+    """Show what is done, held and free in each partition of a queue."""
+    found = queue_status(options, topic, replicas)
+    rows = [dataclasses.astuple(partition) for partition in found.partitions]
+    head = ("PARTITION", "STABLE OFFSET", "DONE ABOVE", "HELD", "DELAYED", "FREE")
+    _show(head, rows, as_json=as_json)
+
+
+@queue.command(epilog=EXIT_CODES)
+@reported
+@_at_a_queue
+@as_json
+def holds(
+    *, topic: str, replicas: list[Any] | None, options: dict[str, str], as_json: bool
+) -> None:
+    """Show who holds which records on each replica."""
+    found = queue_status(options, topic, replicas)
+    rows = [
+        (
+            hold.replica, hold.holder or "(delay)", hold.partition,
+            ",".join(f"{first}-{last}" for first, last in hold.offsets), hold.seconds,
+        )
+        for hold in found.holds
+    ]  # fmt: skip
+    _show(("REPLICA", "HOLDER", "PARTITION", "OFFSETS", "SECONDS"), rows, as_json=as_json)
+
+
+@queue.command(epilog=EXIT_CODES)
+@reported
+@_at_a_queue
+@as_json
+def audit(*, topic: str, replicas: list[Any] | None, options: dict[str, str], as_json: bool) -> int:
+    """Compare the replicas of a queue; exit code 1 if they differ or one cannot be read."""
+    found: QueueStatus = queue_status(options, topic, replicas)
+    rows = [
+        (r.replica, "yes" if r.is_readable else "no", r.rows, r.passed_over, r.lacking)
+        for r in found.replicas
+    ]
+    _show(("REPLICA", "READABLE", "ROWS", "PASSED OVER", "LACKING"), rows, as_json=as_json)
+    return 0 if found.is_sound else FAILED
+
+
+def _show(head: tuple[str, ...], rows: list[tuple[Any, ...]], *, as_json: bool) -> None:
+    if as_json:
+        names = [name.lower().replace(" ", "_") for name in head]
+        echo_json([dict(zip(names, row, strict=True)) for row in rows])
+        return
+    for line in table(head, rows):
+        click.echo(line)
+
+
+def _text(value: bytes | None) -> str | None:
+    return None if value is None else value.decode("utf-8", "backslashreplace")

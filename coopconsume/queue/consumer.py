@@ -1,0 +1,469 @@
+"""`QueueConsumer`: a work queue on Kafka, without Spark."""
+
+from __future__ import annotations
+
+import logging
+import time
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any, Self
+
+from commits import OffsetRanges
+from coopconsume.closing import Closing
+from coopconsume.errors import AlreadyClosed, DataLoss, InvalidOption
+from coopconsume.errors.queue import NotHeld
+from coopconsume.kafka.cluster import Cluster, primary_mark
+from coopconsume.queue.session import QueueSession
+from coopconsume.queue.settings import QueueReplica, QueueSettings
+from coopconsume.record import Record, usable_seconds
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from coopconsume.queue.member import Settled
+    from coopconsume.queue.rows import Offsets
+    from coopconsume.sinks.base import DeadLetterSink
+
+__all__ = ["ACCEPT", "REJECT", "RELEASE", "RENEW", "AcknowledgeType", "QueueCommit",
+           "QueueConsumer"]  # fmt: skip
+
+log = logging.getLogger(__name__)
+
+_OPENING = 30.0
+_ENDS_AGE = 0.2
+_OFFSETS_EVERY = 1.0
+_FETCH = 10.0
+_MOST_RECORDS = 100_000
+
+
+class AcknowledgeType(StrEnum):
+    """What becomes of a record; the names are those of Kafka's share groups (KIP-932, KIP-1222).
+
+    Attributes:
+        ACCEPT: The record is done.
+        RELEASE: Any consumer may get the record again.
+        REJECT: The record becomes a dead letter. Without ``deadLetter`` it is released.
+        RENEW: The consumer holds the record for another full duration.
+    """
+
+    ACCEPT = "accept"
+    RELEASE = "release"
+    REJECT = "reject"
+    RENEW = "renew"
+
+
+ACCEPT, RELEASE = AcknowledgeType.ACCEPT, AcknowledgeType.RELEASE
+REJECT, RENEW = AcknowledgeType.REJECT, AcknowledgeType.RENEW
+
+
+@dataclass(frozen=True)
+class QueueCommit:
+    """The result of `QueueConsumer.commit`.
+
+    Attributes:
+        done: The number of records whose acknowledgement counts.
+        not_held: Partition and offset of each record whose acknowledgement does not count, since
+            its hold had ended and another consumer holds it; and of each that was not renewed.
+    """
+
+    done: int = 0
+    not_held: tuple[tuple[int, int], ...] = ()
+
+
+@dataclass(slots=True)
+class _Held:
+    record: Record
+    kind: AcknowledgeType | None = None
+    delay: float = 0.0
+    reason: str = ""
+
+
+class QueueConsumer(Closing):
+    """A consumer of a work queue: each record goes to one consumer at a time, in no order.
+
+    A consumer acquires records for a time, works on them and acknowledges each one. A hold ends
+    if it is not renewed; then another consumer gets the record. Acquisitions and acknowledgements
+    are decided by a majority of the replicas. It connects at the first call, or as a context
+    manager. Only one thread at a time may use it.
+
+    Example:
+        >>> with QueueConsumer(options, "orders") as consumer:
+        ...     for record in consumer.poll(max_records=100):
+        ...         handle(record)
+        ...         consumer.acknowledge(record)
+        ...     consumer.commit()
+
+    Args:
+        options: ``kafka.*`` with ``kafka.group.id``; ``startingOffsets``, ``failOnDataLoss`` and
+            ``deadLetter``.
+        topic: The topic with the records.
+        replicas: 1 to 5 replicas, each the name of a topic or a `QueueReplica`. All consumers of
+            the queue must name the same ones in the same order. By default there is one, the topic
+            ``__queue.GROUP.TOPIC`` of the same cluster.
+        hold: The duration of a hold in seconds, from 1 to 3600.
+        max_deliveries: After so many deliveries without ACCEPT a record becomes a dead letter; it
+            needs ``deadLetter``. None: never.
+
+    Raises:
+        InvalidOption, MissingOption, UnknownOption: The options are not valid.
+    """
+
+    def __init__(
+        self,
+        options: Mapping[str, Any],
+        topic: str,
+        replicas: Sequence[str | QueueReplica] | None = None,
+        *,
+        hold: float = 30.0,
+        max_deliveries: int | None = None,
+    ) -> None:
+        self._settings = QueueSettings.parse(
+            options, topic, replicas, hold=hold, max_deliveries=max_deliveries
+        )
+        self._session: QueueSession | None = None
+        self._cluster: Cluster | None = None
+        self._source: Any = None
+        self._letters: DeadLetterSink | None = None
+        self._held: dict[tuple[int, int], _Held] = {}
+        self._unsettled: list[Settled] = []
+        self._ends: dict[int, int] = {}
+        self._ends_at = 0.0
+        self._topic_id = ""
+        self._stable: dict[int, int] = {}
+        self._stable_at = 0.0
+        self._is_closed = False
+
+    def __enter__(self) -> Self:
+        try:
+            self._opened()
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    def poll(self, max_records: int = 500, timeout: float = 1.0) -> list[Record]:
+        """Acquire free records, the oldest ones first. First it commits acknowledgements.
+
+        The attempt of a record is its number of deliveries, as far as the replicas know it.
+
+        Args:
+            max_records: The largest number of records, from 1 to 100,000.
+            timeout: The seconds to wait for records.
+
+        Returns:
+            The records; empty if nothing is free in time.
+
+        Raises:
+            AlreadyClosed: The consumer is closed.
+            DataLoss: Records were deleted before they were done, with ``failOnDataLoss=true``.
+            InvalidOption: An argument is out of range.
+            QueueUnavailable: No majority of the replicas answers.
+        """
+        if type(max_records) is not int or not 1 <= max_records <= _MOST_RECORDS:
+            remedy = f"give a whole number from 1 to {_MOST_RECORDS}"
+            raise InvalidOption("max_records", repr(max_records), remedy)
+        session = self._opened()
+        self.commit()
+        deadline = time.monotonic() + timeout
+        while True:
+            found = self._acquired(session, max_records)
+            left = deadline - time.monotonic()
+            if found or left <= 0:
+                return found
+            session.run(min(left, _ENDS_AGE))
+
+    def acknowledge(
+        self,
+        record: Record,
+        kind: AcknowledgeType | str = ACCEPT,
+        *,
+        delay: float = 0.0,
+        reason: str = "",
+    ) -> None:
+        """Acknowledge a record. The next `commit` or `poll` writes it.
+
+        Args:
+            record: A record that `poll` returned.
+            kind: ACCEPT, RELEASE, REJECT or RENEW.
+            delay: For RELEASE: the seconds for which no consumer gets the record.
+            reason: For REJECT: written beside the dead letter.
+
+        Raises:
+            InvalidOption: The kind or the delay is not valid.
+            NotHeld: `poll` did not return the record, or it is acknowledged already.
+        """
+        try:
+            kind = AcknowledgeType(kind)
+        except ValueError:
+            remedy = f"give one of {', '.join(AcknowledgeType)}"
+            raise InvalidOption("kind", repr(kind), remedy) from None
+        seconds = usable_seconds(delay)
+        if seconds is None or (seconds and kind is not RELEASE):
+            raise InvalidOption("delay", repr(delay), "give seconds from 0, with RELEASE only")
+        held = self._held.get((record.partition, record.offset))
+        is_ours = held is not None and record.topic == self._settings.topic
+        if held is None or not is_ours or held.kind not in (None, RENEW):
+            raise NotHeld(record.topic, record.partition, record.offset, record.offset)
+        held.kind, held.delay, held.reason = kind, seconds, reason
+
+    def commit(self, timeout: float = 30.0) -> QueueCommit:
+        """Write the acknowledgements, and wait until a majority of the replicas counts them.
+
+        Dead letters are written first.
+
+        Args:
+            timeout: The seconds to wait.
+
+        Raises:
+            AlreadyClosed: The consumer is closed.
+            OutputNotWritten: Dead letters could not be written; their records stay held.
+            QueueUnavailable: No majority answers. Later calls repeat the acknowledgements.
+        """
+        session = self._opened()
+        self._write_letters()
+        for (kind, delay), offsets in self._acknowledged().items():
+            self._unsettled.append(session.settle(kind.value, offsets, delay))
+        session.wait(self._unsettled, timeout)
+        settled, self._unsettled = self._unsettled, []
+        for one in settled:
+            if one.kind == "renew":
+                for place in _places(one.refused):
+                    self._held.pop(place, None)
+        done = sum(len(found) for one in settled for found in one.done.values())
+        lost = [place for one in settled for place in _places(one.refused)]
+        if settled:
+            self._mirror(session, is_last=False)
+        return QueueCommit(done, tuple(lost))
+
+    def stable_offsets(self) -> dict[int, int]:
+        """Return the stable offset of each partition: the first offset that is not done."""
+        session = self._opened()
+        session.run(0)
+        return {partition: session.member.done(partition)[0] for partition in self._ends}
+
+    def close(self) -> None:
+        """Commit acknowledgements, release all other records, and close all connections.
+
+        Repeated calls have no effect.
+        """
+        if self._is_closed:
+            return
+        try:
+            if self._session is not None and self._ends:
+                for held in self._held.values():
+                    held.kind = held.kind if held.kind not in (None, RENEW) else RELEASE
+                self.commit(timeout=self._settings.hold / 2)
+                self._mirror(self._session, is_last=True)
+        finally:
+            self._is_closed = True
+            self._held.clear()
+            for part in (self._session, self._source, self._letters, self._cluster):
+                if part is not None:
+                    part.close()
+
+    def _opened(self) -> QueueSession:
+        if self._is_closed:
+            raise AlreadyClosed(f"the queue consumer of {self._settings.name}")
+        if self._session is None or not self._ends:
+            return self._open()
+        return self._session
+
+    def _open(self) -> QueueSession:
+        from kafka import KafkaConsumer, TopicPartition
+
+        options, topic = self._settings.options, self._settings.topic
+        if self._cluster is None:
+            self._cluster = Cluster(options)
+        (found,) = self._cluster.topics([topic])
+        self._topic_id = found.id
+        if options.dead_letter is not None and self._letters is None:
+            from coopconsume.sinks.letters import open_dead_letters
+
+            self._letters = open_dead_letters(options.dead_letter, options)
+        if self._session is None:
+            self._session = QueueSession(self._settings)
+        self._session.open(_OPENING)
+        if self._source is None:
+            self._source = KafkaConsumer(
+                **options.client_config(), group_id=None, enable_auto_commit=False,
+                auto_offset_reset="none", isolation_level=options.kafka["isolation.level"],
+                max_poll_records=10_000, fetch_max_wait_ms=20,
+            )  # fmt: skip
+        partitions = [(topic, p) for p in range(found.partitions)]
+        self._source.assign([TopicPartition(*tp) for tp in partitions])
+        for tp, start in self._cluster.log_starts(partitions).items():
+            self._source.seek(TopicPartition(*tp), start)
+        primary = self._cluster.primary()
+        starts = self._cluster.starting([tp for tp in partitions if tp not in primary])
+        starts |= {tp: primary[tp].offset for tp in partitions if tp in primary}
+        self._session.begin({p: starts[topic, p] for _, p in partitions}, _OPENING)
+        self._refresh(partitions)
+        return self._session
+
+    def _refresh(self, partitions: Sequence[tuple[str, int]] | None = None) -> None:
+        """Look up the ends of the partitions; report records that were deleted."""
+        now = time.monotonic()
+        if partitions is None and now - self._ends_at < _ENDS_AGE:
+            return
+        assert self._cluster is not None
+        wanted = partitions or [(self._settings.topic, p) for p in self._ends]
+        ends = self._cluster.ends(wanted)
+        starts = self._cluster.log_starts(wanted)
+        self._ends, self._ends_at = {p: end for (_, p), end in ends.items()}, now
+        for (_, partition), start in starts.items():
+            self._skip_deleted(partition, start)
+
+    def _skip_deleted(self, partition: int, start: int) -> None:
+        assert self._session is not None
+        stable, above = self._session.member.done(partition)
+        if start <= stable:
+            return
+        lost = above.complement(stable, start - 1)
+        for state in self._session.member.states:
+            lost -= state.held(partition)
+        if not lost:
+            return
+        first, last = lost.first or 0, lost.last or 0
+        if self._settings.options.fail_on_data_loss:
+            raise DataLoss(self._settings.topic, partition, first, last)
+        log.warning(
+            "%d records of %s-%d were deleted before they were done, offsets %d to %d",
+            len(lost), self._settings.topic, partition, first, last,
+        )  # fmt: skip
+        self._session.tombstone({partition: lost})
+
+    def _acquired(self, session: QueueSession, limit: int) -> list[Record]:
+        self._refresh()
+        granted = session.acquire(limit, self._ends)
+        if granted is None or not granted.offsets:
+            return []
+        records: list[Record] = []
+        for partition, offsets in granted.offsets.items():
+            records += self._fetched(session, partition, offsets)
+        for record in records:
+            self._held[record.partition, record.offset] = _Held(record)
+        records = self._without_exhausted(records)
+        if time.monotonic() < granted.until:
+            return records
+        for record in records:  # the hold has ended, and others may have them
+            del self._held[record.partition, record.offset]
+        return []
+
+    def _without_exhausted(self, records: list[Record]) -> list[Record]:
+        """Reject the records that were delivered too often."""
+        most = self._settings.max_deliveries
+        if most is None:
+            return records
+        exhausted = [record for record in records if record.attempt > most]
+        for record in exhausted:
+            self.acknowledge(record, REJECT, reason=f"delivered {most} times without ACCEPT")
+        if exhausted:
+            self.commit()
+        return [record for record in records if record.attempt <= most]
+
+    def _fetched(
+        self, session: QueueSession, partition: int, offsets: OffsetRanges
+    ) -> list[Record]:
+        from kafka import TopicPartition
+        from kafka.errors import OffsetOutOfRangeError
+
+        first, last = offsets.first, offsets.last
+        assert first is not None
+        assert last is not None
+        at = TopicPartition(self._settings.topic, partition)
+        source = self._source
+        others = [tp for tp in source.assignment() if tp != at]
+        source.pause(*others)
+        source.resume(at)
+        if source.position(at) != first:
+            source.seek(at, first)
+        found: list[Record] = []
+        position, deadline = first, time.monotonic() + _FETCH
+        while position <= last and time.monotonic() < deadline:
+            try:
+                polled = source.poll(timeout_ms=200, max_records=last + 1 - position)
+            except OffsetOutOfRangeError:
+                self._ends_at = 0.0  # deleted by the broker; `_refresh` reports them
+                break
+            raws = polled.get(at, [])
+            found += [self._record(session, raw) for raw in raws if raw.offset in offsets]
+            position = source.position(at)
+        missing = offsets.clip(first, position - 1) - OffsetRanges.from_offsets(
+            [record.offset for record in found]
+        )
+        if missing:  # compacted away, aborted, or a transaction's end: no record will come
+            session.settle("accept", {partition: missing})
+        late = offsets.clip(position, last) if position <= last else OffsetRanges()
+        if late:
+            session.settle("release", {partition: late})
+        return found
+
+    def _record(self, session: QueueSession, raw: Any) -> Record:
+        attempt = 1 + session.member.deliveries(raw.partition, raw.offset)
+        headers = tuple((name, value) for name, value in raw.headers)
+        return Record(
+            raw.topic, raw.partition, raw.offset, raw.key, raw.value, raw.timestamp, headers,
+            attempt,
+        )  # fmt: skip
+
+    def _write_letters(self) -> None:
+        rejected = [held for held in self._held.values() if held.kind is REJECT]
+        if self._letters is None:
+            for held in rejected:
+                held.kind = RELEASE
+        elif rejected:
+            from coopconsume.worker.report import DeadLetter
+
+            letters = [
+                DeadLetter(
+                    record.topic, record.partition, record.offset, record.key, record.value,
+                    record.timestamp, record.headers, record.attempt, held.reason, "",
+                )
+                for held in rejected
+                for record in [held.record]
+            ]  # fmt: skip
+            assert self._session is not None
+            self._letters.append(
+                letters, {self._settings.topic: self._topic_id}, self._session.member.holder
+            )
+
+    def _acknowledged(self) -> dict[tuple[AcknowledgeType, float], Offsets]:
+        """Take the acknowledgements, by kind and delay."""
+        found: dict[tuple[AcknowledgeType, float], dict[int, list[int]]] = {}
+        for (partition, offset), held in [*self._held.items()]:
+            if held.kind is None:
+                continue
+            at = found.setdefault((held.kind, held.delay), {})
+            at.setdefault(partition, []).append(offset)
+            if held.kind is RENEW:
+                held.kind = None
+            else:
+                del self._held[partition, offset]
+        return {
+            how: {p: OffsetRanges.from_offsets(offsets) for p, offsets in places.items()}
+            for how, places in found.items()
+        }
+
+    def _mirror(self, session: QueueSession, *, is_last: bool) -> None:
+        """Write the stable offsets to the group's offsets in Kafka, for tools that show the lag."""
+        from kafka.errors import KafkaError
+
+        now = time.monotonic()
+        if not is_last and now - self._stable_at < _OFFSETS_EVERY:
+            return
+        self._stable_at = now
+        stable = {partition: session.member.done(partition)[0] for partition in self._ends}
+        moved = {p: offset for p, offset in stable.items() if offset > self._stable.get(p, 0)}
+        if not moved:
+            return
+        assert self._cluster is not None
+        mark, topic = primary_mark(self._topic_id, None), self._settings.topic
+        try:
+            self._cluster.commit_primary({(topic, p): (at, mark) for p, at in moved.items()})
+            self._stable |= moved
+        except KafkaError as error:  # the replicas have the truth
+            log.warning("the offsets of group %s were not written: %s", self._settings.name, error)
+
+
+def _places(offsets: Offsets) -> list[tuple[int, int]]:
+    return [(p, int(offset)) for p, found in offsets.items() for offset in found.offsets()]

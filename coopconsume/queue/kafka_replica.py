@@ -1,0 +1,279 @@
+"""A replica's log in a Kafka topic: one thread writes rows, one reads them; no call waits."""
+
+from __future__ import annotations
+
+import logging
+import queue
+import threading
+import time
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from coopconsume.errors import BrokerUnreachable, CoopConsumeError
+from coopconsume.errors.queue import QueueLogFormat
+from coopconsume.kafka.security import access
+from coopconsume.queue.rows import Row, encode
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from coopconsume.options import Options
+
+__all__ = ["AtEnd", "Began", "Event", "Failed", "KafkaReplica", "Read"]
+
+log = logging.getLogger(__name__)
+
+_CONFIG = {"cleanup.policy": "delete", "retention.ms": "-1", "retention.bytes": "-1"}
+_POLL = 0.5
+_RETRY = 0.5
+_CONNECT_MS = 5_000
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """Something that a replica's reader saw.
+
+    Attributes:
+        replica: The number of the replica.
+        at: The monotonic time in seconds when it was seen.
+    """
+
+    replica: int
+    at: float
+
+
+@dataclass(frozen=True, slots=True)
+class Began(Event):
+    """The log is read from its first offset on."""
+
+    start: int
+
+
+@dataclass(frozen=True, slots=True)
+class Read(Event):
+    """Records of the log: offset, key and value."""
+
+    records: Sequence[tuple[int, bytes | None, bytes | None]]
+
+
+@dataclass(frozen=True, slots=True)
+class AtEnd(Event):
+    """The log was read up to the end that it had when the reader began."""
+
+
+@dataclass(frozen=True, slots=True)
+class Failed(Event):
+    """The replica does not work; without a permanent error it is tried again."""
+
+    error: Exception
+    is_permanent: bool
+
+
+class KafkaReplica:
+    """Writes and reads the log of one replica.
+
+    Args:
+        number: The number of the replica.
+        topic: Its topic, which is created if it does not exist.
+        options: The options of its cluster.
+        queue_name: The group and the topic of the queue.
+        events: Gets what the reader sees.
+        patience: Seconds after which a row that could not be written is dropped.
+        create: Whether to create the topic.
+    """
+
+    def __init__(
+        self,
+        number: int,
+        topic: str,
+        options: Options,
+        queue_name: str,
+        events: queue.Queue[Event],
+        patience: float,
+        *,
+        create: bool = True,
+    ) -> None:
+        self.place = f"topic {topic} of {options.kafka['bootstrap.servers']}"
+        self._number = number
+        self._topic = topic
+        self._options = options
+        self._config = options.client_config()
+        self._key = queue_name.encode()
+        self._events = events
+        self._patience = patience
+        self._create = create
+        self._ended = threading.Event()
+        self._rows: queue.Queue[tuple[float, Row | int] | None] = queue.Queue()
+        self._threads = [
+            threading.Thread(target=run, name=f"coopconsume-queue-{topic}", daemon=True)
+            for run in (self._keep_writing, self._keep_reading)
+        ]
+
+    def start(self) -> None:
+        """Start both threads."""
+        for thread in self._threads:
+            thread.start()
+
+    def append(self, row: Row) -> None:
+        """Append a row, unless the log is out of reach for too long."""
+        self._rows.put((time.monotonic(), row))
+
+    def shorten(self, upto: int) -> None:
+        """Let Kafka delete the records below an offset that a snapshot replaces."""
+        self._rows.put((time.monotonic(), upto))
+
+    def close(self, patience: float = 5.0) -> None:
+        """Write the rows that wait and end both threads."""
+        self._rows.put(None)
+        writer, reader = self._threads
+        if writer.is_alive():
+            writer.join(patience)
+        self._ended.set()
+        if reader.is_alive():
+            reader.join(patience)
+
+    def _keep_writing(self) -> None:
+        from kafka.errors import KafkaError
+
+        producer: Any = None
+        while not self._ended.is_set():
+            item = self._rows.get()
+            if item is None:
+                break
+            at, row = item
+            while not self._ended.is_set() and time.monotonic() - at < self._patience:
+                try:
+                    if producer is None:
+                        producer = self._producer()
+                    if isinstance(row, int):
+                        self._delete(row)
+                    else:
+                        producer.send(self._topic, key=self._key, value=encode(row), partition=0)
+                    break
+                except (KafkaError, OSError) as error:
+                    log.debug("a row was not written to %s: %s", self.place, error)
+                    self._ended.wait(_RETRY)
+        if producer is not None:
+            producer.close(timeout=3)
+
+    def _producer(self) -> Any:
+        from kafka import KafkaProducer
+
+        return KafkaProducer(**self.producer_config())
+
+    def producer_config(self) -> dict[str, Any]:
+        """Return kafka-python's settings of the producer: the user's ones win."""
+        config = {"retry_backoff_ms": 50, "request_timeout_ms": _CONNECT_MS} | self._config
+        return config | {
+            "acks": "all",
+            # A row that is repeated or late does no harm.
+            "enable_idempotence": False,
+            "max_in_flight_requests_per_connection": 1,
+            "linger_ms": 0,
+            "max_block_ms": _CONNECT_MS,
+            "bootstrap_timeout_ms": _CONNECT_MS,
+            "delivery_timeout_ms": config["request_timeout_ms"] + _CONNECT_MS,
+            "max_request_size": 64 << 20,
+            "allow_auto_create_topics": False,
+        }
+
+    def _delete(self, upto: int) -> None:
+        from kafka import TopicPartition
+        from kafka.admin import KafkaAdminClient
+
+        admin = KafkaAdminClient(**self._config, bootstrap_timeout_ms=_CONNECT_MS)
+        try:
+            admin.delete_records({TopicPartition(self._topic, 0): upto})
+        finally:
+            admin.close()
+
+    def _keep_reading(self) -> None:
+        from kafka.errors import KafkaError
+
+        while not self._ended.is_set():
+            try:
+                self._read()
+            except CoopConsumeError as error:
+                self._put(Failed(self._number, time.monotonic(), error, not error.retriable))
+            except (KafkaError, OSError) as error:
+                log.debug("%s is not read: %s", self.place, error)
+                refused = access.refused(error, self._options.kafka, [self._topic])
+                shown = refused or BrokerUnreachable(
+                    self._options.kafka["bootstrap.servers"], f"{type(error).__name__}: {error}"
+                )
+                failed = Failed(self._number, time.monotonic(), shown, refused is not None)
+                self._put(failed)
+            self._ended.wait(_RETRY)
+
+    def _put(self, event: Event) -> None:
+        while not self._ended.is_set():
+            with suppress(queue.Full):  # while the consumer is at work
+                self._events.put(event, timeout=_POLL)
+                return
+
+    def _read(self) -> None:
+        from kafka import KafkaConsumer, TopicPartition
+        from kafka.errors import OffsetOutOfRangeError
+
+        self._ensure_topic()
+        at = TopicPartition(self._topic, 0)
+        consumer = KafkaConsumer(
+            **self._config, group_id=None, enable_auto_commit=False, auto_offset_reset="none",
+            fetch_max_wait_ms=250, max_poll_records=2_000, bootstrap_timeout_ms=_CONNECT_MS,
+        )  # fmt: skip
+        try:
+            consumer.assign([at])
+            start = consumer.beginning_offsets([at], timeout_ms=_CONNECT_MS)[at]
+            end = consumer.end_offsets([at], timeout_ms=_CONNECT_MS)[at]
+            consumer.seek(at, start)
+            self._put(Began(self._number, time.monotonic(), start))
+            position, is_behind = start, True
+            while not self._ended.is_set():
+                if is_behind and position >= end:
+                    is_behind = False
+                    self._put(AtEnd(self._number, time.monotonic()))
+                try:
+                    polled = consumer.poll(timeout_ms=int(1000 * _POLL)).get(at, [])
+                except OffsetOutOfRangeError:
+                    return  # shortened while this reader was away, or created again
+                if polled:
+                    records = [(r.offset, r.key, r.value) for r in polled]
+                    self._put(Read(self._number, time.monotonic(), records))
+                    position = records[-1][0] + 1
+                elif is_behind:
+                    position = consumer.position(at)
+        finally:
+            consumer.close()
+
+    def _ensure_topic(self) -> None:
+        from kafka.admin import KafkaAdminClient, NewTopic
+        from kafka.errors import TopicAlreadyExistsError
+
+        access.look(self._config, self._options.kafka)
+        admin = KafkaAdminClient(**self._config, bootstrap_timeout_ms=_CONNECT_MS)
+        try:
+            found = _described(admin, self._topic)
+            if found is None and not self._create:
+                raise QueueLogFormat(self.place, "no topic", "the log of a replica")
+            if found is None:
+                try:
+                    admin.create_topics([NewTopic(self._topic, 1, -1, topic_configs=_CONFIG)])
+                except TopicAlreadyExistsError:
+                    log.debug("another consumer has created %s", self.place)
+            while not self._ended.is_set() and found is None:
+                self._ended.wait(0.05)
+                found = _described(admin, self._topic)
+            if found is not None and found != 1:
+                raise QueueLogFormat(self.place, f"{found} partitions", "one partition")
+        finally:
+            admin.close()
+
+
+def _described(admin: Any, topic: str) -> int | None:
+    """Return the number of partitions; None if the topic does not exist or has no leader yet."""
+    (found,) = admin.describe_topics([topic])
+    partitions = found["partitions"]
+    if found["error_code"] or not partitions or partitions[0]["error_code"]:
+        return None
+    return len(partitions)

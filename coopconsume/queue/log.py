@@ -1,0 +1,109 @@
+"""The rows of a replica's log in their order, also if a snapshot has replaced its start. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypeAlias
+
+from coopconsume.errors.queue import QueueLogFormat
+from coopconsume.queue.replica import ReplicaState
+from coopconsume.queue.rows import Row, decode
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+__all__ = ["LogRows", "Restored"]
+
+
+@dataclass(frozen=True)
+class Restored:
+    """The state of the replica is this one, whatever was read before."""
+
+    state: ReplicaState
+
+
+Step: TypeAlias = "Restored | tuple[int, Row]"
+
+
+class LogRows:
+    """Reads the records of a replica's log.
+
+    A log whose first record is gone has a snapshot. The records before the snapshot are kept until
+    it is read; it says from which offset on they count.
+
+    Args:
+        place: The log, for errors.
+        queue: The key of its rows: the group and the topic.
+    """
+
+    def __init__(self, place: str, queue: str) -> None:
+        self._place = place
+        self._queue = queue
+        self._early: list[tuple[int, Row]] = []
+        self._start = 0
+        self.next_offset = 0
+        self.passed_over = 0
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether the state at the start of the log is known."""
+        return self._start == 0
+
+    @property
+    def length(self) -> int:
+        """The number of offsets since the start of the log or its last snapshot."""
+        return self.next_offset - self._begun
+
+    _begun = 0
+
+    def begin(self, start: int) -> Restored:
+        """Begin at the first offset of the log."""
+        self._start = self._begun = self.next_offset = start
+        self._early = []
+        return Restored(ReplicaState())
+
+    def take(self, offset: int, key: bytes | None, value: bytes | None) -> Iterator[Step]:
+        """Take the next record; yields what it means.
+
+        Raises:
+            QueueLogFormat: A newer version wrote it, or it belongs to another queue.
+        """
+        self.next_offset = offset + 1
+        row = decode(value, self._place)
+        if row is None:
+            self.passed_over += 1
+            return
+        found = (key or b"").decode(errors="replace")
+        if found != self._queue:
+            raise QueueLogFormat(
+                self._place, f"rows of the queue {found!r}", f"rows of {self._queue!r}"
+            )
+        if row.kind == "snapshot":
+            yield from self._snapshot(row)
+        elif self.is_whole:
+            yield offset, row
+        else:
+            self._early.append((offset, row))
+
+    def check(self) -> None:
+        """Check that the start of the log is known, once its end was read.
+
+        Raises:
+            QueueLogFormat: Records were deleted that no snapshot replaces.
+        """
+        if not self.is_whole:
+            raise QueueLogFormat(self._place, "lost its start", "a log or a snapshot of it")
+
+    def _snapshot(self, row: Row) -> Iterator[Step]:
+        (upto,) = row.positions or (0,)
+        self._begun = max(self._begun, upto)
+        if self.is_whole or upto < self._start or row.state is None:
+            return
+        try:
+            state = ReplicaState.restore(row.state)
+        except (ValueError, KeyError, TypeError, AttributeError):
+            self.passed_over += 1
+            return
+        early, self._early, self._start = self._early, [], 0
+        yield Restored(state)
+        yield from ((offset, row) for offset, row in early if offset >= upto)

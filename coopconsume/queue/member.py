@@ -1,0 +1,552 @@
+"""The protocol of one consumer of a queue. Pure: rows and times in, rows to append out.
+
+A consumer first acquires offsets on one replica, its local one, and then asks the other replicas
+for what it got there. It may use the offsets that a majority granted and no replica reports done.
+Every consumer also watches the holds of all replicas and appends ``expire`` for the overdue ones.
+
+Invariants:
+
+1. An offset that is done on a replica stays done there.
+2. A hold on a replica ends by a row of its holder whose request is not older than the hold, or by
+   ``expire`` from a consumer that has watched it for its whole duration. No other row makes its
+   offsets done: neither ``accept`` nor ``tombstone`` of another consumer, and no late or repeated
+   row of the holder. A ``tombstone`` without a request, which copies what is done on another
+   replica, ends no hold.
+3. A consumer uses a hold for a part of its duration, counted from before its first row (`MARGIN`).
+   As long as clock rates differ by less than that, it stops before any ``expire``.
+4. A consumer does not acquire offsets that it is acknowledging. Offsets that it acknowledges while
+   it acquires them are withdrawn from the acquisition.
+
+Nothing that was acknowledged with success is handed out later. Assume that A's acknowledgement has
+a majority, and B's acquisition too. They have a replica in common. If A's row is first there, the
+answer to B is ``TOMB``, and B hands out nothing (1). If B's row is first there, B's hold has ended
+before A's row counted (2). Either its time was over, and B hands out nothing any more (3). Or B
+itself has settled the offset: after it was handed out, or its acquisition has ended without the
+offset (4). If A is B, the acquisition began after the acknowledgement was complete (4), and its
+rows are later on a majority.
+
+No two consumers have an offset at once: the later one of two acquisitions gets ``NOK`` on the
+common replica, unless the hold of the earlier one has ended, and its holder does not use it then
+(2, 3).
+
+Nothing is lost: an offset becomes done only if a consumer has acknowledged it, or has found no
+record there. A consumer that dies leaves holds, which expire, and perhaps tombstones on a minority.
+Other consumers copy these to the replicas that lack them, once nobody holds the offset there.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
+
+from commits import OffsetRanges
+from coopconsume.queue.replica import Answer, ReplicaState
+from coopconsume.queue.rows import Offsets, Row, common, minus, union
+from coopconsume.queue.timing import MARGIN, Backoff, QuorumLimit
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+    from random import Random
+
+__all__ = ["Append", "Granted", "QueueMember", "Settled"]
+
+Settlement: TypeAlias = Literal["accept", "reject", "release", "renew"]
+
+_WINDOW = 10_000
+_KEPT_SENT = 1_000
+
+
+class Append(NamedTuple):
+    """An instruction: append a row to the log of a replica. It may be lost or repeated.
+
+    Attributes:
+        replica: The number of the replica, from 0.
+        row: The row.
+    """
+
+    replica: int
+    row: Row
+
+
+@dataclass(frozen=True, slots=True)
+class Granted:
+    """The result of an acquisition.
+
+    Attributes:
+        offsets: The offsets that this consumer holds; possibly none.
+        until: The end of the hold on this consumer's clock.
+    """
+
+    offsets: Offsets
+    until: float
+
+
+@dataclass(slots=True)
+class Settled:
+    """The progress of an acknowledgement.
+
+    Attributes:
+        kind: What was asked for.
+        request: The number of the request.
+        offsets: Its offsets.
+        done: Offsets for which a majority has counted it.
+        refused: Offsets that a majority did not count: another consumer holds them. For
+            ``renew`` also offsets that are done, or that no majority has renewed in time.
+        until: For ``renew``: the end of the hold on this consumer's clock.
+    """
+
+    kind: Settlement
+    request: int
+    offsets: Offsets
+    done: Offsets = field(default_factory=dict)
+    refused: Offsets = field(default_factory=dict)
+    until: float = 0.0
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether the fate of each offset is known."""
+        return not minus(minus(self.offsets, self.done), self.refused)
+
+
+@dataclass(slots=True)
+class _Acquisition:
+    request: int
+    asked: Offsets
+    local: int
+    until: float
+    deadline: float
+    answers: dict[int, Answer] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class _Settling:
+    settled: Settled
+    row: Row
+    again: float
+    answers: dict[int, Answer] = field(default_factory=dict)
+
+    def is_late(self, now: float) -> bool:
+        """Whether answers grant nothing any more, because the renewed hold would have ended."""
+        return self.settled.kind == "renew" and now >= self.settled.until
+
+
+class QueueMember:
+    """The state machine of one consumer.
+
+    Args:
+        holder: The unique id of this consumer; a restarted consumer needs a new one.
+        replicas: The number of replicas.
+        hold: The duration of a hold in seconds.
+        random: The source of jitter.
+        local: The replica that is asked first.
+
+    Attributes:
+        states: The state of each replica, as far as its log was read.
+        limit: The quorum time limit.
+    """
+
+    def __init__(
+        self, holder: str, replicas: int, hold: float, random: Random, *, local: int = 0
+    ) -> None:
+        self.holder = holder
+        self.states = [ReplicaState() for _ in range(replicas)]
+        self.limit = QuorumLimit(hold)
+        self._hold = hold
+        self._local = local
+        self._majority = replicas // 2 + 1
+        self._random = random
+        self._backoff = Backoff(random)
+        self._request = 0
+        self._silent: set[int] = set()
+        self._acquisition: _Acquisition | None = None
+        self._granted: deque[Granted] = deque()
+        self._settling: dict[int, _Settling] = {}
+        #: Offsets that are not asked for before a time: they had no majority, or are held here.
+        self._waiting: list[tuple[float, Offsets]] = []
+        self._mine: list[tuple[float, Offsets]] = []
+        self._sent: dict[tuple[int, int], float] = {}
+        self._watched: list[dict[int, float]] = [{} for _ in range(replicas)]
+        self._missing: list[Offsets] = [{} for _ in range(replicas)]
+        self._compare_at: float | None = None
+
+    # What a replica's log says.
+
+    def restore(self, replica: int, state: ReplicaState, now: float) -> None:
+        """Replace the state of a replica by that of a snapshot in its log."""
+        self.states[replica] = state
+        self._watched[replica] = {
+            position: now + hold.seconds for position, hold in state.holds.items()
+        }
+
+    def take(self, replica: int, position: int, row: Row, now: float) -> list[Append]:
+        """Take the next row of a replica's log.
+
+        Args:
+            replica: The number of the replica.
+            position: The position of the row.
+            row: The row.
+            now: This consumer's monotonic time in seconds when the row was read.
+
+        Returns:
+            The rows to append.
+        """
+        state = self.states[replica]
+        answer = state.fold(position, row)
+        self._silent.discard(replica)
+        hold = state.holds.get(position)
+        if hold is not None:
+            self._watched[replica][position] = now + hold.seconds
+        if row.holder != self.holder:
+            return []
+        sent = self._sent.pop((replica, row.request), None)
+        if sent is not None:
+            self.limit.answered(now - sent)
+        found = self._acquisition
+        if found is not None and found.request == row.request and row.kind == "acquire":
+            return self._answered(found, replica, answer, now)
+        settling = self._settling.get(row.request)
+        if settling is not None and row.kind == settling.settled.kind:
+            settling.answers[replica] = answer
+            self._count(settling, now)
+        return []
+
+    # What the caller wants.
+
+    def begin(self, starts: Mapping[int, int], readable: Iterable[int]) -> list[Append]:
+        """Begin partitions on the replicas that do not have them.
+
+        A replica without a partition grants nothing there. So a replica that lost its log learns
+        what is done on the others before its answers count. A majority of the others must have the
+        partition and be read for that, or all replicas must be read: each acknowledgement that the
+        replica may have lost is on one of these.
+
+        Args:
+            starts: The first offset of each partition, for partitions that no replica has.
+            readable: The replicas whose logs were read up to their ends.
+        """
+        rows = []
+        readable = set(readable)
+        for replica in sorted(readable):
+            offsets: Offsets = {}
+            begun = self.states[replica].partitions
+            for partition, start in starts.items():
+                if partition in begun:
+                    continue
+                known = [s for s in self.states if partition in s.partitions]
+                read = [r for r in readable if partition in self.states[r].partitions]
+                if known and len(read) < self._majority and len(readable) < len(self.states):
+                    continue
+                if known:
+                    offsets[partition] = self._done(known, partition, 0)
+                else:
+                    offsets[partition] = _below(start)
+            if offsets:
+                rows.append(Append(replica, Row("begin", self.holder, offsets=offsets)))
+        return rows
+
+    def has_begun(self, partitions: Iterable[int]) -> bool:
+        """Return whether a majority of the replicas has these partitions."""
+        wanted = set(partitions)
+        begun = [state for state in self.states if wanted.issubset(state.partitions)]
+        return len(begun) >= self._majority
+
+    @property
+    def is_acquiring(self) -> bool:
+        """Whether an acquisition has no result yet."""
+        return self._acquisition is not None
+
+    def acquire(self, limit: int, ends: Mapping[int, int], now: float) -> list[Append]:
+        """Start to acquire free offsets, the lowest ones first. `granted` has the result.
+
+        Args:
+            limit: The largest number of offsets.
+            ends: The end of each partition: the first offset that does not exist yet.
+            now: This consumer's monotonic time in seconds.
+
+        Returns:
+            The rows to append; none if nothing is free.
+        """
+        if self._acquisition is not None:
+            return []
+        local = self._first()
+        wanted = self._candidates(local, limit, ends, now)
+        if not wanted:
+            return []
+        self._request += 1
+        until = now + self._hold * (1 - MARGIN)
+        self._acquisition = _Acquisition(
+            self._request, wanted, local, until, now + self._repeat_after()
+        )
+        return [self._send(local, self._acquire_row(self._request, wanted), now)]
+
+    def granted(self) -> Granted | None:
+        """Return the next result of `acquire`, once; None if there is no new one."""
+        return self._granted.popleft() if self._granted else None
+
+    def settle(
+        self, kind: Settlement, offsets: Offsets, now: float, delay: float = 0.0
+    ) -> tuple[Settled, list[Append]]:
+        """Acknowledge offsets that this consumer was granted.
+
+        Args:
+            kind: ``accept`` and ``reject``: done. ``release``: anybody may have them.
+                ``renew``: hold them for another full duration.
+            offsets: The offsets.
+            now: This consumer's monotonic time in seconds.
+            delay: For ``release``: the seconds for which nobody gets them.
+
+        Returns:
+            The progress, which later calls of `take` update, and the rows to append.
+        """
+        self._request += 1
+        seconds = self._hold if kind == "renew" else delay
+        row = Row(kind, self.holder, self._request, offsets, seconds, delivered=kind == "release")
+        until = now + self._hold * (1 - MARGIN) if kind == "renew" else 0.0
+        settled = Settled(kind, self._request, offsets, until=until)
+        self._settling[self._request] = _Settling(settled, row, now + self._repeat_after())
+        # The acquisition in flight may ask for them again if the hold has ended here. Its answers
+        # may be older than this row, so it does not grant them any more.
+        if self._acquisition is not None:
+            self._acquisition.asked = minus(self._acquisition.asked, offsets)
+        self._granted = deque(
+            Granted(minus(found.offsets, offsets), found.until) for found in self._granted
+        )
+        if kind != "renew":
+            self._mine = [(at, minus(held, offsets)) for at, held in self._mine]
+        return settled, [self._send(replica, row, now) for replica in range(len(self.states))]
+
+    def tombstone(self, offsets: Offsets) -> list[Append]:
+        """Mark offsets as done where nobody holds them: their records were deleted."""
+        row = Row("tombstone", self.holder, offsets=offsets)
+        return [Append(replica, row) for replica in range(len(self.states))]
+
+    def tick(self, now: float) -> list[Append]:
+        """Do what is due at a time: end requests, repeat them, expire holds, compare replicas."""
+        rows: list[Append] = []
+        self._waiting = [(at, offsets) for at, offsets in self._waiting if at > now]
+        self._mine = [(at, offsets) for at, offsets in self._mine if at > now and offsets]
+        found = self._acquisition
+        if found is not None and now >= found.deadline:
+            if found.local not in found.answers:
+                self._silent.add(found.local)
+            rows += self._decide(found, now)
+        for settling in [*self._settling.values()]:
+            if settling.is_late(now):
+                self._count(settling, now)
+            elif now >= settling.again:
+                settling.again = now + self._repeat_after()
+                silent = [r for r in range(len(self.states)) if r not in settling.answers]
+                rows += [self._send(replica, settling.row, now) for replica in silent]
+        for replica, watched in enumerate(self._watched):
+            rows += self._expire(replica, watched, now)
+        if self._compare_at is None:
+            self._compare_at = now + self._hold * (0.5 + self._random.random())
+        elif now >= self._compare_at:
+            self._compare_at = now + self._hold * (0.5 + self._random.random())
+            rows += self._compare()
+        return rows
+
+    def next_due(self) -> float | None:
+        """Return when `tick` has something to do; None if nothing is known."""
+        times = [] if self._acquisition is None else [self._acquisition.deadline]
+        times += [settling.again for settling in self._settling.values()]
+        times += [due for watched in self._watched for due in watched.values()]
+        times += [until for until, _ in self._waiting]
+        if self._compare_at is not None:
+            times.append(self._compare_at)
+        return min(times, default=None)
+
+    # What is known.
+
+    def done(self, partition: int) -> tuple[int, OffsetRanges]:
+        """Return the stable offset of a partition over all replicas, and the done ones above it."""
+        whole = self._done(self.states, partition, self.states[0].done(partition).stable_offset)
+        stable = max(state.done(partition).stable_offset for state in self.states)
+        end = whole.range_end(stable)
+        stable = stable if end is None else end + 1
+        return stable, whole.clip(stable, whole.last or 0)
+
+    def deliveries(self, partition: int, offset: int) -> int:
+        """Return how often a record was handed out before without being done, as far as known.
+
+        A delivery counts on each replica that saw its end. The highest count is returned.
+        """
+        counts = (
+            n
+            for state in self.states
+            for n, found in state.deliveries(partition).items()
+            if offset in found
+        )
+        return max(counts, default=0)
+
+    # The rest is private.
+
+    def _first(self) -> int:
+        """Return the local replica, or the next one that is not silent."""
+        n = len(self.states)
+        order = [(self._local + i) % n for i in range(n)]
+        return next((replica for replica in order if replica not in self._silent), self._local)
+
+    def _send(self, replica: int, row: Row, now: float) -> Append:
+        if len(self._sent) >= _KEPT_SENT:
+            del self._sent[next(iter(self._sent))]
+        self._sent.setdefault((replica, row.request), now)
+        return Append(replica, row)
+
+    def _repeat_after(self) -> float:
+        return max(4 * self.limit.seconds, self._hold / 20)
+
+    def _acquire_row(self, request: int, offsets: Offsets) -> Row:
+        return Row("acquire", self.holder, request, offsets, self._hold)
+
+    def _candidates(self, local: int, limit: int, ends: Mapping[int, int], now: float) -> Offsets:
+        state = self.states[local]
+        found: Offsets = {}
+        for partition, end in sorted(ends.items()):
+            if partition not in state.partitions or limit <= 0:
+                continue
+            busy = state.held(partition)
+            for until, offsets in (*self._waiting, *self._mine):
+                if until > now:
+                    busy |= offsets.get(partition, OffsetRanges())
+            for settling in self._settling.values():
+                busy |= settling.settled.offsets.get(partition, OffsetRanges())
+            chosen = self._lowest(state, partition, busy, limit, end)
+            if chosen:
+                found[partition] = chosen
+                limit -= len(chosen)
+        return found
+
+    def _lowest(
+        self, state: ReplicaState, partition: int, busy: OffsetRanges, limit: int, end: int
+    ) -> OffsetRanges:
+        """Return the lowest offsets that are neither done nor busy, at most `limit` of them."""
+        done = state.done(partition)
+        first, chosen = done.stable_offset, OffsetRanges()
+        while first < end and len(chosen) < limit:
+            last = min(first + max(_WINDOW, limit) - 1, end - 1)
+            free = done.uncommitted(first, last) - busy
+            wanted = limit - len(chosen)
+            if len(free) > wanted:
+                free = free.clip(0, int(free.offsets()[wanted - 1]))
+            chosen |= free
+            first = last + 1
+        return chosen
+
+    def _answered(
+        self, found: _Acquisition, replica: int, answer: Answer, now: float
+    ) -> list[Append]:
+        if replica in found.answers:
+            return []
+        found.answers[replica] = answer
+        rows: list[Append] = []
+        if replica == found.local and len(found.answers) == 1:
+            found.asked = common(answer.ok, found.asked)
+            if found.asked:
+                found.deadline = now + self.limit.seconds
+                rows = [
+                    self._send(other, self._acquire_row(found.request, found.asked), now)
+                    for other in range(len(self.states))
+                    if other != found.local
+                ]
+        elif answer.tomb:
+            row = Row("tombstone", self.holder, found.request, answer.tomb)
+            rows.append(Append(found.local, row))
+        if self._is_determined(found):
+            rows += self._decide(found, now)
+        return rows
+
+    def _is_determined(self, found: _Acquisition) -> bool:
+        """Return whether further answers cannot change the result."""
+        if not found.asked or len(found.answers) == len(self.states):
+            return True
+        return not minus(found.asked, self._by_majority(found.answers.values()))
+
+    def _by_majority(self, answers: Iterable[Answer]) -> Offsets:
+        return _at_least(self._majority, [answer.ok for answer in answers])
+
+    def _decide(self, found: _Acquisition, now: float) -> list[Append]:
+        self._acquisition = None
+        granted: Offsets = {}
+        if found.local in found.answers and now < found.until:
+            granted = common(self._by_majority(found.answers.values()), found.asked)
+            for answer in found.answers.values():
+                granted = minus(granted, answer.tomb)
+        self._granted.append(Granted(granted, found.until))
+        if granted:
+            self._mine.append((found.until, granted))
+        left = minus(found.asked, granted)
+        if not left:
+            self._backoff.reset()
+            return []
+        self._waiting.append((now + self._backoff.next(self.limit.seconds), left))
+        row = Row("release", self.holder, found.request, left)
+        asked = range(len(self.states)) if found.local in found.answers else [found.local]
+        return [Append(replica, row) for replica in asked]
+
+    def _count(self, settling: _Settling, now: float) -> None:
+        settled, answers = settling.settled, settling.answers.values()
+        if settling.is_late(now):
+            settled.refused = minus(settled.offsets, settled.done)
+        else:
+            settled.done = common(self._by_majority(answers), settled.offsets)
+            needed = len(self.states) - self._majority + 1
+            lost = [union(a.nok, a.tomb) if settled.kind == "renew" else a.nok for a in answers]
+            settled.refused = minus(_at_least(needed, lost), settled.done)
+        if settled.is_complete:
+            del self._settling[settled.request]
+            if settled.kind == "renew" and settled.done:
+                self._mine.append((settled.until, settled.done))
+
+    def _expire(self, replica: int, watched: dict[int, float], now: float) -> list[Append]:
+        holds = self.states[replica].holds
+        for position in [position for position in watched if position not in holds]:
+            del watched[position]
+        due = [position for position, at in watched.items() if now >= at]
+        if not due:
+            return []
+        for position in due:  # if the row is lost it is written again
+            watched[position] = now + max(self._repeat_after(), holds[position].seconds / 4)
+        return [Append(replica, Row("expire", self.holder, positions=tuple(due)))]
+
+    def _compare(self) -> list[Append]:
+        """Write tombstones to replicas that lack them at two comparisons in a row."""
+        rows = []
+        for replica, state in enumerate(self.states):
+            missing: Offsets = {}
+            for partition in state.partitions:
+                done = state.done(partition)
+                others = self._done(self.states, partition, done.stable_offset)
+                lacking = others - done.ranges
+                if lacking:
+                    missing[partition] = lacking
+            lasting = common(missing, self._missing[replica])
+            self._missing[replica] = missing
+            if lasting:
+                rows.append(Append(replica, Row("tombstone", self.holder, offsets=lasting)))
+        return rows
+
+    def _done(self, states: Iterable[ReplicaState], partition: int, start: int) -> OffsetRanges:
+        """Return what is done on at least one replica, from an offset on."""
+        whole = OffsetRanges()
+        for state in states:
+            done = state.done(partition)
+            if done.stable_offset > start:
+                whole |= OffsetRanges([(start, done.stable_offset - 1)])
+            whole |= done.ranges
+        return whole.clip(start, whole.last or 0)
+
+
+def _below(start: int) -> OffsetRanges:
+    return OffsetRanges([(0, start - 1)] if start else [])
+
+
+def _at_least(count: int, found: list[Offsets]) -> Offsets:
+    """Return the offsets that at least `count` of the sets contain."""
+    levels: list[Offsets] = [{} for _ in range(count + 1)]
+    for offsets in found:
+        for n in range(count, 1, -1):
+            levels[n] = union(levels[n], common(levels[n - 1], offsets))
+        levels[1] = union(levels[1], offsets)
+    return levels[count]

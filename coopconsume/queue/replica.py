@@ -1,0 +1,306 @@
+"""The state of one replica: a pure fold of its log. Its answer to a request is what the fold says.
+
+No clock is read. A hold ends by a row: its holder settles the offsets, or a consumer that watched
+the hold for its whole duration appends ``expire``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from commits import OffsetRanges, PartitionCommits
+from commits.offsets import MAX_OFFSET
+from coopconsume.queue.rows import Offsets, common, offsets_of, plain_offsets
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from coopconsume.queue.rows import Row
+
+__all__ = ["NOBODY", "Answer", "Hold", "ReplicaState"]
+
+NOBODY = ""
+"""The holder of released offsets whose delay is not over."""
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """The decision of a replica about the offsets of one request.
+
+    Attributes:
+        ok: Offsets that the requester holds now, or whose acknowledgement counts.
+        nok: Offsets that another consumer holds, or of a partition that has not begun.
+        tomb: Offsets that were done before.
+    """
+
+    ok: Offsets = field(default_factory=dict)
+    nok: Offsets = field(default_factory=dict)
+    tomb: Offsets = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class Hold:
+    """Offsets that one request holds.
+
+    Attributes:
+        position: The position of the row in the log; it identifies the hold.
+        holder: The id of the consumer; `NOBODY` for released offsets whose delay is not over.
+        request: The number of its request.
+        seconds: The duration, counted by each watcher from when it sees the row.
+        offsets: The offsets that are still held.
+    """
+
+    position: int
+    holder: str
+    request: int
+    seconds: float
+    offsets: Offsets
+
+
+class _Partition:
+    """Done and held offsets of one partition, and delivery counts."""
+
+    def __init__(self, done: PartitionCommits) -> None:
+        self.done = done
+        self.held = OffsetRanges()
+        #: By number of deliveries from 1: the offsets that ended so many without being done.
+        self.counts: dict[int, OffsetRanges] = {}
+
+    def fresh(self, offsets: OffsetRanges) -> OffsetRanges:
+        return offsets.clip(self.done.stable_offset, MAX_OFFSET) - self.done.ranges
+
+    def finish(self, offsets: OffsetRanges) -> None:
+        self.done.amend(offsets)
+        self.held -= offsets
+        counts = {n: found - offsets for n, found in self.counts.items()}
+        self.counts = {n: found for n, found in counts.items() if found}
+
+    def count(self, offsets: OffsetRanges) -> None:
+        left = offsets
+        counts: dict[int, OffsetRanges] = {}
+        for n, found in self.counts.items():
+            for level, part in ((n + 1, found & left), (n, found - left)):
+                if part:
+                    counts[level] = counts[level] | part if level in counts else part
+            left -= found
+        if left:
+            counts[1] = counts[1] | left if 1 in counts else left
+        self.counts = counts
+
+
+class ReplicaState:
+    """The state of one replica.
+
+    Attributes:
+        holds: The holds by position.
+    """
+
+    def __init__(self) -> None:
+        self.holds: dict[int, Hold] = {}
+        self._partitions: dict[int, _Partition] = {}
+        self._by_holder: dict[str, dict[int, Hold]] = {}
+
+    @property
+    def partitions(self) -> list[int]:
+        """The partitions that have begun."""
+        return sorted(self._partitions)
+
+    def done(self, partition: int) -> PartitionCommits:
+        """Return the done offsets of a partition; without a ``begin`` row it has none."""
+        found = self._partitions.get(partition)
+        return PartitionCommits(max_ranges=None) if found is None else found.done
+
+    def held(self, partition: int) -> OffsetRanges:
+        """Return the offsets of a partition that somebody holds, released ones with a delay too."""
+        found = self._partitions.get(partition)
+        return OffsetRanges() if found is None else found.held
+
+    def deliveries(self, partition: int) -> Mapping[int, OffsetRanges]:
+        """Return the offsets that were handed out and not done, by the number of deliveries."""
+        found = self._partitions.get(partition)
+        return {} if found is None else found.counts
+
+    def fold(self, position: int, row: Row) -> Answer:
+        """Apply the next row of the log.
+
+        - ``begin``: the partitions begin with these offsets done; a second one has no effect.
+        - ``acquire``, ``renew``: done offsets are `Answer.tomb`, offsets of another holder
+          `Answer.nok`; the requester holds all others from here on.
+        - ``accept``, ``reject``: the offsets are done, except those that another consumer holds, or
+          the same one by a later request.
+        - ``tombstone``: the same, for offsets that are done on another replica or were deleted.
+        - ``release``: the holder's holds of this request or earlier ones lose these offsets. With
+          a delay, nobody can acquire them until a watcher appends ``expire``.
+        - ``expire``: the holds at these positions end.
+        - ``snapshot``: has no effect here; see `restore`.
+
+        Args:
+            position: The position of the row in the log; positions grow.
+            row: The row.
+        """
+        if row.kind in ("acquire", "renew"):
+            return self._acquire(position, row)
+        if row.kind in ("accept", "reject", "tombstone"):
+            return self._accept(row)
+        if row.kind == "release":
+            self._release(position, row)
+        elif row.kind == "expire":
+            self._expire(row)
+        elif row.kind == "begin":
+            for partition, done in row.offsets.items():
+                if partition not in self._partitions:
+                    commits = PartitionCommits(0, done, max_ranges=None)
+                    self._partitions[partition] = _Partition(commits)
+        return Answer(ok=dict(row.offsets))
+
+    def _acquire(self, position: int, row: Row) -> Answer:
+        answer = Answer()
+        mine = self._by_holder.get(row.holder, {})
+        gained: Offsets = {}
+        for p, wanted in row.offsets.items():
+            partition = self._partitions.get(p)
+            if partition is None:
+                answer.nok[p] = wanted
+                continue
+            fresh = partition.fresh(wanted)
+            own = _union(hold.offsets[p] for hold in mine.values() if p in hold.offsets)
+            others = fresh & (partition.held - own)
+            _put(answer.tomb, p, wanted - fresh)
+            _put(answer.nok, p, others)
+            _put(answer.ok, p, fresh - others)
+            # A repeated old row must not take offsets away from a newer hold.
+            newer = _union(
+                hold.offsets[p]
+                for hold in mine.values()
+                if p in hold.offsets and hold.request > row.request
+            )
+            _put(gained, p, fresh - others - newer)
+        for hold in [*mine.values()]:
+            self._shrink(hold, gained)
+        self._add(Hold(position, row.holder, row.request, row.seconds, gained))
+        return answer
+
+    def _accept(self, row: Row) -> Answer:
+        answer = Answer()
+        mine = self._older(row)
+        mine += self._by_holder.get(NOBODY, {}).values()
+        for p, offered in row.offsets.items():
+            partition = self._partitions.get(p)
+            if partition is None:
+                answer.nok[p] = offered
+                continue
+            fresh = partition.fresh(offered)
+            free = _union(hold.offsets[p] for hold in mine if p in hold.offsets)
+            others = fresh & (partition.held - free)
+            _put(answer.tomb, p, offered - fresh)
+            _put(answer.nok, p, others)
+            _put(answer.ok, p, offered - others)
+        self._finish(answer.ok, mine)
+        return answer
+
+    def _release(self, position: int, row: Row) -> None:
+        released: Offsets = {}
+        for hold in self._older(row):
+            for p, lost in self._shrink(hold, row.offsets).items():
+                released[p] = released[p] | lost if p in released else lost
+        self._free(released, delivered=row.delivered)
+        if row.seconds > 0:
+            self._add(Hold(position, NOBODY, 0, row.seconds, released))
+
+    def _older(self, row: Row) -> list[Hold]:
+        """Return the holds that a row of their holder may end: those of no later request."""
+        mine = self._by_holder.get(row.holder, {}).values()
+        return [hold for hold in mine if hold.request <= row.request]
+
+    def _expire(self, row: Row) -> None:
+        for position in row.positions:
+            hold = self.holds.get(position)
+            if hold is not None:
+                lost = self._shrink(hold, dict(hold.offsets))
+                self._free(lost, delivered=hold.holder != NOBODY)
+
+    def _finish(self, offsets: Mapping[int, OffsetRanges], holds: list[Hold]) -> None:
+        for hold in holds:
+            self._shrink(hold, offsets)
+        for p, done in offsets.items():
+            self._partitions[p].finish(done)
+
+    def _free(self, offsets: Offsets, *, delivered: bool) -> None:
+        for p, free in offsets.items():
+            self._partitions[p].held -= free
+            if delivered:
+                self._partitions[p].count(free)
+
+    def _add(self, hold: Hold) -> None:
+        if not hold.offsets:
+            return
+        self.holds[hold.position] = hold
+        self._by_holder.setdefault(hold.holder, {})[hold.position] = hold
+        for p, offsets in hold.offsets.items():
+            self._partitions[p].held |= offsets
+
+    def _shrink(self, hold: Hold, offsets: Mapping[int, OffsetRanges]) -> Offsets:
+        """Take offsets from a hold and return those that it had."""
+        lost = common(hold.offsets, offsets)
+        for p, gone in lost.items():
+            left = hold.offsets[p] - gone
+            if left:
+                hold.offsets[p] = left
+            else:
+                del hold.offsets[p]
+        if not hold.offsets and self.holds.pop(hold.position, None) is not None:
+            mine = self._by_holder[hold.holder]
+            del mine[hold.position]
+            if not mine:
+                del self._by_holder[hold.holder]
+        return lost
+
+    def snapshot(self) -> dict[str, Any]:
+        """Return the whole state as JSON has it."""
+        return {
+            "partitions": {
+                str(p): {
+                    "stable": found.done.stable_offset,
+                    "done": plain_offsets({p: found.done.ranges}),
+                    "counts": {str(n): plain_offsets({p: at}) for n, at in found.counts.items()},
+                }
+                for p, found in self._partitions.items()
+            },
+            "holds": [
+                [at, hold.holder, hold.request, hold.seconds, plain_offsets(hold.offsets)]
+                for at, hold in self.holds.items()
+            ],
+        }
+
+    @classmethod
+    def restore(cls, state: Mapping[str, Any]) -> ReplicaState:
+        """Return the state that `snapshot` returned.
+
+        Raises:
+            ValueError, KeyError, TypeError: It has another form.
+        """
+        new = cls()
+        for name, found in state["partitions"].items():
+            p = int(name)
+            done = offsets_of(found["done"]).get(p, OffsetRanges())
+            partition = _Partition(PartitionCommits(int(found["stable"]), done, max_ranges=None))
+            partition.counts = {int(n): offsets_of(at)[p] for n, at in found["counts"].items()}
+            new._partitions[p] = partition
+        for position, holder, request, seconds, offsets in state["holds"]:
+            new._add(
+                Hold(int(position), str(holder), int(request), float(seconds), offsets_of(offsets))
+            )
+        return new
+
+
+def _put(offsets: Offsets, partition: int, found: OffsetRanges) -> None:
+    if found:
+        offsets[partition] = found
+
+
+def _union(sets: Iterator[OffsetRanges]) -> OffsetRanges:
+    whole = OffsetRanges()
+    for found in sets:
+        whole |= found
+    return whole

@@ -1,0 +1,154 @@
+"""The rows of a replica's log, and their wire format 1: one JSON object per record."""
+
+from __future__ import annotations
+
+import base64
+import json
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
+
+from commits import OffsetRanges
+from coopconsume.errors.queue import QueueLogFormat
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+__all__ = ["FORMAT", "Kind", "Offsets", "Row", "decode", "encode", "minus", "union"]
+
+FORMAT = 1
+"""The version of the wire format. A reader stops at a newer one."""
+
+Kind: TypeAlias = Literal[
+    "begin", "acquire", "renew", "accept", "reject", "release", "tombstone", "expire", "snapshot",
+]  # fmt: skip
+
+Offsets: TypeAlias = "dict[int, OffsetRanges]"
+"""Sets of offsets by partition."""
+
+_KINDS = frozenset(get_args(Kind))
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A row of a replica's log.
+
+    Attributes:
+        kind: What the row does; see `ReplicaState.fold`.
+        holder: The id of the consumer that wrote it.
+        request: The number of the request; it grows with each request of a consumer.
+        offsets: The offsets that it concerns. A ``begin`` row has the offsets that are done.
+        seconds: The duration of a hold, or the delay of a release.
+        delivered: Whether released offsets had been handed out.
+        positions: The positions of the holds that expire.
+        state: The content of a snapshot.
+    """
+
+    kind: Kind
+    holder: str
+    request: int = 0
+    offsets: Mapping[int, OffsetRanges] = field(default_factory=dict)
+    seconds: float = 0.0
+    delivered: bool = False
+    positions: tuple[int, ...] = ()
+    state: Mapping[str, Any] | None = None
+
+
+def encode(row: Row) -> bytes:
+    """Return the bytes of a row."""
+    document: dict[str, Any] = {
+        "format": FORMAT, "kind": row.kind, "holder": row.holder, "request": row.request,
+    }  # fmt: skip
+    if row.offsets:
+        document["offsets"] = plain_offsets(row.offsets)
+    if row.seconds:
+        document["seconds"] = row.seconds
+    if row.delivered:
+        document["delivered"] = True
+    if row.positions:
+        document["positions"] = row.positions
+    if row.state is not None:
+        document["state"] = row.state
+    return json.dumps(document, separators=(",", ":")).encode()
+
+
+def decode(value: bytes | None, place: str) -> Row | None:
+    """Read a row.
+
+    Args:
+        value: The value of a record.
+        place: The log, for the error.
+
+    Returns:
+        None if the record is no row of this library.
+
+    Raises:
+        QueueLogFormat: A newer version of this library wrote it.
+    """
+    try:
+        found = json.loads(value or b"")
+        kind, version = found["kind"], found["format"]
+        if type(version) is int and version > FORMAT:
+            raise QueueLogFormat(place, f"format {version}", f"format {FORMAT}")
+        if version != FORMAT or kind not in _KINDS:
+            return None
+        return Row(
+            kind,
+            str(found["holder"]),
+            int(found["request"]),
+            offsets_of(found.get("offsets", {})),
+            float(found.get("seconds", 0.0)),
+            bool(found.get("delivered", False)),
+            tuple(int(position) for position in found.get("positions", ())),
+            found.get("state"),
+        )
+    except (ValueError, TypeError, KeyError, AttributeError):
+        return None
+
+
+def plain_offsets(offsets: Mapping[int, OffsetRanges]) -> dict[str, Any]:
+    """Return offsets as JSON has them: pairs, or a roaring bitmap if that is shorter."""
+    return {str(partition): _plain(found) for partition, found in offsets.items()}
+
+
+def offsets_of(found: Mapping[str, Any]) -> Offsets:
+    """Read offsets that `plain_offsets` wrote.
+
+    Raises:
+        ValueError: They have another form.
+    """
+    return {int(partition): _ranges_of(plain) for partition, plain in found.items()}
+
+
+_MANY = 100  # a pair takes about 14 characters
+
+
+def _plain(offsets: OffsetRanges) -> Any:
+    if offsets.range_count <= _MANY:
+        return offsets.pairs()
+    return base64.b85encode(offsets.to_bytes()).decode()
+
+
+def _ranges_of(plain: Any) -> OffsetRanges:
+    if isinstance(plain, str):
+        return OffsetRanges.from_bytes(base64.b85decode(plain))
+    return OffsetRanges([(first, last) for first, last in plain])
+
+
+def minus(offsets: Mapping[int, OffsetRanges], other: Mapping[int, OffsetRanges]) -> Offsets:
+    """Return the offsets that the other ones do not contain."""
+    left = {p: found - other[p] if p in other else found for p, found in offsets.items()}
+    return {partition: found for partition, found in left.items() if found}
+
+
+def common(offsets: Mapping[int, OffsetRanges], other: Mapping[int, OffsetRanges]) -> Offsets:
+    """Return the offsets that both contain."""
+    both = {p: found & other[p] for p, found in offsets.items() if p in other}
+    return {partition: found for partition, found in both.items() if found}
+
+
+def union(offsets: Mapping[int, OffsetRanges], other: Mapping[int, OffsetRanges]) -> Offsets:
+    """Return the offsets that at least one of them contains."""
+    both = dict(offsets)
+    for partition, found in other.items():
+        both[partition] = both[partition] | found if partition in both else found
+    return both

@@ -1,0 +1,212 @@
+"""A member of a queue with its replicas: the pure core, driven by real logs and a real clock."""
+
+from __future__ import annotations
+
+import logging
+import queue
+import random
+import time
+import uuid
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from coopconsume.errors.queue import QueueUnavailable
+from coopconsume.queue.kafka_replica import AtEnd, Began, Event, Failed, KafkaReplica, Read
+from coopconsume.queue.log import LogRows, Restored
+from coopconsume.queue.member import QueueMember
+from coopconsume.queue.rows import Row
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+
+    from coopconsume.queue.member import Append, Granted, Settled, Settlement
+    from coopconsume.queue.rows import Offsets
+    from coopconsume.queue.settings import QueueSettings
+
+__all__ = ["QueueSession"]
+
+log = logging.getLogger(__name__)
+
+_WAITING_EVENTS = 1_000
+_LONGEST_WAIT = 0.5
+_SNAPSHOT_EVERY = 10_000
+_ALL_REPLICAS = 5.0
+
+
+class QueueSession:
+    """Runs the protocol while its methods are called. One thread calls them.
+
+    Args:
+        settings: The settings of the queue.
+        create: Whether to create the topics of the replicas.
+
+    Attributes:
+        member: The state machine.
+    """
+
+    def __init__(self, settings: QueueSettings, *, create: bool = True) -> None:
+        self._settings = settings
+        count = len(settings.replicas)
+        holder = uuid.uuid4().hex
+        self.member = QueueMember(holder, count, settings.hold, random.Random())  # noqa: S311
+        self._events: queue.Queue[Event] = queue.Queue(_WAITING_EVENTS)
+        self.replicas = [
+            KafkaReplica(
+                number, topic, options, settings.name, self._events, settings.hold, create=create
+            )
+            for number, (topic, options) in enumerate(settings.replicas)
+        ]
+        self.rows = [LogRows(replica.place, settings.name) for replica in self.replicas]
+        self._failures: dict[int, Failed] = {}
+        self._read: set[int] = set()
+        self._shortening: set[int] = set()
+        self._starts: Mapping[int, int] = {}
+        self._is_started = False
+
+    def open(self, timeout: float) -> None:
+        """Read the replicas: all of them, or after a while a majority.
+
+        Raises:
+            QueueUnavailable: No majority can be read in time.
+            QueueLogFormat: A log is not one of this queue, or a newer version wrote it.
+        """
+        if not self._is_started:
+            self._is_started = True
+            for replica in self.replicas:
+                replica.start()
+        count = len(self.replicas)
+        patient = time.monotonic() + min(_ALL_REPLICAS, timeout / 2)
+        self._until(lambda: len(self._read) == count, patient - time.monotonic())
+        if not self._until(lambda: len(self._read) > count // 2, timeout):
+            raise self._unavailable("reading their logs", timeout)
+
+    def begin(self, starts: Mapping[int, int], timeout: float) -> None:
+        """Begin partitions where they are not known, and wait for a majority.
+
+        Raises:
+            QueueUnavailable: No majority has them in time.
+        """
+        self._starts = dict(starts)
+        self._send(self.member.begin(starts, self._read))
+        if not self._until(lambda: self.member.has_begun(starts), timeout):
+            raise self._unavailable("beginning partitions", timeout)
+
+    def is_read(self, replica: int) -> bool:
+        """Return whether the log of a replica was read up to its end."""
+        return replica in self._read
+
+    def acquire(self, limit: int, ends: Mapping[int, int]) -> Granted | None:
+        """Acquire free offsets; None if nothing is free."""
+        rows = self.member.acquire(limit, ends, time.monotonic())
+        if not rows:
+            return None
+        self._send(rows)
+        self._until(lambda: not self.member.is_acquiring, self._settings.hold)
+        return self.member.granted()
+
+    def settle(self, kind: Settlement, offsets: Offsets, delay: float = 0.0) -> Settled:
+        """Start an acknowledgement; `wait` waits for it."""
+        settled, rows = self.member.settle(kind, offsets, time.monotonic(), delay)
+        self._send(rows)
+        return settled
+
+    def wait(self, settled: Sequence[Settled], timeout: float) -> None:
+        """Wait until the fate of acknowledgements is known.
+
+        Raises:
+            QueueUnavailable: A majority does not answer in time. They are repeated by later calls.
+        """
+        if not self._until(lambda: all(one.is_complete for one in settled), timeout):
+            raise self._unavailable("an acknowledgement", timeout)
+
+    def tombstone(self, offsets: Offsets) -> None:
+        """Mark offsets without records as done."""
+        self._send(self.member.tombstone(offsets))
+
+    def run(self, seconds: float) -> None:
+        """Run the protocol until something new was read, at most for some seconds."""
+        self._step(seconds)
+
+    def close(self) -> None:
+        """Write what waits, and end the threads."""
+        for replica in self.replicas:
+            replica.close()
+
+    def _until(self, is_so: Callable[[], bool], timeout: float) -> bool:
+        deadline = time.monotonic() + timeout
+        self._drain()
+        while not is_so():
+            left = deadline - time.monotonic()
+            if left <= 0:
+                return False
+            self._step(left)
+        return True
+
+    def _step(self, seconds: float) -> None:
+        due = self.member.next_due()
+        wait = min(seconds, _LONGEST_WAIT)
+        if due is not None:
+            wait = min(wait, due - time.monotonic())
+        with suppress(queue.Empty):
+            self._take(self._events.get(timeout=max(0.001, wait)))
+        self._drain()
+
+    def _drain(self) -> None:
+        """Take what was read already; then do what is due."""
+        while True:
+            try:
+                self._take(self._events.get_nowait())
+            except queue.Empty:
+                break
+        self._send(self.member.tick(time.monotonic()))
+
+    def _take(self, event: Event) -> None:
+        replica, at = event.replica, event.at
+        rows = self.rows[replica]
+        if isinstance(event, Began):
+            self.member.restore(replica, rows.begin(event.start).state, at)
+        elif isinstance(event, AtEnd):
+            rows.check()
+            self._read.add(replica)
+            self._failures.pop(replica, None)
+            if len(self._read) > len(self.replicas) // 2:
+                self._send(self.member.begin(self._starts, self._read))
+        elif isinstance(event, Failed):
+            if event.is_permanent:
+                raise event.error
+            self._failures[replica] = event
+        elif isinstance(event, Read):
+            for offset, key, value in event.records:
+                for step in rows.take(offset, key, value):
+                    if isinstance(step, Restored):
+                        self.member.restore(replica, step.state, at)
+                    else:
+                        self._send(self.member.take(replica, *step, at))
+            self._shorten(replica)
+
+    def _send(self, rows: Iterable[Append]) -> None:
+        for replica, row in rows:
+            self.replicas[replica].append(row)
+
+    def _shorten(self, replica: int) -> None:
+        """Replace the start of a long log by a snapshot."""
+        rows = self.rows[replica]
+        if rows.length < _SNAPSHOT_EVERY:
+            self._shortening.discard(replica)
+        elif rows.is_whole and replica in self._read and replica not in self._shortening:
+            self._shortening.add(replica)
+            upto, state = rows.next_offset, self.member.states[replica].snapshot()
+            row = Row("snapshot", self.member.holder, positions=(upto,), state=state)
+            self.replicas[replica].append(row)
+            self.replicas[replica].shorten(upto)
+
+    def _unavailable(self, waiting_for: str, timeout: float) -> QueueUnavailable:
+        silent = [
+            f"{replica.place} ({self._failures[n].error})"
+            if n in self._failures
+            else f"{replica.place}"
+            for n, replica in enumerate(self.replicas)
+            if n in self._failures or n not in self._read
+        ]
+        shown = "; ".join(silent) or "no single one, but too few at a time"
+        return QueueUnavailable(self._settings.name, waiting_for, timeout, shown)

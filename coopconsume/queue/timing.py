@@ -1,0 +1,74 @@
+"""Time limits and back-off of a queue's consumer. Pure: the caller passes the time."""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from random import Random
+
+__all__ = ["MARGIN", "Backoff", "QuorumLimit"]
+
+MARGIN = 0.1
+"""The part of a hold that its holder does not use. Clock rates may differ by half of it."""
+
+_SAMPLES = 256
+_PERCENTILE = 0.99
+
+
+class QuorumLimit:
+    """The time to wait for answers: the 99th percentile of the recent answer times.
+
+    Args:
+        hold: The duration of a hold in seconds. The limit is at most a quarter of it.
+        first: The limit before the first answer, in seconds.
+        floor: The lowest limit in seconds.
+    """
+
+    def __init__(self, hold: float, first: float = 1.0, floor: float = 0.05) -> None:
+        self._ceiling = hold / 4
+        self._floor = min(floor, self._ceiling)
+        self._first = min(first, self._ceiling)
+        self._recent: deque[float] = deque(maxlen=_SAMPLES)
+
+    def answered(self, seconds: float) -> None:
+        """Record the time between a request and its answer."""
+        self._recent.append(seconds)
+
+    @property
+    def seconds(self) -> float:
+        """The current limit in seconds."""
+        if not self._recent:
+            return self._first
+        ordered = sorted(self._recent)
+        slow = ordered[min(len(ordered) - 1, int(_PERCENTILE * len(ordered)))]
+        return max(self._floor, min(self._ceiling, slow))
+
+
+class Backoff:
+    """The wait after requests that got no majority: it doubles, with jitter from half to all of it.
+
+    Args:
+        random: The source of the jitter.
+    """
+
+    _DOUBLINGS = 3
+
+    def __init__(self, random: Random) -> None:
+        self._random = random
+        self._failures = 0
+
+    def reset(self) -> None:
+        """Start again after a success."""
+        self._failures = 0
+
+    def next(self, limit: float) -> float:
+        """Return the next wait in seconds.
+
+        Args:
+            limit: The current quorum time limit in seconds; the first wait is at most that long.
+        """
+        wait: float = limit * 2**self._failures * (0.5 + 0.5 * self._random.random())
+        self._failures = min(self._failures + 1, self._DOUBLINGS)
+        return wait

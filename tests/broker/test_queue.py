@@ -1,0 +1,254 @@
+"""Work queues on real brokers: holds, acknowledgements, killed consumers, lost replicas."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from click.testing import CliRunner
+
+from coopconsume.cli import main
+from coopconsume.errors import InvalidOption, NotHeld, QueueLogFormat, QueueUnavailable
+from coopconsume.queue import (
+    ACCEPT,
+    REJECT,
+    RELEASE,
+    RENEW,
+    AsyncQueueConsumer,
+    QueueConsumer,
+    QueueReplica,
+)
+from coopconsume.testing.local.broker import LocalKafka
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from coopconsume.record import Record
+    from tests.conftest import Produce, TopicFactory
+
+pytestmark = pytest.mark.broker
+ROOT = Path(__file__).parents[2]
+PATIENCE = 120.0
+_HOLDER = """
+import sys, time
+from coopconsume.queue import QueueConsumer
+servers, group, topic, hold = sys.argv[1:]
+options = {"kafka.bootstrap.servers": servers, "kafka.group.id": group}
+consumer = QueueConsumer(options, topic, hold=float(hold))
+print(*[record.offset for record in consumer.poll(3, timeout=60.0)], flush=True)
+time.sleep(600)
+"""
+
+
+def options_of(kafka: LocalKafka, group: str, **more: Any) -> dict[str, Any]:
+    """Options of a queue on a broker."""
+    own = {"kafka.bootstrap.servers": kafka.bootstrap_servers, "kafka.group.id": group}
+    return own | more
+
+
+def polled(consumer: QueueConsumer, count: int) -> list[Record]:
+    """Poll until there are so many records."""
+    found: list[Record] = []
+    deadline = time.monotonic() + PATIENCE
+    while len(found) < count and time.monotonic() < deadline:
+        found += consumer.poll(count - len(found), timeout=1.0)
+    assert len(found) == count
+    return found
+
+
+def until(is_so: Callable[[], bool]) -> None:
+    """Wait for a condition."""
+    deadline = time.monotonic() + PATIENCE
+    while not is_so():
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+
+
+def commanded(kafka: LocalKafka, *words: str) -> list[str]:
+    """The output of ``coopconsume queue``."""
+    servers = ("--bootstrap-servers", kafka.bootstrap_servers)
+    done = CliRunner().invoke(main, ["queue", *words, *servers])
+    assert done.exit_code == 0, done.output
+    return done.output.splitlines()
+
+
+def places(records: list[Record]) -> set[tuple[int, int]]:
+    """Partition and offset of each record."""
+    return {(record.partition, record.offset) for record in records}
+
+
+def test_consumers_share_records_and_acknowledge_each(
+    kafka: LocalKafka, topic: TopicFactory, produce: Produce
+) -> None:
+    """Accept, release, reject, renew, commit, close; the group's offset in Kafka follows."""
+    from kafka.admin import KafkaAdminClient
+
+    name, letters = topic(2), topic(1)
+    for partition in (0, 1):
+        produce(name, [(b"k", b"%d" % i) for i in range(20)], partition)
+    options = options_of(kafka, f"{name}-group", deadLetter=f"kafka:{letters}")
+    with QueueConsumer(options, name) as one, QueueConsumer(options, name) as two:
+        mine = polled(one, 10)
+        others = polled(two, 25)
+        assert not places(mine) & places(others)
+        assert {record.attempt for record in mine + others} == {1}
+        assert {record.value for record in mine} == {b"%d" % i for i in range(10)}
+        released, rejected, renewed, *rest = mine
+        for record in (*rest, *others):
+            one_or_two = one if record in rest else two
+            one_or_two.acknowledge(record, ACCEPT)
+        one.acknowledge(released, RELEASE)
+        one.acknowledge(rejected, REJECT, reason="unreadable")
+        one.acknowledge(renewed, RENEW)
+        with pytest.raises(NotHeld, match=f"offsets 0 to 0 of {name}-0 are not held"):
+            two.acknowledge(released)
+        with pytest.raises(InvalidOption, match="delay"):
+            one.acknowledge(renewed, ACCEPT, delay=1.0)
+        assert one.commit().done == 10
+        assert two.commit().not_held == ()
+        with pytest.raises(NotHeld):
+            one.acknowledge(rejected)
+        one.acknowledge(renewed)
+        (again,) = polled(two, 1)
+        assert (again.offset, again.attempt) == (released.offset, 2)
+        two.acknowledge(again)
+        assert (one.commit().done, two.commit().done) == (1, 1)
+        until(lambda: one.stable_offsets()[0] == 20)
+        taken = polled(one, 5)  # closed without a word: released
+    with QueueConsumer(options, name) as three:
+        last = polled(three, 5)
+        assert places(last) == places(taken)
+        assert {record.attempt for record in last} == {2}
+        for record in last:
+            three.acknowledge(record)
+    admin = KafkaAdminClient(bootstrap_servers=kafka.bootstrap_servers)
+    try:
+        group = f"{name}-group"
+        found = admin.list_group_offsets({group: None})[group]
+        assert {at.partition: int(held.offset) for at, held in found.items()} == {0: 20, 1: 20}
+    finally:
+        admin.close()
+    assert _last_value(kafka, letters) == rejected.value
+    (shown,) = commanded(kafka, "put", name, "late")
+    assert shown == f"1 records written to {name}"
+    place = (name, "--group", f"{name}-group")
+    _, taken_row = commanded(kafka, "take", *place, "--timeout", "60")
+    assert taken_row.split()[-1] == "late"
+    _, zero, first = commanded(kafka, "list", *place)
+    assert {*zero.split()[2:], *first.split()[2:]} == {"0"}
+    assert len(commanded(kafka, "holds", *place)) == 1
+    assert "yes" in commanded(kafka, "audit", *place)[1]
+
+
+def test_records_of_a_killed_consumer_come_again(
+    kafka: LocalKafka, topic: TopicFactory, produce: Produce
+) -> None:
+    """After its hold, with a higher attempt; too many deliveries make a dead letter."""
+    name, letters = topic(1), topic(1)
+    produce(name, [(None, b"%d" % i) for i in range(5)])
+    group = f"{name}-group"
+    arguments = [sys.executable, "-c", _HOLDER, kafka.bootstrap_servers, group, name, "2"]
+    with subprocess.Popen(arguments, stdout=subprocess.PIPE, text=True, cwd=ROOT) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline().split() == ["0", "1", "2"]
+        process.kill()
+
+    async def work() -> list[Record]:
+        options = options_of(kafka, group, deadLetter=f"kafka:{letters}")
+        found: list[Record] = []
+        async with AsyncQueueConsumer(options, name, hold=2.0, max_deliveries=1) as consumer:
+            deadline = time.monotonic() + PATIENCE
+            while time.monotonic() < deadline and len(found) < 2:
+                for record in await consumer.poll(5):
+                    found.append(record)
+                    await consumer.acknowledge(record)
+                await consumer.commit()
+            while time.monotonic() < deadline and _last_value(kafka, letters) is None:
+                assert await consumer.poll(5) == []
+        return found
+
+    assert {record.offset for record in asyncio.run(work())} == {3, 4}
+    with QueueConsumer(options_of(kafka, group), name) as after:
+        assert after.stable_offsets() == {0: 5}
+        assert after.poll(5, timeout=0.2) == []
+
+
+def test_the_loss_of_one_of_three_replicas_is_survived(
+    kafka: LocalKafka, topic: TopicFactory, produce: Produce, tmp_path: Path
+) -> None:
+    """It is the one that is asked first; when it returns it learns what is done."""
+    name = topic(1)
+    produce(name, [(None, b"%d" % i) for i in range(30)])
+    replicas: list[str | QueueReplica] = [f"{name}-r1", f"{name}-r2"]
+    group = f"{name}-group"
+    with LocalKafka(data_dir=tmp_path / "kafka", log_file=tmp_path / "broker.log") as other:
+        away = {"kafka.bootstrap.servers": other.bootstrap_servers}
+        replicas.insert(0, QueueReplica(f"{name}-r0", away))
+        options = options_of(kafka, group)
+        with (
+            QueueConsumer(options, name, replicas, hold=8.0) as one,
+            QueueConsumer(options, name, replicas, hold=8.0) as two,
+        ):
+            before = polled(one, 10)
+            for record in before:
+                one.acknowledge(record)
+            assert one.commit().done == 10
+            other.kill()
+            during = polled(one, 5) + polled(two, 5)
+            assert not places(during) & places(before)
+            assert len(places(during)) == 10
+            for i, record in enumerate(during):
+                (one if i < 5 else two).acknowledge(record)
+            assert one.commit().done + two.commit().done == 10
+            other.start()
+            session = two._opened()
+
+            def is_back() -> bool:
+                one.poll(1, timeout=0.1)
+                session.run(0.1)
+                left = session.member.states[0].done(0).uncommitted(0, 29)
+                return not any(offset in left for _, offset in places(before + during))
+
+            until(is_back)
+        with QueueConsumer(options, name, replicas, hold=8.0) as three:
+            rest = polled(three, 10)
+            assert not places(rest) & (places(before) | places(during))
+    with pytest.raises(QueueLogFormat, match="rows of the queue"):
+        QueueConsumer(options_of(kafka, "another"), name, [f"{name}-r1"]).poll()
+
+
+def _last_value(kafka: LocalKafka, topic: str) -> bytes | None:
+    """The value of the last record of a topic of one partition."""
+    from kafka import KafkaConsumer, TopicPartition
+
+    consumer = KafkaConsumer(bootstrap_servers=kafka.bootstrap_servers, group_id=None)
+    try:
+        at = TopicPartition(topic, 0)
+        consumer.assign([at])
+        consumer.seek_to_beginning(at)
+        end = consumer.end_offsets([at])[at]
+        found = None
+        while consumer.position(at) < end:
+            for record in consumer.poll(timeout_ms=500).get(at, []):
+                found = record.value
+        return found
+    finally:
+        consumer.close()
+
+
+def test_a_queue_without_a_majority_says_so(
+    kafka: LocalKafka, topic: TopicFactory, produce: Produce, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With the replicas that do not answer."""
+    name = topic(1)
+    monkeypatch.setattr("coopconsume.queue.consumer._OPENING", 3.0)
+    nowhere = QueueReplica(f"{name}-r", {"kafka.bootstrap.servers": "127.0.0.1:1"})
+    consumer = QueueConsumer(options_of(kafka, name), name, [nowhere])
+    with pytest.raises(QueueUnavailable, match=r"no answer from: topic .* of 127\.0\.0\.1:1"):
+        consumer.poll()
+    consumer.close()

@@ -1,0 +1,351 @@
+"""A discrete-event simulation of consumers of one queue and its replicas, on the production core.
+
+Messages are lost, delayed, repeated and reordered; clocks run at different rates; replicas and
+consumers are cut off, frozen, killed and restarted; a consumer dies between the rows of one step,
+and its successor begins from snapshots. Everything follows from the seed.
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+import json
+import random
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from commits import OffsetRanges
+from coopconsume.queue.member import Append, QueueMember, Settled
+from coopconsume.queue.replica import ReplicaState
+from coopconsume.queue.rows import Offsets, Row
+
+HOLD = 2.0
+PARTITION = 0
+#: Seconds of disturbances; then everything is up, and all records must be done soon.
+TROUBLE = 8.0
+BOUND = 60.0
+
+
+@dataclass
+class Log:
+    """A replica: rows in the order in which they arrived."""
+
+    rows: list[Row] = field(default_factory=list)
+    is_up: bool = True
+
+
+@dataclass
+class Had:
+    """A consumer had a record from a time to a time, by the simulation's clock."""
+
+    consumer: str
+    offset: int
+    start: float
+    end: float
+
+
+class Consumer:
+    """A process: a core, a clock, and a user who works on what is handed out."""
+
+    def __init__(self, world: World, name: str) -> None:
+        self.world, self.name = world, name
+        draw = world.random
+        self.rate, self.skew = 1 + draw.uniform(-0.04, 0.04), draw.uniform(0, 1000)
+        local = draw.randrange(len(world.logs)) if world.mixed else 0
+        self.core = QueueMember(name, len(world.logs), HOLD, draw, local=local)
+        self.read = [0] * len(world.logs)
+        self.reading: set[int] = set()
+        self.cut: set[int] = set()
+        self.frozen_until = 0.0
+        self.is_alive = True
+        self.woken: float | None = None
+        self.works: dict[int, Had] = {}
+        self.settling: list[Settled] = []
+
+    def clock(self) -> float:
+        return self.skew + self.rate * self.world.now
+
+    def real(self, clock: float) -> float:
+        """The simulation's time of a time on this clock."""
+        return (clock - self.skew) / self.rate
+
+    def later(self, seconds: float, act: Callable[[], None]) -> None:
+        """Act after a while, unless this process was killed; a frozen one acts when it wakes."""
+
+        def run() -> None:
+            if self.is_alive and self.world.now < self.frozen_until:
+                self.world.at(self.frozen_until, run)
+            elif self.is_alive:
+                act()
+
+        self.world.at(self.world.now + seconds, run)
+
+    def send(self, rows: list[Append]) -> None:
+        for replica, row in rows:
+            if not self.world.is_calm and self.world.random.random() < self.world.fragile:
+                self.world.replace(self)
+                return
+            self.world.send(self, replica, row)
+        self.wake()
+
+    def begin_from_snapshot(self, replica: int) -> None:
+        """Read a replica's log from a snapshot of its start on."""
+        rows = self.world.logs[replica].rows
+        self.read[replica] = self.world.random.randrange(len(rows) + 1)
+        state = ReplicaState()
+        for position, row in enumerate(rows[: self.read[replica]]):
+            state.fold(position, row)
+        written = json.loads(json.dumps(state.snapshot()))
+        self.core.restore(replica, ReplicaState.restore(written), self.clock())
+
+    def wake(self) -> None:
+        """Call the core when it has something to do."""
+        due = self.core.next_due()
+        at = self.world.now + 0.5 if due is None else max(self.world.now, self.real(due))
+        if self.woken is None or at < self.woken - 1e-9:
+            self.woken = at
+            self.later(at - self.world.now + 1e-6, lambda: self.tick(at))
+
+    def tick(self, at: float) -> None:
+        if self.woken == at:
+            self.woken = None
+            self.send(self.core.tick(self.clock()))
+            self.look()
+
+    def take(self, replica: int) -> None:
+        """Read what a replica's log has by now."""
+        self.reading.discard(replica)
+        log = self.world.logs[replica]
+        if not log.is_up or replica in self.cut:
+            return
+        rows: list[Append] = []
+        while self.read[replica] < len(log.rows):
+            position = self.read[replica]
+            self.read[replica] += 1
+            rows += self.core.take(replica, position, log.rows[position], self.clock())
+        self.send(rows)
+        self.look()
+
+    def look(self) -> None:
+        """Use what was granted and see what became done; ask for more."""
+        if not self.is_alive:
+            return
+        while (granted := self.core.granted()) is not None:
+            for offset in _singles(granted.offsets):
+                self.world.handed_out(self, offset, self.real(granted.until))
+            if granted.offsets:
+                self.later(self.world.work(), lambda found=granted.offsets: self.settle(found))
+        for settled in self.settling:
+            for offset in _singles(settled.done):
+                if settled.kind in ("accept", "reject"):
+                    self.world.acknowledged.setdefault(offset, self.world.now)
+                elif settled.kind == "renew" and offset in self.works:
+                    had = self.works[offset]
+                    # The renewed hold is without a gap only if the old one had not ended.
+                    if self.world.now < had.end:
+                        had.end = max(had.end, self.real(settled.until))
+        self.settling = [one for one in self.settling if not one.is_complete]
+        if not self.core.is_acquiring and self.world.random.random() < 0.7:
+            limit = self.world.random.randint(1, 3)
+            rows = self.core.acquire(limit, {PARTITION: self.world.records}, self.clock())
+            self.send(rows)
+            for _, row in rows:
+                self.race(row.offsets)
+
+    def race(self, offsets: Offsets) -> None:
+        """The user may acknowledge what it still has while it is acquired again."""
+        late = OffsetRanges.from_offsets([o for o in _singles(offsets) if o in self.works])
+        if late and self.world.random.random() < 0.5:
+            soon = self.world.random.uniform(0, 0.05)
+            self.later(soon, lambda: self.settle({PARTITION: late}))
+
+    def settle(self, offsets: Offsets) -> None:
+        """The user acknowledges what it works on, in one of all ways, or forgets it."""
+        kind = self.world.kind()
+        if kind == "forget":
+            return
+        for offset in _singles(offsets):
+            if kind in ("accept", "reject"):
+                self.world.asked.add(offset)
+            if kind != "renew" and offset in self.works:
+                had = self.works.pop(offset)
+                had.end = min(had.end, self.world.now)
+        delay = self.world.random.choice([0.0, 0.3]) if kind == "release" else 0.0
+        settled, rows = self.core.settle(kind, offsets, self.clock(), delay)
+        self.settling.append(settled)
+        self.send(rows)
+        if kind == "renew":
+            self.later(self.world.work(), lambda: self.settle(offsets))
+
+    def kill(self) -> None:
+        self.is_alive = False
+        for had in self.works.values():
+            had.end = min(had.end, self.world.now)
+
+
+class World:
+    """Logs, consumers, a clock and a network.
+
+    Args:
+        seed: Everything is drawn from it.
+    """
+
+    def __init__(self, seed: int) -> None:
+        self.random = random.Random(seed)
+        self.now = 0.0
+        self._events: list[tuple[float, int, Callable[[], None]]] = []
+        self._numbers = itertools.count()
+        self.logs = [Log() for _ in range(self.random.choice([1, 2, 3, 3, 3, 5]))]
+        self.mixed = self.random.random() < 0.5
+        self.loss, self.repeats = self.random.choice([0, 0.05, 0.2]), self.random.choice([0, 0.1])
+        self.slow = self.random.choice([0.0, 0.1, 0.3])
+        self.records = self.random.choice([1, 2, 6])
+        self.fragile = self.random.choice([0, 0, 0.02])
+        self.is_calm = False
+        self.history: list[Had] = []
+        self.acknowledged: dict[int, float] = {}
+        self.asked: set[int] = set()
+        self.wrong: list[str] = []
+        for log in self.logs:
+            log.rows.append(Row("begin", "setup", offsets={PARTITION: OffsetRanges()}))
+        self.consumers = [self.start() for _ in range(self.random.randint(2, 3))]
+
+    def at(self, time: float, act: Callable[[], None]) -> None:
+        heapq.heappush(self._events, (time, next(self._numbers), act))
+
+    def start(self) -> Consumer:
+        consumer = Consumer(self, f"c{next(self._numbers)}")
+        self.at(self.now, consumer.wake)
+        for replica in range(len(self.logs)):
+            if self.random.random() < 0.3:
+                consumer.begin_from_snapshot(replica)
+            self.tell(consumer, replica)
+        return consumer
+
+    def replace(self, consumer: Consumer) -> None:
+        """A consumer dies, and another one starts."""
+        consumer.kill()
+        self.consumers[self.consumers.index(consumer)] = self.start()
+
+    def delay(self) -> float:
+        draw = self.random.random()
+        if not self.is_calm and draw < self.slow:
+            return self.random.uniform(0, 2 * HOLD)
+        return self.random.uniform(0.001, 0.03)
+
+    def work(self) -> float:
+        return self.random.choice([0.01, 0.1, 0.5, 0.2 if self.is_calm else 1.5 * HOLD])
+
+    def kind(self) -> str:
+        if self.is_calm:
+            return "accept"
+        kinds = ["accept", "accept", "accept", "reject", "release", "renew", "forget"]
+        return self.random.choice(kinds)
+
+    def send(self, consumer: Consumer, replica: int, row: Row) -> None:
+        """A row is on its way to a replica: it may be lost, late, or arrive twice."""
+        copies = 1
+        if not self.is_calm:
+            copies = 0 if self.random.random() < self.loss else 1
+            copies += self.random.random() < self.repeats
+        for _ in range(copies):
+            self.at(self.now + self.delay(), lambda: self.arrive(consumer, replica, row))
+
+    def arrive(self, consumer: Consumer, replica: int, row: Row) -> None:
+        log = self.logs[replica]
+        if log.is_up and replica not in consumer.cut:
+            log.rows.append(row)
+            for each in self.consumers:
+                self.tell(each, replica)
+
+    def tell(self, consumer: Consumer, replica: int) -> None:
+        """A consumer reads a replica's log after a while."""
+        if replica not in consumer.reading:
+            consumer.reading.add(replica)
+            consumer.later(self.delay(), lambda: consumer.take(replica))
+
+    def handed_out(self, consumer: Consumer, offset: int, until: float) -> None:
+        before = self.acknowledged.get(offset)
+        if before is not None:
+            self.wrong.append(f"{offset} was acknowledged at {before}, handed out at {self.now}")
+        for had in self.history:
+            if had.offset == offset and had.end > self.now:
+                self.wrong.append(
+                    f"{consumer.name} got {offset} at {self.now}, {had.consumer} had it from "
+                    f"{had.start} to {had.end}"
+                )
+        had = Had(consumer.name, offset, self.now, until)
+        consumer.works[offset] = had
+        self.history.append(had)
+
+    def disturb(self) -> None:
+        """Something happens to a consumer or a replica."""
+        consumer, replica = (
+            self.random.choice(self.consumers),
+            self.random.randrange(len(self.logs)),
+        )
+        match self.random.randrange(6):
+            case 0:
+                self.replace(consumer)
+            case 1:
+                consumer.frozen_until = self.now + self.random.uniform(0, 2 * HOLD)
+            case 2:
+                consumer.cut.add(replica)
+            case 3:
+                consumer.cut.discard(replica)
+                self.tell(consumer, replica)
+            case 4:
+                self.logs[replica].is_up = False
+            case 5:
+                self.restore(replica)
+
+    def restore(self, replica: int) -> None:
+        self.logs[replica].is_up = True
+        for consumer in self.consumers:
+            self.tell(consumer, replica)
+
+    def calm(self) -> None:
+        """From here on everything is up."""
+        self.is_calm = True
+        for consumer in self.consumers:
+            consumer.cut.clear()
+        for replica in range(len(self.logs)):
+            self.restore(replica)
+
+    def run(self) -> float:
+        """Run the schedule.
+
+        Returns:
+            The seconds from the end of the disturbances until every record was done.
+        """
+        calm_at = self.random.uniform(0.5, TROUBLE)
+        for _ in range(self.random.randint(0, 8)):
+            self.at(self.random.uniform(0, calm_at), self.disturb)
+        self.at(calm_at, self.calm)
+        look_at = calm_at + 0.1
+        while self._events and not self.wrong:
+            self.now, _, act = heapq.heappop(self._events)
+            act()
+            if self.now >= look_at:
+                if len(self.done()) == self.records:
+                    break
+                look_at = self.now + 0.1
+            if self.now > calm_at + BOUND:
+                left = set(range(self.records)) - self.done()
+                self.wrong.append(f"{sorted(left)} are not done {BOUND} s after the disturbances")
+        lost = self.done() - self.asked
+        if lost:
+            self.wrong.append(f"{sorted(lost)} are done, and nobody acknowledged them")
+        return max(0.0, self.now - calm_at)
+
+    def done(self) -> set[int]:
+        """The offsets that are done in the eyes of some consumer."""
+        found: set[int] = set()
+        for consumer in self.consumers:
+            stable, above = consumer.core.done(PARTITION)
+            found |= set(range(stable)) | set(_singles({0: above}))
+        return found
+
+
+def _singles(offsets: Offsets) -> list[int]:
+    return [int(offset) for found in offsets.values() for offset in found.offsets()]

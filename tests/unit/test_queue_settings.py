@@ -1,0 +1,163 @@
+"""The settings of a queue are checked before anything is opened; its log survives snapshots."""
+
+from __future__ import annotations
+
+from queue import Queue
+
+import pytest
+from click.testing import CliRunner
+
+from commits import OffsetRanges
+from coopconsume import QueueConsumer
+from coopconsume.cli import main
+from coopconsume.errors import (
+    AlreadyClosed,
+    InvalidOption,
+    MissingOption,
+    NotHeld,
+    QueueLogFormat,
+    UnknownOption,
+)
+from coopconsume.queue import QueueReplica
+from coopconsume.queue.kafka_replica import KafkaReplica
+from coopconsume.queue.log import LogRows, Restored
+from coopconsume.queue.replica import ReplicaState
+from coopconsume.queue.rows import Row, encode
+from coopconsume.queue.settings import QueueSettings
+from coopconsume.record import Record
+
+OPTIONS = {"kafka.bootstrap.servers": "127.0.0.1:1", "kafka.group.id": "g"}
+AWAY = QueueReplica("r1", {"kafka.bootstrap.servers": "127.0.0.1:2"})
+
+
+def test_a_queue_has_one_replica_by_default_and_at_most_five():
+    """A replica on another cluster has the group of the queue."""
+    settings = QueueSettings.parse(OPTIONS, "orders")
+    assert [topic for topic, _ in settings.replicas] == ["__queue.g.orders"]
+    assert settings.name == "g/orders"
+    settings = QueueSettings.parse(OPTIONS, "orders", ["r1", AWAY])
+    assert [options.group_id for _, options in settings.replicas] == ["g", "g"]
+
+
+@pytest.mark.parametrize(
+    ("error", "match", "options", "replicas", "more"),
+    [
+        (MissingOption, "group.id", {"kafka.bootstrap.servers": "x:1"}, None, {}),
+        (UnknownOption, "deadLetter", {**OPTIONS, "deadLeter": "x"}, None, {}),
+        (InvalidOption, "does not apply to a queue", {**OPTIONS, "slots": 3}, None, {}),
+        (InvalidOption, "replicas = 6", OPTIONS, [f"r{i}" for i in range(6)], {}),
+        (InvalidOption, "replicas = 0", OPTIONS, [], {}),
+        (InvalidOption, "give a list", OPTIONS, "r1", {}),
+        (InvalidOption, "twice", OPTIONS, ["r1", "r1"], {}),
+        (InvalidOption, "the records of g/orders", OPTIONS, ["orders"], {}),
+        (InvalidOption, "name that Kafka accepts", OPTIONS, ["a b"], {}),
+        (InvalidOption, "hold", OPTIONS, None, {"hold": 0.5}),
+        (InvalidOption, "hold", OPTIONS, None, {"hold": "long"}),
+        (InvalidOption, "give 1 or more", OPTIONS, None, {"max_deliveries": 0}),
+        (InvalidOption, "give deadLetter too", OPTIONS, None, {"max_deliveries": 3}),
+    ],
+)
+def test_wrong_settings_are_refused_at_once(error, match, options, replicas, more):
+    """With what was found and what to give."""
+    with pytest.raises(error, match=match):
+        QueueConsumer(options, "orders", replicas, **more)
+
+
+def test_settings_of_clients_apply_to_the_replicas_too():
+    """A request may take longer than by default; its delivery takes longer then."""
+    own = {"kafka.request.timeout.ms": 40_000, "kafka.retry.backoff.ms": 7}
+    ((topic, options),) = QueueSettings.parse({**OPTIONS, **own}, "orders").replicas
+    config = KafkaReplica(0, topic, options, "g/orders", Queue(), 30.0).producer_config()
+    assert (config["request_timeout_ms"], config["retry_backoff_ms"]) == (40_000, 7)
+    assert config["delivery_timeout_ms"] > 40_000
+
+
+def test_wrong_arguments_are_refused_before_anything_is_opened():
+    """No broker is there."""
+    consumer = QueueConsumer(OPTIONS, "orders")
+    with pytest.raises(InvalidOption, match="max_records"):
+        consumer.poll(0)
+    record = Record("orders", 0, 5, None, b"", 0)
+    with pytest.raises(InvalidOption, match="give one of accept, release, reject, renew"):
+        consumer.acknowledge(record, "done")
+    with pytest.raises(InvalidOption, match="with RELEASE only"):
+        consumer.acknowledge(record, delay=1.0)
+    with pytest.raises(NotHeld, match="offsets 5 to 5 of orders-0 are not held"):
+        consumer.acknowledge(record)
+    consumer.close()
+    consumer.close()
+    with pytest.raises(AlreadyClosed, match="g/orders"):
+        consumer.poll()
+
+
+@pytest.mark.parametrize(
+    ("words", "match"),
+    [
+        (["take", "orders"], "Missing option '--group'"),
+        (["holds", "orders", "--group", "g", "--replica", "r1@"], "write it as TOPIC"),
+        (["audit", "orders", "--group", "g", "--replica", "a b"], "name that Kafka accepts"),
+    ],
+)
+def test_commands_refuse_wrong_words(words, match):
+    """With exit code 2."""
+    done = CliRunner().invoke(main, ["queue", *words, "--bootstrap-servers", "127.0.0.1:1"])
+    assert (done.exit_code, match in done.output) == (2, True)
+
+
+def held(*pairs):
+    """Offsets of partition 0."""
+    return {0: OffsetRanges(pairs)}
+
+
+ROWS = [
+    Row("begin", "a", offsets={0: OffsetRanges()}),
+    Row("acquire", "a", 1, held((0, 4)), 30.0),
+    Row("accept", "a", 2, held((0, 2))),
+    Row("release", "a", 3, held((3, 3)), delivered=True),
+    Row("acquire", "b", 1, held((5, 9)), 30.0),
+]
+
+
+def folded(rows, records):
+    """The state after some records, each an offset and a row."""
+    state = ReplicaState()
+    for offset, row in records:
+        for step in rows.take(offset, b"g/orders", encode(row)):
+            if isinstance(step, Restored):
+                state = step.state
+            else:
+                state.fold(*step)
+    return state
+
+
+def test_a_shortened_log_folds_to_the_same_state():
+    """The snapshot replaces the rows below its offset, and not the ones between it and that."""
+    whole = folded(LogRows("a log", "g/orders"), enumerate(ROWS))
+    early = folded(LogRows("a log", "g/orders"), enumerate(ROWS[:4]))
+    snapshot = Row("snapshot", "a", positions=(4,), state=early.snapshot())
+    rows = LogRows("a log", "g/orders")
+    rows.begin(1)
+    assert not rows.is_whole
+    state = folded(rows, [*enumerate(ROWS[1:], 1), (5, snapshot)])
+    assert state.snapshot() == whole.snapshot()
+    rows.check()
+    assert (rows.is_whole, rows.length) == (True, 2)
+
+
+def test_a_log_that_lost_its_start_is_refused():
+    """Whatever is done or held there is not known."""
+    rows = LogRows("a log", "g/orders")
+    rows.begin(2)
+    folded(rows, [(2, ROWS[2])])
+    with pytest.raises(QueueLogFormat, match="a log has lost its start"):
+        rows.check()
+
+
+def test_a_log_of_another_queue_is_refused():
+    """What others write is counted and passed over."""
+    rows = LogRows("a log", "g/orders")
+    rows.begin(0)
+    assert list(rows.take(0, None, b"text")) == []
+    assert rows.passed_over == 1
+    with pytest.raises(QueueLogFormat, match=r"rows of the queue 'g/others'"):
+        list(rows.take(1, b"g/others", encode(ROWS[0])))
