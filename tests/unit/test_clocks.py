@@ -41,7 +41,7 @@ WALL = {
         1,
         "the latest start of a batch, on the clocks of other hosts",
     ),
-    "coopconsume/runtime/epoch_state.py": (1, "the end of a wait, for people"),
+    "coopconsume/runtime/waiting.py": (1, "the end of a wait, for people"),
     "coopconsume/runtime/progress.py": (1, "timestamps of events"),
     "coopconsume/kafka/security/oauth.py": (3, "tokens tell their end by the wall clock"),
     "coopconsume/sinks/letters.py": (2, "times stored with letters, for people"),
