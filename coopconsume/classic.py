@@ -148,6 +148,19 @@ def interrupt(session: SparkSession, tag: str) -> None:
         session.interruptTag(tag)
 
 
+def why_ended(session: SparkSession) -> str:
+    """Returns why a classic session can run no job any more; empty if it can, or on Connect."""
+    from py4j.protocol import Py4JError
+
+    if not is_classic(session):
+        return ""
+    context = session.sparkContext._jsc  # noqa: SLF001 - PySpark has no public way to ask
+    try:
+        return "it was stopped" if context is None or context.sc().isStopped() else ""
+    except (Py4JError, OSError):
+        return "its JVM has ended"
+
+
 def running_tasks(session: SparkSession, group: str) -> int | None:
     """Returns how many tasks Spark runs of the newest jobs of a group; None if it is unknown."""
     if not is_classic(session):

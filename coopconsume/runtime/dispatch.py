@@ -16,8 +16,8 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 from commits import CommitLogUnavailable, OffsetRanges
-from coopconsume.classic import interrupt, open_mailbox, running_tasks
-from coopconsume.errors import HandlerFailed
+from coopconsume.classic import interrupt, open_mailbox, running_tasks, why_ended
+from coopconsume.errors import HandlerFailed, SessionUnusable
 from coopconsume.group.owned import LEASE
 from coopconsume.kafka.security.access import refused_by_spark
 from coopconsume.runtime.batch import Running, run_batch
@@ -588,6 +588,11 @@ class Dispatcher:
         refused = refused_by_spark(error, self._options.kafka)
         if refused is not None:
             raise refused from error
+        if ended := why_ended(self._spark):
+            raise SessionUnusable(
+                f"the Spark session runs no jobs any more, {ended}: start the job again with a new "
+                "session, and nothing is lost"
+            ) from error
         text = reason(error)
         log.warning("batch %d failed, its slots are planned again: %s", running.number, text)
         self._meter.failed(text)

@@ -84,6 +84,10 @@ def _runs(pid: int) -> bool:
         return False
 
 
+def _is_jvm(pid: int) -> bool:
+    return Path(f"/proc/{pid}/exe").resolve().name == "java"
+
+
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     """A user's folder with a module of handlers."""
@@ -163,6 +167,25 @@ def test_ctrl_c_once_and_twice(
     # Its handler takes longer than anybody waits here.
     assert command.end(signal.SIGINT, signal.SIGINT) == 130, command.said.read_text()
     assert done(home, kafka, name) == 0
+
+
+def test_a_job_whose_jvm_is_killed_ends(
+    kafka: LocalKafka, topic: TopicFactory, produce: Produce, folder: Path
+) -> None:
+    """With one sentence, and soon: nothing of the JVM or of its workers is left."""
+    name = topic()
+    produce(name, [(b"a", b"1")])
+    command = Running(folder, *arguments(kafka, folder, name, "stuck"))
+    command.wait_for(folder / "started")
+    tree = process_tree(command.process.pid)
+    (jvm,) = (pid for pid in tree if _is_jvm(pid))
+    os.kill(jvm, signal.SIGKILL)
+    assert command.process.wait(PATIENCE) == 1, command.said.read_text()
+    until(lambda: not any(map(_runs, tree)))
+    said = command.said.read_text()
+    assert "its JVM has ended: start the job again with a new session" in said
+    assert "Traceback" not in said
+    assert done(folder, kafka, name) == 0
 
 
 def test_no_such_topic_is_one_sentence(kafka: LocalKafka, folder: Path) -> None:

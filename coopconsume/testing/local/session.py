@@ -12,7 +12,7 @@ import subprocess
 import sys
 import tempfile
 import threading
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -172,15 +172,18 @@ def local_session(
 
 def stop_session(session: SparkSession) -> None:
     """Stop a session and end its JVM, which PySpark alone would keep until the program ends."""
+    from py4j.protocol import Py4JError
     from pyspark import SparkContext
 
-    session.stop()
+    with suppress(Py4JError, OSError):  # the JVM may have ended
+        session.stop()
     gateway = SparkContext._gateway  # noqa: SLF001
     if gateway is None:
         return
     SparkContext._gateway = SparkContext._jvm = None  # noqa: SLF001
     process: subprocess.Popen[bytes] | None = getattr(gateway, "proc", None)
-    gateway.shutdown()
+    with suppress(Py4JError, OSError):
+        gateway.shutdown()
     if process is None:
         return
     if process.stdin is not None:
