@@ -30,7 +30,7 @@ demo: $(VENV)/.ready-demo ## a year of flights through 8 slots on a real Kafka, 
 	@$(BIN)/coopconsume demo $(ARGS)
 
 test: $(VENV)/.ready ## set up and run all tests (ARGS='-k name' narrows)
-	@$(BIN)/python -m pytest -n 3 --dist loadscope $(if $(CI),--durations=40) $(ARGS)
+	@$(BIN)/python -m pytest -n 2 --dist loadscope $(if $(CI),--durations=40) $(ARGS)
 
 test-matrix: $(VENV)/.ready ## run a selection of the tests on each supported Spark (ARGS='4.2 --kafka 4.3.1')
 	@$(BIN)/python -m tests.matrix $(ARGS)
