@@ -323,13 +323,15 @@ def test_a_static_follower_whose_topic_is_recreated_gets_the_new_one(ground: Gro
 
 def test_plain_consumers_and_ours_are_told_apart(ground: Ground) -> None:
     """A group that plain consumers are in does not take us, in plain words."""
-    # It is assigned nothing if it joins before it knows the topic's partitions, and joins again
-    # once it looks the next time.
     plain = KafkaConsumer(
-        ground.topic, bootstrap_servers=ground.kafka.bootstrap_servers, group_id=ground.group,
+        bootstrap_servers=ground.kafka.bootstrap_servers, group_id=ground.group,
         metadata_max_age_ms=500,
     )  # fmt: skip
     deadline = time.monotonic() + PATIENCE
+    # It is assigned nothing if it joins before it knows the topic's partitions.
+    while not plain.partitions_for_topic(ground.topic) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    plain.subscribe([ground.topic])
     while not plain.assignment() and time.monotonic() < deadline:
         plain.poll(timeout_ms=100)
     assert plain.assignment()

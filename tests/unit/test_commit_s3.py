@@ -65,11 +65,21 @@ def options(bucket: tuple[subprocess.Popen[bytes], dict[str, str]]) -> dict[str,
     return bucket[1]
 
 
+# moto looks for an object and writes it in two steps: of two conditional puts at once both succeed.
+_ONE_AT_A_TIME = """
+import sys
+from moto.server import DomainDispatcherApplication, create_backend_app
+from werkzeug.serving import run_simple
+app = DomainDispatcherApplication(create_backend_app)
+run_simple("127.0.0.1", int(sys.argv[1]), app, threaded=False)
+"""
+
+
 def _server() -> tuple[subprocess.Popen[bytes], str]:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         port = taken.getsockname()[1]
-    command = [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)]
+    command = [sys.executable, "-c", _ONE_AT_A_TIME, str(port)]
     server = subprocess.Popen(command, stderr=subprocess.DEVNULL)
     return server, f"http://127.0.0.1:{port}"
 
