@@ -220,7 +220,8 @@ class GroupState:
         is_unchanged = (
             answer.counted
             and event.kind == "commit"
-            and (event.id not in self.counted and event.id not in self.answers)
+            and event.id not in self.counted
+            and event.id not in self.answers
         )
         results = {}
         for part in event.parts if event.kind in _BY_PARTITION else ():

@@ -179,15 +179,17 @@ class HeldLogs:
             DataLoss: There are some, and ``failOnDataLoss`` is true.
         """
         ends = self._cluster.log_ends(self.present)
-        short = {tp: None for tp, end in ends.items() if end.offset <= self._top(tp)}
+        short = [tp for tp, end in ends.items() if end.offset <= self._top(tp)]
         # Under which leader epochs the records above that offset were seen is not known.
-        kept = self._cluster.epoch_ends(short) if short else {}
-        for tp, end in self._former_ends(ends, primary).items():
-            # The offset in Kafka is above the stable offset if the log has followed a cut already.
-            if end < min(primary[tp].offset, self._owned[tp].stable):
-                kept[tp] = min(end, kept.get(tp, MAX_OFFSET))
-                short[tp] = None
-        cut = self._losses(ends, kept, short)
+        kept = self._cluster.epoch_ends(dict.fromkeys(short)) if short else {}
+        # The offset in Kafka is above the stable offset if the log has followed a cut already.
+        regrown = {
+            tp: end
+            for tp, end in self._former_ends(ends, primary).items()
+            if end < min(primary[tp].offset, self._owned[tp].stable)
+        }
+        kept |= {tp: min(end, kept.get(tp, MAX_OFFSET)) for tp, end in regrown.items()}
+        cut = self._losses(ends, kept, {*short, *regrown})
         for loss in cut.values():
             if self._options.fail_on_data_loss:
                 raise loss

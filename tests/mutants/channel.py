@@ -30,6 +30,7 @@ _RELIEVED = _SLOT + "test_a_relieved_slot_keeps_what_runs_and_starts_nothing_mor
 _GIVEN = "tests/model/test_progress_model.py::test_what_a_slot_gives_back_it_never_starts"
 _FRAMES = _MODEL + "test_a_frame_counts_once_in_its_place_and_direction"
 _LEASED = _MODEL + "test_no_slot_starts_longer_than_a_lease_after_the_last_renewal"
+_LEASES = _JOB + "test_without_a_look_at_the_log_no_slot_starts_a_record_once_its_lease_has_passed"
 
 CHANNEL = [
     Mutant(
@@ -458,5 +459,82 @@ CHANNEL = [
         "max(_REPORTS_APART, options.commit_interval / 2)",
         "max(_REPORTS_APART, options.commit_interval)",
         ("tests/unit/test_saving.py::test_slots_report_twice_in_a_commit_interval",),
+    ),
+]
+
+CHANNEL_DRIVER = [
+    Mutant(
+        "lease-without-a-look",
+        "A lease counts from the last look at the commit log.",
+        "coopconsume/runtime/slot_leases.py",
+        "since = holding.check(within)",
+        "since = time.monotonic()",
+        (_LEASES,),
+    ),
+    Mutant(
+        "progress-taken-twice",
+        "A progressive report counts once, however often it comes.",
+        "coopconsume/runtime/dispatch.py",
+        "if report.seq != running.taken.get(slot, 0) + 1:",
+        "if report.seq < 0:",
+        (_JOB + "test_a_report_that_was_not_acknowledged_counts_once",),
+    ),
+    Mutant(
+        "unacknowledged-forgotten",
+        "A progressive report that did not arrive comes with the final one.",
+        "coopconsume/runtime/dispatch.py",
+        "for earlier in report.unacknowledged:",
+        "for earlier in report.unacknowledged[:0]:",
+        (_JOB + "test_a_report_that_did_not_arrive_comes_with_the_final_one",),
+    ),
+    Mutant(
+        "hand-over-does-not-stop",
+        "A hand-over stops the slots that work.",
+        "coopconsume/runtime/loop.py",
+        "self._hand_over = hand_over\n            self._dispatcher.stop(self._shift)",
+        "self._hand_over = hand_over",
+        (_JOB + "test_a_hand_over_waits_for_running_handlers_and_commits_them[True]",),
+    ),
+    Mutant(
+        "stop-goes-on",
+        "A stop starts no further record.",
+        "coopconsume/runtime/slot_leases.py",
+        "self._server.stop(slots)",
+        "self._server.stop([])",
+        (_JOB + "test_a_hand_over_waits_for_running_handlers_and_commits_them[True]",),
+    ),
+    Mutant(
+        "unbegun-batch-in-doubt",
+        "A slot that was stopped before it could start anything is waited for by nobody.",
+        "coopconsume/runtime/dispatch.py",
+        "elif slot in running.withdrawn:",
+        "elif slot < 0:",
+        (_JOB + "test_a_batch_that_has_not_begun_is_ended_by_a_pause_and_is_in_nobodys_way",),
+    ),
+    Mutant(
+        "longer-life-untold",
+        "Work without leases starts once the group knows how long it may go on.",
+        "coopconsume/group/membership.py",
+        "if holding.life_ms >= self._life_ms:",
+        "if holding.life_ms > 0:",
+        (
+            "tests/unit/test_group_member.py::test_work_that_outlives_what_the_group_was_told_waits_for_a_rebalance",
+        ),
+    ),
+    Mutant(
+        "seen-when-answered",
+        "A commit shows that the epoch was in force when it was asked for, not when it was answered.",
+        "coopconsume/group/epoch_assignment.py",
+        "self._saw(asked)\n        self._answered",
+        "self._saw(time.monotonic())\n        self._answered",
+        (_JOB + "test_a_commit_shows_that_the_epoch_was_in_force_when_it_was_asked_for",),
+    ),
+    Mutant(
+        "rows-of-progress-forgotten",
+        "Rows, letters and failures of a progressive report are written and committed.",
+        "coopconsume/runtime/dispatch.py",
+        "running.shift.saver.take(report, parts, now)\n        self._note(running, report)\n        self.leases.taken",
+        "self._note(running, report)\n        self.leases.taken",
+        (_JOB + "test_a_report_that_was_not_acknowledged_counts_once",),
     ),
 ]

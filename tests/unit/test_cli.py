@@ -254,7 +254,7 @@ def test_json_logs_stay_json(folder: Path) -> None:
 
 
 def test_a_host_without_an_address_is_named(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A mistyped name is told from a broker that does not answer."""
+    """A mistyped name is distinguished from a broker that does not answer."""
     monkeypatch.setattr("coopconsume.kafka.cluster._CONNECT_MS", 500)
     result = run(folder, kafka_bootstrap_servers="no-such-host.invalid:9092")
     assert result.exit_code == 1

@@ -109,7 +109,7 @@ def test_an_outage_is_no_damage(
         lambda: CommitStore.open(path, create=False), store.compact, lambda: store.history("g"),
         lambda: check_table(path), lambda: repair_table(path),
     ]  # fmt: skip
-    if outage is not broken:  # what is not there cannot be told from what never was
+    if outage is not broken:  # what is not there cannot be distinguished from what never was
         calls = calls[:4]
     with outage(of(path)):
         for call in calls:

@@ -1,0 +1,202 @@
+"""Mutants of assignors, clocks, the history checker, and what a user is shown."""
+
+from __future__ import annotations
+
+from tests.mutants.mutant import Mutant
+
+_CHECKER = "tests/model/test_checker.py::test_each_fault_is_found_with_its_witness"
+_JOB = "tests/model/test_job_model.py::"
+_CLOCKS = "tests/unit/test_clocks.py::"
+
+ASSIGNORS = [
+    Mutant(
+        "ranges-overlap",
+        "No two members have the same key hash.",
+        "assignors/ranges.py",
+        "KeyRange(a, b - 1) for a, b in pairwise(cuts)",
+        "KeyRange(a, min(b, self.last)) for a, b in pairwise(cuts)",
+        ("tests/unit/test_ranges.py::test_any_range_is_cut_evenly",),
+    ),
+    Mutant(
+        "ranges-leave-a-hole",
+        "Every key hash has an owner.",
+        "assignors/sharing.py",
+        "FULL.size * end // total - 1)",
+        "FULL.size * end // total - 1 - (end < total))",
+        ("tests/unit/test_assignors.py::test_kip_x_round_robin",),
+    ),
+    Mutant(
+        "parts-without-consent",
+        "Only members that allow it get a part of a partition.",
+        "assignors/sharing.py",
+        "[member for member in members if member.allow_key_share]",
+        "list(members)",
+        ("tests/unit/test_assignors.py::test_whoever_did_not_opt_in_gets_whole_partitions",),
+    ),
+    Mutant(
+        "conflict-not-seen",
+        "A member refuses an assignment with a hole or an overlap.",
+        "coopconsume/group/core.py",
+        "if found.overlaps or (found.holes and (topic, partition) not in held):",
+        "if found.holes and found.overlaps:",
+        (
+            "tests/unit/test_group_rules.py::test_an_assignment_with_a_hole_or_an_overlap_is_refused",
+        ),
+    ),
+]
+
+CLOCKS = [
+    Mutant(
+        "in-doubt-by-wall-clock",
+        "What is in doubt waits by the monotonic clock.",
+        "coopconsume/group/epoch_assignment.py",
+        "now = time.monotonic()\n        found = [",
+        "now = time.time()\n        found = [",
+        (_CLOCKS + "test_what_is_in_doubt_waits_its_time_by_the_monotonic_clock",),
+    ),
+    Mutant(
+        "lost-slot-by-wall-clock",
+        "A lost slot waits by the monotonic clock.",
+        "coopconsume/runtime/dispatch.py",
+        "self._lost(running, slot, time.monotonic())",
+        "self._lost(running, slot, time.time())",
+        (_CLOCKS + "test_the_wall_clock_is_read_only_where_it_must_be",),
+    ),
+    Mutant(
+        "longer-than-asked-for",
+        "No reader waits longer for a failed record than its writer asked for.",
+        "commits/model.py",
+        "min(left, self.delay_ms)",
+        "left",
+        (_CLOCKS + "test_a_wait_read_by_another_host_is_never_longer_than_asked_for",),
+    ),
+    Mutant(
+        "snapshot-forgets-waits",
+        "A snapshot keeps how long a failed record was to wait.",
+        "commits/snapshot.py",
+        '"delays": _delays_to_plain(group.partitions),',
+        '"delays": [],',
+        (_CLOCKS + "test_a_due_time_holds_although_its_writer_had_another_clock",),
+    ),
+]
+
+CHECKER = [
+    Mutant(
+        "any-disturbance-excuses",
+        "A repeat is excused only if the process of its own earlier call was disturbed.",
+        "coopconsume/testing/history/rules.py",
+        "mine = np.isin(self._pid[earlier], [*one.pids])",
+        "mine = np.ones(len(earlier), np.bool_)",
+        (_CHECKER,),
+    ),
+    Mutant(
+        "committed-is-excused",
+        "Nothing excuses the repeat of a record that was committed before.",
+        "coopconsume/testing/history/rules.py",
+        "committed_before |= self._committed_at[record] <= self._start[call]",
+        "pass",
+        (_CHECKER,),
+    ),
+    Mutant(
+        "deletion-excuses-what-was-counted",
+        "A deletion does not excuse a record that was counted as done before it without a call.",
+        "coopconsume/testing/history/rules.py",
+        "~handled & (self._committed_at > self._deleted_at)",
+        "~handled",
+        (_CHECKER,),
+    ),
+    Mutant(
+        "deletion-excuses-its-neighbour",
+        "A deletion excuses the records below its offset alone.",
+        "coopconsume/testing/history/rules.py",
+        "[(0, below - 1)]",
+        "[(0, below)]",
+        (_CHECKER,),
+    ),
+    Mutant(
+        "deleted-record-not-waited-for",
+        "The successors of a deleted record wait for the end of its call.",
+        "coopconsume/testing/history/rules.py",
+        "np.maximum.at(gone, self._rec[is_deleted], self._end[is_deleted])",
+        "pass",
+        (_CHECKER,),
+    ),
+]
+
+SHOWN = [
+    Mutant(
+        "every-failure-logged",
+        "Of each type of error at most one line is logged in ten seconds.",
+        "coopconsume/runtime/failure_log.py",
+        "if now - kind.logged_at < _EVERY:",
+        "if now < kind.logged_at:",
+        ("tests/unit/test_failure_log.py::test_one_type_of_error_has_a_line_in_ten_seconds",),
+    ),
+    Mutant(
+        "youngest-blocker-shown",
+        "The status line shows the blocker that blocks for the longest time.",
+        "coopconsume/cli/run.py",
+        "held_by(max(blocked",
+        "held_by(min(blocked",
+        ("tests/unit/test_failure_log.py::test_the_status_line_shows_the_oldest_blocker",),
+    ),
+    Mutant(
+        "quiet-job-without-a-reason",
+        "A job that commits nothing says what it waits for.",
+        "coopconsume/runtime/loop.py",
+        "if is_held or self._meter.is_quiet:",
+        "if is_held:",
+        (_JOB + "test_a_batch_that_has_not_begun_is_ended_by_a_pause_and_is_in_nobodys_way",),
+    ),
+    Mutant(
+        "deleted-blocker-looks-open",
+        "A blocker that retention has deleted is shown as deleted.",
+        "coopconsume/admin/offsets/status.py",
+        "if self.log_start is not None and offset < self.log_start:",
+        "if self.log_start is None:",
+        (
+            "tests/unit/test_offset_moves.py::test_gaps_have_the_age_of_the_first_commit_above_them",
+            "tests/unit/test_overview.py::test_what_holds_a_stable_offset_is_told_and_drawn",
+        ),
+    ),
+    Mutant(
+        "metric-renamed",
+        "The dashboard and the alert rules use metrics that the exporter emits.",
+        "coopconsume/monitoring/prometheus.py",
+        'return f"{name}_seconds" if number.unit == "s" else name',
+        "return name",
+        ("tests/unit/test_monitoring.py::test_prometheus_tells_the_same_numbers",),
+    ),
+    Mutant(
+        "first-missing-option-alone",
+        "All missing options are named at once.",
+        "coopconsume/options.py",
+        "raise MissingOption(*missing)",
+        "raise MissingOption(missing[0])",
+        ("tests/unit/test_cli.py::test_all_missing_options_are_named_at_once",),
+    ),
+    Mutant(
+        "plain-error-among-json",
+        "With JSON logs the error that ends the command is JSON, too.",
+        "coopconsume/cli/outcome.py",
+        'as_json=kwargs.get("log_format") == "json"',
+        "as_json=False",
+        ("tests/unit/test_cli.py::test_json_logs_stay_json",),
+    ),
+    Mutant(
+        "unstarted-slots-look-busy",
+        "Slots that Spark does not start are distinguished from handlers that run.",
+        "coopconsume/runtime/waiting.py",
+        "if started or oldest.started is None:",
+        "if slots:",
+        ("tests/unit/test_waiting.py::test_each_wait_has_a_reason_and_a_sentence",),
+    ),
+    Mutant(
+        "newer-spark-gets-delta",
+        "A Spark that is newer than all known ones is never given the Delta of another version.",
+        "coopconsume/spark_versions.py",
+        "SparkMinor(wanted, newest.connector, None,",
+        "SparkMinor(wanted, newest.connector, SUPPORTED[-2].delta,",
+        ("tests/unit/test_jars.py::test_a_newer_spark_is_a_warning",),
+    ),
+]

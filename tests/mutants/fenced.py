@@ -1,0 +1,321 @@
+"""Mutants of the fenced log."""
+
+# ruff: noqa: E501 - lines of the sources and names of tests are quoted whole
+
+from __future__ import annotations
+
+from tests.mutants.mutant import Mutant
+
+_RULES = "tests/model/test_ownership_rules.py::"
+_TURNS = "tests/model/test_fenced_turns.py::"
+_DOUBTS = "tests/model/test_fenced_doubts.py::"
+_RETENTION = "tests/model/test_fenced_retention.py::"
+_GROUPS = "tests/model/test_fenced_groups.py::"
+_SINK = "tests/model/test_kafka_sink.py::"
+_KEYS = "tests/model/test_fenced_keys.py::"
+
+FENCED = [
+    Mutant(
+        "expectation-not-checked",
+        "An append on a condition checks it.",
+        "coopconsume/fenced/core.py",
+        "if self.by is not None and self.value != actual:",
+        "if False:",
+        ("tests/unit/test_fenced_log.py::test_each_record_may_expect_its_number",),
+    ),
+    Mutant(
+        "older-epoch-counts",
+        "A batch of a former owner does not count.",
+        "coopconsume/fenced/fold.py",
+        "fenced = stamp.epoch != self.epoch or self.tag not in (None, stamp.tag)",
+        "fenced = False",
+        ("tests/unit/test_fenced_log.py::test_nobody_who_writes_into_a_log_stops_it",),
+    ),
+    Mutant(
+        "batch-id-not-remembered",
+        "A batch is in its log once.",
+        "coopconsume/fenced/fold.py",
+        "if known is not None and (not self._compacted or known.first_offset != first_offset):",
+        "if False:",
+        ("tests/unit/test_fenced_log.py::test_nobody_who_writes_into_a_log_stops_it",),
+    ),
+    Mutant(
+        "late-batch-counts",
+        "A batch that is not where it expected to be does not count.",
+        "coopconsume/fenced/fold.py",
+        "if raw.offset != stamp.expected + stamp.i or (filtered and self._compacted):",
+        "if filtered and self._compacted:",
+        ("tests/unit/test_fenced_log.py::test_nobody_who_writes_into_a_log_stops_it",),
+    ),
+    Mutant(
+        "gap-not-seen",
+        "The sequence numbers of the batches that count follow each other.",
+        "coopconsume/fenced/fold.py",
+        "if not self._compacted and self.next_seq not in (None, stamp.seq):",
+        "if False:",
+        ("tests/unit/test_fenced_log.py::test_a_batch_that_is_gone_is_a_gap",),
+    ),
+    Mutant(
+        "repair-repeats-numbers",
+        "A repair of a log does not repeat sequence numbers.",
+        "coopconsume/fenced/fold.py",
+        "if stamp.seq < (self.next_seq or 0):",
+        "if False:",
+        ("tests/model/test_log_repair.py::test_a_repair_does_not_repeat_sequence_numbers",),
+    ),
+    Mutant(
+        "repair-not-seen-by-readers",
+        "Readers pass over the gaps that a later owner has accepted.",
+        "coopconsume/fenced/view.py",
+        "self.repaired.update(repaired_by(row))",
+        "pass",
+        (
+            "tests/model/test_log_repair.py::test_a_log_with_lost_records_is_used_again_once_an_operator_accepts_the_loss",
+        ),
+    ),
+    Mutant(
+        "part-of-a-batch-counts",
+        "A batch counts once its last record is there.",
+        "coopconsume/fenced/fold.py",
+        "complete = len(self._partial) == self._open_batch[0].n",
+        "complete = True",
+        ("tests/unit/test_fenced_log.py::test_a_batch_without_its_end_does_not_count",),
+    ),
+    Mutant(
+        "shared-writer-does-not-ask",
+        "A producer with shared access asks the registry once it has read the log.",
+        "coopconsume/fenced/session.py",
+        "            self._epochs.join(self.log)\n",
+        "            pass\n",
+        (_TURNS + "test_a_shared_producer_that_slept_writes_in_nobodys_turn",),
+    ),
+    Mutant(
+        "shared-transactions-stay",
+        "Whoever takes a log alone ends the transactions of those who shared it.",
+        "coopconsume/fenced/session.py",
+        "if name is not None and self.log.is_of_shared_writer(name):",
+        "if name is None:",
+        (_TURNS + "test_a_shared_writer_that_is_paused_in_a_transaction_keeps_nobody_out",),
+    ),
+    Mutant(
+        "append-waits-for-a-heartbeat",
+        "An append does not wait while the registry is asked.",
+        "coopconsume/fenced/ownership/registry.py",
+        "        return (group, resource) in self._mine\n",
+        "        with self._lock:\n            return (group, resource) in self._mine\n",
+        (_TURNS + "test_an_append_does_not_wait_for_a_sign_of_life",),
+    ),
+    Mutant(
+        "sent-append-reported-as-refused",
+        "Any failure after an append was sent is an unknown outcome.",
+        "coopconsume/fenced/appender.py",
+        "if at is not None and not (session.fenced and session.known_from <= at):",
+        "if isinstance(error, LogUnavailable):",
+        (_DOUBTS + "test_an_append_that_is_in_the_log_is_never_reported_as_not_in_it",),
+    ),
+    Mutant(
+        "retained-batch-appended-again",
+        "A batch that retention may have removed is not appended again.",
+        "coopconsume/fenced/appender.py",
+        "if found is None and self._start() > at:\n                    continue",
+        "if False:\n                    continue",
+        (_RETENTION + "test_a_batch_that_retention_may_have_removed_is_not_appended_again",),
+    ),
+    Mutant(
+        "reader-behind-retention-tries-again",
+        "A reader learns which records are gone.",
+        "coopconsume/fenced/view.py",
+        "if start > self.offset:",
+        "if False:",
+        (_RETENTION + "test_a_reader_learns_which_records_are_gone",),
+    ),
+    Mutant(
+        "group-expects-one-place",
+        "Each append of a group is compared with its own place.",
+        "coopconsume/fenced/appender.py",
+        "            position = Position(position.next_offset + count, position.next_seq + count)\n",
+        "            position = Position(position.next_offset, position.next_seq)\n",
+        (_GROUPS + "test_threads_that_wait_are_written_together",),
+    ),
+    Mutant(
+        "group-refused-as-a-whole",
+        "An append that Kafka does not take refuses no other.",
+        "coopconsume/fenced/appender.py",
+        "most = most if doubt.refusal is None else 1",
+        "most = most",
+        (_GROUPS + "test_one_append_that_kafka_does_not_take_refuses_no_other",),
+    ),
+    Mutant(
+        "multi-log-append-in-part",
+        "An append over several logs is committed if each part is at its place.",
+        "coopconsume/fenced/multi.py",
+        "placed = all(",
+        "placed = any(",
+        (
+            "tests/model/test_multi_log_model.py::test_whatever_fails_an_append_is_in_all_of_its_logs_or_in_none",
+        ),
+    ),
+    Mutant(
+        "multi-log-append-refused-from-the-past",
+        "An append over several logs is refused by what the logs have during the call.",
+        "coopconsume/fenced/multi.py",
+        "if any(piece.missed(deadline) for piece in pieces):",
+        "if False:",
+        (
+            "tests/model/test_multi_log_model.py::test_whatever_fails_an_append_is_in_all_of_its_logs_or_in_none",
+        ),
+    ),
+    Mutant(
+        "multi-log-audit-sees-nothing",
+        "The audit finds an append that is not in all of its logs.",
+        "coopconsume/fenced/multi_audit.py",
+        "torn.append(batch_id)",
+        "pass",
+        (
+            "tests/model/test_multi_log_model.py::test_the_audit_finds_an_append_that_is_not_in_all_of_its_logs",
+        ),
+    ),
+    Mutant(
+        "other-checkpoint-not-noticed",
+        "Batches of another checkpoint are refused.",
+        "coopconsume/fenced/delta_sink.py",
+        "if batch_id < found.batches - 1:",
+        "if False:",
+        ("tests/model/test_delta_sink.py::test_another_checkpoint_is_noticed",),
+    ),
+    Mutant(
+        "other-stream-not-noticed",
+        "A batch 0 of another stream is refused where the table has one batch.",
+        "coopconsume/fenced/delta_sink.py",
+        "if first is not None and this is not None and first != this:",
+        "if False:",
+        ("tests/model/test_delta_sink.py::test_another_checkpoint_is_noticed",),
+    ),
+    Mutant(
+        "input-offsets-not-committed",
+        "Offsets of the input are committed with the records.",
+        "coopconsume/fenced/session.py",
+        "channel.send_offsets(each, deadline.left)",
+        "pass",
+        ("tests/model/test_fenced_input.py::test_each_input_record_is_appended_once",),
+    ),
+    Mutant(
+        "last-batch-lost-between-parts",
+        "The last batch of a job is found wherever it begins and ends.",
+        "coopconsume/fenced/view.py",
+        "yield first, fold, self.batches(fold, first, end, deadline)",
+        "yield first, fold, self.batches(fold, first, end - (end - first) // 8, deadline)",
+        (
+            "tests/model/test_fenced_sessions.py::test_the_last_batch_of_a_job_is_found_wherever_it_begins",
+        ),
+    ),
+    Mutant(
+        "later-owner-does-not-fence-the-sink",
+        "A later owner of one of its logs fences a sink that writes to several.",
+        "coopconsume/fenced/session.py",
+        "other |= self._pinned and self.fold.tag != self._tag",
+        "other |= False",
+        (_SINK + "test_a_run_that_slept_writes_to_none_of_its_partitions",),
+    ),
+    Mutant(
+        "sink-joins-in-anybodys-turn",
+        "A sink writes to several logs only while it owns all of them.",
+        "coopconsume/fenced/job_log.py",
+        "        self._owners[log.partition].refresh()\n",
+        "        pass\n",
+        (_SINK + "test_a_run_that_slept_writes_to_none_of_its_partitions",),
+    ),
+    Mutant(
+        "sink-writes-partition-by-partition",
+        "A batch of a sink is in all of its partitions or in none.",
+        "coopconsume/fenced/kafka_sink.py",
+        'if len(self.partitions) > 1 and self._more["visibility"] == "read_committed":',
+        "if False:",
+        (_SINK + "test_each_partition_has_each_batch_once",),
+    ),
+    Mutant(
+        "fences-another-owner-than-named",
+        "A writer that names the owner to replace fences no other one.",
+        "coopconsume/fenced/session.py",
+        "if self.replaces not in (None, last) and not self._has_epoch and not is_ours:",
+        "if False:",
+        ("tests/model/test_fenced_sessions.py::test_only_the_owner_that_is_named_is_fenced",),
+    ),
+    Mutant(
+        "key-expectation-not-checked",
+        "An append on condition of a key's last record checks it.",
+        "coopconsume/fenced/core.py",
+        "if last[key] != expected:",
+        "if False:",
+        (_KEYS + "test_unrelated_keys_do_not_contend",),
+    ),
+    Mutant(
+        "own-records-not-in-the-keys",
+        "A writer's own appends are the last records of their keys, too.",
+        "coopconsume/fenced/fold.py",
+        "        self._note_keys(stamp, entries, seq)\n",
+        "",
+        (_KEYS + "test_unrelated_keys_do_not_contend",),
+    ),
+    Mutant(
+        "group-does-not-see-its-keys",
+        "Of two appends of a group the later one sees the keys of the earlier one.",
+        "coopconsume/fenced/appender.py",
+        "if row.key in last:",
+        "if False:",
+        (_KEYS + "test_appends_of_one_group_see_each_other",),
+    ),
+    Mutant(
+        "forgotten-key-taken-for-new",
+        "A key whose number is not kept any more is looked up in the log.",
+        "coopconsume/fenced/key_index.py",
+        "            raise LookupError(key)\n",
+        "            return None\n",
+        (_KEYS + "test_unrelated_keys_do_not_contend",),
+    ),
+    Mutant(
+        "foreign-record-stops-the-registry",
+        "A foreign record in the registry's log is passed over.",
+        "coopconsume/fenced/ownership/log_fold.py",
+        "            if wire.is_newer(value):\n                raise\n",
+        "            raise\n",
+        ("tests/model/test_ownership_fold.py::test_what_is_none_of_ours_is_passed_over",),
+    ),
+    Mutant(
+        "incomplete-snapshot-counts",
+        "A snapshot counts once all of its records are there.",
+        "coopconsume/fenced/ownership/log_fold.py",
+        "{p.part for p in parts} != set(range(part.parts))",
+        "not parts",
+        (
+            "tests/model/test_ownership_fold.py::test_a_log_cut_anywhere_below_a_snapshot_says_the_same",
+        ),
+    ),
+]
+
+OWNERS = [
+    Mutant(
+        "lower-generation-owns",
+        "A claim of a lower generation than the owner's is stale.",
+        "coopconsume/fenced/ownership/rules.py",
+        "if current > generation > 0:",
+        "if generation < 0:",
+        (_RULES + "test_the_wikis_table_is_total",),
+    ),
+    Mutant(
+        "live-owner-expires",
+        "An owner that gave a sign of life since is not taken for dead.",
+        "coopconsume/fenced/ownership/rules.py",
+        "if held is None or held.heartbeat != heartbeat:",
+        "if held is None:",
+        (_RULES + "TestRules::runTest",),
+    ),
+    Mutant(
+        "queue-stands-still",
+        "Whoever waits longest comes next.",
+        "coopconsume/fenced/ownership/rules.py",
+        "while row.is_free and row.waiters:",
+        "while False:",
+        (_RULES + "test_an_operator_s_word_evicts_all_that_have_it_and_promotes_the_next",),
+    ),
+]

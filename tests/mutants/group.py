@@ -1,0 +1,326 @@
+"""Mutants of the group: epochs, hand-overs, topics, and consumers that poll."""
+
+# ruff: noqa: E501 - lines of the sources and names of tests are quoted whole
+
+from __future__ import annotations
+
+from tests.mutants.mutant import Mutant
+
+_GROUP = "tests/model/test_group_model.py::TestGroup::runTest"
+_FOLD = "tests/model/test_commits_fold.py::test_the_fold_agrees_with_a_naive_model"
+_STORE = "tests/unit/test_commit_store.py::"
+_PLAN = "tests/unit/test_plan_rules.py::"
+_EVENTS = "tests/unit/test_fold_rules.py::"
+_JUDGE = "tests/model/test_judge.py::"
+_JOB = "tests/model/test_job_model.py::"
+_POLLING = "tests/model/test_polling_model.py::"
+_CORE = "tests/unit/test_group_core.py::"
+
+GROUP = [
+    Mutant(
+        "open-transaction-not-waited-for",
+        "A partition starts from an offset that no open transaction can change.",
+        "coopconsume/group/epoch_assignment.py",
+        "primary = self.cluster.primary({*owned, *dealt} - stable.keys())",
+        "primary = self.cluster.primary()",
+        (
+            "tests/broker/test_moved_offsets.py::test_a_transaction_that_commits_offsets_is_waited_for",
+        ),
+    ),
+    Mutant(
+        "commits-under-any-epoch",
+        "A commit counts only under the epoch in force.",
+        "commits/group.py",
+        'return "its epoch is not in force" if grant is None else',
+        'return "" if grant is None else',
+        (_STORE + "test_a_fenced_zombie_writes_but_never_counts", _FOLD),
+    ),
+    Mutant(
+        "previous-not-checked",
+        "An epoch counts only if the one that its leader noted is in force.",
+        "commits/group.py",
+        "if event.previous != in_force:",
+        "if event.previous is False:",
+        (_EVENTS + "test_an_epoch_counts_only_if_the_one_its_leader_noted_is_in_force",),
+    ),
+    Mutant(
+        "number-used-twice",
+        "The number of an epoch is above all that were seen.",
+        "commits/group.py",
+        "event.epoch.number > self.highest",
+        "event.epoch.number >= self.highest",
+        (_FOLD,),
+    ),
+    Mutant(
+        "replaced-member-counts",
+        "A member id that was taken over does not commit.",
+        "commits/group.py",
+        'grant.fenced[replaced] = f"taken over by {event.member!r}"',
+        "pass",
+        (_STORE + "test_a_static_member_is_taken_over_by_its_new_process",),
+    ),
+    Mutant(
+        "released-member-counts",
+        "A member that released its shares does not commit.",
+        "commits/group.py",
+        "grant.fenced[event.member] = RELEASED",
+        "pass",
+        (_STORE + "test_a_member_that_released_may_not_commit",),
+    ),
+    Mutant(
+        "claimed-share-given-away",
+        "A group works around what is claimed by hand.",
+        "coopconsume/group/core.py",
+        "        if claimed:\n            shares = {",
+        "        if False:\n            shares = {",
+        (_GROUP,),
+    ),
+    Mutant(
+        "claim-is-a-gap",
+        "What is claimed by hand is no gap in what the leader has assigned.",
+        "coopconsume/group/core.py",
+        "(found.holes and (topic, partition) not in held)",
+        "found.holes",
+        (_GROUP,),
+    ),
+    Mutant(
+        "claimed-work-not-in-doubt",
+        "A claim waits for the work of the member of the group that had its share.",
+        "commits/group.py",
+        "self._loosen(grant, member, grant.members[member])",
+        "pass",
+        (_GROUP,),
+    ),
+    Mutant(
+        "claim-not-exclusive",
+        "A claim does not overlap a live one.",
+        "commits/group.py",
+        'if in_the_way and not event.detail.get("takeover"):\n            return Answer(counted=False, reason="a share is held"',
+        'if in_the_way is False:\n            return Answer(counted=False, reason="a share is held"',
+        (_STORE + "test_claims_exclude_each_other",),
+    ),
+    Mutant(
+        "nothing-in-doubt",
+        "What a member did not hand over is in doubt for its next owner.",
+        "commits/group.py",
+        "self.loose = sorted({*self.loose, *grant.left_behind()})",
+        "pass",
+        (_STORE + "test_what_was_not_handed_over_is_in_doubt", _GROUP),
+    ),
+    Mutant(
+        "nobody-waits",
+        "The owner of a share in doubt waits for it.",
+        "coopconsume/group/core.py",
+        "if first <= last:\n                key_range",
+        "if first < first:\n                key_range",
+        (_GROUP,),
+    ),
+]
+
+DRAIN = [
+    Mutant(
+        "hand-over-without-drain",
+        "A hand-over waits for the handlers that run.",
+        "coopconsume/runtime/loop.py",
+        "if out and not hand_over.is_late and time.monotonic() < hand_over.until:\n            return",
+        "if False:\n            return",
+        (
+            _JOB + "test_a_hand_over_waits_for_running_handlers_and_commits_them",
+            _JUDGE + "test_a_hand_over_is_seen_to_repeat_nothing",
+        ),
+    ),
+    Mutant(
+        "starts-while-draining",
+        "A hand-over starts no new handler.",
+        "coopconsume/runtime/loop.py",
+        "self._hand_back(shift, self._hand_over)\n            else:\n                self",
+        "self._hand_back(shift, self._hand_over)\n            if True:\n                self",
+        (_JOB + "test_a_hand_over_waits_for_running_handlers_and_commits_them",),
+    ),
+    Mutant(
+        "hand-over-hides-what-runs",
+        "A hand-over names the shares that are still being worked on.",
+        "coopconsume/runtime/loop.py",
+        "hand_over.running = self._left_of(shift)\n            if out:",
+        "hand_over.running = []\n            if out:",
+        (_JOB + "test_what_a_hand_over_gives_up_is_in_doubt_and_done_again",),
+    ),
+    Mutant(
+        "nobody-waits-in-the-loop",
+        "No handler starts on a share that is in doubt.",
+        "coopconsume/runtime/epoch_state.py",
+        "partition.doubt(key_range, until)",
+        "share.barred_until = 0.0",
+        (
+            _JOB + "test_the_next_owner_waits_for_the_life_of_a_batch",
+            _JUDGE + "test_a_handler_that_outlives_its_member_is_seen_to_be_waited_for",
+        ),
+    ),
+    Mutant(
+        "slot-in-doubt-planned",
+        "A slot whose earlier owner may be at work is not planned.",
+        "coopconsume/runtime/plan/share.py",
+        "if self.barred_until > now:\n            return True",
+        "",
+        (_PLAN + "test_a_slot_waits_for_an_earlier_owner_alone",),
+    ),
+    Mutant(
+        "claim-does-not-wait",
+        "A claim waits for what its former holder may be at work on.",
+        "coopconsume/group/membership.py",
+        "for d in (row.doubts if row else ())",
+        "for d in ()",
+        (_JOB + "test_the_next_owner_waits_for_the_life_of_a_batch",),
+    ),
+]
+
+TOPICS = [
+    Mutant(
+        "topic-left-behind",
+        "A topic that is deleted before its records are done is a loss across a rebalance, too.",
+        "coopconsume/group/membership.py",
+        "            self._check_left_behind()\n",
+        "",
+        (
+            "tests/broker/test_listeners.py::test_a_topic_that_is_deleted_before_a_rebalance_is_a_loss",
+        ),
+    ),
+    Mutant(
+        "refused-member-reports",
+        "Reports of a refused member change nothing in what is assigned.",
+        "coopconsume/group/core.py",
+        "accepted = [said for member, said in told.items() if member not in refused]",
+        "accepted = list(told.values())",
+        (_CORE + "test_a_refused_member_reports_no_topics",),
+    ),
+    Mutant(
+        "stalled-leader-notes-later",
+        "A leader decides by the epoch that it noted when Kafka asked it.",
+        "coopconsume/group/core.py",
+        "            shares,\n            noted,",
+        "            shares,\n            self.noted,",
+        (_CORE + "test_a_stalled_leader_decides_by_what_it_noted_when_it_was_asked",),
+    ),
+    Mutant(
+        "close-revokes-nothing",
+        "A consumer that closes calls on_revoked for what it holds, once.",
+        "coopconsume/group/membership.py",
+        "if is_due and holding is not None:",
+        "if is_due and holding is None:",
+        ("tests/unit/test_group_member.py::test_closing_revokes_what_was_assigned_once",),
+    ),
+    Mutant(
+        "replaced-topic-loses-records",
+        "A job goes on with a topic that was created again only if all of the old one is done.",
+        "coopconsume/group/held_logs.py",
+        "return not self.losses_of(error.topic, unsaved or {})",
+        "return True",
+        (_JOB + "test_a_topic_that_is_created_again_is_taken_up_where_nothing_is_lost",),
+    ),
+    Mutant(
+        "regrown-log-is-taken-for-the-old-one",
+        "A log that was cut and grew again while nobody had it is noticed.",
+        "coopconsume/group/held_logs.py",
+        "if end < min(primary[tp].offset, self._owned[tp].stable)\n",
+        "if False\n",
+        (
+            "tests/broker/test_log_ends.py::test_what_comes_new_under_old_offsets_is_not_taken_for_done",
+        ),
+    ),
+    Mutant(
+        "followed-cut-is-a-new-one",
+        "A cut that the commit log has followed is not taken for another one.",
+        "coopconsume/group/held_logs.py",
+        "if end < min(primary[tp].offset, self._owned[tp].stable)\n",
+        "if end < primary[tp].offset\n",
+        (
+            "tests/broker/test_log_ends.py::test_what_comes_new_under_old_offsets_is_not_taken_for_done",
+        ),
+    ),
+    Mutant(
+        "deleted-topic-is-a-cut-log",
+        "A deleted topic is no log that was cut.",
+        "coopconsume/runtime/epoch_state.py",
+        "self._check_topics()  # Brokers may",
+        "pass  # Brokers may",
+        (_JOB + "test_a_deleted_topic_whose_log_seems_cut_ends_no_job",),
+    ),
+]
+
+POLLING = [
+    Mutant(
+        "poll-of-a-replaced-topic",
+        "A poll looks whether a topic was created again before it hands out records.",
+        "coopconsume/runtime/polling/poller.py",
+        "if repeated(lambda: self._leaves_deleted(membership, holding), what, left, over):",
+        "if False:",
+        (_POLLING + "test_no_record_of_a_topic_that_was_created_again_is_handed_out",),
+    ),
+    Mutant(
+        "ends-of-a-replaced-topic",
+        "A poll that waits believes the new end of a log only if the topic is the same.",
+        "coopconsume/runtime/polling/poller.py",
+        "if holding.logs.has_changed(found) and",
+        "if False and",
+        (_POLLING + "test_a_topic_that_is_created_again_while_a_poll_waits_is_noticed",),
+    ),
+    Mutant(
+        "letter-of-a-replaced-topic",
+        "No dead letter is written of a record of a topic that was created again.",
+        "coopconsume/runtime/polling/poller.py",
+        "letters = self._letters_of(holding, reasons)\n            holding.logs.check_topics()",
+        "letters = self._letters_of(holding, reasons)\n           ",
+        (_POLLING + "test_no_record_of_a_topic_that_was_created_again_is_handed_out",),
+    ),
+    Mutant(
+        "pause-lost-at-a-rebalance",
+        "A paused partition that stays assigned stays paused.",
+        "coopconsume/runtime/polling/session.py",
+        "self._paused |= {",
+        "_ = {",
+        (_POLLING + "test_what_is_paused_stays_so_where_it_stays_ours",),
+    ),
+    Mutant(
+        "poll-commit-all-or-nothing",
+        "A commit of polled records at the limit takes what fits.",
+        "coopconsume/runtime/polling/answers.py",
+        "fit = holding.affordable(left, {})",
+        "fit = left",
+        (_POLLING + "test_at_the_limit_a_commit_takes_what_fits_and_says_what_is_left",),
+    ),
+    Mutant(
+        "reject-beyond-the-limit",
+        "No dead letter is written of a record whose commit does not fit.",
+        "coopconsume/runtime/polling/poller.py",
+        "if not park:",
+        "if park:",
+        (_POLLING + "test_at_the_limit_no_letter_is_written_of_what_does_not_fit",),
+    ),
+    Mutant(
+        "discard-beyond-the-limit",
+        "A decision to discard a record waits until its commit fits.",
+        "coopconsume/runtime/decisions.py",
+        "fit = holding.affordable(offsets, {})",
+        "fit = offsets",
+        (_POLLING + "test_a_discarded_record_waits_for_room",),
+    ),
+    Mutant(
+        "answer-for-anything",
+        "Only what a frame contained may be answered for.",
+        "coopconsume/runtime/polling/session.py",
+        "    if strange:\n        first, last",
+        "    if False:\n        first, last",
+        (
+            _POLLING + "test_only_what_was_handed_out_is_answered_for_and_nothing_is_lost",
+            _POLLING + "test_a_range_over_a_waiting_key_is_refused",
+        ),
+    ),
+    Mutant(
+        "key-waits-too-short",
+        "A polled key comes again when its last held record is due.",
+        "coopconsume/runtime/polling/retry_buffer.py",
+        "max(due.get(record.key_hash, 0.0), at)",
+        "min(due.get(record.key_hash, record.due), record.due)",
+        ("tests/unit/test_held.py::test_a_key_waits_for_the_record_that_is_due_last",),
+    ),
+]

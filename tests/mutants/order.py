@@ -1,0 +1,160 @@
+"""Mutants of what a batch reads, what runs side by side, and its limits."""
+
+# ruff: noqa: E501 - lines of the sources and names of tests are quoted whole
+
+from __future__ import annotations
+
+from tests.mutants.mutant import Mutant
+
+_LOOP = "tests/model/test_loop_model.py::test_any_run_keeps_the_order_and_settles_every_record"
+_PLAN = "tests/unit/test_plan_rules.py::"
+_JUDGE = "tests/model/test_judge.py::"
+
+ORDER = [
+    Mutant(
+        "first-blocked-hash-dropped",
+        "A batch carries the lowest pending offset of every key that waits.",
+        "coopconsume/runtime/plan/partition.py",
+        "for lane, waiting in share.waiting.items()}",
+        "for lane, waiting in [*share.waiting.items()][1:]}",
+        (
+            _PLAN + "test_every_key_with_a_waiting_record_is_blocked_in_the_next_batch",
+            _JUDGE + "test_what_comes_while_a_record_waits_for_its_next_attempt_is_seen_to_wait",
+        ),
+    ),
+    Mutant(
+        "failed-key-not-blocked",
+        "A failed record holds back the later records of its key.",
+        "coopconsume/worker/outcome.py",
+        'if self.spec.ordering != "none":',
+        'if self.spec.ordering == "partition":',
+        ("tests/unit/test_slot.py::test_a_failed_record_blocks_its_key_alone", _LOOP),
+    ),
+    Mutant(
+        "lane-starts-two",
+        "Of a key at most one record is at work.",
+        "coopconsume/worker/outcome.py",
+        'return row.key_hash if ordering == "key"',
+        'return ~row.offset if ordering == "key"',
+        ("tests/model/test_lanes_model.py::test_any_slot_keeps_the_order_and_settles_every_row",),
+    ),
+    Mutant(
+        "higher-pending-first",
+        "Of two pending records of a key the lower one goes first.",
+        "coopconsume/runtime/plan/share.py",
+        "higher.offset < failed.offset",
+        "higher.offset > failed.offset",
+        (_PLAN + "test_of_two_pending_records_of_a_key_the_lower_one_goes_first",),
+    ),
+    Mutant(
+        "gaps-not-read-first",
+        "After a start all gaps are read before anything new.",
+        "coopconsume/runtime/plan/share.py",
+        "self.position < scope.goal and not self._is_cut(scope)",
+        "self.position < scope.goal",
+        (_PLAN + "test_gaps_come_before_anything_new",),
+    ),
+    Mutant(
+        "behind-forgotten",
+        "What waits behind a failed record is done after it.",
+        "coopconsume/runtime/plan/share.py",
+        "from_offsets(first.behind)",
+        "from_offsets([])",
+        (_LOOP,),
+    ),
+    Mutant(
+        "blocked-pending-never-tries",
+        "A pending record, and lower ones of its key, start although its key is blocked.",
+        "coopconsume/worker/outcome.py",
+        "row.offset > self.blocked[row.part].get(self.lane(row), row.offset)",
+        "self.lane(row) in self.blocked[row.part]",
+        (
+            "tests/unit/test_crashes.py::test_a_pending_record_and_lower_ones_may_start_while_their_key_is_blocked",
+        ),
+    ),
+    Mutant(
+        "pending-before-lower-undone",
+        "A pending record above all that is done waits until the offsets below it were read.",
+        "coopconsume/runtime/plan/partition.py",
+        "if share.position <= offset:",
+        "if offset < 0:",
+        (
+            "tests/model/test_loop_model.py::test_a_pending_record_above_all_that_is_done_waits_for_lower_ones_of_its_key",
+        ),
+    ),
+    Mutant(
+        "parked-record-forgotten",
+        "A lower record of a parked key that fails keeps the parked record parked.",
+        "coopconsume/runtime/plan/share.py",
+        "failed.next = higher",
+        "failed.next = None",
+        (
+            "tests/model/test_loop_model.py::test_lower_records_of_a_parked_key_are_handled_and_it_stays_parked",
+        ),
+    ),
+    Mutant(
+        "limit-stops-the-stable-offset",
+        "At the limit of ranges a member reads on up to what others have committed.",
+        "coopconsume/runtime/plan/partition.py",
+        "max(done + 1, self.log_last + 1, *(",
+        "max(done + 1, *(",
+        (
+            "tests/model/test_limits_model.py::test_a_limit_does_not_stop_the_member_that_has_the_stable_offset",
+        ),
+    ),
+    Mutant(
+        "reported-early-and-done-again",
+        "What a slot reported while it worked is not done again if the slot is lost.",
+        "coopconsume/runtime/plan/partition.py",
+        "self._settle_flying(share, share.flying, report, share.flying, now)",
+        "pass",
+        (_PLAN + "test_what_a_slot_reported_while_it_worked_is_not_done_again",),
+    ),
+    Mutant(
+        "charged-although-done",
+        "A record that was reported as done is not charged for the end of its worker.",
+        "coopconsume/runtime/plan/partition.py",
+        "[failure for failure in report.failed if failure.offset in wanted]",
+        "[*report.failed]",
+        (_PLAN + "test_what_a_slot_reported_while_it_worked_is_not_done_again",),
+    ),
+    Mutant(
+        "leftovers-below-the-log-start",
+        "What was in flight below a new log start is not planned again.",
+        "coopconsume/runtime/plan/partition.py",
+        "# The stable offset may have passed what was in flight: retention deletes records.\n        share.forget_below(self.stable)",
+        "pass",
+        (
+            "tests/unit/test_reads.py::test_what_is_in_flight_below_a_new_log_start_is_not_planned_again",
+        ),
+    ),
+    Mutant(
+        "log-start-of-another-member-ignored",
+        "A stable offset that another member moves drops what is left below it.",
+        "coopconsume/runtime/plan/partition.py",
+        "share.forget_below(stable)",
+        "share.position = max(share.position, stable)",
+        ("tests/unit/test_reads.py::test_a_log_start_that_another_member_found_counts_for_all",),
+    ),
+]
+
+LIMITS = [
+    Mutant(
+        "crowded-reads-on",
+        "Nothing new is read of a partition near its limit of ranges.",
+        "coopconsume/runtime/plan/partition.py",
+        "return self.ranges >= crowded_at(self.max_ranges) or self.has_outputs_enough",
+        "return False",
+        ("tests/model/test_limits_model.py::test_outputs_that_wait_keep_news_away_and_are_told",),
+    ),
+    Mutant(
+        "limit-exceeded",
+        "What would exceed the limit of ranges waits in the job.",
+        "commits/affordable.py",
+        "fits[np.flatnonzero(~fits)[:allowed]] = True",
+        "fits[:] = True",
+        (
+            "tests/model/test_limits_model.py::test_what_is_affordable_is_never_refused_and_no_more_would_fit",
+        ),
+    ),
+]

@@ -1,0 +1,297 @@
+"""Mutants of retries, dead letters and outputs."""
+
+# ruff: noqa: E501 - lines of the sources and names of tests are quoted whole
+
+from __future__ import annotations
+
+from tests.mutants.mutant import Mutant
+
+_LOOP = "tests/model/test_loop_model.py::test_any_run_keeps_the_order_and_settles_every_record"
+_PLAN = "tests/unit/test_plan_rules.py::"
+_JOB = "tests/model/test_job_model.py::"
+_POLLING = "tests/model/test_polling_model.py::"
+_PUBLISHING = "tests/unit/test_publishing.py::"
+_SAVING = "tests/unit/test_saving.py::"
+_DELIVERIES = "tests/model/test_deliveries_model.py::"
+
+RETRIES = [
+    Mutant(
+        "due-ignored",
+        "A failed record starts again when it is due, not before.",
+        "coopconsume/runtime/plan/share.py",
+        "while waiting is not None and waiting.due <= now:",
+        "while waiting is not None:",
+        (_PLAN + "test_a_failed_record_waits_until_it_is_due_and_its_key_with_it",),
+    ),
+    Mutant(
+        "one-attempt-too-many",
+        "A record is given up with its last attempt.",
+        "coopconsume/record.py",
+        "attempt >= self.max_attempts",
+        "attempt > self.max_attempts",
+        ("tests/unit/test_concurrency.py::test_max_attempts_hold_for_every_kind_of_failure",),
+    ),
+    Mutant(
+        "attempt-not-counted",
+        "Each failure counts as an attempt.",
+        "coopconsume/runtime/plan/partition.py",
+        "self.attempts[failure.offset] = failure.attempts",
+        "self.attempts[failure.offset] = 0",
+        (_LOOP,),
+    ),
+    Mutant(
+        "crash-not-counted",
+        "A record that ends its worker is charged an attempt.",
+        "coopconsume/worker/outcome.py",
+        "if at not in culprits:",
+        "if at in culprits:",
+        (
+            "tests/unit/test_crashes.py::test_the_record_that_killed_its_worker_is_charged_an_attempt",
+        ),
+    ),
+    Mutant(
+        "second-run-handles",
+        "A slot that may still run elsewhere is not taken for dead.",
+        "coopconsume/worker/slot.py",
+        "if words is None:\n            return SlotReport(batch=spec.batch, slot=slot, unknown=True, pid=os.getpid())",
+        "if words is None:\n            return SlotReport(batch=spec.batch, slot=slot, pid=os.getpid())",
+        ("tests/unit/test_crashes.py::test_without_a_box_nothing_is_known",),
+    ),
+    Mutant(
+        "jitter-subtracted",
+        "A record waits at least for its backoff.",
+        "coopconsume/record.py",
+        "(1 + self.jitter * random.random())",
+        "(1 - self.jitter * random.random())",
+        ("tests/unit/test_odd_answers.py::test_jitter_is_added_and_never_subtracted",),
+    ),
+    Mutant(
+        "due-times-trusted",
+        "A due time that another host wrote is never waited for longer than was asked for.",
+        "commits/model.py",
+        "(left if self.delay_ms is None else min(left, self.delay_ms))",
+        "left",
+        (
+            "tests/unit/test_clocks.py::test_a_wait_read_by_another_host_is_never_longer_than_asked_for",
+        ),
+    ),
+    Mutant(
+        "lost-answer-ends-the-job",
+        "A call of the commit table is repeated while the table does not answer.",
+        "coopconsume/group/repeating.py",
+        "if over.is_set() or took + pause > limit:",
+        "if True:",
+        ("tests/unit/test_repeating.py::test_the_first_answer_is_taken",),
+    ),
+]
+
+OUTPUTS = [
+    Mutant(
+        "commit-before-letter",
+        "Dead letters and output rows are written before the commit that they count with.",
+        "coopconsume/runtime/outbox.py",
+        "write(self._work, self._holding, fit, commit_id)",
+        "self._holding.commit(fit.offsets, commit_id=commit_id); write(self._work, self._holding, fit, commit_id)",
+        (
+            _JOB + "test_a_dead_letter_is_there_before_its_record_counts_as_done",
+            _JOB + "test_an_output_row_is_there_before_its_record_counts_as_done",
+        ),
+    ),
+    Mutant(
+        "commit-waits-for-destination",
+        "A destination that does not answer stops no commit.",
+        "coopconsume/runtime/committer.py",
+        "linger or self.outbox.is_young or",
+        "linger or self.outbox.has_any or",
+        (_JOB + "test_a_destination_that_does_not_answer_stops_no_commit",),
+    ),
+    Mutant(
+        "undelivered-key-goes-on",
+        "The key of a record whose letter or rows are not written waits for that.",
+        "coopconsume/runtime/plan/partition.py",
+        "share.wait(self.lane(record.key_hash, record.offset), record)",
+        "pass",
+        (
+            _DELIVERIES + "test_a_lane_waits_for_all_its_rows_and_then_goes_on",
+            _JOB + "test_a_destination_that_does_not_answer_stops_no_commit",
+        ),
+    ),
+    Mutant(
+        "undelivered-is-committed",
+        "A record is committed with its letter or rows, never before.",
+        "coopconsume/runtime/plan/partition.py",
+        "self.undelivered |= offsets",
+        "self.undelivered |= OffsetRanges()",
+        (_DELIVERIES + "test_a_lane_waits_for_all_its_rows_and_then_goes_on",),
+    ),
+    Mutant(
+        "refused-holds-others",
+        "A record that a destination never takes does not hold back the records beside it.",
+        "coopconsume/runtime/deliveries.py",
+        "if len(halves) > 1:",
+        "if len(halves) > 999:",
+        (
+            _DELIVERIES + "test_only_what_is_never_taken_stays",
+            _JOB + "test_what_is_never_taken_is_parked_and_ends_a_job_that_is_to_end",
+        ),
+    ),
+    Mutant(
+        "publishing-trouble-ends-the-job",
+        "An error of publishing is one of its partition alone, and passes.",
+        "coopconsume/sinks/publishing.py",
+        "except _PASSING as error:",
+        "except ZeroDivisionError as error:",
+        (
+            _PUBLISHING + "test_a_partition_in_trouble_is_tried_again_and_holds_no_other_back",
+            _PUBLISHING + "test_a_missing_right_is_an_error_of_its_partition_alone",
+        ),
+    ),
+    Mutant(
+        "publishing-without-pauses",
+        "A partition whose outputs cannot be published is tried again after a pause.",
+        "coopconsume/sinks/publishing.py",
+        "if trouble is not None and time.monotonic() < trouble.not_before:",
+        "if False:",
+        (_PUBLISHING + "test_a_partition_in_trouble_is_tried_again_and_holds_no_other_back",),
+    ),
+    Mutant(
+        "publishing-blocks-commits",
+        "Outputs are published beside the commits.",
+        "coopconsume/runtime/committer.py",
+        "if self.is_busy or self._looks_at_decisions():",
+        "if self.is_busy or self._mirror.is_busy or self._looks_at_decisions():",
+        (_SAVING + "test_commits_go_on_while_a_topic_does_not_take_outputs",),
+    ),
+    Mutant(
+        "end-waits-for-publishing",
+        "The end of a job does not wait for a topic that does not take outputs.",
+        "coopconsume/runtime/committer.py",
+        "moves = self.outbox.is_moving or primary.is_publishing",
+        "moves = self.outbox.is_moving or primary.has_unpublished",
+        (_SAVING + "test_commits_go_on_while_a_topic_does_not_take_outputs",),
+    ),
+    Mutant(
+        "end-leaves-what-is-published",
+        "A job waits for outputs that are about to be published.",
+        "coopconsume/runtime/committer.py",
+        "moves = self.outbox.is_moving or primary.is_publishing",
+        "moves = self.outbox.is_moving",
+        (_SAVING + "test_all_is_saved_once_it_is_published",),
+    ),
+    Mutant(
+        "unpublished-outputs-not-bounded",
+        "Outputs that their topic does not take count for maxOutputsWaiting.",
+        "coopconsume/runtime/plan/partition.py",
+        "behind = self.stable - self.unpublished[0] if self.unpublished else 0",
+        "behind = 0",
+        (
+            "tests/model/test_limits_model.py::test_outputs_that_their_topic_does_not_take_keep_news_away",
+        ),
+    ),
+    Mutant(
+        "reject-blocks-other-calls",
+        "Calls of other threads go on while a polling member writes dead letters.",
+        "coopconsume/runtime/polling/poller.py",
+        "            writer.write(letters, holding.topic_ids, commit_id)\n",
+        "            with self._calls:\n"
+        "                writer.write(letters, holding.topic_ids, commit_id)\n",
+        (
+            _POLLING
+            + "test_while_dead_letters_wait_for_their_place_others_commit_and_the_call_ends",
+        ),
+    ),
+    Mutant(
+        "rejected-after-another-answer",
+        "A record that was answered for while its dead letter was written is not given up.",
+        "coopconsume/runtime/polling/answers.py",
+        "done = handout.check_open(holding, reasons)",
+        "done = {tp: OffsetRanges.from_offsets(list(of)) for tp, of in reasons.items()}",
+        (_POLLING + "test_only_what_was_handed_out_is_answered_for_and_nothing_is_lost",),
+    ),
+    Mutant(
+        "abandoned-letter-written-later",
+        "A dead letter that nobody waits for any more is not written after an earlier one.",
+        "coopconsume/runtime/polling/letters.py",
+        "        finally:\n            answer.cancel()\n",
+        "        finally:\n            pass\n",
+        (
+            _POLLING
+            + "test_while_dead_letters_wait_for_their_place_others_commit_and_the_call_ends",
+        ),
+    ),
+    Mutant(
+        "purgatory-by-the-clock",
+        "Of two commits of a record the later one is published, whatever clocks say.",
+        "coopconsume/sinks/purgatory.py",
+        "self._last = max(int(time.time() * 1_000_000), self._last + 1)",
+        "self._last = int(time.time() * 1_000_000)",
+        (_PUBLISHING + "test_the_newest_rows_are_taken_whatever_clocks_say",),
+    ),
+    Mutant(
+        "purgatory-knows-its-own-rows-alone",
+        "A new owner's rows are newer than those of earlier owners.",
+        "coopconsume/sinks/purgatory.py",
+        "self._last = self._newest_time()",
+        "self._last = 0",
+        (_PUBLISHING + "test_the_newest_rows_are_taken_whatever_clocks_say",),
+    ),
+    Mutant(
+        "clean-up-fails-appends",
+        "An append that conflicts with a clean-up of published rows is repeated.",
+        "coopconsume/sinks/table.py",
+        "if tries == MOST_TRIES:",
+        "if tries:",
+        ("tests/unit/test_publishing.py::test_a_clean_up_does_not_fail_what_others_append",),
+    ),
+    Mutant(
+        "uri-shows-secrets",
+        "Errors hide the secrets of URIs.",
+        "coopconsume/errors/base.py",
+        "super().__setattr__(name, _shown(value))",
+        "super().__setattr__(name, value)",
+        ("tests/unit/test_secrets.py::test_no_error_shows_a_secret",),
+    ),
+    Mutant(
+        "uncounted-row-read",
+        "An output row counts only if the commit log counts its commit.",
+        "coopconsume/sinks/reading.py",
+        "alive = [commit for commit in written if any(commit in counted for counted, _ in logged)]",
+        "alive = [commit for commit in written]",
+        ("tests/unit/test_sinks.py::test_appended_rows_count_with_their_commit",),
+    ),
+    Mutant(
+        "refused-part-read",
+        "A row does not count in a partition in which its commit was refused.",
+        "coopconsume/sinks/reading.py",
+        "for place in sorted(parts.get(commit, ()))",
+        "for place in ()",
+        ("tests/unit/test_sinks.py::test_appended_rows_count_with_their_commit",),
+    ),
+]
+
+DENIED = [
+    Mutant(
+        "denied-is-an-outage",
+        "A destination that denies a right is not tried again and again.",
+        "coopconsume/runtime/deliveries.py",
+        "LONGEST_PAUSE if is_denied else min(LONGEST_PAUSE, pause)",
+        "min(LONGEST_PAUSE, pause)",
+        (_DELIVERIES + "test_only_what_is_never_taken_stays",),
+    ),
+    Mutant(
+        "denied-is-reported-each-time",
+        "A missing right at a destination is reported once.",
+        "coopconsume/runtime/outbox.py",
+        "elif self._denied.get(deliveries.what) != text:",
+        "else:",
+        (_JOB + "test_a_missing_right_is_reported_once_and_holds_back_its_own_records",),
+    ),
+    Mutant(
+        "denied-keeps-a-job-that-is-to-end",
+        "A job that is to end gives up a destination that denies a right.",
+        "coopconsume/runtime/deliveries.py",
+        "if self._gives_up and (is_denied or is_lasting):",
+        "if self._gives_up and is_lasting:",
+        (_JOB + "test_a_missing_right_ends_a_job_that_is_to_end",),
+    ),
+]
