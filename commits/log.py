@@ -6,6 +6,7 @@ import logging
 import uuid
 from collections import deque
 from contextlib import suppress
+from datetime import datetime
 from typing import TYPE_CHECKING, NamedTuple
 
 from commits.engine import AppendConflict, TailGone
@@ -181,6 +182,38 @@ class CommitLog:
 
     def history(self) -> list[tuple[int, Event, Answer]]:
         """Return the events and their answers in log order, as far as files are kept."""
+        state, events = self._kept()
+        answers = [answer for _, answer in state.fold(event for _, event in events)]
+        changes = [(at, event) for at, event in events if event.kind != "snapshot"]
+        return [(at, event, answer) for (at, event), answer in zip(changes, answers, strict=True)]
+
+    def state_at(self, at: int | datetime | str) -> LogState | None:
+        """Return the state at a place of the log; None if files of that place are not kept.
+
+        Args:
+            at: A version of the table, the id of an event, or a time by the writers' clocks: the
+                place before the first event with a later time.
+        """
+        state, events = self._kept()
+        version = self._engine.version
+        if isinstance(at, datetime):
+            later = next((v for v, e in events if e.written_at and e.written_at > at), None)
+            if state.version >= 0 and (not events or later == events[0][0]):
+                return None  # The time may be before that of the snapshot, which has none.
+            version = version if later is None else later - 1
+        elif isinstance(at, str):
+            version = next((v for v, event in events if event.id == at), -2)
+        else:
+            version = min(version, at)
+        if version < state.version:
+            return None
+        for _ in state.fold(event for v, event in events if v <= version):
+            pass
+        state.version = version
+        return state
+
+    def _kept(self) -> tuple[LogState, list[tuple[int, Event]]]:
+        """Return the oldest state that can be read, and the events after it with versions."""
         version = self._engine.refresh()
         state = LogState()
         try:
@@ -189,10 +222,7 @@ class CommitLog:
             tail = None
         if tail is None or tail.repair_of >= 0:
             state, tail = self._newest(version)
-        events = list(decode(tail.rows, self._engine.target))
-        answers = [answer for _, answer in state.fold(event for _, event in events)]
-        changes = [(at, event) for at, event in events if event.kind != "snapshot"]
-        return [(at, event, answer) for (at, event), answer in zip(changes, answers, strict=True)]
+        return state, list(decode(tail.rows, self._engine.target))
 
     def _answer_to(self, event: Event, version: int) -> Answer:
         """Fold the log up to a written event and return its answer."""

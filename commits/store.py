@@ -18,6 +18,7 @@ from commits.table import open_table
 if TYPE_CHECKING:
     import os
     from collections.abc import Mapping
+    from datetime import datetime
 
     from commits.ids import CommitIds
     from commits.model import Pending, TopicPartition
@@ -143,6 +144,32 @@ class CommitStore(Committing):
         """
         with self._lock:
             return self._refreshed(group).counted.copy()
+
+    def commits_at(self, group: str, at: int | datetime | str) -> tuple[int, CommitIds] | None:
+        """Return the ids of the commits that had counted at a place of the log.
+
+        Args:
+            group: The group.
+            at: A version of the table, the id of a commit (it is included), or a time by the
+                writers' clocks: the place before the first event with a later time.
+
+        Returns:
+            The version of the place and the ids; None if the log does not have the place, or no
+            longer. Like `history`, it reaches back at least to the last snapshot.
+
+        Raises:
+            CorruptCommitLog: If the log cannot be read.
+        """
+        with self._lock:
+            state = self._log.state_at(at)
+            if state is None:
+                return None
+            return state.version, state.group(self._cluster, group).counted
+
+    def version(self) -> int:
+        """Return the newest version of the table. Reads the log."""
+        with self._lock:
+            return self._log.refresh().version
 
     def refused_parts(self, group: str) -> dict[str, frozenset[TopicPartition]]:
         """Return the refused partitions of commits that counted, by commit id; usually empty.

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import functools
+from dataclasses import asdict
+from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -16,7 +18,14 @@ from coopconsume.state.reading import CommittedState
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from coopconsume.state.reading import Place
+
 _COLUMNS = ("TOPIC", "PARTITION", "KEY", "OFFSET", "VALUE")
+_DIFF_COLUMNS = ("TOPIC", "PARTITION", "KEY", "OFFSET", "BEFORE", "AFTER")
+_STATS_COLUMNS = (
+    "PARTITION", "KEYS", "BYTES", "SNAPSHOT", "SNAPSHOT KEYS", "SNAPSHOT BYTES", "CHANGES", "FILES",
+)  # fmt: skip
+_RANGE_COLUMNS = ("PARTITION", "FIRST HASH", "LAST HASH", "KEYS", "BYTES")
 
 
 @click.group(epilog=EXIT_CODES)
@@ -41,6 +50,19 @@ def _of_a_group(command: Callable[..., Any]) -> Callable[..., Any]:
             return command(CommittedState(path, commit_table, group, spark=spark), **kwargs)
 
     return with_state
+
+
+def _place(_ctx: click.Context, _param: click.Parameter, value: str | None) -> Place | None:
+    """Parses a place in the commit log: a version, a time, or the id of a commit."""
+    if value is None:
+        return None
+    if value.isdecimal():
+        return int(value)
+    try:
+        found = datetime.fromisoformat(value)
+    except ValueError:
+        return value
+    return found if found.tzinfo else found.astimezone()
 
 
 @state.command(
@@ -68,10 +90,14 @@ def get(committed: CommittedState, *, topic: str, key: str, as_json: bool) -> in
 @reported
 @_of_a_group
 @click.option("--topic", help="Only the keys of this topic.")
+@click.option(
+    "--at", callback=_place, metavar="WHEN",
+    help="The state as of an ISO 8601 time, a version of the commit table, or the id of a commit.",
+)  # fmt: skip
 @as_json
-def dump(committed: CommittedState, *, topic: str | None, as_json: bool) -> None:
+def dump(committed: CommittedState, *, topic: str | None, at: Place | None, as_json: bool) -> None:
     """Show the values of all keys."""
-    rows = committed.rows(topic).to_pylist()
+    rows = committed.rows(topic, at=at).to_pylist()
     if as_json:
         echo_json([row | {"key": shown_key(row["key"]), "value": _plain(row["value"]),
                           "expires_at": _plain(row["expires_at"])} for row in rows])  # fmt: skip
@@ -84,6 +110,81 @@ def dump(committed: CommittedState, *, topic: str | None, as_json: bool) -> None
         click.echo(line)
 
 
+@state.command(
+    epilog=example(
+        "coopconsume state stats billing --state /data/totals --commit-table /data/commits"
+    )
+)
+@reported
+@_of_a_group
+@click.option("--topic", help="Only the partitions of this topic.")
+@click.option(
+    "--ranges", type=click.IntRange(1, 1000), default=4, show_default=True,
+    help="The number of equal key ranges to divide each partition into.",
+)  # fmt: skip
+@as_json
+def stats(committed: CommittedState, *, topic: str | None, ranges: int, as_json: bool) -> None:
+    """Show keys and bytes by partition and key range, the last snapshot and the changes since."""
+    found = committed.stats(topic, ranges=ranges)
+    if as_json:
+        echo_json([_plain(asdict(one)) for one in found])
+        return
+    cells = [
+        (
+            f"{one.topic}-{one.partition}", one.keys, one.size,
+            f"{one.snapshot.made_at:%Y-%m-%d %H:%M:%S %Z}" if one.snapshot else None,
+            one.snapshot.keys if one.snapshot else None,
+            one.snapshot.size if one.snapshot else None, one.tail_rows, one.tail_files,
+        )
+        for one in found
+    ]  # fmt: skip
+    lines = table(_STATS_COLUMNS, cells)
+    parts = [
+        (f"{one.topic}-{one.partition}", part.first, part.last, part.keys, part.size)
+        for one in found
+        for part in one.ranges
+    ]
+    for line in (*lines, "", *table(_RANGE_COLUMNS, parts)):
+        click.echo(line)
+
+
+@state.command(
+    epilog=example(
+        "coopconsume state diff billing --state /data/totals --commit-table /data/commits "
+        "--from 2026-11-21T09:00:00Z"
+    )
+)
+@reported
+@_of_a_group
+@click.option("--topic", help="Only the keys of this topic.")
+@click.option(
+    "--from", "start", required=True, callback=_place, metavar="WHEN",
+    help="An ISO 8601 time, a version of the commit table, or the id of a commit.",
+)  # fmt: skip
+@click.option("--to", "end", callback=_place, metavar="WHEN", help="The same [default: now].")
+@as_json
+def diff(
+    committed: CommittedState,
+    *,
+    topic: str | None,
+    start: Place,
+    end: Place | None,
+    as_json: bool,
+) -> None:
+    """Show the keys whose values differ between two commits or times, with both values."""
+    rows = committed.diff(start, end, topic=topic).to_pylist()
+    if as_json:
+        echo_json([_plain(row) for row in rows])
+        return
+    cells = [
+        (row["topic"], str(row["partition"]), shown_key(row["key"]), row["offset"],
+         *(None if row[when] is None else str(_plain(row[when])) for when in ("before", "after")))
+        for row in rows
+    ]  # fmt: skip
+    for line in table(_DIFF_COLUMNS, cells):
+        click.echo(line)
+
+
 def shown_key(key: bytes) -> str:
     """Returns a key or another value of bytes as text."""
     return key.decode("utf-8", "backslashreplace")
@@ -93,7 +194,7 @@ def _plain(value: Any) -> Any:
     """Returns a value as JSON has it."""
     if isinstance(value, dict):
         return {name: _plain(one) for name, one in value.items()}
-    if isinstance(value, list):
+    if isinstance(value, list | tuple):
         return [_plain(one) for one in value]
     if isinstance(value, bytes):
         return shown_key(value)

@@ -254,7 +254,9 @@ class StateLog:
         version = self._changelog.version
         counted = holding.store.counted_commits(group)
         holding.check()
-        self._keys[origin] = self._changelog.write_snapshot(origin, version, counted.__contains__)
+        self._keys[origin] = self._changelog.write_snapshot(
+            origin, version, counted.__contains__, commits=holding.store.version()
+        )
         last = self._snapshots.get(origin)
         if last is not None:
             complete, below, *_ = last

@@ -5,7 +5,8 @@ its commit counts. The state of a key is the value of the counted row with the h
 
 A snapshot of a partition has the newest counted row of each key, sorted by key hash, so that a
 restore of some key ranges reads only parts of the files. Rows of the changelog below the stable
-offset that a snapshot was made at are all in it, so they are removed.
+offset that a snapshot was made at are all in it, so they are removed after the next one. The last
+two snapshots are kept: each of them and the changelog give the state from its time on.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from coopconsume.errors import OutputNotWritten, StateNotReadable, TableUnusable
 from coopconsume.state.schema import ORIGIN, StateSchema
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Sequence
+    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
     from deltalake import DeltaTable
 
@@ -33,6 +34,8 @@ log = logging.getLogger(__name__)
 
 _PARTITION: Final = ["_topic_id", "_partition"]
 _SNAPSHOT: Final = pa.field("_snapshot", pa.int64())
+#: Of a snapshot, the same in each row: see `Snapshot`.
+_FACTS: Final = pa.schema([(name, pa.int64()) for name in ("_keys", "_commits", "_top", "_first")])
 #: How long removed files stay: a slot may be reading them.
 _RETENTION: Final = {"delta.deletedFileRetentionDuration": "interval 1 hours"}
 #: In the metadata of a version that removes rows: the version that a reader must have seen.
@@ -54,6 +57,29 @@ class Origin(NamedTuple):
     def filters(self) -> list[tuple[str, str, str]]:
         """As deltalake's methods take it."""
         return [("_topic_id", "=", self.topic_id), ("_partition", "=", str(self.partition))]
+
+
+class Snapshot(NamedTuple):
+    """What is known of a snapshot of a partition without reading its rows.
+
+    Attributes:
+        version: The version of the changelog that it is of.
+        keys: The number of keys.
+        files, size: Its files and their bytes.
+        made_at: When it was written, in milliseconds since 1970.
+        commits: All commits in it had counted at this version of the commit table; None: unknown.
+        top: The highest offset of a change in it, or of a removed key; None: unknown.
+        is_first: Whether no change was removed from the changelog before it was made.
+    """
+
+    version: int
+    keys: int
+    files: int
+    size: int
+    made_at: int
+    commits: int | None
+    top: int | None
+    is_first: bool
 
 
 class Changelog:
@@ -167,13 +193,21 @@ class Changelog:
             raise self._failed(error) from error
         return before, int(table.version())
 
-    def write_snapshot(self, origin: Origin, version: int, counts: Callable[[str], bool]) -> int:
-        """Replaces the snapshot of a partition by one of all changes that count.
+    def write_snapshot(
+        self,
+        origin: Origin,
+        version: int,
+        counts: Callable[[str], bool],
+        *,
+        commits: int | None = None,
+    ) -> int:
+        """Writes a snapshot of all changes of a partition that count; the one before it is kept.
 
         Args:
             origin: The partition.
             version: The version of the changelog that is read.
             counts: Whether a commit counts.
+            commits: A version of the commit table at which all commits had counted that count.
 
         Returns:
             The number of keys in it.
@@ -182,27 +216,51 @@ class Changelog:
             StateNotReadable: The state cannot be read.
             OutputNotWritten: Delta did not take it; the old one remains.
         """
+        all_rows = self.counted_rows(origin, version, counts)
+        rows = alive(all_rows)
+        before = self.snapshots(origin)
+        last = before[-1] if before else None
+        # The number is the version that it is of, so an older one never takes the place of a newer.
+        if last is not None and version <= last.version:
+            return int(rows.num_rows)
+        tops = [pc.max(all_rows.column("_offset")).as_py(), last.top if last else -1]
+        top = None if last and last.top is None else max(t for t in tops if t is not None)
+        self._add_snapshot(origin, version, rows, (rows.num_rows, commits, top, int(last is None)))
+        table = self._table("snapshots")
+        if table is not None and last is not None:
+            try:
+                table.delete(f"{_where(origin)} AND _snapshot < {last.version}")
+            except Exception as error:  # deltalake raises more than its own errors
+                raise self._failed(error) from error
+        return int(rows.num_rows)
+
+    def _add_snapshot(
+        self, origin: Origin, version: int, rows: pa.Table, facts: Sequence[int | None]
+    ) -> None:
         from deltalake import WriterProperties, write_deltalake
 
-        rows = alive(self.counted_rows(origin, version, counts))
-        full = pa.schema([*self.schema.changelog, _SNAPSHOT])
-        # The number is the version that it is of, so an older one never takes the place of a newer.
-        if version <= max(self._snapshots(self._table("snapshots"), origin), default=-1):
-            return int(rows.num_rows)
-        numbers = pa.repeat(pa.scalar(version, pa.int64()), rows.num_rows)
-        rows = rows.sort_by([("_key_hash", "ascending")]).append_column(_SNAPSHOT, numbers)
+        if not rows.num_rows:
+            # One row without a key, so that the snapshot is there.
+            nothing = {
+                "_topic_id": origin.topic_id, "_partition": origin.partition, "_key_hash": 0
+            }  # fmt: skip
+            rows = pa.Table.from_pylist([nothing], self.schema.changelog)
+        rows = rows.sort_by([("_key_hash", "ascending")])
+        given = zip([_SNAPSHOT, *_FACTS], [version, *facts], strict=True)
+        for field, value in given:
+            same = pa.repeat(pa.scalar(value, field.type), rows.num_rows)
+            rows = rows.append_column(field, same)
+        # Delta has statistics of the first columns only.
+        full = pa.schema([*_FACTS, *self.schema.changelog, _SNAPSHOT])
         try:
             write_deltalake(
                 f"{self.path}/snapshots", rows.select(full.names).cast(full), mode="append",
                 partition_by=[*_PARTITION, _SNAPSHOT.name], configuration=_RETENTION,
                 writer_properties=WriterProperties(max_row_group_size=_ROW_GROUP),
+                schema_mode="merge",
             )  # fmt: skip
-            table = self._table("snapshots")
-            if table is not None:
-                table.delete(f"{_where(origin)} AND _snapshot < {version}")
         except Exception as error:  # deltalake raises more than its own errors
             raise self._failed(error) from error
-        return int(rows.num_rows)
 
     def trim(self, origin: Origin, below: int, complete: int) -> None:
         """Removes rows of a partition that its snapshot has.
@@ -329,14 +387,91 @@ class Changelog:
             raise StateNotReadable(hidden(self.path), "the changelog does not exist any more")
         return table
 
-    def snapshot(self, origin: Origin, ranges: Sequence[Range]) -> pa.Table:
-        """Returns the rows of some key ranges in the newest snapshot of a partition."""
+    def snapshot(
+        self, origin: Origin, ranges: Sequence[Range], *, number: int | None = None
+    ) -> pa.Table:
+        """Returns the rows of some key ranges in a snapshot of a partition.
+
+        Args:
+            origin: The partition.
+            ranges: Key hashes, first and last.
+            number: The version that the snapshot is of; None: the newest.
+        """
         table = self._table("snapshots")
-        number = max(self._snapshots(table, origin), default=None)
+        known = self._snapshots(table, origin)
+        if number is not None and number not in known:
+            raise StateNotReadable(hidden(self.path), "a newer snapshot has taken its place; retry")
+        number = max(known, default=None) if number is None else number
         if table is None or number is None:
             return self.schema.changelog.empty_table()
         filters = [*origin.filters, (_SNAPSHOT.name, "=", str(number))]
-        return self._rows(table, filters, ranges=ranges)
+        rows = self._rows(table, filters, ranges=ranges)
+        return rows.filter(pc.is_valid(rows.column("key")))
+
+    def snapshots(self, origin: Origin) -> list[Snapshot]:
+        """Returns what is known of the snapshots of a partition, the oldest first.
+
+        Raises:
+            StateNotReadable: The state cannot be read.
+        """
+        table = self._table("snapshots")
+        found: dict[int, list[dict[str, Any]]] = {}
+        if table is not None:
+            for file in pa.table(self._read(table.get_add_actions, flatten=True)).to_pylist():
+                place = (file["partition._topic_id"], int(file["partition._partition"]))
+                if place == origin:
+                    found.setdefault(int(file["partition._snapshot"]), []).append(file)
+        return [_snapshot_of(version, files) for version, files in sorted(found.items())]
+
+    def rows_before(
+        self,
+        origin: Origin,
+        version: int,
+        counts: Callable[[str], bool],
+        *,
+        commits: int | None = None,
+        offset: int | None = None,
+    ) -> pa.Table:
+        """Returns the newest counted row of each key at an earlier time, removed keys included.
+
+        Args:
+            origin: The partition.
+            version: The version of the changelog that is read.
+            counts: Whether a commit counted then.
+            commits: The version of the commit table of that time.
+            offset: Or: only changes of records below this offset.
+
+        Raises:
+            StateNotReadable: The state cannot be read, or changes of that time are removed.
+        """
+        found = self.snapshots(origin)
+        base = next(
+            (
+                one
+                for one in reversed(found)
+                if (commits is None or (one.commits is not None and one.commits <= commits))
+                and (offset is None or (one.top is not None and one.top < offset))
+            ),
+            None,
+        )
+        if base is None and found and not (len(found) == 1 and found[0].is_first):
+            oldest = found[0]
+            kept = (
+                f"as of version {oldest.commits} of the commit table" if offset is None
+                else f"below offset {None if oldest.top is None else oldest.top + 1}"
+            )  # fmt: skip
+            raise StateNotReadable(
+                hidden(self.path),
+                f"changes of partition {origin.partition} of that time were removed; the oldest "
+                f"state that is kept is that {kept}",
+            )
+        whole = [(0, MAX_KEY_HASH)]
+        rows = [counted(self.changes(origin, version, whole), counts)]
+        if base is not None:
+            rows.append(self.snapshot(origin, whole, number=base.version))
+        if offset is not None:
+            rows = [one.filter(pc.less(one.column("_offset"), offset)) for one in rows]
+        return newest(rows)
 
     def counted_rows(
         self,
@@ -353,10 +488,8 @@ class Changelog:
             counts: Whether a commit counts.
             ranges: Key hashes, first and last.
         """
-        changes = self.changes(origin, version, ranges)
-        counted = [one for one in changes.column("_commit").unique().to_pylist() if counts(one)]
-        is_counted = pc.is_in(changes.column("_commit"), pa.array(counted, pa.string()))
-        return newest([self.snapshot(origin, ranges), changes.filter(is_counted)])
+        changes = counted(self.changes(origin, version, ranges), counts)
+        return newest([self.snapshot(origin, ranges), changes])
 
     def value(self, origin: Origin, key: bytes, counts: Callable[[str], bool]) -> Any:
         """Returns the value of a key as it counts now; None if it has none.
@@ -433,6 +566,13 @@ class Changelog:
         return rows.cast(pa.schema([full.field(name) for name in names]))
 
 
+def counted(rows: pa.Table, counts: Callable[[str], bool]) -> pa.Table:
+    """Returns the rows whose commits count."""
+    ids = rows.column("_commit")
+    those = [one for one in ids.unique().to_pylist() if counts(one)]
+    return rows.filter(pc.is_in(ids, pa.array(those, pa.string())))
+
+
 def newest(tables: Iterable[pa.Table]) -> pa.Table:
     """Returns the row of the highest offset of each key, from rows that all count."""
     rows = pa.concat_tables(tables)
@@ -450,6 +590,20 @@ def alive(rows: pa.Table) -> pa.Table:
     now = pa.scalar(dt.datetime.now(dt.UTC), rows.schema.field("expires_at").type)
     gone = pc.fill_null(pc.less_equal(rows.column("expires_at"), now), False)
     return rows.filter(pc.and_not(pc.is_valid(rows.column("value")), gone))
+
+
+def _snapshot_of(version: int, files: Sequence[Mapping[str, Any]]) -> Snapshot:
+    keys, commits, top, first = (files[0].get(f"min.{name}") for name in _FACTS.names)
+    return Snapshot(
+        version=version,
+        keys=sum(file["num_records"] for file in files) if keys is None else keys,
+        files=len(files),
+        size=sum(file["size_bytes"] for file in files),
+        made_at=max(file["modification_time"] for file in files),
+        commits=commits,
+        top=top,
+        is_first=first == 1,
+    )
 
 
 def _name(file: str) -> str:

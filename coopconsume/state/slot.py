@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 from commits.ids import CommitIds
 from coopconsume.errors import StateNeedsKey
-from coopconsume.state.changelog import Changelog, Origin, newest
-from coopconsume.state.store import LocalStore, counted
+from coopconsume.state.changelog import Changelog, Origin, counted, newest
+from coopconsume.state.store import LocalStore
 from coopconsume.state.value import State
 
 if TYPE_CHECKING:

@@ -21,10 +21,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from coopconsume.errors import StateNotReadable
-from coopconsume.state.changelog import newest
+from coopconsume.state.changelog import counted, newest
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -294,13 +293,6 @@ def _packed(value: Any) -> Any:
     if value is None or (type(value) in (int, float, str) and value == value):  # noqa: PLR0124
         return value
     return b"b" + value if type(value) is bytes else b"p" + pickle.dumps(value)
-
-
-def counted(rows: pa.Table, counts: Callable[[str], bool]) -> pa.Table:
-    """Returns the rows whose commits count."""
-    ids = rows.column("_commit")
-    those = [one for one in ids.unique().to_pylist() if counts(one)]
-    return rows.filter(pc.is_in(ids, pa.array(those, pa.string())))
 
 
 def _cut(wanted: Range, known: Sequence[tuple[int, int, int]]) -> Iterator[tuple[int, int, int]]:

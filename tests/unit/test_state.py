@@ -78,6 +78,10 @@ class World:
         self.refused: set[str] = set()
         self.offset = self.commits = 0
         self.snapshot_at = (-1, 0)
+        #: All changes that count: the commit, the record, the key and the value.
+        self.history: list[tuple[int, int, bytes, int | None]] = []
+        #: From these on every time can be read: commits and offsets of the last two snapshots.
+        self.kept = [(0, 0)]
 
     def write(self):
         """Some records change the state; the commit counts, or its writer crashes before it."""
@@ -94,13 +98,20 @@ class World:
                 break
             self.refused.add(commit)
             values = [None if v is None else v + 1 for v in values]
+        done = zip(some, values, strict=True)
+        self.history += [(self.commits, self.offset + i, k, v) for i, (k, v) in enumerate(done)]
         self.offset += len(some)
         self.state |= dict(zip(some, values, strict=True))
 
     def snapshot(self):
         """The partition gets a snapshot, and what the one before it has is removed."""
         version = self.changelog.version
-        self.changelog.write_snapshot(self.origin, version, lambda one: one not in self.refused)
+        if version <= self.snapshot_at[0]:
+            return
+        self.changelog.write_snapshot(
+            self.origin, version, lambda one: one not in self.refused, commits=self.commits
+        )
+        self.kept = [*self.kept, (self.commits, self.offset)][-2:]
         complete, below = self.snapshot_at
         if complete >= 0:
             self.changelog.trim(self.origin, below, complete)
@@ -123,12 +134,35 @@ class World:
             store.file.unlink()
         store.close()
 
+    def look_back(self):
+        """The state of an earlier commit or offset is read as it was, or refused."""
+        if not self.history:
+            return
+        commit, offset, *_ = self.random.choice(self.history)
+        for is_kept, so_far, place in (
+            (commit >= self.kept[0][0], lambda one: one[0] <= commit, {"commits": commit}),
+            (offset >= self.kept[0][1], lambda one: one[1] < offset, {"offset": offset}),
+        ):
+            then = {key: value for *at, key, value in self.history if so_far([*at])}
+            ids = {f"c{one[0]}" for one in self.history if "offset" in place or so_far(one)}
+            try:
+                rows = self.changelog.rows_before(
+                    ORIGIN, self.changelog.version, ids.__contains__, **place
+                )
+            except StateNotReadable:
+                assert not is_kept
+            else:
+                columns = (rows.column(name).to_pylist() for name in ("key", "value"))
+                found = dict(zip(*columns, strict=True))
+                assert {key: found.get(key) for key in then} == then
+                assert found.keys() <= then.keys()
+
 
 @pytest.mark.parametrize("seed", range(12))
 def test_a_store_has_what_counts(tmp_path, seed):
     """Whatever crashed, was removed or lost: each key has the value of its last counted change."""
     world = World(tmp_path / "state", seed)
-    steps = [world.write] * 5 + [world.look] * 4 + [world.snapshot]
+    steps = [world.write] * 5 + [world.look] * 4 + [world.snapshot, world.look_back]
     for _ in range(30):
         world.random.choice(steps)()
     world.look()
