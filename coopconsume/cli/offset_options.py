@@ -58,6 +58,30 @@ ending_claims = click.option(
 )
 
 
+def with_state(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Adds ``action`` and ``state_path``: what becomes of the state of a group, and its place."""
+    options = (
+        click.option(
+            "--restore-state", "action", flag_value="restore",
+            help="Set the state back to that of the records below the new offset.",
+        ),
+        click.option(
+            "--clear-state", "action", flag_value="clear",
+            help="Remove the state of these partitions.",
+        ),
+        click.option(
+            "--keep-state", "action", flag_value="keep", help="Do not change the state."
+        ),
+        click.option(
+            "--state", "state_path", metavar="PATH",
+            help="The state of the group [default: that of its last job].",
+        ),
+    )  # fmt: skip
+    for option in reversed(options):
+        command = option(command)
+    return command
+
+
 def target_of(
     given: Mapping[str, Any],
 ) -> Callable[[OffsetAdmin, list[PartitionStatus]], list[Move]]:

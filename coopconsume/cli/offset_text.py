@@ -10,10 +10,11 @@ from coopconsume.admin.overview.data import plain
 from coopconsume.cli.text import table
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
     from datetime import datetime
 
     from coopconsume.admin.offsets import Move, PartitionStatus
+    from coopconsume.state.resetting import StateMove, TopicPartition
 
 SHOW_COLUMNS = (
     "PARTITION", "LOG START", "STABLE", "END", "DONE ABOVE", "RANGES", "GAPS", "PENDING",
@@ -101,6 +102,15 @@ def move_lines(
     yield f"{again:,} {what} {tense} processed again, {skipped:,} {tense} skipped"
     if not executed:
         yield "dry run, nothing was changed: add --execute to apply the change"
+
+
+def state_lines(moves: Mapping[TopicPartition, StateMove]) -> Iterator[str]:
+    """Yields the table of what becomes of a group's state."""
+    yield from table(
+        ("PARTITION", "STATE BELOW", "KEYS", "KEYS AFTER"),
+        [(f"{topic}-{number}", *one) for (topic, number), one in moves.items()],
+    )
+    yield ""
 
 
 def status_document(one: PartitionStatus) -> dict[str, Any]:

@@ -19,6 +19,7 @@ from coopconsume.cli.offset_options import (
     ranges,
     some_topics,
     target_of,
+    with_state,
 )
 from coopconsume.cli.offset_text import (
     gap_lines,
@@ -26,6 +27,7 @@ from coopconsume.cli.offset_text import (
     move_document,
     move_lines,
     show_lines,
+    state_lines,
     status_document,
 )
 from coopconsume.cli.outcome import EXIT_CODES, example, reported
@@ -37,6 +39,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from coopconsume.admin.offsets import Move, OffsetAdmin, PartitionStatus
+    from coopconsume.state.resetting import StateAction, StateReset
 
 _PLACE = "--bootstrap-servers localhost:9092 --commit-table /data/commits"
 
@@ -169,6 +172,7 @@ offsets.add_command(lag)
     "--done", multiple=True, callback=ranges, metavar="OFFSETS",
     help="Mark these offsets as done; they are not processed.",
 )  # fmt: skip
+@with_state
 @executing
 @counting
 @ending_claims
@@ -183,6 +187,8 @@ def reset(
     execute: bool,
     count: bool,
     end_claims: bool,
+    action: StateAction | None,
+    state_path: str | None,
     as_json: bool,
     options: dict[str, str],
     spark: SparkSession | None,
@@ -199,8 +205,9 @@ def reset(
     with Admin(options, spark=spark).offsets(group) as admin:
         moves = plan(admin, admin.statuses(topics, times=False))
         _carry_out(
-            admin, moves, execute=execute, count=count, end_claims=end_claims, as_json=as_json
-        )
+            admin, moves, admin.state_reset(moves, action, state_path),
+            execute=execute, count=count, end_claims=end_claims, as_json=as_json,
+        )  # fmt: skip
 
 
 @offsets.command(epilog=example("coopconsume offsets export shop shop.json", _PLACE))
@@ -230,6 +237,7 @@ def export(
 @offsets.command("import", epilog=example("coopconsume offsets import shop.json", _PLACE))
 @click.argument("file", type=click.Path(exists=True, dir_okay=False, allow_dash=True))
 @click.option("--group", help="The group [default: that of the file].")
+@with_state
 @executing
 @counting
 @ending_claims
@@ -243,6 +251,8 @@ def import_(
     execute: bool,
     count: bool,
     end_claims: bool,
+    action: StateAction | None,
+    state_path: str | None,
     as_json: bool,
     options: dict[str, str],
     spark: SparkSession | None,
@@ -266,13 +276,15 @@ def import_(
     with admin:
         moves = admin.restore(kept)
         _carry_out(
-            admin, moves, execute=execute, count=count, end_claims=end_claims, as_json=as_json
-        )
+            admin, moves, admin.state_reset(moves, action, state_path),
+            execute=execute, count=count, end_claims=end_claims, as_json=as_json,
+        )  # fmt: skip
 
 
 def _carry_out(
     admin: OffsetAdmin,
     moves: list[Move],
+    state: StateReset | None,
     *,
     execute: bool,
     count: bool,
@@ -285,7 +297,7 @@ def _carry_out(
         for move in moves
     ]
     if execute:
-        admin.execute(moves, end_claims=end_claims)
+        admin.execute(moves, end_claims=end_claims, state=state)
     if as_json:
         echo_json(
             {
@@ -293,9 +305,15 @@ def _carry_out(
                 "offsets", "partitions": [
                     move_document(move, *both) for move, both in zip(moves, counts, strict=True)
                 ],
+                "state": None if state is None else [
+                    {"topic": tp[0], "partition": tp[1]} | one._asdict()
+                    for tp, one in state.moves.items()
+                ],
             }
         )  # fmt: skip
         return
+    if state is not None:
+        _echo(state_lines(state.moves))
     _echo(move_lines(moves, counts, what="records" if count else "offsets", executed=execute))
 
 

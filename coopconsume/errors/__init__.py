@@ -98,7 +98,13 @@ from coopconsume.errors.processing import (
     TableUnusable,
 )
 from coopconsume.errors.queue import NotHeld, QueueLogFormat, QueueUnavailable
-from coopconsume.errors.state import StateAhead, StateNeedsKey, StateNotReadable
+from coopconsume.errors.state import (
+    ResetNotFinished,
+    StateAhead,
+    StateNeedsKey,
+    StateNotChosen,
+    StateNotReadable,
+)
 
 __all__ = [
     "AlreadyClosed",
@@ -165,6 +171,7 @@ __all__ = [
     "QueueLogFormat",
     "QueueUnavailable",
     "RepairRefused",
+    "ResetNotFinished",
     "SessionUnusable",
     "SinkUnavailable",
     "SparkNotFound",
@@ -173,6 +180,7 @@ __all__ = [
     "StaleGeneration",
     "StateAhead",
     "StateNeedsKey",
+    "StateNotChosen",
     "StateNotReadable",
     "TableUnusable",
     "TopicNotFound",

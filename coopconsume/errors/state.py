@@ -53,11 +53,50 @@ class StateAhead(DeclaredError):
 
     message = (
         "the state at {path} has a change by {topic}-{partition}@{offset}, which the group has not "
-        "committed: its offsets were set back. Set the offsets forward again, or give another path "
-        "for a new state"
+        "committed: its offsets were set back. Set the state back, too, with 'coopconsume offsets "
+        "reset' and --restore-state or --clear-state, or give another path for a new state"
     )
 
     path: str
     topic: str
     partition: int
     offset: int
+
+
+class StateNotChosen(DeclaredError):
+    """A reset of the offsets of a group with state does not say what becomes of the state.
+
+    Attributes:
+        group: The group.
+        path: The path of the state.
+    """
+
+    message = (
+        "group {group} has state at {path}, which does not follow its offsets: choose "
+        "--restore-state (the state of the records below the new offset), --clear-state (no state) "
+        "or --keep-state (no change; a job refuses a state that is ahead of its offsets), with "
+        "--state PATH for another place"
+    )
+
+    group: str
+    path: str
+
+
+class ResetNotFinished(DeclaredError):
+    """A reset of the offsets and the state of a group was interrupted.
+
+    Attributes:
+        group: The group.
+        topic: The topic of a partition that is not finished.
+        partition: Its partition.
+    """
+
+    message = (
+        "a reset of the offsets and the state of group {group} was interrupted at "
+        "{topic}-{partition}: repeat 'coopconsume offsets reset' with the same options; until then "
+        "no job of the group with state begins"
+    )
+
+    group: str
+    topic: str
+    partition: int

@@ -17,6 +17,7 @@ from commits.ids import CommitIds
 from commits.secrets import hidden
 from coopconsume.errors import OutputNotWritten, StateAhead, StateNotReadable
 from coopconsume.state.changelog import Changelog, Origin
+from coopconsume.state.resetting import note_state
 from coopconsume.state.slot import StateSpec
 from coopconsume.state.store import FOLDER
 
@@ -79,6 +80,7 @@ class StateLog:
         later does not count.
 
         Raises:
+            ResetNotFinished: A reset of the group's offsets and state was interrupted.
             StateAhead: The group's offsets were set back, the state was not.
             StateNotReadable: The changelog cannot be read.
             TableUnusable: The state belongs to another group.
@@ -87,6 +89,8 @@ class StateLog:
         with self._lock:
             self._holding = None
         self._changelog.belong_to(f"{holding.cluster.cluster_id}/{holding.options.group_id}")
+        note_state(holding.store, holding.options.group_id, self.path)
+        self._forget_snapshots(holding)
         version = self._changelog.version
         written = self._changelog.commits(version)
         # After the version, so that a commit is known whose rows are in it.
@@ -120,6 +124,16 @@ class StateLog:
             for offset in (*found, *old.column("_offset").to_pylist()):
                 if offset not in owned.committed:
                     raise StateAhead(hidden(self.path), *tp, offset)
+
+    def _forget_snapshots(self, holding: EpochAssignment) -> None:
+        """Trims nothing by a snapshot before offsets were set back: the same offsets come again."""
+        kept = {}
+        for tp, owned in holding.owned.items():
+            origin = self._origin(holding, tp)
+            last = self._snapshots.get(origin)
+            if last is not None and last[1] <= owned.stable:
+                kept[origin] = last
+        self._snapshots = kept
 
     def _origin(self, holding: EpochAssignment, tp: TopicPartition) -> Origin:
         topic_id = holding.topic_ids.get(tp[0])

@@ -289,6 +289,48 @@ class Changelog:
         except Exception as error:  # deltalake raises more than its own errors
             raise self._failed(error) from error
 
+    def set_back(
+        self, origin: Origin, below: int, counts: Callable[[str], bool], commits: int
+    ) -> None:
+        """Removes the changes of a partition by all records from an offset on. May be repeated.
+
+        Nobody may write to the partition meanwhile. All local stores of it are restored afterwards.
+
+        Args:
+            origin: The partition.
+            below: The offset; 0 removes all.
+            counts: Whether a commit counts.
+            commits: The version of the commit table.
+
+        Raises:
+            OutputNotWritten: Delta did not do it, or a part of it.
+            StateNotReadable: The changelog does not have the changes below the offset any more.
+        """
+        from deltalake import CommitProperties, write_deltalake
+
+        table = self.create()
+        rows = self.rows_below(origin, int(table.version()), counts, below)
+        top = pc.max(rows.column("_offset")).as_py()
+        last = max(self._snapshots(self._table("snapshots"), origin), default=-1)
+        number = max(int(table.version()), last + 1)
+        rows = alive(rows)
+        # First the snapshot: it has what the next steps remove, and a repeat reads it.
+        self._add_snapshot(
+            origin, number, rows, (rows.num_rows, commits, -1 if top is None else top, 0)
+        )
+        snapshots = self._table("snapshots")
+        assert snapshots is not None
+        try:
+            snapshots.delete(f"{_where(origin)} AND _snapshot < {number}")
+            table.delete(f"{_where(origin)} AND _offset >= {below}")
+            words = {_COMPLETE + str(origin): str(table.version())}
+            write_deltalake(
+                table, self.schema.changelog.empty_table(), mode="append",
+                commit_properties=CommitProperties(custom_metadata=words),
+            )  # fmt: skip
+        except Exception as error:  # deltalake raises more than its own errors
+            raise self._failed(error) from error
+
     # -- reading
 
     @property
@@ -423,14 +465,8 @@ class Changelog:
                     found.setdefault(int(file["partition._snapshot"]), []).append(file)
         return [_snapshot_of(version, files) for version, files in sorted(found.items())]
 
-    def rows_before(
-        self,
-        origin: Origin,
-        version: int,
-        counts: Callable[[str], bool],
-        *,
-        commits: int | None = None,
-        offset: int | None = None,
+    def rows_at(
+        self, origin: Origin, version: int, counts: Callable[[str], bool], commits: int
     ) -> pa.Table:
         """Returns the newest counted row of each key at an earlier time, removed keys included.
 
@@ -439,11 +475,39 @@ class Changelog:
             version: The version of the changelog that is read.
             counts: Whether a commit counted then.
             commits: The version of the commit table of that time.
-            offset: Or: only changes of records below this offset.
 
         Raises:
             StateNotReadable: The state cannot be read, or changes of that time are removed.
         """
+        return self._rows_before(origin, version, counts, commits=commits)
+
+    def rows_below(
+        self, origin: Origin, version: int, counts: Callable[[str], bool], offset: int
+    ) -> pa.Table:
+        """Returns the newest counted row of each key below an offset, removed keys included.
+
+        Args:
+            origin: The partition.
+            version: The version of the changelog that is read.
+            counts: Whether a commit counts.
+            offset: The offset.
+
+        Raises:
+            StateNotReadable: The state cannot be read, or changes below the offset are removed.
+        """
+        if offset <= 0:
+            return self.schema.changelog.empty_table()
+        return self._rows_before(origin, version, counts, offset=offset)
+
+    def _rows_before(
+        self,
+        origin: Origin,
+        version: int,
+        counts: Callable[[str], bool],
+        *,
+        commits: int | None = None,
+        offset: int | None = None,
+    ) -> pa.Table:
         found = self.snapshots(origin)
         base = next(
             (

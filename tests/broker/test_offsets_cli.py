@@ -10,14 +10,20 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from xml.etree import ElementTree as ET
 
+import pyarrow as pa
 import pytest
 from click.testing import CliRunner
 from kafka import KafkaAdminClient, TopicPartition
 
+from assignors import key_hash
 from commits import CommitStore, PartitionCommits, Pending
 from coopconsume.cli import main
 from coopconsume.kafka.cluster import Cluster
 from coopconsume.options import Options
+from coopconsume.state.changelog import Changelog
+from coopconsume.state.reading import CommittedState
+from coopconsume.state.resetting import note_state
+from coopconsume.state.schema import StateSchema
 
 if TYPE_CHECKING:
     from click.testing import Result
@@ -236,3 +242,40 @@ def test_wrong_usage_is_told_before_anything_is_asked(words: list[str], said: st
     result = CliRunner().invoke(main, ["offsets", "reset", "g", *words])
     assert result.exit_code == 2
     assert said in result.stderr
+
+
+def test_a_reset_says_what_becomes_of_the_state(cli: OffsetsCli, tmp_path: Path) -> None:
+    """A group with state is not moved without a choice; the state goes back with the offsets."""
+    topic, group, store = cli.ground.topic, cli.ground.group, cli.ground.store
+    changelog = Changelog(str(tmp_path / "state"), StateSchema(pa.int64()))
+    changelog.belong_to(f"{cli.cluster.cluster_id}/{group}")
+    note_state(store, group, changelog.path)
+    commit = next(iter(store.counted_commits(group)))
+    rows = [
+        {
+            "key": b"k", "value": 10 + offset, "expires_at": None, "_topic": topic,
+            "_topic_id": cli.ids[topic], "_partition": 0, "_offset": offset,
+            "_key_hash": key_hash(b"k"), "_commit": commit,
+        }
+        for offset in range(4)
+    ]  # fmt: skip
+    changelog.append(pa.Table.from_pylist(rows, changelog.schema.changelog))
+    place = ("offsets", "reset", group, "--all-topics", "--execute")
+    refused = cli.call(*place, "--to-offset", "2")
+    assert refused.exit_code == 1
+    assert "--restore-state" in refused.stderr
+    assert cli.state.stable_offset == 4
+    single = cli.call(*place, "--undone", "1", "--restore-state")
+    assert "single offsets" in single.stderr
+    shown = cli.call(*place[:-1], "--to-offset", "2", "--restore-state")
+    assert shown.stdout.splitlines()[1].split() == [f"{topic}-0", "2", "1", "1"]
+    done = cli.told(*place, "--to-offset", "2", "--restore-state")
+    assert done["state"] == [
+        {"topic": topic, "partition": 0, "below": 2, "keys": 1, "keys_after": 1}
+    ]
+    assert cli.state.stable_offset == 2
+    state = CommittedState(changelog.path, cli.ground.options["commitTable"], group)
+    assert state.get(topic, b"k") == 11
+    assert cli.told(*place, "--to-offset", "3", "--keep-state")["state"] is None
+    assert cli.told(*place, "--to-earliest", "--clear-state")["state"][0]["keys_after"] == 0
+    assert state.get(topic, b"k") is None

@@ -11,6 +11,10 @@ _TESTS = "tests/unit/test_state.py::"
 _WORLD = _TESTS + "test_a_store_has_what_counts"
 _WRITTEN = _TESTS + "test_a_slot_shows_what_is_written_and_keeps_only_what_is_decided"
 _OLDER = _TESTS + "test_a_store_of_an_older_version_is_restored_after_rows_were_removed"
+_RESETTING = "coopconsume/state/resetting.py"
+_RESET = "tests/unit/test_state_reset.py::"
+_BACK = _RESET + "test_the_state_goes_back_with_the_offsets"
+_INTERRUPTED = _RESET + "test_a_reset_that_is_interrupted_anywhere_is_finished_by_a_repeat"
 
 STATE = [
     Mutant(
@@ -68,6 +72,46 @@ STATE = [
         "for v, event in events if v <= version",
         "for v, event in events",
         ("tests/unit/test_state_reading.py::test_what_changed_between_two_commits_or_times",),
+    ),
+    Mutant(
+        "interrupted-reset-is-not-noted",
+        "A reset notes that it has begun before it changes anything.",
+        _RESETTING,
+        "self._note(left := before | set(self._origins))",
+        "left = before | set(self._origins)",
+        (_INTERRUPTED,),
+    ),
+    Mutant(
+        "job-begins-after-half-a-reset",
+        "No job begins with a state whose reset was interrupted.",
+        _RESETTING,
+        'if found.get("resetting"):',
+        'if found.get("resetting") == "":',
+        (_INTERRUPTED,),
+    ),
+    Mutant(
+        "first-removed-change-stays",
+        "A reset removes the change by the record at the new offset, too.",
+        _CHANGELOG,
+        'table.delete(f"{_where(origin)} AND _offset >= {below}")',
+        'table.delete(f"{_where(origin)} AND _offset > {below}")',
+        (_BACK,),
+    ),
+    Mutant(
+        "stores-keep-what-a-reset-removed",
+        "All local stores of a partition are restored after its state was set back.",
+        _CHANGELOG,
+        "words = {_COMPLETE + str(origin): str(table.version())}",
+        "words = {_COMPLETE: str(table.version())}",
+        (_BACK,),
+    ),
+    Mutant(
+        "trim-by-a-snapshot-before-a-reset",
+        "A snapshot from before offsets were set back trims nothing.",
+        "coopconsume/runtime/state.py",
+        "if last is not None and last[1] <= owned.stable:",
+        "if last is not None:",
+        ("tests/unit/test_state_reset.py::test_a_snapshot_before_a_reset_trims_nothing",),
     ),
     Mutant(
         "rewritten-file-applied-alone",

@@ -139,16 +139,16 @@ class World:
         if not self.history:
             return
         commit, offset, *_ = self.random.choice(self.history)
-        for is_kept, so_far, place in (
-            (commit >= self.kept[0][0], lambda one: one[0] <= commit, {"commits": commit}),
-            (offset >= self.kept[0][1], lambda one: one[1] < offset, {"offset": offset}),
+        ids = {f"c{one}" for one, *_ in self.history}
+        before = {f"c{one}" for one, *_ in self.history if one <= commit}
+        log = self.changelog
+        for is_kept, so_far, read, known, place in (
+            (commit >= self.kept[0][0], lambda one: one[0] <= commit, log.rows_at, before, commit),
+            (offset >= self.kept[0][1], lambda one: one[1] < offset, log.rows_below, ids, offset),
         ):
-            then = {key: value for *at, key, value in self.history if so_far([*at])}
-            ids = {f"c{one[0]}" for one in self.history if "offset" in place or so_far(one)}
+            then = {one[2]: one[3] for one in self.history if so_far(one)}
             try:
-                rows = self.changelog.rows_before(
-                    ORIGIN, self.changelog.version, ids.__contains__, **place
-                )
+                rows = read(ORIGIN, log.version, known.__contains__, place)
             except StateNotReadable:
                 assert not is_kept
             else:
@@ -443,7 +443,10 @@ class Epoch:
         self.topic_ids = {"t": ORIGIN.topic_id}
         self.options = SimpleNamespace(group_id="g")
         self.cluster = SimpleNamespace(cluster_id="c")
-        self.store = SimpleNamespace(counted_commits=lambda _group: self.counted)
+        self.store = SimpleNamespace(
+            counted_commits=lambda _group: self.counted, settings=dict,
+            set_setting=lambda *_: None,
+        )  # fmt: skip
         self.owned = {
             ("t", 0): SimpleNamespace(
                 ranges=(KeyRange(),), stable=0, committed=OffsetRanges([(0, 100)])

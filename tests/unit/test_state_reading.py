@@ -33,9 +33,17 @@ class Job:
         self.folder = folder
         self.store = CommitStore.open(str(folder / "commits"))
         self.changelog = Changelog(str(folder / "state"), StateSchema(pa.int64()))
-        ids = {"t": ORIGIN.topic_id}
-        self.epoch = self.store.open_epoch("g", {"m": [PLACE]}, previous=None, topic_ids=ids)
-        self.offset = 0
+        self.changelog.belong_to("c/g")
+        self.open_epoch()
+
+    def open_epoch(self) -> None:
+        """The job begins, or begins again."""
+        self.epoch = self.store.open_epoch(
+            "g", {"m": [PLACE]}, previous=self.store.current_epoch("g"),
+            topic_ids={"t": ORIGIN.topic_id},
+        )  # fmt: skip
+        commits = self.store.state("g").get(PLACE)
+        self.offset = commits.stable_offset if commits else 0
 
     def change(self, commit: str, *, counts: bool = True, **values: int | None) -> int:
         """Some records change the state; returns the version of the commit table after that."""

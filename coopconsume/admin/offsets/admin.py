@@ -13,9 +13,10 @@ from coopconsume.admin.offsets.counting import count_records
 from coopconsume.admin.offsets.moves import Kept, Move, marked, replaced, to_offset, unmoved
 from coopconsume.admin.offsets.status import PartitionStatus, times_of
 from coopconsume.closing import Closing
-from coopconsume.errors import GroupActive, GroupNotFound, InvalidOption
+from coopconsume.errors import GroupActive, GroupNotFound, InvalidOption, StateNotChosen
 from coopconsume.kafka.cluster import Cluster, primary_mark
 from coopconsume.options import Options
+from coopconsume.state.resetting import StateReset, noted_state
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 
     from commits import OffsetRanges
     from coopconsume.admin.offsets.status import TopicPartition
+    from coopconsume.state.resetting import StateAction
 
 
 class OffsetAdmin(Closing):
@@ -259,7 +261,52 @@ class OffsetAdmin(Closing):
                 "close them first, or give --end-claims if their processes have died",
             )  # fmt: skip
 
-    def execute(self, moves: Iterable[Move], *, end_claims: bool = False) -> None:
+    def state_reset(
+        self, moves: Iterable[Move], action: StateAction | None, path: str | None = None
+    ) -> StateReset | None:
+        """Plans what becomes of the state of the group when its offsets are moved.
+
+        Args:
+            moves: The planned moves.
+            action: ``restore``: the state of the records below the new stable offset. ``clear``:
+                no state in these partitions. ``keep``: no change, and None is returned.
+            path: The path of the state; by default that of the group's last job with state.
+
+        Returns:
+            The plan for `execute`; None: the group has no state, or it does not change.
+
+        Raises:
+            InvalidOption: The state cannot be restored to single offsets.
+            StateNotChosen: The group has state, and no action is given.
+            StateNotReadable: The state cannot be read, or the changelog does not have the changes
+                below a new offset any more.
+            TableUnusable: There is no state at the path, or it belongs to another group.
+        """
+        planned = list(moves)
+        noted = noted_state(self._store, self.group)
+        if action is None and noted is not None and any(move.changes_log for move in planned):
+            raise StateNotChosen(self.group, noted)
+        if action is None or action == "keep":
+            return None
+        below = {}
+        for move in planned:
+            if action == "restore" and move.done and move.again:
+                raise InvalidOption(
+                    "restore-state", move.before.name,
+                    "changes of single offsets cannot be taken back; reset to an offset, or give "
+                    "--clear-state",
+                )  # fmt: skip
+            kept = move.stable_offset if not move.done else (move.done.last or 0) + 1
+            below[move.before.topic, move.before.partition] = 0 if action == "clear" else kept
+        return StateReset(path, self._store, self.cluster_id, self.group, below)
+
+    def execute(
+        self,
+        moves: Iterable[Move],
+        *,
+        end_claims: bool = False,
+        state: StateReset | None = None,
+    ) -> None:
         """Writes the moves to the commit log, one row for each, then to Kafka's offsets.
 
         The row fences a member that joins at the same moment; it joins again after it.
@@ -267,24 +314,35 @@ class OffsetAdmin(Closing):
         Args:
             moves: The planned moves.
             end_claims: As for `check_idle`.
+            state: What becomes of the group's state, by `state_reset`. If it is interrupted, no
+                job with this state begins until it is repeated.
 
         Raises:
             GroupActive: The group has a member or a live claim; nothing was changed.
+            OutputNotWritten, StateNotReadable: The state could not be changed; repeat it.
             kafka.errors.KafkaError: Kafka refused the offsets; the commit log has them.
         """
         planned = {(move.before.topic, move.before.partition): move for move in moves}
         self.check_idle(end_claims=end_claims)
         ids = self._cluster.topic_ids({topic for topic, _ in planned})
-        changed = {tp: move for tp, move in planned.items() if move.changes_log}
-        if changed:
-            self._store.reset(
-                self.group,
-                {tp: move.stable_offset for tp, move in changed.items()},
-                member=_operator(),
-                done={tp: move.done for tp, move in changed.items()},
-                pending={tp: move.pending for tp, move in changed.items()},
-                topic_ids=ids,
-            )
+        # With state, the row is always written: it fences members that may write to the state.
+        changed = {tp: m for tp, m in planned.items() if m.changes_log or state is not None}
+
+        def change_offsets() -> None:
+            if changed:
+                self._store.reset(
+                    self.group,
+                    {tp: move.stable_offset for tp, move in changed.items()},
+                    member=_operator(),
+                    done={tp: move.done for tp, move in changed.items()},
+                    pending={tp: move.pending for tp, move in changed.items()},
+                    topic_ids=ids,
+                )
+
+        if state is None:
+            change_offsets()
+        else:
+            state.execute(change_offsets)
         self._cluster.commit_primary(
             {
                 tp: (move.stable_offset, primary_mark(ids.get(tp[0], ""), None))
