@@ -13,11 +13,11 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from commits import CommitStore
-from coopconsume.demo.processes import process_tree
+from coopconsume.demo.processes import kill_tree, process_tree
 from tests.spark.support import PATIENCE, until
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     import pyarrow as pa
 
@@ -44,6 +44,9 @@ def stuck(record):
 """
 
 
+_started: list[Running] = []
+
+
 class Running:
     """A command that runs, with what it says on standard error in a file."""
 
@@ -55,6 +58,7 @@ class Running:
                 cwd=folder, stdout=subprocess.PIPE, stderr=stream, text=True,
                 start_new_session=True,
             )  # fmt: skip
+        _started.append(self)
 
     def wait_for(self, path: Path) -> None:
         """Wait until a handler has made a file."""
@@ -86,6 +90,16 @@ def _runs(pid: int) -> bool:
 
 def _is_jvm(pid: int) -> bool:
     return Path(f"/proc/{pid}/exe").resolve().name == "java"
+
+
+@pytest.fixture(autouse=True)
+def ended() -> Iterator[None]:
+    """A test that fails leaves no command behind."""
+    yield
+    while _started:
+        command = _started.pop()
+        if command.process.poll() is None:
+            kill_tree(command.process)
 
 
 @pytest.fixture
