@@ -18,7 +18,8 @@ DataFrames and temporary views are snapshots of the time of the call. The data s
 - primary_offset: the group's offset in Kafka
 - blocker: the record that blocks the stable offset: offset, state (``failed``, ``parked`` or
   ``not done``), key_hash, attempts, since, due, error, done_behind and open_behind (numbers of
-  offsets above it)
+  offsets above it), key (read from Kafka; null if it has none or was not read), deleted_by
+  (``retention``, ``compaction`` or empty)
 
 ``gaps`` has group, topic, partition, first, last (both included), offsets (their number), since
 and age_seconds. Times are those of the committers' clocks, null if the log does not say.
@@ -60,6 +61,8 @@ _BLOCKER = pa.struct(
         ("error", pa.string()),
         ("done_behind", pa.int64()),
         ("open_behind", pa.int64()),
+        ("key", pa.string()),
+        ("deleted_by", pa.string()),
     ]
 )
 SCHEMAS: Mapping[View, pa.Schema] = {
@@ -165,7 +168,7 @@ def view_table(
     rows: list[dict[str, Any]] = []
     for name in [group] if group else _groups(options, spark):
         with OffsetAdmin(options, name, spark=spark) as admin:
-            for status in admin.statuses():
+            for status in admin.statuses(keys=view == "partitions"):
                 place = {"group": name, "topic": status.topic, "partition": status.partition}
                 found = _partition(status) if view == "partitions" else _gaps(status, now)
                 rows += [place | row for row in found]

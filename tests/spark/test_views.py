@@ -62,6 +62,7 @@ def test_partitions_and_gaps_are_rows_with_times(spark, place):
     )
     assert (blocker.error, blocker.done_behind, blocker.open_behind) == ("no", 3, 2)
     assert blocker.due.year == 2096
+    assert (blocker.key, blocker.deleted_by) == ("k", "")
 
     gaps = gaps_frame(spark, opts)
     expected = spark.createDataFrame(
