@@ -144,9 +144,7 @@ class CooperativeConsumer(Closing):
             if self._is_closing:
                 raise AlreadyClosed("the consumer")
             if self._membership is not None:
-                raise InvalidOption(
-                    "subscribe", "called twice", "make a new consumer for other topics"
-                )
+                raise InvalidOption("subscribe", "called twice", "call unsubscribe() first")
             # A listener's first call, and `close` in another thread, find it before it has joined.
             membership = self._membership = Membership(
                 self.options, self.slots(), self._poller.handout, self.spark
@@ -157,8 +155,37 @@ class CooperativeConsumer(Closing):
             join(membership)
         except BaseException:
             membership.leave()  # As a whole or not at all: nothing is left open.
-            self._membership = None
+            if self._membership is membership:
+                self._membership = None
             raise
+
+    def unsubscribe(self) -> None:
+        """Gives all key ranges back and leaves the group; then other topics can be subscribed to.
+
+        Polled records that are not committed go to the next owner, and can no longer be answered
+        for. Calling it without a subscription has no effect. `poll` and `foreach` join again where
+        an option names the topics. A rebalance listener's `on_revoked` is called before; it may
+        still commit.
+
+        Raises:
+            AlreadyClosed: The consumer is closed.
+            InvalidOption: A query is running.
+        """
+        self.check_no_query("unsubscribe")
+        with self._joining:
+            if self._is_closing:
+                raise AlreadyClosed("the consumer")
+            membership = self._membership
+        if membership is None:
+            return
+        membership.revoke()
+        with self._joining:
+            if self._membership is membership:
+                self._membership = None
+        try:
+            membership.leave()
+        finally:
+            self._poller.handout.forget()
 
     def membership(self, *, whole_partitions: bool = False) -> Membership:
         """Returns the member's place in the group; joins first where an option names the topics.
@@ -218,11 +245,40 @@ class CooperativeConsumer(Closing):
         Raises:
             InvalidOption: ``timeout`` is out of its range.
             AlreadyClosed: The consumer is closed, perhaps by another thread meanwhile.
+            PollWokenUp: `wakeup` was called.
             DataLoss: Records were deleted before they were done, or a log was cut, and
                 ``failOnDataLoss`` is true.
             TopicNotFound, TopicReplaced: A topic was deleted, and perhaps made again.
         """
         return self._poller.poll(self._alone("poll"), timeout)
+
+    def wakeup(self) -> None:
+        """Ends a `poll` that waits in another thread with `PollWokenUp`; else the next `poll`.
+
+        A poll that has found records returns them; the next one raises. Nothing is lost.
+        """
+        self._poller.handout.wake()
+
+    @property
+    def status(self) -> dict[str, Any]:
+        """``message`` and ``waitingFor``, as of `CooperativeQuery.status`.
+
+        ``waitingFor`` has a ``reason`` and a ``message``; it is None if the last `poll` has
+        returned records. While a query runs, its status is returned.
+
+        Raises:
+            CoopConsumeError: The member has left the group because of this error.
+        """
+        if self._query is not None and self._query.isActive:
+            return self._query.status
+        membership = self._membership
+        if self._closed or membership is None:
+            return {"message": "Closed" if self._closed else "Not subscribed", "waitingFor": None}
+        found = self._poller.waiting_for(membership)
+        return {
+            "message": found.message if found else "Records were polled",
+            "waitingFor": found.describe() if found else None,
+        }
 
     def commit(
         self,

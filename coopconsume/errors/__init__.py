@@ -94,6 +94,7 @@ from coopconsume.errors.processing import (
     OutputNotWritten,
     OutputRefused,
     OutputsNotPublished,
+    PollWokenUp,
     SessionUnusable,
     TableUnusable,
 )
@@ -165,6 +166,7 @@ __all__ = [
     "OutputsNotPublished",
     "OwnershipFormat",
     "OwnershipUnavailable",
+    "PollWokenUp",
     "ProducerBusy",
     "ProducerFenced",
     "ProtocolMismatch",

@@ -134,6 +134,15 @@ class AlreadyClosed(CoopConsumeError):
         return f"{self.what} is closed: create a new one"
 
 
+class PollWokenUp(CoopConsumeError):
+    """Another thread has called ``wakeup`` (Kafka's ``WakeupException``). Nothing is lost."""
+
+    retriable = True
+
+    def __str__(self) -> str:
+        return "wakeup() ended this poll: stop polling, or poll again"
+
+
 class OutputsNotPublished(CoopConsumeError):
     """Rows that wait for a transaction could not be written to their topic. No row is lost.
 

@@ -1,4 +1,4 @@
-"""Says what a job waits for while it commits nothing. Pure: the loop collects the facts."""
+"""Says what a job or `poll` waits for. Pure: the loop and the poller collect the facts."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _NAMED = 5
 
 @dataclass(frozen=True)
 class WaitingFor:
-    """What a job waits for.
+    """What a job or `poll` waits for.
 
     Attributes:
         reason: Its kind, for programs.
@@ -39,6 +39,14 @@ class WaitingFor:
     def describe(self) -> dict[str, str]:
         """Returns the fields of progress events and of ``query.status``."""
         return {"reason": self.reason, "message": self.message}
+
+
+_DECISION = WaitingFor(
+    "decision",
+    "waiting for a decision on parked records (coopconsume dead-letters replay or discard), and "
+    "for new records",
+)
+_NEW_RECORDS = WaitingFor("newRecords", "waiting for new records")
 
 
 @dataclass(frozen=True)
@@ -141,19 +149,101 @@ def _causes(facts: Facts, now: float) -> Iterator[WaitingFor]:
     yield from _of_work(todo, facts, now) if todo else _of_drained(facts.partitions, now)
 
 
+@dataclass(frozen=True)
+class PollFacts:
+    """What `poll` knows at one moment; times are seconds from now.
+
+    Attributes:
+        group: Id of the group.
+        joining: Why the consumer has no key ranges; empty if it has.
+        hand_over: Whether the group rebalances, and waits for answers to polled records.
+        partitions: How many partitions it has key ranges of.
+        paused: How many of them are paused.
+        full: Partitions of which so many keys wait that nothing new is handed out.
+        in_doubt: For how long earlier owners are waited for, by partition.
+        next_due: Until when no record comes again; None: there is none that does by itself.
+        held: How many records wait to come again, parked ones included.
+        parked: How many records wait for a decision.
+    """
+
+    group: str
+    joining: str = ""
+    hand_over: bool = False
+    partitions: int = 0
+    paused: int = 0
+    full: Sequence[str] = ()
+    in_doubt: Mapping[str, float] = field(default_factory=dict)
+    next_due: float | None = None
+    held: int = 0
+    parked: int = 0
+
+
+def poll_waits_for(facts: PollFacts) -> WaitingFor:
+    """Returns what `poll` waits for that has found no records."""
+    return next(_causes_of_poll(facts))
+
+
+def _causes_of_poll(facts: PollFacts) -> Iterator[WaitingFor]:
+    """Yields what holds `poll` back; the first one counts."""
+    if facts.hand_over:
+        yield WaitingFor(
+            "handOver",
+            f"group {facts.group} rebalances and waits for answers to polled records, by "
+            "drainTimeout: call commit, retry, reject or poll",
+        )
+    if facts.joining:
+        yield WaitingFor("group", facts.joining)
+    if not facts.partitions:
+        yield WaitingFor(
+            "group",
+            f"no key ranges for this member: the other members of group {facts.group} have all",
+        )
+    found = _lost_member(facts.in_doubt)
+    if found is not None:
+        yield found
+    if facts.paused:
+        yield WaitingFor(
+            "paused",
+            f"{facts.paused} of {_count(facts.partitions, 'partition')} paused by pause(): "
+            "resume() continues",
+        )
+    if facts.full:
+        yield WaitingFor(
+            "limit",
+            f"waiting at a limit: too many keys of {_some(facts.full)} wait for records that come "
+            "again",
+        )
+    if facts.next_due is not None:
+        yield WaitingFor(
+            "retry",
+            f"waiting for the next retry until {_until(facts.next_due)}, {facts.held:,} pending",
+        )
+    if facts.parked:
+        yield _DECISION
+    yield _NEW_RECORDS
+
+
 def lost_member(partitions: Sequence[Partition], now: float) -> WaitingFor | None:
     """Returns for which earlier owners a job waits, until when, and why; None: for none."""
-    waits = {f"{p.topic}-{p.partition}": p.in_doubt(now) for p in partitions}
+    return _lost_member({f"{p.topic}-{p.partition}": p.in_doubt(now) for p in partitions})
+
+
+def _lost_member(waits: Mapping[str, float]) -> WaitingFor | None:
     names = [name for name, wait in waits.items() if wait > 0]
     if not names:
         return None
-    more = [f"{len(names) - _NAMED} more"] if len(names) > _NAMED else []
     return WaitingFor(
         "lostMember",
         f"waiting for a lost member until {_until(max(waits.values()))}: it did not hand over its "
-        f"key ranges of {', '.join(names[:_NAMED] + more)}, and its handlers may still run. Its "
+        f"key ranges of {_some(names)}, and its handlers may still run. Its "
         "lease, batchTime and handlerTimeout set this time",
     )
+
+
+def _some(names: Sequence[str]) -> str:
+    """Returns the first names, and how many more there are."""
+    more = [f"{len(names) - _NAMED} more"] if len(names) > _NAMED else []
+    return ", ".join([*names[:_NAMED], *more])
 
 
 def _running(batches: Sequence[BatchFacts]) -> WaitingFor:
@@ -201,15 +291,11 @@ def _of_work(todo: Sequence[Partition], facts: Facts, now: float) -> Iterator[Wa
 def _of_drained(partitions: Sequence[Partition], now: float) -> Iterator[WaitingFor]:
     """Yields what partitions wait for in which a job can do nothing."""
     if any(p.parked for p in partitions):
-        yield WaitingFor(
-            "decision",
-            "waiting for a decision on parked records (coopconsume dead-letters replay or "
-            "discard), and for new records",
-        )
+        yield _DECISION
     blockers = [found for p in partitions if not p.is_quiet and (found := p.blocker(now))]
     if any(found["state"] == "elsewhere" for found in blockers):
         yield WaitingFor("otherMembers", "waiting for other members: the open records are theirs")
-    yield WaitingFor("newRecords", "waiting for new records")
+    yield _NEW_RECORDS
 
 
 def _until(seconds: float) -> str:

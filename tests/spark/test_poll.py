@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
+
 import pytest
 from chispa import assert_df_equality
 from pyspark.sql import functions as F
@@ -9,8 +11,8 @@ from pyspark.sql import functions as F
 from coopconsume import CooperativeConsumer, TopicPartition, committed_rows, key_hash
 from coopconsume.admin.dead_letters.actions import DeadLetters
 from coopconsume.admin.dead_letters.choice import Choice
-from coopconsume.errors import MissingOption, NotPolled
-from tests.spark.support import PATIENCE, options
+from coopconsume.errors import MissingOption, NotPolled, PollWokenUp
+from tests.spark.support import PATIENCE, options, until
 
 pytestmark = [pytest.mark.spark, pytest.mark.broker]
 
@@ -59,6 +61,7 @@ def test_every_third_record_is_committed_and_the_rest_comes_back(
         empty = consumer.poll(0)
         assert empty.schema == frame.schema
         assert empty.count() == 0
+        assert consumer.status["waitingFor"]["reason"] == "newRecords"
 
         third = frame.where("offset % 3 = 0").withColumn("items", F.lit("one of theirs"))
         answers = consumer.commit(third)
@@ -94,6 +97,7 @@ def test_every_third_record_is_committed_and_the_rest_comes_back(
         assert_df_equality(consumer.lag(), spark.createDataFrame(lag, columns))
         assert in_key_order(rest) == left
 
+        assert consumer.status["waitingFor"] is None
         consumer.pause(places[0])
         consumer.seek(places[0], 80)
         consumer.seek(places[1], 28)
@@ -106,6 +110,46 @@ def test_every_third_record_is_committed_and_the_rest_comes_back(
         ]  # fmt: skip
         consumer.seek(places[0], 0)
         assert consumer.poll(0).count() == 0
+
+
+def test_topics_change_without_a_new_consumer(spark, kafka, topic, produce, tmp_path):
+    """What was polled before is not committed any more; a poll that waits is woken up."""
+    first, second = topic(1), topic(1)
+    produce(first, [(b"k", b"1"), (b"k", b"2")])
+    produce(second, [(b"k", b"3")])
+    opts = options(kafka, tmp_path, first)
+    del opts["subscribe"]
+    with CooperativeConsumer(opts, spark) as consumer, ThreadPoolExecutor(1) as pool:
+        consumer.unsubscribe()
+        assert consumer.status["message"] == "Not subscribed"
+        consumer.subscribe(first)
+        frame = consumer.poll(PATIENCE)
+        consumer.commit(frame.where("offset = 0"))
+        consumer.pause()
+        consumer.poll(0)
+        assert consumer.status["waitingFor"]["reason"] == "paused"
+        store, group = consumer.membership().store, opts["kafka.group.id"]
+        consumer.unsubscribe()
+        assert consumer.assignment() == {}
+        consumer.subscribe(second)
+        with pytest.raises(NotPolled):
+            consumer.commit(frame)
+        polled = consumer.poll(PATIENCE)
+        assert [(row["topic"], row["offset"]) for row in polled.collect()] == [(second, 0)]
+        consumer.commit(polled)
+
+        waiting = pool.submit(consumer.poll, PATIENCE)
+        until(lambda: consumer.status["waitingFor"])
+        consumer.wakeup()
+        with pytest.raises(PollWokenUp):
+            waiting.result(PATIENCE)
+        assert consumer.poll(0).count() == 0
+
+        consumer.unsubscribe()
+        consumer.subscribe([first, second])
+        left = consumer.poll(PATIENCE)
+        assert [(row["topic"], row["offset"]) for row in left.collect()] == [(first, 1)]
+    assert store.state(group)[first, 0].stable_offset == 1
 
 
 def test_frames_are_given_back_and_given_up(spark, kafka, topic, produce, tmp_path):
@@ -170,6 +214,8 @@ def test_frames_are_given_back_and_given_up(spark, kafka, topic, produce, tmp_pa
             found += in_key_order(frame)
             consumer.commit(frame)
         assert sorted(found) == [(0, o) for o in [27, 37, *range(40, 60)] if o % 10 != 3]
+        assert consumer.poll(0).count() == 0
+        assert consumer.status["waitingFor"]["reason"] == "retry"
         pending = consumer.membership().store.pending(consumer.options.group_id)[name, 0]
         assert {o: (p.attempts, p.error) for o, p in pending.items()} == {
             3: (1, "the bank sleeps"), 13: (1, "the bank sleeps")

@@ -10,7 +10,16 @@ import pytest
 from assignors import KeyRange
 from commits import OffsetRanges
 from coopconsume.runtime.plan import Partition
-from coopconsume.runtime.waiting import BatchFacts, Facts, waiting_for
+from coopconsume.runtime.polling.positions import PollPosition
+from coopconsume.runtime.polling.retry_buffer import RetryBuffer
+from coopconsume.runtime.polling.session import PollSession
+from coopconsume.runtime.waiting import (
+    BatchFacts,
+    Facts,
+    PollFacts,
+    poll_waits_for,
+    waiting_for,
+)
 from coopconsume.worker.report import Failure, PartitionReport, pack_offsets
 
 
@@ -77,3 +86,69 @@ def test_slots_that_have_started_are_not_missing():
     assert "Spark runs 2 tasks that read from Kafka" in (
         waiting_for(Facts(batches=[reading]), 0.0).message
     )
+
+
+#: By the reason that each must have: the facts of `poll`, and what the sentence says.
+OF_POLL = {
+    "handOver": (PollFacts("g", hand_over=True, partitions=1), "call commit, retry, reject or"),
+    "group": (PollFacts("g", joining="waiting for group shop"), "waiting for group shop"),
+    "lostMember": (PollFacts("g", partitions=2, in_doubt={"t-0": 0.0, "t-1": 9.0}), "of t-1, and"),
+    "paused": (PollFacts("g", partitions=2, paused=1, next_due=5.0), "1 of 2 partitions paused"),
+    "limit": (PollFacts("g", partitions=1, full=["t-0"], next_due=5.0), "many keys of t-0 wait"),
+    "retry": (PollFacts("g", partitions=1, next_due=5.0, held=3, parked=1), "(5 s), 3 pending"),
+    "decision": (PollFacts("g", partitions=1, held=1, parked=1), "coopconsume dead-letters"),
+    "newRecords": (PollFacts("g", partitions=1), "waiting for new records"),
+}
+
+
+@pytest.mark.parametrize("reason", OF_POLL)
+def test_each_wait_of_a_poll_has_a_reason_and_a_sentence(reason):
+    """As jobs have; the first thing that holds a poll back counts."""
+    facts, said = OF_POLL[reason]
+    found = poll_waits_for(facts)
+    assert found.reason == reason
+    assert said in found.message
+
+
+def test_a_member_without_key_ranges_says_so():
+    """Others of the group have them all."""
+    found = poll_waits_for(PollFacts("shop"))
+    assert (found.reason, "other members of group shop" in found.message) == ("group", True)
+
+
+def test_a_poll_waits_for_the_key_that_comes_again_first():
+    """A key comes again when the last of its records is due; a parked one never does by itself."""
+    held = RetryBuffer([(0, 7, 1, 50.0, ""), (1, 7, 1, 90.0, ""), (2, 8, 1, 70.0, "")])
+    assert held.next_due() == 70.0
+    held.hold(2, 8, math.inf, "parked")
+    assert held.next_due() == 90.0
+    held.hold(1, 7, math.inf, "parked")
+    assert held.next_due() is None
+
+
+def test_what_polling_knows_is_counted():
+    """Paused partitions, held and parked records; open answers while the group rebalances."""
+
+    class Holding:
+        shares = ()
+        owned = {}  # noqa: RUF012
+
+    session, holding = PollSession(), Holding()
+    session.begin(holding)
+    held = RetryBuffer([(0, 7, 1, 50.0, ""), (1, 8, 1, math.inf, "")])
+    polled = OffsetRanges([(4, 4)])
+    place = PollPosition(None, polled=polled, paused=True, held=held)
+    session.places = {("t", 0): place}
+    assert session.facts(holding, {}, "", "g", 40.0) == PollFacts(
+        "g", partitions=1, paused=1, next_due=10.0, held=2, parked=1
+    )
+    session.drain(0.0)
+    assert session.facts(holding, {}, "", "g", 40.0).hand_over
+    with session.polling():
+        assert not session.facts(holding, {}, "", "g", 40.0).hand_over
+    place.polled = OffsetRanges()
+    assert not session.facts(holding, {}, "", "g", 40.0).hand_over
+    session.forget()
+    assert session.facts(None, {}, "joining", "g", 40.0) == PollFacts("g", "joining")
+    session.begin(holding)
+    assert session.facts(holding, {}, "joining", "g", 40.0) == PollFacts("g")

@@ -37,6 +37,7 @@ from coopconsume.runtime.polling.letters import LetterWriter
 from coopconsume.runtime.polling.positions import POLL_WINDOW
 from coopconsume.runtime.polling.session import PollSession
 from coopconsume.runtime.reading.audit import Audit
+from coopconsume.runtime.waiting import poll_waits_for
 from coopconsume.sinks import open_dead_letters
 
 if TYPE_CHECKING:
@@ -53,6 +54,7 @@ if TYPE_CHECKING:
     from coopconsume.runtime.polling.answers import Reasons
     from coopconsume.runtime.polling.positions import PollPosition
     from coopconsume.runtime.polling.session import Window
+    from coopconsume.runtime.waiting import WaitingFor
     from coopconsume.worker.report import DeadLetter
 
 log = logging.getLogger(__name__)
@@ -89,6 +91,7 @@ class Poller:
         self._decisions_at = -math.inf
         self._audit = Audit(spark, options)
         self._calls = threading.RLock()
+        self._found_records = False
 
     @contextmanager
     def _call(self, membership: Membership) -> Iterator[None]:
@@ -113,6 +116,7 @@ class Poller:
         checked: EpochAssignment | None = None
         with self.handout.polling():
             while True:
+                self.handout.check_woken()
                 with self._calls:
                     self.handout.check_closed()
                     holding = membership.holding
@@ -123,11 +127,29 @@ class Poller:
                                 checked = holding if is_checked else None
                             frame = self._next_frame(membership, holding, deadline)
                             if frame is not None:
+                                self._found_records = True
                                 return frame
+                self._found_records = False
                 left = deadline - time.monotonic()
                 if left <= 0:
                     return self._frames.empty()
                 self.handout.wait(min(_POLL_EVERY, left))
+
+    def waiting_for(self, membership: Membership) -> WaitingFor | None:
+        """Returns what polling waits for; None if the last poll has found records."""
+        now, holding = time.monotonic(), membership.holding
+        in_doubt = {}
+        if holding is not None:
+            in_doubt = {
+                f"{tp[0]}-{tp[1]}": holding.waits(tp, owned.ranges)
+                for tp, owned in holding.owned.items()
+            }
+        facts = self.handout.facts(
+            holding, in_doubt, membership.joining, self._options.group_id, now
+        )
+        if self._found_records and holding is not None and not facts.hand_over:
+            return None
+        return poll_waits_for(facts)
 
     @contextmanager
     def _rejoining(self, membership: Membership, holding: EpochAssignment) -> Iterator[None]:

@@ -49,6 +49,13 @@ class RetryBuffer:
         """Records that wait until somebody decides about them."""
         return [record for record in self._records.values() if record.is_parked]
 
+    def next_due(self) -> float | None:
+        """Returns when a key comes again, on the monotonic clock; None: none does by itself."""
+        due: dict[int, float] = {}
+        for record in self._records.values():
+            due[record.key_hash] = max(due.get(record.key_hash, 0.0), record.due)
+        return min((at for at in due.values() if at < math.inf), default=None)
+
     def attempt(self, offset: int) -> int:
         """Number of the attempt that was made last, or is being made, at a record; from 1."""
         return self._attempts.get(offset, 0) + 1

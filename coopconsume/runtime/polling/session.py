@@ -9,8 +9,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from commits import OffsetRanges
-from coopconsume.errors import AlreadyClosed, NotPolled
+from coopconsume.errors import AlreadyClosed, NotPolled, PollWokenUp
 from coopconsume.runtime.polling.positions import Chosen, PollPosition, next_rows
+from coopconsume.runtime.waiting import PollFacts
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -64,7 +65,7 @@ class PollSession:
         self._holding: EpochAssignment | None = None
         self._is_draining = False
         self.closed = threading.Event()
-        self._is_polling = False
+        self._is_polling = self._is_woken = False
         self._polls = 0
         self._paused: frozenset[TopicPartition] = frozenset()
 
@@ -128,6 +129,40 @@ class PollSession:
             for tp, place in self.places_of(holding).items():
                 if tp in window.offsets:
                     place.put_back()
+
+    def facts(
+        self,
+        holding: EpochAssignment | None,
+        in_doubt: Mapping[str, float],
+        joining: str,
+        group: str,
+        now: float,
+    ) -> PollFacts:
+        """Returns what polling waits for.
+
+        Args:
+            holding: What is held.
+            in_doubt: For how long earlier owners are waited for, by partition.
+            joining: Why nothing is held, if that is so.
+            group: Id of the group.
+            now: The time, on the monotonic clock.
+        """
+        with self.lock:
+            places = self.places_of(holding)
+            is_out = any(place.polled for place in self.places.values())
+            due = [at for one in places.values() if (at := one.held.next_due()) is not None]
+            return PollFacts(
+                group,
+                joining if holding is None else "",
+                self._is_draining and is_out and not self._is_polling,
+                len(places),
+                sum(place.paused for place in places.values()),
+                tuple(f"{topic}-{part}" for (topic, part), one in places.items() if one.is_full),
+                in_doubt,
+                min(due) - now if due else None,
+                sum(len(place.held) for place in places.values()),
+                sum(len(place.held.parked) for place in places.values()),
+            )
 
     # -- answers
 
@@ -289,6 +324,12 @@ class PollSession:
             self.places = {}
             self.lock.notify_all()
 
+    def forget(self) -> None:
+        """Forgets what was handed out, and which partitions are paused: the group was left."""
+        with self.lock:
+            self.drop()
+            self._paused = frozenset()
+
     def fail(self, _error: BaseException) -> None:
         """Forgets what was handed out; the user gets the error from the next call."""
         self.drop()
@@ -310,10 +351,27 @@ class PollSession:
         if self.closed.is_set():
             raise AlreadyClosed("the consumer")
 
+    def wake(self) -> None:
+        """Ends a `poll` that waits, or the next one, with `PollWokenUp`."""
+        with self.lock:
+            self._is_woken = True
+            self.lock.notify_all()
+
+    def check_woken(self) -> None:
+        """Makes sure that nobody has called `wake` since it was noticed last.
+
+        Raises:
+            PollWokenUp: Somebody has.
+        """
+        with self.lock:
+            is_woken, self._is_woken = self._is_woken, False
+        if is_woken:
+            raise PollWokenUp
+
     def wait(self, timeout: float) -> None:
         """Waits for some seconds, or until something changes."""
         with self.lock:
-            if not self.closed.is_set():
+            if not (self.closed.is_set() or self._is_woken):
                 self.lock.wait(timeout)
 
     # -- holes
