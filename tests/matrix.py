@@ -5,7 +5,9 @@ are written to ``docs/reference/versions.md`` between its markers.
 
     python -m tests.matrix                      all versions of Spark
     python -m tests.matrix 4.1 4.2              some of them
-    python -m tests.matrix --kafka 4.3.1 4.0    the brokers of another version of Kafka
+    python -m tests.matrix --kafka 3.9.2 4.0    the brokers of another version of Kafka
+    python -m tests.matrix --python python3.13 4.2
+    JAVA_HOME=… python -m tests.matrix 4.2      another Java
 """
 
 from __future__ import annotations
@@ -23,6 +25,7 @@ from pathlib import Path
 
 from coopconsume.spark_versions import SUPPORTED, SparkMinor
 from coopconsume.testing.local.jars import KAFKA_VERSION
+from coopconsume.testing.local.java import find_java
 
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "reference" / "versions.md"
@@ -47,31 +50,51 @@ class Row:
     """Results on one version of Spark.
 
     Attributes:
-        spark: Version of PySpark. ``kafka``: of the broker. ``delta``: Artifact of Delta.
+        spark: Version of PySpark. ``kafka``, ``python``, ``java``: of the others.
+        delta: Artifact of Delta.
         results: ``ok``, ``failed`` or ``no Delta``, by the parts of the suite.
     """
 
     spark: str
     kafka: str
+    python: str
+    java: str
     delta: str
     results: dict[str, str]
 
     @property
+    def key(self) -> tuple[str, ...]:
+        """What a newer result replaces this one for."""
+        return *(_minor(one) for one in (self.spark, self.kafka, self.python)), self.java
+
+    @property
     def line(self) -> str:
         """The row of the table."""
-        cells = [self.spark, self.kafka, self.delta, *(self.results[part] for part in PARTS)]
+        versions = [self.spark, self.kafka, self.python, self.java, self.delta]
+        cells = [*versions, *(self.results[part] for part in PARTS)]
         return f"| {' | '.join(cells)} |"
 
     @classmethod
     def of(cls, line: str) -> Row:
         """The row that a line of the table shows."""
-        spark, kafka, delta, *results = (cell.strip() for cell in line.strip("| ").split("|"))
-        return cls(spark, kafka, delta, dict(zip(PARTS, results, strict=True)))
+        cells = [cell.strip() for cell in line.strip("| ").split("|")]
+        return cls(*cells[:5], dict(zip(PARTS, cells[5:], strict=True)))
 
 
-def environment(minor: SparkMinor) -> Path:
-    """Make the virtual environment of a minor version, if need be; returns its interpreter."""
-    home = ROOT / "build" / "matrix" / minor.version
+def _minor(version: str) -> str:
+    return ".".join(version.split(".")[:2])
+
+
+def environment(minor: SparkMinor, base: str = sys.executable) -> Path:
+    """Make the virtual environment of a minor version, if need be; returns its interpreter.
+
+    Args:
+        minor: The version.
+        base: The Python to make it of.
+    """
+    code = "import platform; print(platform.python_version())"
+    version = _minor(_said(base, "-c", code))
+    home = ROOT / "build" / "matrix" / f"{minor.version}-python{version}"
     python = home / "bin" / "python"
     ready = home / "ready"
     if not ready.exists():
@@ -80,7 +103,7 @@ def environment(minor: SparkMinor) -> Path:
         wanted = [f"pyspark[connect]~={minor.version}.0", minor.pandas]
         wanted += [*project["dependencies"], *extras["demo"]]
         wanted += [one for one in extras["dev"] if not one.startswith("pyspark")]
-        subprocess.run([sys.executable, "-m", "venv", str(home)], check=True)
+        subprocess.run([base, "-m", "venv", str(home)], check=True)
         subprocess.run([str(python), "-m", "pip", "install", "-q", *wanted], check=True)
         (packages,) = home.glob("lib/python*/site-packages")
         (packages / "coopconsume-matrix.pth").write_text(f"{ROOT}\n")
@@ -88,17 +111,22 @@ def environment(minor: SparkMinor) -> Path:
     return python
 
 
-def version_of(python: Path) -> str:
-    """The version of PySpark in an environment."""
-    code = "from importlib.metadata import version; print(version('pyspark'))"
-    return subprocess.run(
-        [str(python), "-c", code], check=True, capture_output=True, text=True
-    ).stdout.strip()
+def versions_of(python: Path) -> tuple[str, str]:
+    """The versions of PySpark and of Python in an environment."""
+    code = "import platform; from importlib.metadata import version as v; "
+    code += "print(v('pyspark'), platform.python_version())"
+    spark, version = _said(str(python), "-c", code).split()
+    return spark, version
+
+
+def _said(*command: str) -> str:
+    run = subprocess.run(command, check=True, capture_output=True, text=True)
+    return run.stdout.strip()
 
 
 def tried(python: Path, minor: SparkMinor, kafka: str) -> Row:
     """Run the suite in an environment."""
-    spark, results = version_of(python), {}
+    (spark, version), results = versions_of(python), {}
     subprocess.run([str(python), "-m", "coopconsume.testing.local.jars"], check=True, cwd=ROOT)
     for part, (tests, needs_delta) in PARTS.items():
         if needs_delta and minor.delta is None:
@@ -116,14 +144,14 @@ def tried(python: Path, minor: SparkMinor, kafka: str) -> Row:
         results[part] = "failed" if code else "ok"
         took = time.monotonic() - started
         _say(f"Spark {spark}, Kafka {kafka}, {part}: {results[part]}, {took:.0f} s")
-    return Row(spark, kafka, f"`{minor.delta}`" if minor.delta else "none", results)
+    delta = f"`{minor.delta}`" if minor.delta else "none"
+    return Row(spark, kafka, version, str(find_java().release), delta, results)
 
 
 def table(rows: list[Row]) -> str:
     """The table of results, with what was found before for other versions."""
-    known = {(row.spark.rpartition(".")[0], row.kafka): row for row in written()}
-    known |= {(row.spark.rpartition(".")[0], row.kafka): row for row in rows}
-    head = ["Spark", "Kafka", "Delta", *PARTS]
+    known = {row.key: row for row in [*written(), *rows]}
+    head = ["Spark", "Kafka", "Python", "Java", "Delta", *PARTS]
     lines = [f"| {' | '.join(head)} |", f"|{' --- |' * len(head)}"]
     return "\n".join([*lines, *(known[at].line for at in sorted(known))])
 
@@ -139,7 +167,7 @@ def written() -> list[Row]:
 def write(rows: list[Row]) -> None:
     """Write the results to the page."""
     day = datetime.now(UTC).date().isoformat()
-    body = f"Python {sys.version.split()[0]}, {day}.\n\n{table(rows)}\n"
+    body = f"Last run on {day}.\n\n{table(rows)}\n"
     PAGE.write_text(MARKS.sub(lambda m: f"{m[1]}{body}{m[2]}", PAGE.read_text()))
 
 
@@ -154,11 +182,12 @@ def main() -> int:
     names = [minor.version for minor in SUPPORTED]
     parser.add_argument("minors", nargs="*", choices=names, default=names, metavar="MINOR")
     parser.add_argument("--kafka", default=KAFKA_VERSION, help="version of the broker")
+    parser.add_argument("--python", default=sys.executable, help="to make environments of")
     asked = parser.parse_args()
     rows = []
     for minor in SUPPORTED:
         if minor.version in asked.minors:
-            rows.append(tried(environment(minor), minor, asked.kafka))
+            rows.append(tried(environment(minor, asked.python), minor, asked.kafka))
             write(rows)
     _say(table(rows))
     return int(any("failed" in row.results.values() for row in rows))
