@@ -68,8 +68,14 @@ SILENT = Number(
     "Longest time for which a slot of a running batch has reported nothing: its handlers run, or "
     "it does not start.",
 )
+OLDEST_CALL = Number(
+    "oldestHandlerSeconds",
+    "coopconsume.handler.oldest",
+    "s",
+    "Time for which the oldest handler call has run; 0 if none runs for a second.",
+)
 #: The gauges of a job.
-JOB_GAUGES = (EPOCH, SILENT)
+JOB_GAUGES = (EPOCH, SILENT, OLDEST_CALL)
 #: The entries of ``handlerSeconds``.
 HANDLERS = Number(
     "handlerSeconds",

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from commits import OffsetRanges
 from coopconsume.classic import tagged
 from coopconsume.runtime.reading.source import Span, Wanted, batch_frame
+from coopconsume.runtime.waiting import OldestCall
 from coopconsume.worker.rate_limit import Rates
 from coopconsume.worker.report import BatchSpec
 from coopconsume.worker.slot import REPORT_SCHEMA, SlotRunner
@@ -64,12 +65,22 @@ class Running:
     told: dict[int, int] = field(default_factory=dict)
     #: When a slot last reported progress, or was asked to give its records back.
     heard_at: dict[int, float] = field(default_factory=dict)
+    #: Of slots of which a handler call takes long, its partition, offset and start.
+    calls: dict[int, tuple[int, int, float]] = field(default_factory=dict)
     #: Of slots that have given their records back, those that they keep, by partition.
     kept: dict[int, dict[int, OffsetRanges]] = field(default_factory=dict)
     #: Slots that start nothing more, as they were stopped.
     stopped: set[int] = field(default_factory=set)
     #: Those of them that cannot have started anything.
     withdrawn: set[int] = field(default_factory=set)
+
+    def oldest_call(self, now: float) -> OldestCall | None:
+        """Returns the handler call that has run for longest; None: none takes long."""
+        calls = [one for slot, one in self.calls.items() if slot in self.waiting]
+        if not calls:
+            return None
+        part, offset, since = min(calls, key=lambda one: one[2])
+        return OldestCall(*self.names[part], offset, now - since)
 
     @property
     def active(self) -> set[int]:

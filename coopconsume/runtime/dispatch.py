@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from coopconsume.runtime.epoch_state import EpochState
     from coopconsume.runtime.plan import BatchPlan
     from coopconsume.runtime.progress import Meter
+    from coopconsume.runtime.waiting import OldestCall
     from coopconsume.runtime.work import Work
 
 log = logging.getLogger(__name__)
@@ -114,7 +115,10 @@ class Dispatcher:
         # Without a mailbox it is Spark Connect, which goes on without its client.
         self._latest_start = LatestStart(slots, is_limited=self._send is None)
         self._membership = membership
-        self.leases = SlotLeases(spark, options, run_id, lambda r: post(self._progressed, r))
+        self.leases = SlotLeases(
+            spark, options, run_id, lambda r: post(self._progressed, r),
+            lambda *call: post(self._called, *call),
+        )  # fmt: skip
         self._numbers = itertools.count()
         self._busy: dict[int, int] = {}
         self._batch_at = -math.inf
@@ -173,6 +177,11 @@ class Dispatcher:
         ]
         return max(silences, default=0.0)
 
+    def oldest_call(self, shift: EpochState | None, now: float) -> OldestCall | None:
+        """Returns the handler call that has run for longest; None: none takes long."""
+        calls = [found for one in self.of(shift) if (found := one.oldest_call(now)) is not None]
+        return max(calls, key=lambda call: call.seconds, default=None)
+
     def _facts_of(self, running: Running, now: float) -> BatchFacts:
         heard = [running.started, *running.heard_at.values()]
         heard += [running.first_report] if running.first_report is not None else []
@@ -183,7 +192,7 @@ class Dispatcher:
                 tasks = self._tasks_of_spark()
         return BatchFacts(
             running.number, now - running.started, len(running.waiting), started,
-            now - max(heard), tasks,
+            now - max(heard), tasks, running.oldest_call(now),
         )  # fmt: skip
 
     def _tasks_of_spark(self) -> int | None:
@@ -505,6 +514,17 @@ class Dispatcher:
         running.shift.saver.take(report, parts, now)
         self._note(running, report)
         self.leases.taken(report)
+
+    def _called(self, batch: int, slot: int, call: tuple[int, int, float] | None) -> None:
+        """Notes which handler call of a slot takes long, if one does."""
+        running = self.running.get(batch)
+        if running is None:
+            return
+        if call is None:
+            running.calls.pop(slot, None)
+        elif call[0] in range(len(running.parts)):
+            part, offset, seconds = call
+            running.calls[slot] = part, offset, time.monotonic() - seconds
 
     def _note(self, running: Running, report: SlotReport) -> None:
         """Counts and logs what a report tells."""

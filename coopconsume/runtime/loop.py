@@ -268,6 +268,7 @@ class Job:
             return
         self._waits_at = now
         self._meter.silent = self._dispatcher.silent(self._shift, now)
+        self._meter.oldest_call = self._dispatcher.oldest_call(self._shift, now)
         is_held = self._is_paused or self._dispatcher.breaker.state == "open"
         found = None
         if is_held or self._meter.is_quiet:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from coopconsume.monitoring.listener import QueryListener
     from coopconsume.runtime.circuit_breaker import CircuitBreaker
     from coopconsume.runtime.plan import BatchPlan, Partition
-    from coopconsume.runtime.waiting import WaitingFor
+    from coopconsume.runtime.waiting import OldestCall, WaitingFor
     from coopconsume.worker.report import SlotReport
 
 log = logging.getLogger(__name__)
@@ -79,6 +79,8 @@ class Meter:
         self._handler_times: list[float] = []
         #: Seconds for which the running slot that is silent for longest has reported nothing.
         self.silent = 0.0
+        #: The handler call that has run for longest; None: none takes long.
+        self.oldest_call: OldestCall | None = None
         self._told = time.monotonic()
         self._done_at = time.monotonic()
         self.message = "Initializing"
@@ -207,6 +209,7 @@ class Meter:
             ends = {(p["topic"], p["partition"]): p["endOffset"] for p in told}
             came = sum(max(0, end - self._ends.get(tp, end)) for tp, end in ends.items())
             self._ends = ends
+            call = self.oldest_call
             event = Progress(
                 self._identity,
                 timestamp=_iso(),
@@ -223,6 +226,8 @@ class Meter:
                 },
                 handlerSeconds=self._handler_times,
                 silentSeconds=round(self.silent, 1),
+                oldestHandler=call.describe() if call else None,
+                oldestHandlerSeconds=round(call.seconds, 1) if call else 0.0,
                 totals=dict(self.totals),
                 slots=[dict(slot) for slot in self.slots],
                 message=self.message,

@@ -75,6 +75,7 @@ class SlotLeases:
         options: Of the consumer.
         run_id: Of this run of the job.
         on_report: Called with each progressive report, in another thread.
+        on_call: Called with what slots say of their oldest handler calls; see `ChannelServer`.
 
     Attributes:
         lease: Seconds of a lease; None: slots have no leases.
@@ -87,6 +88,7 @@ class SlotLeases:
         options: Options,
         run_id: str,
         on_report: Callable[[SlotReport], None],
+        on_call: Callable[[int, int, tuple[int, int, float] | None], None],
     ) -> None:
         self.lease = lease_seconds(spark, options)
         self.error = ""
@@ -109,7 +111,7 @@ class SlotLeases:
             self._server = ChannelServer(
                 secrets.token_bytes(32), run_id, bind, host, options.channel_port, on_report,
                 lambda _batch, _slot: None, lease=self.lease,
-                report_every=report_seconds(options),
+                report_every=report_seconds(options), on_call=on_call,
             )  # fmt: skip
         except OSError as error:
             self.give_up(f"no channel to slots on {bind}, port {options.channel_port}: {error}")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from coopconsume.runtime.plan.range_limit import crowd_warning
 
@@ -50,6 +50,28 @@ _NEW_RECORDS = WaitingFor("newRecords", "waiting for new records")
 
 
 @dataclass(frozen=True)
+class OldestCall:
+    """A handler call that takes long.
+
+    Attributes:
+        topic, partition, offset: Its record, or the first one of its frame.
+        seconds: For how long it has run.
+    """
+
+    topic: str
+    partition: int
+    offset: int
+    seconds: float
+
+    def describe(self) -> dict[str, Any]:
+        """Returns the fields of progress events."""
+        return {
+            "topic": self.topic, "partition": self.partition, "offset": self.offset,
+            "seconds": round(self.seconds, 1),
+        }  # fmt: skip
+
+
+@dataclass(frozen=True)
 class BatchFacts:
     """A batch that Spark works on.
 
@@ -60,6 +82,7 @@ class BatchFacts:
         started: How many of them have started; None: unknown, as they have no channel.
         silent: Seconds since a slot reported, or since the batch was given to Spark.
         tasks: Tasks that Spark runs for it; None: unknown.
+        oldest_call: The handler call that has run for longest; None: none takes long, or unknown.
     """
 
     number: int
@@ -68,6 +91,7 @@ class BatchFacts:
     started: int | None
     silent: float
     tasks: int | None = None
+    oldest_call: OldestCall | None = None
 
 
 @dataclass(frozen=True)
@@ -253,10 +277,17 @@ def _running(batches: Sequence[BatchFacts]) -> WaitingFor:
     started = sum(batch.slots if batch.started is None else batch.started for batch in batches)
     if started or oldest.started is None:
         late = f", {_count(slots - started, 'slot')} not started" if started < slots else ""
+        calls = [batch.oldest_call for batch in batches if batch.oldest_call is not None]
+        call = max(calls, key=lambda one: one.seconds, default=None)
+        named = (
+            f"that of {call.topic}-{call.partition}@{call.offset} runs for {call.seconds:.0f} s, "
+            if call is not None
+            else ""
+        )
         return WaitingFor(
             "handlers",
-            f"waiting for handlers: nothing reported for {silent:.0f} s, batch {oldest.number} "
-            f"runs for {oldest.age:.0f} s{late}",
+            f"waiting for handlers: {named}nothing reported for {silent:.0f} s, batch "
+            f"{oldest.number} runs for {oldest.age:.0f} s{late}",
         )
     why = {
         None: "Spark reads the records, or has no free core",

@@ -67,6 +67,7 @@ class Frames:
         #: The rows that the handler works on.
         self._running: pa.RecordBatch | None = None
         ledger.at_work = self._at_work
+        ledger.calls = self._calls
         ledger.give_back = life.give_back
 
     def run(self, batches: Iterable[pa.RecordBatch]) -> None:
@@ -123,6 +124,10 @@ class Frames:
         if batch is None:
             return []
         return list(zip(*(batch.column(n).to_pylist() for n in range(3)), strict=True))
+
+    def _calls(self) -> list[tuple[int, int]]:
+        batch = self._running
+        return [] if batch is None else [tuple(batch.column(n)[0].as_py() for n in range(2))]
 
     def _startable(self, part: int, batch: pa.RecordBatch) -> pa.RecordBatch:
         """The rows that nothing is in the way of."""

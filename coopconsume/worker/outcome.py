@@ -106,6 +106,12 @@ class TaskOutcome:
         self.is_relief_wanted = self._has_given_back = False
         #: The rows that handlers may work on, as in `SlotReport.kept`; called with the lock held.
         self.at_work: Callable[[], list[tuple[int, int, int]]] = list
+        #: The first row of each handler call, as (partition, offset); called with the lock held.
+        self.calls: Callable[[], list[tuple[int, int]]] = lambda: [
+            row[:2] for row in self.at_work()
+        ]
+        #: When `oldest_call` has first seen each of them.
+        self._seen: dict[tuple[int, int], float] = {}
         #: Starts nothing more; called once, with the lock held, before the rows at work are noted.
         self.give_back: Callable[[], None] = lambda: None
         #: Calls and failures that progressive reports contained.
@@ -311,6 +317,23 @@ class TaskOutcome:
             handled=ended, failures=failures, kept=kept,
             gates={} if kept is None else dict(self.report.gates),
         )  # fmt: skip
+
+    def oldest_call(self, now: float) -> tuple[int, int, float] | None:
+        """Returns partition, offset and seconds of the handler call that has run for longest.
+
+        Seconds count from the first look at which the call ran.
+
+        Args:
+            now: The time of this look.
+        """
+        with self.lock:
+            self.flush()
+            calls = self.calls()
+        self._seen = {at: self._seen.get(at, now) for at in calls}
+        if not self._seen:
+            return None
+        oldest = min(self._seen, key=self._seen.__getitem__)
+        return *oldest, now - self._seen[oldest]
 
     def want_relief(self) -> None:
         """The next progressive report is to give back what was not started."""

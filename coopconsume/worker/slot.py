@@ -203,7 +203,7 @@ class SlotRunner:
         left: list[SlotReport] = []
         if channel is not None:
             life.may_start = channel.may_start
-            channel.begin(ledger.cut, life.halt, ledger.want_relief)
+            channel.begin(ledger.cut, life.halt, ledger.want_relief, ledger.oldest_call)
         try:
             _way_of(handler, ledger)(_until_halted(batches, ledger, life), handler, ledger, life)
         finally:

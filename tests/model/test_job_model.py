@@ -246,6 +246,23 @@ def test_a_stop_leaves_what_outlasts_its_timeout_in_doubt(world):
     assert member.holding.waits(TP, [KeyRange()]) > 0
 
 
+def test_a_handler_call_that_takes_long_is_named_until_it_ends(world, monkeypatch):
+    """In progress and among the reasons; whatever the other slot reports."""
+    monkeypatch.setattr("coopconsume.worker.channel.client.SLOW_CALL", 0.0)
+    there = world(channel=True)
+    member, gate = there.claim(), there.gate(3)
+    job = there.run(member, gate)
+    meter = job._meter
+    there.until(lambda: meter.waiting is not None and meter.oldest_call is not None)
+    at = meter.oldest_call.topic, meter.oldest_call.partition, meter.oldest_call.offset
+    assert at == (*TP, 3)
+    there.until(lambda: "that of t-0@3 runs for" in meter.waiting.message)
+    there.until(lambda: (meter.recent[-1]["oldestHandler"] or {}).get("offset") == 3)
+    gate.opened.set()
+    there.until(lambda: there.done(member) == set(range(20)))
+    there.until(lambda: meter.oldest_call is None)
+
+
 def test_a_batch_that_has_not_begun_is_ended_by_a_pause_and_is_in_nobodys_way(world):
     """None of its slots can have started a record: there is nothing to wait for."""
     there = world(channel=True)

@@ -453,6 +453,22 @@ CHANNEL = [
         (_JOB + "test_slots_that_reach_no_driver_work_without_a_channel",),
     ),
     Mutant(
+        "ended-call-stays-named",
+        "A handler call that has ended is not the oldest one any more.",
+        _CLIENT,
+        "        if named != self._named:\n",
+        "        if named and named != self._named:\n",
+        (_SOCKETS + "test_a_call_that_takes_long_is_named_once_and_again_when_it_is_over",),
+    ),
+    Mutant(
+        "age-of-the-last-look",
+        "A handler call is as old as the first look at it.",
+        "coopconsume/worker/outcome.py",
+        "self._seen = {at: self._seen.get(at, now) for at in calls}",
+        "self._seen = dict.fromkeys(calls, now)",
+        ("tests/unit/test_slot.py::test_a_call_is_as_old_as_the_first_look_at_it",),
+    ),
+    Mutant(
         "reports-slower-than-commits",
         "What a slot keeps from its driver is at most half of commitInterval old.",
         "coopconsume/runtime/slot_leases.py",

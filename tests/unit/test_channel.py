@@ -53,10 +53,10 @@ class Bench:
     """A server whose calls are noted; reports are acknowledged if `takes` is set."""
 
     def __init__(self, lease=60.0, bind="127.0.0.1", **more):
-        self.reports, self.closed, self.takes = [], [], True
+        self.reports, self.calls, self.closed, self.takes = [], [], [], True
         self.server = ChannelServer(
             SECRET, "r", bind, bind, 0, self.report, lambda *at: self.closed.append(at),
-            lease=lease, report_every=0.01, **more,
+            lease=lease, report_every=0.01, on_call=lambda *call: self.calls.append(call), **more,
         )  # fmt: skip
 
     def report(self, report):
@@ -133,6 +133,29 @@ def test_reports_that_are_not_acknowledged_come_back_at_the_end():
         driver.server.taken(7, 2, 2)
         until(lambda: len(channel._unacknowledged) == 1)
         assert [report.seq for report in channel.close()] == [3]
+
+
+def test_a_call_that_takes_long_is_named_once_and_again_when_it_is_over():
+    """Whatever reports there are; one that is short is not named."""
+    with bench() as driver:
+        channel, slot, calls = connected(driver.server), Slot(), [(0, 5, 0.5)]
+        looks = []
+        channel.begin(slot.cut, slot.halt, oldest_call=lambda now: looks.append(now) or calls[-1])
+
+        def told(count):
+            seen = len(looks)
+            until(lambda: len(looks) > seen + 2 and len(driver.calls) >= count)
+            return driver.calls[:]
+
+        assert told(0) == []
+        calls.append((0, 5, 3.0))
+        assert told(1) == [(7, 2, (0, 5, 3.0))]
+        calls.append((1, 5, 3.0))
+        assert told(2)[1:] == [(7, 2, (1, 5, 3.0))]
+        calls.append(None)
+        assert told(3)[2:] == [(7, 2, None)]
+        channel.close()
+        assert driver.reports == []
 
 
 def test_stop_reaches_a_slot_at_once_also_one_that_connects_later():

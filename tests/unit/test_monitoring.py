@@ -175,6 +175,7 @@ def test_prometheus_tells_the_same_numbers():
     assert value("coopconsume_blocker_attempts", place) == 3
     assert value("coopconsume_in_doubt_seconds", place) == 0
     assert value("coopconsume_slot_silent_seconds", query) == 0
+    assert value("coopconsume_handler_oldest_seconds", query) == 0
     assert value("coopconsume_handler_duration_seconds_count", query) == 1
     assert value("coopconsume_handler_duration_seconds_sum", query) == 0.25
     commits = query | {"phase": "commit", "le": "0.5"}

@@ -10,13 +10,14 @@ from kafka import OffsetAndMetadata
 
 from assignors import KeyRange
 from commits import OffsetRanges
-from coopconsume.errors import InvalidOption
+from coopconsume.errors import InvalidOption, PollWokenUp
 from coopconsume.group.membership import Owned
 from coopconsume.options import Options
 from coopconsume.runtime.plan import Share
 from coopconsume.runtime.polling.frames import offsets_of
 from coopconsume.runtime.polling.poller import Poller
 from coopconsume.runtime.polling.positions import PollPosition, next_rows
+from coopconsume.runtime.polling.session import PollSession
 
 TP = ("t", 0)
 OTHER = ("t", 1)
@@ -100,6 +101,17 @@ def test_a_window_that_nobody_got_is_handed_out_next() -> None:
     places[TP].put_back()
     assert polled(places, of, {TP: 100}, 4) == {TP: [(6, 9)]}
     assert places[TP].held.due(9.0, 99)[7].pairs() == [(2, 2), (6, 9)]
+
+
+def test_a_wakeup_ends_one_poll() -> None:
+    """The one that waits, or the next one; the poll after that works."""
+    session = PollSession()
+    session.check_woken()
+    session.wake()
+    session.wait(1e6)  # It does not wait.
+    with pytest.raises(PollWokenUp):
+        session.check_woken()
+    session.check_woken()
 
 
 def test_a_mapping_names_ranges_or_the_first_offset_that_is_not_done() -> None:

@@ -218,6 +218,23 @@ def test_output_rows_carry_their_origin():
     }  # fmt: skip
 
 
+def test_a_call_is_as_old_as_the_first_look_at_it():
+    """Of several calls the oldest counts; one that has ended and runs again is young."""
+    slot, _ = prepared(lambda record: None, [(0, 0, b"k"), (1, 0, b"k")])
+    outcome, at_work = slot._ledger(3), []
+    outcome.at_work = lambda: at_work
+    assert outcome.oldest_call(1.0) is None
+    at_work.append((0, 5, 77))
+    assert outcome.oldest_call(2.0) == (0, 5, 0.0)
+    at_work.append((1, 9, 78))
+    assert outcome.oldest_call(5.0) == (0, 5, 3.0)
+    assert outcome.oldest_call(6.0) == (0, 5, 4.0)
+    del at_work[0]
+    assert outcome.oldest_call(7.0) == (1, 9, 2.0)
+    at_work.append((0, 5, 77))
+    assert outcome.oldest_call(8.0) == (1, 9, 3.0)
+
+
 @pytest.mark.parametrize("name", ["nowhere", "os:nothing", "no_such_module:f", ":f"])
 def test_a_handler_that_is_not_there_is_told(name):
     """A name that leads to nothing callable is an error."""

@@ -35,11 +35,11 @@ class Driver:
     """A driver that keeps its slot's lease, as long as it is alive."""
 
     def __init__(self, report_every, lease):
-        self.reports, self.alive = [], threading.Event()
+        self.reports, self.calls, self.alive = [], [], threading.Event()
         self.alive.set()
         self.server = ChannelServer(
             SECRET, "", "127.0.0.1", "127.0.0.1", 0, self._report, lambda *_: None,
-            report_every=report_every, lease=lease,
+            report_every=report_every, lease=lease, on_call=lambda *call: self.calls.append(call),
         )  # fmt: skip
         self.takes = True
         self.is_over = threading.Event()
@@ -123,6 +123,25 @@ def test_what_is_done_is_reported_while_a_handler_hangs(way):
         every = {one.seq: one for one in [*driver.reports, *report.unacknowledged, report]}
         assert sorted(o for one in every.values() for o in done(one)) == list(range(12))
         assert sum(one.handled for one in every.values()) == 12
+
+
+@pytest.mark.parametrize("way", FOUR_WAYS)
+def test_the_driver_knows_which_handler_call_takes_long(way, monkeypatch):
+    """The record, or the first one of the frame, and another one when it is through."""
+    monkeypatch.setattr("coopconsume.worker.channel.client.SLOW_CALL", 0.0)
+    with a_driver() as driver:
+
+        def handler(offset):
+            if offset in (4, 8):
+                assert wait_for(
+                    lambda: (0, offset) in [call[:2] for _, _, call in list(driver.calls) if call]
+                )
+
+        slot, batches = runner(driver, way, handler, ROWS)
+        report = slot.run(3, batches)
+        assert [f for part in report.partitions.values() for f in part.failed] == []
+        assert {(batch, slot) for batch, slot, _ in driver.calls} == {(0, 3)}
+        assert all(call is None or call[2] >= 0 for _, _, call in driver.calls)
 
 
 def test_a_batch_that_is_soon_over_reports_once():

@@ -16,6 +16,7 @@ from coopconsume.runtime.polling.session import PollSession
 from coopconsume.runtime.waiting import (
     BatchFacts,
     Facts,
+    OldestCall,
     PollFacts,
     poll_waits_for,
     waiting_for,
@@ -74,6 +75,14 @@ def test_each_wait_has_a_reason_and_a_sentence(reason):
     assert found.reason == reason
     assert said in found.message
     assert found.describe() == {"reason": reason, "message": found.message}
+
+
+def test_the_handler_call_that_takes_long_is_named():
+    """Of several batches the oldest one."""
+    calls = [OldestCall("orders", 1, 58, 42.0), OldestCall("orders", 0, 7, 8.0), None]
+    batches = [BatchFacts(n, 50.0, 1, 1, 6.0, oldest_call=call) for n, call in enumerate(calls)]
+    said = waiting_for(Facts(batches=batches), 0.0).message
+    assert "that of orders-1@58 runs for 42 s, nothing reported for 6 s" in said
 
 
 def test_slots_that_have_started_are_not_missing():

@@ -27,6 +27,7 @@ from coopconsume.worker.channel.wire import (
     SlotHandshake,
     Splitter,
     ask,
+    call,
     leased,
     taken_up_to,
 )
@@ -43,6 +44,8 @@ log = logging.getLogger(__name__)
 CONNECT_TIME = 10.0
 #: Seconds until a slot connects again whose connection was closed before it could prove itself.
 _RETRY = 0.1
+#: Seconds after which a handler call is named to the driver.
+SLOW_CALL = 1.0
 #: Bytes of progressive reports that may be without acknowledgement; with more none is made.
 UNACKNOWLEDGED_BYTES = 8 << 20
 #: Bytes beside its payload that a frame has at most.
@@ -82,6 +85,8 @@ class SlotChannel:
         self._make_report: Callable[[int], SlotReport | None] | None = None
         self._halt_slot: Callable[[str, float], None] | None = None
         self._relieve: Callable[[], None] | None = None
+        self._oldest_call: Callable[[float], tuple[int, int, float] | None] | None = None
+        self._named: tuple[int, int] | None = None
         self._cut_at = 0.0
         self._is_closed = False
         self._seq = 0
@@ -108,6 +113,7 @@ class SlotChannel:
         cut: Callable[[int], SlotReport | None],
         halt: Callable[[str, float], None],
         relieve: Callable[[], None] = lambda: None,
+        oldest_call: Callable[[float], tuple[int, int, float] | None] = lambda _now: None,
     ) -> None:
         """The slot has records now.
 
@@ -118,9 +124,12 @@ class SlotChannel:
                 most, in any thread.
             relieve: Has the slot give back what it has not started, with its next progressive
                 report. Called in the channel's thread.
+            oldest_call: Takes the time; returns partition, offset and seconds of the handler call
+                that has run for longest, or None. Called in the channel's thread.
         """
         with self._lock:
             self._make_report, self._halt_slot, self._relieve = cut, halt, relieve
+            self._oldest_call = oldest_call
             self._cut_at = self._clock() + self._spec.report_every
             halted = self._halted
         if halted is not None:
@@ -225,6 +234,7 @@ class SlotChannel:
                 self._unsent += session.sent.seal(Frame.ASK, ask(stamp))
             if self._lease.is_lost(now):
                 self._halt("lease", self._lease.until)
+            self._name_oldest_call(session, now)
             self._cut(session, now)
             self._flush(sock)
             if not self._ready.is_set() and time.monotonic() >= deadline:
@@ -274,6 +284,18 @@ class SlotChannel:
             halt = self._halt_slot
         if halt is not None:
             halt(why, since)
+
+    def _name_oldest_call(self, session: Session, now: float) -> None:
+        """Names a handler call that takes long, once, and says when it is not the oldest now."""
+        if self._is_closed or self._oldest_call is None or now < self._cut_at:
+            return
+        found = self._oldest_call(now)
+        if found is not None and found[2] < SLOW_CALL:
+            found = None
+        named = found[:2] if found is not None else None
+        if named != self._named:
+            self._named = named
+            self._unsent += session.sent.seal(Frame.CALL, call(found))
 
     def _cut(self, session: Session, now: float) -> None:
         """Makes and sends a progressive report, if it is time for one."""

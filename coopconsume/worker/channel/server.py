@@ -22,6 +22,7 @@ from coopconsume.worker.channel.wire import (
     Session,
     Splitter,
     asked,
+    called,
     lease,
     taken,
 )
@@ -82,6 +83,8 @@ class ChannelServer:
         port: To listen on; 0: any free one.
         on_report: Called with each progressive report, in the server's thread.
         on_closed: Called with batch and slot once their connection is closed, in that thread.
+        on_call: Called with batch, slot, and partition, offset and seconds of the oldest handler
+            call of the slot if that takes long, else None; in that thread.
         lease: Seconds after a renewal in which a slot may start records.
         report_every: Seconds between two progressive reports of a slot, at least.
 
@@ -101,11 +104,13 @@ class ChannelServer:
         *,
         lease: float = LEASE,
         report_every: float = REPORT_EVERY,
+        on_call: Callable[[int, int, tuple[int, int, float] | None], None] = lambda *_: None,
     ) -> None:
         self._secret = secret
         self._run = run
         self._on_report = on_report
         self._on_closed = on_closed
+        self._on_call = on_call
         self._listener = _listen(bind, port)
         self._spec = ChannelSpec(
             _plain(host), self._listener.getsockname()[1], secret, lease, report_every
@@ -308,6 +313,8 @@ class ChannelServer:
             connection.asked = asked(payload)
         elif kind == Frame.PROGRESS:
             self._on_report(decode_report(payload, session.identity))
+        elif kind == Frame.CALL:
+            self._on_call(session.identity.batch, session.identity.slot, called(payload))
         else:
             raise ProtocolError(f"a slot sent a frame of type {kind}")
 

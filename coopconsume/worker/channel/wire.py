@@ -37,6 +37,7 @@ _SLOT = struct.Struct(">qqq")
 _ASK = struct.Struct(">Q")
 _LEASE = struct.Struct(">Qd")
 _TAKEN = struct.Struct(">Q")
+_CALL = struct.Struct(">qqd")
 
 
 class Frame(IntEnum):
@@ -51,6 +52,7 @@ class Frame(IntEnum):
     RELIEVE = 19
     ASK = 32
     PROGRESS = 33
+    CALL = 34
 
 
 class ProtocolError(Exception):
@@ -287,6 +289,19 @@ def taken(seq: int) -> bytes:
 def taken_up_to(payload: bytes) -> int:
     """The inverse of `taken`."""
     return int(_unpack(_TAKEN, payload)[0])
+
+
+def call(found: tuple[int, int, float] | None) -> bytes:
+    """The payload of `CALL`: partition, offset and seconds of the oldest call; None: it ended."""
+    return b"" if found is None else _CALL.pack(*found)
+
+
+def called(payload: bytes) -> tuple[int, int, float] | None:
+    """The inverse of `call`."""
+    if not payload:
+        return None
+    part, offset, seconds = _unpack(_CALL, payload)
+    return int(part), int(offset), float(seconds)
 
 
 def _unpack(form: struct.Struct, payload: bytes) -> tuple[float, ...]:
