@@ -29,6 +29,8 @@ _WRITERS = defaultdict(
 # remove only the entries before a snapshot.
 _KEPT_BY_SPARK = {
     "delta.deletedFileRetentionDuration": "interval 7 days",
+    # Delta 4.4 refuses one that is shorter than that of files.
+    "delta.logRetentionDuration": "interval 7 days",
 }
 
 
