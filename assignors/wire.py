@@ -54,6 +54,7 @@ class Subscription:
             old assignment to a follower that joins with unchanged data.
         seen: Number of partitions and Kafka's id, as text, of subscribed topics that the last
             assignment omitted, in whole or in part.
+        held: Whether it still works on `owned`, and joins without having handed it over.
     """
 
     store: str
@@ -66,6 +67,7 @@ class Subscription:
     life_ms: int = 0
     attempt: int = 0
     seen: Mapping[str, tuple[int, str]] = field(default_factory=dict)
+    held: bool = False
 
     def to_bytes(self) -> bytes:
         """Return the subscription as `user_data`."""
@@ -82,6 +84,7 @@ class Subscription:
                 "life_ms": self.life_ms,
                 "attempt": self.attempt,
                 "seen": dict(self.seen),
+                **({"held": True} if self.held else {}),
             },
         )
 
@@ -104,6 +107,7 @@ class Subscription:
             life_ms=fields.number("life_ms"),
             attempt=fields.number("attempt", default=0),
             seen=fields.seen("seen"),
+            held=fields.flag("held", default=False),
         )
 
 
@@ -118,6 +122,7 @@ class Assignment:
         epoch: Number of the epoch that the leader opened for this assignment, from 1.
         nonce: Nonce of that epoch.
         topic_ids: Kafka's id of every topic of the assignment, as text.
+        moving: What of the shares the member is to release as soon as it can.
     """
 
     member: str
@@ -125,6 +130,7 @@ class Assignment:
     epoch: int
     nonce: str
     topic_ids: Mapping[str, str] = field(default_factory=dict)
+    moving: tuple[Share, ...] = ()
 
     def to_bytes(self, version: int | None = None) -> bytes:
         """Return the assignment as `user_data`.
@@ -141,6 +147,7 @@ class Assignment:
                 "epoch": self.epoch,
                 "nonce": self.nonce,
                 "topic_ids": dict(self.topic_ids),
+                **({"moving": _pack_shares(self.moving)} if self.moving else {}),
             },
             version,
         )
@@ -159,6 +166,7 @@ class Assignment:
             epoch=fields.number("epoch", least=1),
             nonce=fields.text("nonce"),
             topic_ids=fields.texts("topic_ids"),
+            moving=fields.shares("moving", default={}),
         )
 
 
@@ -261,8 +269,8 @@ class _Fields:
             raise self._mismatch(name, value, "text")
         return value
 
-    def flag(self, name: str) -> bool:
-        value = self._fields.get(name)
+    def flag(self, name: str, *, default: bool | None = None) -> bool:
+        value = self._fields.get(name, default)
         if not isinstance(value, bool):
             raise self._mismatch(name, value, "true or false")
         return value
@@ -279,8 +287,10 @@ class _Fields:
             raise self._mismatch(name, value, "texts by topic")
         return value
 
-    def shares(self, name: str) -> tuple[Share, ...]:
-        value = self._fields.get(name)
+    def shares(
+        self, name: str, default: Mapping[str, list[Any]] | None = None
+    ) -> tuple[Share, ...]:
+        value = self._fields.get(name, default)
         if not isinstance(value, dict) or not all(isinstance(v, list) for v in value.values()):
             raise self._mismatch(name, value, "lists of shares by topic")
         return tuple(

@@ -41,6 +41,8 @@ class Grant:
         doubts: Its shares whose previous owners may still work on them.
         heirs: Members whose shares went to another id, with that id.
         settled: Members whose remaining work is recorded already.
+        handed: Shares that members released while they kept the others.
+        previous: The epoch that an epoch follows.
         session_ms: For a claim, the time without a row after which its process counts as dead; 0
             for never.
         beats: For a claim, the number of its rows that were folded.
@@ -60,6 +62,8 @@ class Grant:
     session_ms: int = 0
     beats: int = field(default=0, compare=False)
     unchanged: dict[str, list[str]] = field(default_factory=dict)
+    handed: dict[str, tuple[OwnedShare, ...]] = field(default_factory=dict)
+    previous: Epoch | None = None
     _held: dict[str, frozenset[TopicPartition]] = field(
         default_factory=dict, compare=False, repr=False
     )
@@ -76,8 +80,9 @@ class Grant:
             }
             topic_ids = dict(detail["topic_ids"])
             return cls(
-                event.epoch, event.generation, members, topic_ids, life_ms=detail.get("life_ms", 0)
-            )
+                event.epoch, event.generation, members, topic_ids,
+                life_ms=detail.get("life_ms", 0), previous=event.previous,
+            )  # fmt: skip
         shares = tuple(
             OwnedShare(part.topic, part.partition, part.first or 0, part.last or 0)
             for part in event.parts
@@ -131,12 +136,12 @@ class Grant:
 
     def left_behind(self) -> list[Doubt]:
         """Return the shares on which members may still work when the grant ends."""
-        return [
-            Doubt(share, self.longest_life_ms)
-            for member, shares in self.members.items()
-            if member not in self.settled
-            for share in shares
-        ]
+        left = []
+        for member, shares in self.members.items():
+            if member not in self.settled:
+                doubts = [Doubt(share, self.longest_life_ms) for share in shares]
+                left += cut(doubts, self.handed.get(member, ()))[1]
+        return left
 
     @property
     def longest_life_ms(self) -> int:
@@ -156,6 +161,8 @@ class Grant:
             dict(self.heirs),
             self.session_ms,
             self.beats,
+            dict(self.handed),
+            self.previous,
         )
 
 

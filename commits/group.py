@@ -315,8 +315,11 @@ class GroupState:
     def _loosen(self, grant: Grant, member: str, shares: Iterable[OwnedShare]) -> None:
         if member not in grant.settled:
             grant.settled.add(member)
-            new = {Doubt(share, grant.longest_life_ms) for share in shares}
-            self.loose = sorted({*self.loose, *new})
+            self._doubt(grant, shares)
+
+    def _doubt(self, grant: Grant, shares: Iterable[OwnedShare]) -> None:
+        new = {Doubt(share, grant.longest_life_ms) for share in shares}
+        self.loose = sorted({*self.loose, *new})
 
     def _take_loose(self, grant: Grant, shares: Iterable[OwnedShare]) -> None:
         """Move doubts about shares to their new owner, which waits for them."""
@@ -349,6 +352,7 @@ class GroupState:
             grant.members[event.member] = shares
         grant.fenced.pop(event.member, None)
         grant.settled.discard(event.member)
+        grant.handed.pop(event.member, None)
         self._take_loose(grant, shares)
         return Answer(counted=True)
 
@@ -359,6 +363,14 @@ class GroupState:
         grant = self.grant(event.epoch)
         assert grant is not None
         running = [OwnedShare(*share) for share in event.detail.get("running", ())]
+        if "shares" in event.detail:
+            # The member keeps its other shares, and goes on with them.
+            shares = {OwnedShare(*share) for share in event.detail["shares"]}
+            grant.handed[event.member] = tuple(
+                sorted(shares.union(grant.handed.get(event.member, ())))
+            )
+            self._doubt(grant, running)
+            return Answer(counted=True)
         self._loosen(grant, event.member, running)
         grant.fenced[event.member] = RELEASED
         self.claims.pop(grant.epoch.nonce, None)

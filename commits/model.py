@@ -148,6 +148,8 @@ class Assignment:
             for never.
         beats: For a claim, the number of its rows that the reader has seen. It increases while the
             process of the claim is alive.
+        handed: Shares that members released while they kept the others.
+        previous: The epoch that it follows, as far as it is known; None for a claim.
     """
 
     epoch: Epoch
@@ -160,6 +162,8 @@ class Assignment:
     heirs: Mapping[str, str] = field(default_factory=dict)
     session_ms: int = 0
     beats: int = field(default=0, compare=False)
+    handed: Mapping[str, tuple[OwnedShare, ...]] = field(default_factory=dict)
+    previous: Epoch | None = None
 
     def heir(self, member: str) -> str:
         """Return the id that now has the shares of a member, which may be its own."""

@@ -232,7 +232,13 @@ class Ownership:
                 raise FencedMember(group, member, epoch, now, answer.reason)
 
     def release(
-        self, group: str, epoch: Epoch, member: str, *, running: Iterable[Any] = ()
+        self,
+        group: str,
+        epoch: Epoch,
+        member: str,
+        *,
+        running: Iterable[Any] = (),
+        shares: Iterable[Any] | None = None,
     ) -> bool:
         """Release a member's shares of an epoch or claim. Repeated calls have no effect.
 
@@ -242,11 +248,15 @@ class Ownership:
             member: The member.
             running: The parts of its shares on which it may still work, as for `open_epoch`. The
                 next owner waits until this work is over.
+            shares: The shares to release; the member keeps the others and may commit. None: all of
+                them, and the member may not commit under the epoch any more.
 
         Returns:
             Whether the member still had them.
         """
         detail = {"running": as_shares(running)}
+        if shares is not None:
+            detail["shares"] = as_shares(shares)
         with self._lock:
             if self._refreshed(group).fenced(epoch, member):
                 return False

@@ -196,6 +196,8 @@ def _grant_to_plain(grant: Grant) -> dict[str, Any]:
         "settled": sorted(grant.settled),
         "session_ms": grant.session_ms,
         **({"unchanged": grant.unchanged} if grant.unchanged else {}),
+        **({"handed": grant.handed} if grant.handed else {}),
+        **({"previous": astuple(grant.previous)} if grant.previous else {}),
     }
 
 
@@ -215,6 +217,11 @@ def _grant_from_plain(plain: Mapping[str, Any]) -> Grant:
         set(plain.get("settled", ())),
         plain.get("session_ms", 0),
         unchanged=plain.get("unchanged", {}),
+        handed={
+            member: tuple(OwnedShare(*share) for share in shares)
+            for member, shares in plain.get("handed", {}).items()
+        },
+        previous=Epoch(*plain["previous"]) if "previous" in plain else None,
     )
 
 

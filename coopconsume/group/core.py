@@ -19,6 +19,7 @@ from assignors import AssignmentConflict, KeyRange, Member, ProtocolMismatch, Sh
 from assignors.wire import Assignment, Refusal, Subscription, read_answer, version_of
 from commits import Epoch, OwnedShare
 from coopconsume.errors import ConsumerRangeFetchNotAccepted, GroupRefused
+from coopconsume.group.keeping import common, leave_with_holders, without
 from coopconsume.group.owned import EpochGrant
 
 if TYPE_CHECKING:
@@ -59,6 +60,7 @@ class Deal:
         versions: The protocol version of each member that is accepted.
         initial: How many partitions of each topic begin by ``startingOffsets``, if the group deals
             the topic for the first time.
+        moving: What members that did not hand over their shares are to release, by id.
     """
 
     shares: dict[str, tuple[Share, ...]]
@@ -69,6 +71,7 @@ class Deal:
     refused: dict[str, str]
     versions: dict[str, int]
     initial: dict[str, int]
+    moving: dict[str, tuple[Share, ...]] = field(default_factory=dict)
 
     def answers(self, epoch: Epoch) -> dict[str, bytes]:
         """What to hand each member once the epoch is open."""
@@ -76,7 +79,8 @@ class Deal:
         for member, shares in self.shares.items():
             topics = {share.topic for share in shares}
             ids = {t: topic_id for t, topic_id in self.topic_ids.items() if t in topics}
-            answer = Assignment(member, shares, epoch.number, epoch.nonce, ids)
+            moving = self.moving.get(member, ())
+            answer = Assignment(member, shares, epoch.number, epoch.nonce, ids, moving)
             given[member] = answer.to_bytes(self.versions[member])
         return given | {m: Refusal(reason).to_bytes() for m, reason in self.refused.items()}
 
@@ -134,6 +138,7 @@ class GroupCore:
     owned: tuple[Share, ...] = ()
     owned_under: Epoch | None = None
     begun_under: Epoch | None = None
+    is_holding: bool = False
     attempt: int = 0
 
     # -- joining
@@ -143,7 +148,7 @@ class GroupCore:
 
         Args:
             in_force: The epoch, as the log says just before the request goes out.
-            with_owned: Whether to name the shares owned until now.
+            with_owned: Whether to name the shares owned until now, also if they are handed over.
         """
         self.noted, self.joined_to_share = in_force, self.allow_key_share
         self.joined_with_seen = dict(self.seen)
@@ -152,13 +157,29 @@ class GroupCore:
             self.cluster,
             self.slots,
             self.allow_key_share,
-            self.owned if with_owned else (),
+            self.owned if with_owned or self.is_holding else (),
             self.owned_under.number if self.owned_under else 0,
             self.owned_under.nonce if self.owned_under else "",
             self.life_ms,
             self.attempt,
             self.joined_with_seen,
+            self.is_holding,
         ).to_bytes()
+
+    @property
+    def may_hold(self) -> bool:
+        """Whether the next join may go without a hand-over."""
+        takes_all = self.allow_key_share or all(share.key_range.is_full for share in self.owned)
+        return self.owned_under is not None and takes_all
+
+    def hold(self, *, holds: bool) -> None:
+        """Sets whether the shares owned until now are still worked on while the member joins."""
+        self.is_holding = holds
+
+    def released(self, shares: Iterable[Share]) -> None:
+        """Part of the shares is given back; the next join is to give it to others."""
+        self.owned = without(self.owned, shares)
+        self.ask_again()
 
     def ask_again(self) -> None:
         """Make the next join ask for another assignment.
@@ -218,6 +239,7 @@ class GroupCore:
         *,
         noted: Epoch | None,
         claimed: Sequence[OwnedShare] = (),
+        row: EpochRow | None = None,
     ) -> Deal:
         """Give every member its shares.
 
@@ -233,6 +255,8 @@ class GroupCore:
             noted: `noted` as it was when Kafka asked the leader. The member may join again, and
                 note a later epoch, while a leader that is stalled still decides.
             claimed: Shares that are claimed by hand: nobody of the group gets them.
+            row: The epoch in force, as the log says now. What its members still work on stays
+                theirs for now, see `coopconsume.group.keeping`.
 
         Raises:
             GroupRefused: The leader itself works with another store or cluster than most.
@@ -271,10 +295,18 @@ class GroupCore:
                 member.id: _around(shares[member.id], claimed, member, shareable)
                 for member in members
             }
+        held = {
+            member.id: _held_by(member, told[member.id], row, noted, partitions, topic_ids)
+            for member in members
+        }
+        takes_parts = {member.id for member in members if member.allow_key_share}
+        shares, moving = leave_with_holders(
+            shares, held, lambda member, topic: member in takes_parts and topic in shareable
+        )
         return Deal(
             shares,
             noted,
-            _nonce(self.group, me, generation, noted, shares),
+            _nonce(self.group, me, generation, noted, shares, moving),
             max((told[member.id].life_ms for member in members), default=self.life_ms),
             {topic: topic_ids.get(topic, "") for topic in partitions},
             refused,
@@ -282,6 +314,7 @@ class GroupCore:
             # A topic that is created while the group waits for it or watches its pattern: none.
             dict.fromkeys({topic for member in members for topic in member.topics} - {*hidden}, 0)
             | ({} if self.by_pattern and noted is not None else dict(partitions)),
+            moving,
         )
 
     # -- what comes of it
@@ -313,24 +346,54 @@ class GroupCore:
             return Rejoin(f"epoch {epoch.number} was assigned, but {now} is in force")
         if me in row.heirs:
             return Replaced(row.heir(me))
+        # Kafka may hand on the assignment that we have, without a rebalance.
+        again = self.is_holding and self.owned_under == epoch
         holder = row.heir(answer.member)
-        if holder != me or me in row.fenced:
+        if holder != me or me in row.fenced or (me in row.handed and not again):
             # Kafka hands a static member's new process, or a member that asked again, the old
             # assignment without a word to the leader.
             return TakeOver(epoch, holder)
         if row.members.get(me) != tuple(map(_as_owned, answer.shares)):
             return Rejoin(f"epoch {epoch.number} has other shares for us in the log")
         _check_whole(row, claimed)
+        continues = again or self._continues(me, row)
+        held = self.owned if continues else ()
+        shares = self.owned if again else answer.shares
+        moving = () if again else answer.moving
         if not self.joined_to_share:
-            for share in answer.shares:
+            for share in without(shares, held):
                 if not share.key_range.is_full:
                     if answer.member != me:
                         return Rejoin("an earlier process of ours shared partitions, we do not")
                     raise ConsumerRangeFetchNotAccepted(
                         share.topic, share.partition, str(share.key_range)
                     )
-        waits = _waits(answer.shares, row)
-        return EpochGrant(epoch, me, answer.shares, dict(answer.topic_ids), waits, row.life_ms)
+        # What it went on with is its own work: it has waited for earlier owners already, or does.
+        waits = _waits(without(shares, held), row)
+        return EpochGrant(
+            epoch, me, shares, dict(answer.topic_ids), waits, row.life_ms, continues, moving
+        )  # fmt: skip
+
+    def _continues(self, me: str, row: EpochRow) -> bool:
+        """Whether all that we work on was ours without a pause up to an epoch, and is under it."""
+        is_next = row.previous is not None and row.previous == self.owned_under
+        return self.is_holding and is_next and not without(self.owned, _given_to(me, row))
+
+    def follow(self, me: str, row: EpochRow | None) -> tuple[Share, ...] | None:
+        """Goes on under an epoch that another rebalance ends before its assignment is here.
+
+        Args:
+            me: Our member id.
+            row: The epoch in force, as the log says now.
+
+        Returns:
+            What the epoch gives us besides, and nobody has begun with; None: we do not go on under
+            it.
+        """
+        if row is None or me in row.fenced or me in row.heirs or not self._continues(me, row):
+            return None
+        self.owned_under = self.begun_under = row.epoch
+        return without(_given_to(me, row), self.owned)
 
     def unbegun(self, me: str, row: EpochRow | None) -> tuple[Epoch, list[Share]] | None:
         """Returns an epoch that gives us shares that we did not begin with, if one is in force.
@@ -344,17 +407,18 @@ class GroupCore:
         """
         if row is None or row.epoch == self.begun_under or me in row.fenced:
             return None
-        shares = [Share(*one[:2], KeyRange(*one[2:])) for one in row.members.get(me, ())]
+        shares = _given_to(me, row)
         return (row.epoch, [share for share, _ in _waits(shares, row)]) if shares else None
 
     def taken(self, tenure: EpochGrant) -> None:
         """The shares are ours now."""
         self.owned, self.owned_under = tenure.shares, tenure.epoch
         self.begun_under = tenure.epoch
+        self.is_holding = False
 
     def lost(self) -> None:
         """Forget the shares: the next join asks for others."""
-        self.owned, self.owned_under = (), None
+        self.owned, self.owned_under, self.is_holding = (), None, False
         self.ask_again()
 
 
@@ -404,10 +468,40 @@ def _nonce(
     generation: int,
     previous: Epoch | None,
     shares: Mapping[str, tuple[Share, ...]],
+    moving: Mapping[str, tuple[Share, ...]],
 ) -> str:
     """A word that comes out the same when the same decision is made again."""
-    text = f"{group}|{me}|{generation}|{previous}|{sorted(shares.items())}"
+    text = f"{group}|{me}|{generation}|{previous}|{sorted(shares.items())}|{sorted(moving.items())}"
     return uuid.uuid5(uuid.NAMESPACE_URL, text).hex
+
+
+def _held_by(
+    member: Member,
+    said: Subscription,
+    row: EpochRow | None,
+    noted: Epoch | None,
+    partitions: Mapping[str, int],
+    topic_ids: Mapping[str, str],
+) -> tuple[Share, ...]:
+    """What a member works on while it joins; nothing if the row in force does not say so, too."""
+    if row is None or row.epoch != noted or not said.held or member.id in row.fenced:
+        return ()
+    if Epoch(said.epoch, said.nonce) != noted:
+        return ()
+    given = _given_to(member.id, row)
+    handed = [Share(*one[:2], KeyRange(*one[2:])) for one in row.handed.get(member.id, ())]
+    return tuple(
+        share
+        for share in common(said.owned, without(given, handed))
+        if share.topic in member.topics
+        and share.partition < partitions.get(share.topic, 0)
+        and topic_ids.get(share.topic, "") == row.topic_ids.get(share.topic, "")
+        and (member.allow_key_share or share.key_range.is_full)
+    )
+
+
+def _given_to(member: str, row: EpochRow) -> list[Share]:
+    return [Share(*one[:2], KeyRange(*one[2:])) for one in row.members.get(member, ())]
 
 
 def _as_owned(share: Share) -> tuple[str, int, int, int]:

@@ -1,7 +1,8 @@
 """What a member owns under one epoch, and the way to commit it.
 
-A batch is planned under one epoch and committed under no other: with the next epoch comes another
-`EpochAssignment`. Everything that poll and the loop of a job have in common is here.
+With the next epoch comes another `EpochAssignment`, unless the member joins without a hand-over and
+nothing of what it has is to move: then its ownership never pauses, and it goes on with this one.
+Everything that poll and the loop of a job have in common is here.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import logging
 import threading
 import time
 import uuid
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from commits import CommitRefused, MaxIndividualCommitsReached, OffsetRanges
@@ -18,6 +20,7 @@ from commits.affordable import affordable
 from coopconsume.errors import ExternalReset
 from coopconsume.group.beginning import LogFacts, beginning
 from coopconsume.group.held_logs import HeldLogs
+from coopconsume.group.keeping import common
 from coopconsume.group.owned import LEASE, Owned
 from coopconsume.group.primary import PrimaryOffsets
 from coopconsume.group.repeating import repeated
@@ -27,7 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
     from assignors import KeyRange, Share
-    from commits import CommitResult, CommitStore, Pending
+    from commits import CommitResult, CommitStore, Epoch, FencedMember, Pending
     from coopconsume.group.owned import EpochGrant, TopicPartition
     from coopconsume.group.primary import WritePrimary
     from coopconsume.kafka.cluster import Cluster, Primary
@@ -53,7 +56,8 @@ class EpochAssignment:
 
     Attributes:
         owned: What of each partition is ours.
-        life_ms: How long the next owners of our shares wait for what we do not hand over.
+        is_between_epochs: Whether the group rebalances while the work goes on. The epoch may be
+            over then, and the next one not known yet: what the log refuses waits for that.
         logs: The partitions' logs in Kafka: where they begin and end.
         primary: The group's offsets in Kafka.
 
@@ -75,12 +79,10 @@ class EpochAssignment:
         self.options = options
         self.cluster = cluster
         self.store = store
-        self.epoch = tenure.epoch
-        self.member = tenure.member
+        self._tenure = tenure
+        self.is_between_epochs = False
         self.topic_ids = dict(tenure.topic_ids)
         LOG_IDENTITIES.saw_topics(cluster.cluster_id, self.topic_ids)
-        self.shares = tenure.shares
-        self.life_ms = tenure.life_ms
         self.owned: dict[TopicPartition, Owned] = {}
         self.place: Callable[[], Any] = place or (lambda: options.group_id)
         # A job's loop and its committing thread both read and move what is owned.
@@ -89,10 +91,10 @@ class EpochAssignment:
         prefix = uuid.uuid4().hex
         # Ids of one prefix take little room in the log (see `CommitIds`).
         self._ids = (f"{prefix}-{number}" for number in itertools.count(1))
-        self.logs = HeldLogs(options, cluster, store, tenure, self.owned, self._lock)
+        self.logs = HeldLogs(options, cluster, store, lambda: self._tenure, self.owned, self._lock)
         self.primary = PrimaryOffsets(
-            options.group_id, store, tenure, self.owned, self._lock, self.refresh, write_primary,
-            cluster.commit_primary, self.logs.leader_epoch_of,
+            options.group_id, store, lambda: self._tenure, self.owned, self._lock, self.refresh,
+            write_primary, cluster.commit_primary, self.logs.leader_epoch_of,
         )  # fmt: skip
         begun = time.monotonic()
         self._waits = [(share, begun + seconds) for share, seconds in tenure.waits]
@@ -159,6 +161,43 @@ class EpochAssignment:
         return primary
 
     @property
+    def epoch(self) -> Epoch:
+        """The epoch under which we commit."""
+        return self._tenure.epoch
+
+    @property
+    def member(self) -> str:
+        """Our id in it."""
+        return self._tenure.member
+
+    @property
+    def shares(self) -> tuple[Share, ...]:
+        """What is ours."""
+        return self._tenure.shares
+
+    @property
+    def life_ms(self) -> int:
+        """How long the next owners of our shares wait for what we do not hand over."""
+        return self._tenure.life_ms
+
+    def keep(self) -> None:
+        """The group rebalances, and the work goes on."""
+        self.is_between_epochs = True
+
+    def follow(self, epoch: Epoch) -> None:
+        """Our shares are ours under this epoch, too, of which no more is known."""
+        self._tenure = replace(self._tenure, epoch=epoch)
+
+    def continue_under(self, epoch: Epoch, life_ms: int) -> None:
+        """All that is ours is ours under this epoch, too, and none of it is to move."""
+        self._tenure = replace(self._tenure, epoch=epoch, life_ms=life_ms)
+        self.is_between_epochs = False
+
+    def may_be_late(self, error: FencedMember) -> bool:
+        """Whether the log may have refused something as its epoch has passed, and we go on."""
+        return self.is_between_epochs or error.epoch != self.epoch
+
+    @property
     def key_ranges(self) -> dict[TopicPartition, list[KeyRange]]:
         """The key ranges that are ours, by partition."""
         return {tp: list(owned.ranges) for tp, owned in self.owned.items()}
@@ -222,23 +261,31 @@ class EpochAssignment:
         until = time.monotonic() + seconds
         self._waits += [(share, until) for share in shares]
 
-    def release(self, running: Iterable[Share] = ()) -> None:
-        """Give all of it back; harmless when repeated.
+    def release(self, running: Iterable[Share] = (), shares: Sequence[Share] | None = None) -> None:
+        """Give all of it back, or part of it; harmless when repeated.
 
         Args:
             running: Parts on which we may still be at work.
+            shares: What to give back; None: all of it.
 
         Raises:
             commits.CommitLogUnavailable: The log did not answer for some seconds.
         """
         now = time.monotonic()
-        waiting = [share for share, until in self._waits if until > now]
-        still = sorted({*running, *waiting})
+        still = {*running, *(share for share, until in self._waits if until > now)}
+        left = sorted(still if shares is None else common(still, shares))
         group = self.options.group_id
         repeated(
-            lambda: self.store.release(group, self.epoch, self.member, running=still),
+            lambda: self.store.release(
+                group, self.epoch, self.member, running=left, shares=shares
+            ),
             "release of the shares", _RELEASE_LIMIT,
         )  # fmt: skip
+
+    def waits_left(self) -> list[tuple[Share, float]]:
+        """Returns parts on which somebody may still be at work, and for how many seconds."""
+        now = time.monotonic()
+        return [(share, until - now) for share, until in self._waits if until > now]
 
     # -- committing
 

@@ -10,7 +10,7 @@ from commits.offsets import MAX_OFFSET
 from coopconsume.errors import DataLoss, TopicNotFound, TopicReplaced
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
     from contextlib import AbstractContextManager
 
     from commits import CommitStore
@@ -31,7 +31,7 @@ class HeldLogs:
         options: Of the consumer.
         cluster: The Kafka cluster.
         store: The commit store.
-        tenure: Who we are and what is ours.
+        tenure: Says who we are and what is ours now.
         owned: What of each partition is ours.
         lock: Is held while that changes.
     """
@@ -41,17 +41,21 @@ class HeldLogs:
         options: Options,
         cluster: Cluster,
         store: CommitStore,
-        tenure: EpochGrant,
+        tenure: Callable[[], EpochGrant],
         owned: Mapping[TopicPartition, Owned],
         lock: AbstractContextManager[object],
     ) -> None:
         self._options = options
         self._cluster = cluster
         self._store = store
-        self._tenure = tenure
+        self._now = tenure
         self._owned = owned
         self._lock = lock
         self._ends: dict[TopicPartition, LogEnd] = {}
+
+    @property
+    def _tenure(self) -> EpochGrant:
+        return self._now()
 
     def check_starts(
         self, unsaved: Mapping[TopicPartition, OffsetRanges] | None = None

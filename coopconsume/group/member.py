@@ -22,11 +22,12 @@ from kafka.errors import (
 )
 from kafka.structs import OffsetAndMetadata
 
-from assignors import AssignmentConflict
+from assignors import AssignmentConflict, KeyRange, Share
 from commits import ClaimConflict, CommitLogUnavailable, EpochConflict, FencedMember
 from coopconsume.errors import CoopConsumeError, GroupRefused, TopicNotFound
 from coopconsume.group.claims import LOOK_EVERY, ClaimWatch
 from coopconsume.group.core import GroupCore, Rejoin, Replaced, TakeOver
+from coopconsume.group.keeping import common
 from coopconsume.group.owned import EpochGrant
 from coopconsume.group.plugin import plugins
 from coopconsume.group.repeating import repeated
@@ -45,6 +46,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from assignors import KeyRangeAssignor
+    from commits import Assignment as EpochRow
     from commits import CommitStore, Epoch
     from coopconsume.group.core import Joined
     from coopconsume.group.plugin import Answer
@@ -68,16 +70,28 @@ _STALE_AFTER = 5.0
 _LEAVE_MS = 5_000
 _METADATA_AGE_MS = 300_000
 _NAMED = 20
+#: Why a member asks for a rebalance after each one in which something of it is to move.
+_MOVING = "some of the shares are to move"
 
 
 class Tenant(Protocol):
     """Who works on what the member is given; all calls come one after another."""
 
+    @property
+    def holds(self) -> bool:
+        """Whether the tenant has shares."""
+
+    def keep(self) -> bool:
+        """Go on with the shares while the group rebalances; whether the tenant does."""
+
+    def follow(self, epoch: Epoch) -> None:
+        """The shares are ours under this epoch, too, which another rebalance ends already."""
+
     def hand_over(self) -> None:
         """Stop working, commit what is done and give the shares back; bounded by drainTimeout."""
 
     def moved_in(self, tenure: EpochGrant) -> None:
-        """These shares are ours."""
+        """These shares are ours; those that are to move are to be released before it returns."""
 
     def lost(self, why: str) -> None:
         """The shares are gone: others may have them already."""
@@ -207,7 +221,8 @@ class GroupMember:
         if self._again is not None:
             self._join_again(self._again)
         if self._wanted is not None:
-            log.warning("group %s: asking for a rebalance: %s", self._group, self._wanted)
+            level = logging.INFO if self._wanted == _MOVING else logging.WARNING
+            log.log(level, "group %s: asking for a rebalance: %s", self._group, self._wanted)
             self._wanted = None
             self._core.ask_again()
             request_rejoin(self._consumer)
@@ -259,6 +274,8 @@ class GroupMember:
 
     def _settle(self, me: str, data: bytes) -> None:
         """Look at what we were handed, and begin with it."""
+        if not self._tenant.holds:
+            self._core.hold(holds=False)
         row = self._store.assignment(self._group)
         decision = self._core.take(me, data, row, self._claims.claimed())
         if isinstance(decision, TakeOver):
@@ -273,6 +290,11 @@ class GroupMember:
         else:
             self._tenant.moved_in(decision)
             self._core.taken(decision)
+            if decision.moving:
+                # Who begins again begins with all of it, and releases it at the next rebalance.
+                if decision.continues:
+                    self._core.released(decision.moving)
+                self._wanted = _MOVING
             self._handed = self._waits_since = None
             self._conflicts = 0
             self._look_for_unassigned()
@@ -330,9 +352,35 @@ class GroupMember:
 
     def subscription(self, *, with_owned: bool) -> bytes:
         """What to join with; notes the epoch that is in force now."""
-        return self._core.subscription(
-            self._store.current_epoch(self._group), with_owned=with_owned
+        if self._core.is_holding:
+            row = self._follow()
+            in_force = row.epoch if row is not None else None
+        else:
+            in_force = self._store.current_epoch(self._group)
+        return self._core.subscription(in_force, with_owned=with_owned)
+
+    def _follow(self) -> EpochRow | None:
+        """Goes on under an epoch that ended before its assignment came; returns the one in force.
+
+        What it gives us besides is given back, as we do not begin with it.
+        """
+        row = self._store.assignment(self._group)
+        me = self._consumer.group_metadata().member_id
+        unbegun = self._core.follow(me, row)
+        if row is not None and unbegun is not None:
+            self._tenant.follow(row.epoch)
+            if unbegun:
+                self._worker.submit(self._give_back_part, row, me, unbegun)
+        return row
+
+    def _give_back_part(self, row: EpochRow, me: str, unbegun: Sequence[Share]) -> None:
+        doubtful = common(
+            unbegun, (Share(*d.share[:2], KeyRange(*d.share[2:])) for d in row.doubts)
         )
+        try:
+            self._store.release(self._group, row.epoch, me, running=doubtful, shares=unbegun)
+        except Exception as error:  # noqa: BLE001 - then the next owners wait for a batch life
+            log.warning("group %s: not given back in the commit log: %s", self._group, error)
 
     def lead(self, assignor: KeyRangeAssignor, joined: Sequence[Joined]) -> dict[str, Answer]:
         """Deal the shares and open the epoch, within a third of the session."""
@@ -362,6 +410,7 @@ class GroupMember:
             hidden,
             noted=noted,
             claimed=self._claims.claimed(),
+            row=self._store.assignment(self._group),
         )
         for topic in sorted(set(hidden) - deal.topic_ids.keys()):
             log.warning(
@@ -398,11 +447,17 @@ class GroupMember:
     # -- what kafka-python tells
 
     def revoke(self) -> Future[None]:
-        """A rebalance begins: what we have is handed over."""
+        """A rebalance begins: what we have is handed over, unless the tenant can go on with it."""
         handed, self._handed, self._waits_since = self._handed, None, None
         return self._worker.submit(self._hand_over, handed)
 
     def _hand_over(self, handed: tuple[str, bytes] | None) -> None:
+        if self._core.is_holding:
+            self._follow()
+        holds = self._core.may_hold and self._tenant.keep()
+        self._core.hold(holds=holds)
+        if holds:
+            return
         self._tenant.hand_over()
         if handed is not None:
             try:

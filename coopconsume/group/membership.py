@@ -13,6 +13,7 @@ import threading
 import time
 import uuid
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import TYPE_CHECKING, Protocol
 
 from assignors import KeyRange, Share, coverage
@@ -29,6 +30,7 @@ from coopconsume.errors import (
 from coopconsume.group import GroupMember
 from coopconsume.group.claims import ClaimKeeper, ClaimWatch
 from coopconsume.group.epoch_assignment import EpochAssignment
+from coopconsume.group.keeping import common, without
 from coopconsume.group.owned import LEASE, STARTS_WITHIN, EpochGrant, Owned, TopicPartition
 from coopconsume.group.repeating import repeated
 from coopconsume.group.settings import lease_of, session_ms
@@ -57,6 +59,9 @@ class Worker(Protocol):
     def begin(self, holding: EpochAssignment) -> None:
         """Work on this from now on; returns at once."""
 
+    def keep(self, timeout: float) -> bool:
+        """Asks whether the work goes on while the group rebalances; if not, it is drained."""
+
     def drain(self, timeout: float) -> Sequence[Share]:
         """Start nothing more, let what runs end within some seconds, and commit it.
 
@@ -78,7 +83,8 @@ class RebalanceListener(Protocol):
     short. They may call the consumer and its query, and close them: `close` leaves the group while
     the call is still running. An exception is logged, and changes nothing.
 
-    Key ranges are given by partition, as `CooperativeConsumer.assignment` returns them.
+    Key ranges are given by partition, as `CooperativeConsumer.assignment` returns them. A rebalance
+    that moves none of a running job makes no call.
     """
 
     def on_assigned(self, ranges: Mapping[TopicPartition, Sequence[KeyRange]]) -> None:
@@ -130,6 +136,8 @@ class Membership:
         self._refused: EpochAssignment | None = None
         #: For which a rebalance was asked for, as work would go on for longer than others wait.
         self._asked_for: EpochAssignment | None = None
+        #: Whether the next rebalance is ours, and is to begin with a hand-over.
+        self._hands_over = False
         self._error: BaseException | None = None
         self._joining_since = time.monotonic()
         self._changed = threading.Condition(threading.RLock())
@@ -466,11 +474,33 @@ class Membership:
         return refused
 
     def rebalance(self, why: str) -> None:
-        """Ask the group to deal its shares anew; harmless where they are claimed by hand."""
+        """Ask the group to deal its shares anew; harmless where they are claimed by hand.
+
+        This member hands over what it has and begins again; the others go on.
+        """
         if self._group is not None:
+            self._hands_over = True
             self._group.rebalance(why)
 
     # -- the group's tenant
+
+    @property
+    def holds(self) -> bool:
+        """Whether anything is held."""
+        return self._holding is not None
+
+    def keep(self) -> bool:
+        """Go on with what is held while the group rebalances; returns whether the worker does."""
+        hands_over, self._hands_over = self._hands_over, False
+        if hands_over or self._holding is None:
+            return False
+        return self._worker.keep(self.options.drain_timeout)
+
+    def follow(self, epoch: Epoch) -> None:
+        """What is held is ours under this epoch, too, which another rebalance ends already."""
+        holding = self._holding
+        if holding is not None:
+            holding.follow(epoch)
 
     def hand_over(self) -> None:
         """Stop working, commit what is done and give the shares back."""
@@ -487,8 +517,47 @@ class Membership:
         self._give_back(holding, running)
 
     def moved_in(self, tenure: EpochGrant) -> None:
-        """These shares are ours."""
-        self._hold(tenure)
+        """These shares are ours; those that are to move are released."""
+        holding, rest = self._holding, None
+        if not tenure.continues:
+            if holding is not None:
+                self.lost("another member has part of them under the next epoch")
+            rest = tenure
+        elif holding is not None:
+            rest = self._continue(holding, tenure)
+        elif self._group is not None:
+            self._group.rejoin("the work that it was to go on with was given up")
+        if rest is not None:
+            self._hold(rest)
+
+    def _continue(self, holding: EpochAssignment, tenure: EpochGrant) -> EpochGrant | None:
+        """Goes on with what is held under the next epoch.
+
+        Returns:
+            What to begin with, once the worker is drained as something moves; None: nothing does.
+        """
+        gained = without(tenure.shares, holding.shares)
+        holding.continue_under(tenure.epoch, tenure.life_ms)
+        if not (gained or tenure.moving):
+            return None
+        running = self._worker.drain(self.options.drain_timeout)
+        refused = "the commit log refused what was to be handed over"
+        if self._was_refused(refused):
+            if self._group is not None:
+                self._group.rejoin(refused)
+            return None
+        self._tell("on_revoked", holding)
+        if self._let_go() is None:
+            return None
+        holding.primary.write_quietly(force=True)
+        if tenure.moving:
+            with self._warning():
+                holding.release(running, tenure.moving)
+        shares = without(tenure.shares, tenure.moving)
+        life = holding.life_ms / 1000
+        doubts = [*((share, life) for share in running), *holding.waits_left(), *tenure.waits]
+        waits = [(part, left) for share, left in doubts for part in common([share], shares)]
+        return replace(tenure, shares=shares, waits=tuple(waits), moving=())
 
     def lost(self, why: str) -> None:
         """The shares are gone: others may have them already."""

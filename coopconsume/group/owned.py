@@ -85,6 +85,9 @@ class EpochGrant:
         waits: Parts on which an earlier owner may still be at work, and for how many seconds.
         life_ms: How long the work of a member may go on after its death, as the commit log tells
             the next owners of its shares.
+        continues: Whether the member joined without a hand-over and goes on with what it had, as
+            its ownership never paused.
+        moving: What of the shares the member is to release as soon as nothing of it runs.
     """
 
     epoch: Epoch
@@ -93,3 +96,5 @@ class EpochGrant:
     topic_ids: Mapping[str, str]
     waits: tuple[tuple[Share, float], ...] = ()
     life_ms: int = 0
+    continues: bool = False
+    moving: tuple[Share, ...] = ()

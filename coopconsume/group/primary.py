@@ -55,7 +55,7 @@ class PrimaryOffsets:
     Args:
         group: The group's id.
         store: The commit store.
-        tenure: Who we are and what is ours.
+        tenure: Says who we are and what is ours now.
         owned: What of each partition is ours.
         lock: Is held while that changes.
         stable: Looks up the stable offsets.
@@ -68,7 +68,7 @@ class PrimaryOffsets:
         self,
         group: str,
         store: CommitStore,
-        tenure: EpochGrant,
+        tenure: Callable[[], EpochGrant],
         owned: Mapping[TopicPartition, Owned],
         lock: AbstractContextManager[object],
         stable: Callable[[], Mapping[TopicPartition, int]],
@@ -78,7 +78,7 @@ class PrimaryOffsets:
     ) -> None:
         self._group = group
         self._store = store
-        self._tenure = tenure
+        self._now = tenure
         self._owned = owned
         self._lock = lock
         self._stable = stable
@@ -91,6 +91,10 @@ class PrimaryOffsets:
         self._written: dict[TopicPartition, tuple[int, float]] = {}
         # Partitions where the log still knows an offset of others in Kafka.
         self._to_replace: set[TopicPartition] = set()
+
+    @property
+    def _tenure(self) -> EpochGrant:
+        return self._now()
 
     def found(self, bound: Mapping[TopicPartition, str]) -> None:
         """Partitions whose primary offset was moved in transactions, and the topic of those."""

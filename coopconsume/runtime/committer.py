@@ -23,7 +23,7 @@ from coopconsume.runtime.outbox import Outbox, due_ms
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
-    from commits import CommitResult
+    from commits import CommitResult, Epoch
     from coopconsume.group.epoch_assignment import EpochAssignment
     from coopconsume.group.owned import TopicPartition
     from coopconsume.runtime.decisions import Decision
@@ -174,8 +174,12 @@ class Committer:
         self._looked_at = time.monotonic()
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="coopconsume-commit")
         self._again_at = 0.0
+        #: The epoch that the log has refused while the work goes on: nothing is committed under it.
+        self._passed: Epoch | None = None
+        self._passed_at = 0.0
         self._begun_at = -math.inf
         self.is_busy = False
+        self._commits_written = False
         self._decisions_at = -math.inf
         self._refused: frozenset[TopicPartition] = frozenset()
         self._troubled: frozenset[TopicPartition] = frozenset()
@@ -206,6 +210,20 @@ class Committer:
             return False
         is_left = any((p.topic, p.partition) not in self.held for p in self._open())
         return not is_left and bool(self.held or self.outbox.has_any or primary.has_unpublished)
+
+    @property
+    def may_rebalance(self) -> bool:
+        """Whether no commit runs that could not be repeated under the next epoch.
+
+        What is written to outputs carries the id of its commit, and a refused id stays refused.
+        """
+        return not self._commits_written
+
+    @property
+    def refused_for(self) -> float:
+        """Seconds since the log refused a commit as its epoch has passed; 0: the epoch is known."""
+        is_refused = self._passed is not None and self._holding.epoch == self._passed
+        return time.monotonic() - self._passed_at if is_refused else 0.0
 
     def raise_given_up(self) -> None:
         """Raises why something is not written or published that the job does not wait for.
@@ -272,13 +290,15 @@ class Committer:
             self.outbox.start()
         self._unsaved.add(self.outbox.show(), now)
         self._mirror.publish()
+        if self.refused_for > 0:
+            return
         if self.is_busy or self._looks_at_decisions():
             return
         for partition in self._busy():
             found = partition.holes()
             if found:
                 self.amend(partition, found)
-        ready = self.outbox.ready
+        ready = () if self._holding.is_between_epochs else self.outbox.ready
         if not (self._unsaved.since or self._open() or ready):
             every = _LOOK_EVERY if self._holding.is_shared else _MIRROR_EVERY
             if time.monotonic() - self._looked_at > every:
@@ -288,11 +308,12 @@ class Committer:
             return
         # With what is to come there will be fewer ranges, and fewer commits.
         if ready or not (linger or self.outbox.is_young or self._waits_for_room()):
-            self._begin_commit(ready.popleft() if ready else None)
+            self._begin_commit(self.outbox.ready.popleft() if ready else None)
 
     def _looks_at_decisions(self) -> bool:
         """Begins to look at decisions on parked records, if it is the time and there are any."""
-        if time.monotonic() - self._decisions_at <= _DECIDE_EVERY:
+        is_due = time.monotonic() - self._decisions_at > _DECIDE_EVERY
+        if self._holding.is_between_epochs or not is_due:
             return False
         parked = self._parked()
         # At the start, too: what an earlier process has taken must not be taken again.
@@ -312,6 +333,7 @@ class Committer:
         unsaved, self._unsaved = self._unsaved, Unsaved()
         if offsets or holes or unsaved.pending or written:
             self._begun_at = time.monotonic()
+            self._commits_written = written is not None
             commit_id = written.commit_id if written else next(self._ids)
             self._run(self._commit, offsets, holes, unsaved.pending, commit_id, written)
 
@@ -348,6 +370,8 @@ class Committer:
     ) -> None:
         try:
             saved = save(self._holding, offsets, holes, pending, commit_id, written)
+        except FencedMember as error:
+            self._post(self._fenced, error, pending)
         except BaseException as error:  # noqa: BLE001 - told to the loop
             self._post(self._failed, error)
         else:
@@ -368,7 +392,7 @@ class Committer:
         try:
             applied = apply_decisions(self._holding, parked, self._ids)
         except FencedMember as error:
-            self._post(self._failed, error)
+            self._post(self._fenced, error, {})
             return
         except Exception as error:  # noqa: BLE001 - the next look may do
             log.warning("decisions on parked records could not be taken for now: %s", error)
@@ -404,8 +428,17 @@ class Committer:
         self.is_busy = False
         self._mirror.wake()
 
-    def _saved(self, saved: Saved) -> None:
+    def _fenced(self, error: FencedMember, pending: Mapping[TopicPartition, list[Pending]]) -> None:
+        """The log has refused a commit: what was done counts under the next epoch, or is lost."""
+        if self._commits_written or not self._holding.may_be_late(error):
+            self._failed(error)
         self.is_busy = False
+        self._passed, self._passed_at = error.epoch, time.monotonic()
+        self._unsaved.put_back(pending)
+        self._unsaved.since = self._unsaved.since or time.monotonic()
+
+    def _saved(self, saved: Saved) -> None:
+        self.is_busy = self._commits_written = False
         self._mirror.wake()
         for tp, (offsets, stable) in saved.offsets.items():
             holes = saved.holes.get(tp, OffsetRanges())
@@ -425,7 +458,7 @@ class Committer:
             partition.log_ranges, partition.log_last = owned.range_count, owned.last_committed
 
     def _failed(self, error: BaseException) -> None:
-        self.is_busy = False
+        self.is_busy = self._commits_written = False
         if not isinstance(error, CoopConsumeError):
             log.error("a commit failed: %s", error)
         raise error

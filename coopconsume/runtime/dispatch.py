@@ -15,7 +15,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
-from commits import CommitLogUnavailable, OffsetRanges
+from commits import CommitLogUnavailable, FencedMember, OffsetRanges
 from coopconsume.classic import interrupt, open_mailbox, running_tasks, why_ended
 from coopconsume.errors import HandlerFailed, SessionUnusable
 from coopconsume.group.owned import LEASE
@@ -399,6 +399,10 @@ class Dispatcher:
             if time.monotonic() - self._warned_at > _WARN_EVERY:
                 log.warning("no new batch for now: %s", error)
                 self._warned_at = time.monotonic()
+            return False
+        except FencedMember as error:
+            if not shift.holding.may_be_late(error):
+                raise
             return False
         self.refusal = ""
         return True

@@ -264,6 +264,23 @@ class EpochState:
             end = ends.get((partition.topic, partition.partition), 0)
             partition.end = max(end, partition.end)
 
+    @property
+    def may_keep(self) -> bool:
+        """Whether the work may go on while the group rebalances.
+
+        With state or transactional outputs an epoch begins by a look at what counts. What is
+        deleted is nobody's under the next epoch.
+
+        Raises:
+            DataLoss, TopicNotFound, TopicReplaced: A topic was deleted.
+        """
+        if self._work.state is not None or isinstance(self._work.outputs, TransactionalTopic):
+            return False
+        try:
+            return self.saver.may_rebalance and not (self.deleted or self._check_topics())
+        except (BrokerUnreachable, CommitLogUnavailable):
+            return False
+
     def may_continue(self, error: CoopConsumeError) -> bool:
         """Whether the job continues after an error of these checks, see `HeldLogs.may_continue`."""
         return self.holding.logs.may_continue(error, self._done())

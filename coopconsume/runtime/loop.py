@@ -11,8 +11,9 @@ A slot is in one batch at a time and gets its next work as soon as it has report
 ones still run. A slot whose handlers are slow gives back what it has not started, see
 `coopconsume.runtime.relief`: one stuck key costs itself and nothing else.
 
-In a group the shares come and go: a *shift* is the work under one epoch. Before shares move the
-loop drains: it starts nothing more, commits what comes back, and gives up what does not in time.
+In a group the shares come and go: a *shift* is the work on them. Before shares move the loop
+drains: it starts nothing more, commits what comes back, and gives up what does not in time. A
+rebalance that moves none of them stops nothing.
 """
 
 from __future__ import annotations
@@ -46,6 +47,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from assignors import Share
+    from commits import Epoch
     from coopconsume.group.epoch_assignment import EpochAssignment
     from coopconsume.group.membership import Membership
     from coopconsume.group.owned import TopicPartition
@@ -70,6 +72,15 @@ class _HandOver:
     done: threading.Event = field(default_factory=threading.Event)
     running: Sequence[Share] = ()
     is_late: bool = False
+
+
+@dataclass
+class _Question:
+    """The group rebalances: may the work go on meanwhile?"""
+
+    until: float
+    answered: threading.Event = field(default_factory=threading.Event)
+    may_keep: bool = False
 
 
 class Job:
@@ -103,6 +114,8 @@ class Job:
         self._held: list[Held] = []
         self._ends: dict[TopicPartition, int] = {}
         self._hand_over: _HandOver | None = None
+        self._question: _Question | None = None
+        self._epoch: Epoch | None = None
         self._limits = LimitWatch(self._options.batch_time)
         self._waits_at = -math.inf
         self._stopping = False
@@ -191,6 +204,21 @@ class Job:
             pass
         return hand_over.running
 
+    def keep(self, timeout: float) -> bool:
+        """Asks to go on while the group rebalances.
+
+        Args:
+            timeout: Seconds for a commit that must not be refused to be answered.
+
+        Returns:
+            Whether it does; if not, it is to be drained.
+        """
+        question = _Question(time.monotonic() + min(timeout, _LAST_COMMIT))
+        self._post(self._ask, question)
+        while not question.answered.wait(0.1) and not self.ended.is_set():
+            pass
+        return question.may_keep and not self.ended.is_set()
+
     def drop(self) -> None:
         """Stop working: it belongs to others."""
         self._post(self._drop)
@@ -239,25 +267,41 @@ class Job:
         self._dispatcher.interrupt_overdue()
         shift = self._shift
         if shift is not None:
-            shift.refresh_ends()
-            if shift.deleted:
-                self._membership.rebalance(f"deleted: {', '.join(shift.deleted)}")
-                shift.deleted = []
-            shift.look_for_holes()
-            self._watch_limits(shift)
-            late = self._hand_over is not None and self._hand_over.is_late
-            more_to_come = not late and any(r.reports_more for r in self._dispatcher.of(shift))
-            is_last = self._hand_over is not None or self._stopping
-            shift.saver.save(more_to_come=more_to_come, is_last=is_last)
-            self._meter.idle(shift.partitions)
-            if self._hand_over is not None:
-                self._hand_back(shift, self._hand_over)
-            else:
-                self._dispatcher.launch(shift, stopping=self._stopping or self._is_paused)
-            shift.settle()
+            try:
+                self._work_on(shift)
+            except FencedMember as error:
+                if not shift.holding.may_be_late(error):
+                    raise
+                # The next epoch is in force, and its assignment is about to come.
+                log.debug("refused between two epochs: %s", error)
         self._dispatcher.keep_leases(self._shift)
         self._look_for_waits()
         self._take_events(self._patience())
+
+    def _work_on(self, shift: EpochState) -> None:
+        self._note_epoch(shift.holding)
+        shift.refresh_ends()
+        if shift.deleted:
+            self._membership.rebalance(f"deleted: {', '.join(shift.deleted)}")
+            shift.deleted = []
+        shift.look_for_holes()
+        self._watch_limits(shift)
+        late = self._hand_over is not None and self._hand_over.is_late
+        more_to_come = not late and any(r.reports_more for r in self._dispatcher.of(shift))
+        is_last = self._hand_over is not None or self._stopping
+        self._answer(shift)
+        shift.saver.save(more_to_come=more_to_come, is_last=is_last)
+        self._meter.idle(shift.partitions)
+        if self._hand_over is not None:
+            self._hand_back(shift, self._hand_over)
+        else:
+            self._dispatcher.launch(shift, stopping=self._stopping or self._is_paused)
+        shift.settle()
+
+    def _note_epoch(self, holding: EpochAssignment) -> None:
+        if holding.epoch != self._epoch:
+            self._epoch = holding.epoch
+            self._meter.joined(holding.epoch.number)
 
     def _look_for_waits(self) -> None:
         """Has progress and status say what the job waits for, if it commits nothing."""
@@ -326,7 +370,8 @@ class Job:
             self._unbegun = holding
             return
         self._take_along(self._shift)
-        self._meter.joined(holding.epoch.number)
+        self._epoch = None
+        self._note_epoch(holding)
         self._shift.warn_of_waits(self._meter)
         window = self._dispatcher.window
         if holding.owned and not window.has_begun:
@@ -338,6 +383,28 @@ class Job:
         else:
             self._hand_over = hand_over
             self._dispatcher.stop(self._shift)
+
+    def _ask(self, question: _Question) -> None:
+        if self._shift is None or self._unbegun is not None or self._hand_over is not None:
+            question.answered.set()
+        else:
+            self._question = question
+
+    def _answer(self, shift: EpochState) -> None:
+        """Says whether the work goes on while the group rebalances, as soon as that is known."""
+        question = self._question
+        if question is None:
+            return
+        is_over = self._hand_over is not None or self._stopping or time.monotonic() > question.until
+        if self._dispatcher.leases.spec is not None and not is_over:
+            shift.holding.keep()
+            if not shift.saver.may_rebalance:
+                return
+            question.may_keep = shift.may_keep
+        if not question.may_keep:
+            shift.holding.is_between_epochs = False
+        self._question = None
+        question.answered.set()
 
     def _hand_back(self, shift: EpochState, hand_over: _HandOver) -> None:
         """Nothing new starts; what comes in is committed until all is back, or it is too late."""
@@ -354,7 +421,9 @@ class Job:
                     "reprocess their uncommitted records", sorted(out),
                     shift.holding.life_ms / 1000,
                 )  # fmt: skip
-        if shift.saver.has_all_it_can or time.monotonic() > hand_over.until + _LAST_COMMIT:
+        saver = shift.saver
+        is_over = saver.refused_for > 0 or time.monotonic() > hand_over.until + _LAST_COMMIT
+        if saver.has_all_it_can or is_over:
             self._end_shift(take_along=True)
             hand_over.done.set()
             self._hand_over = None
@@ -375,6 +444,9 @@ class Job:
 
     def _end_shift(self, *, well: bool = False, take_along: bool = False) -> None:
         shift, self._shift = self._shift, None
+        question, self._question = self._question, None
+        if question is not None:
+            question.answered.set()
         self._dispatcher.forget_crashes()
         if shift is not None:
             shift.end(well=well)
@@ -438,7 +510,8 @@ class Job:
                 self._waiters.remove((ends, event))
         late = time.monotonic() - self._stop_by
         is_at_work = bool(self._dispatcher.of(shift)) and late < 0
-        if is_at_work or (not shift.saver.has_all_it_can and late < _LAST_COMMIT):
+        is_too_late = max(late, shift.saver.refused_for) >= _LAST_COMMIT
+        if is_at_work or not (shift.saver.has_all_it_can or is_too_late):
             return False
         if self._stopping or self._is_paused:
             return self._stopping

@@ -64,6 +64,9 @@ class _Idle:
     def begin(self, holding: EpochAssignment) -> None:
         pass
 
+    def keep(self, _timeout: float) -> bool:
+        return False
+
     def drain(self, _timeout: float) -> Sequence[Share]:
         return []
 

@@ -56,6 +56,9 @@ class _Begun:
             self.epoch = holding.epoch.number
             self.changed.notify_all()
 
+    def keep(self, _timeout: float) -> bool:
+        return False
+
     def drain(self, _timeout: float) -> Sequence[Share]:
         return []
 

@@ -42,9 +42,14 @@ def tell(event: str, **facts: Any) -> None:
 
 
 class Teller:
-    """A worker that only tells what it is given."""
+    """A worker that only tells what it is given.
 
-    def __init__(self) -> None:
+    Args:
+        keeps: Whether it goes on while the group rebalances.
+    """
+
+    def __init__(self, *, keeps: bool = False) -> None:
+        self.keeps = keeps
         self.holding: EpochAssignment | None = None
         self.held: dict[int, EpochAssignment] = {}
 
@@ -59,6 +64,12 @@ class Teller:
             "begin", epoch=holding.epoch.number, member=holding.member, shares=shares,
             wait=max(waits, default=0.0),
         )  # fmt: skip
+
+    def keep(self, _timeout: float) -> bool:
+        """Go on, or not; nothing runs."""
+        if self.keeps and self.holding is not None:
+            self.holding.keep()
+        return self.keeps
 
     def drain(self, _timeout: float) -> Sequence[Share]:
         """Tell it; nothing runs."""
@@ -128,7 +139,7 @@ def main(config: dict[str, Any]) -> None:
     """Join, and do as told."""
     options = Options.parse(config["options"])
     wire.VERSION = config.get("protocol", wire.VERSION)
-    worker = Teller()
+    worker = Teller(keeps=config.get("keeps", False))
     membership = Membership(options, config.get("slots", 1), worker)
     membership.work_under_leases(config.get("lease"))
     if config.get("freezes_as_leader"):
@@ -152,6 +163,12 @@ def main(config: dict[str, Any]) -> None:
             break
         if command == "mirror":
             mirror(worker)
+            continue
+        if command == "epoch":
+            assert worker.holding is not None
+            while worker.holding.epoch.number < int(words[0]):
+                time.sleep(0.02)
+            tell("epoch", number=worker.holding.epoch.number)
             continue
         if command == "topics":
             check_topics(worker, membership)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from kafka import KafkaConsumer, KafkaProducer
@@ -52,6 +52,45 @@ def test_members_share_one_partition_and_hand_it_over(ground: Ground) -> None:
     assert a.events[-1]["wait"] == c.events[-1]["wait"] == 0
     commits = ground.store.state(ground.group)[ground.topic, 0]
     assert commits.stable_offset == 2
+
+
+def test_a_member_goes_on_through_rebalances_that_move_nothing_of_it(ground: Ground) -> None:
+    """What moves is released first, and dealt by a second rebalance; nobody waits for it."""
+
+    def shares_of(begin: dict[str, Any]) -> list[KeyRange]:
+        return [KeyRange(first, last) for *_, first, last in begin["shares"]]
+
+    def is_open(number: int) -> None:
+        deadline = time.monotonic() + PATIENCE
+        while (row := ground.store.assignment(ground.group)) is None or row.epoch.number < number:
+            assert time.monotonic() < deadline, f"epoch {number} was never opened"
+            time.sleep(0.05)
+
+    a = ground.start(keeps=True)
+    assert ground.settled(a) == 1
+    b = ground.start(keeps=True)
+    gained, kept = b.wait_for("begin", epoch=3), a.wait_for("begin")
+    assert (gained["wait"], kept["epoch"], a.count("drain")) == (0, 2, 1)
+    assert coverage([*shares_of(kept), *shares_of(gained)]).is_exact
+    # The second rebalance has stopped nothing: what it had under epoch 2 counts under epoch 3.
+    a.say("epoch 3")
+    a.wait_for("epoch")
+    a.say("commit 0")
+    a.wait_for("committed", offset=0, epoch=3)
+    b.leave()
+    whole = a.wait_for("begin", epoch=4)
+    assert (whole["wait"], shares_of(whole), a.count("drain")) == (0, [KeyRange()], 2)
+    # It takes whole partitions alone, and there is none for it.
+    c = ground.start(keeps=True, allowKeyShare=False)
+    c.wait_for("begin", epoch=5, shares=[])
+    c.leave()
+    is_open(6)
+    a.say("epoch 6")
+    a.wait_for("epoch")
+    a.say("commit 1")
+    a.wait_for("committed", offset=1, epoch=6)
+    assert (a.count("drain"), a.count("drop"), a.count("begin")) == (2, 0, 3)
+    assert ground.store.state(ground.group)[ground.topic, 0].stable_offset == 2
 
 
 def test_a_join_that_is_answered_between_two_polls_is_not_done_again(

@@ -30,6 +30,9 @@ class Idle:
     """Works on nothing."""
 
     def begin(self, holding: EpochAssignment) -> None: ...
+    def keep(self, timeout: float) -> bool:
+        return False
+
     def drain(self, timeout: float) -> tuple[()]:
         return ()
 

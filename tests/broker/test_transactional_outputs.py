@@ -36,6 +36,9 @@ class Idle:
     def begin(self, holding: EpochAssignment) -> None:
         """Nothing."""
 
+    def keep(self, timeout: float) -> bool:
+        return False
+
     def drain(self, timeout: float) -> tuple[()]:
         """Nothing runs."""
         return ()

@@ -51,6 +51,10 @@ class Idle:
     def begin(self, holding):
         """Nothing to begin."""
 
+    def keep(self, timeout):
+        """Nothing goes on."""
+        return False
+
     def drain(self, timeout):
         """Nothing runs."""
         return []

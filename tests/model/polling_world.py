@@ -154,7 +154,7 @@ class Holding:
             state=lambda _: {(TOPIC, p): c for p, c in log.commits.items()}
         )
         self.logs = HeldLogs(
-            log.options, self.cluster, state, tenure, self.owned, contextlib.nullcontext()
+            log.options, self.cluster, state, lambda: tenure, self.owned, contextlib.nullcontext()
         )
         self.logs.check_ends({})
         self.primary = types.SimpleNamespace(write_quietly=lambda: None)

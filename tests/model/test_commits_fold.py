@@ -43,7 +43,7 @@ STEP = st.one_of(
     ),
     st.tuples(st.just("claim"), MEMBER, SHARES, FLAG, FLAG),
     st.tuples(st.just("takeover"), PICK, MEMBER, MEMBER),
-    st.tuples(st.just("release"), PICK, MEMBER, SHARES),
+    st.tuples(st.just("release"), PICK, MEMBER, SHARES, st.none() | SHARES),
     WORK, WORK.map(tuple), WORK.map(tuple), WORK.map(tuple), WORK.map(tuple),
     st.tuples(
         st.sampled_from(["start", "log_start", "truncation"]), PICK, MEMBER, PLACE,
@@ -78,6 +78,7 @@ class Owner:
     settled: set[str] = field(default_factory=set)
     unchanged: dict[str, list[str]] = field(default_factory=dict)
     doubts: set[tuple[str, int, int, int]] = field(default_factory=set)
+    handed: dict[str, set[tuple[str, int, int, int]]] = field(default_factory=dict)
     is_claim: bool = False
 
 
@@ -104,7 +105,7 @@ class Naive:
 
     def end(self, owner: Owner) -> None:
         for member, shares in owner.shares.items():
-            self.settle(owner, member, shares)
+            self.settle(owner, member, shares - owner.handed.get(member, set()))
 
     def take(self, owner: Owner, shares: set[tuple[str, int, int, int]]) -> None:
         owner.doubts |= self.loose & shares
@@ -216,15 +217,21 @@ class Naive:
             owner.shares[new_id] = mine
             owner.gone.discard(new_id)
             owner.settled.discard(new_id)
+            owner.handed.pop(new_id, None)
             self.take(owner, mine)
         else:
             owner = self.owner(event.epoch, event.member)
             if owner is None:
                 return False
-            if event.kind == "release":
+            running = {tuple(share) for share in event.detail.get("running", ())}
+            if event.kind == "release" and "shares" in event.detail:
+                given = {tuple(share) for share in event.detail["shares"]}
+                owner.handed.setdefault(event.member, set()).update(given)
+                self.loose |= running
+            elif event.kind == "release":
                 owner.gone.add(event.member)
                 owner.released.add(event.member)
-                self.settle(owner, event.member, {tuple(s) for s in event.detail["running"]})
+                self.settle(owner, event.member, running)
                 self.claims = [c for c in self.claims if not set(c.shares) <= c.gone]
             # Where partitions start, the leader writes for all members.
             held = owner.shares.values() if event.kind == "start" else [owner.shares[event.member]]
@@ -306,8 +313,10 @@ def event_of(  # noqa: PLR0911 - one for each kind of step
     at, member, *about = rest
     epoch, member = pick(at, member)
     if kind == "release":
-        running = [list(share) for share in about[0]]  # type: ignore[attr-defined]
-        return Event(kind, event_id, epoch=epoch, member=member, detail={"running": running})
+        detail = {"running": [list(share) for share in about[0]]}  # type: ignore[attr-defined]
+        if about[1] is not None:
+            detail["shares"] = [list(share) for share in about[1]]  # type: ignore[attr-defined]
+        return Event(kind, event_id, epoch=epoch, member=member, detail=detail)
     parts = ()
     if kind == "commit":
         done, others, are_holes = about

@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import itertools
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
-from hypothesis import settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
@@ -23,6 +23,7 @@ from commits.model import as_shares
 from commits.rows import Event, Part
 from coopconsume.errors import AssignmentConflict
 from coopconsume.group.core import Deal, GroupCore, Joined, Rejoin, Replaced, TakeOver
+from coopconsume.group.keeping import by_partition, common, without
 from coopconsume.group.owned import EpochGrant
 from tests.examples import examples
 
@@ -87,9 +88,15 @@ class Process:
     handed: bytes = b""
     heard: tuple[int, list[Joined], Epoch | None] = (0, [], None)
     tenure: EpochGrant | None = None
+    #: What it is to release, of what it has.
+    moving: tuple[Share, ...] = ()
     waits: list[tuple[Share, int]] = field(default_factory=list)
     checked: int = -100
     paused: bool = False
+    #: What is done, and was refused as the next epoch was not known yet.
+    unsaved: list[Batch] = field(default_factory=list)
+    #: Whether it joins without a hand-over, if it may.
+    keeps: bool = True
 
 
 class Coordinator:
@@ -175,6 +182,8 @@ class GroupMachine(RuleBasedStateMachine):
         self.topic_ids = {topic: f"{topic}-0" for topic in TOPICS}
         self.acknowledged: dict[int, tuple[str, str]] = {}
         self.refused: set[int] = set()
+        #: Drivers that have handed over everything.
+        self.stopped: set[int] = set()
         self.started = itertools.count()
         self.led = 0
         self.stalled: list[tuple[GroupCore, str, tuple[int, list[Joined], Epoch | None]]] = []
@@ -215,9 +224,11 @@ class GroupMachine(RuleBasedStateMachine):
         elif not known:
             self._lost(process)
         elif process.state == "stable":
-            if self.kafka.phase == "joining":
-                self._hand_over(process, late=late)
+            if process.moving:
+                self._release_moving(process, late=late)
                 self._join(process)
+            elif self.kafka.phase == "joining":
+                self._rejoin(process, late=late)
         elif process.state == "joining":
             if self.kafka.phase == "syncing" and self.kafka.leader == process.id:
                 members = self.kafka.members.items()
@@ -242,7 +253,36 @@ class GroupMachine(RuleBasedStateMachine):
         for at in sorted(self.processes) if then else ():
             self.launch(at)
 
+    def _follow(self, process: Process) -> None:
+        """Go on under an epoch whose assignment never came, if one is in force."""
+        row, tenure = self.log.state.in_force, process.tenure
+        unbegun = process.core.follow(process.id, row and row.assignment())
+        if unbegun is None:
+            return
+        assert row is not None
+        assert tenure is not None
+        process.tenure = replace(tenure, epoch=row.epoch, topic_ids=dict(row.topic_ids))
+        self._carry(process, tenure)
+        doubts = [Share(*d.share[:2], KeyRange(*d.share[2:])) for d in row.doubts]
+        self.log.write(
+            "release", epoch=row.epoch, member=process.id,
+            detail={
+                "running": as_shares(common(unbegun, doubts)), "shares": as_shares(unbegun),
+            },
+        )  # fmt: skip
+
+    def _carry(self, process: Process, before: EpochGrant) -> None:
+        """What was begun and what is done under the epoch before goes on under this one."""
+        assert process.tenure is not None
+        for batch in [*self.batches, *process.unsaved]:
+            if batch.process == process.number and batch.tenure is before:
+                batch.tenure = process.tenure
+        done, process.unsaved = process.unsaved, []
+        for batch in done:
+            self._commit(batch)
+
     def _join(self, process: Process) -> None:
+        self._follow(process)
         data = process.core.subscription(self.log.in_force(), with_owned=True)
         try:
             process.id = self.kafka.join(process.id, data, process.instance)
@@ -255,15 +295,52 @@ class GroupMachine(RuleBasedStateMachine):
             return
         process.state = "joining"
 
+    def _rejoin(self, process: Process, *, late: bool) -> None:
+        """Join again: with all that is worked on, or after a hand-over."""
+        if process.keeps and process.tenure is not None and process.core.may_hold:
+            process.core.hold(holds=True)
+        else:
+            self._hand_over(process, late=late)
+        self._join(process)
+
+    def _release_moving(self, process: Process, *, late: bool) -> None:
+        """Nothing of it starts any more; it is released once it has ended, or as in doubt."""
+        tenure, moving, process.moving = process.tenure, process.moving, ()
+        assert tenure is not None
+        running = []
+        for batch in [b for b in self.batches if b.process == process.number]:
+            if common(batch.shares, moving):
+                if late:
+                    running += common(batch.shares, moving)
+                else:
+                    self._finish(batch)
+        running += common([share for share, until in process.waits if until > self.now], moving)
+        self.log.write(
+            "release", epoch=tenure.epoch, member=tenure.member,
+            detail={"running": as_shares(set(running)), "shares": as_shares(moving)},
+        )  # fmt: skip
+        process.tenure = replace(tenure, shares=without(tenure.shares, moving))
+        self._carry(process, tenure)
+        process.core.released(moving)
+        process.core.hold(holds=True)
+
     def _lost(self, process: Process) -> None:
         process.core.lost()
-        process.tenure, process.state, process.id = None, "out", ""
+        process.tenure, process.moving, process.state, process.id = None, (), "out", ""
+        self._forget_unsaved(process)
+
+    def _forget_unsaved(self, process: Process) -> None:
+        """What is done cannot be committed any more: it will be done again."""
+        self.refused.update(next(self.offsets) for _ in process.unsaved)
+        process.unsaved = []
 
     def _hand_over(self, process: Process, *, late: bool) -> None:
         """Drain: wait for the batches, or give up waiting and tell what still runs."""
-        tenure, process.tenure = process.tenure, None
+        tenure, process.tenure, process.moving = process.tenure, None, ()
+        process.core.hold(holds=False)
         if tenure is None:
             return
+        self.stopped.add(process.number)
         mine = [b for b in self.batches if b.process == process.number]
         if not late:
             for batch in mine:
@@ -298,6 +375,7 @@ class GroupMachine(RuleBasedStateMachine):
         deal = core.lead(
             me, generation, joined, StickyKeyRangeAssignor(), TOPICS, self.topic_ids, set(TOPICS),
             noted=noted, claimed=self.log.claimed,
+            row=self.log.state.in_force and self.log.state.in_force.assignment(),
         )  # fmt: skip
         assert set(deal.refused) == {m.id for m in joined if m.data == NEWER}
         epoch = self.log.open_epoch(deal)
@@ -348,9 +426,22 @@ class GroupMachine(RuleBasedStateMachine):
             if self.kafka.phase == "stable":
                 self._join(process)
         else:
+            waits = [(share, self.now + int(1000 * s)) for share, s in decision.waits]
             process.core.taken(decision)
-            process.tenure, process.state, process.checked = decision, "stable", self.now
-            process.waits = [(share, self.now + int(1000 * s)) for share, s in decision.waits]
+            before, process.tenure = process.tenure, decision
+            if decision.continues:
+                assert before is not None
+                waits += process.waits
+                self._carry(process, before)
+            else:
+                self._forget_unsaved(process)
+            process.state, process.checked = "stable", self.now
+            process.waits = waits
+            if decision.continues:
+                process.moving = decision.moving
+            elif decision.moving:
+                process.core.ask_again()
+                self._rejoin(process, late=False)
 
     # -- work
 
@@ -366,7 +457,8 @@ class GroupMachine(RuleBasedStateMachine):
             return
         if self.now - process.checked > LEASE:
             if self.log.state.fenced(process.tenure.epoch, process.tenure.member):
-                process.tenure = None
+                if not process.core.is_holding:  # Else it is about to get the next epoch.
+                    process.tenure = None
                 return
             process.checked = self.now
         if (
@@ -380,7 +472,7 @@ class GroupMachine(RuleBasedStateMachine):
             return
         barred = [share for share, until in process.waits if until > self.now]
         free = tuple(
-            share for share in process.tenure.shares
+            share for share in without(process.tenure.shares, process.moving)
             if not any(_overlap(share, other) for other in barred)
         )  # fmt: skip
         busy = any(b.process == process.number for b in self.batches)
@@ -403,6 +495,15 @@ class GroupMachine(RuleBasedStateMachine):
         )  # fmt: skip
         if not alive:
             return
+        for process in self.processes.values():
+            is_theirs = process.number == batch.process and process.tenure is batch.tenure
+            fence = self.log.state.fenced(batch.tenure.epoch, batch.tenure.member)
+            if is_theirs and process.core.is_holding and fence:
+                process.unsaved.append(batch)
+                return
+        self._commit(batch)
+
+    def _commit(self, batch: Batch) -> None:
         offset = next(self.offsets)
         share = batch.shares[0]
         topic_id = batch.tenure.topic_ids[share.topic]
@@ -588,6 +689,12 @@ class GroupMachine(RuleBasedStateMachine):
         held = {p.tenure.epoch for p in self.processes.values() if p.tenure is not None}
         assert held == {self.log.in_force()} or not self.processes
 
+    @rule(at=NUMBER, keeps=st.booleans())
+    def keep(self, at: int, keeps: bool) -> None:
+        """A driver hands over at each rebalance from now on, or only what moves."""
+        if at in self.processes:
+            self.processes[at].keeps = keeps
+
     @rule(at=NUMBER, allowed=st.booleans())
     def need_whole_partitions(self, at: int, allowed: bool) -> None:
         """A job starts whose ordering does not hold in parts of partitions, or ends."""
@@ -666,6 +773,46 @@ def _overlap(one: Share, other: Share) -> bool:
         and one.key_range.first <= other.key_range.last
         and other.key_range.first <= one.key_range.last
     )
+
+
+@given(
+    slots=st.lists(st.integers(1, 3), min_size=1, max_size=3),
+    others=st.lists(
+        st.tuples(st.integers(1, 3), st.integers(0, 14), st.integers(0, 14)), max_size=3
+    ),
+)
+@settings(max_examples=examples(60), deadline=None)
+def test_keys_that_do_not_move_keep_running(
+    slots: list[int], others: list[tuple[int, int, int]]
+) -> None:
+    """Members come and go: who stays hands over nothing but what moves, and all of it counts."""
+    group = GroupMachine()
+    for at, count in enumerate(slots):
+        group.start(2 * at, slots=count)
+    group.settle(12, late=False, then=True)
+    for count, until_work, until_leave in others:
+        group.start(6, slots=count)
+        group.settle(until_work, late=False, then=False)
+        group.settle(until_leave, late=False, then=True)
+        group.nobody_works_on_the_keys_of_another()
+        leaving = group.processes[6]
+        group._hand_over(leaving, late=False)
+        del group.processes[6]
+        group.kafka.expire(leaving.id)
+        group.settle(20, late=False, then=True)
+        everything = [s for p in group.processes.values() for s in p.tenure.shares]
+        assert by_partition(everything) == {
+            (topic, partition): (KeyRange(),)
+            for topic, count in TOPICS.items() for partition in range(count)
+        }  # fmt: skip
+        assert not any(process.moving for process in group.processes.values())
+    group.start(6, slots=1)
+    group.settle(60, late=False, then=True)
+    assert all(process.tenure.shares for process in group.processes.values())
+    for batch in list(group.batches):
+        group._finish(batch)
+    assert not group.refused
+    assert not group.stopped & {process.number for process in group.processes.values()}
 
 
 GroupMachine.TestCase.settings = settings(

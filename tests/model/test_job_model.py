@@ -8,13 +8,13 @@ import socket
 import threading
 import time
 from collections import Counter
-from dataclasses import replace
+from dataclasses import astuple, replace
 
 import pyarrow as pa
 import pytest
 
-from assignors import KeyRange, key_hash
-from commits import CommitLogUnavailable, OffsetRanges
+from assignors import KeyRange, Share, key_hash
+from commits import CommitLogUnavailable, OffsetRanges, OwnedShare
 from coopconsume.errors import (
     DataLoss,
     NotAuthorized,
@@ -22,7 +22,8 @@ from coopconsume.errors import (
     OutputRefused,
     TopicReplaced,
 )
-from coopconsume.group.owned import LEASE
+from coopconsume.group import GroupMember
+from coopconsume.group.owned import LEASE, EpochGrant
 from coopconsume.record import Reject
 from coopconsume.runtime.slot_leases import SlotLeases
 from coopconsume.worker.channel.server import ChannelServer
@@ -569,6 +570,219 @@ def test_of_a_late_hand_over_the_running_records_alone_are_in_doubt(world, lost)
     assert [offset for offset, _ in again if offset % 5 == 3] == [3, 8, 13, 18]
     counts = Counter(offset for offset, _ in gate.calls)
     assert {offset for offset, count in counts.items() if count > 1} == {3}
+
+
+#: As long as work may go on by the options of these tests.
+LIFE_MS = 1_000_000
+WHOLE = Share(*TP)
+LOW, HIGH = (Share(*TP, half) for half in KeyRange().split(2))
+
+
+class Group:
+    """The epochs of one member that joins without a hand-over, and of others."""
+
+    def __init__(self, there):
+        self.there = there
+        self.member = there.member()
+        self.number = 0
+        self.epoch = None
+
+    def opens(self, mine, others=()):
+        """The next epoch is opened; the member does not know it yet."""
+        self.number += 1
+        self.epoch = self.member.store.open_epoch(
+            "g", {"a": mine, "b": others}, previous=self.epoch, generation=self.number,
+            topic_ids={"t": "topic-id"}, life_ms=LIFE_MS,
+        )  # fmt: skip
+        self.mine = tuple(mine)
+
+    def begins(self, *, continues=True, moving=()):
+        """The member gets its assignment of the epoch."""
+        self.member.moved_in(
+            EpochGrant(
+                self.epoch, "a", self.mine, {"t": "topic-id"}, (), LIFE_MS, continues, moving
+            )
+        )  # fmt: skip
+
+
+@pytest.fixture
+def group(world):
+    """A member with the whole partition and slots that have a channel."""
+    group = Group(world(channel=True, drainTimeout="300 seconds"))
+    group.opens([WHOLE])
+    group.begins(continues=False)
+    return group
+
+
+def test_work_goes_on_through_a_rebalance_that_moves_none_of_it(group):
+    """What is done in between counts under the next epoch; nothing is stopped or called again."""
+    there, member, gate = group.there, group.member, group.there.gate(13)
+    job = there.run(member, gate)
+    there.until(lambda: gate.at_work)
+    held_back = slot_mates(13)
+    there.until(lambda: set(range(20)) - held_back <= there.done(member))
+    holding, keys = member.holding, {KEYS[o] for o in held_back}
+    for end in (40, 60):
+        assert member.keep()
+        group.opens([WHOLE])
+        there.kafka.log |= {offset: b"k%d" % (offset % 5) for offset in range(end - 20, end)}
+        there.kafka.end = end
+        job._shift.holding._seen = -math.inf
+        there.turns(job, 5)
+        group.begins()
+        others = {o for o in range(end) if b"k%d" % (o % 5) not in keys}
+        there.until(lambda others=others: others <= there.done(member))
+    assert member.holding is holding
+    gate.opened.set()
+    there.until(lambda: there.done(member) == set(range(60)))
+    assert sorted(offset for offset, _ in gate.calls) == list(range(60))
+    assert job._meter.totals["rebalances"] == 3
+
+
+def test_what_the_log_refuses_between_two_epochs_is_committed_under_the_next(group):
+    """The slot reports while the next epoch is in force and not known yet."""
+    there, member, gate = group.there, group.member, group.there.gate(*range(20))
+    job = there.run(member, gate)
+    there.until(lambda: gate.at_work)
+    assert member.keep()
+    group.opens([WHOLE])
+    gate.opened.set()
+    there.until(lambda: job._shift is None or job._shift.saver.refused_for > 0)
+    assert job._shift is not None, "it was stopped"
+    assert there.done(member) == set()
+    group.begins()
+    there.until(lambda: there.done(member) == set(range(20)))
+    assert sorted(offset for offset, _ in gate.calls) == list(range(20))
+
+
+def test_what_is_written_between_two_epochs_is_committed_under_the_next(group):
+    """Once: its rows carry the id of the commit, and the log would never count a refused id."""
+    there, member, handler = group.there, group.member, Answering(*range(20))
+    sink = Watching(member, there)
+    job = there.run(member, handler, outputs=sink)
+    there.until(lambda: handler.at_work)
+    assert member.keep()
+    group.opens([WHOLE])
+    handler.opened.set()
+    there.until(lambda: job._shift is None or job._shift.saver.outbox.ready)
+    there.turns(job, 5)
+    assert job._shift is not None, "it was stopped"
+    assert there.done(member) == set()
+    group.begins()
+    there.until(lambda: there.done(member) == set(range(20)))
+    assert sorted(offset for offset, _, _ in sink.seen) == list(range(20))
+    assert sorted(offset for offset, _ in handler.calls) == list(range(20))
+
+
+def test_who_asks_for_a_rebalance_begins_again(group):
+    """It is to learn how long its work may go on, or that a topic is gone: it hands over."""
+    there, member, gate = group.there, group.member, group.there.gate(3)
+    job = there.run(member, gate)
+    there.until(lambda: gate.at_work)
+    # It is in no group of a broker.
+    member._group = GroupMember(there.options, member.store, there.kafka, 2, member, LIFE_MS)
+    member.rebalance("to begin again")
+    assert not member.keep()
+    assert member.keep()
+    # It is about to stop.
+    stopping = threading.Thread(target=job.stop)
+    stopping.start()
+    until(lambda: job._stopping)
+    assert not member.keep()
+    gate.opened.set()
+    stopping.join(_PATIENCE)
+
+
+def test_what_moves_is_drained_and_released_and_the_rest_goes_on(group):
+    """It is committed before it is released; the member begins again with what it keeps."""
+    there, member, gate = group.there, group.member, group.there.gate(3)
+    job = there.run(member, gate)
+    there.until(lambda: gate.at_work)
+    assert member.keep()
+    group.opens([WHOLE])
+    moves = threading.Thread(target=group.begins, kwargs={"moving": (HIGH,)})
+    moves.start()
+    until(lambda: job._hand_over is not None)
+    there.turns(job)
+    assert moves.is_alive()
+    assert not member.store.assignment("g").handed
+    gate.opened.set()
+    moves.join(_PATIENCE)
+    assert {offset for offset, _ in gate.calls} <= there.done(member)
+    assert member.store.assignment("g").handed == {"a": ((*TP, *astuple(HIGH.key_range)),)}
+    low = {o for o in range(20) if LOW.key_range.contains(key_hash(KEYS[o]))}
+    there.until(lambda: low <= there.done(member))
+    assert sorted(offset for offset, _ in gate.calls) == sorted(there.done(member))
+    # The next epoch moves nothing of this member.
+    assert member.keep()
+    group.opens([LOW], [HIGH])
+    (doubt,) = member.store.assignment("g").doubts
+    assert doubt.share == OwnedShare(*TP, *astuple(LOW.key_range))
+    holding = member.holding
+    group.begins()
+    assert member.holding is holding
+
+
+def test_a_member_that_is_refused_while_it_drains_joins_again(group):
+    """It stays in no group without shares: nothing else would give it any."""
+    there, member, gate = group.there, group.member, group.there.gate(3)
+    job = there.run(member, gate)
+    there.until(lambda: gate.at_work)
+    assert member.keep()
+    group.opens([WHOLE])
+    member._group = GroupMember(there.options, member.store, there.kafka, 2, member, LIFE_MS)
+    moves = threading.Thread(target=group.begins, kwargs={"moving": (HIGH,)})
+    moves.start()
+    until(lambda: job._hand_over is not None)
+    group.opens([], [WHOLE])
+    gate.opened.set()
+    moves.join(_PATIENCE)
+    assert not member.holds
+    assert member._group._again
+
+
+def test_late_handlers_alone_are_in_doubt_of_what_moves(world):
+    """And the member itself does not start their keys again before that has passed."""
+    group = Group(world(channel=True, drainTimeout="300 seconds"))
+    there, member = group.there, group.member
+    group.opens([WHOLE])
+    group.begins(continues=False)
+    high = next(o for o in range(20) if HIGH.key_range.contains(key_hash(KEYS[o])))
+    low = next(o for o in range(20) if LOW.key_range.contains(key_hash(KEYS[o])))
+    gate = there.gate(high, low)
+    job = there.run(member, gate)
+    there.until(lambda: gate.at_work == {high, low})
+    assert member.keep()
+    group.opens([WHOLE])
+    moves = threading.Thread(target=group.begins, kwargs={"moving": (HIGH,)})
+    moves.start()
+    until(lambda: job._hand_over is not None)
+    until(lambda: all(r.kept for r in job._dispatcher.running.values()))
+    job._hand_over.until = 0.0
+    moves.join(_PATIENCE)
+    stuck, ours = key_hash(KEYS[high]), key_hash(KEYS[low])
+    assert member.holding.waits(TP, [KeyRange(ours, ours)]) > 0
+    assert member.holding.waits(TP, [KeyRange(0, ours - 1)]) <= 0
+    group.opens([LOW], [HIGH])
+    doubts = [d.share for d in member.store.assignment("g").doubts]
+    assert OwnedShare(*TP, stuck, stuck) in doubts
+    assert [s for s in doubts if s.first >= HIGH.key_range.first] == [OwnedShare(*TP, stuck, stuck)]
+
+
+def test_a_member_that_loses_part_of_its_work_begins_again(group):
+    """A leader that does not know that it works on: what it did is not committed any more."""
+    there, member, gate = group.there, group.member, group.there.gate(3)
+    there.run(member, gate)
+    there.until(lambda: gate.at_work)
+    assert member.keep()
+    before = member.holding
+    group.opens([LOW], [HIGH])
+    group.begins(continues=False)
+    gate.opened.set()
+    assert member.holding is not before
+    low = {o for o in range(20) if LOW.key_range.contains(key_hash(KEYS[o]))}
+    there.until(lambda: low <= there.done(member))
+    assert there.done(member) <= low
 
 
 @pytest.mark.parametrize("batches", [1, 2])

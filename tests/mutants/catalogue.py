@@ -7,6 +7,7 @@ from tests.mutants.checks import ASSIGNORS, CHECKER, CLOCKS, SHOWN
 from tests.mutants.commits import ANSWERS, COMMITS, SNAPSHOTS
 from tests.mutants.fenced import FENCED, OWNERS
 from tests.mutants.group import DRAIN, GROUP, POLLING, TOPICS
+from tests.mutants.keeping import KEEPING
 from tests.mutants.order import LIMITS, ORDER
 from tests.mutants.outcomes import DENIED, OUTPUTS, RETRIES
 from tests.mutants.queue import QUEUE
@@ -15,6 +16,7 @@ from tests.mutants.state import STATE
 #: The mutants by what they break.
 GROUPS = [
     ORDER,
+    KEEPING,
     DRAIN,
     CHANNEL_DRIVER,
     GROUP,

@@ -133,8 +133,8 @@ DRAIN = [
         "starts-while-draining",
         "A hand-over starts no new handler.",
         "coopconsume/runtime/loop.py",
-        "self._hand_back(shift, self._hand_over)\n            else:\n                self",
-        "self._hand_back(shift, self._hand_over)\n            if True:\n                self",
+        "self._hand_back(shift, self._hand_over)\n        else:\n            self",
+        "self._hand_back(shift, self._hand_over)\n        if True:\n            self",
         (_JOB + "test_a_hand_over_waits_for_running_handlers_and_commits_them",),
     ),
     Mutant(

@@ -597,6 +597,56 @@ def test_a_batch_that_had_not_begun_when_its_shares_moved_never_begins(
     assert (verdict.done, verdict.repeated.count) == (40, 0)
 
 
+class SlowKey:
+    """Holds the records of one key until a file is there, and tells of each that begins."""
+
+    def __init__(self, folder) -> None:
+        self.folder = folder
+
+    def __call__(self, record):
+        """Wait, if it is of that key."""
+        if record.key == b"slow":
+            (self.folder / f"slow-{record.offset}").touch()
+            until((self.folder / "go").exists)
+
+
+def test_a_rebalance_that_moves_nothing_stops_nothing(spark, kafka, topic, produce, tmp_path):
+    """Applications join and leave while a handler runs: other keys go on, nothing is repeated."""
+    name = topic(1)
+    some = [b"k%d" % (i % 9) for i in range(20)]
+    produce(name, [(key, b"") for key in (b"slow", *some)])
+    opts = options(kafka, tmp_path, name)
+    with CooperativeConsumer(opts, spark) as first:
+        query = first.foreach(Recorded(tmp_path / "history", SlowKey(tmp_path))).start()
+        until((tmp_path / "slow-0").exists)
+        store, group = first.membership().store, first.options.group_id
+
+        def is_done(count):
+            return len(store.state(group)[name, 0].ranges) == count
+
+        def is_open(number):
+            return store.assignment(group).epoch.number == number
+
+        for round_ in (1, 2):
+            # The topic is not open to sharing: there is nothing for the other one.
+            with CooperativeConsumer(opts, spark) as other:
+                other.subscribe()
+                assert other.assignment() == {}
+                assert is_open(2 * round_)
+                produce(name, [(key, b"") for key in some])
+                until(partial(is_done, 20 * (round_ + 1)))
+            until(partial(is_open, 2 * round_ + 1))
+        produce(name, [(key, b"") for key in some])
+        until(partial(is_done, 80))
+        (tmp_path / "go").touch()
+        query.processAllAvailable()
+        query.stop()
+        keys = [b"slow", *some, *some, *some, *some]
+        verdict = verdict_of(first, tmp_path, {(name, 0): dict(enumerate(keys))})
+    assert verdict.ok, str(verdict)
+    assert (verdict.done, verdict.repeated.count) == (81, 0)
+
+
 def test_a_query_that_fails_ends_alone(spark, kafka, topic, produce, tmp_path):
     """A handler's fatal answer ends the query with its reason; nothing is committed."""
     name = topic(1)

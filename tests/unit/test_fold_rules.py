@@ -39,6 +39,23 @@ def test_an_epoch_counts_only_if_the_one_its_leader_noted_is_in_force():
     assert not state.fold(commit(1, "a", 5, 9)).counted
 
 
+def test_a_member_that_releases_a_share_keeps_the_others():
+    """It commits on, and the next owners wait for what it left running and for nothing else."""
+    low, high = ("t", 0, 0, 9), ("t", 0, 10, 2**63 - 1)
+    detail = {"members": {"a": [low, high]}, "topic_ids": {}, "takeover": False, "life_ms": 1000}
+    state = GroupState()
+    assert state.fold(Event("epoch", "e", "", "g", Epoch(1, "n1a"), detail=detail)).counted
+    released = {"running": [("t", 0, 5, 5)], "shares": [low]}
+    of = Epoch(1, "n1a")
+    assert state.fold(Event("release", "r", "", "g", of, member="a", detail=released)).counted
+    assert state.fold(commit(1, "a", 0, 4)).counted
+    assert state.in_force is not None
+    assert state.in_force.assignment().handed == {"a": (low,)}
+    assert state.fold(epoch(2, Epoch(1, "n1a"), "b")).counted
+    assert [tuple(doubt.share) for doubt in state.in_force.doubts] == [("t", 0, 5, 5), high]
+    assert not state.fold(commit(1, "a", 5, 9)).counted
+
+
 def test_a_snapshot_carries_what_later_rows_are_judged_by():
     """The highest number that was used, and the shares that somebody may still be at work on."""
     log = LogState(version=7)

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
-from assignors import AssignmentConflict, KeyRange, RoundRobinKeyRangeAssignor, Share, wire
+from assignors import AssignmentConflict, KeyRange, RoundRobinKeyRangeAssignor, Share, merge, wire
 from assignors.wire import Subscription
 from commits import Epoch
-from commits.model import Assignment, OwnedShare, as_shares
+from commits.model import Assignment, Doubt, OwnedShare, as_shares
 from coopconsume.group.core import GroupCore, Joined
+from coopconsume.group.keeping import by_partition, leave_with_holders
 from coopconsume.group.owned import EpochGrant
 
 
@@ -138,3 +141,105 @@ def test_a_leader_deals_around_claims():
         assert core.unassigned(row, told) == ["t-0"]
         assert core.has_news
         core.seen = {}
+
+
+LOW, HIGH = (Share("t", 0, half) for half in KeyRange().split(2))
+
+
+def row(number, members, **fields):
+    """The row of an epoch that follows on the one before it."""
+    shares = {member: as_shares(held) for member, held in members.items()}
+    ids, previous = {"t": "id"}, Epoch(number - 1, f"n{number - 1}")
+    return Assignment(Epoch(number, f"n{number}"), 1, shares, {}, ids, previous=previous, **fields)
+
+
+def handed(number, member, shares):
+    """What the leader hands a member under an epoch."""
+    return wire.Assignment(member, shares, number, f"n{number}", {"t": "id"}).to_bytes()
+
+
+def a_holder(shares):
+    """A member that joins while it works on some shares under the first epoch."""
+    core = a_core()
+    core.taken(EpochGrant(Epoch(1, "n1"), "a", shares, {"t": "id"}))
+    core.hold(holds=True)
+    return core
+
+
+def test_a_member_goes_on_with_what_was_its_own_without_a_pause():
+    """Of doubts those about what it gains concern it; about its own it knows better."""
+    doubts = tuple(Doubt(one, 5000) for one in as_shares([LOW, HIGH]))
+    gains = row(2, {"a": [LOW, HIGH]}, doubts=doubts)
+    grant = a_holder((LOW,)).take("a", handed(2, "a", (LOW, HIGH)), gains)
+    assert isinstance(grant, EpochGrant)
+    assert grant.continues
+    assert grant.waits == ((HIGH, 5.0),)
+
+    # The epoch before was another one: somebody else may have had the share under it.
+    gap = row(3, {"a": [LOW, HIGH]}, doubts=doubts)
+    grant = a_holder((LOW,)).take("a", handed(3, "a", (LOW, HIGH)), gap)
+    assert isinstance(grant, EpochGrant)
+    assert not grant.continues
+    assert grant.waits == ((LOW, 5.0), (HIGH, 5.0))
+
+    # Part of it is another member's.
+    loses = row(2, {"a": [LOW], "b": [HIGH]}, doubts=doubts)
+    grant = a_holder((LOW, HIGH)).take("a", handed(2, "a", (LOW,)), loses)
+    assert isinstance(grant, EpochGrant)
+    assert not grant.continues
+    assert grant.waits == ((LOW, 5.0),)
+
+
+def test_a_member_follows_an_epoch_whose_assignment_never_came():
+    """Another rebalance ended it. What it gave besides was not begun."""
+    core = a_holder((LOW,))
+    assert core.follow("a", row(2, {"a": [LOW, HIGH]})) == (HIGH,)
+    assert core.owned_under == Epoch(2, "n2")
+    assert core.owned == (LOW,)
+    for other in (None, row(3, {"a": [LOW]}), row(2, {"a": [HIGH]}), row(2, {"b": [LOW]})):
+        core = a_holder((LOW,))
+        assert core.follow("a", other) is None
+        assert core.owned_under == Epoch(1, "n1")
+
+
+def test_a_leader_leaves_with_a_member_what_the_row_in_force_gives_it():
+    """Not what it had under an earlier epoch, what it has released, or what others have."""
+    whole = Share("t", 0)
+    in_force = row(1, {"a": [LOW], "c": [HIGH]})
+
+    def dealt(claims, **fields):
+        core, newcomer = a_holder(claims), a_core()
+        noted = fields.pop("noted", in_force.epoch)
+        joined = [
+            Joined("a", ("t",), core.subscription(noted, with_owned=True)),
+            Joined("b", ("t",), newcomer.subscription(noted, with_owned=True)),
+        ]
+        found = core.lead(
+            "a", 2, joined, RoundRobinKeyRangeAssignor(), {"t": 1}, {"t": fields.pop("id", "id")},
+            ("t",), noted=noted, row=replace(in_force, **fields),
+        )  # fmt: skip
+        assert merge(s.key_range for s in (*found.shares["a"], *found.shares["b"])) == (KeyRange(),)
+        return found.shares, found.moving
+
+    goal = {"a": (LOW,), "b": (HIGH,)}
+    assert dealt((LOW,)) == (goal, {})
+    assert dealt((whole,)) == (goal, {})
+    in_force = row(1, {"a": [LOW, HIGH]})
+    assert dealt((LOW, HIGH)) == ({"a": (whole,), "b": ()}, {"a": (HIGH,)})
+    assert dealt((HIGH,)) == ({"a": (whole,), "b": ()}, {"a": (HIGH,)})
+    assert dealt((LOW, HIGH), handed={"a": as_shares([HIGH])}) == (goal, {})
+    assert dealt((LOW, HIGH), fenced={"a": "released"}) == (goal, {})
+    assert dealt((LOW, HIGH), epoch=Epoch(2, "n2")) == (goal, {})
+    assert dealt((LOW, HIGH), noted=Epoch(2, "n2"), epoch=Epoch(2, "n2")) == (goal, {})
+    assert dealt((LOW, HIGH), id="of a new topic") == (goal, {})
+
+
+def test_who_takes_whole_partitions_gets_them_once_they_are_released():
+    """Until then a holder has the rest, too, so that nothing is left to nobody."""
+    first, second, third = (Share("t", 0, part) for part in KeyRange().split(3))
+    shares, moving = leave_with_holders(
+        {"a": (), "b": (), "c": (Share("t", 0),)}, {"a": (first,), "b": (third,)}, lambda *_: False
+    )
+    assert by_partition(shares["a"]) == by_partition((first, second))
+    assert by_partition(moving["a"]) == by_partition((first, second))
+    assert (shares["b"], shares["c"], moving["b"]) == ((third,), (), (third,))

@@ -19,6 +19,12 @@ from coopconsume.options import Options
 class Idle:
     """A tenant that has nothing."""
 
+    holds = False
+
+    def keep(self):
+        """Nothing goes on."""
+        return False
+
     def hand_over(self):
         """Nothing to hand over."""
 

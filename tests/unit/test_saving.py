@@ -25,7 +25,7 @@ class Holding:
             max_num_ranges_to_commit=10, batch_time=1.0, commit_interval=0.0
         )  # fmt: skip
         self.owned: dict[Any, Any] = {TP: SimpleNamespace(range_count=0, last_committed=-1)}
-        self.is_shared = False
+        self.is_shared = self.is_between_epochs = False
         self.primary = self
         self.publishes = True
         self.has_unpublished = True

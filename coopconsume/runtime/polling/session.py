@@ -286,6 +286,10 @@ class PollSession:
         """Keeps in mind which partitions are paused: those that stay ours remain so."""
         self._paused |= {tp for tp, place in self.places.items() if place.paused}
 
+    def keep(self, _timeout: float) -> bool:
+        """What is handed out is answered for before the group rebalances."""
+        return False
+
     def drain(self, timeout: float) -> list[Share]:
         """Hands out nothing more, and waits until what is out is answered for.
 

@@ -1,0 +1,110 @@
+"""Which key ranges a rebalance leaves with the members that work on them. Pure.
+
+A member that joins without a hand-over goes on with its key ranges. The leader leaves them with it
+and names those that are to move. The member releases these once nothing of them runs any more, and
+the next rebalance gives them to their new owners (KIP-429 moves partitions in the same way).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from assignors import KeyRange, Share, coverage, merge
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+
+    from coopconsume.group.owned import TopicPartition
+
+    Shares = Mapping[str, tuple[Share, ...]]
+    #: The key ranges of each partition, by member.
+    _Places = dict[TopicPartition, dict[str, tuple[KeyRange, ...]]]
+
+
+def by_partition(shares: Iterable[Share]) -> dict[TopicPartition, tuple[KeyRange, ...]]:
+    """Returns the key ranges of each partition, merged and ascending."""
+    found: dict[TopicPartition, list[KeyRange]] = {}
+    for share in shares:
+        found.setdefault((share.topic, share.partition), []).append(share.key_range)
+    return {tp: merge(ranges) for tp, ranges in found.items()}
+
+
+def shares_of(ranges: Mapping[TopicPartition, Iterable[KeyRange]]) -> tuple[Share, ...]:
+    """Returns key ranges by partition as shares, ascending."""
+    return tuple(Share(*tp, one) for tp, held in sorted(ranges.items()) for one in held)
+
+
+def common(shares: Iterable[Share], others: Iterable[Share]) -> tuple[Share, ...]:
+    """Returns what of some shares is among others, too."""
+    theirs = by_partition(others)
+    return shares_of(
+        {tp: _common(mine, theirs.get(tp, ())) for tp, mine in by_partition(shares).items()}
+    )
+
+
+def without(shares: Iterable[Share], others: Iterable[Share]) -> tuple[Share, ...]:
+    """Returns what of some shares is not among others."""
+    theirs = by_partition(others)
+    return shares_of(
+        {tp: _without(mine, theirs.get(tp, ())) for tp, mine in by_partition(shares).items()}
+    )
+
+
+def leave_with_holders(
+    wanted: Shares, held: Shares, may_have_parts: Callable[[str, str], bool]
+) -> tuple[dict[str, tuple[Share, ...]], dict[str, tuple[Share, ...]]]:
+    """Leaves key ranges with the members that work on them.
+
+    Args:
+        wanted: Who is to have what in the end, of all members.
+        held: What members work on; no key range twice.
+        may_have_parts: Whether a member may have parts of partitions of a topic.
+
+    Returns:
+        What each member has for now, and what of that its holder is to release.
+    """
+    held = {member: shares for member, shares in held.items() if shares}
+    if not held:
+        return dict(wanted), {}
+    want, have = _places(wanted), _places(held)
+    shares: dict[str, list[Share]] = {member: [] for member in wanted}
+    moving: dict[str, list[Share]] = {}
+    for tp in sorted(want.keys() | have.keys()):
+        holders, goals = have.get(tp, {}), want.get(tp, {})
+        dealt: dict[str, list[KeyRange]] = {m: list(ranges) for m, ranges in holders.items()}
+        leaves = {member: _without(ranges, goals.get(member, ()))
+                  for member, ranges in holders.items()}  # fmt: skip
+        free = coverage(one for ranges in holders.values() for one in ranges).holes
+        for member, ranges in goals.items():
+            gained = _common(ranges, free)
+            whole = merge([*gained, *holders.get(member, ())])
+            if holders and gained and not whole[0].is_full and not may_have_parts(member, tp[0]):
+                # Somebody must have it until the member can have the whole partition.
+                member = min(holders)  # noqa: PLW2901
+                leaves[member] = merge([*leaves[member], *gained])
+            dealt.setdefault(member, []).extend(gained)
+        for member, some in dealt.items():
+            shares[member] += [Share(*tp, one) for one in merge(some)]
+        for member, ranges in leaves.items():
+            moving.setdefault(member, []).extend(Share(*tp, one) for one in ranges)
+    return (
+        {member: tuple(some) for member, some in shares.items()},
+        {member: tuple(some) for member, some in moving.items() if some},
+    )
+
+
+def _places(shares: Shares) -> _Places:
+    found: _Places = {}
+    for member, some in shares.items():
+        for tp, ranges in by_partition(some).items():
+            found.setdefault(tp, {})[member] = ranges
+    return found
+
+
+def _common(ranges: Iterable[KeyRange], others: Iterable[KeyRange]) -> tuple[KeyRange, ...]:
+    found = (one.intersect(other) for one in ranges for other in others)
+    return merge(one for one in found if one is not None)
+
+
+def _without(ranges: Iterable[KeyRange], others: Iterable[KeyRange]) -> tuple[KeyRange, ...]:
+    return _common(ranges, coverage(others).holes)
