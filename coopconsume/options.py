@@ -160,6 +160,23 @@ def _starting(value: Any) -> str | dict[str, dict[int, int]]:
     return starting
 
 
+def _settings(value: Any) -> dict[str, str]:
+    try:
+        parsed = json.loads(value) if isinstance(value, str) else value
+        found = {str(name): _setting(one) for name, one in parsed.items()}
+    except (ValueError, AttributeError, TypeError):
+        raise ValueError('give JSON such as {"retention.ms": "-1"}') from None
+    return found
+
+
+def _setting(value: Any) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    if not isinstance(value, str | int | float):
+        raise TypeError
+    return str(value)
+
+
 @dataclass(frozen=True)
 class Option:
     """The declaration of an option.
@@ -346,6 +363,16 @@ class Options:
     dead_letter: str | None = _option(
         None, _PLACE,
         "The destination of rejected records: path of a Delta table, or `kafka:` and a topic.",
+    )  # fmt: skip
+    dead_letter_partitions: int = _option(
+        0, _whole(0, 100_000),
+        "Partitions of the topic of `deadLetter`, which is created with the first dead letter; 0: "
+        "it is not created.",
+    )  # fmt: skip
+    dead_letter_topic_config: dict[str, str] | None = _option(  # noqa: RUF009 - a field
+        None, Values("JSON of Kafka's topic settings", _settings),
+        "Settings of a topic that `deadLetterPartitions` creates, such as "
+        '`{"retention.ms": "-1"}`.',
     )  # fmt: skip
     purgatory: str | None = _option(
         None, _PLACE,

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from coopconsume.errors import InvalidOption
+from coopconsume.kafka.creation import create_topic
 from coopconsume.kafka.producer import Message, Producer
 from coopconsume.sinks.base import TOPIC_PREFIX
 from coopconsume.sinks.table import Table
@@ -96,7 +97,8 @@ class DeadLetterTopic:
     numbers are text.
 
     Args:
-        topic: The name of a topic in the consumed cluster.
+        topic: The name of a topic in the consumed cluster. With ``deadLetterPartitions`` it is
+            created before the first write if it does not exist.
         options: The options of the consumer.
     """
 
@@ -104,6 +106,8 @@ class DeadLetterTopic:
         self.topic: str | None = topic
         self._name = topic
         self._group = options.group_id
+        self._options = options
+        self._may_be_missing = options.dead_letter_partitions > 0
         self._producer = Producer(options, "dead letters")
 
     def append(
@@ -112,11 +116,18 @@ class DeadLetterTopic:
         """Writes dead letters.
 
         Raises:
-            NotAuthorized: This user may not write to the topic.
-            OutputNotWritten: Kafka did not acknowledge all letters.
+            NotAuthorized: This user may not write to the topic, or not create it.
+            OutputNotWritten: Kafka did not acknowledge all letters, or did not create the topic.
             OutputRefused: A letter is too large for the topic.
         """
         now = int(time.time() * 1000)
+        if self._may_be_missing:
+            create_topic(
+                self._options, self._name, self._options.dead_letter_partitions,
+                self._options.dead_letter_topic_config or {}, "dead letters",
+            )  # fmt: skip
+        # It may be deleted, too: then it is created again.
+        self._may_be_missing = self._options.dead_letter_partitions > 0
         self._producer.write(
             Message(
                 self._name, letter.key, letter.value,
@@ -124,6 +135,7 @@ class DeadLetterTopic:
             )
             for letter in letters
         )  # fmt: skip
+        self._may_be_missing = False
 
     def close(self) -> None:
         """Closes the connections. Calling it again has no effect."""

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import threading
+import uuid
+from contextlib import closing
 from dataclasses import replace
 
 import pyarrow as pa
@@ -94,6 +96,35 @@ def test_what_the_broker_refuses_is_told(kafka, topic, tmp_path):
     sink.append([small()], {}, "run-1")
     sink.close()
     assert [r.key for r in records_of(kafka, name, 1)] == [b"k"]
+
+
+def test_a_dead_letter_topic_is_created_with_its_first_letter(kafka, tmp_path):
+    """Only if that is asked for; with partitions and settings, and again if it was deleted."""
+    name = f"dead-{uuid.uuid4().hex}"
+    admin = KafkaAdminClient(bootstrap_servers=kafka.bootstrap_servers)
+    wanted = {"dead_letter_partitions": 3, "dead_letter_topic_config": {"retention.ms": "-1"}}
+    asked = replace(options_of(kafka, tmp_path), **wanted)
+    wrong = {"dead_letter_partitions": 3, "dead_letter_topic_config": {"retention.ms": "soon"}}
+    refusing = replace(options_of(kafka, tmp_path), **wrong)
+    for options in (options_of(kafka, tmp_path), refusing):
+        with closing(open_dead_letters(f"kafka:{name}", options)) as sink:
+            assert name not in admin.list_topics()
+            if options is refusing:
+                with pytest.raises(OutputRefused, match="InvalidConfig"):
+                    sink.append([small()], {}, "run-0")
+    with closing(open_dead_letters(f"kafka:{name}", asked)) as sink:
+        for again in (False, True):
+            sink.append([small()], {}, f"run-{again}")
+            (described,) = admin.describe_topics([name])
+            assert len(described["partitions"]) == 3
+            assert [r.key for r in records_of(kafka, name, 1)] == [b"k"]
+            if not again:
+                sink.append([small()], {}, "run-1")
+                admin.delete_topics([name])
+                until(lambda: name not in admin.list_topics())
+                with closing(open_dead_letters(f"kafka:{name}", asked)) as other:
+                    other.append([small()], {}, "run-2")
+    admin.close()
 
 
 def test_a_producer_that_writes_nothing_for_a_while_closes(kafka, topic, tmp_path, monkeypatch):

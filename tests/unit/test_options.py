@@ -56,6 +56,10 @@ def test_a_misspelt_option_names_the_closest(given, closest):
     [
         ("slots", "0", "whole number from 1"),
         ("slots", "many", "whole number"),
+        ("deadLetterPartitions", "-1", "whole number from 0"),
+        ("deadLetterTopicConfig", "retention.ms=-1", "give JSON"),
+        ("deadLetterTopicConfig", '["retention.ms"]', "give JSON"),
+        ("deadLetterTopicConfig", '{"retention.ms": [1]}', "give JSON"),
         ("failOnDataLoss", "maybe", "true or false"),
         ("batchTime", "soon", "seconds"),
         ("batchTime", "0", "0.05"),
