@@ -22,6 +22,7 @@ from coopconsume.testing.history import (
     Verdict,
     check,
 )
+from coopconsume.testing.history.recorder import fingerprint
 from tests.examples import examples
 
 if TYPE_CHECKING:
@@ -50,6 +51,7 @@ class Run:
     max_attempts: int | None = None
     ordering: str = "key"
     seen: Seen | None = None
+    states: dict[bytes, int] | None = None
 
     def check(self) -> Verdict:
         keys = {c.offset: c.key for c in self.calls} | self.keys
@@ -66,6 +68,7 @@ class Run:
             seen=self.seen,
             ordering=self.ordering,
             max_attempts=self.max_attempts,
+            states=None if self.states is None else {TP: self.states},
         )
 
 
@@ -618,6 +621,7 @@ def test_the_figures_add_up() -> None:
         "repeated": 1,
         "repeated_outside_flight": 0,
         "attempts_back": 0,
+        "state_breaks": 0,
         "ok": False,
     }
     assert json.loads(json.dumps(verdict.as_dict())) == verdict.as_dict()
@@ -829,6 +833,13 @@ def simulate(random: Random) -> Run:
     running: dict[int, Call] = {}
     gone: set[int] = set()
     deletions: list[Deletion] = []
+    # The state that the done call of a record left; it is a number of its own for each call.
+    left: dict[int, int] = {}
+
+    def state_of(key: bytes | None, below: float = float("inf")) -> int | None:
+        before = [o for o in left if keys[o] == key and o < below]
+        return left[max(before)] if before else None
+
     now = 0
     for _ in range(random.randint(0, size * 10)):
         now += random.randint(1, 9)
@@ -852,8 +863,9 @@ def simulate(random: Random) -> Run:
             process = f"{len(kills)}{random.randint(1, 2)}-aa"
             attempt = attempts[offset] + 1
             running[offset] = call(
-                offset, now, None, key=keys[offset], attempt=attempt, process=process
-            )
+                offset, now, None, key=keys[offset], attempt=attempt, process=process,
+                saw="" if keys[offset] is None else fingerprint(state_of(keys[offset], offset)),
+            )  # fmt: skip
         elif step < 0.8 and running:
             offset = random.choice([*running])
             begun = running.pop(offset)
@@ -861,7 +873,11 @@ def simulate(random: Random) -> Run:
             outcome = "reject" if offset in rejects else "done"
             if attempts[offset] <= fails[offset] and outcome == "done":
                 outcome = "retry"
-            calls.append(replace(begun, end_ns=now, outcome=outcome))
+            found = ""
+            if outcome == "done" and keys[offset] is not None:
+                left[offset] = now
+                found = fingerprint(now)
+            calls.append(replace(begun, end_ns=now, outcome=outcome, left=found))
             if outcome != "retry" or (limit and attempts[offset] >= limit):
                 settled[offset] = outcome
         elif step < 0.83:
@@ -877,6 +893,7 @@ def simulate(random: Random) -> Run:
             kills.append(killed(now, *committed))
             now += 1
             settled = {o: how for o, how in settled.items() if o in committed}
+            left = {o: value for o, value in left.items() if o in committed}
             # What the log had of failed attempts is there again, what it had not yet is not.
             attempts |= {o: random.randint(0, attempts[o]) for o in keys if o not in committed}
     for begun in running.values():
@@ -886,7 +903,8 @@ def simulate(random: Random) -> Run:
     done = (set(settled) | gone) - dead
     pending = set(keys) - done - dead
     seen = Seen(deletions=deletions)
-    return Run(calls, keys, done, pending, dead, kills, limit, "key", seen)
+    states = {key: state for key in (b"", A, B) if (state := state_of(key)) is not None}
+    return Run(calls, keys, done, pending, dead, kills, limit, "key", seen, states)
 
 
 # A run takes some hundred draws: one seed for all is a hundred times faster than a draw each.
@@ -1031,6 +1049,55 @@ def _attempt_told_twice(run: Run, random: Random) -> tuple[str, int] | None:
     return "attempts_back", later.offset
 
 
+def _saw_another_state(run: Run, random: Random) -> tuple[str, int] | None:
+    """A handler is given a state that nobody left, as after a lost or repeated change."""
+    with_state = [i for i, c in enumerate(run.calls) if c.saw]
+    if not with_state:
+        return None
+    i = random.choice(with_state)
+    run.calls[i] = replace(run.calls[i], saw=fingerprint(-1))
+    return "state_breaks", run.calls[i].offset
+
+
+def _saw_the_state_before_the_last(run: Run, random: Random) -> tuple[str, int] | None:
+    """The change of the record before was not there yet."""
+    deletions = run.seen.deletions if run.seen else ()
+    pairs = [
+        (i, a)
+        for i, b in enumerate(run.calls)
+        for a in run.calls
+        if a.left
+        and b.saw == a.left
+        and not any(d.at_ns < b.start_ns and a.offset < d.below[TP] for d in deletions)
+        and not any(c.offset == a.offset and c is not a and c.outcome != "retry" for c in run.calls)
+    ]
+    if not pairs:
+        return None
+    i, before = random.choice(pairs)
+    run.calls[i] = replace(run.calls[i], saw=before.saw)
+    return "state_breaks", run.calls[i].offset
+
+
+def _the_last_change_is_lost(run: Run, random: Random) -> tuple[str, int] | None:
+    """The state at the end is another one than the last record of a key left."""
+    assert run.states is not None
+    assert run.done is not None
+    last = {c.key: max(run.done & {d.offset for d in run.calls if d.key == c.key and d.left},
+                       default=-1) for c in run.calls if c.key is not None}  # fmt: skip
+    keys = [key for key, offset in last.items() if offset >= max(0, _first_kept(run))]
+    if not keys:
+        return None
+    key = random.choice(keys)
+    assert key is not None
+    run.states[key] = -1
+    return "state_breaks", last[key]
+
+
+def _first_kept(run: Run) -> int:
+    """The offset from which on nothing was deleted."""
+    return max((one.below[TP] for one in run.seen.deletions), default=0) if run.seen else 0
+
+
 def _in_two_books(run: Run, random: Random) -> tuple[str, int] | None:
     if not run.done:
         return None
@@ -1049,6 +1116,9 @@ PLANTS = (
     _side_by_side,
     _attempt_told_twice,
     _in_two_books,
+    _saw_another_state,
+    _saw_the_state_before_the_last,
+    _the_last_change_is_lost,
 )
 
 

@@ -11,6 +11,8 @@ _TESTS = "tests/unit/test_state.py::"
 _WORLD = _TESTS + "test_a_store_has_what_counts"
 _WRITTEN = _TESTS + "test_a_slot_shows_what_is_written_and_keeps_only_what_is_decided"
 _OLDER = _TESTS + "test_a_store_of_an_older_version_is_restored_after_rows_were_removed"
+_RULES = "coopconsume/testing/history/rules.py"
+_PLANTED = "tests/model/test_checker.py::test_a_fault_planted_in_a_right_run_is_found"
 _RESETTING = "coopconsume/state/resetting.py"
 _RESET = "tests/unit/test_state_reset.py::"
 _BACK = _RESET + "test_the_state_goes_back_with_the_offsets"
@@ -112,6 +114,22 @@ STATE = [
         "if last is not None and last[1] <= owned.stable:",
         "if last is not None:",
         ("tests/unit/test_state_reset.py::test_a_snapshot_before_a_reset_trims_nothing",),
+    ),
+    Mutant(
+        "checker-takes-any-state",
+        "A call sees what the done call of the record before it left.",
+        _RULES,
+        "if saw[int(self._calls[call])] not in known:",
+        "if not known:",
+        (_PLANTED + "[saw_another_state]", _PLANTED + "[saw_the_state_before_the_last]"),
+    ),
+    Mutant(
+        "checker-ignores-the-final-state",
+        "The final state of a key was left by its highest done record.",
+        _RULES,
+        "if not links and not is_deleted:",
+        "if not links and is_deleted:",
+        (_PLANTED + "[the_last_change_is_lost]",),
     ),
     Mutant(
         "rewritten-file-applied-alone",

@@ -86,9 +86,8 @@ def main(config: dict) -> None:
     if "stop" in config:
         stop_at(*config["stop"])
     with CooperativeConsumer(config["options"], spark) as consumer:
-        handler = Recorded(
-            config["history"], FailsSometimes(config["most"], rejects=bool(config.get("dead")))
-        )
+        work = FailsSometimes(config["most"], rejects=bool(config.get("dead")))
+        handler = Recorded(config["history"], Remembers(work) if "state" in config else work)
         words = {
             "concurrency": 2,
             "retry": RetryPolicy(backoff=0.2, max_backoff=0.2),
@@ -99,7 +98,7 @@ def main(config: dict) -> None:
         }
         if "state" in config:
             query = consumer.foreach_with_state(
-                Remembers(handler), state_schema="array<bigint>", state=config["state"], **words
+                handler, state_schema="array<bigint>", state=config["state"], **words
             )
         else:
             query = consumer.foreach(handler, **words)

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from coopconsume import Record
+    from coopconsume import Record, State
 
 
 class Recorded:
@@ -22,10 +22,10 @@ class Recorded:
         self._recorder = Recorder(str(directory))
         self._work = work
 
-    def __call__(self, record: Record) -> Any:
+    def __call__(self, record: Record, *state: State) -> Any:
         """Run the work under the recorder; Retry and Reject may be raised or returned."""
-        with self._recorder.call(record, current_slot()) as call:
-            answer = self._work(record) if self._work else None
+        with self._recorder.call(record, current_slot(), *state) as call:
+            answer = self._work(record, *state) if self._work else None
             if isinstance(answer, Reject):
                 call.settle("reject", str(answer))
             elif isinstance(answer, Retry):

@@ -221,13 +221,14 @@ def test_killed_at_every_phase_each_output_and_change_of_state_is_there_once(
     letters = committed_rows(config["dead"], opts["commitTable"], group).to_pylist()
     dead = [letter["_offset"] for letter in letters]
     assert sorted(dead) == list(range(9, count, 101))
+    state = committed_state(config["state"], opts["commitTable"], group).to_pylist()
     verdict = check(
         read_history(history), produced, done_book(store, group), pending_book(store, group),
         {(name, 0): [(o, o) for o in dead]}, kills=kills,
+        states={(name, 0): {row["key"]: row["value"] for row in state}},
     )  # fmt: skip
     assert verdict.ok, str(verdict)
     assert lying() == [offset for offset in range(count) if offset not in dead]
-    state = committed_state(config["state"], opts["commitTable"], group).to_pylist()
     assert {row["key"]: row["value"] for row in state} == {
         b"k%d" % key: [offset for offset in range(key, count, 37) if offset not in dead]
         for key in range(37)

@@ -8,12 +8,15 @@ import signal
 import subprocess
 import sys
 import threading
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import pytest
 
 from coopconsume.record import Record, Reject, Retry
+from coopconsume.state.value import State
 from coopconsume.testing.history import CorruptHistory, History, Recorder, read_history
+from coopconsume.testing.history.recorder import fingerprint
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -43,6 +46,20 @@ def test_a_call_reads_back_as_it_was(tmp_path: Path) -> None:
     assert call.process.split("-")[0] == str(os.getpid())
     assert call.end_ns is not None
     assert call.start_ns <= call.end_ns
+
+
+def test_what_a_handler_saw_and_left_of_its_state_reads_back(tmp_path: Path) -> None:
+    """A failed call leaves nothing; values that a state gives back are equal to those set."""
+    state = State(None)
+    with Recorder(tmp_path).call(RECORD, state=state):
+        state.set({"n": 2, "none": None})
+    with suppress(ValueError), Recorder(tmp_path).call(RECORD, state=state):
+        state.clear()
+        raise ValueError
+    found = [(call.saw, call.left) for call in read_history(tmp_path)]
+    assert found == [("-", fingerprint({"n": 2.0})), (fingerprint({"n": 2}), "")]
+    assert fingerprint([("a", 1)]) == fingerprint([["a", 1]]) != fingerprint([["a", "1"]])
+    assert len(fingerprint(b"")) == 16
 
 
 @pytest.mark.parametrize("key", [None, b"", b"-", b"\t\n\x00\xff", b"k" * 3000])

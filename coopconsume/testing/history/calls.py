@@ -64,6 +64,8 @@ class Call:
         attempt: The attempt the handler was told, from 1.
         outcome: ``done``, ``retry``, ``reject``; None without an end.
         error: What was raised, escaped and cut short.
+        saw: With state: the fingerprint of the value that the handler found; else empty.
+        left: With state: that of the value that it left, if it is done; else empty.
     """
 
     topic: str
@@ -78,10 +80,14 @@ class Call:
     attempt: int = 1
     outcome: str | None = "done"
     error: str = ""
+    saw: str = ""
+    left: str = ""
 
     def __str__(self) -> str:
         end = "no end" if self.end_ns is None else f"{self.end_ns}"
         why = f" ({self.error})" if self.error else ""
+        if self.saw:
+            why += f", saw state {self.saw}, left {self.left or 'nothing new'}"
         return (
             f"[{self.start_ns} - {end}] {self.topic}-{self.partition}@{self.offset} "
             f"attempt {self.attempt}, slot {self.slot}, process {self.process}, "
@@ -100,6 +106,8 @@ class History:
         partition, offset, key, start, end, process, thread, slot, attempt, outcome: The columns;
             ``outcome`` counts into `OUTCOMES`; `NOT_ENDED` stands for a missing end and outcome.
         errors: Error text by the position of the call.
+        saw, left: With state: fingerprints of its value before and after the call, by the position
+            of the call.
     """
 
     partitions: Sequence[tuple[str, int]]
@@ -116,6 +124,8 @@ class History:
     attempt: NDArray[np.int64]
     outcome: NDArray[np.int64]
     errors: Mapping[int, str] = field(default_factory=dict)
+    saw: Mapping[int, str] = field(default_factory=dict)
+    left: Mapping[int, str] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return len(self.start)
@@ -140,6 +150,8 @@ class History:
             attempt=int(self.attempt[index]),
             outcome=None if outcome == NOT_ENDED else OUTCOMES[outcome],
             error=self.errors.get(index, ""),
+            saw=self.saw.get(index, ""),
+            left=self.left.get(index, ""),
         )
 
     @classmethod
@@ -182,6 +194,8 @@ class History:
             attempt=attempt,
             outcome=outcome,
             errors={i: call.error for i, call in enumerate(ordered) if call.error},
+            saw={i: call.saw for i, call in enumerate(ordered) if call.saw},
+            left={i: call.left for i, call in enumerate(ordered) if call.left},
         )
 
 
@@ -210,7 +224,7 @@ def read_history(directory: str | os.PathLike[str]) -> History:
 
 _TYPES = {name: pa.int64() for name in COLUMNS}
 _TYPES |= {name: pa.dictionary(pa.int32(), pa.string()) for name in ("topic", "key")}
-_TYPES |= {name: pa.string() for name in ("event", "outcome", "error")}
+_TYPES |= {name: pa.string() for name in ("event", "outcome", "error", "saw", "left")}
 
 
 def _read_file(path: Path) -> pa.Table:
@@ -241,13 +255,14 @@ def _read_file(path: Path) -> pa.Table:
     if code.null_count:
         raise CorruptHistory(str(path), f"an outcome is none of {', '.join(OUTCOMES)}")
     outcome[position] = code.to_numpy()
-    error = np.full(len(number), "", object)
-    error[position] = ends["error"].to_numpy(zero_copy_only=False)
-    kept = starts.drop_columns(["event", "call", "outcome", "error"])
+    texts = {name: np.full(len(number), "", object) for name in ("error", "left")}
+    for name, text in texts.items():
+        text[position] = ends[name].to_numpy(zero_copy_only=False)
+    kept = starts.drop_columns(["event", "call", "outcome", *texts])
     for name, column in (
         ("end", end),
         ("outcome", outcome),
-        ("error", pa.array(error, pa.string())),
+        *((name, pa.array(text, pa.string())) for name, text in texts.items()),
     ):
         kept = kept.append_column(name, pa.array(column))
     return kept
@@ -269,7 +284,11 @@ def _as_history(table: pa.Table) -> History:
     processes, process = codes("process")
     partition = numbers("partition")
     places, place = np.unique(np.stack([topic, partition]), axis=1, return_inverse=True)
-    failed = np.flatnonzero(pc.not_equal(table["error"], "").to_numpy())
+
+    def texts(name: str) -> dict[int, str]:
+        there = np.flatnonzero(pc.greater(pc.utf8_length(table[name]), 0).fill_null(False))
+        return {int(i): table[name][int(i)].as_py() for i in there}
+
     return History(
         partitions=[(topics[t], int(p)) for t, p in places.T],
         keys=[None if text == "-" else bytes.fromhex(text) for text in keys],
@@ -284,5 +303,7 @@ def _as_history(table: pa.Table) -> History:
         slot=numbers("slot"),
         attempt=numbers("attempt"),
         outcome=numbers("outcome"),
-        errors={int(i): table["error"][int(i)].as_py() for i in failed},
+        errors=texts("error"),
+        saw=texts("saw"),
+        left=texts("left"),
     )

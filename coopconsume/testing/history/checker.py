@@ -51,6 +51,13 @@ Rules
     attempts back
         A call after one that did not settle the record gets a higher attempt, unless a kill or
         a disturbance of the earlier call's process lies between both.
+    state breaks
+        Only of calls that recorded what they saw of their key's state, without times to live. Each
+        of them saw what a done call of the next lower record of its key had left, which ended at
+        or before its start; nothing if there is no such record. A record that was also rejected
+        may be passed over. With the final states: the final state of a key was left by a call of
+        the highest done record, what that call saw by one of the next lower, and so on to a call
+        that saw nothing. So each done record has changed the state once, in order.
 
 What the rules cannot see: a handler that ran and whose first event never reached the file, records
 of different partitions (there is no order between them), and the disk after a loss of power.
@@ -58,7 +65,7 @@ of different partitions (there is no order between them), and the disk after a l
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from coopconsume.testing.history.records import Records, RecordSets
 from coopconsume.testing.history.rules import Case, Seen
@@ -85,6 +92,7 @@ def check(
     seen: Seen | None = None,
     ordering: Ordering = "key",
     max_attempts: int | None = None,
+    states: Mapping[tuple[str, int], Mapping[bytes, Any]] | None = None,
     witnesses: int = 5,
 ) -> Verdict:
     """Checks a run by the rules above.
@@ -103,6 +111,7 @@ def check(
             offsets at many instants, and deletions of records.
         ordering: The ordering of the run.
         max_attempts: The limit of the retry policy, if it had one.
+        states: The state by key at the end, by (topic, partition); None: not checked.
         witnesses: The maximum number of cases to quote for each finding.
 
     Raises:
@@ -143,4 +152,5 @@ def check(
         repeated=repeated,
         repeated_outside_flight=outside,
         attempts_back=case.attempts_back(),
+        state_breaks=case.state_breaks(scope, states),
     )

@@ -4,7 +4,7 @@ Every process appends to a file of its own, ``calls-<pid>-<random>.tsv``, one wr
 nothing a process wrote is lost when it is killed. (It reaches the operating system, not the disk:
 a machine that loses power loses more.)
 
-Format, version 1. Lines of twelve tab-separated fields; the first line names them (`COLUMNS`):
+Format, version 2. Lines of fourteen tab-separated fields; the first line names them (`COLUMNS`):
 
 =========  ======================================================================
 event      ``S`` when a call starts, ``E`` when it ends
@@ -19,23 +19,28 @@ attempt    the attempt that the handler was told, from 1
 key        the record's key in hexadecimal; ``-`` without a key
 outcome    ``done``, ``retry`` or ``reject``
 error      what was raised, with everything but printable ASCII escaped; at most 200 characters
+saw        with state: a fingerprint of the value that the handler found, ``-`` for none
+left       with state: a fingerprint of the value that it left, if the outcome is ``done``
 =========  ======================================================================
 
-An ``S`` line leaves the last two fields empty, an ``E`` line all from ``thread`` to ``key``. A
+An ``S`` line has no ``outcome``, ``error`` and ``left``, an ``E`` line nothing from ``thread`` to
+``key`` and no ``saw``. A
 call without an ``E`` line was running when its process died. A last line without its newline is
 torn and does not count.
 """
 
 from __future__ import annotations
 
+import hashlib
 import itertools
 import os
 import secrets
 import threading
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, Self
+from typing import TYPE_CHECKING, Any, Literal, Protocol, Self
 
 from coopconsume.record import Reject
 
@@ -46,6 +51,14 @@ if TYPE_CHECKING:
     from coopconsume.record import Record
 
 Outcome = Literal["done", "retry", "reject"]
+
+
+class SupportsGet(Protocol):
+    """The state of a key, as a handler has it."""
+
+    def get(self) -> Any:
+        """Returns its value; None if there is none."""
+
 
 COLUMNS = (
     "event",
@@ -60,11 +73,15 @@ COLUMNS = (
     "key",
     "outcome",
     "error",
+    "saw",
+    "left",
 )
 HEADER = ("\t".join(COLUMNS) + "\n").encode()
 FILE_PREFIX = "calls-"
 FILE_SUFFIX = ".tsv"
 MAX_ERROR = 200
+NO_STATE = "-"
+"""The fingerprint of a key without state."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,16 +148,26 @@ class Recorder:
     def __reduce__(self) -> tuple[type[Recorder], tuple[str]]:
         return Recorder, (self.directory,)
 
-    def call(self, record: Record, slot: int = 0) -> RecordedCall:
+    def call(self, record: Record, slot: int = 0, state: SupportsGet | None = None) -> RecordedCall:
         """A context that writes the start of a handler call as it opens and its end as it closes.
 
         An exception that leaves it makes the outcome ``reject`` if it is a `Reject`, else
         ``retry``, and passes on. For an answer that is returned, call `RecordedCall.settle`.
-        """
-        return RecordedCall(self, record, slot)
 
-    def started(self, record: Record, slot: int = 0) -> int:
+        Args:
+            record: The record.
+            slot: The number of the slot.
+            state: The state that the handler is given; its value is recorded before and after.
+        """
+        return RecordedCall(self, record, slot, state)
+
+    def started(self, record: Record, slot: int = 0, saw: str = "") -> int:
         """Write that a handler call starts now.
+
+        Args:
+            record: The record.
+            slot: The number of the slot.
+            saw: The `fingerprint` of the state of its key; empty: the handler has no state.
 
         Returns:
             The number of the call, for `finished` in the same process.
@@ -155,18 +182,21 @@ class Recorder:
         line = (
             f"S\t{number}\t{now}\t{threading.get_native_id()}\t{slot}\t{record.topic}"
             f"\t{record.partition}\t{record.offset}\t{record.attempt}"
-            f"\t{'-' if key is None else key.hex()}\t\t\n"
+            f"\t{'-' if key is None else key.hex()}\t\t\t{saw}\t\n"
         )
         _write(log.fd, line.encode(), self.directory)
         return number
 
-    def finished(self, number: int, outcome: Outcome = "done", error: str = "") -> None:
+    def finished(
+        self, number: int, outcome: Outcome = "done", error: str = "", left: str = ""
+    ) -> None:
         """Write that the call ``number`` of this process has ended.
 
         Args:
             number: What `started` returned.
             outcome: How it ended.
             error: Why it is not done.
+            left: The `fingerprint` of the state that it left, if it is done.
 
         Raises:
             OSError: The file cannot be written.
@@ -174,7 +204,7 @@ class Recorder:
         now = time.monotonic_ns()
         log = _logs.get(self.directory) or _open(self.directory)
         text = error.encode("unicode_escape").decode("ascii")[:MAX_ERROR] if error else ""
-        line = f"E\t{number}\t{now}\t\t\t\t\t\t\t\t{outcome}\t{text}\n"
+        line = f"E\t{number}\t{now}\t\t\t\t\t\t\t\t{outcome}\t{text}\t\t{left}\n"
         _write(log.fd, line.encode(), self.directory)
 
     def close(self) -> None:
@@ -187,12 +217,15 @@ class Recorder:
 class RecordedCall:
     """One handler call being recorded; made by `Recorder.call`."""
 
-    __slots__ = ("_error", "_number", "_outcome", "_record", "_recorder", "_slot")
+    __slots__ = ("_error", "_number", "_outcome", "_record", "_recorder", "_slot", "_state")
 
-    def __init__(self, recorder: Recorder, record: Record, slot: int) -> None:
+    def __init__(
+        self, recorder: Recorder, record: Record, slot: int, state: SupportsGet | None = None
+    ) -> None:
         self._recorder = recorder
         self._record = record
         self._slot = slot
+        self._state = state
         self._outcome: Outcome = "done"
         self._error = ""
 
@@ -201,7 +234,7 @@ class RecordedCall:
         self._outcome, self._error = outcome, error
 
     def __enter__(self) -> Self:
-        self._number = self._recorder.started(self._record, self._slot)
+        self._number = self._recorder.started(self._record, self._slot, self._seen())
         return self
 
     def __exit__(
@@ -213,4 +246,30 @@ class RecordedCall:
         if kind is not None:
             self._outcome = "reject" if issubclass(kind, Reject) else "retry"
             self._error = f"{kind.__name__}: {error}"
-        self._recorder.finished(self._number, self._outcome, self._error)
+        left = self._seen() if self._outcome == "done" else ""
+        self._recorder.finished(self._number, self._outcome, self._error, left)
+
+    def _seen(self) -> str:
+        return "" if self._state is None else fingerprint(self._state.get())
+
+
+def fingerprint(value: Any) -> str:
+    """Returns 16 characters that are the same for equal values of a state; ``-`` for None.
+
+    A value that is read back from a state is equal to the one that was set, whatever the schema:
+    whole numbers are equal to their floats, tuples to lists, and a column that is None to none.
+    """
+    if value is None:
+        return NO_STATE
+    return hashlib.blake2b(repr(_plain(value)).encode(), digest_size=8).hexdigest()
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        items = [(_plain(key), _plain(one)) for key, one in value.items() if one is not None]
+        return sorted(items, key=repr)
+    if isinstance(value, list | tuple):
+        return [_plain(one) for one in value]
+    if isinstance(value, float) and value.is_integer():
+        return int(value)
+    return int(value) if isinstance(value, bool) else value

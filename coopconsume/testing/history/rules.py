@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from coopconsume.testing.history.calls import NOT_ENDED, OUTCOMES
+from coopconsume.testing.history.recorder import NO_STATE, fingerprint
 from coopconsume.testing.history.verdict import Finding, Witness
 
 if TYPE_CHECKING:
@@ -414,3 +415,68 @@ class Case:
             )
 
         return self._finding(np.flatnonzero(back), witness)
+
+    def state_breaks(
+        self, scope: Numbers, states: Mapping[tuple[str, int], Mapping[bytes, Any]] | None
+    ) -> Finding:
+        """Returns the calls and records at which the chain of a key's states is broken."""
+        saw = self._history.saw
+        chains: dict[int, dict[int, list[int]]] = {}
+        for at_call in np.flatnonzero(np.isin(self._calls, [*saw])):
+            record = int(self._rec[at_call])
+            chains.setdefault(int(scope[record]), {}).setdefault(record, []).append(int(at_call))
+        found: list[tuple[int, str, list[int]]] = []
+        for chain in chains.values():
+            # Rows of records are in the order of their offsets.
+            order = sorted(chain)
+            for at, record in enumerate(order):
+                for call in chain[record]:
+                    known = self._states_before(chain, order[:at], int(self._start[call]))
+                    if saw[int(self._calls[call])] not in known:
+                        reason = "saw a state that no done call of the record before it left"
+                        before = chain[order[at - 1]][-2:] if at else []
+                        found.append((record, reason, [*before, call]))
+            if states is not None:
+                found += self._broken_chain(chain, order, states)
+        return self._finding(np.arange(len(found)), lambda case: self._witness(*found[case]))
+
+    def _states_before(
+        self, chain: Mapping[int, list[int]], before: Sequence[int], start: int
+    ) -> set[str]:
+        """Returns the states that a call of a key may see that starts at some time."""
+        known: set[str] = set()
+        outcome = self._history.outcome[self._calls]
+        for record in reversed(before):
+            over = [call for call in chain[record] if self._end[call] <= start]
+            done = [call for call in over if outcome[call] == _DONE]
+            known |= {self._history.left[int(self._calls[call])] for call in done}
+            given_up = any(self._settles[call] and outcome[call] != _DONE for call in over)
+            # What a kill undid of a record that was deleted then is never done again.
+            if done and not given_up and self._deleted_at[record] >= start:
+                return known
+        return known | {NO_STATE}
+
+    def _broken_chain(
+        self,
+        chain: Mapping[int, list[int]],
+        order: Sequence[int],
+        states: Mapping[tuple[str, int], Mapping[bytes, Any]],
+    ) -> list[tuple[int, str, list[int]]]:
+        """Follows the states of a key back from the final one."""
+        place, _, key = self._records.describe(order[0])
+        wanted = {fingerprint(states.get(place, {}).get(key or b""))}
+        reason = "no done call of it left the final state"
+        for record in reversed(order):
+            if not self._sets.done[record]:
+                continue
+            calls = [int(self._calls[call]) for call in chain[record]]
+            links = [call for call in calls if self._history.left.get(call, "") in wanted]
+            is_deleted = self._deleted_at[record] < _NEVER
+            if not links and not is_deleted:
+                return [(record, reason, chain[record])]
+            seen = {self._history.saw[call] for call in links}
+            wanted = wanted | seen if is_deleted else seen
+            reason = "no done call of it left what the next done record saw"
+        if NO_STATE not in wanted:
+            return [(order[0], "the first done record saw a state", chain[order[0]])]
+        return []

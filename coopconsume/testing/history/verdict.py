@@ -78,6 +78,8 @@ class Verdict:
         repeated_outside_flight: Repeats that no kill or disturbance explains.
         attempts_back: Calls whose attempt number was not higher than the last, without a kill or
             disturbance in between.
+        state_breaks: Calls with state that did not see what the done call before them left, and
+            records whose change is not in the final state of their key.
     """
 
     produced: int
@@ -94,6 +96,7 @@ class Verdict:
     repeated: Finding = Finding()
     repeated_outside_flight: Finding = Finding()
     attempts_back: Finding = Finding()
+    state_breaks: Finding = Finding()
 
     @property
     def findings(self) -> dict[str, Finding]:
