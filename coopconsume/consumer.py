@@ -6,14 +6,16 @@ import threading
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
+from assignors import key_hash
 from coopconsume.admin.frames import committed_frame, gap_ranges_frame, lag_frame
 from coopconsume.admin.offsets import PartitionStatus
-from coopconsume.admin.overview import overview_of
+from coopconsume.admin.overview import key_metadata, overview_of
 from coopconsume.admin.overview.drawing import assignment_html, group_html, in_time
 from coopconsume.classic import cores, usable_session
 from coopconsume.closing import Closing
 from coopconsume.errors import AlreadyClosed, InvalidOption, MissingOption
 from coopconsume.group.membership import Membership
+from coopconsume.kafka.partitioner import default_partition
 from coopconsume.options import Options, parse_seconds
 from coopconsume.query import CooperativeForeach, CooperativeQuery
 from coopconsume.record import MAX_WAIT
@@ -31,7 +33,7 @@ if TYPE_CHECKING:
 
     from assignors import KeyRange
     from commits import CommitResult, OffsetRanges, PartitionCommits
-    from coopconsume.admin.overview import GroupOverview
+    from coopconsume.admin.overview import GroupOverview, KeyMetadata
     from coopconsume.group.membership import RebalanceListener
     from coopconsume.group.owned import TopicPartition as Name
     from coopconsume.query import OutputMode
@@ -434,6 +436,32 @@ class CooperativeConsumer(Closing):
         """
         membership = self.membership()
         return overview_of(self.options, membership.cluster, membership.store)
+
+    def key_metadata(
+        self, topic: str, key: bytes, *, partition: int | None = None
+    ) -> KeyMetadata | None:
+        """The member that works on a key and has its state, with its host, slot and key range.
+
+        It is that of the group's epoch in force, as `describe_group` shows it, also if it is
+        another application. None: nobody owns the key, as while the group rebalances.
+
+        Args:
+            topic: The topic.
+            key: The key.
+            partition: The partition of the key; None: that of Kafka's default partitioner.
+
+        Raises:
+            BrokerUnreachable: No broker answers.
+            TopicNotFound: There is no such topic.
+        """
+        membership = self.membership()
+        if partition is None:
+            (found,) = membership.cluster.topics([topic])
+            partition = default_partition(key, found.partitions)
+        hashed = key_hash(key)
+        assert hashed is not None
+        group = overview_of(self.options, membership.cluster, membership.store, history=False)
+        return key_metadata(group, topic, partition, hashed)
 
     def _statuses(self, *, ends: bool = False) -> list[PartitionStatus]:
         state = self._state()

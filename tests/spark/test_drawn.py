@@ -6,7 +6,7 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
-from coopconsume import CooperativeConsumer, KeyRange, LocalKafka, TopicPartition
+from coopconsume import CooperativeConsumer, KeyRange, LocalKafka, TopicPartition, key_hash
 from coopconsume import consumer as module
 from tests.spark.support import PATIENCE, options
 
@@ -39,6 +39,13 @@ def test_a_consumer_draws_itself_and_never_raises(spark, tmp_path, monkeypatch):
             group = consumer.describe_group()
             assert [(event.kind, event.members) for event in group.events] == [("epoch", 1)]
             assert [member.slots for member in group.members] == [4]
+            owner = consumer.key_metadata("drawn", b"k")
+            assert owner.member == consumer.membership().holding.member
+            assert owner.host
+            assert owner.key_range == KeyRange().split(4)[owner.slot]
+            assert owner.key_range.contains(key_hash(b"k"))
+            moved = consumer.key_metadata("drawn", b"k", partition=1 - owner.partition)
+            assert moved.partition != owner.partition
 
             monkeypatch.setattr(module, "_DRAW_TIMEOUT", patience)
             kafka.freeze()

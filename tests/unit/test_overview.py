@@ -16,12 +16,13 @@ from assignors import MAX_KEY_HASH, KeyRange
 from assignors.wire import Subscription
 from commits import CommitStore, Pending
 from commits.model import PARKED_MS
-from coopconsume.admin.overview import GroupOverview, InDoubtRange, OwnedRange
+from coopconsume.admin.overview import GroupOverview, InDoubtRange, OwnedRange, key_metadata
 from coopconsume.admin.overview.build import Facts, Place, build
 from coopconsume.admin.overview.drawing import assignment_html, group_html, in_time, progress_html
 from coopconsume.cli.text import group_lines, hash_map, letters_of, table
 from coopconsume.kafka.cluster import Primary
 from coopconsume.kafka.coordinator import KafkaGroup, KafkaMember, read_subscription
+from coopconsume.runtime.plan.share import deal
 
 HALF = 2**62
 P0, P1 = ("orders", 0), ("orders", 1)
@@ -357,3 +358,23 @@ def test_times_are_those_of_the_log(store: CommitStore) -> None:
     store.open_epoch("g", {"a": [P0]}, previous=None)
     (event,) = overview(store, facts(store)).events
     assert abs(datetime.now(UTC) - event.at) < timedelta(minutes=15)
+
+
+def test_the_owner_of_a_key_is_named_with_its_slot(store: CommitStore) -> None:
+    """As the owner deals its key ranges to its slots; members without slots are named, too."""
+    group = overview(store, two_members(store))
+    quarter = HALF // 2
+    own = key_metadata(group, *P0, HALF + quarter + 1)
+    assert own is not None
+    assert (own.member, own.client_id, own.host) == ("a", "client-a", "10.0.0.7")
+    assert (own.slot, own.key_range) == (1, KeyRange(HALF + quarter, MAX_KEY_HASH))
+    dealt = dict(deal((KeyRange(HALF, MAX_KEY_HASH),), 2, 0, "key"))
+    assert dealt[1] == (own.key_range,)
+    other = key_metadata(group, *P0, 0)
+    assert other is not None
+    assert (other.member, other.slot, other.key_range) == ("b", 0, KeyRange(0, HALF - 1))
+    assert key_metadata(group, "orders", 7, 0) is None
+    members = tuple(replace(one, slots=None) for one in group.members)
+    joining = key_metadata(replace(group, members=members), *P0, MAX_KEY_HASH)
+    assert joining is not None
+    assert (joining.slot, joining.key_range) == (None, KeyRange(HALF, MAX_KEY_HASH))

@@ -11,6 +11,7 @@ from coopconsume.admin.overview.data import (
     OwnedRange,
     PartitionOverview,
 )
+from coopconsume.admin.overview.keys import KeyMetadata, key_metadata
 
 __all__ = [
     "ClaimOverview",
@@ -18,10 +19,12 @@ __all__ = [
     "GroupOverview",
     "GroupSummary",
     "InDoubtRange",
+    "KeyMetadata",
     "MemberOverview",
     "OwnedRange",
     "PartitionOverview",
     "describe_group",
+    "key_metadata",
     "list_groups",
     "overview_of",
 ]
