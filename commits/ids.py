@@ -40,6 +40,16 @@ class CommitIds:
         else:
             _add(self._numbers.setdefault(numbered[1], []), int(numbered[2]))
 
+    def discard(self, commit_id: str) -> None:
+        """Remove an id, if it is there."""
+        numbered = _NUMBERED.fullmatch(commit_id)
+        if numbered is None:
+            self._others.discard(commit_id)
+        elif commit_id in self:
+            _split(self._numbers[numbered[1]], int(numbered[2]))
+            if not self._numbers[numbered[1]]:
+                del self._numbers[numbered[1]]
+
     def copy(self) -> CommitIds:
         """Return an independent copy."""
         new = CommitIds()
@@ -115,3 +125,12 @@ def _add(ends: list[int], number: int) -> None:
         ends[at] = number
     else:
         ends[at:at] = [number, number]
+
+
+def _split(ends: list[int], number: int) -> None:
+    """Takes a number out of its range."""
+    at = next(i for i in range(0, len(ends), 2) if number <= ends[i + 1])
+    first, last = ends[at], ends[at + 1]
+    left = [first, number - 1] if first < number else []
+    right = [number + 1, last] if number < last else []
+    ends[at : at + 2] = [*left, *right]

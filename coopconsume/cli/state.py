@@ -98,6 +98,7 @@ def get(committed: CommittedState, *, topic: str, key: str, as_json: bool) -> in
 def dump(committed: CommittedState, *, topic: str | None, at: Place | None, as_json: bool) -> None:
     """Show the values of all keys."""
     rows = committed.rows(topic, at=at).to_pylist()
+    rows = [row | {"value": committed.schema.value(row["value"])} for row in rows]
     if as_json:
         echo_json([row | {"key": shown_key(row["key"]), "value": _plain(row["value"]),
                           "expires_at": _plain(row["expires_at"])} for row in rows])  # fmt: skip
@@ -172,7 +173,10 @@ def diff(
     as_json: bool,
 ) -> None:
     """Show the keys whose values differ between two commits or times, with both values."""
-    rows = committed.diff(start, end, topic=topic).to_pylist()
+    rows = [
+        row | {when: committed.schema.value(row[when]) for when in ("before", "after")}
+        for row in committed.diff(start, end, topic=topic).to_pylist()
+    ]
     if as_json:
         echo_json([_plain(row) for row in rows])
         return
@@ -193,7 +197,7 @@ def shown_key(key: bytes) -> str:
 def _plain(value: Any) -> Any:
     """Returns a value as JSON has it."""
     if isinstance(value, dict):
-        return {name: _plain(one) for name, one in value.items()}
+        return {str(_plain(name)): _plain(one) for name, one in value.items()}
     if isinstance(value, list | tuple):
         return [_plain(one) for one in value]
     if isinstance(value, bytes):

@@ -79,6 +79,7 @@ class Saved:
         later: Failed records of partitions that were refused altogether.
         holes: What was proven never to be delivered.
         took: Seconds for dead letters and outputs, and for the commit log.
+        counts: Whether the commit changed something, so that outputs with its id count.
     """
 
     offsets: Mapping[TopicPartition, tuple[OffsetRanges, int]]
@@ -86,6 +87,7 @@ class Saved:
     took: tuple[float, float]
     held: frozenset[TopicPartition] = frozenset()
     later: Mapping[TopicPartition, list[Pending]] = field(default_factory=dict)
+    counts: bool = True
 
 
 def save(
@@ -136,7 +138,8 @@ def save(
     held = frozenset(refused | {tp for tp, some in left.items() if some})
     later = {tp: records for tp, records in told.items() if tp in refused}
     took = (written.took if written else 0.0, time.monotonic() - started)
-    return Saved(answered, holes, took, held, later)
+    counts = any(result.status == "committed" for result in results.values())
+    return Saved(answered, holes, took, held, later, counts)
 
 
 class Committer:
@@ -376,7 +379,7 @@ class Committer:
             self._post(self._failed, error)
         else:
             if written is not None and self._work.state is not None:
-                self._work.state.committed(written.commit_id)
+                self._work.state.committed(written.commit_id, counts=saved.counts)
             self._post(self._saved, saved)
 
     def _look(self) -> None:

@@ -180,10 +180,17 @@ class StateLog:
         if self._holding is not holding:
             raise OutputNotWritten("changes of the state", hidden(self.path), "the epoch is over")
 
-    def committed(self, commit_id: str) -> None:
-        """A commit is in the log, and counts."""
+    def committed(self, commit_id: str, *, counts: bool = True) -> None:
+        """A commit is in the log.
+
+        Args:
+            commit_id: Its id.
+            counts: Whether it changed something: if not, its outputs and changes do not count.
+        """
         with self._lock:
             self._open.pop(commit_id, None)
+            if not counts:
+                self._counted.discard(commit_id)
 
     def spec(self, ranges: Mapping[int, Mapping[TopicPartition, tuple[Range, ...]]]) -> StateSpec:
         """Returns what the slots of a batch need to know.

@@ -570,7 +570,7 @@ class Changelog:
         assert key_hash_of is not None
         rows = self.counted_rows(origin, self.version, counts, [(key_hash_of, key_hash_of)])
         rows = alive(rows.filter(pc.equal(rows.column("key"), pa.scalar(key, pa.binary()))))
-        return rows.column("value")[0].as_py() if rows.num_rows else None
+        return self.schema.values(rows.column("value"))[0] if rows.num_rows else None
 
     def origins(self) -> list[Origin]:
         """Returns the partitions that have rows.

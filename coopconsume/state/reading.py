@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame, SparkSession
 
+    from coopconsume.state.schema import StateSchema
+
 Place: TypeAlias = int | str | datetime
 """A place in the commit log: the version of the commit table, the id of a commit (which is
 included), or a time by the clocks of the committers."""
@@ -98,6 +100,9 @@ class CommittedState:
         group: The ``kafka.group.id`` of the job.
         spark: A session with Delta, for a commit table in a catalog.
 
+    Attributes:
+        schema: The schema of the values.
+
     Raises:
         TableUnusable: There is no state at the path.
         commits.CommitTableNotFound: There is no commit table.
@@ -107,6 +112,7 @@ class CommittedState:
         self, path: str, commit_table: str, group: str, *, spark: SparkSession | None = None
     ) -> None:
         self._changelog = Changelog(path)
+        self.schema = self._changelog.schema
         self._group = group
         clusters = CommitStore.open(commit_table, spark=spark, create=False).clusters(group)
         self._stores = [
@@ -169,7 +175,8 @@ class CommittedState:
         found = []
         for origin, place in self._origins(topic).items():
             names = dict(zip(("topic", "partition"), place, strict=True))
-            found += [names | one for one in _changed(read_before(origin), read_after(origin))]
+            changed = _changed(read_before(origin), read_after(origin), self.schema)
+            found += [names | one for one in changed]
         return pa.Table.from_pylist(found, schema)
 
     def stats(self, topic: str | None = None, *, ranges: int = 4) -> list[StateStats]:
@@ -241,7 +248,7 @@ def _range_stats(rows: pa.Table, key_range: KeyRange) -> RangeStats:
     return RangeStats(key_range.first, key_range.last, rows.num_rows, rows.nbytes)
 
 
-def _changed(before: pa.Table, after: pa.Table) -> Iterator[dict[str, Any]]:
+def _changed(before: pa.Table, after: pa.Table, schema: StateSchema) -> Iterator[dict[str, Any]]:
     """Yields the keys whose values differ, from the newest rows of each key at two times."""
     was, now = _by_key(before), _by_key(after)
     for key in sorted({*was, *now}):
@@ -249,7 +256,7 @@ def _changed(before: pa.Table, after: pa.Table) -> Iterator[dict[str, Any]]:
         if one is not None and other is not None and one[1:] == other[1:]:
             continue  # the same change
         values = [
-            None if row is None else rows.column("value")[row[0]].as_py()
+            None if row is None else schema.value(rows.column("value")[row[0]].as_py())
             for row, rows in ((one, before), (other, after))
         ]
         if values[0] != values[1]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 
@@ -61,6 +61,15 @@ class StateSchema:
                 "give DDL such as 'long' or 'count long, total double', or 'bytes'",
             ) from error  # fmt: skip
 
+    def value(self, found: Any) -> Any:
+        """Returns a value of Arrow's `as_py` as handlers see it: a map as a dictionary."""
+        return _with_dicts(found, self.type) if _has_map(self.type) else found
+
+    def values(self, column: pa.ChunkedArray) -> list[Any]:
+        """Returns the values of a column as handlers see them."""
+        found: list[Any] = column.to_pylist()
+        return [_with_dicts(one, self.type) for one in found] if _has_map(self.type) else found
+
     @property
     def rows(self) -> pa.Schema:
         """The columns of a change, without `ORIGIN`: a null value removes the state of the key."""
@@ -71,3 +80,27 @@ class StateSchema:
     def changelog(self) -> pa.Schema:
         """The columns of the changelog."""
         return pa.schema([*self.rows, *ORIGIN])
+
+
+def _inner(kind: pa.DataType) -> list[pa.DataType]:
+    return [kind.field(i).type for i in range(kind.num_fields)]
+
+
+def _has_map(kind: pa.DataType) -> bool:
+    return pa.types.is_map(kind) or any(_has_map(one) for one in _inner(kind))
+
+
+def _with_dicts(value: Any, kind: pa.DataType) -> Any:
+    if value is None:
+        return None
+    if pa.types.is_map(kind):
+        pairs = value.items() if isinstance(value, dict) else value
+        return {
+            _with_dicts(key, kind.key_type): _with_dicts(one, kind.item_type) for key, one in pairs
+        }
+    if pa.types.is_struct(kind):
+        types = {field.name: field.type for field in kind}
+        return {name: _with_dicts(one, types[name]) for name, one in value.items()}
+    if kind.num_fields:
+        return [_with_dicts(one, _inner(kind)[0]) for one in value]
+    return value

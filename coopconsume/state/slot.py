@@ -101,8 +101,9 @@ class SlotState:
         unseen = changelog.files(origin, spec.version) - changelog.files(origin, spec.decided)
         rows = changelog.changes(origin, spec.version, ranges, unseen=unseen)
         rows = newest([counted(rows, spec.counted.__contains__)])
-        columns = (rows.column(name).to_pylist() for name in ("key", "value", "expires_at"))
-        for key, value, expires in zip(*columns, strict=True):
+        keys, until = (rows.column(name).to_pylist() for name in ("key", "expires_at"))
+        values = changelog.schema.values(rows.column("value"))
+        for key, value, expires in zip(keys, values, until, strict=True):
             self._values[*place, key] = value, expires
 
     def wrapped(self, handler: Any) -> Callable[[Record], Any]:

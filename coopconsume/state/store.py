@@ -34,7 +34,9 @@ log = logging.getLogger(__name__)
 
 #: The environment variable of the driver that names the folder of the local stores on workers.
 FOLDER: Final = "COOPCONSUME_STATE_DIR"
-_FORMAT: Final = 1
+_FORMAT: Final = 2
+#: Seconds after which a file is deleted that no slot has used, when a new one is made.
+_UNUSED: Final = 7 * 86_400.0
 _BUSY: Final = 60.0
 _TABLES: Final = """
 CREATE TABLE IF NOT EXISTS state (
@@ -102,10 +104,12 @@ class LocalStore:
             if _is_busy(error):
                 raise StateNotReadable(str(self.file), str(error)) from error
             log.warning("the local store %s is damaged and made again: %s", self.file, error)
-            self._remove()
+            _remove(self.file)
             return self._opened()
 
     def _opened(self) -> sqlite3.Connection:
+        if not self.file.exists():
+            self._delete_unused()
         connection = sqlite3.connect(
             self.file, timeout=_BUSY, isolation_level=None, check_same_thread=False
         )
@@ -113,12 +117,15 @@ class LocalStore:
         connection.execute("PRAGMA synchronous = NORMAL")
         connection.execute("PRAGMA cache_size = -16000")
         connection.executescript(_TABLES)
+        os.utime(self.file)
         return connection
 
-    def _remove(self) -> None:
-        for end in ("", "-wal", "-shm"):
-            with contextlib.suppress(FileNotFoundError):
-                Path(f"{self.file}{end}").unlink()
+    def _delete_unused(self) -> None:
+        """Deletes files of states, partitions and versions of this library that are not used."""
+        for file in self.file.parent.glob("state-*.db"):
+            with contextlib.suppress(OSError):
+                if time.time() - file.stat().st_mtime > _UNUSED:
+                    _remove(file)
 
     def get(self, key: bytes) -> Any:
         """Returns the value of a key; None if it has no state. Threads may call it at once."""
@@ -161,7 +168,7 @@ class LocalStore:
                 raise StateNotReadable(str(self.file), str(error)) from error
             log.warning("the local store %s is damaged and made again: %s", self.file, error)
             self._connection.close()
-            self._remove()
+            _remove(self.file)
             self._connection = self._opened()
             self._bring_up_to_date(ranges, version, counts)
 
@@ -270,9 +277,12 @@ class LocalStore:
         # One row a key, so that it does not matter in which order files were read.
         rows = newest([rows])
         expires = rows.column("expires_at").cast("int64")
-        names = ("key", "_key_hash", "_offset", "value")
+        names = ("key", "_key_hash", "_offset")
         columns = (rows.column(name).to_pylist() for name in names)
-        for key, key_hash, offset, value, until in zip(*columns, expires.to_pylist(), strict=True):
+        values = self._changelog.schema.values(rows.column("value"))
+        for key, key_hash, offset, value, until in zip(
+            *columns, values, expires.to_pylist(), strict=True
+        ):
             yield key, key_hash, offset, _packed(value), None if until is None else until // 1000
 
     def _loaded(self, value: Any) -> Any:
@@ -280,6 +290,12 @@ class LocalStore:
             return value
         # A file of this user alone, see `store_folder`.
         return value[1:] if value[:1] == b"b" else pickle.loads(value[1:])  # noqa: S301
+
+
+def _remove(file: Path) -> None:
+    for end in ("", "-wal", "-shm"):
+        with contextlib.suppress(FileNotFoundError):
+            Path(f"{file}{end}").unlink()
 
 
 def _is_busy(error: sqlite3.DatabaseError) -> bool:

@@ -177,7 +177,11 @@ class TaskOutcome:
             return rows
         expires, key = answer.expires, answer.key
         cells = changes.checked([{"key": key, "value": answer.value, "expires_at": expires}])
-        value = cells[1] if isinstance(cells, list) else cells.column(1)[0].as_py()
+        if isinstance(cells, list):
+            value = cells[1]
+        else:
+            assert self.spec.state is not None
+            value = self.spec.state.schema.value(cells.column(1)[0].as_py())
         return Changed(rows, cells, answer, value)
 
     def answer(self, row: Row, record: Record, answer: Any) -> bool:

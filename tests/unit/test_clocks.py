@@ -48,7 +48,7 @@ WALL = {
     "coopconsume/sinks/purgatory.py": (1, "times stored with rows"),
     "coopconsume/state/changelog.py": (1, "when a value with a time to live is gone"),
     "coopconsume/state/slot.py": (1, "when a value with a time to live is gone"),
-    "coopconsume/state/store.py": (2, "when a value with a time to live is gone"),
+    "coopconsume/state/store.py": (3, "when a value with a time to live is gone, ages of files"),
     "coopconsume/state/value.py": (1, "when a value with a time to live is gone"),
     "coopconsume/worker/slot.py": (3, "the latest start of a batch, sent by another host"),
     "coopconsume/admin/views.py": (1, "ages for people"),

@@ -250,3 +250,22 @@ def test_ids_are_a_set_in_any_order(ids: list[str], dice: random.Random) -> None
     copy = found.copy()
     copy.add("a-99")
     assert "a-99" not in found
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_ids_can_be_taken_out_again(seed: int) -> None:
+    """As from a plain set, whatever the order."""
+    draw = random.Random(seed)
+    names = [f"{writer}-{number}" for writer in "ab" for number in range(12)] + ["x", "y-01"]
+    ids = CommitIds()
+    plain: set[str] = set()
+    for _ in range(200):
+        one = draw.choice(names)
+        if draw.random() < 0.6:
+            ids.add(one)
+            plain.add(one)
+        else:
+            ids.discard(one)
+            plain.discard(one)
+        assert set(ids) == plain
+    assert ids == CommitIds(plain)

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import datetime as dt
 import math
+import os
 import random
 import sqlite3
 import stat
+import time
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -270,6 +272,9 @@ def test_values_of_all_kinds_come_back_as_they_were(tmp_path):
         (pa.string(), "ä"), (pa.float64(), 1.0), (pa.bool_(), False),
         (pa.timestamp("us", "UTC"), now), (pa.list_(pa.int32()), [1, None]),
         (pa.struct([("n", pa.int64()), ("s", pa.string())]), {"n": 1, "s": None}),
+        (pa.map_(pa.string(), pa.int64()), {"a": 1, "b": None}),
+        (pa.list_(pa.map_(pa.string(), pa.struct([("m", pa.map_(pa.int32(), pa.string()))]))),
+         [{"a": {"m": {1: "x"}}, "b": {"m": {}}, "c": None}, None]),
     ]  # fmt: skip
     for i, (kind, value) in enumerate(kinds):
         schema = StateSchema(kind)
@@ -279,6 +284,11 @@ def test_values_of_all_kinds_come_back_as_they_were(tmp_path):
         found = slot.of(record(b"a")).get()
         assert (found, type(found)) == (value, type(value))
         slot.close()
+        # Before its commit is decided, and without a local store.
+        slot = SlotState(spec(changelog, decided=-1), 0)
+        assert slot.of(record(b"a")).get() == value
+        slot.close()
+        assert changelog.value(ORIGIN, b"a", everybody) == value
 
 
 def test_a_value_is_gone_after_its_time(tmp_path):
@@ -511,3 +521,40 @@ def test_a_state_that_is_ahead_of_the_offsets_is_refused(tmp_path):
     with pytest.raises(StateAhead, match="t-0@7"):
         log.begin(back)
     log.close()
+
+
+def test_a_commit_that_changed_nothing_does_not_count(tmp_path):
+    """Its records were done before, or deleted: a restart would not count its changes either."""
+    log, epoch = StateLog(str(tmp_path / "state"), LONG), Epoch()
+    log.begin(epoch)
+    log.append(epoch, outputs(b"a", 0, 1, "r-0"))
+    log.committed("r-0")
+    log.append(epoch, outputs(b"a", 0, 2, "r-1"))
+    log.committed("r-1", counts=False)
+    assert seen(log, tmp_path / "stores") == 1
+    log.append(epoch, outputs(b"a", 1, 3, "r-2"))
+    assert seen(log, tmp_path / "stores") == 3
+    log.committed("r-2")
+    assert seen(log, tmp_path / "stores") == 3
+    log.close()
+
+
+def test_files_that_no_slot_has_used_for_a_week_are_deleted(tmp_path):
+    """When a new one is made; nothing else in the folder is touched."""
+    changelog = Changelog(str(tmp_path / "state"), LONG)
+    changelog.append(change(b"a", 0, 1, "c1"))
+    used = store_of(changelog)
+    used.close()
+    folder = used.file.parent
+    old = [folder / f"state-0-old.db{end}" for end in ("", "-wal", "-shm")]
+    others = [folder / "state-0-new.db", folder / "notes.txt"]
+    week = time.time() - 8 * 86_400
+    for file in (*old, *others):
+        file.touch()
+    for file in (old[0], others[1], used.file):
+        os.utime(file, (week, week))
+    store_of(changelog).close()  # which is a use
+    LocalStore(changelog, Origin("id-of-t", 1), str(folder)).close()
+    assert not any(file.exists() for file in old)
+    assert used.file.exists()
+    assert all(file.exists() for file in others)
