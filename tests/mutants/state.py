@@ -132,11 +132,11 @@ STATE = [
         (_PLANTED + "[the_last_change_is_lost]",),
     ),
     Mutant(
-        "owner-of-another-range",
-        "The owner of a key owns the key range that its hash is in.",
+        "slot-of-another-range",
+        "The slot of a key is that of the key range that its hash is in.",
         "coopconsume/admin/overview/keys.py",
-        "if owner.key_range.contains(key_hash)",
-        "if owner.key_range.first >= 0",
+        "if piece.contains(key_hash)",
+        "if piece.first >= 0",
         ("tests/unit/test_overview.py::test_the_owner_of_a_key_is_named_with_its_slot",),
     ),
     Mutant(

@@ -529,10 +529,10 @@ def test_a_commit_that_changed_nothing_does_not_count(tmp_path):
     log.begin(epoch)
     log.append(epoch, outputs(b"a", 0, 1, "r-0"))
     log.committed("r-0")
-    log.append(epoch, outputs(b"a", 0, 2, "r-1"))
+    log.append(epoch, outputs(b"a", 1, 2, "r-1"))
     log.committed("r-1", counts=False)
     assert seen(log, tmp_path / "stores") == 1
-    log.append(epoch, outputs(b"a", 1, 3, "r-2"))
+    log.append(epoch, outputs(b"a", 2, 3, "r-2"))
     assert seen(log, tmp_path / "stores") == 3
     log.committed("r-2")
     assert seen(log, tmp_path / "stores") == 3
