@@ -22,6 +22,8 @@ $(VENV)/.ready-demo: pyproject.toml
 $(VENV)/.ready: $(VENV)/.ready-demo
 	@echo "==> tools for tests, notebooks and checks"
 	@$(BIN)/python -m pip install -q --disable-pip-version-check -e '.[spark,demo,notebook,dev,docs]' '$(SPARK)'
+	@echo "==> an archive of Spark's classes, with which its JVMs start faster"
+	@$(BIN)/python -m coopconsume.testing.local.class_data
 	@touch $@
 
 setup: $(VENV)/.ready ## set up the virtual environment with all tools

@@ -44,6 +44,8 @@ _DAMAGE = re.compile(
     r"|FILE_NOT_EXIST|CANNOT_READ_FILE_FOOTER|is not a Parquet file|Checksum(Exception| error)"
     r"|\b(FileNotFound|NoSuchFile|JsonParse|JsonEOF|MismatchedInput|ParquetDecoding)Exception"
 )
+#: Delta's answer to a query of a version that does not exist.
+_NO_VERSION = re.compile(r"Available versions: \[\d+, (\d+)\]")
 _TYPES = {pa.int32(): "INT", pa.int64(): "BIGINT", pa.string(): "STRING", pa.binary(): "BINARY"}
 _PENDING = (
     "ARRAY<STRUCT<offset: BIGINT, key_hash: BIGINT, attempts: INT, due_ms: BIGINT, error: STRING>>"
@@ -162,6 +164,8 @@ class SparkEngine:
 
     def refresh(self, *, reopen: bool = False) -> int:  # noqa: ARG002  (nothing is kept open)
         """Look for newer versions and return the newest."""
+        if self._is_newest():
+            return self._version
         try:
             self._look(_NEWEST)
         except TailGone as error:
@@ -296,6 +300,21 @@ class SparkEngine:
         if min(self._known) > max(after, 0):
             self._look(self._version - after + _NEWEST)
         return {v: entry for v, entry in sorted(self._known.items()) if after <= v <= upto}
+
+    def _is_newest(self) -> bool:
+        """Return whether Spark says that the newest known version is the newest of the table.
+
+        It is a fraction of the work of reading the history, which decides in all other cases.
+        """
+        if self._version < 0:
+            return False
+        query = f"SELECT 1 FROM {self._name} VERSION AS OF {self._version + 1}"  # noqa: S608
+        try:
+            self._spark.sql(query).schema  # noqa: B018  (a client of Spark Connect analyses late)
+        except Exception as error:  # noqa: BLE001  (the history has the same error, or none)
+            newest = _NO_VERSION.search(str(error))
+            return newest is not None and int(newest[1]) == self._version
+        return False
 
     def _look(self, count: int) -> None:
         """Read the entries of the newest versions; many take about as long as one."""

@@ -67,6 +67,11 @@ def test_snapshots_of_a_table_of_a_catalog(spark: SparkSession, name: str) -> No
     for n in range(4):
         store.commit("g", epoch, "m", {P0: [(2 * n, 2 * n)]}, commit_id=f"run-{n}")
     assert len(store._engine.compactions()) == 1
+    look, looks = sleeper._engine._look, []
+    sleeper._engine._look = lambda count: (looks.append(count), look(count))  # type: ignore[attr-defined]
+    for _ in range(3):  # the history is read once
+        assert sleeper.state("g") == store.state("g")
+        assert len(looks) == 1
     live = spark.table(name)
     assert {row["kind"] for row in live.where("segment <= 0").collect()} == {"snapshot"}
     assert seen(CommitStore.open(name, spark=spark)) == seen(sleeper) == seen(store)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pytest
 
-from coopconsume.testing.local import jars
+from coopconsume.testing.local import class_data, jars
 from coopconsume.testing.local.session import build_conf, local_session
 from tests.spark.support import PATIENCE
 
@@ -95,6 +95,22 @@ def test_settings_hold(spark: SparkSession) -> None:
     assert spark.conf.get("spark.sql.session.timeZone") == "UTC"
     assert spark.sparkContext.uiWebUrl is None
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_jvm_takes_classes_from_the_archive(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """``make`` has written it; where none is, and where it lies in a folder with a blank."""
+    jvm: Any = spark.sparkContext._jvm
+    bean = jvm.java.lang.management.ManagementFactory.getRuntimeMXBean()
+    assert f"-XX:SharedArchiveFile={class_data.archive_path()}" in list(bean.getInputArguments())
+    mapped = Path(f"/proc/{bean.getPid()}/maps").read_text()
+    assert str(class_data.archive_path()) in mapped
+    monkeypatch.setattr(sys, "prefix", str(tmp_path / "a folder"))
+    assert class_data.java_options() == []
+    class_data.archive_path().parent.mkdir(parents=True)
+    class_data.archive_path().touch()
+    assert class_data.java_options()[0] == f'"-XX:SharedArchiveFile={class_data.archive_path()}"'
 
 
 def test_conf_is_joined_where_it_is_a_list(tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from coopconsume.errors import SparkSessionConflict
+from coopconsume.testing.local import class_data
 from coopconsume.testing.local.jars import pyspark_home, spark_jars
 from coopconsume.testing.local.java import find_java
 
@@ -89,7 +90,9 @@ def build_conf(
         "spark.driver.memory": "2g",
         "spark.driver.extraClassPath": class_path,
         "spark.executor.extraClassPath": class_path,
-        "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={_LOGGING.as_uri()}",
+        "spark.driver.extraJavaOptions": " ".join(
+            [*class_data.java_options(), f"-Dlog4j2.configurationFile={_LOGGING.as_uri()}"]
+        ),
         "spark.local.dir": str(work / "scratch"),
         "spark.sql.warehouse.dir": (work / "warehouse").as_uri(),
         "spark.ui.enabled": "false",
@@ -170,8 +173,13 @@ def local_session(
     return session
 
 
-def stop_session(session: SparkSession) -> None:
-    """Stop a session and end its JVM, which PySpark alone would keep until the program ends."""
+def stop_session(session: SparkSession, *, timeout: float = _JVM_END_TIMEOUT) -> None:
+    """Stop a session and end its JVM, which PySpark alone would keep until the program ends.
+
+    Args:
+        session: The session.
+        timeout: Seconds until a JVM that does not end is killed, above 0.
+    """
     from py4j.protocol import Py4JError
     from pyspark import SparkContext
 
@@ -189,7 +197,7 @@ def stop_session(session: SparkSession) -> None:
     if process.stdin is not None:
         process.stdin.close()  # what the JVM waits for
     try:
-        process.wait(_JVM_END_TIMEOUT)
+        process.wait(timeout)
     except subprocess.TimeoutExpired:
         process.kill()
         process.wait()
