@@ -222,8 +222,10 @@ def test_killed_at_every_phase_each_output_and_change_of_state_is_there_once(
     dead = [letter["_offset"] for letter in letters]
     assert sorted(dead) == list(range(9, count, 101))
     state = committed_state(config["state"], opts["commitTable"], group).to_pylist()
+    calls = read_history(history)
+    assert len(calls.saw) == len(calls), "each call has recorded its state"
     verdict = check(
-        read_history(history), produced, done_book(store, group), pending_book(store, group),
+        calls, produced, done_book(store, group), pending_book(store, group),
         {(name, 0): [(o, o) for o in dead]}, kills=kills,
         states={(name, 0): {row["key"]: row["value"] for row in state}},
     )  # fmt: skip
