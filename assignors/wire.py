@@ -55,6 +55,7 @@ class Subscription:
         seen: Number of partitions and Kafka's id, as text, of subscribed topics that the last
             assignment omitted, in whole or in part.
         held: Whether it still works on `owned`, and joins without having handed it over.
+        record_filter: Which records its handlers get, as text; empty for all.
     """
 
     store: str
@@ -68,6 +69,7 @@ class Subscription:
     attempt: int = 0
     seen: Mapping[str, tuple[int, str]] = field(default_factory=dict)
     held: bool = False
+    record_filter: str = ""
 
     def to_bytes(self) -> bytes:
         """Return the subscription as `user_data`."""
@@ -85,6 +87,7 @@ class Subscription:
                 "attempt": self.attempt,
                 "seen": dict(self.seen),
                 **({"held": True} if self.held else {}),
+                **({"filter": self.record_filter} if self.record_filter else {}),
             },
         )
 
@@ -108,6 +111,7 @@ class Subscription:
             attempt=fields.number("attempt", default=0),
             seen=fields.seen("seen"),
             held=fields.flag("held", default=False),
+            record_filter=fields.text("filter", default=""),
         )
 
 
@@ -263,8 +267,8 @@ class _Fields:
         self._what = what
         self._fields = fields
 
-    def text(self, name: str) -> str:
-        value = self._fields.get(name)
+    def text(self, name: str, default: str | None = None) -> str:
+        value = self._fields.get(name, default)
         if not isinstance(value, str):
             raise self._mismatch(name, value, "text")
         return value

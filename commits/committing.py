@@ -55,6 +55,7 @@ class Committing(Settings):
         *,
         pending: Mapping[TopicPartition, Iterable[Pending]] | None = None,
         holes: Mapping[TopicPartition, Pairs | OffsetRanges] | None = None,
+        filtered: Mapping[TopicPartition, int] | None = None,
         commit_id: str | None = None,
         topic_ids: Mapping[str, str] | None = None,
         too_old: Literal["raise", "report"] = "raise",
@@ -72,6 +73,7 @@ class Committing(Settings):
                 of the same offset; a commit of the offset removes them.
             holes: Offsets that are proven never to be delivered. They count as committed and are
                 never an error.
+            filtered: How many of the offsets are of records that a filter dropped, for the history.
             commit_id: An id that is unique in the group. A commit that is repeated with its id,
                 because its answer was lost, counts once and gets its first answer. Ids that end
                 in `-<number>` need the least space.
@@ -101,11 +103,12 @@ class Committing(Settings):
         if commit_id is not None and not commit_id:
             raise ValueError("a commit id must not be empty")
         parts = parts_of(offsets, pending or {}, holes or {})
+        counts = [[*at, count] for at, count in (filtered or {}).items() if count]
         with self._lock:
             return self._commit(
                 Event(
                     "commit", commit_id or self._new_id(), self._cluster, group, epoch,
-                    member=member, parts=parts,
+                    member=member, detail={"filtered": counts} if counts else {}, parts=parts,
                 ),
                 topic_ids,
                 report_too_old=too_old == "report", limited=limited,
@@ -254,7 +257,9 @@ class Committing(Settings):
                 )
                 answer = Answer(counted=True)
                 if written:
-                    answer = self._append(replace(event, parts=written))
+                    answer = self._append(
+                        replace(event, parts=written, detail=_without(event, over))
+                    )
                     self._snapshot_if_due()
         state = self._log.state.group(self._cluster, event.group)
         results = {
@@ -339,3 +344,10 @@ class Committing(Settings):
             except IndividualCommitTooOld:
                 continue
         return over
+
+
+def _without(event: Event, over: Iterable[TopicPartition]) -> dict[str, Any]:
+    """Return the detail of a commit without the partitions that are not written."""
+    left_out = set(over)
+    counts = [one for one in event.detail.get("filtered", ()) if (one[0], one[1]) not in left_out]
+    return {"filtered": counts} if counts else {}

@@ -48,6 +48,7 @@ class Grant:
         beats: For a claim, the number of its rows that were folded.
         unchanged: The newest ids of each member's commits that changed nothing, at most
             `KEPT_UNCHANGED`. A repeated commit with such an id changes nothing either.
+        record_filter: Which records its members process, as text; empty for all.
     """
 
     epoch: Epoch
@@ -64,6 +65,7 @@ class Grant:
     unchanged: dict[str, list[str]] = field(default_factory=dict)
     handed: dict[str, tuple[OwnedShare, ...]] = field(default_factory=dict)
     previous: Epoch | None = None
+    record_filter: str = ""
     _held: dict[str, frozenset[TopicPartition]] = field(
         default_factory=dict, compare=False, repr=False
     )
@@ -72,6 +74,7 @@ class Grant:
     def of(cls, event: Event) -> Grant:
         """Create the grant from the row of an epoch or claim."""
         assert event.epoch is not None
+        record_filter = event.detail.get("filter", "")
         if event.kind == "epoch":
             detail = event.detail
             members = {
@@ -82,6 +85,7 @@ class Grant:
             return cls(
                 event.epoch, event.generation, members, topic_ids,
                 life_ms=detail.get("life_ms", 0), previous=event.previous,
+                record_filter=record_filter,
             )  # fmt: skip
         shares = tuple(
             OwnedShare(part.topic, part.partition, part.first or 0, part.last or 0)
@@ -92,7 +96,7 @@ class Grant:
         session_ms = event.detail.get("session_ms", 0)
         return cls(
             event.epoch, event.generation, {event.member: shares}, topic_ids, life_ms=life_ms,
-            session_ms=session_ms,
+            session_ms=session_ms, record_filter=record_filter,
         )  # fmt: skip
 
     def live_shares(self) -> Iterator[tuple[str, OwnedShare]]:
@@ -163,6 +167,7 @@ class Grant:
             self.beats,
             dict(self.handed),
             self.previous,
+            self.record_filter,
         )
 
 

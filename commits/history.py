@@ -25,11 +25,12 @@ def history_entry(version: int, event: Event, answer: Answer) -> dict[str, Any]:
         "counted": answer.counted,
         "reason": answer.reason,
         "detail": dict(event.detail),
-        "partitions": [_partition(part, answer) for part in event.parts],
+        "partitions": [_partition(part, event, answer) for part in event.parts],
     }
 
 
-def _partition(part: Part, answer: Answer) -> dict[str, Any]:
+def _partition(part: Part, event: Event, answer: Answer) -> dict[str, Any]:
+    filtered = {(topic, number): count for topic, number, count in event.detail.get("filtered", ())}
     result = answer.results.get(part.topic_partition)
     return {
         "topic": part.topic,
@@ -37,6 +38,7 @@ def _partition(part: Part, answer: Answer) -> dict[str, Any]:
         "first": part.first,
         "last": part.last,
         "count": len(part.offsets),
+        "filtered": filtered.get(part.topic_partition, 0),
         "holes": len(part.holes),
         "pending": len(part.pending),
         "status": result.status if result else "",

@@ -150,6 +150,7 @@ class Assignment:
             process of the claim is alive.
         handed: Shares that members released while they kept the others.
         previous: The epoch that it follows, as far as it is known; None for a claim.
+        record_filter: Which records its members process, as text; empty for all.
     """
 
     epoch: Epoch
@@ -164,6 +165,7 @@ class Assignment:
     beats: int = field(default=0, compare=False)
     handed: Mapping[str, tuple[OwnedShare, ...]] = field(default_factory=dict)
     previous: Epoch | None = None
+    record_filter: str = ""
 
     def heir(self, member: str) -> str:
         """Return the id that now has the shares of a member, which may be its own."""

@@ -88,6 +88,7 @@ class Ownership:
         takeover: bool = False,
         life_ms: int = 0,
         partitions: Mapping[str, int] | None = None,
+        record_filter: str = "",
     ) -> Epoch:
         """Open the next epoch of a group. From its row on only its members may commit.
 
@@ -108,6 +109,8 @@ class Ownership:
             partitions: How many partitions of each topic start by the option for new groups; by
                 default as many as the assignment has. It applies in the first epoch with the
                 topic; partitions with higher numbers were added later.
+            record_filter: Which records the members process, as text for the history and for the
+                next epoch; empty for all.
 
         Raises:
             EpochConflict: If another epoch than `previous` is in force; nothing changed.
@@ -121,6 +124,7 @@ class Ownership:
             "takeover": takeover,
             "life_ms": life_ms,
             **({"partitions": dict(partitions)} if partitions else {}),
+            **({"filter": record_filter} if record_filter else {}),
         }
         with self._lock:
             for _ in range(_NUMBER_TRIES):
@@ -160,6 +164,7 @@ class Ownership:
         life_ms: int = 0,
         session_ms: int = 0,
         nonce: str | None = None,
+        record_filter: str = "",
     ) -> Epoch:
         """Claim shares without a rebalance of the group, under a separate epoch.
 
@@ -177,6 +182,7 @@ class Ownership:
                 may release it, because its process counts as dead; 0 for never.
             nonce: A unique text of the caller. A repeated call with the same nonce, because the
                 answer was lost, returns the same claim while it is live.
+            record_filter: As for `open_epoch`.
 
         Raises:
             ClaimConflict: If a share overlaps one of a live claim, or of a member of the epoch in
@@ -207,6 +213,7 @@ class Ownership:
                         "claim", self._new_id(), self._cluster, group, epoch, member=member,
                         detail={
                             "takeover": takeover, "life_ms": life_ms, "session_ms": session_ms,
+                            **({"filter": record_filter} if record_filter else {}),
                         },
                         parts=parts,
                     )

@@ -198,6 +198,7 @@ def _grant_to_plain(grant: Grant) -> dict[str, Any]:
         **({"unchanged": grant.unchanged} if grant.unchanged else {}),
         **({"handed": grant.handed} if grant.handed else {}),
         **({"previous": astuple(grant.previous)} if grant.previous else {}),
+        **({"filter": grant.record_filter} if grant.record_filter else {}),
     }
 
 
@@ -222,6 +223,7 @@ def _grant_from_plain(plain: Mapping[str, Any]) -> Grant:
             for member, shares in plain.get("handed", {}).items()
         },
         previous=Epoch(*plain["previous"]) if "previous" in plain else None,
+        record_filter=plain.get("filter", ""),
     )
 
 

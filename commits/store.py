@@ -257,8 +257,9 @@ class CommitStore(Committing):
 
         An entry has `version`, `written_at`, `kind`, `id`, `epoch`, `nonce`, `member`, `counted`,
         `reason` (why it did not count), `detail`, and `partitions`: for each its topic, partition,
-        first and last offset, count, status, reason and the stable offset after it. The history
-        starts at the oldest kept file of the table, at the latest at the last snapshot.
+        first and last offset, count, how many of these a filter dropped (`filtered`), status,
+        reason and the stable offset after it. The history starts at the oldest kept file of the
+        table, at the latest at the last snapshot.
 
         Raises:
             CorruptCommitLog: If the log cannot be read.

@@ -20,6 +20,7 @@ from coopconsume.options import Options, parse_seconds
 from coopconsume.query import CooperativeForeach, CooperativeQuery
 from coopconsume.record import MAX_WAIT
 from coopconsume.runtime.polling.poller import Poller
+from coopconsume.runtime.reading.source import check_filter
 from coopconsume.runtime.slot_leases import lease_seconds
 from coopconsume.runtime.state import StateLog
 from coopconsume.state.schema import StateSchema
@@ -70,6 +71,7 @@ class CooperativeConsumer(Closing):
     def __init__(self, options: Mapping[str, Any], spark: SparkSession | None = None) -> None:
         self.options = Options.parse(options)
         self.spark = usable_session(spark)
+        check_filter(self.spark, self.options.record_filter)
         self._poller = Poller(self.spark, self.options, self.slots)
         self._membership: Membership | None = None
         self._query: CooperativeQuery | None = None
@@ -97,7 +99,7 @@ class CooperativeConsumer(Closing):
             AlreadyClosed: The consumer is closed, perhaps by another thread meanwhile.
             AuthenticationFailed: The cluster does not let this user in, or TLS fails; at once.
             BrokerUnreachable: No broker answers.
-            GroupRefused: Others of the group use another commit table, or another library.
+            GroupRefused: Others of the group use another commit table, filter or library.
             InvalidOption: Topics are given here and as an option.
             MissingOption: No topics are given at all.
             NotAuthorized: A right on a topic or on the group is missing; it names the ACL.
@@ -235,7 +237,8 @@ class CooperativeConsumer(Closing):
         """The next records, as a DataFrame of a fixed window of offsets.
 
         Columns of Spark's Kafka source and ``key_hash``. What is committed is left out, and so are
-        keys of others. Looking twice shows the same rows. The position moves on: records that are
+        keys of others. What the filter drops is left out, too, and committed without an answer.
+        Looking twice shows the same rows. The position moves on: records that are
         not committed come back after `retry`, a restart, a seek or a change of the assignment. Rows
         of a key lie in one Spark partition in the order of their offsets. Records that are to be
         tried again come in frames of their own, with what was left out of their keys meanwhile.

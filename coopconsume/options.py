@@ -17,6 +17,7 @@ from dataclasses import Field, dataclass, field, fields
 from typing import TYPE_CHECKING, Any
 
 from coopconsume.errors import InvalidOption, MissingOption, UnknownOption
+from coopconsume.filters import KEY_ENCODINGS, RecordFilter, parse_filter
 from coopconsume.kafka.security.secrets import keep_out_of_logs
 from coopconsume.kafka.settings import (
     KNOWN_KAFKA_SETTINGS,
@@ -144,6 +145,33 @@ def _topics(value: Any) -> tuple[str, ...]:
     return topics
 
 
+def _keys(value: Any) -> tuple[str, ...]:
+    text = value.strip() if isinstance(value, str) else ""
+    if text.startswith("["):
+        keys = json.loads(text)
+    elif isinstance(value, str):
+        keys = [key.strip() for key in value.split(",")]
+    else:
+        keys = list(value)
+    if not keys or not all(isinstance(key, str) and key for key in keys):
+        raise ValueError("give texts that are not empty, separated by commas or as a JSON list")
+    return tuple(dict.fromkeys(keys))
+
+
+def _headers(value: Any) -> tuple[tuple[str, str], ...]:
+    remedy = 'give name=value, separated by commas, or JSON such as {"type": "order"}'
+    if isinstance(value, str) and not value.strip().startswith("{"):
+        pairs = [part.partition("=") for part in value.split(",")]
+        if not all(equals and name.strip() for name, equals, _ in pairs):
+            raise ValueError(remedy)
+        found = {name.strip(): text.strip() for name, _, text in pairs}
+    else:
+        found = json.loads(value) if isinstance(value, str) else dict(value)
+    if not found or not all(isinstance(v, str) and k for k, v in found.items()):
+        raise ValueError(remedy)
+    return tuple(found.items())
+
+
 def _starting(value: Any) -> str | dict[str, dict[int, int]]:
     if str(value).lower() in ("earliest", "latest"):
         return str(value).lower()
@@ -225,6 +253,10 @@ _PATTERN = Values("regular expression (Python's)", _pattern)
 _STARTING = Values("earliest, latest or JSON", _starting)
 _FLAG = Values("true, false", _flag)
 _PLACE = Values("path, URI or name", _place)
+_KEYS = Values("keys, separated by commas, or a JSON list", _keys)
+_FILE = Values("path of a file", _text)
+_HEADERS = Values("name=value, separated by commas, or JSON", _headers)
+_EXPRESSION = Values("Spark SQL expression", _text)
 _RATE = Values("number above 0", _rate)
 
 _REQUIRED_KAFKA = ("bootstrap.servers", "group.id")
@@ -383,6 +415,54 @@ class Options:
         "Records of a partition whose transactional outputs wait above its stable offset. At this "
         "number no new records are read.",
     )  # fmt: skip
+    where: str | None = _option(
+        None, _EXPRESSION,
+        "Filter: a condition over the columns of Spark's Kafka source, evaluated before anything "
+        "else sees the record; null means false. It depends on the record alone.",
+    )  # fmt: skip
+    allow_keys: tuple[str, ...] | None = _option(
+        None, _KEYS,
+        "Filter: only records with one of these keys pass. With allowKeysFile and "
+        "allowKeyPrefixes, it is enough if one of the three has the key.",
+    )  # fmt: skip
+    allow_keys_file: str | None = _option(
+        None, _FILE,
+        "As allowKeys, from a file with one key a line, which is read at the start.",
+    )  # fmt: skip
+    allow_key_prefixes: tuple[str, ...] | None = _option(
+        None, _KEYS,
+        "As allowKeys, for keys that begin with one of these.",
+    )  # fmt: skip
+    deny_keys: tuple[str, ...] | None = _option(
+        None, _KEYS,
+        "Filter: records with one of these keys do not pass, even if they are allowed.",
+    )  # fmt: skip
+    deny_keys_file: str | None = _option(
+        None, _FILE,
+        "As denyKeys, from a file with one key a line, which is read at the start.",
+    )  # fmt: skip
+    deny_key_prefixes: tuple[str, ...] | None = _option(
+        None, _KEYS,
+        "As denyKeys, for keys that begin with one of these.",
+    )  # fmt: skip
+    key_encoding: str = _option(
+        "text", _one_of(*KEY_ENCODINGS),
+        "How the keys and prefixes of filters are written; text is UTF-8.",
+    )  # fmt: skip
+    min_record_bytes: int | None = _option(
+        None, _whole(1),
+        "Filter: the least size of a record's key and value together.",
+    )  # fmt: skip
+    max_record_bytes: int | None = _option(
+        None, _whole(0),
+        "Filter: the largest size of a record's key and value together.",
+    )  # fmt: skip
+    header_equals: tuple[tuple[str, str], ...] = _option(
+        (), _HEADERS,
+        "Filter: for each name a header of the record has the value, as UTF-8.",
+    )  # fmt: skip
+    #: What the options named Filter come to.
+    record_filter: RecordFilter = field(default_factory=RecordFilter)
 
     @classmethod
     def parse(
@@ -435,7 +515,7 @@ class Options:
                 "false",
                 "this consumer knows no other commits; leave it true, or use Spark's own source",
             )
-        return cls(kafka=_complete(kafka), **values)
+        return cls(kafka=_complete(kafka), record_filter=parse_filter(values), **values)
 
     @property
     def group_id(self) -> str:

@@ -276,6 +276,8 @@ def status_line(event: Progress, rate: float) -> str:
         f"{event['pending']:,} pending, {event['gapRanges']:,} gaps, "
         f"{totals['deadLetters']:,} dead letters"
     )
+    if totals["filtered"]:
+        text += f", {totals['filtered']:,} filtered"
     if event["waitingFor"] is not None:
         text += f"; {event['waitingFor']['message']}"
     blocked = [p for p in partitions if p["blocker"] is not None and p["blocker"]["attempts"]]

@@ -120,6 +120,7 @@ class GroupCore:
             join on.
         life_ms: How long our work may go on after our death; a change counts from the next join on.
         by_pattern: Whether it subscribes to a pattern.
+        record_filter: Which records its handlers get, as text; empty for all.
     """
 
     group: str
@@ -140,6 +141,7 @@ class GroupCore:
     begun_under: Epoch | None = None
     is_holding: bool = False
     attempt: int = 0
+    record_filter: str = ""
 
     # -- joining
 
@@ -164,6 +166,7 @@ class GroupCore:
             self.attempt,
             self.joined_with_seen,
             self.is_holding,
+            self.record_filter,
         ).to_bytes()
 
     @property
@@ -259,18 +262,18 @@ class GroupCore:
                 theirs for now, see `coopconsume.group.keeping`.
 
         Raises:
-            GroupRefused: The leader itself works with another store or cluster than most.
+            GroupRefused: The leader itself works with another store, cluster or filter than most.
 
         A member whose data this version of the library cannot read is refused, nobody else.
         """
         told, refused = _read(joined)
-        places = Counter((s.store, s.cluster) for s in told.values())
-        mine = (self.store, self.cluster)
-        place = max(places, key=lambda one: (places[one], one == mine))
+        setups = Counter(map(_setup_of, told.values()))
+        mine = (self.store, self.cluster, self.record_filter)
+        setup = max(setups, key=lambda one: (setups[one], one == mine))
         refused |= {
-            member: _other_place(self.group, (said.store, said.cluster), place)
+            member: _other_setup(self.group, _setup_of(said), setup)
             for member, said in told.items()
-            if (said.store, said.cluster) != place
+            if _setup_of(said) != setup
         }
         if me in refused:
             raise GroupRefused(self.group, refused[me])
@@ -450,15 +453,26 @@ def _with_reports(
     return counts, ids
 
 
-def _other_place(group: str, found: tuple[str, str], most: tuple[str, str]) -> str:
-    what, here, there = (
-        ("commit table", found[0], most[0])
-        if found[0] != most[0]
-        else ("Kafka cluster", found[1], most[1])
-    )
+#: What must be the same for all members: commit store, Kafka cluster, filter.
+_Setup = tuple[str, str, str]
+
+
+def _setup_of(said: Subscription) -> _Setup:
+    return said.store, said.cluster, said.record_filter
+
+
+def _other_setup(group: str, found: _Setup, most: _Setup) -> str:
+    same = "commitTable and kafka.bootstrap.servers"
+    if found[:2] == most[:2]:
+        what, here, there = "filter", found[2] or "none", most[2] or "none"
+        same = "filter; to change it, stop all members first"
+    elif found[0] != most[0]:
+        what, here, there = "commit table", found[0], most[0]
+    else:
+        what, here, there = "Kafka cluster", found[1], most[1]
     return (
         f"it works with the {what} {here}, the other members of group {group!r} with {there}: "
-        "give all members the same commitTable and kafka.bootstrap.servers"
+        f"give all members the same {same}"
     )
 
 

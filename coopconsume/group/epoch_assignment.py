@@ -299,6 +299,7 @@ class EpochAssignment:
         *,
         pending: Mapping[TopicPartition, list[Pending]] | None = None,
         holes: Mapping[TopicPartition, OffsetRanges] | None = None,
+        filtered: Mapping[TopicPartition, int] | None = None,
         commit_id: str | None = None,
         limited: bool = True,
     ) -> dict[TopicPartition, CommitResult]:
@@ -311,6 +312,7 @@ class EpochAssignment:
             offsets: What is done.
             pending: What failed.
             holes: What is proven never to be delivered.
+            filtered: How many of the offsets are of records that the filter dropped.
             commit_id: Tells it from every other commit of the group; None: a new one.
             limited: Whether the limit on ranges is looked at once more (see `affordable`).
 
@@ -330,6 +332,7 @@ class EpochAssignment:
                 dict(offsets),
                 pending=dict(pending) if pending else None,
                 holes=dict(holes),
+                filtered=filtered,
                 commit_id=commit_id,
                 too_old="report",
                 limited=limited,

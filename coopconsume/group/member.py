@@ -127,7 +127,7 @@ class GroupMember:
         self._group = options.group_id
         self._core = GroupCore(
             self._group, store.id, cluster.cluster_id, slots, options.allow_key_share,
-            life_ms=life_ms,
+            life_ms=life_ms, record_filter=str(options.record_filter),
         )  # fmt: skip
         self._instance = options.kafka.get("group.instance.id")
         self._config = consumer_config(options, application)
@@ -352,12 +352,15 @@ class GroupMember:
 
     def subscription(self, *, with_owned: bool) -> bytes:
         """What to join with; notes the epoch that is in force now."""
-        if self._core.is_holding:
-            row = self._follow()
-            in_force = row.epoch if row is not None else None
-        else:
-            in_force = self._store.current_epoch(self._group)
-        return self._core.subscription(in_force, with_owned=with_owned)
+        is_holding = self._core.is_holding
+        row = self._follow() if is_holding else self._store.assignment(self._group)
+        if row is not None and row.record_filter != self._core.record_filter:
+            log.warning(
+                "group %s: the filter of epoch %d was %s, this member's is %s; what was filtered "
+                "before stays done", self._group, row.epoch.number, row.record_filter or "none",
+                self._core.record_filter or "none",
+            )  # fmt: skip
+        return self._core.subscription(row.epoch if row else None, with_owned=with_owned)
 
     def _follow(self) -> EpochRow | None:
         """Goes on under an epoch that ended before its assignment came; returns the one in force.
@@ -422,6 +425,7 @@ class GroupMember:
                 self._group, deal.shares, previous=deal.previous, generation=place.generation_id,
                 topic_ids=deal.topic_ids, member=place.member_id, nonce=deal.nonce,
                 life_ms=deal.life_ms, partitions=deal.initial,
+                record_filter=self._core.record_filter,
             ),
             f"epoch of {len(deal.shares)} members", self._lead_within / 2,
         )  # fmt: skip

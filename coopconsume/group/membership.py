@@ -296,7 +296,7 @@ class Membership:
         def claim() -> Epoch:
             return self.store.claim(
                 group, member, shares, takeover=takeover, topic_ids=topic_ids, life_ms=life_ms,
-                session_ms=session, nonce=member,
+                session_ms=session, nonce=member, record_filter=str(self.options.record_filter),
             )  # fmt: skip
 
         session, limit = session_ms(self.options), self.options.batch_life

@@ -24,6 +24,12 @@ class Number(NamedTuple):
 #: Fields of ``totals``. They never decrease.
 COUNTERS = (
     Number("handled", "coopconsume.records.handled", "{record}", "Handler calls."),
+    Number(
+        "filtered",
+        "coopconsume.records.filtered",
+        "{record}",
+        "Records that did not pass the filter; they are committed without a handler call.",
+    ),
     Number("done", "coopconsume.records.done", "{record}", "Records committed."),
     Number("retries", "coopconsume.records.retried", "{record}", "Failed calls to be retried."),
     Number("deadLetters", "coopconsume.records.dead", "{record}", "Dead-lettered records."),

@@ -47,6 +47,7 @@ class Running:
     gates: Mapping[int, Mapping[int | None, float]] = field(default_factory=dict)
     first_report: float | None = None
     handled: int = 0
+    filtered: int = 0
     rate: float = 0.0
     timed_out: bool = False
     #: After which its slots start nothing, on the workers' clocks, in seconds since the epoch.
@@ -174,6 +175,7 @@ def run_batch(
         batch_time=options.batch_time,
         handler_timeout=options.handler_timeout,
         headers=work.needs_headers(options),
+        filters=bool(options.record_filter),
         park=work.park,
         rates=rates_of(options, slots),
         break_after=1 if running.trial else options.circuit_breaker or 0,

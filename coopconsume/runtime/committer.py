@@ -97,6 +97,7 @@ def save(
     pending: Mapping[TopicPartition, list[Pending]],
     commit_id: str,
     written: Written | None = None,
+    filtered: Mapping[TopicPartition, OffsetRanges] | None = None,
 ) -> Saved:
     """Commits what is done; what the limit on ranges does not let in is left out, and reported.
 
@@ -107,6 +108,7 @@ def save(
         pending: What failed.
         commit_id: The id of the commit; that of the parcel, if there is one.
         written: A parcel that is written, and stands or falls with the commit: all of it goes in.
+        filtered: Those of ``offsets`` that the filter dropped.
 
     Raises:
         commits.FencedMember: Another member holds the group.
@@ -121,11 +123,13 @@ def save(
             fit[tp] = fit.get(tp, OffsetRanges()) | done
         for tp, records in written.parcel.pending.items():
             told.setdefault(tp, []).extend(records)
+    counts = {tp: len(fit[tp] & some) for tp, some in (filtered or {}).items() if tp in fit}
     results: Mapping[TopicPartition, CommitResult]
     try:
         results = holding.commit(
-            fit, pending=told, holes=holes, commit_id=commit_id, limited=written is None
-        )
+            fit, pending=told, holes=holes, filtered=counts, commit_id=commit_id,
+            limited=written is None,
+        )  # fmt: skip
     except MaxIndividualCommitsReached as error:
         # Other members were quicker.
         results = error.results or {}
@@ -338,7 +342,12 @@ class Committer:
             self._begun_at = time.monotonic()
             self._commits_written = written is not None
             commit_id = written.commit_id if written else next(self._ids)
-            self._run(self._commit, offsets, holes, unsaved.pending, commit_id, written)
+            filtered = {
+                (p.topic, p.partition): p.unsaved_filtered
+                for p in self._busy()
+                if p.unsaved_filtered
+            }
+            self._run(self._commit, offsets, holes, unsaved.pending, commit_id, written, filtered)
 
     def close(self, *, well: bool) -> None:
         """Lets the running commit end; if the job ended well, Kafka's offsets follow the log."""
@@ -370,9 +379,10 @@ class Committer:
         pending: Mapping[TopicPartition, list[Pending]],
         commit_id: str,
         written: Written | None,
+        filtered: Mapping[TopicPartition, OffsetRanges],
     ) -> None:
         try:
-            saved = save(self._holding, offsets, holes, pending, commit_id, written)
+            saved = save(self._holding, offsets, holes, pending, commit_id, written, filtered)
         except FencedMember as error:
             self._post(self._fenced, error, pending)
         except BaseException as error:  # noqa: BLE001 - told to the loop

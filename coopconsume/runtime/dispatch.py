@@ -455,6 +455,7 @@ class Dispatcher:
         running.first_report = running.first_report or now
         handled = report.handled + running.told.get(report.slot, 0)
         running.handled += report.handled
+        running.filtered += report.filtered
         running.rate += handled / max(report.busy, 0.001)
         if handled:
             side_by_side = min(self._work.concurrency, handled)
@@ -504,6 +505,7 @@ class Dispatcher:
         running.taken[slot] = report.seq
         running.told[slot] = running.told.get(slot, 0) + report.handled
         running.handled += report.handled
+        running.filtered += report.filtered
         now, parts = time.monotonic(), running.parts
         running.heard_at[slot] = now
         if report.kept is not None and slot not in running.kept:

@@ -170,9 +170,14 @@ class Outbox:
         if report.outputs is not None and sink is not None:
             parcel.rows.append((names, report.outputs))
             parcel.offsets |= offsets_of_rows(names, report.outputs)
-        if is_stateful or (sink is not None and sink.hears_all):
+        hears_all = sink is not None and sink.hears_all
+        if is_stateful or hears_all:
             for i, outcome in report.partitions.items():
                 done = OffsetRanges.from_offsets(unpack_offsets(outcome.done).to_numpy())
+                if hears_all and outcome.filtered:
+                    # An attempt before a change of the filter may have left rows.
+                    filtered = unpack_offsets(outcome.filtered).to_numpy()
+                    done |= OffsetRanges.from_offsets(filtered)
                 parcel.offsets[names[i]] = done - parts[i].undelivered
         if is_stateful:
             parcel.slots.add(report.slot)

@@ -68,8 +68,8 @@ class Meter:
         self._quiet: dict[tuple[str, int], tuple[tuple[object, ...], dict[str, Any]]] = {}
         self.totals = dict.fromkeys(
             (
-                "handled", "done", "retries", "deadLetters", "failedBatches", "lostSlots",
-                "rebalances",
+                "handled", "filtered", "done", "retries", "deadLetters", "failedBatches",
+                "lostSlots", "rebalances",
             ), 0
         )  # fmt: skip
         self.slots = [
@@ -137,6 +137,7 @@ class Meter:
             slot["failures"] += report.failures
             slot["busySeconds"] = round(slot["busySeconds"] + report.busy, 3)
             self.totals["handled"] += report.handled
+            self.totals["filtered"] += report.filtered
             self.totals["retries"] += report.failures - len(report.dead)
             self.totals["deadLetters"] += len(report.dead)
             launched = self._launched.get(report.batch)
@@ -218,6 +219,7 @@ class Meter:
                 numInputRows=new["handled"],
                 inputRowsPerSecond=round(came / span, 1),
                 processedRowsPerSecond=round(new["handled"] / span, 1),
+                numFilteredRows=new["filtered"],
                 numRetries=new["retries"],
                 numDeadLetters=new["deadLetters"],
                 durationMs={

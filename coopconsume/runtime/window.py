@@ -62,9 +62,11 @@ class Window:
         A batch spans more than its slots have: what is between is for those that are busy, or for
         other members. A few slots, that may be slow by a key, do not tell much.
         """
-        fraction = running.plan.fraction
-        is_most = fraction >= self._widest / 2
-        self._widest = max(self._widest, fraction)
+        # Records that the filter drops take no time of a handler, and part of the window.
+        handled = max(1, running.handled)
+        fraction = running.plan.fraction * handled / (handled + running.filtered)
+        is_most = running.plan.fraction >= self._widest / 2
+        self._widest = max(self._widest, running.plan.fraction)
         if running.timed_out:
             least = self._slots if is_most else self._window // 4
             self._window = min(self._window, max(least, int(2 * running.handled / fraction), 1))

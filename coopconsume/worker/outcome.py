@@ -89,6 +89,7 @@ class TaskOutcome:
         #: By partition and lane, the lowest offset that is not done: no higher one may start.
         self.blocked: dict[int, dict[int, int]] = {p: dict(w.blocked) for p, w in self.work.items()}
         self.done: dict[int, list[pa.Array]] = {p: [] for p in self.work}
+        self._filtered: dict[int, list[pa.Array]] = {p: [] for p in self.work}
         self.retried = any(w.attempts for w in self.work.values())
         #: Which answer it is that comes next; kept up where answers are failures, and at the end.
         self.number = 0
@@ -284,6 +285,30 @@ class TaskOutcome:
             if len(offsets):
                 self.unlooked(part, offsets[0].as_py())
 
+    def passed(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """Notes the rows of an Arrow batch that do not pass the filter as settled.
+
+        Order does not matter to them, as no handler sees them. A slot that has given its records
+        back settles none: they are planned again.
+
+        Returns:
+            The other rows, without the mark.
+        """
+        if not self.spec.filters:
+            return batch
+        marks = batch.column(batch.num_columns - 1)
+        batch = batch.select(range(batch.num_columns - 1))
+        if not pc.any(marks).as_py():
+            return batch
+        dropped = wanted_rows(batch.filter(marks), self.work)
+        parts, offsets = dropped.column(0), dropped.column(1)
+        with self.lock:
+            for part in () if self._has_given_back else self.work:
+                found = offsets.filter(pc.equal(parts, part))
+                self._filtered[part].append(found)
+                self.report.filtered += len(found)
+        return batch.filter(pc.invert(marks))
+
     def cut(self, seq: int) -> SlotReport | None:
         """Takes what is done and failed since the last call, as a progressive report.
 
@@ -296,10 +321,16 @@ class TaskOutcome:
         with self.lock:
             self.flush()
             kept = self._kept()
-            is_news = any(any(map(len, self.done[p])) or self.parts[p].failed for p in self.work)
+            settled = (self.done, self._filtered)
+            is_news = any(
+                any(any(map(len, each[p])) for each in settled) or self.parts[p].failed
+                for p in self.work
+            )
             if not is_news and kept is None:
                 return None
             done, self.done = self.done, {part: [] for part in self.work}
+            filtered, self._filtered = self._filtered, {part: [] for part in self.work}
+            self.report.filtered = 0
             failed = {part: report.failed for part, report in self.parts.items()}
             for report in self.parts.values():
                 report.failed = []
@@ -310,15 +341,19 @@ class TaskOutcome:
             (ended, failures), self._reported = self._reported, (self.ended, self.report.failures)
             ended, failures = self._reported[0] - ended, self._reported[1] - failures
         partitions = {
-            part: PartitionReport(_packed(done[part]), failed=failed[part])
+            part: PartitionReport(
+                _packed(done[part]), failed=failed[part], filtered=_packed(filtered[part])
+            )
             for part in self.work
-            if any(map(len, done[part])) or failed[part]
+            if any(map(len, [*done[part], *filtered[part]])) or failed[part]
         }
         return SlotReport(
             self.spec.batch, self.report.slot, seq=seq, pid=self.report.pid, partitions=partitions,
             dead=dead, outputs=None if outputs is None else outputs.encode(),
             changes=None if changes is None else changes.encode(),
-            handled=ended, failures=failures, kept=kept,
+            handled=ended, failures=failures, kept=kept, filtered=sum(
+                len(chunk) for chunks in filtered.values() for chunk in chunks
+            ),
             gates={} if kept is None else dict(self.report.gates),
         )  # fmt: skip
 
@@ -361,6 +396,7 @@ class TaskOutcome:
         """The final report: all that is in no progressive report."""
         for part, report in self.parts.items():
             report.done = _packed(self.done[part])
+            report.filtered = _packed(self._filtered[part])
         self.report.handled -= self._reported[0]
         self.report.failures -= self._reported[1]
         self.report.partitions = self.parts

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from coopconsume.worker.channel.spec import ChannelSpec
 
 Ordering = Literal["key", "partition", "none"]
+#: The column that marks the rows of records that do not pass the filter.
+FILTERED = "filtered"
 
 
 @dataclass(frozen=True)
@@ -56,6 +58,7 @@ class BatchSpec:
         handler_timeout: Seconds that running handlers get beyond ``batch_time``; then the worker
             ends itself, so that a batch has an end that the driver can rely on.
         headers: Whether rows carry record headers.
+        filters: Whether rows carry the column `FILTERED`, as their last one.
         park: Whether a record that is given up holds its key back until somebody decides.
         rates: Records a second that may start.
         break_after: Failures in a row after which nothing more starts; 0: it goes on.
@@ -79,6 +82,7 @@ class BatchSpec:
     batch_time: float
     handler_timeout: float
     headers: bool
+    filters: bool = False
     park: bool = False
     rates: Rates = field(default_factory=Rates)
     break_after: int = 0
@@ -133,21 +137,24 @@ class PartitionReport:
             unless named elsewhere. None: all was looked at.
         failed: Records to try again.
         blocked: (offset, key hash) of records that wait behind a failed one of their key.
+        filtered: Offsets of records that do not pass the filter: settled without a handler. They
+            are not among ``done``.
     """
 
     done: bytes = b""
     resume: int | None = None
     failed: list[Failure] = field(default_factory=list)
     blocked: list[tuple[int, int]] = field(default_factory=list)
+    filtered: bytes = b""
 
 
 @dataclass
 class SlotReport:
     """What a slot reports of its part of a batch.
 
-    A progressive report has only partitions (done and failed), dead letters, outputs, the counts of
-    handled and failed calls, and ``kept`` with ``gates``. The final report holds what is in no
-    progressive report.
+    A progressive report has only partitions (done, filtered, failed), dead letters, outputs, the
+    counts of handled and failed calls and of filtered records, and ``kept`` with ``gates``. The
+    final report holds what is in no progressive report.
 
     Attributes:
         unknown: This is a second run of a Spark task: nothing was started, and what the first run
@@ -160,6 +167,7 @@ class SlotReport:
         restored: Keys of the state that were restored from the changelog, and the seconds that it
             took.
         handled: Handler calls made. ``failures``: those that did not succeed.
+        filtered: Records that did not pass the filter.
         value_bytes: Bytes of key and value of the rows read.
         busy: Seconds from the first handler to the end of the last one; 0 without any.
         timed_out: The time box closed before the rows were through.
@@ -196,6 +204,7 @@ class SlotReport:
     restored: tuple[int, float] = (0, 0.0)
     rows: int = 0
     handled: int = 0
+    filtered: int = 0
     failures: int = 0
     value_bytes: int = 0
     busy: float = 0.0

@@ -230,8 +230,9 @@ class SlotRunner:
         words = last_words(box_path(spec, slot))
         culprits = set(culprits_of(words)) if words else set()
         for batch in batches:
-            if culprits and batch.num_rows:
-                ledger.charge(batch, culprits, overdue=bool(words and words.overdue))
+            passed = ledger.passed(batch)
+            if culprits and passed.num_rows:
+                ledger.charge(passed, culprits, overdue=bool(words and words.overdue))
         if words is None:
             return SlotReport(batch=spec.batch, slot=slot, unknown=True, pid=os.getpid())
         for part, work in ledger.work.items():
@@ -250,12 +251,15 @@ class SlotRunner:
 def _until_halted(
     batches: Iterable[pa.RecordBatch], ledger: TaskOutcome, life: TimeBox
 ) -> Iterator[pa.RecordBatch]:
-    """The Arrow batches of a slot; once it is halted the rest is passed over quickly."""
+    """The Arrow batches of a slot, without the rows that the filter drops.
+
+    Once the slot is halted the rest is passed over quickly.
+    """
     for batch in batches:
         if life.stopped:
             ledger.pass_over(batch)
-        else:
-            yield batch
+        elif (passed := ledger.passed(batch)).num_rows:
+            yield passed
 
 
 def culprits_of(words: LastWords) -> list[tuple[int, int]]:

@@ -33,7 +33,8 @@ from coopconsume.worker.report import SlotReport
 
 TP = ("t", 0)
 _PATIENCE = float(os.environ.get("COOPCONSUME_TEST_PATIENCE", "120"))
-_TYPES = [pa.int32(), pa.int64(), pa.int64(), pa.binary(), pa.binary(), pa.int64()]
+#: Of the rows; the last one is that of the filter's mark.
+_TYPES = [pa.int32(), pa.int64(), pa.int64(), pa.binary(), pa.binary(), pa.int64(), pa.bool_()]
 
 
 def until(holds, seconds=_PATIENCE):
@@ -181,7 +182,8 @@ class Frame:
             for offset, key in sorted(self._world.kafka.log.items()):
                 dealt = offset_hash(offset) if key is None else key_hash(key)
                 if offset in wanted.offsets and any(r.contains(dealt) for r in ranges):
-                    rows.append((part, offset, dealt, key, b"v", 0))
+                    is_denied = key in self._world.options.record_filter.deny.keys
+                    rows.append((part, offset, dealt, key, b"v", 0, is_denied))
         return rows
 
     def _run(self, slot):
@@ -191,9 +193,10 @@ class Frame:
             return None
         if not any(map(self._rows, self._slots)):
             return None  # Spark runs no task for a batch without rows.
-        columns = zip(*rows, strict=True) if rows else [()] * len(_TYPES)
-        arrays = [pa.array(c, t) for c, t in zip(columns, _TYPES, strict=True)]
-        batch = pa.RecordBatch.from_arrays(arrays, names=list("abcdef"))
+        types = _TYPES if self._world.options.record_filter else _TYPES[:-1]
+        columns = list(zip(*rows, strict=True))[: len(types)] if rows else [()] * len(types)
+        arrays = [pa.array(c, t) for c, t in zip(columns, types, strict=True)]
+        batch = pa.RecordBatch.from_arrays(arrays, names=list("abcdefg")[: len(types)])
         report = self._runner.run(slot, [batch] if rows else [])
         if self._world.dying:
             self._world.dying -= 1

@@ -17,6 +17,7 @@ from coopconsume.group.held_logs import HeldLogs
 from coopconsume.group.owned import Owned
 from coopconsume.kafka.cluster import LogEnd, Topic
 from coopconsume.runtime.polling.poller import Poller
+from coopconsume.runtime.reading.source import PolledRows
 
 TOPIC = "t"
 
@@ -31,6 +32,8 @@ class Frame(list):
 
 class Log:
     """A topic's records and what the group's commit log says of them."""
+
+    filtered = frozenset()  # (partition, offset) of the records that the filter drops
 
     def __init__(self, records, splits, limit=1_000_000):
         self.limit = limit  # ranges that a partition may have
@@ -97,7 +100,8 @@ class MemoryFrames:
     def rows(self, owned, offsets, chosen):
         """The rows of a frame."""
         found = self._log.present(owned, offsets, chosen)
-        return Frame((tp[1], o) for tp, rows in found.items() for o in rows)
+        rows = {(tp[1], o) for tp, rows in found.items() for o in rows}
+        return Frame(sorted(rows - self._log.filtered))
 
     def present(self, owned, offsets, chosen):
         """Their offsets."""
@@ -107,9 +111,10 @@ class MemoryFrames:
     def dealt(self, owned, offsets, chosen):
         """Their offsets and hashes."""
         return {
-            tp: (
+            tp: PolledRows(
                 np.array(rows, np.int64),
                 np.array([self._log.hash_of(tp[1], o) for o in rows], np.int64),
+                np.array([(tp[1], o) not in self._log.filtered for o in rows], np.bool_),
             )
             for tp, rows in self._log.present(owned, offsets, chosen).items()
         }
@@ -173,9 +178,14 @@ class Holding:
                 fit[tp] = affordable(commits, offsets[tp], self._log.limit)
         return fit
 
-    def commit(self, offsets, *, pending=None, holes=None, commit_id=None, limited=True):
+    def commit(
+        self, offsets, *, pending=None, holes=None, filtered=None, commit_id=None, limited=True
+    ):
         """Under the epoch in force; partitions above the limit are refused."""
         assert commit_id != ""
+        for tp, done in offsets.items():
+            named = {(tp[1], o) for o in done.offsets().tolist()}
+            assert (filtered or {}).get(tp, 0) == len(named & self._log.filtered)
         if self.epoch != self._log.epoch:
             raise FencedMember("g", "m", None, None, "a later epoch is in force")
         results, over = {}, None
@@ -211,7 +221,10 @@ class Member:
         self.holding = None
         self.given = set()  # (partition, offset) that a frame contained, and not answered for
         options = types.SimpleNamespace(
-            max_offsets_per_trigger=None, dead_letter="dead", min_partitions=None
+            max_offsets_per_trigger=None,
+            dead_letter="dead",
+            min_partitions=None,
+            record_filter=bool(log.filtered),
         )
         self.poller = Poller(log, options, lambda: 1)
         self.letters = []

@@ -201,10 +201,13 @@ letters = st.builds(
 )  # fmt: skip
 reports = st.builds(
     SlotReport, batch=st.just(7), slot=st.just(2), pid=st.just(99), seq=st.integers(1, 10**9),
-    handled=st.integers(0, 10**9), failures=st.integers(0, 10**9),
+    handled=st.integers(0, 10**9), filtered=st.integers(0, 10**9), failures=st.integers(0, 10**9),
     partitions=st.dictionaries(
         st.integers(0, 9),
-        st.builds(PartitionReport, done=st.binary(max_size=40), failed=st.lists(failures)),
+        st.builds(
+            PartitionReport, done=st.binary(max_size=40), failed=st.lists(failures),
+            filtered=st.binary(max_size=40),
+        ),
         max_size=3,
     ),
     dead=st.lists(letters, max_size=3), outputs=binary,

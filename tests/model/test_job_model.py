@@ -83,6 +83,24 @@ def test_a_stuck_handler_costs_its_own_key(world):
     assert [offset for offset in calls if offset % 5 == 4] == list(range(4, 40, 5))
 
 
+def test_filtered_records_are_committed_and_counted_without_a_handler(world):
+    """A stuck handler does not hold them back; the log has the filter and how many it dropped."""
+    there = world(channel=True, denyKeys="k1")
+    member, gate = there.claim(), there.gate(4)
+    job = there.run(member, gate)
+    there.until(lambda: there.done(member) >= {o for o in range(20) if o % 5 == 1})
+    gate.opened.set()
+    there.until(lambda: there.done(member) == set(range(20)))
+    assert sorted(offset for offset, _ in gate.calls) == [o for o in range(20) if o % 5 != 1]
+    there.until(lambda: job._meter.totals["done"] == 20)
+    assert job._meter.totals["filtered"] == 4
+    history = member.store.history("g")
+    assert sum(p["filtered"] for e in history for p in e["partitions"]
+               if e["kind"] == "commit") == 4  # fmt: skip
+    (claim,) = [e for e in history if e["kind"] == "claim"]
+    assert claim["detail"]["filter"] == "denyKeys=k1"
+
+
 def test_relief_starts_no_more_handlers_at_once_than_there_are_slots(world):
     """The task that keeps the stuck record counts; the other keys of its slot have their turn."""
     there = world(

@@ -37,6 +37,9 @@ class World:
 
     ranges: tuple[KeyRange, ...] = (KeyRange(),)
 
+    #: The records that do not pass the filter: of each run of the process in turn.
+    filters: tuple[frozenset[tuple[int, int]], ...] = ()
+
     def __init__(self, logs, failures, *, slots, ordering, concurrency, policy, park=False):
         self.logs = logs  # {partition: {offset: key}}
         self.ends = {p: max(log, default=-1) + 1 for p, log in logs.items()}
@@ -48,6 +51,7 @@ class World:
         self.calls = Counter()
         self.succeeded = Counter()
         self.dead = set()
+        self.filtered = set()  # Committed as such.
         self.attempts = defaultdict(list)
         self.breaks = []  # Gathered, as a slot takes whatever a handler raises for a failure.
         self.committed = {p: PartitionCommits() for p in logs}
@@ -85,12 +89,18 @@ class World:
             if self.owns(part, offset, ranges):
                 self.succeeded.pop((part, offset), None)
                 self.dead.discard((part, offset))
+                self.filtered.discard((part, offset))
 
     def owns(self, part, offset, ranges=None):
         """Whether a record is of some key ranges, by default ours; a hole is anybody's."""
         key = self.logs[part].get(offset)
         deal_hash = offset_hash(offset) if key is None else key_hash(key)
         return any(r.contains(deal_hash) for r in ranges or self.ranges)
+
+    @property
+    def dropped(self):
+        """The records that the filter of this run of the process drops."""
+        return self.filters[self.crashes % len(self.filters)] if self.filters else frozenset()
 
     def undo(self, part, first, last):
         """An operator makes some offsets undone, which ends the epoch; other failures stay."""
@@ -116,13 +126,16 @@ class World:
             self.relieve()
         if at in self.dead:
             self.breaks.append(f"{at} started though it was given up")
+        if at in self.dropped:
+            self.breaks.append(f"{at} started though the filter drops it")
         if self.ordering != "none":
             for offset, key in self.logs[record.partition].items():
                 same = self.ordering == "partition" or (key is not None and key == record.key)
                 if same and offset < record.offset:
                     lower = (record.partition, offset)
                     works = self.at_work.get(lower, self.now) > self.now
-                    if works or not (self.succeeded[lower] or lower in self.dead):
+                    is_done = lower in self.dead | self.filtered | self.dropped
+                    if works or not (self.succeeded[lower] or is_done):
                         self.breaks.append(f"{at} started while {lower} is not done")
         self.calls[at] += 1
         self.attempts[at].append(record.attempt)
@@ -147,7 +160,9 @@ class World:
                 deal = offset_hash(offset) if key is None else key_hash(key)
                 ranges = self.partitions[read.part].shares[slot].ranges
                 if any(r.contains(deal) for r in ranges):
-                    found.append((read.part, offset, deal, key, b"v", 0))
+                    is_dropped = (read.part, offset) in self.dropped
+                    shown = (None, None) if is_dropped else (key, b"v")
+                    found.append((read.part, offset, deal, *shown, 0, is_dropped))
         return sorted(found, key=lambda row: (row[1], row[0]))
 
     def awake(self):
@@ -186,18 +201,21 @@ class World:
             batch=self.batch, partitions=tuple(("t", p) for p in parts), slots=plan.slots,
             work={s: {parts.index(p): w for p, w in of.items()} for s, of in plan.work.items()},
             ordering=self.ordering, concurrency=self.concurrency, batch_time=batch_time,
-            handler_timeout=60.0, headers=False, park=self.park,
+            handler_timeout=60.0, headers=False, filters=bool(self.filters), park=self.park,
         )  # fmt: skip
         self.batch += 1
         runner = SlotRunner(spec, self.handler, self.policy, None, dead_letters=True, send=None)
         types = [pa.int32(), pa.int64(), pa.int64(), pa.binary(), pa.binary(), pa.int64()]
+        types += [pa.bool_()] if self.filters else []
         for slot in plan.slots:
             rows = [(parts.index(r[0]), *r[1:]) for r in self.rows(plan, slot)]
             batches = []
             for i in range(0, len(rows), 3):
-                columns = zip(*rows[i : i + 3], strict=True)
+                columns = list(zip(*rows[i : i + 3], strict=True))[: len(types)]
                 arrays = [pa.array(c, t) for c, t in zip(columns, types, strict=True)]
-                batches.append(pa.RecordBatch.from_arrays(arrays, names=list("abcdef")))
+                batches.append(
+                    pa.RecordBatch.from_arrays(arrays, names=list("abcdefg")[: len(types)])
+                )
             given = [] if relief is None else self.relieved_at(relief, runner, slot, parts)
             report = runner.run(slot, batches)
             self.relieve = None
@@ -297,6 +315,7 @@ class World:
                 pack_offsets(pa.array([o for o in done if is_told(o)], pa.int64())), None,
                 [f for o, f in failed.items() if is_told(o)],
             )  # fmt: skip
+            told.filtered, outcome.filtered = outcome.filtered, b""
             rest = [o for o in done if not is_told(o)]
             outcome.done = pack_offsets(pa.array(rest, pa.int64()))
             outcome.failed = [f for o, f in failed.items() if not is_told(o)]
@@ -334,6 +353,9 @@ class World:
             if holes:
                 p.amend(holes)
             offsets, holes = p.unsaved, p.unsaved_holes
+            filtered = (offsets & p.unsaved_filtered).offsets().tolist()
+            self.filtered |= {(p.part, offset) for offset in filtered}
+            assert {(p.part, offset) for offset in filtered} <= self.dropped, "it passes"
             if offsets or holes:
                 self.committed[p.part].amend(offsets | holes)
                 p.saved(offsets, self.committed[p.part].stable_offset, holes)
@@ -403,7 +425,7 @@ def worlds(draw):
         logs[part] = {offset: draw(keys) for offset in sorted(offsets)}
     every = [(p, o) for p, log in logs.items() for o in log]
     failing = draw(st.lists(st.sampled_from(every), max_size=6)) if every else []
-    return World(
+    world = World(
         logs,
         {at: draw(st.integers(1, 4)) for at in failing},
         slots=draw(st.integers(1, 4)),
@@ -411,6 +433,10 @@ def worlds(draw):
         concurrency=draw(st.sampled_from([1, 1, 1, 3])),
         policy=RetryPolicy(max_attempts=draw(st.sampled_from([None, 3])), backoff=1.0, jitter=0),
     )
+    if every and draw(st.booleans()):
+        dropped = st.frozensets(st.sampled_from(every), max_size=12)
+        world.filters = tuple(draw(st.lists(dropped, min_size=1, max_size=2)))
+    return world
 
 
 @given(worlds(), st.sampled_from([5_000, 2]), st.data())
@@ -429,7 +455,8 @@ def any_run(world, data):
         assert world.committed[part].stable_offset >= world.ends[part]
         for offset in log:
             at = (part, offset)
-            assert world.succeeded[at] or at in world.dead, f"{at} is lost"
+            is_done = world.succeeded[at] or at in world.dead | world.filtered
+            assert is_done, f"{at} is lost"
     lossless = world.crashes == 0 and not troubled
     if lossless:
         assert max(world.succeeded.values(), default=0) <= 1
@@ -457,7 +484,8 @@ def test_parked_keys_wait_for_a_decision_and_flow_on_in_order(world, data):
             assert p.is_settled(p.end)
             for offset in world.logs[p.part]:
                 at = (p.part, offset)
-                assert world.succeeded[at] or at in world.dead or at in held, f"{at} is lost"
+                is_done = world.succeeded[at] or at in world.dead | world.filtered
+                assert is_done or at in held, f"{at} is lost"
         if not held and not any(p.unsaved_holes for p in world.partitions):
             break
         world.decide(lambda *_: data.draw(st.booleans()))

@@ -6,6 +6,7 @@ from tests.mutants.channel import CHANNEL, CHANNEL_DRIVER
 from tests.mutants.checks import ASSIGNORS, CHECKER, CLOCKS, SHOWN
 from tests.mutants.commits import ANSWERS, COMMITS, SNAPSHOTS
 from tests.mutants.fenced import FENCED, OWNERS
+from tests.mutants.filters import FILTERS
 from tests.mutants.group import DRAIN, GROUP, POLLING, TOPICS
 from tests.mutants.keeping import KEEPING
 from tests.mutants.order import LIMITS, ORDER
@@ -38,5 +39,6 @@ GROUPS = [
     QUEUE,
     SHOWN,
     STATE,
+    FILTERS,
 ]
 MUTANTS = [mutant for group in GROUPS for mutant in group]

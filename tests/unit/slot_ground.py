@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from coopconsume.record import RetryPolicy
 from coopconsume.worker.rate_limit import Rates
-from coopconsume.worker.report import BatchSpec, PartitionWork, unpack_offsets
+from coopconsume.worker.report import FILTERED, BatchSpec, PartitionWork, unpack_offsets
 from coopconsume.worker.slot import SlotRunner
 
 #: How handlers run: in the task's thread, on threads, as coroutines.
@@ -67,7 +67,10 @@ def in_way(way, handler):
 
 
 def run(handler, rows, *, work=None, concurrency=1, ordering="key", way=None, **more):
-    """Run rows (partition, offset, key) of slot 3 through a handler."""
+    """Run rows (partition, offset, key) of slot 3 through a handler.
+
+    The rows at the places `filtered` do not pass the filter; by default there is none.
+    """
     if way is not None:
         handler, concurrency = in_way(way, handler)
     slot, batches = prepared(handler, rows, work, concurrency, ordering, **more)
@@ -85,7 +88,7 @@ def prepared(handler, rows, work=None, concurrency=1, ordering="key", **more):
         headers=False, rates=more.pop("rates", Rates()), run=more.pop("run_id", ""),
         break_after=more.pop("break_after", 0), streaks=more.pop("streaks", {}),
         gates=more.pop("gates", {}), latest_start=more.pop("latest_start", math.inf),
-        channel=more.pop("channel", None),
+        channel=more.pop("channel", None), filters=more.get("filtered") is not None,
     )  # fmt: skip
     columns = [
         [r[0] for r in rows], [r[1] for r in rows],
@@ -93,7 +96,11 @@ def prepared(handler, rows, work=None, concurrency=1, ordering="key", **more):
         [r[2] for r in rows], [b"v%d" % r[1] for r in rows], [1_000 + r[1] for r in rows],
     ]  # fmt: skip
     arrays = [pa.array(c, t) for c, t in zip(columns, TYPES, strict=True)]
-    batch = pa.RecordBatch.from_arrays(arrays, names=NAMES)
+    filtered, names = more.pop("filtered", None), NAMES
+    if filtered is not None:
+        arrays.append(pa.array([row[:2] in filtered for row in rows], pa.bool_()))
+        names = [*NAMES, FILTERED]
+    batch = pa.RecordBatch.from_arrays(arrays, names=names)
     options = {"dead_letters": True, "send": None} | more
     schema, size = options.pop("schema", None), options.pop("batch_rows", 4)
     runner = SlotRunner(spec, handler, options.pop("policy", RETRIES_LATER), schema, **options)

@@ -710,18 +710,35 @@ def test_nothing_in_nothing_out(store: CommitStore) -> None:
 
 
 def test_the_history_tells_what_counted(store: CommitStore) -> None:
-    """Each event is one entry, with who, under which epoch, and what came of it."""
-    epoch = opened(store, generation=4, member="leader")
-    store.commit("g", epoch, "m", {P0: [(0, 4)]}, commit_id="b-1")
+    """Each event is one entry, with who, under which epoch and filter, and what came of it."""
+    epoch = opened(store, generation=4, member="leader", record_filter="where=partition > 0")
+    store.commit("g", epoch, "m", {P0: [(0, 4)]}, commit_id="b-1", filtered={P0: 3})
     first, second = store.history("g")
+    assert first["detail"]["filter"] == "where=partition > 0"
     assert (first["kind"], first["epoch"], first["generation"], first["member"]) == (
         "epoch", epoch.number, 4, "leader",
     )  # fmt: skip
     assert (second["id"], second["counted"], second["nonce"]) == ("b-1", True, epoch.nonce)
     assert second["partitions"] == [
-        {"topic": "t", "partition": 0, "first": 0, "last": 4, "count": 5, "holes": 0, "pending": 0,
-         "status": "committed", "reason": "", "stable_offset": 5}
+        {"topic": "t", "partition": 0, "first": 0, "last": 4, "count": 5, "filtered": 3, "holes": 0,
+         "pending": 0, "status": "committed", "reason": "", "stable_offset": 5}
     ]  # fmt: skip
+
+
+def test_a_filter_outlives_a_snapshot_until_the_next_epoch(path: str, store: CommitStore) -> None:
+    """Whoever reads the log later knows which filter an epoch or a claim has."""
+    epoch = opened(store, record_filter="denyKeys=a")
+    store.claim("g", "by hand", [("u", 0)], record_filter="denyKeys=b")
+    store.commit("g", epoch, "m", {P0: [(0, 4)]})
+    assert store.compact() is not None
+    later = CommitStore.open(path)
+    row, (claim,) = later.assignment("g"), later.claims("g")
+    assert row is not None
+    assert (row.record_filter, claim.record_filter) == ("denyKeys=a", "denyKeys=b")
+    later.open_epoch("g", {"m": [P0]}, previous=epoch)
+    row = later.assignment("g")
+    assert row is not None
+    assert row.record_filter == ""
 
 
 def test_errors_travel_between_processes() -> None:

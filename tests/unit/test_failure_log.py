@@ -110,8 +110,8 @@ def event(waiting=None, **blockers):
         for n, (age, due) in enumerate(blockers.values())
     ]  # fmt: skip
     return {
-        "totals": {"done": 1200, "deadLetters": 2}, "lag": 40, "pending": 37, "gapRanges": 1,
-        "waitingFor": waiting, "partitions": partitions,
+        "totals": {"done": 1200, "deadLetters": 2, "filtered": 0}, "lag": 40, "pending": 37,
+        "gapRanges": 1, "waitingFor": waiting, "partitions": partitions,
     }  # fmt: skip
 
 
@@ -119,6 +119,9 @@ def test_the_status_line_shows_the_oldest_blocker():
     """With its key, error, attempt, and what waits behind it."""
     numbers = "1,200 done, 7/s, lag 40, 37 pending, 1 gaps, 2 dead letters"
     assert status_line(event(), 7.0) == numbers
+    some = event()
+    some["totals"]["filtered"] = 3000
+    assert status_line(some, 7.0) == f"{numbers}, 3,000 filtered"
     line = status_line(event(a=(1.0, 5.0), b=(9.0, 8.2), c=(None, 0.0)), 7.0)
     assert line == (
         f"{numbers}; held by orders-1@58 key=customer-7: ValueError: card declined "

@@ -76,6 +76,15 @@ def test_a_misspelt_option_names_the_closest(given, closest):
         ("kafka.enable.auto.commit", "true", "one by one"),
         ("kafka.auto.offset.reset", "earliest", "startingOffsets"),
         ("allow.individual.commit", "false", "no other commits"),
+        ("allowKeys", "a,,b", "not empty"),
+        ("denyKeys", "[1]", "JSON list"),
+        ("denyKeysFile", "/nowhere/keys", "No such file"),
+        ("keyEncoding", "utf-16", "text, hex, base64"),
+        ("minRecordBytes", "0", "from 1"),
+        ("headerEquals", "type", "name=value"),
+        ("headerEquals", '{"type": 1}', "name=value"),
+        ("where", "rand() < 0.5", "it contains rand"),
+        ("where", " ", "not empty"),
     ],
 )
 def test_a_wrong_value_names_the_option_what_was_found_and_the_remedy(name, value, words):

@@ -89,6 +89,7 @@ class Partition(SimpleNamespace):
         unsaved = OffsetRanges.from_offsets(done)
         super().__init__(
             topic=TP[0], partition=TP[1], unsaved=unsaved, unsaved_holes=OffsetRanges(),
+            unsaved_filtered=OffsetRanges(),
             is_quiet=False, parked=[], unpublished=None, stable=0,
         )  # fmt: skip
 

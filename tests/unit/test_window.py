@@ -24,7 +24,7 @@ OPTIONS = Options.parse(
 def batch(fraction: float, *, handled: int = 0, rate: float = 0.0, span: int = 10**6) -> Any:
     """A batch that is over; one without a rate has timed out."""
     plan = SimpleNamespace(fraction=fraction, span=span)
-    return SimpleNamespace(plan=plan, handled=handled, rate=rate, timed_out=not rate)
+    return SimpleNamespace(plan=plan, handled=handled, filtered=0, rate=rate, timed_out=not rate)
 
 
 @pytest.mark.parametrize("fraction", [1.0, 0.5, 0.25])

@@ -64,6 +64,8 @@ class Partition:
         self.done = committed
         self.unsaved = OffsetRanges()
         self.unsaved_holes = OffsetRanges()
+        #: Those of ``unsaved`` that did not pass the filter.
+        self.unsaved_filtered = OffsetRanges()
         #: Handled records that are committed once their dead letters or rows are written.
         self.undelivered = OffsetRanges()
         #: Whether what they gave cannot be written for now: they count as pending.
@@ -445,6 +447,8 @@ class Partition:
             if each.todo:
                 each.todo -= settled
         self.unsaved |= done
+        if report.filtered:
+            self.unsaved_filtered |= _filtered_of(report)
         self.done |= done.clip(self.stable, MAX_OFFSET)
         if self.attempts:
             self.attempts = {o: n for o, n in self.attempts.items() if o not in done}
@@ -524,6 +528,7 @@ class Partition:
         if self.undelivered:
             self._delivered(offsets & self.undelivered)
         self.unsaved -= offsets
+        self.unsaved_filtered -= offsets
         self.unsaved_holes -= holes
         self._advance(stable)
 
@@ -635,4 +640,10 @@ class Partition:
 
 
 def _done_of(report: PartitionReport) -> OffsetRanges:
-    return OffsetRanges.from_offsets(unpack_offsets(report.done).to_numpy())
+    """What is settled, the records that do not pass the filter included."""
+    done = OffsetRanges.from_offsets(unpack_offsets(report.done).to_numpy())
+    return done | _filtered_of(report) if report.filtered else done
+
+
+def _filtered_of(report: PartitionReport) -> OffsetRanges:
+    return OffsetRanges.from_offsets(unpack_offsets(report.filtered).to_numpy())

@@ -23,10 +23,10 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
     from commits import CommitResult
-    from commits.offsets import Int64s
     from coopconsume.group.epoch_assignment import EpochAssignment
     from coopconsume.group.owned import TopicPartition
     from coopconsume.runtime.polling.session import PollSession
+    from coopconsume.runtime.reading.source import PolledRows
 
     #: By partition and offset the reason that was given.
     Reasons = dict[TopicPartition, dict[int, str]]
@@ -39,7 +39,10 @@ _LIMIT_ATTEMPTS = 3
 
 
 def commit_affordable(
-    handout: PollSession, holding: EpochAssignment, offsets: Mapping[TopicPartition, OffsetRanges]
+    handout: PollSession,
+    holding: EpochAssignment,
+    offsets: Mapping[TopicPartition, OffsetRanges],
+    filtered: Mapping[TopicPartition, OffsetRanges],
 ) -> tuple[dict[TopicPartition, CommitResult], dict[TopicPartition, OffsetRanges]]:
     """Commits what the limit on ranges lets in, and settles it.
 
@@ -47,6 +50,7 @@ def commit_affordable(
         handout: What was handed out.
         holding: What is held.
         offsets: What is done.
+        filtered: Those of them that the filter dropped.
 
     Returns:
         The answer of each partition, and the offsets of each that are not committed.
@@ -62,7 +66,8 @@ def commit_affordable(
         fit = holding.affordable(left, {})
         is_final = True
         try:
-            answered = holding.commit(fit) if fit else {}
+            counts = {tp: len(some & fit[tp]) for tp, some in filtered.items() if tp in fit}
+            answered = holding.commit(fit, filtered=counts) if fit else {}
         except MaxIndividualCommitsReached as error:
             # Other members committed in between: there is less room now.
             answered, is_final = error.results or {}, False
@@ -135,20 +140,20 @@ def reasons_of(frame: DataFrame, reason: str | Column, call: str) -> Reasons:
 
 
 def hashes_of(
-    reasons: Reasons, dealt: Mapping[TopicPartition, tuple[Int64s, Int64s]]
+    reasons: Reasons, dealt: Mapping[TopicPartition, PolledRows]
 ) -> dict[TopicPartition, dict[int, int]]:
     """Returns the hashes that records are dealt by, as they are in Kafka.
 
     Args:
         reasons: The records.
-        dealt: By partition the offsets and the hashes of the records that were read.
+        dealt: By partition the records that were read.
 
     Raises:
         NotPolled: At an offset there is no record of ours.
     """
     hashes = {
-        tp: dict(zip(offsets.tolist(), found.tolist(), strict=True))
-        for tp, (offsets, found) in dealt.items()
+        tp: dict(zip(rows.offsets.tolist(), rows.hashes.tolist(), strict=True))
+        for tp, rows in dealt.items()
     }
     for tp, records in reasons.items():
         check_found(tp, records, hashes.get(tp, {}))

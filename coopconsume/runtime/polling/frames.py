@@ -23,10 +23,10 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from assignors import KeyRange
-    from commits.offsets import Int64s
     from coopconsume.group.owned import Owned, TopicPartition
     from coopconsume.options import Options
     from coopconsume.runtime.polling.positions import Chosen
+    from coopconsume.runtime.reading.source import PolledRows
 
 
 class Frames:
@@ -71,10 +71,10 @@ class Frames:
         owned: Mapping[TopicPartition, Owned],
         offsets: Mapping[TopicPartition, OffsetRanges],
         chosen: Mapping[TopicPartition, Chosen],
-    ) -> dict[TopicPartition, tuple[Int64s, Int64s]]:
-        """Reads the offsets of the rows of `rows`, and the hashes they are dealt by.
+    ) -> dict[TopicPartition, PolledRows]:
+        """Reads the rows of `rows`, with those that do not pass the filter.
 
-        Args and rows are those of `rows`; it may have no partitions.
+        Args are those of `rows`; it may have no partitions.
         """
         if not offsets:
             return {}
@@ -89,9 +89,9 @@ class Frames:
         offsets: Mapping[TopicPartition, OffsetRanges],
         chosen: Mapping[TopicPartition, Chosen],
     ) -> dict[TopicPartition, OffsetRanges]:
-        """Reads the offsets of the rows of `rows`."""
+        """Reads at which offsets there are records, whether they pass the filter or not."""
         found = self.dealt(owned, offsets, chosen)
-        return {tp: OffsetRanges.from_offsets(at) for tp, (at, _) in found.items()}
+        return {tp: OffsetRanges.from_offsets(rows.offsets) for tp, rows in found.items()}
 
     def originals(self, named: Mapping[TopicPartition, Iterable[int]]) -> Iterator[Any]:
         """Reads the records at some offsets as Kafka has them now, headers included."""

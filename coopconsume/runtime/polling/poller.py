@@ -11,7 +11,7 @@ import uuid
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, TypeVar
 
-from commits import CommitLogUnavailable, FencedMember
+from commits import CommitLogUnavailable, FencedMember, OffsetRanges
 from coopconsume.errors import (
     DataLoss,
     InvalidOption,
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import Column, DataFrame, SparkSession
 
-    from commits import CommitResult, OffsetRanges
+    from commits import CommitResult
     from coopconsume.group.epoch_assignment import EpochAssignment
     from coopconsume.group.membership import Membership
     from coopconsume.group.owned import TopicPartition
@@ -189,11 +189,24 @@ class Poller:
             return None
         ends = {tp: end.offset for tp, end in found.items()}
         size = min(POLL_WINDOW, self._options.max_offsets_per_trigger or POLL_WINDOW)
+        self._commit_filtered(holding)
         while window := self.handout.take(holding, ends, size, time.monotonic()):
             frame = self._hand_out(holding, window)
+            self._commit_filtered(holding)
             if frame is not None or time.monotonic() >= deadline:
                 return frame
         return None
+
+    def _commit_filtered(self, holding: EpochAssignment) -> None:
+        """Commits what the filter dropped, where no commit of the user's will have it."""
+        filtered = self.handout.filtered(holding, alone=True)
+        if not filtered:
+            return
+        try:
+            commit_affordable(self.handout, holding, filtered, filtered)
+            holding.primary.write_quietly()
+        except CommitLogUnavailable as error:
+            log.warning("records that the filter dropped are committed later: %s", error)
 
     def _follow_cut(self, holding: EpochAssignment) -> None:
         """Goes on from where a log was cut."""
@@ -240,23 +253,27 @@ class Poller:
     def _hand_out(self, holding: EpochAssignment, window: Window) -> DataFrame | None:
         """Hands out the rows of a window; None if it has none of ours, or the shares changed.
 
-        Where others have keys of a partition, or keys wait, the window's offsets do not tell which
-        records are in the frame: they are read.
+        Where others have keys of a partition, keys wait, or there is a filter, the window's offsets
+        do not tell which records are in the frame: they are read.
         """
         try:
             frames = self._frames
             partly = {
                 tp: offsets
                 for tp, offsets in window.offsets.items()
-                if tp in window.chosen or not holding.owned[tp].is_whole
+                if self._options.record_filter
+                or tp in window.chosen
+                or not holding.owned[tp].is_whole
             }
-            rows = frames.present(holding.owned, partly, window.chosen)
+            read = frames.dealt(holding.owned, partly, window.chosen)
+            rows = {tp: found.present for tp, found in read.items()}
+            filtered = {tp: found.filtered for tp, found in read.items()}
             shown = {tp: at for tp, at in window.offsets.items() if rows.get(tp, at)}
             frame = frames.rows(holding.owned, shown, window.chosen) if shown else None
         except BaseException:
             self.handout.put_back(holding, window)
             raise
-        return frame if self.handout.hand_out(holding, window, rows) else None
+        return frame if self.handout.hand_out(holding, window, rows, filtered) else None
 
     def _present(
         self, holding: EpochAssignment, offsets: Mapping[TopicPartition, OffsetRanges]
@@ -306,16 +323,26 @@ class Poller:
             named = None if done is None else offsets_of(done)
             holding = membership.holding
             offsets = self.handout.named(holding, named)
+            named_at = set(offsets)
             if holding is None:
                 return {}
-            results, left = commit_affordable(self.handout, holding, offsets)
+            filtered = self.handout.filtered(holding, alone=False)
+            for tp, dropped in filtered.items():
+                offsets[tp] = offsets.get(tp, OffsetRanges()) | dropped
+            results, left = commit_affordable(self.handout, holding, offsets, filtered)
             if self._commit_holes(holding) and left:
-                more, left = commit_affordable(self.handout, holding, left)
+                more, left = commit_affordable(self.handout, holding, left, filtered)
                 results |= more
+            # What the filter dropped is not the user's to commit again.
+            left = {
+                tp: rest
+                for tp, of in left.items()
+                if (rest := of - filtered.get(tp, OffsetRanges()))
+            }
             holding.primary.write_quietly()
             if left:
                 raise over_limit(holding, results, left)
-            return results
+            return {tp: result for tp, result in results.items() if tp in named_at}
 
     def retry(
         self, membership: Membership, frame: DataFrame, delay: float | str, reason: str | Column

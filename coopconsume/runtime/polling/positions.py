@@ -61,6 +61,7 @@ class PollPosition:
             next frame contains, until `hand_out` or `put_back`.
         polled: Records that were handed out and not answered for. Where every row of a window is
             handed out, it may also hold offsets at which there is no record.
+        filtered: Records that the filter has dropped and that are not committed yet.
         unread: Those of ``polled`` of which it is not known whether there is a record.
         paused: Whether to hand out nothing for now.
         held: What comes again later, with its keys.
@@ -69,6 +70,7 @@ class PollPosition:
     share: Share
     polled: OffsetRanges = field(default_factory=OffsetRanges)
     unread: OffsetRanges = field(default_factory=OffsetRanges)
+    filtered: OffsetRanges = field(default_factory=OffsetRanges)
     paused: bool = False
     held: RetryBuffer = field(default_factory=RetryBuffer)
     _again: Mapping[int, OffsetRanges] = field(default_factory=dict, repr=False)
@@ -135,12 +137,15 @@ class PollPosition:
         """Undoes the last `take` or `take_again`: nobody got a frame of it."""
         self.share.flying, self._again = None, {}
 
-    def hand_out(self, offsets: OffsetRanges, *, are_read: bool) -> None:
+    def hand_out(
+        self, offsets: OffsetRanges, *, are_read: bool, filtered: OffsetRanges | None = None
+    ) -> None:
         """Notes what a frame contains of what was taken last.
 
         Args:
             offsets: Of the frame's rows.
             are_read: Whether the rows were read; if not, there may be none at some offsets.
+            filtered: Of records that are not in the frame, as the filter drops them.
         """
         self.held.release(self._again)
         if self.share.flying is not None:
@@ -148,11 +153,13 @@ class PollPosition:
             self.share.looked_at(OffsetRanges())
         self.put_back()
         self.polled |= offsets
+        self.filtered |= filtered or OffsetRanges()
         self.unread = self.unread - offsets if are_read else self.unread | offsets
 
     def strange(self, owned: Owned, offsets: OffsetRanges) -> OffsetRanges:
-        """Those of some offsets that were neither handed out nor are committed."""
-        return offsets.clip(owned.stable, MAX_OFFSET) - (self.polled | owned.committed)
+        """Those of some offsets that were neither handed out nor filtered nor are committed."""
+        known = self.polled | self.filtered | owned.committed
+        return offsets.clip(owned.stable, MAX_OFFSET) - known
 
     def answer(self, offsets: OffsetRanges) -> None:
         """Notes that these offsets were answered for, or that there is no record."""
@@ -162,6 +169,7 @@ class PollPosition:
     def settle(self, offsets: OffsetRanges) -> None:
         """Notes that these offsets are committed."""
         self.answer(offsets)
+        self.filtered -= offsets
         self.share.todo -= offsets
         self.held.settle(offsets, 0.0)
 

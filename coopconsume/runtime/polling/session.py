@@ -107,19 +107,24 @@ class PollSession:
             offsets, chosen = next_rows(self.places, holding.owned, ends, size, now)
             return Window(offsets, chosen) if offsets else None
 
-    def hand_out(self, holding: EpochAssignment, window: Window, rows: Offsets) -> bool:
+    def hand_out(
+        self, holding: EpochAssignment, window: Window, rows: Offsets, filtered: Offsets
+    ) -> bool:
         """Notes what the frame of a window contains; false if the shares changed meanwhile.
 
         Args:
             holding: What was polled from.
             window: The window.
             rows: The offsets of the frame's rows, where not all rows of a partition are in it.
+            filtered: The offsets of records that the filter drops.
         """
         with self.lock:
             if self.holding is not holding:
                 return False
             for tp, offsets in window.offsets.items():
-                self.places[tp].hand_out(rows.get(tp, offsets), are_read=tp in rows)
+                self.places[tp].hand_out(
+                    rows.get(tp, offsets), are_read=tp in rows, filtered=filtered.get(tp)
+                )
             self._is_polling = False
             return True
 
@@ -163,6 +168,23 @@ class PollSession:
                 sum(len(place.held) for place in places.values()),
                 sum(len(place.held.parked) for place in places.values()),
             )
+
+    def filtered(
+        self, holding: EpochAssignment, *, alone: bool
+    ) -> dict[TopicPartition, OffsetRanges]:
+        """Returns the records that the filter has dropped and that are not committed yet.
+
+        Args:
+            holding: What is held.
+            alone: Only of partitions of which no polled record waits for an answer: no commit of
+                the user's will come for them.
+        """
+        with self.lock:
+            return {
+                tp: place.filtered
+                for tp, place in self.places_of(holding).items()
+                if place.filtered and not (alone and place.polled)
+            }
 
     # -- answers
 

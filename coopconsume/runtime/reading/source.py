@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from commits import OffsetRanges
+from coopconsume.errors import InvalidOption
+from coopconsume.filters import RecordFilter
 from coopconsume.kafka.identity import LOG_IDENTITIES
 from coopconsume.runtime.reading.hashing import (
     deal_hash_sql,
@@ -18,10 +20,12 @@ from coopconsume.runtime.reading.hashing import (
     slot_sql,
     task_numbers,
 )
+from coopconsume.worker.report import FILTERED
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
+    import numpy.typing as npt
     from pyspark.sql import DataFrame, SparkSession
 
     from assignors import KeyRange
@@ -34,6 +38,10 @@ _GROUP = "kafka.group.id"
 #: Offsets of a short span, and reads in a batch from which on they are read in another way.
 _SHORT = 300
 _STREWN = 3
+_KAFKA_COLUMNS = (
+    "key binary, value binary, topic string, partition int, `offset` bigint, timestamp timestamp, "
+    "timestampType int, headers array<struct<key: string, value: binary>>"
+)
 
 
 @dataclass(frozen=True)
@@ -59,6 +67,31 @@ class Wanted:
     partition: int
     offsets: OffsetRanges
     slots: tuple[tuple[KeyRange, int], ...]
+
+
+@dataclass(frozen=True)
+class PolledRows:
+    """Rows of one partition, in any order; the arrays have equal lengths.
+
+    Attributes:
+        offsets: Their offsets.
+        hashes: The hashes they are dealt by.
+        passed: Whether the record passes the filter.
+    """
+
+    offsets: Int64s
+    hashes: Int64s
+    passed: npt.NDArray[np.bool_]
+
+    @property
+    def present(self) -> OffsetRanges:
+        """The offsets of the records that pass."""
+        return OffsetRanges.from_offsets(self.offsets[self.passed])
+
+    @property
+    def filtered(self) -> OffsetRanges:
+        """The offsets of the records that do not pass."""
+        return OffsetRanges.from_offsets(self.offsets[~self.passed])
 
 
 def read_spans(
@@ -195,8 +228,10 @@ def batch_frame(
 
     Columns: ``part`` (index into ``wanted``; only where that is more than one), ``offset``,
     ``key_hash`` (of the offset where there is no key), ``key``, ``value``, ``timestamp`` in
-    milliseconds and, if asked for, ``headers``. Nothing else is shuffled, and nothing is done with
-    a row after the sort: for cheap handlers, that is what a record costs.
+    milliseconds and, if asked for, ``headers``; with a filter as the last one ``filtered``, whether
+    the record does not pass: of such records only the offset and the hash are in the row. Nothing
+    else is shuffled, and nothing is done with a row after the sort: for cheap handlers, that is
+    what a record costs.
 
     Args:
         spark: The session.
@@ -209,15 +244,20 @@ def batch_frame(
     """
     from pyspark.sql import functions as F  # noqa: N812
 
+    record_filter = options.record_filter
+    shown = "CASE WHEN _passes THEN {} END" if record_filter else "{}"
     columns = [
-        "`offset`", f"{deal_hash_sql()} AS key_hash", "key", "value",
+        "`offset`", f"{deal_hash_sql()} AS key_hash",
+        *(f"{shown.format(name)} AS {name}" for name in ("key", "value")),
         "unix_millis(timestamp) AS timestamp",
     ]  # fmt: skip
     if headers:
         # Before each row Spark asks how large its Arrow batch is, and then Arrow goes through all
         # lists since the last that was not null: with null headers that is all there are.
         none = "CAST(array() AS ARRAY<STRUCT<key: STRING, value: BINARY>>)"
-        columns.append(f"coalesce(headers, {none}) AS headers")
+        columns.append(f"coalesce({shown.format('headers')}, {none}) AS headers")
+    if record_filter:
+        columns.append(f"NOT _passes AS {FILTERED}")
     order = ["`offset`"]
     if len(wanted) > 1:
         columns.insert(0, f"{_by_partition(wanted, [str(i) for i in range(len(wanted))])} AS part")
@@ -228,7 +268,10 @@ def batch_frame(
             for first, last in [(w.offsets.first or 0, w.offsets.last or 0)]
         ]
         order = [_by_part(wanted, through), "part", "`offset`"]
+    headers = headers or record_filter.needs_headers
     frame = _kept(read_spans(spark, options, spans, slices, headers=headers), wanted)
+    if record_filter:
+        frame = frame.selectExpr("*", f"{record_filter.sql()} AS _passes")
     task = F.expr(_task_sql(wanted, tasks, "key_hash", _by_part))
     return (
         frame.selectExpr(*columns)
@@ -249,13 +292,17 @@ def poll_frame(
 ) -> DataFrame:
     """What ``poll`` returns: the columns of Spark's Kafka source and ``key_hash``.
 
-    The offsets are fixed, so every action sees the same rows. Rows of a key are in one Spark
-    partition, in the order of their offsets.
+    Only records that pass the filter are in it. The offsets are fixed, so every action sees the
+    same rows. Rows of a key are in one Spark partition, in the order of their offsets.
     """
     from pyspark.sql import functions as F  # noqa: N812
 
-    read = read_spans(spark, options, spans, slices, headers=options.include_headers)
-    names = read.columns
+    record_filter = options.record_filter
+    headers = options.include_headers or record_filter.needs_headers
+    read = read_spans(spark, options, spans, slices, headers=headers)
+    names = [name for name in read.columns if options.include_headers or name != "headers"]
+    if record_filter:
+        read = read.where(record_filter.sql())
     return (
         _polled_rows(read, wanted, tasks, choose, f"{key_hash_sql()} AS key_hash")
         .repartition(len(tasks), F.col("_task"))
@@ -271,8 +318,8 @@ def poll_offsets(
     wanted: Sequence[Wanted],
     slices: int,
     choose: Mapping[tuple[str, int], Callable[[str], str]],
-) -> list[tuple[Int64s, Int64s]]:
-    """The offsets of the rows of `poll_frame` and the hashes they are dealt by.
+) -> list[PolledRows]:
+    """The rows of `poll_frame`, with those that do not pass the filter.
 
     Args:
         spark: The session.
@@ -283,20 +330,24 @@ def poll_offsets(
         choose: By partition, SQL of which of its rows are wanted, where not all are.
 
     Returns:
-        For each of ``wanted`` two arrays of equal length, in any order.
+        One for each of ``wanted``.
     """
+    record_filter = options.record_filter
+    read = read_spans(spark, options, spans, slices, headers=record_filter.needs_headers)
     tasks = range(1 + max(slot for one in wanted for _, slot in one.slots))
     part = _by_partition(wanted, [str(i) for i in range(len(wanted))])
     dealt = f"{deal_hash_sql()} AS _dealt"
-    rows = _polled_rows(read_spans(spark, options, spans, slices), wanted, tasks, choose, dealt)
-    table = rows.selectExpr(f"{part} AS part", "`offset`", "_dealt").toArrow()
-    parts, offsets, hashes = (table.column(i).to_numpy() for i in range(3))
+    rows = _polled_rows(read, wanted, tasks, choose, dealt)
+    passes = f"{record_filter.sql()} AS _passes"
+    table = rows.selectExpr(f"{part} AS part", "`offset`", "_dealt", passes).toArrow()
+    parts, offsets, hashes, passed = (table.column(i).to_numpy() for i in range(4))
+    passed = passed.astype(bool)
     if len(wanted) == 1:
-        return [(offsets, hashes)]
+        return [PolledRows(offsets, hashes, passed)]
     order = np.argsort(parts, kind="stable")
     bounds = np.searchsorted(parts[order], np.arange(len(wanted) + 1))
     each = [order[first:end] for first, end in itertools.pairwise(bounds)]
-    return [(offsets[rows], hashes[rows]) for rows in each]
+    return [PolledRows(offsets[rows], hashes[rows], passed[rows]) for rows in each]
 
 
 def _polled_rows(
@@ -318,15 +369,37 @@ def _polled_rows(
     return rows.where("_task IS NOT NULL")
 
 
+def check_filter(spark: SparkSession, record_filter: RecordFilter) -> None:
+    """Makes sure that Spark can evaluate a filter's ``where``, and that it is deterministic.
+
+    Raises:
+        InvalidOption: It is not a condition over the columns of Spark's Kafka source.
+    """
+    if record_filter.where is None:
+        return
+    from pyspark.errors import PySparkException
+    from pyspark.sql import functions as F  # noqa: N812
+
+    records = spark.createDataFrame([], _KAFKA_COLUMNS)
+    try:
+        _ = records.where(record_filter.where).schema
+        # Spark refuses functions that are not deterministic in a join, as it may evaluate them
+        # more than once.
+        others = spark.createDataFrame([], "_other int")
+        condition = F.expr(RecordFilter(where=record_filter.where).sql())
+        _ = records.join(others, condition, "left_semi").schema
+    except PySparkException as error:
+        raise InvalidOption(
+            "where", repr(record_filter.where),
+            f"give a deterministic condition over the columns {', '.join(records.columns)}: "
+            f"{str(error).strip().splitlines()[0]}",
+        ) from None  # fmt: skip
+
+
 def empty_poll_frame(spark: SparkSession, options: Options) -> DataFrame:
     """What ``poll`` returns when there is nothing: the same columns, and no rows."""
-    headers = "headers array<struct<key: string, value: binary>>, "
-    return spark.createDataFrame(
-        [],
-        "key binary, value binary, topic string, partition int, `offset` bigint, "
-        "timestamp timestamp, timestampType int, "
-        f"{headers if options.include_headers else ''}key_hash bigint",
-    )
+    frame = spark.createDataFrame([], f"{_KAFKA_COLUMNS}, key_hash bigint")
+    return frame if options.include_headers else frame.drop("headers")
 
 
 def present_offsets(spark: SparkSession, options: Options, span: Span, slices: int) -> OffsetRanges:

@@ -56,9 +56,15 @@ def encode_report(report: SlotReport) -> bytes:
     header = {
         "seq": report.seq,
         "handled": report.handled,
+        "filtered": report.filtered,
         "failures": report.failures,
         "partitions": [
-            [part, parts.add(of.done), [_failure(one, parts) for one in of.failed]]
+            [
+                part,
+                parts.add(of.done),
+                parts.add(of.filtered),
+                [_failure(one, parts) for one in of.failed],
+            ]
             for part, of in report.partitions.items()
         ],
         "dead": [_letter(one, parts) for one in report.dead],
@@ -83,11 +89,14 @@ def decode_report(data: bytes, of: Identity) -> SlotReport:
         parts = _Reader(data, _LENGTH.size + length)
         report = SlotReport(
             batch=of.batch, slot=of.slot, pid=of.pid, seq=_count(header["seq"]),
-            handled=_count(header["handled"]), failures=_count(header["failures"]),
+            handled=_count(header["handled"]), filtered=_count(header["filtered"]),
+            failures=_count(header["failures"]),
         )  # fmt: skip
-        for part, done, failed in header["partitions"]:
+        for part, done, filtered, failed in header["partitions"]:
             report.partitions[_count(part)] = PartitionReport(
-                done=parts.need(done), failed=[_failed(one, parts) for one in failed]
+                done=parts.need(done),
+                filtered=parts.need(filtered),
+                failed=[_failed(one, parts) for one in failed],
             )
         report.dead = [_dead(one, parts) for one in header["dead"]]
         report.outputs = parts.take(header["outputs"])
