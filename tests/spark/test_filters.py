@@ -132,10 +132,10 @@ def test_a_filter_may_change_between_starts_and_drops_pending_records(
         assert 4 in store.pending(group)[tp]
         assert store.state(group)[tp].stable_offset == 4
     with CooperativeConsumer(base | {"denyKeyPrefixes": "x-"}, spark) as consumer:
-        assert "the filter of epoch 1 was none, this member's is denyKeys=x-*" in caplog.text
         handler = Recorded(tmp_path / "second")
         query = consumer.foreach(handler).trigger(availableNow=True).start()
         assert query.awaitTermination(PATIENCE)
+        assert "the filter of epoch 1 was none, this member's is denyKeys=x-*" in caplog.text
         store = consumer.membership().store
         assert store.state(group)[tp].stable_offset == 240
         assert store.pending(group) == {}
