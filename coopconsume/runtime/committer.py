@@ -123,11 +123,11 @@ def save(
             fit[tp] = fit.get(tp, OffsetRanges()) | done
         for tp, records in written.parcel.pending.items():
             told.setdefault(tp, []).extend(records)
-    counts = {tp: len(fit[tp] & some) for tp, some in (filtered or {}).items() if tp in fit}
+    dropped = {tp: len(fit[tp] & some) for tp, some in (filtered or {}).items() if tp in fit}
     results: Mapping[TopicPartition, CommitResult]
     try:
         results = holding.commit(
-            fit, pending=told, holes=holes, filtered=counts, commit_id=commit_id,
+            fit, pending=told, holes=holes, filtered=dropped, commit_id=commit_id,
             limited=written is None,
         )  # fmt: skip
     except MaxIndividualCommitsReached as error:
