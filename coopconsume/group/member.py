@@ -130,6 +130,7 @@ class GroupMember:
             life_ms=life_ms, record_filter=str(options.record_filter),
         )  # fmt: skip
         self._instance = options.kafka.get("group.instance.id")
+        self._seen_filter = self._core.record_filter  # of the last epoch that was told
         self._config = consumer_config(options, application)
         self._topics: tuple[str, ...] = ()
         self._pattern: TopicPattern | None = None
@@ -354,7 +355,9 @@ class GroupMember:
         """What to join with; notes the epoch that is in force now."""
         is_holding = self._core.is_holding
         row = self._follow() if is_holding else self._store.assignment(self._group)
-        if row is not None and row.record_filter != self._core.record_filter:
+        known = (self._core.record_filter, self._seen_filter)
+        if row is not None and row.record_filter not in known:
+            self._seen_filter = row.record_filter
             log.warning(
                 "group %s: the filter of epoch %d was %s, this member's is %s; what was filtered "
                 "before stays done", self._group, row.epoch.number, row.record_filter or "none",

@@ -56,7 +56,8 @@ def idle_job(partitions: int) -> Job:
         troubled={}, given_up=lambda _: None,
         write_quietly=lambda **_: None, stop_publishing=lambda: None,
     )  # fmt: skip
-    holding.topic_ids, holding.epoch, holding._waits = {"t": "id"}, Epoch(1, "n"), []
+    holding._tenure = SimpleNamespace(epoch=Epoch(1, "n"))
+    holding.topic_ids, holding._waits, holding.is_between_epochs = {"t": "id"}, [], False
     holding.check = holding.stop_repeating = lambda: None
     membership: Any = SimpleNamespace(options=options, may_work_for=lambda *_: True)
     with mock.patch("coopconsume.runtime.dispatch.open_mailbox"):

@@ -263,5 +263,6 @@ def test_a_state_learns_whether_a_commit_changed_something(status: str) -> None:
     )
     done = {TP: OffsetRanges([(0, 1)])}
     parcel = SimpleNamespace(offsets=done, pending={})
-    made._commit({}, {}, {}, "id-7", SimpleNamespace(commit_id="id-7", parcel=parcel, took=0.0))
+    written = SimpleNamespace(commit_id="id-7", parcel=parcel, took=0.0)
+    made._commit({}, {}, {}, "id-7", written, {})
     assert learned == [("id-7", status == "committed")]
