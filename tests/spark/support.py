@@ -5,12 +5,15 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Any
 
-from coopconsume import Reject, Retry, current_slot
+from coopconsume import Reject, Retry, committed_rows, current_slot
+from coopconsume.spark_versions import minor_of
 from coopconsume.testing.history import Recorder
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
+
+    from pyspark.sql import DataFrame, SparkSession
 
     from coopconsume import Record, State
 
@@ -55,6 +58,13 @@ def until(condition: Callable[[], Any], seconds: float = PATIENCE) -> Any:
         assert time.monotonic() < deadline, f"still not so after {seconds:g} s"
         time.sleep(0.05)
     return answer
+
+
+def committed_frame(spark: SparkSession, *place: str) -> DataFrame:
+    """The rows that count, as a frame; a Spark for which there is no Delta gets them by Arrow."""
+    if minor_of(spark.version).delta is None:
+        return spark.createDataFrame(committed_rows(*place))
+    return committed_rows(*place, spark=spark)
 
 
 def options(kafka: Any, folder: Path, topic: str, **more: Any) -> dict[str, Any]:

@@ -32,6 +32,7 @@ from tests.spark.support import (
     PATIENCE,
     Recorded,
     Sleep,
+    committed_frame,
     done_book,
     options,
     pending_book,
@@ -116,7 +117,7 @@ def test_failed_records_hold_their_key_and_no_other(spark, kafka, topic, produce
             .start()
         )
         assert query.awaitTermination(PATIENCE)
-        letters = committed_rows(dead, opts["commitTable"], opts["kafka.group.id"], spark=spark)
+        letters = committed_frame(spark, dead, opts["commitTable"], opts["kafka.group.id"])
         rows = letters.collect()
         verdict = verdict_of(
             consumer, tmp_path, produced,
@@ -140,7 +141,7 @@ def test_failed_records_hold_their_key_and_no_other(spark, kafka, topic, produce
     assert 'raise RuntimeError(f"attempt {record.attempt}")' in failed
     assert any("nines are refused (dead-lettered after attempt 1)" in text for text in told)
     assert {r["reason"] for r in rows} == {"nines are refused"}
-    output = committed_rows(out, opts["commitTable"], opts["kafka.group.id"], spark=spark)
+    output = committed_frame(spark, out, opts["commitTable"], opts["kafka.group.id"])
     assert output.count() == output.distinct().count() == 720
     assert output.where("attempt = 3").count() == 40
 
