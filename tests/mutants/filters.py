@@ -10,7 +10,7 @@ _LOOP = "tests/model/test_loop_model.py::test_any_run_keeps_the_order_and_settle
 _POLL = "tests/model/test_polling_model.py::test_only_what_was_handed_out_is_answered_for_and_nothing_is_lost"
 _FILTERS = "tests/unit/test_filters.py::"
 _SPARK = (
-    "tests/spark/test_filters.py::test_handlers_and_frames_get_what_passes_and_the_rest_is_done"
+    "tests/spark/test_filters.py::test_frames_have_what_passes_and_the_rest_is_done"
 )
 
 FILTERS = [
