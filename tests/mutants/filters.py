@@ -9,9 +9,7 @@ from tests.mutants.mutant import Mutant
 _LOOP = "tests/model/test_loop_model.py::test_any_run_keeps_the_order_and_settles_every_record"
 _POLL = "tests/model/test_polling_model.py::test_only_what_was_handed_out_is_answered_for_and_nothing_is_lost"
 _FILTERS = "tests/unit/test_filters.py::"
-_SPARK = (
-    "tests/spark/test_filters.py::test_frames_have_what_passes_and_the_rest_is_done"
-)
+_SPARK = "tests/spark/test_filters.py::test_frames_have_what_passes_and_the_rest_is_done"
 
 FILTERS = [
     Mutant(
