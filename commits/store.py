@@ -145,6 +145,11 @@ class CommitStore(Committing):
         with self._lock:
             return self._refreshed(group).counted.copy()
 
+    def has_counted(self, group: str, commit_id: str) -> bool:
+        """Return whether a commit counted, as far as the log was read."""
+        with self._lock:
+            return commit_id in self._log.state.group(self._cluster, group).counted
+
     def commits_at(self, group: str, at: int | datetime | str) -> tuple[int, CommitIds] | None:
         """Return the ids of the commits that had counted at a place of the log.
 

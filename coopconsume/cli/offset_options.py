@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
@@ -60,26 +61,27 @@ ending_claims = click.option(
 
 def with_state(command: Callable[..., Any]) -> Callable[..., Any]:
     """Adds ``action`` and ``state_path``: what becomes of the state of a group, and its place."""
-    options = (
-        click.option(
-            "--restore-state", "action", flag_value="restore",
-            help="Set the state back to that of the records below the new offset.",
-        ),
-        click.option(
-            "--clear-state", "action", flag_value="clear",
-            help="Remove the state of these partitions.",
-        ),
-        click.option(
-            "--keep-state", "action", flag_value="keep", help="Do not change the state."
-        ),
-        click.option(
-            "--state", "state_path", metavar="PATH",
-            help="The state of the group [default: that of its last job].",
-        ),
+    helps = {
+        "restore": "Set the state back to that of the records below the new offset.",
+        "clear": "Remove the state of these partitions.",
+        "keep": "Do not change the state.",
+    }
+
+    @functools.wraps(command)
+    def chosen(*args: Any, **given: Any) -> Any:
+        actions = [action for action in helps if given.pop(f"{action}_state")]
+        if len(actions) > 1:
+            raise click.UsageError("give one of --restore-state, --clear-state and --keep-state")
+        return command(*args, action=actions[0] if actions else None, **given)
+
+    place = click.option(
+        "--state", "state_path", metavar="PATH",
+        help="The state of the group [default: that of its last job].",
     )  # fmt: skip
-    for option in reversed(options):
-        command = option(command)
-    return command
+    wrapped = place(chosen)
+    for action, text in reversed(helps.items()):
+        wrapped = click.option(f"--{action}-state", is_flag=True, help=text)(wrapped)
+    return wrapped
 
 
 def target_of(

@@ -79,7 +79,6 @@ class Saved:
         later: Failed records of partitions that were refused altogether.
         holes: What was proven never to be delivered.
         took: Seconds for dead letters and outputs, and for the commit log.
-        counts: Whether the commit changed something, so that outputs with its id count.
     """
 
     offsets: Mapping[TopicPartition, tuple[OffsetRanges, int]]
@@ -87,7 +86,6 @@ class Saved:
     took: tuple[float, float]
     held: frozenset[TopicPartition] = frozenset()
     later: Mapping[TopicPartition, list[Pending]] = field(default_factory=dict)
-    counts: bool = True
 
 
 def save(
@@ -142,8 +140,7 @@ def save(
     held = frozenset(refused | {tp for tp, some in left.items() if some})
     later = {tp: records for tp, records in told.items() if tp in refused}
     took = (written.took if written else 0.0, time.monotonic() - started)
-    counts = any(result.status == "committed" for result in results.values())
-    return Saved(answered, holes, took, held, later, counts)
+    return Saved(answered, holes, took, held, later)
 
 
 class Committer:
@@ -389,7 +386,7 @@ class Committer:
             self._post(self._failed, error)
         else:
             if written is not None and self._work.state is not None:
-                self._work.state.committed(written.commit_id, counts=saved.counts)
+                self._work.state.committed(self._holding, written.commit_id)
             self._post(self._saved, saved)
 
     def _look(self) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import os
 import threading
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow.compute as pc
@@ -180,17 +181,20 @@ class StateLog:
         if self._holding is not holding:
             raise OutputNotWritten("changes of the state", hidden(self.path), "the epoch is over")
 
-    def committed(self, commit_id: str, *, counts: bool = True) -> None:
-        """A commit is in the log.
+    def committed(self, holding: EpochAssignment, commit_id: str) -> None:
+        """A commit was answered. If it changed nothing, its changes do not count.
 
         Args:
+            holding: The epoch of the commit.
             commit_id: Its id.
-            counts: Whether it changed something: if not, its outputs and changes do not count.
         """
+        # Its answer does not tell: a repeat is a duplicate, whatever the first one changed.
+        counts = holding.store.has_counted(holding.options.group_id, commit_id)
         with self._lock:
-            self._open.pop(commit_id, None)
-            if not counts:
-                self._counted.discard(commit_id)
+            if self._holding is holding:
+                self._open.pop(commit_id, None)
+                if not counts:
+                    self._counted.discard(commit_id)
 
     def spec(self, ranges: Mapping[int, Mapping[TopicPartition, tuple[Range, ...]]]) -> StateSpec:
         """Returns what the slots of a batch need to know.
@@ -274,13 +278,14 @@ class StateLog:
         stable = holding.store.state(group)[tp].stable_offset
         version = self._changelog.version
         counted = holding.store.counted_commits(group)
-        holding.check()
+        # By the log, not by an earlier look: after the epoch, offsets and state may be set back.
+        check = partial(holding.check, within=0)
         self._keys[origin] = self._changelog.write_snapshot(
-            origin, version, counted.__contains__, commits=holding.store.version()
+            origin, version, counted.__contains__, commits=holding.store.version(), check=check
         )
         last = self._snapshots.get(origin)
         if last is not None:
             complete, below, *_ = last
-            self._changelog.trim(origin, below, complete)
+            self._changelog.trim(origin, below, complete, check=check)
         left = self._changelog.size(origin, self._changelog.version)
         self._snapshots[origin] = (version, stable, *left)

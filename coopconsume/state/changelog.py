@@ -200,6 +200,7 @@ class Changelog:
         counts: Callable[[str], bool],
         *,
         commits: int | None = None,
+        check: Callable[[], object] = lambda: None,
     ) -> int:
         """Writes a snapshot of all changes of a partition that count; the one before it is kept.
 
@@ -208,6 +209,7 @@ class Changelog:
             version: The version of the changelog that is read.
             counts: Whether a commit counts.
             commits: A version of the commit table at which all commits had counted that count.
+            check: Is called before it is written, and raises if it must not be.
 
         Returns:
             The number of keys in it.
@@ -225,6 +227,7 @@ class Changelog:
             return int(rows.num_rows)
         tops = [pc.max(all_rows.column("_offset")).as_py(), last.top if last else -1]
         top = None if last and last.top is None else max(t for t in tops if t is not None)
+        check()
         self._add_snapshot(origin, version, rows, (rows.num_rows, commits, top, int(last is None)))
         table = self._table("snapshots")
         if table is not None and last is not None:
@@ -262,7 +265,14 @@ class Changelog:
         except Exception as error:  # deltalake raises more than its own errors
             raise self._failed(error) from error
 
-    def trim(self, origin: Origin, below: int, complete: int) -> None:
+    def trim(
+        self,
+        origin: Origin,
+        below: int,
+        complete: int,
+        *,
+        check: Callable[[], object] = lambda: None,
+    ) -> None:
         """Removes rows of a partition that its snapshot has.
 
         Args:
@@ -270,6 +280,8 @@ class Changelog:
             below: Rows of lower offsets are removed.
             complete: A version that has all these rows. A local store of this version misses none
                 of them; an older one is restored.
+            check: Is called before rows are removed, and raises if they must not be. Rows that are
+                written after it are not removed.
 
         Raises:
             OutputNotWritten: Delta did not do it; nothing is removed.
@@ -277,6 +289,7 @@ class Changelog:
         from deltalake import CommitProperties
 
         table = self.create()
+        check()
         words = {_COMPLETE + str(origin): str(complete)}
         try:
             table.delete(

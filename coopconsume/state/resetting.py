@@ -76,6 +76,7 @@ class StateReset:
         below: Of each partition, the offset from which on changes are removed; 0 removes all.
 
     Raises:
+        ResetNotFinished: A reset of the group with another state was interrupted.
         StateNotChosen: The commit table notes no path, and none is given.
         StateNotReadable: The state cannot be read, or the changelog does not have the changes
             below an offset any more.
@@ -91,9 +92,13 @@ class StateReset:
         below: Mapping[TopicPartition, int],
     ) -> None:
         self._store, self._group = store, group
-        path = path or noted_state(store, group)
+        noted = noted_state(store, group)
+        path = path or noted
         if path is None:
             raise StateNotChosen(group, "a path that its commit table does not note")
+        left = _note(store, group).get("resetting")
+        if left and hidden(path) != noted:
+            raise ResetNotFinished(group, *left[0])
         self._path = path
         self._changelog = Changelog(path)
         self._changelog.belong_to(f"{cluster}/{group}")

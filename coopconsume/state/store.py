@@ -12,6 +12,7 @@ import hashlib
 import logging
 import os
 import pickle
+import re
 import sqlite3
 import stat
 import tempfile
@@ -37,6 +38,7 @@ FOLDER: Final = "COOPCONSUME_STATE_DIR"
 _FORMAT: Final = 2
 #: Seconds after which a file is deleted that no slot has used, when a new one is made.
 _UNUSED: Final = 7 * 86_400.0
+_OURS: Final = re.compile(r"state-\d+-[0-9a-f]{32}\.db")
 _BUSY: Final = 60.0
 _TABLES: Final = """
 CREATE TABLE IF NOT EXISTS state (
@@ -108,7 +110,9 @@ class LocalStore:
             return self._opened()
 
     def _opened(self) -> sqlite3.Connection:
-        if not self.file.exists():
+        try:
+            os.utime(self.file)  # first, so that no other slot deletes it as unused
+        except FileNotFoundError:
             self._delete_unused()
         connection = sqlite3.connect(
             self.file, timeout=_BUSY, isolation_level=None, check_same_thread=False
@@ -117,12 +121,13 @@ class LocalStore:
         connection.execute("PRAGMA synchronous = NORMAL")
         connection.execute("PRAGMA cache_size = -16000")
         connection.executescript(_TABLES)
-        os.utime(self.file)
         return connection
 
     def _delete_unused(self) -> None:
         """Deletes files of states, partitions and versions of this library that are not used."""
         for file in self.file.parent.glob("state-*.db"):
+            if not _OURS.fullmatch(file.name):
+                continue
             with contextlib.suppress(OSError):
                 if time.time() - file.stat().st_mtime > _UNUSED:
                     _remove(file)

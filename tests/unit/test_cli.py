@@ -454,6 +454,14 @@ def test_a_table_in_a_catalog_needs_a_session() -> None:
     assert "give --topic, or --all-topics" in wrong.output
 
 
+def test_a_reset_does_one_thing_to_the_state() -> None:
+    """Two of the options are an error, not the last one."""
+    words = ["offsets", "reset", "g", "--topic", "t", "--to-latest", "--commit-table", "a"]
+    both = CliRunner().invoke(main, [*words, "--restore-state", "--keep-state"])
+    assert both.exit_code == 2
+    assert "give one of --restore-state, --clear-state and --keep-state" in both.output
+
+
 def test_a_session_for_a_catalog_ends_with_the_command(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

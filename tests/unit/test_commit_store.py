@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
+from unittest import mock
 
 import pytest
 from deltalake import DeltaTable
@@ -268,6 +269,22 @@ def test_a_repeated_commit_gets_its_first_answer(path: str, store: CommitStore) 
         store.commit("g", epoch, "m", {P1: [(0, 4)]}, commit_id="run-1")
     with pytest.raises(ValueError, match="empty"):
         store.commit("g", epoch, "m", {P1: [(0, 4)]}, commit_id="")
+
+
+def test_whether_a_commit_counted_is_known_without_its_answer(store: CommitStore) -> None:
+    """A repeat is a duplicate, whether the commit changed something or not."""
+    epoch = opened(store)
+    store.commit("g", epoch, "m", {P0: [(0, 4)]}, commit_id="run-1")
+    with mock.patch("commits.group.KEPT_RESULTS", 0):
+        old = store.commit(
+            "g", epoch, "m", {P0: [(0, 4)], P1: []}, commit_id="run-2", too_old="report"
+        )
+    assert old[P0].status == "too_old"
+    again = store.commit("g", epoch, "m", {P0: [(0, 4)]}, commit_id="run-1", too_old="report")
+    assert again[P0].status == "duplicate"
+    assert store.has_counted("g", "run-1")
+    assert not store.has_counted("g", "run-2")
+    assert not store.has_counted("h", "run-1")
 
 
 def test_a_repeat_within_one_append_race_counts_once(path: str, store: CommitStore) -> None:

@@ -247,22 +247,3 @@ def test_the_end_of_a_job_does_not_wait_for_a_topic_that_is_away(monkeypatch):
     made.close(well=True)
     assert holding.stopped
     holding.answers.set()
-
-
-@pytest.mark.parametrize("status", ["committed", "too_old", "duplicate"])
-def test_a_state_learns_whether_a_commit_changed_something(status: str) -> None:
-    """If not, the log does not count its id, and neither may the state."""
-    holding = Holding([])
-    holding.commit = lambda offsets, **_more: {  # type: ignore[method-assign]
-        tp: SimpleNamespace(status=status, stable_offset=9) for tp in offsets
-    }
-    made, _ = saver(holding)
-    learned: list[tuple[str, bool]] = []
-    made._work.state = SimpleNamespace(
-        committed=lambda commit_id, *, counts: learned.append((commit_id, counts))
-    )
-    done = {TP: OffsetRanges([(0, 1)])}
-    parcel = SimpleNamespace(offsets=done, pending={})
-    written = SimpleNamespace(commit_id="id-7", parcel=parcel, took=0.0)
-    made._commit({}, {}, {}, "id-7", written, {})
-    assert learned == [("id-7", status == "committed")]

@@ -455,13 +455,21 @@ class Epoch:
         self.cluster = SimpleNamespace(cluster_id="c")
         self.store = SimpleNamespace(
             counted_commits=lambda _group: self.counted, settings=dict,
+            has_counted=lambda _group, commit_id: commit_id in self.counted,
             set_setting=lambda *_: None,
         )  # fmt: skip
+        self.check = lambda: None
         self.owned = {
             ("t", 0): SimpleNamespace(
                 ranges=(KeyRange(),), stable=0, committed=OffsetRanges([(0, 100)])
             )
         }
+
+    def answer(self, log, commit_id, *, counts=True):
+        """The commit log answers a commit."""
+        if counts:
+            self.counted.add(commit_id)
+        log.committed(self, commit_id)
 
 
 def outputs(key, offset, value, commit):
@@ -492,7 +500,7 @@ def test_a_change_that_comes_late_never_counts(tmp_path):
     log.begin(first)
     log.append(first, outputs(b"a", 0, 1, "r-0"))
     assert seen(log, tmp_path / "stores") == 1
-    log.committed("r-0")
+    first.answer(log, "r-0")
     assert seen(log, tmp_path / "stores") == 1
     log.begin(second := Epoch(["r-0"]))
     with pytest.raises(OutputNotWritten, match="the epoch is over"):
@@ -500,7 +508,8 @@ def test_a_change_that_comes_late_never_counts(tmp_path):
     Changelog(str(tmp_path / "state")).append(change(b"a", 1, 100, "somebody-0"))
     log.append(second, outputs(b"a", 1, 2, "r-2"))
     assert seen(log, tmp_path / "stores") == 2
-    log.committed("r-2")
+    second.answer(log, "r-2")
+    first.answer(log, "r-2", counts=False)  # late, and nothing that matters
     log._move_on()
     assert seen(log, tmp_path / "stores") == 2
     log.close()
@@ -528,13 +537,13 @@ def test_a_commit_that_changed_nothing_does_not_count(tmp_path):
     log, epoch = StateLog(str(tmp_path / "state"), LONG), Epoch()
     log.begin(epoch)
     log.append(epoch, outputs(b"a", 0, 1, "r-0"))
-    log.committed("r-0")
+    epoch.answer(log, "r-0")
     log.append(epoch, outputs(b"a", 1, 2, "r-1"))
-    log.committed("r-1", counts=False)
+    epoch.answer(log, "r-1", counts=False)
     assert seen(log, tmp_path / "stores") == 1
     log.append(epoch, outputs(b"a", 2, 3, "r-2"))
     assert seen(log, tmp_path / "stores") == 3
-    log.committed("r-2")
+    epoch.answer(log, "r-2")
     assert seen(log, tmp_path / "stores") == 3
     log.close()
 
@@ -546,8 +555,8 @@ def test_files_that_no_slot_has_used_for_a_week_are_deleted(tmp_path):
     used = store_of(changelog)
     used.close()
     folder = used.file.parent
-    old = [folder / f"state-0-old.db{end}" for end in ("", "-wal", "-shm")]
-    others = [folder / "state-0-new.db", folder / "notes.txt"]
+    old = [folder / f"state-0-{'a' * 32}.db{end}" for end in ("", "-wal", "-shm")]
+    others = [folder / f"state-0-{'b' * 32}.db", folder / "state-of-orders.db"]
     week = time.time() - 8 * 86_400
     for file in (*old, *others):
         file.touch()

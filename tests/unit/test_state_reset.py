@@ -11,6 +11,7 @@ import pytest
 from deltalake import DeltaTable
 
 from assignors import KeyRange
+from commits import FencedMember
 from coopconsume.errors import (
     OutputNotWritten,
     ResetNotFinished,
@@ -47,7 +48,7 @@ def begin(job: Job, log: StateLog | None = None) -> Any:
     holding: Any = SimpleNamespace(
         options=SimpleNamespace(group_id="g"), cluster=SimpleNamespace(cluster_id="c"),
         store=job.store, topic_ids={"t": ORIGIN.topic_id}, owned={PLACE: owned},
-        check=lambda: None,
+        check=lambda within: None,
     )  # fmt: skip
     log = log or StateLog(job.changelog.path, job.changelog.schema)
     try:
@@ -229,3 +230,72 @@ def test_a_snapshot_before_a_reset_trims_nothing(job: Job) -> None:
     job.change("w-1", b=2)
     log.snapshot(holding, PLACE)
     assert values(job) == {"a": 1, "b": 2}
+
+
+@pytest.mark.parametrize("is_late", [False, True])
+def test_a_snapshot_that_outlives_its_epoch_changes_nothing(job: Job, *, is_late: bool) -> None:
+    """Neither before it is written nor after; the changes since the reset are kept."""
+    log = StateLog(job.changelog.path, job.changelog.schema)
+    job.change("w-0", a=1, b=1, c=1)
+    log.snapshot(begin(job, log), PLACE)
+    holding = begin(job, log)
+    job.change("w-1", a=2)
+    over: list[int] = []
+    write = log._changelog.write_snapshot
+
+    def slow(*given: Any, check: Callable[[], object], **more: Any) -> int:
+        def reset_meanwhile(below: int) -> None:
+            reset(job, below)
+            begin(job)
+            job.change("w-2", b=10, c=10)
+            over.append(1)
+
+        if not is_late:
+            reset_meanwhile(1)
+        keys = write(*given, check=check, **more)
+        if is_late:
+            reset_meanwhile(0)
+        return keys
+
+    def check(within: float) -> None:
+        assert within == 0
+        if over:
+            raise FencedMember("g", "m", None, None, "the epoch is over")
+
+    log._changelog.write_snapshot = slow  # type: ignore[method-assign]
+    holding.check = check
+    with pytest.raises(FencedMember):
+        log.snapshot(holding, PLACE)
+    assert values(job) == {"b": 10, "c": 10} | ({} if is_late else {"a": 1})
+
+
+def test_rows_that_are_written_while_others_are_removed_are_kept(job: Job) -> None:
+    """Whatever their offsets: nothing is removed then."""
+    job.change("w-0", a=1, b=1)
+    version, below = job.snapshot()
+
+    def write() -> None:
+        job.offset = 0
+        job.change("w-1", a=2, b=2, counts=False)
+
+    with pytest.raises(OutputNotWritten, match="concurrent"):
+        job.changelog.trim(ORIGIN, below, version, check=write)
+    everything = [(0, KeyRange().last)]
+    kept = job.changelog.changes(ORIGIN, job.changelog.version, everything, above=-1)
+    assert sorted(kept.column("value").to_pylist()) == [1, 1, 2, 2]
+
+
+def test_an_interrupted_reset_is_repeated_with_its_state(job: Job, tmp_path: Path) -> None:
+    """Not with another one, which would leave the first as it is."""
+    job.change("w-0", a=1, b=1)
+
+    def interrupted() -> None:
+        raise Disk
+
+    with pytest.raises(Disk):
+        planned(job, 1).execute(interrupted)
+    shutil.copytree(job.changelog.path, tmp_path / "copy")
+    with pytest.raises(ResetNotFinished):
+        StateReset(str(tmp_path / "copy"), job.store, "c", "g", {PLACE: 1})
+    reset(job, 1)
+    assert values(job) == {"a": 1}
