@@ -138,6 +138,7 @@ class GroupCore:
     freed: bool = False
     owned: tuple[Share, ...] = ()
     owned_under: Epoch | None = None
+    owned_topic_ids: dict[str, str] = field(default_factory=dict)
     begun_under: Epoch | None = None
     is_holding: bool = False
     attempt: int = 0
@@ -372,7 +373,7 @@ class GroupCore:
                         share.topic, share.partition, str(share.key_range)
                     )
         # What it went on with is its own work: it has waited for earlier owners already, or does.
-        waits = _waits(without(shares, held), row)
+        waits = waits_of(without(shares, held), row)
         return EpochGrant(
             epoch, me, shares, dict(answer.topic_ids), waits, row.life_ms, continues, moving
         )  # fmt: skip
@@ -380,7 +381,15 @@ class GroupCore:
     def _continues(self, me: str, row: EpochRow) -> bool:
         """Whether all that we work on was ours without a pause up to an epoch, and is under it."""
         is_next = row.previous is not None and row.previous == self.owned_under
-        return self.is_holding and is_next and not without(self.owned, _given_to(me, row))
+        # What is done of a topic that was deleted must not count for the new one.
+        is_same = all(
+            row.topic_ids.get(share.topic, "") == self.owned_topic_ids.get(share.topic, "")
+            for share in self.owned
+        )
+        return (
+            self.is_holding and is_next and is_same
+            and not without(self.owned, _given_to(me, row))
+        )  # fmt: skip
 
     def follow(self, me: str, row: EpochRow | None) -> tuple[Share, ...] | None:
         """Goes on under an epoch that another rebalance ends before its assignment is here.
@@ -411,11 +420,12 @@ class GroupCore:
         if row is None or row.epoch == self.begun_under or me in row.fenced:
             return None
         shares = _given_to(me, row)
-        return (row.epoch, [share for share, _ in _waits(shares, row)]) if shares else None
+        return (row.epoch, [share for share, _ in waits_of(shares, row)]) if shares else None
 
     def taken(self, tenure: EpochGrant) -> None:
         """The shares are ours now."""
         self.owned, self.owned_under = tenure.shares, tenure.epoch
+        self.owned_topic_ids = dict(tenure.topic_ids)
         self.begun_under = tenure.epoch
         self.is_holding = False
 
@@ -565,7 +575,8 @@ def _check_whole(row: EpochRow, claimed: Sequence[OwnedShare]) -> None:
             raise AssignmentConflict(topic, partition, found.holes, found.overlaps)
 
 
-def _waits(shares: Iterable[Share], row: EpochRow) -> tuple[tuple[Share, float], ...]:
+def waits_of(shares: Iterable[Share], row: EpochRow) -> tuple[tuple[Share, float], ...]:
+    """Returns parts of shares that a row has in doubt, and for how many seconds."""
     doubts: dict[tuple[str, int], list[tuple[OwnedShare, int]]] = {}
     for doubt in row.doubts:
         doubts.setdefault((doubt.share.topic, doubt.share.partition), []).append(doubt)

@@ -184,14 +184,35 @@ class EpochAssignment:
         """The group rebalances, and the work goes on."""
         self.is_between_epochs = True
 
-    def follow(self, epoch: Epoch) -> None:
-        """Our shares are ours under this epoch, too, of which no more is known."""
-        self._tenure = replace(self._tenure, epoch=epoch)
+    def follow(self, epoch: Epoch, member: str, waits: Iterable[tuple[Share, float]] = ()) -> None:
+        """Moves our shares to a later epoch whose assignment is not known.
 
-    def continue_under(self, epoch: Epoch, life_ms: int) -> None:
-        """All that is ours is ours under this epoch, too, and none of it is to move."""
-        self._tenure = replace(self._tenure, epoch=epoch, life_ms=life_ms)
+        Args:
+            epoch: The epoch.
+            member: Our id in it.
+            waits: Parts of what it gives us besides, on which an earlier owner may still be at
+                work, and for how many seconds. Whatever we release from now on leaves them in
+                doubt.
+        """
+        self._wait_for(waits)
+        self._tenure = replace(self._tenure, epoch=epoch, member=member)
+
+    def continue_under(self, tenure: EpochGrant) -> None:
+        """Moves our shares to the next epoch, which gives us all of them.
+
+        What it gives us besides is not begun with here. Its earlier owners are waited for from now
+        on, and whatever we release leaves it in doubt.
+        """
+        self._wait_for(tenure.waits)
+        self._tenure = replace(
+            self._tenure, epoch=tenure.epoch, member=tenure.member, life_ms=tenure.life_ms
+        )
         self.is_between_epochs = False
+
+    def _wait_for(self, waits: Iterable[tuple[Share, float]]) -> None:
+        now = time.monotonic()
+        # One assignment: others read it.
+        self._waits = [*self._waits, *((share, now + seconds) for share, seconds in waits)]
 
     def may_be_late(self, error: FencedMember) -> bool:
         """Whether the log may have refused something as its epoch has passed, and we go on."""
@@ -219,7 +240,8 @@ class EpochAssignment:
         """
         now = time.monotonic()
         if now - self._seen > within:
-            self.store.check(self.options.group_id, self.epoch, self.member)
+            tenure = self._tenure
+            self.store.check(self.options.group_id, tenure.epoch, tenure.member)
             self._saw(now)
         return self._seen
 
@@ -258,8 +280,7 @@ class EpochAssignment:
 
     def left_running(self, shares: Iterable[Share], seconds: float) -> None:
         """Parts on which tasks may go on although nobody waits for them: they bar their shares."""
-        until = time.monotonic() + seconds
-        self._waits += [(share, until) for share in shares]
+        self._wait_for((share, seconds) for share in shares)
 
     def release(self, running: Iterable[Share] = (), shares: Sequence[Share] | None = None) -> None:
         """Give all of it back, or part of it; harmless when repeated.
@@ -323,12 +344,14 @@ class EpochAssignment:
         """
         holes = holes or {}
         commit_id = commit_id or next(self._ids)
+        # Of all attempts: under another epoch the log would repeat what it answered to the first.
+        tenure = self._tenure
 
         def commit() -> dict[TopicPartition, CommitResult]:
             return self.store.commit(
                 self.options.group_id,
-                self.epoch,
-                self.member,
+                tenure.epoch,
+                tenure.member,
                 dict(offsets),
                 pending=dict(pending) if pending else None,
                 holes=dict(holes),

@@ -22,12 +22,11 @@ from kafka.errors import (
 )
 from kafka.structs import OffsetAndMetadata
 
-from assignors import AssignmentConflict, KeyRange, Share
+from assignors import AssignmentConflict, Share
 from commits import ClaimConflict, CommitLogUnavailable, EpochConflict, FencedMember
 from coopconsume.errors import CoopConsumeError, GroupRefused, TopicNotFound
 from coopconsume.group.claims import LOOK_EVERY, ClaimWatch
-from coopconsume.group.core import GroupCore, Rejoin, Replaced, TakeOver
-from coopconsume.group.keeping import common
+from coopconsume.group.core import GroupCore, Rejoin, Replaced, TakeOver, waits_of
 from coopconsume.group.owned import EpochGrant
 from coopconsume.group.plugin import plugins
 from coopconsume.group.repeating import repeated
@@ -84,8 +83,15 @@ class Tenant(Protocol):
     def keep(self) -> bool:
         """Go on with the shares while the group rebalances; whether the tenant does."""
 
-    def follow(self, epoch: Epoch) -> None:
-        """The shares are ours under this epoch, too, which another rebalance ends already."""
+    def follow(self, epoch: Epoch, member: str, waits: Iterable[tuple[Share, float]] = ()) -> None:
+        """The shares are ours under this epoch, too, which another rebalance ends already.
+
+        Args:
+            epoch: The epoch.
+            member: Our id in it.
+            waits: Parts of what it gives us besides, which is given back, on which an earlier
+                owner may still be at work, and for how many seconds.
+        """
 
     def hand_over(self) -> None:
         """Stop working, commit what is done and give the shares back; bounded by drainTimeout."""
@@ -374,15 +380,16 @@ class GroupMember:
         me = self._consumer.group_metadata().member_id
         unbegun = self._core.follow(me, row)
         if row is not None and unbegun is not None:
-            self._tenant.follow(row.epoch)
+            waits = waits_of(unbegun, row)
+            self._tenant.follow(row.epoch, me, waits)
             if unbegun:
-                self._worker.submit(self._give_back_part, row, me, unbegun)
+                doubtful = [share for share, _ in waits]
+                self._worker.submit(self._give_back_part, row, me, unbegun, doubtful)
         return row
 
-    def _give_back_part(self, row: EpochRow, me: str, unbegun: Sequence[Share]) -> None:
-        doubtful = common(
-            unbegun, (Share(*d.share[:2], KeyRange(*d.share[2:])) for d in row.doubts)
-        )
+    def _give_back_part(
+        self, row: EpochRow, me: str, unbegun: Sequence[Share], doubtful: Sequence[Share]
+    ) -> None:
         try:
             self._store.release(self._group, row.epoch, me, running=doubtful, shares=unbegun)
         except Exception as error:  # noqa: BLE001 - then the next owners wait for a batch life

@@ -496,18 +496,18 @@ class Membership:
             return False
         return self._worker.keep(self.options.drain_timeout)
 
-    def follow(self, epoch: Epoch) -> None:
+    def follow(self, epoch: Epoch, member: str, waits: Iterable[tuple[Share, float]] = ()) -> None:
         """What is held is ours under this epoch, too, which another rebalance ends already."""
         holding = self._holding
         if holding is not None:
-            holding.follow(epoch)
+            holding.follow(epoch, member, waits)
 
     def hand_over(self) -> None:
         """Stop working, commit what is done and give the shares back."""
         holding = self._holding
         if holding is None:
             return
-        running = self._worker.drain(self.options.drain_timeout)
+        running = self._drain(holding, self.options.drain_timeout)
         if self._was_refused("the commit log refused what was to be handed over"):
             return
         self._tell("on_revoked", holding)
@@ -521,7 +521,7 @@ class Membership:
         holding, rest = self._holding, None
         if not tenure.continues:
             if holding is not None:
-                self.lost("another member has part of them under the next epoch")
+                self.lost("the next epoch does not leave all of them with this member")
             rest = tenure
         elif holding is not None:
             rest = self._continue(holding, tenure)
@@ -537,10 +537,10 @@ class Membership:
             What to begin with, once the worker is drained as something moves; None: nothing does.
         """
         gained = without(tenure.shares, holding.shares)
-        holding.continue_under(tenure.epoch, tenure.life_ms)
+        holding.continue_under(tenure)
         if not (gained or tenure.moving):
             return None
-        running = self._worker.drain(self.options.drain_timeout)
+        running = self._drain(holding, self.options.drain_timeout)
         refused = "the commit log refused what was to be handed over"
         if self._was_refused(refused):
             if self._group is not None:
@@ -554,15 +554,23 @@ class Membership:
             with self._warning():
                 holding.release(running, tenure.moving)
         shares = without(tenure.shares, tenure.moving)
-        life = holding.life_ms / 1000
-        doubts = [*((share, life) for share in running), *holding.waits_left(), *tenure.waits]
-        waits = [(part, left) for share, left in doubts for part in common([share], shares)]
-        return replace(tenure, shares=shares, waits=tuple(waits), moving=())
+        waits = [
+            (part, left)
+            for share, left in holding.waits_left() for part in common([share], shares)
+        ]  # fmt: skip
+        return replace(tenure, shares=shares, waits=tuple(waits), continues=False, moving=())
+
+    def _drain(self, holding: EpochAssignment, timeout: float) -> Sequence[Share]:
+        """Drains the worker; what still runs then bars its shares, whoever gives them back."""
+        running = self._worker.drain(timeout)
+        holding.left_running(running, holding.life_ms / 1000)
+        return running
 
     def lost(self, why: str) -> None:
         """The shares are gone: others may have them already."""
         # What is done may still count: the log decides.
-        running = self._worker.drain(0.0) if self._holding is not None else ()
+        holding = self._holding
+        running = self._drain(holding, 0.0) if holding is not None else ()
         self._worker.drop()
         if self._was_refused(why):
             return

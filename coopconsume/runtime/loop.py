@@ -270,7 +270,10 @@ class Job:
             try:
                 self._work_on(shift)
             except FencedMember as error:
-                if not shift.holding.may_be_late(error):
+                # Who waits for the end of this work must not wait for an epoch that may never come.
+                is_awaited = self._hand_over is not None or self._question is not None
+                is_current = error.epoch == shift.holding.epoch
+                if not shift.holding.may_be_late(error) or (is_awaited and is_current):
                     raise
                 # The next epoch is in force, and its assignment is about to come.
                 log.debug("refused between two epochs: %s", error)

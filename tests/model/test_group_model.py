@@ -22,7 +22,7 @@ from commits.group import Answer, GroupState
 from commits.model import as_shares
 from commits.rows import Event, Part
 from coopconsume.errors import AssignmentConflict
-from coopconsume.group.core import Deal, GroupCore, Joined, Rejoin, Replaced, TakeOver
+from coopconsume.group.core import Deal, GroupCore, Joined, Rejoin, Replaced, TakeOver, waits_of
 from coopconsume.group.keeping import by_partition, common, without
 from coopconsume.group.owned import EpochGrant
 from tests.examples import examples
@@ -74,6 +74,8 @@ class Batch:
     tenure: EpochGrant
     shares: tuple[Share, ...]
     ends: int
+    #: Kafka's ids of the topics that it reads.
+    topic_ids: dict[str, str]
 
 
 @dataclass
@@ -261,14 +263,16 @@ class GroupMachine(RuleBasedStateMachine):
             return
         assert row is not None
         assert tenure is not None
-        process.tenure = replace(tenure, epoch=row.epoch, topic_ids=dict(row.topic_ids))
+        process.tenure = replace(
+            tenure, epoch=row.epoch, member=process.id, topic_ids=dict(row.topic_ids)
+        )
         self._carry(process, tenure)
-        doubts = [Share(*d.share[:2], KeyRange(*d.share[2:])) for d in row.doubts]
+        waits = waits_of(unbegun, row.assignment())
+        process.waits += [(share, self.now + int(1000 * s)) for share, s in waits]
+        doubts = {share for share, _ in waits}
         self.log.write(
             "release", epoch=row.epoch, member=process.id,
-            detail={
-                "running": as_shares(common(unbegun, doubts)), "shares": as_shares(unbegun),
-            },
+            detail={"running": as_shares(doubts), "shares": as_shares(unbegun)},
         )  # fmt: skip
 
     def _carry(self, process: Process, before: EpochGrant) -> None:
@@ -478,7 +482,10 @@ class GroupMachine(RuleBasedStateMachine):
         busy = any(b.process == process.number for b in self.batches)
         if free and not busy:
             self.batches.append(
-                Batch(process.number, process.tenure, free, self.now + BATCH)
+                Batch(
+                    process.number, process.tenure, free, self.now + BATCH,
+                    dict(process.tenure.topic_ids),
+                )
             )  # fmt: skip
 
     @precondition(lambda self: self.batches)
@@ -518,6 +525,7 @@ class GroupMachine(RuleBasedStateMachine):
         )  # fmt: skip
         assert answer.counted == held
         if answer.counted:
+            assert topic_id == batch.topic_ids[share.topic], "it is done of a topic that is gone"
             self.acknowledged[offset] = share.topic, topic_id
         else:
             self.refused.add(offset)

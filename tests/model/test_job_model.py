@@ -14,7 +14,7 @@ import pyarrow as pa
 import pytest
 
 from assignors import KeyRange, Share, key_hash
-from commits import CommitLogUnavailable, OffsetRanges, OwnedShare
+from commits import CommitLogUnavailable, FencedMember, OffsetRanges, OwnedShare
 from coopconsume.errors import (
     DataLoss,
     NotAuthorized,
@@ -23,6 +23,7 @@ from coopconsume.errors import (
     TopicReplaced,
 )
 from coopconsume.group import GroupMember
+from coopconsume.group.keeping import common
 from coopconsume.group.owned import LEASE, EpochGrant
 from coopconsume.record import Reject
 from coopconsume.runtime.slot_leases import SlotLeases
@@ -604,21 +605,33 @@ class Group:
         self.member = there.member()
         self.number = 0
         self.epoch = None
+        self.name = "a"
+
+    def joins_a_group(self):
+        """The member is in a group, but in none of a broker."""
+        there, member = self.there, self.member
+        member._group = GroupMember(there.options, member.store, there.kafka, 2, member, LIFE_MS)
+
+    def in_doubt(self, share):
+        """What of a share the epoch in force has in doubt."""
+        doubts = self.member.store.assignment("g").doubts
+        return common([share], [Share(*d.share[:2], KeyRange(*d.share[2:])) for d in doubts])
 
     def opens(self, mine, others=()):
         """The next epoch is opened; the member does not know it yet."""
         self.number += 1
         self.epoch = self.member.store.open_epoch(
-            "g", {"a": mine, "b": others}, previous=self.epoch, generation=self.number,
+            "g", {self.name: mine, "b": others}, previous=self.epoch, generation=self.number,
             topic_ids={"t": "topic-id"}, life_ms=LIFE_MS,
         )  # fmt: skip
         self.mine = tuple(mine)
 
-    def begins(self, *, continues=True, moving=()):
+    def begins(self, *, continues=True, moving=(), waits=()):
         """The member gets its assignment of the epoch."""
         self.member.moved_in(
             EpochGrant(
-                self.epoch, "a", self.mine, {"t": "topic-id"}, (), LIFE_MS, continues, moving
+                self.epoch, self.name, self.mine, {"t": "topic-id"}, waits, LIFE_MS, continues,
+                moving,
             )
         )  # fmt: skip
 
@@ -801,6 +814,145 @@ def test_a_member_that_loses_part_of_its_work_begins_again(group):
     low = {o for o in range(20) if LOW.key_range.contains(key_hash(KEYS[o]))}
     there.until(lambda: low <= there.done(member))
     assert there.done(member) <= low
+
+
+@pytest.mark.parametrize("how", ["moves", "closed by a listener", "starts anew", "follows"])
+def test_what_a_member_gains_stays_in_doubt_until_its_earlier_owner_has_ended(world, how):
+    """Also if the member gives it to others before it has begun with it."""
+    group = Group(world(channel=True, drainTimeout="300 seconds"))
+    there, member = group.there, group.member
+    group.opens([LOW], [HIGH])
+    group.begins(continues=False)
+    job = there.run(member, there.gate())
+    there.until(lambda: job._shift is not None)
+
+    class Closes:
+        """A listener that closes its consumer."""
+
+        def on_revoked(self, _ranges):
+            """Close it."""
+            job.stop()
+            member.leave()
+
+    assert member.keep()
+    group.opens([WHOLE])  # The other member has crashed.
+    assert group.in_doubt(HIGH) == (HIGH,)
+    waits = ((HIGH, 1000.0),)
+    if how == "closed by a listener":
+        member._listener = Closes()
+        group.begins(waits=waits)
+        assert job.ended.wait(_PATIENCE)
+        until(lambda: member.store.assignment("g").fenced)
+    elif how == "follows":
+        member.follow(group.epoch, "a", waits)
+        member.hand_over()
+    elif how == "starts anew":
+        group.joins_a_group()
+        member.holding.continue_under(
+            EpochGrant(group.epoch, "a", group.mine, {"t": "topic-id"}, waits, LIFE_MS)
+        )
+        assert member.start_anew("the log was cut", ())
+    else:
+        group.begins(moving=(WHOLE,), waits=waits)
+        assert not member.owned
+    group.opens([], [WHOLE])
+    assert group.in_doubt(HIGH) == (HIGH,)
+
+
+def test_late_handlers_are_in_doubt_also_if_a_listener_closes_the_consumer(world):
+    """It gives back what the group's thread has drained."""
+    group = Group(world(channel=True, drainTimeout="300 seconds"))
+    there, member = group.there, group.member
+    group.opens([WHOLE])
+    group.begins(continues=False)
+    gate = there.gate(3)
+    job = there.run(member, gate)
+    there.until(lambda: gate.at_work)
+
+    class Closes:
+        """A listener that closes its consumer."""
+
+        def on_revoked(self, _ranges):
+            """Close it."""
+            member.leave()
+
+    member._listener = Closes()
+    leaves = threading.Thread(target=member.hand_over)
+    leaves.start()
+    until(lambda: job._hand_over is not None)
+    job._hand_over.until = 0.0
+    leaves.join(_PATIENCE)
+    until(lambda: member.store.assignment("g").fenced)
+    group.opens([], [WHOLE])
+    stuck = key_hash(KEYS[3])
+    assert group.in_doubt(Share(*TP, KeyRange(stuck, stuck)))
+
+
+def test_a_member_that_keeps_under_another_id_commits_under_that(group):
+    """Kafka gives one whose id it does not know any more another one."""
+    there, member, gate = group.there, group.member, group.there.gate(*range(20))
+    there.run(member, gate)
+    there.until(lambda: gate.at_work)
+    group.joins_a_group()
+    assert member.keep()
+    group.name = "a2"
+    group.opens([WHOLE])
+    group.begins()
+    gate.opened.set()
+    there.until(lambda: there.done(member) == set(range(20)))
+    assert member.holding.member == "a2"
+    assert sorted(offset for offset, _ in gate.calls) == list(range(20))
+
+
+def test_a_commit_is_repeated_under_the_epoch_that_it_began_under(group, monkeypatch):
+    """Its row came after the next epoch's and its answer was lost: it is refused under its id."""
+    there, member, gate = group.there, group.member, group.there.gate(*range(20))
+    there.run(member, gate)
+    there.until(lambda: gate.at_work)
+    group.joins_a_group()
+    assert member.keep()
+    commit, first = member.store.commit, []
+
+    def lossy(name, epoch, who, offsets, **how):
+        if offsets and not first:
+            first.append(epoch)
+            group.opens([WHOLE])
+            with pytest.raises(FencedMember):
+                commit(name, epoch, who, offsets, **how)
+            group.begins()
+            raise CommitLogUnavailable("t", "append", "no answer")
+        return commit(name, epoch, who, offsets, **how)
+
+    monkeypatch.setattr(member.store, "commit", lossy)
+    gate.opened.set()
+    there.until(lambda: there.done(member) == set(range(20)))
+    assert first
+    assert sorted(offset for offset, _ in gate.calls) == list(range(20))
+
+
+@pytest.mark.parametrize("asked", ["to hand over", "to keep"])
+def test_a_log_that_retention_shortens_between_two_epochs_hangs_no_hand_over(world, asked):
+    """What the log refuses then is not waited for, if somebody waits for the end of the work."""
+    group = Group(world(channel=True, drainTimeout="300 seconds", failOnDataLoss=False))
+    group.opens([WHOLE])
+    group.begins(continues=False)
+    there, member, gate = group.there, group.member, group.there.gate(*range(20))
+    job = there.run(member, gate)
+    there.until(lambda: gate.at_work)
+    group.joins_a_group()
+    assert member.keep()
+    group.opens([LOW], [HIGH])
+    gate.opened.set()
+    there.until(lambda: job._shift is None or job._shift.saver.refused_for > 0)
+    there.kafka.start = 20
+    job._shift._starts_at = -math.inf
+    if asked == "to keep":
+        assert not member.keep()
+        member.hand_over()
+        group.joins_a_group()
+    group.begins(continues=False)
+    there.until(lambda: job._shift is not None and job._shift.holding is member.holding)
+    assert member.holding.epoch == group.epoch
 
 
 @pytest.mark.parametrize("batches", [1, 2])

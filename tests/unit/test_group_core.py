@@ -182,6 +182,17 @@ def test_a_member_goes_on_with_what_was_its_own_without_a_pause():
     assert not grant.continues
     assert grant.waits == ((LOW, 5.0), (HIGH, 5.0))
 
+    # Its topic was deleted and created again: what it did is about other records.
+    renewed = replace(
+        row(2, {"a": [LOW], "b": [HIGH]}, doubts=doubts), topic_ids={"t": "of a new topic"}
+    )
+    core = a_holder((LOW,))
+    assert core.follow("a", renewed) is None
+    grant = core.take("a", handed(2, "a", (LOW,)), renewed)
+    assert isinstance(grant, EpochGrant)
+    assert not grant.continues
+    assert grant.waits == ((LOW, 5.0),)
+
     # Part of it is another member's.
     loses = row(2, {"a": [LOW], "b": [HIGH]}, doubts=doubts)
     grant = a_holder((LOW, HIGH)).take("a", handed(2, "a", (LOW,)), loses)
