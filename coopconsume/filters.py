@@ -187,11 +187,13 @@ def _key_set(kind: str, values: Mapping[str, Any], encoding: str) -> KeySet:
 
 def _lines(name: str, place: str) -> list[str]:
     try:
-        lines = Path(place).read_text(encoding="utf-8").splitlines()
+        text = Path(place).read_bytes().decode("utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         why = getattr(error, "strerror", None) or str(error)
         remedy = f"give a UTF-8 file with one key a line; it cannot be read: {why}"
         raise InvalidOption(name, repr(str(place)), remedy) from None
+    # Only a line feed ends a line: a key may have other separators.
+    lines = [line.removesuffix("\r") for line in text.split("\n")]
     if not any(lines):
         raise InvalidOption(name, repr(str(place)), "give a file that has keys, one a line")
     return [line for line in lines if line]
@@ -236,8 +238,9 @@ _VARYING_WORDS = frozenset(
 #: The current time, if they have no arguments.
 _NOW = frozenset({"to_unix_timestamp", "unix_timestamp"})
 _QUERIES = frozenset({"select", "table", "values"})
-_TIMES = ("date", "timestamp", "timestamp_ltz", "timestamp_ntz", "to_date", "to_timestamp")
-_SPECIAL = frozenset({"now", "today", "tomorrow", "yesterday"})
+#: Texts that Spark takes from the clock, with a time zone or without, wherever they become a date
+#: or a timestamp. That may be without a cast: ``timestamp > 'today'``.
+_SPECIAL = re.compile(r"(now|today|tomorrow|yesterday)(\s.*|[+-]\d.*)?", re.DOTALL)
 
 
 def words_of(expression: str) -> list[str]:
@@ -269,19 +272,14 @@ def varying_part(expression: str) -> str | None:
         is_varying = is_call and name in _VARYING
         is_now = name in _NOW and plain[i + 1 : i + 3] == ["(", ")"]
         is_word = kind == "word" and name in _VARYING_WORDS | _QUERIES
-        if is_varying or is_now or is_word or (kind == "text" and _is_special(plain, i)):
+        if is_varying or is_now or is_word or (kind == "text" and _is_special(plain[i])):
             return text
     return None
 
 
-def _is_special(plain: list[str], i: int) -> bool:
-    """Whether a literal is a time that Spark takes from the clock, such as ``date'today'``."""
-    if plain[i].lstrip("r").strip("'\"").strip() not in _SPECIAL:
-        return False
-    before = [text for text in plain[max(0, i - 2) : i] if text != "("]
-    after = " ".join(plain[i + 1 : i + 4])
-    casts = ("as date", "as timestamp", ": : date", ": : timestamp")
-    return (bool(before) and before[-1] in _TIMES) or after.startswith(casts)
+def _is_special(literal: str) -> bool:
+    """Whether Spark may take a literal, in lower case, from the clock, such as ``'today'``."""
+    return _SPECIAL.fullmatch(literal.removeprefix("r")[1:-1].strip()) is not None
 
 
 def _checked_where(where: str | None) -> str | None:
@@ -289,11 +287,13 @@ def _checked_where(where: str | None) -> str | None:
         return None
     found = varying_part(where)
     if found is not None:
-        raise InvalidOption(
-            "where", repr(where),
+        remedy = (
             f"it contains {found}: give an expression over the columns of the record alone, so "
-            "that a record that is read again passes again",
-        )  # fmt: skip
+            "that a record that is read again passes again"
+        )
+        if found[-1] in "'\"":
+            remedy += "; write a time as DATE'2025-01-31', and such a text as 'to' || 'day'"
+        raise InvalidOption("where", repr(where), remedy)
     return where.strip()
 
 

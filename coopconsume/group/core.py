@@ -475,7 +475,10 @@ def _other_setup(group: str, found: _Setup, most: _Setup) -> str:
     same = "commitTable and kafka.bootstrap.servers"
     if found[:2] == most[:2]:
         what, here, there = "filter", found[2] or "none", most[2] or "none"
-        same = "filter; to change it, stop all members first"
+        same = (
+            "filter; to change it, stop all members first and wait until Kafka has removed them "
+            "(static ones after kafka.session.timeout.ms)"
+        )
     elif found[0] != most[0]:
         what, here, there = "commit table", found[0], most[0]
     else:

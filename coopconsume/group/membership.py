@@ -308,9 +308,23 @@ class Membership:
             (Share(d.share.topic, d.share.partition, KeyRange(*d.share[2:])), d.life_ms / 1000)
             for d in (row.doubts if row else ())
         )
+        self._compare_filters()
         self._claim = ClaimKeeper(self.store, group, epoch, member, session / 3000)
         self._hold(EpochGrant(epoch, member, tuple(shares), topic_ids, waits, life_ms))
         self._check_open()
+
+    def _compare_filters(self) -> None:
+        """Warns if the epoch in force or another claim has another filter than this claim."""
+        mine, group = str(self.options.record_filter), self.options.group_id
+        rows = repeated(
+            lambda: [*self.store.claims(group), self.store.assignment(group)],
+            "look at the filters of the group", self.options.batch_life,
+        )  # fmt: skip
+        for other in sorted({row.record_filter for row in rows if row is not None} - {mine}):
+            log.warning(
+                "group %s: other shares are processed with the filter %s, these with %s; what was "
+                "filtered before stays done", group, other or "none", mine or "none",
+            )  # fmt: skip
 
     def _claim_again(self, holding: EpochAssignment) -> None:
         """In a thread of its own: gives a claim back and makes it again, with another life."""

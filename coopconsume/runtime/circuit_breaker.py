@@ -6,6 +6,9 @@ from typing import Any, Literal
 
 #: A pause doubles with each trial that fails, up to so many times the first.
 _LONGEST = 10
+#: Offsets of a first trial, and how many times longer the next one is if no record was handled.
+_TRIAL_OFFSETS = 200
+_LONGER = 64
 
 State = Literal["closed", "open", "trial"]
 
@@ -23,6 +26,7 @@ class CircuitBreaker:
         until: End of the pause.
         opened: How often it has opened.
         reason: The error that opened it last.
+        trial_offsets: Offsets of the next trial at most.
     """
 
     def __init__(self, failures: int | None, pause: float) -> None:
@@ -32,6 +36,7 @@ class CircuitBreaker:
         self.until = 0.0
         self.opened = 0
         self.reason = ""
+        self.trial_offsets = _TRIAL_OFFSETS
 
     def may_start(self, now: float) -> bool:
         """Whether a batch may be started; after a pause, one for trial."""
@@ -58,9 +63,12 @@ class CircuitBreaker:
             self.until = now + self._next
             self._next = min(self._next * 2, self._pause * _LONGEST)
             self.opened += 1
+            self.trial_offsets = _TRIAL_OFFSETS
             return True
         if trial and handled and self.state == "trial":
             self.state = "closed"
+        elif trial:  # The filter may have dropped all of its records.
+            self.trial_offsets *= _LONGER
         return False
 
     def describe(self, now: float) -> dict[str, Any] | None:

@@ -52,8 +52,6 @@ log = logging.getLogger(__name__)
 #: Batches at once of which no slot is back yet; those that wait for stragglers are not counted.
 BATCHES_AT_ONCE = 2
 _FAILED_BATCHES = 3
-#: Offsets of the one batch that finds out whether a pause may end.
-_TRIAL_OFFSETS = 200
 #: Seconds in which Spark ends the Python worker of a task that it was told to interrupt: it looks
 #: for that every 2 s (spark.python.task.killTimeout), and then gives 2 s more.
 _KILL_TIME = 5.0
@@ -360,7 +358,8 @@ class Dispatcher:
         """The next batch; a slot whose workers keep ending gets but a part of what it could."""
         allowed = self._crashes.confine(shift.partitions, free)
         if self.breaker.state == "trial":
-            few = Limits(_TRIAL_OFFSETS, limits.max_pending, limits.max_ranges)
+            window = min(self.breaker.trial_offsets, limits.window)
+            few = Limits(window, limits.max_pending, limits.max_ranges)
             plans = (plan_batch(shift.busy, [slot], now, few) for slot in free)
             plan = next((found for found in plans if found is not None), None)
         else:

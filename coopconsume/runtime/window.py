@@ -72,4 +72,6 @@ class Window:
             self._window = min(self._window, max(least, int(2 * running.handled / fraction), 1))
         elif running.plan.span >= self._window // 2:
             fits = int(running.rate * self._batch_time / 2 / fraction)
+            if running.filtered and not running.handled:
+                fits = LARGEST_WINDOW  # Nothing tells how fast handlers are.
             self._window = min(LARGEST_WINDOW, max(self._window, min(fits, self._window * 64)))

@@ -285,11 +285,15 @@ class TaskOutcome:
             if len(offsets):
                 self.unlooked(part, offsets[0].as_py())
 
-    def passed(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+    def passed(self, batch: pa.RecordBatch, *, settles: bool = True) -> pa.RecordBatch:
         """Notes the rows of an Arrow batch that do not pass the filter as settled.
 
         Order does not matter to them, as no handler sees them. A slot that has given its records
         back settles none: they are planned again.
+
+        Args:
+            batch: The rows.
+            settles: Whether they are noted.
 
         Returns:
             The other rows, without the mark.
@@ -303,7 +307,8 @@ class TaskOutcome:
         dropped = wanted_rows(batch.filter(marks), self.work)
         parts, offsets = dropped.column(0), dropped.column(1)
         with self.lock:
-            for part in () if self._has_given_back else self.work:
+            self.report.rows += dropped.num_rows
+            for part in self.work if settles and not self._has_given_back else ():
                 found = offsets.filter(pc.equal(parts, part))
                 self._filtered[part].append(found)
                 self.report.filtered += len(found)

@@ -166,10 +166,11 @@ class SlotReport:
         changes: Changes of the state, in the same form.
         restored: Keys of the state that were restored from the changelog, and the seconds that it
             took.
+        rows: Records read, those that did not pass the filter included.
         handled: Handler calls made. ``failures``: those that did not succeed.
         filtered: Records that did not pass the filter.
-        value_bytes: Bytes of key and value of the rows read.
-        busy: Seconds from the first handler to the end of the last one; 0 without any.
+        value_bytes: Bytes of key and value of those that passed.
+        busy: Seconds from the first rows to the end of the last handler; 0 without any.
         timed_out: The time box closed before the rows were through.
         tripped: The last of so many failures in a row that nothing more was started; else empty.
         streak: Failures in a row with which it ended, those of batches before included.

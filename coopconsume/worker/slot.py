@@ -230,7 +230,8 @@ class SlotRunner:
         words = last_words(box_path(spec, slot))
         culprits = set(culprits_of(words)) if words else set()
         for batch in batches:
-            passed = ledger.passed(batch)
+            # Progressive reports may have had what is filtered: it is planned again otherwise.
+            passed = ledger.passed(batch, settles=False)
             if culprits and passed.num_rows:
                 ledger.charge(passed, culprits, overdue=bool(words and words.overdue))
         if words is None:
@@ -258,7 +259,9 @@ def _until_halted(
     for batch in batches:
         if life.stopped:
             ledger.pass_over(batch)
-        elif (passed := ledger.passed(batch)).num_rows:
+            continue
+        life.begin()  # Others wait for the slot, also while no record passes.
+        if (passed := ledger.passed(batch)).num_rows:
             yield passed
 
 

@@ -42,6 +42,23 @@ def test_it_opens_tries_after_the_pause_and_closes():
     assert breaker.until == now + 10
 
 
+def test_a_trial_that_has_handled_nothing_is_followed_by_a_longer_one():
+    """All of its records may have been filtered; the next pause begins with a short one again."""
+    breaker = CircuitBreaker(5, 10.0)
+    breaker.reported("down", 7, 0.0, trial=False)
+    assert breaker.may_start(10.0)
+    spans = [breaker.trial_offsets]
+    for now in (11.0, 12.0):
+        breaker.reported("", 0, now, trial=True)
+        spans.append(breaker.trial_offsets)
+    assert spans == [200, 200 * 64, 200 * 64**2]
+    breaker.reported("", 0, 12.0, trial=False)
+    assert breaker.trial_offsets == spans[-1], "it was given its records before"
+    breaker.reported("still down", 1, 13.0, trial=True)
+    assert breaker.may_start(99.0)
+    assert (breaker.state, breaker.trial_offsets) == ("trial", 200)
+
+
 def test_a_slow_batch_from_before_does_not_close_it():
     """Records that other slots handled meanwhile say nothing about now."""
     breaker = CircuitBreaker(5, 10.0)

@@ -69,6 +69,16 @@ def test_the_record_that_killed_its_worker_is_charged_an_attempt(concurrency, tm
     assert not list(tmp_path.iterdir()), "the box is taken away"
 
 
+def test_the_second_run_settles_no_filtered_record():
+    """Progressive reports of the first one may have had it: it would be counted again."""
+    slot, batches = prepared(dies_at(1), ROWS, filtered={(0, 0), (0, 3), (0, 5)}, run_id="r0")
+    assert in_a_worker(slot, batches) == 9
+    report = slot.after_a_crash(3, batches)
+    (part,) = report.partitions.values()
+    assert [failure.offset for failure in part.failed] == [1]
+    assert (report.filtered, part.filtered, part.resume) == (0, b"", 0)
+
+
 def test_it_becomes_a_dead_letter_by_policy():
     """Out of attempts, the record is given up whole, without another call."""
     slot, batches = prepared(

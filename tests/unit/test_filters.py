@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from types import SimpleNamespace
 
@@ -9,15 +10,17 @@ import pyarrow as pa
 import pytest
 
 from assignors import KeyRange, RoundRobinKeyRangeAssignor
-from commits import Epoch, OffsetRanges
-from coopconsume.errors import GroupRefused, InvalidOption
+from commits import CommitStore, Epoch, OffsetRanges
+from coopconsume.errors import AlreadyClosed, GroupRefused, InvalidOption, PollWokenUp
 from coopconsume.filters import MOST_KEYS, RecordFilter, varying_part, words_of
 from coopconsume.group.core import GroupCore, Joined
 from coopconsume.group.member import GroupMember
+from coopconsume.group.membership import Membership
 from coopconsume.options import Options
 from coopconsume.runtime.plan import Limits, Partition, plan_batch
 from coopconsume.runtime.progress import Meter
-from coopconsume.runtime.window import Window
+from coopconsume.runtime.window import LARGEST_WINDOW, Window
+from coopconsume.worker.handling import TimeBox
 from coopconsume.worker.report import (
     PartitionReport,
     PartitionWork,
@@ -25,6 +28,8 @@ from coopconsume.worker.report import (
     pack_offsets,
     unpack_offsets,
 )
+from coopconsume.worker.slot import _until_halted
+from tests.model.polling_world import Log, Member, in_memory
 from tests.unit.slot_ground import WAYS, done, prepared, run
 
 BASE = {"kafka.bootstrap.servers": "a:1", "kafka.group.id": "g", "commitTable": "somewhere"}
@@ -73,6 +78,13 @@ def test_every_condition_is_in_words_and_in_sql(tmp_path):
     ):
         assert part in sql
     assert sql.count(" AND (") == 6
+
+
+def test_a_line_of_a_key_file_ends_with_a_line_feed_alone(tmp_path):
+    """A byte order mark is no part of a key; other separators of lines are."""
+    (tmp_path / "keys").write_bytes("\ufeffa\u2028b\r\nc\x0bd\x85\re\r\r\n".encode())
+    found = filter_of(denyKeysFile=str(tmp_path / "keys")).deny.keys
+    assert found == ("a\u2028b".encode(), "c\x0bd\x85\re\r".encode())
 
 
 def test_keys_are_written_as_text_hex_or_base64():
@@ -138,6 +150,12 @@ def test_headers_are_read_where_a_condition_is_about_them():
         ('timestamp > date("Today")', '"Today"'),
         ("timestamp > CAST('yesterday' AS DATE)", "'yesterday'"),
         ("timestamp > 'tomorrow'::timestamp", "'tomorrow'"),
+        ("timestamp > ' Today'", "' Today'"),
+        ("timestamp BETWEEN 'yesterday' AND '2030-01-01'", "'yesterday'"),
+        ("date_sub(r'today', 1) < timestamp", "r'today'"),
+        ("timestamp > timestamp'now Europe/Berlin'", "'now Europe/Berlin'"),
+        ("timestamp > 'now+01:00'", "'now+01:00'"),
+        ("timestamp > CAST(('today') AS DATE)", "'today'"),
         ("unix_timestamp() > 5", "unix_timestamp"),
         ("key IN (SELECT k FROM t)", "SELECT"),
         ("/* no */ `now`() > timestamp", "`now`"),
@@ -158,7 +176,7 @@ def test_what_may_change_between_two_reads_is_refused(where, part):
         "CAST(value AS STRING) <> 'it''s now' -- rand()",
         'value = "current_date" /* uuid() */',
         "unix_timestamp(timestamp) > 5",
-        "r'\\' = 'now' OR topic = 'today'",
+        "r'\\' = 'nowhere' OR topic IN ('to' || 'day', 'epoch', 'todays', 'not today')",
         "extract(YEAR FROM timestamp) > 2025",
     ],
 )
@@ -221,6 +239,31 @@ def test_progressive_reports_have_what_is_filtered_once():
     assert (last.filtered, unpack_offsets(last.partitions[0].filtered).to_pylist()) == (1, [4])
 
 
+def test_the_time_of_a_slot_begins_with_its_first_rows():
+    """Also if they are all filtered: others wait for the slot no longer than for any other."""
+    rows = [(0, o, b"k") for o in range(4)]
+    runner, batches = prepared(lambda _: None, rows, filtered={(0, 0), (0, 1)}, batch_rows=2)
+    life = TimeBox(runner._spec, SimpleNamespace())
+    has_begun = []
+
+    def arriving():
+        for batch in batches:
+            yield batch
+            has_begun.append(life.started > 0)
+
+    (passed,) = _until_halted(arriving(), runner._ledger(3), life)
+    life.end()
+    assert (has_begun, passed.num_rows) == ([True, True], 2)
+
+
+def test_the_rows_of_a_report_include_what_is_filtered():
+    """The bytes of a window are those of all its offsets."""
+    rows = [(0, o, b"k") for o in range(6)]
+    for way in WAYS:
+        report = run(lambda _: None, rows, way=way, filtered={(0, o) for o in range(4)})
+        assert (report.rows, report.handled) == (6, 2)
+
+
 # -- in the loop
 
 
@@ -270,6 +313,60 @@ def test_a_window_is_as_long_as_its_handled_records_take():
     assert window.offsets == 20_000
     window.completed(batch(handled=100, filtered=0, rate=0.0, timed_out=True))
     assert window.offsets == 200
+    window.completed(batch(handled=0, filtered=200, rate=0.0, timed_out=False))
+    assert window.offsets == 200 * 64, "a batch of filtered records alone has no rate"
+    for _ in range(3):
+        window.completed(batch(handled=0, filtered=200, rate=0.0, timed_out=False))
+    assert window.offsets == LARGEST_WINDOW
+    window.completed(batch(handled=0, filtered=0, rate=0.0, timed_out=False))
+    assert window.offsets == LARGEST_WINDOW
+
+
+# -- in polls
+
+
+@pytest.fixture
+def polling():
+    """A log of 20 records and a member that polls it; every second record is filtered."""
+    records = {0: dict.fromkeys(range(20), b"k")}
+    log = Log(records, {0: (0, 1)}, limit=4)
+    log.filtered = frozenset((0, offset) for offset in range(0, 20, 2))
+    member = Member(log)
+    with contextlib.ExitStack() as stack:
+        for patch in in_memory(log, lambda: member):
+            stack.enter_context(patch)
+        member.begin({0: [KeyRange()]})
+        yield log, member
+
+
+def test_filtered_records_take_no_range_from_what_the_user_commits(polling):
+    """At the limit only those are committed that join what the user names."""
+    log, member = polling
+    member.poll(20)
+    assert member.poller.commit(member, {("t", 0): OffsetRanges([(11, 11)])})["t", 0].committed == 3
+    assert log.commits[0].ranges == OffsetRanges([(10, 12)])
+    member.poller.commit(member, None)
+    assert log.commits[0].stable_offset == 20
+
+
+@pytest.mark.parametrize(("end", "error"), [("wake", PollWokenUp), ("close", AlreadyClosed)])
+def test_a_poll_of_filtered_records_ends_with_its_window(polling, end, error):
+    """Neither `wakeup` nor `close` waits until a record passes."""
+    log, member = polling
+    log.filtered = frozenset((0, offset) for offset in range(20))
+    member.poller._options.max_offsets_per_trigger = 2
+    present, windows = log.present, []
+
+    def read(*window):
+        windows.append(window)
+        if len(windows) == 3:
+            getattr(member.poller.handout, end)()
+        return present(*window)
+
+    log.present = read
+    with pytest.raises(error):
+        member.poller.poll(member, 60.0)
+    assert (len(windows), log.commits[0].stable_offset) == (3, 6)
 
 
 # -- in a group
@@ -300,7 +397,8 @@ def test_members_with_another_filter_are_refused():
     for member, found in {"c": "denyKeys=k", "d": "none"}.items():
         assert deal.refused[member] == (
             f"it works with the filter {found}, the other members of group 'g' with where=a: give "
-            "all members the same filter; to change it, stop all members first"
+            "all members the same filter; to change it, stop all members first and wait until "
+            "Kafka has removed them (static ones after kafka.session.timeout.ms)"
         )
     assert set(lead(member_with("x"), {"a": "x", "b": "y"}).refused) == {"b"}
     with pytest.raises(GroupRefused, match=r"the filter where=a, the other members .* with none"):
@@ -312,7 +410,7 @@ def test_a_filter_that_has_changed_is_logged(before, caplog):
     """The next start may have another one than the epoch in force; the log names both."""
     row = SimpleNamespace(epoch=Epoch(3, "n"), record_filter=before)
     member = SimpleNamespace(
-        _core=member_with("denyKeys=k"), _group="g",
+        _core=member_with("denyKeys=k"), _group="g", _seen_filter="denyKeys=k",
         _store=SimpleNamespace(assignment=lambda _: row),
     )  # fmt: skip
     with caplog.at_level(logging.WARNING):
@@ -320,3 +418,21 @@ def test_a_filter_that_has_changed_is_logged(before, caplog):
     assert member._core.noted == Epoch(3, "n")
     changed = [f"the filter of epoch 3 was {before or 'none'}, this member's is denyKeys=k"]
     assert [text for text in changed if text in caplog.text] == changed * (before != "denyKeys=k")
+
+
+@pytest.mark.parametrize("mine", ["where=a", "denyKeys=k", ""])
+def test_a_claim_is_told_of_other_filters_in_its_group(mine, tmp_path, caplog):
+    """Claims are not refused; the log names each filter that is not the claim's own, once."""
+    store = CommitStore.open(tmp_path, cluster="c")
+    store.open_epoch("g", {"m": [("t", 0)]}, previous=None, record_filter="where=a")
+    for partition, found in enumerate(["denyKeys=k", "where=a", ""], start=1):
+        store.claim("g", f"claim {partition}", [("t", partition)], record_filter=found)
+    member = SimpleNamespace(
+        store=store, options=SimpleNamespace(record_filter=mine, group_id="g", batch_life=1.0)
+    )
+    with caplog.at_level(logging.WARNING):
+        Membership._compare_filters(member)
+    others = [other or "none" for other in ("", "denyKeys=k", "where=a") if other != mine]
+    assert [record.args[1:] for record in caplog.records] == [
+        (other, mine or "none") for other in others
+    ]

@@ -38,6 +38,31 @@ if TYPE_CHECKING:
 _LIMIT_ATTEMPTS = 3
 
 
+def with_filtered(
+    holding: EpochAssignment,
+    named: Mapping[TopicPartition, OffsetRanges],
+    filtered: Mapping[TopicPartition, OffsetRanges],
+) -> dict[TopicPartition, OffsetRanges]:
+    """Returns what a commit names together with what the filter dropped.
+
+    Where the limit on ranges does not let in all of that, of the filtered records only those that
+    join named ones: they take no range of their own.
+
+    Args:
+        holding: What is held.
+        named: What is done.
+        filtered: What the filter dropped.
+    """
+    nothing = OffsetRanges()
+    every = dict(named) | {tp: named.get(tp, nothing) | some for tp, some in filtered.items()}
+    fit = holding.affordable(every, {}) if filtered else every
+    for tp, some in every.items():
+        if fit[tp] != some:
+            mine = named.get(tp, nothing)
+            every[tp] = OffsetRanges([one for one in some if mine.clip(*one)])
+    return {tp: some for tp, some in every.items() if some}
+
+
 def commit_affordable(
     handout: PollSession,
     holding: EpochAssignment,

@@ -31,6 +31,7 @@ from coopconsume.runtime.polling.answers import (
     reasons_of,
     seconds_of,
     take_decisions,
+    with_filtered,
 )
 from coopconsume.runtime.polling.frames import Frames, offsets_of
 from coopconsume.runtime.polling.letters import LetterWriter
@@ -195,6 +196,8 @@ class Poller:
             self._commit_filtered(holding)
             if frame is not None or time.monotonic() >= deadline:
                 return frame
+            self.handout.check_woken()
+            self.handout.check_closed()
         return None
 
     def _commit_filtered(self, holding: EpochAssignment) -> None:
@@ -327,8 +330,7 @@ class Poller:
             if holding is None:
                 return {}
             filtered = self.handout.filtered(holding, alone=False)
-            for tp, dropped in filtered.items():
-                offsets[tp] = offsets.get(tp, OffsetRanges()) | dropped
+            offsets = with_filtered(holding, offsets, filtered)
             results, left = commit_affordable(self.handout, holding, offsets, filtered)
             if self._commit_holes(holding) and left:
                 more, left = commit_affordable(self.handout, holding, left, filtered)
