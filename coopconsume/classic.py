@@ -6,7 +6,9 @@ Spark Connect has none; reports then come with the job's result.
 
 from __future__ import annotations
 
+import sys
 from contextlib import contextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from coopconsume.errors import SessionUnusable
@@ -212,4 +214,14 @@ def open_mailbox(session: SparkSession, receive: Callable[[bytes], None]) -> Sen
     if not is_classic(session):
         return None
     param: Any = _Mailbox(receive)
-    return _Sender(session.sparkContext.accumulator([], param))
+    context = session.sparkContext
+    server = getattr(context, "_accumulatorServer", None)
+    if server is not None:
+        server.handle_error = partial(_handle_error, type(server).handle_error, server)
+    return _Sender(context.accumulator([], param))
+
+
+def _handle_error(otherwise: Callable[..., None], server: Any, *request: Any) -> None:
+    """Passes on errors of PySpark's accumulator server, except that its JVM has ended."""
+    if not isinstance(sys.exc_info()[1], (EOFError, ConnectionError)):
+        otherwise(server, *request)

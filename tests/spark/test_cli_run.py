@@ -41,6 +41,10 @@ def slow(record):
 def stuck(record):
     (pathlib.Path(__file__).parent / "started").touch()
     time.sleep(6000.0)
+
+def stuck_later(record):
+    if record.offset:
+        stuck(record)
 """
 
 
@@ -188,8 +192,9 @@ def test_a_job_whose_jvm_is_killed_ends(
 ) -> None:
     """With one sentence, and soon: nothing of the JVM or of its workers is left."""
     name = topic()
-    produce(name, [(b"a", b"1")])
-    command = Running(folder, *arguments(kafka, folder, name, "stuck"))
+    produce(name, [(b"a", b"1"), (b"a", b"2")])
+    one_by_one = ["-o", "maxOffsetsPerTrigger=1"]  # a batch has ended, and has sent its report
+    command = Running(folder, *arguments(kafka, folder, name, "stuck_later"), *one_by_one)
     command.wait_for(folder / "started")
     tree = process_tree(command.process.pid)
     (jvm,) = (pid for pid in tree if _is_jvm(pid))
@@ -199,7 +204,7 @@ def test_a_job_whose_jvm_is_killed_ends(
     said = command.said.read_text()
     assert "its JVM has ended: start the job again with a new session" in said
     assert "Traceback" not in said
-    assert done(folder, kafka, name) == 0
+    assert done(folder, kafka, name) == 1
 
 
 def test_no_such_topic_is_one_sentence(kafka: LocalKafka, folder: Path) -> None:
