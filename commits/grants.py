@@ -49,6 +49,8 @@ class Grant:
         unchanged: The newest ids of each member's commits that changed nothing, at most
             `KEPT_UNCHANGED`. A repeated commit with such an id changes nothing either.
         record_filter: Which records its members process, as text; empty for all.
+        continues: Members whose work never paused, with the number of the epoch that they work
+            under.
     """
 
     epoch: Epoch
@@ -66,6 +68,7 @@ class Grant:
     handed: dict[str, tuple[OwnedShare, ...]] = field(default_factory=dict)
     previous: Epoch | None = None
     record_filter: str = ""
+    continues: dict[str, int] = field(default_factory=dict)
     _held: dict[str, frozenset[TopicPartition]] = field(
         default_factory=dict, compare=False, repr=False
     )
@@ -85,7 +88,7 @@ class Grant:
             return cls(
                 event.epoch, event.generation, members, topic_ids,
                 life_ms=detail.get("life_ms", 0), previous=event.previous,
-                record_filter=record_filter,
+                record_filter=record_filter, continues=dict(detail.get("continues", {})),
             )  # fmt: skip
         shares = tuple(
             OwnedShare(part.topic, part.partition, part.first or 0, part.last or 0)
@@ -168,6 +171,7 @@ class Grant:
             dict(self.handed),
             self.previous,
             self.record_filter,
+            dict(self.continues),
         )
 
 

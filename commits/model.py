@@ -151,6 +151,8 @@ class Assignment:
         handed: Shares that members released while they kept the others.
         previous: The epoch that it follows, as far as it is known; None for a claim.
         record_filter: Which records its members process, as text; empty for all.
+        continues: Members whose work never paused, with the number of the epoch that they work
+            under.
     """
 
     epoch: Epoch
@@ -166,6 +168,7 @@ class Assignment:
     handed: Mapping[str, tuple[OwnedShare, ...]] = field(default_factory=dict)
     previous: Epoch | None = None
     record_filter: str = ""
+    continues: Mapping[str, int] = field(default_factory=dict)
 
     def heir(self, member: str) -> str:
         """Return the id that now has the shares of a member, which may be its own."""

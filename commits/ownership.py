@@ -89,6 +89,7 @@ class Ownership:
         life_ms: int = 0,
         partitions: Mapping[str, int] | None = None,
         record_filter: str = "",
+        continues: Mapping[str, int] | None = None,
     ) -> Epoch:
         """Open the next epoch of a group. From its row on only its members may commit.
 
@@ -111,9 +112,12 @@ class Ownership:
                 topic; partitions with higher numbers were added later.
             record_filter: Which records the members process, as text for the history and for the
                 next epoch; empty for all.
+            continues: Members whose work never paused, with the number of the epoch that they work
+                under.
 
         Raises:
-            EpochConflict: If another epoch than `previous` is in force; nothing changed.
+            EpochConflict: If another epoch than `previous` is in force, or one of `continues` may
+                not commit under it any more; nothing changed.
             ClaimConflict: If a claim holds a share; nothing changed.
             ValueError: If a share is not valid, or the nonce was used for another epoch.
         """
@@ -125,6 +129,7 @@ class Ownership:
             "life_ms": life_ms,
             **({"partitions": dict(partitions)} if partitions else {}),
             **({"filter": record_filter} if record_filter else {}),
+            **({"continues": dict(continues)} if continues else {}),
         }
         with self._lock:
             for _ in range(_NUMBER_TRIES):
@@ -137,7 +142,11 @@ class Ownership:
                     ):
                         raise ValueError(f"nonce {nonce!r} was used for another epoch of {group!r}")
                     return opened.epoch
-                if in_force(state) != previous:
+                # A claim that fences one of them takes a number, so none comes unseen.
+                is_fenced = opened is not None and not opened.fenced.keys().isdisjoint(
+                    continues or ()
+                )
+                if in_force(state) != previous or is_fenced:
                     break
                 epoch = Epoch(state.highest + 1, nonce or uuid.uuid4().hex)
                 answer = self._append(

@@ -199,6 +199,7 @@ def _grant_to_plain(grant: Grant) -> dict[str, Any]:
         **({"handed": grant.handed} if grant.handed else {}),
         **({"previous": astuple(grant.previous)} if grant.previous else {}),
         **({"filter": grant.record_filter} if grant.record_filter else {}),
+        **({"continues": grant.continues} if grant.continues else {}),
     }
 
 
@@ -224,6 +225,7 @@ def _grant_from_plain(plain: Mapping[str, Any]) -> Grant:
         },
         previous=Epoch(*plain["previous"]) if "previous" in plain else None,
         record_filter=plain.get("filter", ""),
+        continues=plain.get("continues", {}),
     )
 
 

@@ -61,6 +61,8 @@ class Deal:
         initial: How many partitions of each topic begin by ``startingOffsets``, if the group deals
             the topic for the first time.
         moving: What members that did not hand over their shares are to release, by id.
+        continues: Members that go on with their work, with the number of the epoch that they work
+            under.
     """
 
     shares: dict[str, tuple[Share, ...]]
@@ -72,6 +74,7 @@ class Deal:
     versions: dict[str, int]
     initial: dict[str, int]
     moving: dict[str, tuple[Share, ...]] = field(default_factory=dict)
+    continues: dict[str, int] = field(default_factory=dict)
 
     def answers(self, epoch: Epoch) -> dict[str, bytes]:
         """What to hand each member once the epoch is open."""
@@ -279,12 +282,15 @@ class GroupCore:
         if me in refused:
             raise GroupRefused(self.group, refused[me])
         members = []
+        continues: dict[str, int] = {}
         for member in joined:
             if member.id in refused:
                 continue
             said = told[member.id]
+            if _continues_under(member.id, said, row, noted):
+                continues[member.id] = said.epoch
             # Shares owned under an epoch that others have ended since were dealt anew.
-            fresh = noted is not None and said.epoch == noted.number
+            fresh = noted is not None and (said.epoch == noted.number or member.id in continues)
             members.append(
                 Member(
                     member.id, member.topics, said.slots, said.allow_key_share,
@@ -300,8 +306,9 @@ class GroupCore:
                 for member in members
             }
         held = {
-            member.id: _held_by(member, told[member.id], row, noted, partitions, topic_ids)
+            member.id: _held_by(member, told[member.id], row, partitions, topic_ids)
             for member in members
+            if member.id in continues
         }
         takes_parts = {member.id for member in members if member.allow_key_share}
         shares, moving = leave_with_holders(
@@ -319,6 +326,7 @@ class GroupCore:
             dict.fromkeys({topic for member in members for topic in member.topics} - {*hidden}, 0)
             | ({} if self.by_pattern and noted is not None else dict(partitions)),
             moving,
+            continues,
         )
 
     # -- what comes of it
@@ -379,8 +387,12 @@ class GroupCore:
         )  # fmt: skip
 
     def _continues(self, me: str, row: EpochRow) -> bool:
-        """Whether all that we work on was ours without a pause up to an epoch, and is under it."""
-        is_next = row.previous is not None and row.previous == self.owned_under
+        """Whether all that we work on was ours without a pause up to an epoch, and is under it.
+
+        The leader has looked at every epoch in between, also at those whose assignment never came.
+        """
+        under = self.owned_under
+        is_next = under is not None and row.continues.get(me) == under.number
         # What is done of a topic that was deleted must not count for the new one.
         is_same = all(
             row.topic_ids.get(share.topic, "") == self.owned_topic_ids.get(share.topic, "")
@@ -502,24 +514,41 @@ def _nonce(
     return uuid.uuid5(uuid.NAMESPACE_URL, text).hex
 
 
+def _continues_under(
+    member: str, said: Subscription, row: EpochRow | None, noted: Epoch | None
+) -> bool:
+    """Whether what a member works on while it joins is its own without a pause up to a row.
+
+    The row may be of an epoch that was opened while the member joined, and that it knows nothing
+    of. Kafka may have given it another id since.
+    """
+    if row is None or row.epoch != noted or not said.held or member in row.fenced:
+        return False
+    owner = member
+    if Epoch(said.epoch, said.nonce) == row.epoch:
+        if member not in row.members:
+            owns = (m for m in row.members if not without(said.owned, _given_to(m, row)))
+            owner = next(owns, member)
+    elif row.continues.get(member) != said.epoch:
+        return False
+    handed = [Share(*one[:2], KeyRange(*one[2:])) for one in row.handed.get(owner, ())]
+    return owner not in row.fenced and not without(
+        said.owned, without(_given_to(owner, row), handed)
+    )
+
+
 def _held_by(
     member: Member,
     said: Subscription,
     row: EpochRow | None,
-    noted: Epoch | None,
     partitions: Mapping[str, int],
     topic_ids: Mapping[str, str],
 ) -> tuple[Share, ...]:
-    """What a member works on while it joins; nothing if the row in force does not say so, too."""
-    if row is None or row.epoch != noted or not said.held or member.id in row.fenced:
-        return ()
-    if Epoch(said.epoch, said.nonce) != noted:
-        return ()
-    given = _given_to(member.id, row)
-    handed = [Share(*one[:2], KeyRange(*one[2:])) for one in row.handed.get(member.id, ())]
+    """What the group leaves for now with a member that goes on with its work."""
+    assert row is not None
     return tuple(
         share
-        for share in common(said.owned, without(given, handed))
+        for share in common(said.owned, _given_to(member.id, row))
         if share.topic in member.topics
         and share.partition < partitions.get(share.topic, 0)
         and topic_ids.get(share.topic, "") == row.topic_ids.get(share.topic, "")

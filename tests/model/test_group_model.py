@@ -51,6 +51,7 @@ class Log:
         detail = {
             "members": {member: as_shares(held) for member, held in deal.shares.items()},
             "topic_ids": deal.topic_ids, "takeover": False, "life_ms": deal.life_ms,
+            "continues": deal.continues,
         }  # fmt: skip
         epoch = Epoch(self.state.highest + 1, deal.nonce)
         answer = self.write("epoch", epoch=epoch, previous=deal.previous, detail=detail)
@@ -786,20 +787,29 @@ def _overlap(one: Share, other: Share) -> bool:
 @given(
     slots=st.lists(st.integers(1, 3), min_size=1, max_size=3),
     others=st.lists(
-        st.tuples(st.integers(1, 3), st.integers(0, 14), st.integers(0, 14)), max_size=3
+        st.tuples(
+            st.integers(1, 3),
+            st.integers(0, 14),
+            st.integers(0, 14),
+            st.none() | st.integers(0, 6),
+        ),
+        max_size=3,
     ),
 )
 @settings(max_examples=examples(60), deadline=None)
 def test_keys_that_do_not_move_keep_running(
-    slots: list[int], others: list[tuple[int, int, int]]
+    slots: list[int], others: list[tuple[int, int, int, int | None]]
 ) -> None:
     """Members come and go: who stays hands over nothing but what moves, and all of it counts."""
     group = GroupMachine()
     for at, count in enumerate(slots):
         group.start(2 * at, slots=count)
     group.settle(12, late=False, then=True)
-    for count, until_work, until_leave in others:
+    for count, until_work, until_leave, until_next in others:
         group.start(6, slots=count)
+        if until_next is not None:
+            group.settle(until_next, late=False, then=False)
+            group.start(8 + len(group.processes), slots=1)
         group.settle(until_work, late=False, then=False)
         group.settle(until_leave, late=False, then=True)
         group.nobody_works_on_the_keys_of_another()

@@ -7,7 +7,7 @@ import threading
 import pytest
 
 from assignors import KeyRange
-from commits import ClaimConflict, CommitStore, FencedMember
+from commits import ClaimConflict, CommitStore, EpochConflict, FencedMember
 from commits.model import OwnedShare
 from coopconsume.group.claims import LOOK_EVERY, ClaimKeeper, ClaimWatch
 
@@ -117,3 +117,19 @@ def test_a_keeper_renews_its_claim_until_it_is_stopped_or_fenced(tmp_path):
     keeper._thread.join(60)
     assert not keeper._thread.is_alive()
     keeper.stop()
+
+
+def test_no_epoch_opens_for_a_member_that_was_fenced_meanwhile(tmp_path):
+    """The leader has seen that it goes on with its work; then a claim had it, and gave it back."""
+    store = CommitStore.open(tmp_path, cluster="c")
+    first = store.open_epoch("g", {"m": [("t", 0)], "n": [("t", 1)]}, previous=None)
+    shares, goes_on = {"m": [("t", 0)], "n": [("t", 1)]}, {"m": first.number, "n": first.number}
+    claim = store.claim("g", "other", [("t", 0)], takeover=True)
+    store.release("g", claim, "other")
+    with pytest.raises(EpochConflict):
+        store.open_epoch("g", shares, previous=first, continues=goes_on)
+    # A snapshot keeps who goes on.
+    store.open_epoch("g", shares, previous=first, continues={"n": first.number})
+    store.compact()
+    row = CommitStore.open(tmp_path, cluster="c").assignment("g")
+    assert row.continues == {"n": first.number}

@@ -150,6 +150,7 @@ def row(number, members, **fields):
     """The row of an epoch that follows on the one before it."""
     shares = {member: as_shares(held) for member, held in members.items()}
     ids, previous = {"t": "id"}, Epoch(number - 1, f"n{number - 1}")
+    fields = {"continues": {"a": number - 1}} | fields
     return Assignment(Epoch(number, f"n{number}"), 1, shares, {}, ids, previous=previous, **fields)
 
 
@@ -211,6 +212,58 @@ def test_a_member_follows_an_epoch_whose_assignment_never_came():
         core = a_holder((LOW,))
         assert core.follow("a", other) is None
         assert core.owned_under == Epoch(1, "n1")
+
+
+def test_a_member_goes_on_over_an_epoch_that_it_does_not_know():
+    """Another one joined while the leader dealt: the next epoch says since when it works."""
+
+    def dealt(name="a", claims=(LOW,), **fields):
+        in_force = replace(row(2, {"a": [LOW], "b": [HIGH]}), **fields)
+        core = a_holder(claims)
+        joined = [
+            Joined(name, ("t",), core.subscription(Epoch(1, "n1"), with_owned=True)),
+            Joined("b", ("t",), a_core().subscription(in_force.epoch, with_owned=True)),
+        ]
+        found = a_core().lead(
+            "b", 3, joined, RoundRobinKeyRangeAssignor(), {"t": 1}, {"t": "id"}, ("t",),
+            noted=in_force.epoch, row=in_force,
+        )  # fmt: skip
+        return core, found
+
+    core, found = dealt()
+    assert found.continues == {"a": 1}
+    after = row(3, found.shares, continues=found.continues)
+    grant = core.take("a", handed(3, "a", found.shares["a"]), after)
+    assert isinstance(grant, EpochGrant)
+    assert grant.continues
+    # It could not have gone on under the epoch in between.
+    for fields in (
+        {"continues": {}},
+        {"continues": {"a": 0}},
+        {"fenced": {"a": "taken over by a claim"}},
+        {"handed": {"a": as_shares([LOW])}},
+        {"claims": (LOW, HIGH)},
+        {"name": "other"},
+    ):
+        assert not dealt(**fields)[1].continues
+
+
+def test_a_member_that_was_fenced_while_it_joined_begins_again():
+    """A claim had its shares, and gave them back: what it does not know of is done by now."""
+    in_force = row(1, {"a": [LOW, HIGH]})
+
+    def dealt(name="a", **fields):
+        found_in_log = replace(in_force, **fields)
+        core = a_holder((LOW, HIGH))
+        joined = [Joined(name, ("t",), core.subscription(in_force.epoch, with_owned=True))]
+        return a_core().lead(
+            name, 2, joined, RoundRobinKeyRangeAssignor(), {"t": 1}, {"t": "id"}, ("t",),
+            noted=in_force.epoch, row=found_in_log,
+        ).continues  # fmt: skip
+
+    assert dealt() == {"a": 1}
+    assert dealt("a2") == {"a2": 1}
+    assert dealt(fenced={"a": "taken over"}) == dealt("a2", fenced={"a": "taken over"}) == {}
 
 
 def test_a_leader_leaves_with_a_member_what_the_row_in_force_gives_it():
