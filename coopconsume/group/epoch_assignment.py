@@ -44,7 +44,7 @@ _RELEASE_LIMIT = 5.0
 
 
 class EpochAssignment:
-    """What is owned under one epoch; loaded from the commit log when it is made.
+    """What is owned under one epoch and those that it continues under; loaded when it is made.
 
     Args:
         options: Of the consumer.

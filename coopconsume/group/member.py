@@ -67,6 +67,8 @@ _RETRY_WAIT = 0.3
 _MOST_CONFLICTS = 5
 _STALE_AFTER = 5.0
 _LEAVE_MS = 5_000
+#: Seconds for which a member that leaves waits for the epoch in force.
+_FOLLOW_LIMIT = 5.0
 _METADATA_AGE_MS = 300_000
 _NAMED = 20
 #: Why a member asks for a rebalance after each one in which something of it is to move.
@@ -176,6 +178,17 @@ class GroupMember:
     def work_may_last(self, life_ms: int) -> None:
         """Sets what the next join says of how long the member's work may go on after its death."""
         self._core.life_ms = life_ms
+
+    def follow(self) -> None:
+        """Goes on under the epoch in force, if the group has opened it for a rebalance.
+
+        So what the member gives back before it leaves is given back under that.
+        """
+        if self._consumer is not None:
+            try:
+                self._worker.submit(self._follow).result(_FOLLOW_LIMIT)
+            except Exception as error:  # noqa: BLE001 - then the next owners wait for a batch life
+                log.warning("group %s: the epoch in force is not known: %s", self._group, error)
 
     def leave(self) -> None:
         """Leave the group at once (a static member stays in it until its session ends)."""

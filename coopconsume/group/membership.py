@@ -379,6 +379,9 @@ class Membership:
         if self._claim is not None:
             self._claim.stop()
         try:
+            held = self._holding
+            if group is not None and held is not None and held.is_between_epochs:
+                group.follow()  # Under an epoch that has passed nothing can be given back.
             holding = self._let_go()
             if holding is not None:
                 holding.primary.write_quietly(force=True)

@@ -436,7 +436,12 @@ class Committer:
             self._count_ranges(stable)
         self._looked_at = time.monotonic()
         self.is_busy = False
-        self._mirror.wake()
+        self._wake_mirror()
+
+    def _wake_mirror(self) -> None:
+        # While the group rebalances Kafka takes no offsets; a later commit or look writes them.
+        if not self._holding.is_between_epochs:
+            self._mirror.wake()
 
     def _fenced(self, error: FencedMember, pending: Mapping[TopicPartition, list[Pending]]) -> None:
         """The log has refused a commit: what was done counts under the next epoch, or is lost."""
@@ -449,7 +454,7 @@ class Committer:
 
     def _saved(self, saved: Saved) -> None:
         self.is_busy = self._commits_written = False
-        self._mirror.wake()
+        self._wake_mirror()
         for tp, (offsets, stable) in saved.offsets.items():
             holes = saved.holes.get(tp, OffsetRanges())
             self._partitions[tp].saved(offsets, stable, holes)

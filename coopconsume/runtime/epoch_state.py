@@ -1,6 +1,7 @@
-"""A job's work under one epoch: its partitions, where they end, what is saved, which are holes.
+"""A job's work on what it owns: its partitions, where they end, what is saved, which are holes.
 
-With the next epoch comes another shift; whatever still arrives for an earlier one is dropped.
+An epoch that moves something of it comes with another state; what arrives for an earlier one is
+dropped.
 """
 
 from __future__ import annotations

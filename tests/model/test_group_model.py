@@ -791,7 +791,7 @@ def _overlap(one: Share, other: Share) -> bool:
             st.integers(1, 3),
             st.integers(0, 14),
             st.integers(0, 14),
-            st.none() | st.integers(0, 6),
+            st.none() | st.integers(3, 5),
         ),
         max_size=3,
     ),
@@ -808,8 +808,12 @@ def test_keys_that_do_not_move_keep_running(
     for count, until_work, until_leave, until_next in others:
         group.start(6, slots=count)
         if until_next is not None:
-            group.settle(until_next, late=False, then=False)
+            # Another one joins while the leader deals; the others join again at once.
+            group.settle(until_next, late=False, then=False, freeze=True)
             group.start(8 + len(group.processes), slots=1)
+            group.settle(2, late=False, then=False)
+            for process in group.processes.values():
+                process.paused = False
         group.settle(until_work, late=False, then=False)
         group.settle(until_leave, late=False, then=True)
         group.nobody_works_on_the_keys_of_another()

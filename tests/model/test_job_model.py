@@ -9,6 +9,7 @@ import threading
 import time
 from collections import Counter
 from dataclasses import astuple, replace
+from types import SimpleNamespace
 
 import pyarrow as pa
 import pytest
@@ -619,12 +620,12 @@ class Group:
         doubts = self.member.store.assignment("g").doubts
         return common([share], [Share(*d.share[:2], KeyRange(*d.share[2:])) for d in doubts])
 
-    def opens(self, mine, others=()):
+    def opens(self, mine, others=(), continues=None):
         """The next epoch is opened; the member does not know it yet."""
         self.number += 1
         self.epoch = self.member.store.open_epoch(
             "g", {self.name: mine, "b": others}, previous=self.epoch, generation=self.number,
-            topic_ids={"t": "topic-id"}, life_ms=LIFE_MS,
+            topic_ids={"t": "topic-id"}, life_ms=LIFE_MS, continues=continues,
         )  # fmt: skip
         self.mine = tuple(mine)
 
@@ -888,6 +889,25 @@ def test_late_handlers_are_in_doubt_also_if_a_listener_closes_the_consumer(world
     group.opens([], [WHOLE])
     stuck = key_hash(KEYS[3])
     assert group.in_doubt(Share(*TP, KeyRange(stuck, stuck)))
+
+
+def test_a_member_that_closes_between_two_epochs_leaves_nothing_in_doubt(group):
+    """It gives its key ranges back under the epoch in force, of which it was not told yet."""
+    there, member = group.there, group.member
+    job = there.run(member, there.gate())
+    there.until(lambda: there.done(member) == set(range(20)))
+    group.joins_a_group()
+    place = SimpleNamespace(member_id="a")
+    member._group._consumer = SimpleNamespace(group_metadata=lambda: place)
+    core = member._group._core
+    core.taken(EpochGrant(group.epoch, "a", (WHOLE,), {"t": "topic-id"}))
+    assert member.keep()
+    core.hold(holds=True)
+    group.opens([WHOLE], continues={"a": group.epoch.number})
+    job.stop()
+    member.leave()
+    group.opens([], [WHOLE])
+    assert not member.store.assignment("g").doubts
 
 
 def test_a_member_that_keeps_under_another_id_commits_under_that(group):

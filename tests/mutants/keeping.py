@@ -57,8 +57,8 @@ KEEPING = [
         "stale-holder-believed",
         "The leader leaves with a member only what the epoch in force gives it.",
         "coopconsume/group/core.py",
-        "for share in common(said.owned, without(given, handed))",
-        "for share in said.owned",
+        "return owner not in row.fenced and not without(\n        said.owned, without(_given_to(owner, row), handed)\n    )",
+        "return owner not in row.fenced",
         (_CORE + "test_a_leader_leaves_with_a_member_what_the_row_in_force_gives_it",),
     ),
     Mutant(
@@ -244,5 +244,13 @@ KEEPING = [
         "if in_force(state) != previous or is_fenced:",
         "if in_force(state) != previous:",
         ("tests/unit/test_claims.py::test_no_epoch_opens_for_a_member_that_was_fenced_meanwhile",),
+    ),
+    Mutant(
+        "closes-under-a-passed-epoch",
+        "A member that closes while its group rebalances gives back what it has.",
+        "coopconsume/group/membership.py",
+        "                group.follow()  # Under",
+        "                pass  # Under",
+        (_JOB + "test_a_member_that_closes_between_two_epochs_leaves_nothing_in_doubt",),
     ),
 ]
