@@ -805,7 +805,7 @@ def test_late_handlers_alone_are_in_doubt_of_what_moves(world):
 
 def test_a_member_that_loses_part_of_its_work_begins_again(group):
     """A leader that does not know that it works on: what it did is not committed any more."""
-    there, member, gate = group.there, group.member, group.there.gate(3)
+    there, member, gate = group.there, group.member, group.there.gate(*range(20))
     there.run(member, gate)
     there.until(lambda: gate.at_work)
     assert member.keep()
