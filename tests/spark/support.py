@@ -5,8 +5,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Any
 
-from coopconsume import Reject, Retry, committed_rows, current_slot
-from coopconsume.spark_versions import minor_of
+from coopconsume import Reject, Retry, current_slot
 from coopconsume.testing.history import Recorder
 
 if TYPE_CHECKING:
@@ -62,6 +61,10 @@ def until(condition: Callable[[], Any], seconds: float = PATIENCE) -> Any:
 
 def committed_frame(spark: SparkSession, *place: str) -> DataFrame:
     """The rows that count, as a frame; a Spark for which there is no Delta gets them by Arrow."""
+    # Workers without these packages take their handlers from this module.
+    from coopconsume import committed_rows
+    from coopconsume.spark_versions import minor_of
+
     if minor_of(spark.version).delta is None:
         return spark.createDataFrame(committed_rows(*place))
     return committed_rows(*place, spark=spark)

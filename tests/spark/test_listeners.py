@@ -111,7 +111,7 @@ def test_a_listener_polls_commits_and_closes_its_consumer(spark, kafka, topic, p
 
 def test_listeners_stop_their_query_and_close_its_consumer(spark, kafka, topic, produce, tmp_path):
     """In the query's own thread and in the group's; `close` ends a hand-over that waits."""
-    name = topic(1)
+    name = topic(2)  # one of them moves
     produce(name, [(b"k", b"") for _ in range(3)])
     opts = options(kafka, tmp_path, name, drainTimeout=PATIENCE)
     queries, running = [], threading.Event()
