@@ -77,14 +77,14 @@ def test_a_consumer_that_is_closed_while_it_joins_does_not_stay(ground: Ground) 
     """`subscribe` ends with an error, and the group has no member that nobody knows."""
     membership = Membership(Options.parse(ground.options), 1, Teller())
     leaving = threading.Thread(target=membership.leave)
-    joins = membership.store.current_epoch
+    joins = membership.store.assignment
 
     def leave_first(*args: Any) -> Any:
         if leaving.ident is None:
             leaving.start()
         return joins(*args)
 
-    membership.store.current_epoch = leave_first  # type: ignore[method-assign]
+    membership.store.assignment = leave_first  # type: ignore[method-assign]
     with pytest.raises(AlreadyClosed):
         membership.subscribe([ground.topic], None)
     leaving.join(PATIENCE)
