@@ -13,6 +13,7 @@ __all__ = ["history_entry"]
 
 def history_entry(version: int, event: Event, answer: Answer) -> dict[str, Any]:
     """Return the history entry of an event and its answer; see `CommitStore.history`."""
+    filtered = {(topic, number): count for topic, number, count in event.detail.get("filtered", ())}
     return {
         "version": version,
         "written_at": event.written_at,
@@ -25,12 +26,13 @@ def history_entry(version: int, event: Event, answer: Answer) -> dict[str, Any]:
         "counted": answer.counted,
         "reason": answer.reason,
         "detail": dict(event.detail),
-        "partitions": [_partition(part, event, answer) for part in event.parts],
+        "partitions": [
+            _partition(part, answer, filtered.get(part.topic_partition, 0)) for part in event.parts
+        ],
     }
 
 
-def _partition(part: Part, event: Event, answer: Answer) -> dict[str, Any]:
-    filtered = {(topic, number): count for topic, number, count in event.detail.get("filtered", ())}
+def _partition(part: Part, answer: Answer, filtered: int) -> dict[str, Any]:
     result = answer.results.get(part.topic_partition)
     return {
         "topic": part.topic,
@@ -38,7 +40,7 @@ def _partition(part: Part, event: Event, answer: Answer) -> dict[str, Any]:
         "first": part.first,
         "last": part.last,
         "count": len(part.offsets),
-        "filtered": filtered.get(part.topic_partition, 0),
+        "filtered": filtered,
         "holes": len(part.holes),
         "pending": len(part.pending),
         "status": result.status if result else "",

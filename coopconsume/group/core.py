@@ -289,7 +289,7 @@ class GroupCore:
             said = told[member.id]
             if _continues_under(member.id, said, row, noted):
                 continues[member.id] = said.epoch
-            # Shares owned under an epoch that others have ended since were dealt anew.
+            # Otherwise other members may have got these shares since.
             fresh = noted is not None and (said.epoch == noted.number or member.id in continues)
             members.append(
                 Member(

@@ -168,7 +168,7 @@ class GroupMember:
         self._again = why
 
     def rebalance(self, why: str) -> None:
-        """Have the group deal its shares anew: they are handed over and joined for again."""
+        """Ask the group for a rebalance, for which this member hands over its shares."""
         self._wanted = why
 
     def allow_key_share(self, *, allowed: bool) -> None:

@@ -491,9 +491,9 @@ class Membership:
         return refused
 
     def rebalance(self, why: str) -> None:
-        """Ask the group to deal its shares anew; harmless where they are claimed by hand.
+        """Ask the group for a rebalance; does nothing for shares that are claimed with `assign`.
 
-        This member hands over what it has and begins again; the others go on.
+        This member hands over its shares and starts again; the other members continue.
         """
         if self._group is not None:
             self._hands_over = True
@@ -578,7 +578,7 @@ class Membership:
         return replace(tenure, shares=shares, waits=tuple(waits), continues=False, moving=())
 
     def _drain(self, holding: EpochAssignment, timeout: float) -> Sequence[Share]:
-        """Drains the worker; what still runs then bars its shares, whoever gives them back."""
+        """Drains the worker; every later release names what still runs, which is in doubt."""
         running = self._worker.drain(timeout)
         holding.left_running(running, holding.life_ms / 1000)
         return running

@@ -91,7 +91,7 @@ FENCED = [
     ),
     Mutant(
         "shared-transactions-stay",
-        "Whoever takes a log alone ends the transactions of those who shared it.",
+        "An exclusive owner of a log ends the transactions of its earlier shared owners.",
         "coopconsume/fenced/session.py",
         "if name is not None and self.log.is_of_shared_writer(name):",
         "if name is None:",
@@ -312,7 +312,7 @@ OWNERS = [
     ),
     Mutant(
         "queue-stands-still",
-        "Whoever waits longest comes next.",
+        "The producer that has waited longest comes next.",
         "coopconsume/fenced/ownership/rules.py",
         "while row.is_free and row.waiters:",
         "while False:",

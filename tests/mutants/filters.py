@@ -213,7 +213,7 @@ FILTERS = [
     ),
     Mutant(
         "filter-of-other-claims-not-told",
-        "A claim is told of other filters in its group.",
+        "A claim warns of other filters in its group.",
         "coopconsume/group/membership.py",
         " - {mine}):",
         " & {mine}):",

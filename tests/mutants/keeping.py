@@ -175,7 +175,7 @@ KEEPING = [
     ),
     Mutant(
         "late-handlers-known-to-the-drain-alone",
-        "Late handlers are in doubt whoever gives their keys back.",
+        "Keys of late handlers are in doubt however they are released.",
         "coopconsume/group/membership.py",
         "        holding.left_running(running, holding.life_ms / 1000)\n",
         "",
