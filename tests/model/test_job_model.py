@@ -969,13 +969,18 @@ def test_a_log_that_retention_shortens_between_two_epochs_hangs_no_hand_over(wor
     there.until(lambda: job._shift is None or job._shift.saver.refused_for > 0)
     there.kafka.start = 20
     job._shift._starts_at = -math.inf
-    if asked == "to keep":
-        assert not member.keep()
-        member.hand_over()
-        group.joins_a_group()
-    group.begins(continues=False)
-    there.until(lambda: job._shift is not None and job._shift.holding is member.holding)
-    assert member.holding.epoch == group.epoch
+
+    def next_epoch():
+        if asked == "to keep":
+            assert not member.keep()
+            member.hand_over()
+            group.joins_a_group()
+        group.begins(continues=False)
+
+    # In a thread, as it would wait for ever.
+    threading.Thread(target=next_epoch, daemon=True).start()
+    there.until(lambda: job._shift is not None and job._shift.holding.epoch == group.epoch)
+    assert job._shift.holding is member.holding
 
 
 @pytest.mark.parametrize("batches", [1, 2])
