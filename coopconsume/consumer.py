@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
@@ -43,8 +44,13 @@ if TYPE_CHECKING:
     from coopconsume.worker.frames import Format
     from coopconsume.worker.report import Ordering
 
+log = logging.getLogger(__name__)
+
 _DRAW_TIMEOUT = 3.0
 _MOST_IN_A_FRAME = 100_000
+#: Seconds between two looks whether a consumer is used, at most.
+_UNUSED_EVERY = 1.0
+_UNUSED = "Left the group after maxPollInterval without a call; the next poll joins again"
 
 
 class _Assignment(dict["TopicPartition", "list[KeyRange]"]):
@@ -78,6 +84,8 @@ class CooperativeConsumer(Closing):
         self._whole_partitions = False
         self._closed = self._is_closing = False
         self._joining = threading.Lock()
+        #: How to join again after maxPollInterval.
+        self._join_again: Callable[[Membership], None] | None = None
 
     # -- what is consumed
 
@@ -112,8 +120,37 @@ class CooperativeConsumer(Closing):
         if wanted is None and not by_option:
             raise MissingOption("subscribe")
         names, pattern = wanted or self.options.subscribe, self.options.subscribe_pattern
-        self._join(lambda membership: membership.subscribe(names, pattern, listener))
+        self._subscribe(lambda membership: membership.subscribe(names, pattern, listener))
         return self
+
+    def _subscribe(self, join: Callable[[Membership], None]) -> None:
+        with self._poller.handout.in_use():
+            membership = self._join(join)
+        threading.Thread(
+            target=self._leave_when_unused, args=(membership, join), name="coopconsume-unused",
+            daemon=True,
+        ).start()  # fmt: skip
+
+    def _leave_when_unused(
+        self, membership: Membership, join: Callable[[Membership], None]
+    ) -> None:
+        """In a thread of its own: leaves the group after ``maxPollInterval`` without a call."""
+        handout, most = self._poller.handout, self.options.max_poll_interval
+        while self._membership is membership and not handout.closed.is_set():
+            if self._query is not None and self._query.isActive:
+                with handout.in_use():
+                    pass
+            left = most - handout.unused()
+            if left > 0:
+                handout.closed.wait(min(left, _UNUSED_EVERY))
+                continue
+            log.warning(
+                "group %s: no call of poll, commit, retry or reject for maxPollInterval (%g s): "
+                "the consumer leaves the group; what it polled and did not commit comes again; the "
+                "next poll joins again. Give maxPollInterval more time if frames take longer",
+                self.options.group_id, most,
+            )  # fmt: skip
+            self._end_subscription(membership, join)
 
     def assign(
         self,
@@ -143,7 +180,7 @@ class CooperativeConsumer(Closing):
         self._join(lambda membership: membership.assign(wanted, takeover=takeover))
         return self
 
-    def _join(self, join: Callable[[Membership], None]) -> None:
+    def _join(self, join: Callable[[Membership], None]) -> Membership:
         with self._joining:
             if self._is_closing:
                 raise AlreadyClosed("the consumer")
@@ -162,6 +199,8 @@ class CooperativeConsumer(Closing):
             if self._membership is membership:
                 self._membership = None
             raise
+        self._join_again = None
+        return membership
 
     def unsubscribe(self) -> None:
         """Gives all key ranges back and leaves the group; then other topics can be subscribed to.
@@ -179,13 +218,19 @@ class CooperativeConsumer(Closing):
         with self._joining:
             if self._is_closing:
                 raise AlreadyClosed("the consumer")
-            membership = self._membership
-        if membership is None:
-            return
+            membership, self._join_again = self._membership, None
+        if membership is not None:
+            self._end_subscription(membership)
+
+    def _end_subscription(
+        self, membership: Membership, join_again: Callable[[Membership], None] | None = None
+    ) -> None:
+        """Leaves the group; the next `poll` joins again if it is said how."""
         membership.revoke()
         with self._joining:
-            if self._membership is membership:
-                self._membership = None
+            if self._membership is not membership:
+                return
+            self._membership, self._join_again = None, join_again
         try:
             membership.leave()
         finally:
@@ -204,7 +249,10 @@ class CooperativeConsumer(Closing):
             raise AlreadyClosed("the consumer")
         if self._membership is None:
             self._whole_partitions = whole_partitions
-            self.subscribe()
+            if self._join_again is not None:
+                self._subscribe(self._join_again)
+            else:
+                self.subscribe()
         assert self._membership is not None
         if whole_partitions:
             self._membership.need_whole_partitions(needed=True)
@@ -278,7 +326,8 @@ class CooperativeConsumer(Closing):
             return self._query.status
         membership = self._membership
         if self._closed or membership is None:
-            return {"message": "Closed" if self._closed else "Not subscribed", "waitingFor": None}
+            message = "Not subscribed" if self._join_again is None else _UNUSED
+            return {"message": "Closed" if self._closed else message, "waitingFor": None}
         found = self._poller.waiting_for(membership)
         return {
             "message": found.message if found else "Records were polled",

@@ -355,6 +355,12 @@ class Options:
         10.0, _seconds(0),
         "Time for running handlers before a share moves to a new owner.",
     )  # fmt: skip
+    max_poll_interval: float = _option(
+        300.0, _seconds(0.1),
+        "Time between two calls of poll, commit, retry or reject, at most. Then a subscribed "
+        "consumer without a running query leaves the group, as in Kafka; what was polled and not "
+        "committed comes again, and the next call of poll joins again.",
+    )  # fmt: skip
     commit_interval: float = _option(
         0.2, _seconds(0, 60),
         "Time between two appends to the commit table while a job works, at least; a stop and a "

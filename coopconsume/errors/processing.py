@@ -55,7 +55,8 @@ class NotPolled(OffsetsError, ValueError):
     def __str__(self) -> str:
         return (
             f"{self._offsets} were not polled by this consumer, or are settled already: commit, "
-            "retry and reject only rows that poll() returned since the last assignment; "
+            "retry and reject only rows that poll() returned since the last assignment, within "
+            "maxPollInterval of the call before; "
             "commit({partition: offset}) commits all of them below an offset"
         )
 

@@ -152,6 +152,45 @@ def test_topics_change_without_a_new_consumer(spark, kafka, topic, produce, tmp_
     assert store.state(group)[first, 0].stable_offset == 1
 
 
+def test_a_forgotten_frame_expires(spark, kafka, topic, produce, tmp_path):
+    """After maxPollInterval the consumer is out of the group; its records come again."""
+    name = topic(1)
+    produce(name, [(b"k", b"%d" % i) for i in range(5)])
+    heard: list[str] = []
+
+    class Listener:
+        on_assigned = on_lost = lambda self, ranges: heard.append("other")
+
+        def on_revoked(self, ranges) -> None:
+            consumer.commit({TopicPartition(name, 0): [(0, 0)]})
+            heard.append("revoked")
+
+    opts = options(kafka, tmp_path, name, maxPollInterval="3 seconds")
+    del opts["subscribe"]
+    with CooperativeConsumer(opts, spark) as consumer:
+        consumer.subscribe(name, Listener())
+        frame = consumer.poll(PATIENCE)
+        assert len(in_key_order(frame)) == 5
+        store, group = consumer.membership().store, opts["kafka.group.id"]
+        until(lambda: "maxPollInterval" in consumer.status["message"])
+        assert heard == ["other", "revoked"]
+        assert store.state(group)[name, 0].stable_offset == 1
+        with pytest.raises(NotPolled, match="maxPollInterval"):
+            consumer.commit(frame)
+
+        def commit_the_rest() -> bool:
+            """On a slow machine the interval may pass once more."""
+            again = consumer.poll(PATIENCE)
+            try:
+                consumer.commit(again)
+            except NotPolled:
+                return False
+            return in_key_order(again) == [(0, o) for o in range(1, 5)]
+
+        until(commit_the_rest)
+        assert store.state(group)[name, 0].stable_offset == 5
+
+
 def test_frames_are_given_back_and_given_up(spark, kafka, topic, produce, tmp_path):
     """Retried keys wait and come again in order; rejected records are dead letters, whole."""
     name = topic(1)

@@ -97,7 +97,7 @@ class Poller:
     @contextmanager
     def _call(self, membership: Membership) -> Iterator[None]:
         """One call of the user's at a time; none once the consumer is closed."""
-        with self._calls:
+        with self.handout.in_use(), self._calls:
             self.handout.check_closed()
             try:
                 yield
@@ -385,7 +385,8 @@ class Poller:
             commit_id = next(self._commit_ids)
         if letters:
             # Calls of other threads go on: the place of dead letters may not answer.
-            writer.write(letters, holding.topic_ids, commit_id)
+            with self.handout.in_use():
+                writer.write(letters, holding.topic_ids, commit_id)
             with self._call(membership):
                 give_up(self.handout, holding, letters, park=park, commit_id=commit_id)
                 holding.primary.write_quietly()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -66,7 +67,8 @@ class PollSession:
         self._is_draining = False
         self.closed = threading.Event()
         self._is_polling = self._is_woken = False
-        self._polls = 0
+        self._polls = self._calls = 0
+        self._called_at = time.monotonic()
         self._paused: frozenset[TopicPartition] = frozenset()
 
     # -- handing out
@@ -78,6 +80,23 @@ class PollSession:
             return None if self._is_draining else self._holding
 
     @contextmanager
+    def in_use(self) -> Iterator[None]:
+        """While a call of the user's is made, and from its end on, the frames are not forgotten."""
+        with self.lock:
+            self._calls += 1
+        try:
+            yield
+        finally:
+            with self.lock:
+                self._calls -= 1
+                self._called_at = time.monotonic()
+
+    def unused(self) -> float:
+        """Returns the seconds since the last call of the user's; 0 while one is made."""
+        with self.lock:
+            return 0.0 if self._calls else time.monotonic() - self._called_at
+
+    @contextmanager
     def polling(self) -> Iterator[None]:
         """While the user polls, nobody works on what was handed out before."""
         with self.lock:
@@ -85,7 +104,8 @@ class PollSession:
             self._is_polling = True
             self.lock.notify_all()
         try:
-            yield
+            with self.in_use():
+                yield
         finally:
             with self.lock:
                 self._is_polling = False
