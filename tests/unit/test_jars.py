@@ -15,6 +15,7 @@ import pytest
 
 from coopconsume import errors, spark_versions
 from coopconsume.testing.local import jars
+from coopconsume.testing.local.broker import LocalKafka
 from coopconsume.testing.local.ivy import Dependency
 
 _SETTINGS = """\
@@ -184,6 +185,23 @@ def test_each_minor_version_has_its_jars(version: str, connector: str, delta: st
     """Delta has an artifact for each minor version; where there is none, it is left out."""
     kafka = f"org.apache.spark:spark-sql-kafka-0-10_2.13:{connector}"
     assert jars.spark_set(version).coordinates == ((kafka, delta) if delta else (kafka,))
+
+
+@pytest.mark.parametrize(
+    ("version", "logging"), [("3.9.2", "slf4j-reload4j"), ("4.1.1", "log4j-slf4j-impl")]
+)
+def test_a_broker_has_the_logging_of_its_version(version: str, logging: str) -> None:
+    """Kafka logs by Log4j 2 from 4.0 on; a binding of the other one ends the broker."""
+    bindings = {"slf4j-reload4j", "log4j-slf4j-impl"}
+    artifacts = {each.split(":")[1] for each in jars.broker_set(version).coordinates}
+    assert artifacts & bindings == {logging}
+
+
+@pytest.mark.parametrize("version", ["4.1", "latest", "4.x.1"])
+def test_what_is_no_version_of_kafka_is_refused(version: str) -> None:
+    """Before anything is fetched."""
+    with pytest.raises(ValueError, match=f"version='{version}'"):
+        LocalKafka(version=version)
 
 
 @pytest.mark.parametrize("version", ["4.4.0", "4.10.1", "5.0"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -18,7 +19,7 @@ from coopconsume.errors import BrokerStartFailed, BrokerStopped
 from coopconsume.testing.local import config as broker_config
 from coopconsume.testing.local import security as broker_security
 from coopconsume.testing.local import storage
-from coopconsume.testing.local.jars import KAFKA_VERSION, broker_jars
+from coopconsume.testing.local.jars import KAFKA_VERSION, broker_jars, logs_by_log4j1
 from coopconsume.testing.local.java import find_java
 from coopconsume.testing.local.process import STOP_TIMEOUT, BrokerProcess, Held
 
@@ -53,13 +54,13 @@ class LocalKafka(Closing):
             or PLAIN, and may do what ACLs allow them, at first nothing; give rights through
             `admin_servers`. None lets everybody do everything.
         certificate: PEM file of a private key and its certificates: clients then have to speak TLS.
-        version: Version of Kafka, such as ``"4.3.1"``.
+        version: Version of Kafka, from 3.9 on, such as ``"4.1.1"``.
         heap: Largest heap of its JVM, in Java's notation.
         start_timeout: Seconds it may take to become ready.
         log_file: File its log is appended to; ``broker.log`` in its folder if None.
 
     Raises:
-        ValueError: ``port`` or ``start_timeout`` is out of range.
+        ValueError: ``port`` or ``start_timeout`` is out of range, or ``version`` is none.
     """
 
     def __init__(
@@ -79,6 +80,8 @@ class LocalKafka(Closing):
             raise ValueError(f"port={port}: expected 1 to 65535, or None for a free one")
         if start_timeout <= 0:
             raise ValueError(f"start_timeout={start_timeout}: expected seconds above 0")
+        if not re.fullmatch(r"\d+(\.\d+){2}", version):
+            raise ValueError(f"version={version!r}: expected one of Kafka's, such as 4.1.1")
         self._data_dir = None if data_dir is None else Path(data_dir).absolute()
         self._port = port
         self._port_is_chosen = port is not None
@@ -309,8 +312,9 @@ class LocalKafka(Closing):
             storage.format_storage(folder, jvm, values, self._start_timeout)
         file = folder / "server.properties"
         storage.write_private(file, broker_config.as_properties(values))
+        logging = broker_config.logging_flag(log4j1=logs_by_log4j1(self._version))
         process = self._held.process = BrokerProcess(
-            [*jvm[:1], broker_config.LOGGING_FLAG, *jvm[1:], "kafka.Kafka", str(file)],
+            [*jvm[:1], logging, *jvm[1:], "kafka.Kafka", str(file)],
             folder=folder,
             log_path=log_path,
             temporary=self._held.temporary,

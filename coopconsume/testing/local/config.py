@@ -28,8 +28,7 @@ JVM_FLAGS = (
     "-Xshare:auto",
     "-Djava.awt.headless=true",
 )
-_LOGGING = Path(__file__).with_name("conf") / "broker-log4j2.properties"
-LOGGING_FLAG = f"-Dlog4j2.configurationFile={_LOGGING.as_uri()}"
+_CONF = Path(__file__).with_name("conf")
 
 _SETTINGS = {
     "process.roles": "broker,controller",
@@ -70,6 +69,17 @@ def settings(
         "log.dirs": str(log_dir),
         **extra,
     }
+
+
+def logging_flag(*, log4j1: bool) -> str:
+    """Returns the JVM's option that names the broker's logging configuration.
+
+    Args:
+        log4j1: Whether the broker logs by Log4j 1.
+    """
+    if log4j1:
+        return f"-Dlog4j.configuration={(_CONF / 'broker-log4j.properties').as_uri()}"
+    return f"-Dlog4j2.configurationFile={(_CONF / 'broker-log4j2.properties').as_uri()}"
 
 
 def as_properties(values: Mapping[str, str]) -> str:

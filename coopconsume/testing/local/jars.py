@@ -36,12 +36,13 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 #: The version of the embedded broker.
-KAFKA_VERSION: Final = "4.1.1"
+KAFKA_VERSION: Final = "4.3.1"
 
 # The logging binding of Kafka's distribution is no dependency of the broker.
-_LOGGING: Final = Dependency(
+_LOG4J2: Final = Dependency(
     "org.apache.logging.log4j", "log4j-slf4j-impl", "2.24.3", transitive=False
 )
+_RELOAD4J: Final = Dependency("org.slf4j", "slf4j-reload4j", "1.7.36")
 
 _MANIFEST = "manifest.json"
 
@@ -120,9 +121,14 @@ def broker_set(version: str = KAFKA_VERSION) -> JarSet:
     dependencies = (
         Dependency("org.apache.kafka", "kafka_2.13", version),
         Dependency("org.apache.kafka", "kafka-tools", version, transitive=False),
-        _LOGGING,
+        _RELOAD4J if logs_by_log4j1(version) else _LOG4J2,
     )
     return JarSet(f"kafka-{version}", f"Kafka {version} broker", dependencies, 46)
+
+
+def logs_by_log4j1(kafka_version: str) -> bool:
+    """Whether brokers of this version log by Log4j 1: those before 4.0."""
+    return int(kafka_version.partition(".")[0]) < 4
 
 
 def spark_set(version: str | None = None) -> JarSet:
