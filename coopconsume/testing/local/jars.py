@@ -128,7 +128,7 @@ def broker_set(version: str = KAFKA_VERSION) -> JarSet:
 
 def logs_by_log4j1(kafka_version: str) -> bool:
     """Whether brokers of this version log by Log4j 1: those before 4.0."""
-    return int(kafka_version.partition(".")[0]) < 4
+    return kafka_version.startswith(("2.", "3."))
 
 
 def spark_set(version: str | None = None) -> JarSet:
