@@ -12,6 +12,7 @@ from coopconsume.queue.consumer import (
     QueueCommit,
     QueueConsumer,
 )
+from coopconsume.queue.inspection import QueueStatus, queue_status
 from coopconsume.queue.settings import QueueReplica
 
 __all__ = [
@@ -24,4 +25,6 @@ __all__ = [
     "QueueCommit",
     "QueueConsumer",
     "QueueReplica",
+    "QueueStatus",
+    "queue_status",
 ]

@@ -128,7 +128,7 @@ def _replicas(
         topic = replica.topic if isinstance(replica, QueueReplica) else replica
         _check_topic("replicas", topic)
         own = replica.options if isinstance(replica, QueueReplica) else None
-        yield topic, parsed if own is None else _parsed({**group, **own})
+        yield topic, parsed if not own else _parsed({**group, **own})
 
 
 def _check_topic(name: str, topic: Any) -> None:

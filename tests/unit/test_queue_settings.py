@@ -35,8 +35,10 @@ def test_a_queue_has_one_replica_by_default_and_at_most_five():
     settings = QueueSettings.parse(OPTIONS, "orders")
     assert [topic for topic, _ in settings.replicas] == ["__queue.g.orders"]
     assert settings.name == "g/orders"
-    settings = QueueSettings.parse(OPTIONS, "orders", ["r1", AWAY])
-    assert [options.group_id for _, options in settings.replicas] == ["g", "g"]
+    settings = QueueSettings.parse(OPTIONS, "orders", ["r0", AWAY, QueueReplica("r2", {})])
+    assert [options.group_id for _, options in settings.replicas] == ["g", "g", "g"]
+    servers = [options.kafka["bootstrap.servers"] for _, options in settings.replicas]
+    assert servers == ["127.0.0.1:1", "127.0.0.1:2", "127.0.0.1:1"]
 
 
 @pytest.mark.parametrize(
