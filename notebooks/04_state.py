@@ -46,8 +46,8 @@ from coopconsume import (
     committed_state,
     local_session,
 )
-from coopconsume.errors import GroupNotFound
 from coopconsume.demo.flights import flights
+from coopconsume.errors import GroupNotFound
 
 broker = LocalKafka().start()
 spark = local_session("second", cores=2)
