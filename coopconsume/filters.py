@@ -7,6 +7,7 @@ import hashlib
 import json
 import re
 from base64 import b64decode
+from bisect import bisect_left
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -61,6 +62,14 @@ class KeySet:
             if len(each) > _SHOWN_KEYS
             else (", ".join(each))
         )
+
+    def has(self, key: bytes | None) -> bool:
+        """Returns whether a key is one of them; false for a record without a key."""
+        if key is None:
+            return False
+        at = bisect_left(self.keys, key)
+        is_listed = at < len(self.keys) and self.keys[at] == key
+        return is_listed or key.startswith(self.prefixes)
 
     def sql(self) -> str:
         """Returns whether the column ``key`` is one of them; false for a null key."""
@@ -117,6 +126,19 @@ class RecordFilter:
     def needs_headers(self) -> bool:
         """Whether records have to be read with their headers."""
         return bool(self.headers) or "headers" in map(str.lower, words_of(self.where or ""))
+
+    def passes(
+        self, key: bytes | None, value: bytes | None, headers: Iterable[tuple[str, bytes | None]]
+    ) -> bool:
+        """Returns whether a record passes; ``where`` is for Spark alone, and not looked at."""
+        if self.allow and not self.allow.has(key):
+            return False
+        if self.deny and self.deny.has(key):
+            return False
+        size = len(key or b"") + len(value or b"")
+        if size < self.min_bytes or (self.max_bytes is not None and size > self.max_bytes):
+            return False
+        return not self.headers or set(self.headers) <= set(headers)
 
     def sql(self) -> str:
         """Returns the condition over the columns of Spark's Kafka source: true or false."""

@@ -15,6 +15,7 @@ from coopconsume.record import OnDead, RetryPolicy
 from coopconsume.runtime.batch import rates_of
 from coopconsume.runtime.loop import Job
 from coopconsume.runtime.progress import Meter
+from coopconsume.runtime.realtime.checks import check_settings as check_settings_of_real_time
 from coopconsume.runtime.work import Work
 from coopconsume.sinks import open_dead_letters, open_output
 from coopconsume.worker.frames import FrameHandler
@@ -32,6 +33,9 @@ if TYPE_CHECKING:
     from coopconsume.worker.report import Ordering
 
 _MOST_HANDLERS = 1_000
+#: Seconds of a real-time run.
+_SHORTEST_RUN = 1
+_LONGEST_RUN = 86_400
 OutputMode = Literal["append", "merge", "transactional"]
 
 
@@ -237,6 +241,7 @@ class CooperativeForeach:
         self._name: str | None = None
         self._interval = 0.0
         self._available_now = False
+        self._real_time: float | None = None
         self._listeners: list[QueryListener] = []
 
     def _repr_html_(self) -> str:
@@ -259,23 +264,32 @@ class CooperativeForeach:
         *,
         availableNow: bool | None = None,  # noqa: N803
         processingTime: str | None = None,  # noqa: N803
+        realTime: str | None = None,  # noqa: N803
     ) -> CooperativeForeach:
         """When batches start: as soon as slots are free, unless said otherwise.
 
         Args:
             availableNow: Handle what is there at the start, retries included, then stop.
             processingTime: At least so long between the starts of batches, as ``"10 seconds"``.
+            realTime: Slots read Kafka themselves for so long, as ``"5 minutes"``, then again:
+                records reach handlers in milliseconds. Batches catch up before that, and handle
+                what such slots cannot; see docs/how-to/real-time.
 
         Raises:
-            InvalidOption: Both or neither are given, or the time is wrong.
+            InvalidOption: Not exactly one of them is given, or the time is wrong.
         """
-        if bool(availableNow) == (processingTime is not None):
-            raise InvalidOption("trigger", "both or neither", "give availableNow or processingTime")
-        if processingTime is not None:
-            try:
-                self._interval = parse_seconds(processingTime)
-            except ValueError as error:
-                raise InvalidOption("processingTime", repr(processingTime), str(error)) from None
+        times = {"processingTime": processingTime, "realTime": realTime}
+        given = {name: text for name, text in times.items() if text is not None}
+        if bool(availableNow) + len(given) != 1:
+            found = "several or none"
+            raise InvalidOption("trigger", found, "give availableNow, processingTime or realTime")
+        seconds = {name: _seconds(name, text) for name, text in given.items()}
+        real_time = seconds.get("realTime")
+        if real_time is not None and not _SHORTEST_RUN <= real_time <= _LONGEST_RUN:
+            raise InvalidOption(
+                "realTime", repr(realTime), f"give {_SHORTEST_RUN} s to {_LONGEST_RUN} s"
+            )
+        self._interval, self._real_time = seconds.get("processingTime", 0.0), real_time
         self._available_now = bool(availableNow)
         return self
 
@@ -294,7 +308,9 @@ class CooperativeForeach:
         Raises:
             AlreadyClosed: The consumer was closed.
             CoopConsumeError: The group cannot be joined.
-            InvalidOption: ``ordering="partition"`` with parts of partitions assigned by hand.
+            InvalidOption: ``ordering="partition"`` with parts of partitions assigned by hand; or a
+                setting that a job in real time cannot follow.
+            RealTimeUnavailable: A job in real time lacks a package or a way to its slots.
             TopicNotFound: A topic for dead letters or outputs does not exist.
         """
         consumer = self._consumer
@@ -320,14 +336,26 @@ class CooperativeForeach:
             interval=self._interval,
             available_now=self._available_now,
             state=self._state_log,
+            real_time=self._real_time,
         )
+        if self._real_time is not None:
+            check_settings_of_real_time(consumer.spark, membership.options, work, slots)
         meter = Meter(identity, slots, self._listeners)
         job = Job(consumer.spark, membership, work, slots, meter)
+        if self._real_time is not None:
+            job.check_workers()
         query = CooperativeQuery(job, meter, identity, self._state_log)
         consumer.run_by(query)
         meter.started()
         job.start()
         return query
+
+
+def _seconds(name: str, text: str) -> float:
+    try:
+        return parse_seconds(text)
+    except ValueError as error:
+        raise InvalidOption(name, repr(text), str(error)) from None
 
 
 class _Progressing(QueryListener):

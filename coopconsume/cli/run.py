@@ -94,6 +94,11 @@ _MAX_BACKOFF = 60.0
 @click.option(
     "--processing-time", metavar="TIME", help="Interval between batches, such as '10 seconds'."
 )
+@click.option(
+    "--real-time", metavar="TIME",
+    help="Slots read Kafka themselves for this time, such as '5 minutes', then again; needs "
+    "coopconsume[realtime].",
+)  # fmt: skip
 @click.option("--name", help="Name of the query.")
 @click.option(
     "--log-format", type=click.Choice(["text", "json"]), default="text", show_default=True,
@@ -123,6 +128,7 @@ def run(
     output_mode: Any,
     available_now: bool,
     processing_time: str | None,
+    real_time: str | None,
     name: str | None,
     log_format: str,
     master: str | None,
@@ -138,7 +144,8 @@ def run(
     """
     parsed = Options.parse(options, topics=True)
     policy = _policy(max_attempts, backoff)
-    _check_interval(processing_time)
+    _check_interval("processing-time", processing_time)
+    _check_interval("real-time", real_time)
     _find_handlers_here()
     check_handler(handler)
     check_settings(
@@ -169,8 +176,10 @@ def run(
             )
             if name is not None:
                 job = job.queryName(name)
-            if available_now or processing_time is not None:
-                job = job.trigger(availableNow=available_now, processingTime=processing_time)
+            if available_now or processing_time is not None or real_time is not None:
+                job = job.trigger(
+                    availableNow=available_now, processingTime=processing_time, realTime=real_time
+                )
             if as_json:
                 job = job.addListener(LoggingListener())
             progress = _ProgressLine(screen)
@@ -180,12 +189,12 @@ def run(
     return code
 
 
-def _check_interval(text: str | None) -> None:
+def _check_interval(option: str, text: str | None) -> None:
     """Refuses an invalid interval before the broker is contacted."""
     try:
         parse_seconds(text or "0")
     except ValueError as error:
-        raise InvalidOption("processing-time", repr(text), str(error)) from None
+        raise InvalidOption(option, repr(text), str(error)) from None
 
 
 class _Stopper:
@@ -271,7 +280,8 @@ def status_line(event: Progress, rate: float) -> str:
         rate: Records done per second.
     """
     totals, partitions = event["totals"], event["partitions"]
-    text = (
+    text = "real time: " if event["mode"] == "realTime" else ""
+    text += (
         f"{totals['done']:,} done, {rate:,.0f}/s, lag {event['lag']:,}, "
         f"{event['pending']:,} pending, {event['gapRanges']:,} gaps, "
         f"{totals['deadLetters']:,} dead letters"

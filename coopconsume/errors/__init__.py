@@ -95,6 +95,7 @@ from coopconsume.errors.processing import (
     OutputRefused,
     OutputsNotPublished,
     PollWokenUp,
+    RealTimeUnavailable,
     SessionUnusable,
     TableUnusable,
 )
@@ -172,6 +173,7 @@ __all__ = [
     "ProtocolMismatch",
     "QueueLogFormat",
     "QueueUnavailable",
+    "RealTimeUnavailable",
     "RepairRefused",
     "ResetNotFinished",
     "SessionUnusable",

@@ -42,6 +42,23 @@ class SessionUnusable(ReasonError):
     """
 
 
+class RealTimeUnavailable(CoopConsumeError):
+    """A job cannot run in real time where it was started.
+
+    Attributes:
+        cause: What is missing.
+        remedy: What to do.
+    """
+
+    def __init__(self, cause: str, remedy: str) -> None:
+        super().__init__(cause, remedy)
+        self.cause = cause
+        self.remedy = remedy
+
+    def __str__(self) -> str:
+        return f"the job cannot run in real time: {self.cause}; {self.remedy}"
+
+
 class NotPolled(OffsetsError, ValueError):
     """A call settles offsets that this consumer has not returned or that are settled already.
 

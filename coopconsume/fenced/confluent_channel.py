@@ -6,8 +6,9 @@ import logging
 import time
 from typing import TYPE_CHECKING, Any, Final
 
-from coopconsume.fenced.confluent_client import as_doubts, config_of
+from coopconsume.fenced.confluent_client import as_doubts
 from coopconsume.fenced.engine import EngineDoubt
+from coopconsume.kafka.librdkafka import client_config
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -39,7 +40,7 @@ class ConfluentChannel:
         kafka = settings.kafka
         size = int(kafka.get("max.request.size", _BATCH_BYTES))
         timeout_ms = max(1000, int(1000 * timeout))
-        config = config_of(settings) | {
+        config = client_config(settings.kafka) | {
             "acks": "all", "enable.idempotence": True, "linger.ms": 10_000, "batch.size": size,
             "batch.num.messages": 1_000_000, "message.max.bytes": size + 4096,
             "queue.buffering.max.messages": 1_000_000, "retry.backoff.ms": 5,
@@ -116,7 +117,7 @@ class ConfluentChannel:
         offsets = [TopicPartition(*name, offset) for name, offset in consumed.offsets.items()]
         with as_doubts(self._settings, self._log.topic):
             # Only a consumer makes the metadata of a group; it never joins the group.
-            config = config_of(self._settings) | {"group.id": consumed.group}
+            config = client_config(self._settings.kafka) | {"group.id": consumed.group}
             consumer = Consumer(config, logger=logger)
             try:
                 group = consumer.consumer_group_metadata()

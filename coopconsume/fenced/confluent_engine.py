@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING, Any, Final
 from coopconsume.errors import NotAuthorized
 from coopconsume.errors.fenced import EngineNotUsable
 from coopconsume.fenced.confluent_channel import ConfluentChannel
-from coopconsume.fenced.confluent_client import as_doubts, config_of
+from coopconsume.fenced.confluent_client import as_doubts
 from coopconsume.fenced.engine import EngineDoubt
 from coopconsume.fenced.log import Ends, PlainRaw
+from coopconsume.kafka.librdkafka import client_config
 from coopconsume.kafka.security import access
 
 if TYPE_CHECKING:
@@ -47,7 +48,7 @@ class ConfluentEngine:
         except ImportError:
             raise EngineNotUsable(NAME, "install coopconsume[confluent]") from None
         self._settings = settings
-        self._config = config_of(settings)
+        self._config = client_config(settings.kafka)
         self._patience = min(timeout, _ASK)
         self._admin: Any = None
         self._consumer: Any = None

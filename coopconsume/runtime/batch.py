@@ -16,7 +16,7 @@ from coopconsume.worker.report import BatchSpec
 from coopconsume.worker.slot import REPORT_SCHEMA, SlotRunner
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
     from pyspark.sql import SparkSession
 
@@ -74,6 +74,14 @@ class Running:
     stopped: set[int] = field(default_factory=set)
     #: Those of them that cannot have started anything.
     withdrawn: set[int] = field(default_factory=set)
+    #: Whether its slots read by themselves: a real-time run.
+    is_live: bool = False
+    #: Why a real-time run ends; empty: it goes on, or its time is over.
+    ending: str = ""
+    #: Of its slots, the partitions whose holes they report.
+    finders: Mapping[int, Collection[int]] = field(default_factory=dict)
+    #: When a slot was last seen to read a partition, by (partition, slot), where that is not now.
+    read_at: dict[tuple[int, int], float] = field(default_factory=dict)
 
     def oldest_call(self, now: float) -> OldestCall | None:
         """Returns the handler call that has run for longest; None: none takes long."""
@@ -103,8 +111,23 @@ class Running:
         """Its partitions, by the index that reports name them by."""
         return [self.shift.partitions[part] for part in sorted(self.plan.wanted)]
 
+    @property
+    def is_idle(self) -> bool:
+        """Whether it is a real-time run all of whose slots wait for records."""
+        return self.is_live and not any(
+            part.shares[slot].flying
+            for part in self.parts
+            for slot in self.waiting
+            if slot in part.shares
+        )
+
     def given(self, slot: int) -> dict[int, OffsetRanges]:
-        """What a slot might start, by partition."""
+        """What a slot might start, by partition; of a real-time run, what it has read."""
+        if self.is_live:
+            shares = {
+                part: self.shift.partitions[part].shares[slot] for part in self.plan.work[slot]
+            }
+            return {part: share.flying or OffsetRanges() for part, share in shares.items()}
         return {part: OffsetRanges(work.ranges) for part, work in self.plan.work[slot].items()}
 
     def left(self, slot: int) -> dict[int, OffsetRanges]:

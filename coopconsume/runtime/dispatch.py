@@ -28,6 +28,8 @@ from coopconsume.runtime.failure_log import FailureLog
 from coopconsume.runtime.failures import FailuresInARow, reason
 from coopconsume.runtime.latest_start import LatestStart
 from coopconsume.runtime.plan import Limits, plan_batch
+from coopconsume.runtime.realtime.run import run_slots
+from coopconsume.runtime.realtime.runs import RealTimeRuns
 from coopconsume.runtime.relief import end_kept, give_back, settle_kept, slow_slots
 from coopconsume.runtime.slot_leases import SlotLeases
 from coopconsume.runtime.waiting import BatchFacts
@@ -115,8 +117,13 @@ class Dispatcher:
         self._membership = membership
         self.leases = SlotLeases(
             spark, options, run_id, lambda r: post(self._progressed, r),
-            lambda *call: post(self._called, *call),
+            lambda *call: post(self._called, *call), real_time=work.real_time is not None,
         )  # fmt: skip
+        self._live = (
+            None
+            if work.real_time is None
+            else RealTimeRuns(work.real_time, options, self.leases, self._stop)
+        )
         self._numbers = itertools.count()
         self._busy: dict[int, int] = {}
         self._batch_at = -math.inf
@@ -164,7 +171,14 @@ class Dispatcher:
 
     def facts(self, shift: EpochState, now: float) -> list[BatchFacts]:
         """Returns what is known of the batches of a shift, for people."""
-        return [self._facts_of(running, now) for running in self.of(shift) if running.waiting]
+        return [
+            self._facts_of(running, now)
+            for running in self.of(shift)
+            if running.waiting and not (running.is_idle and self._has_met(running))
+        ]
+
+    def _has_met(self, running: Running) -> bool:
+        return all(self.leases.has_met(at) for at in running.connections)
 
     def silent(self, shift: EpochState | None, now: float) -> float:
         """Returns for how long the slot that is silent for longest has reported nothing."""
@@ -172,6 +186,7 @@ class Dispatcher:
             now - running.heard_at.get(slot, running.started)
             for running in self.of(shift)
             for slot in running.waiting
+            if not running.is_idle
         ]
         return max(silences, default=0.0)
 
@@ -245,17 +260,27 @@ class Dispatcher:
         doubt, and no other of its slot. A batch of which no slot has begun is ended at once.
         """
         for running in self.of(shift):
-            slots = running.connections
-            if not slots:
-                continue
-            running.stopped |= running.waiting
-            for at in slots:
-                if self._may_relieve(running, at[1]):
-                    self.leases.relieve(at)
-            running.withdrawn |= {slot for _, slot in self.leases.stop(slots)}
-            if running.withdrawn >= running.waiting and running.interrupt_at is None:
-                running.interrupt_at = -math.inf
+            self._stop(running)
         self.interrupt_overdue()
+
+    def _stop(self, running: Running) -> None:
+        slots = running.connections
+        if not slots:
+            return
+        running.stopped |= running.waiting
+        running.ending = running.ending or "stopped"
+        for at in slots:
+            if self._may_relieve(running, at[1]):
+                self.leases.relieve(at)
+        running.withdrawn |= {slot for _, slot in self.leases.stop(slots)}
+        if running.withdrawn >= running.waiting and running.interrupt_at is None:
+            running.interrupt_at = -math.inf
+
+    def drain(self, shift: EpochState | None) -> None:
+        """Has real-time slots read nothing more; what they have read is handled."""
+        for running in self.of(shift):
+            if running.is_live and self._live is not None:
+                self._live.drain(running)
 
     def interrupt_overdue(self) -> None:
         """Have Spark end what was given up, once its time has come.
@@ -287,13 +312,16 @@ class Dispatcher:
             return
         now = time.monotonic()
         self.barred = {slot: at for slot, at in self.barred.items() if at > now}
+        self._watch_live(shift, now)
         too_soon = stopping or now - self._batch_at < self._work.interval
         on_trial = any(r.trial for r in self.running.values())
         if too_soon or on_trial or not self.breaker.may_start(now):
             return
         self._relieve(shift, now)
         young = 0
-        for running in self.of(shift):
+        if self._begins_live(shift, now):
+            return
+        for running in [one for one in self.of(shift) if not one.is_live]:
             since, taken = running.first_report, now - running.started
             if since is None:
                 young += 1
@@ -307,9 +335,36 @@ class Dispatcher:
         if not free or not self._is_ours(shift) or not self._may_work(shift):
             return
         plan = self._plan(shift, free, now, limits)
-        if plan is None:
+        if plan is not None:
+            self._start(shift, plan, now, trial=self.breaker.state == "trial")
+
+    def _watch_live(self, shift: EpochState, now: float) -> None:
+        """Ends real-time runs that need batches."""
+        if self._live is None:
             return
-        trial = self.breaker.state == "trial"
+        live = [running for running in self.of(shift) if running.is_live and running.waiting]
+        for running in live:
+            self._live.watch(running, now, is_open=self.breaker.state == "closed")
+        self._meter.mode = "realTime" if any(not one.ending for one in live) else "batch"
+
+    def _begins_live(self, shift: EpochState, now: float) -> bool:
+        """Begins a real-time run, if there is to be one and all slots are free for it."""
+        if self._live is None or self.barred or self.breaker.state != "closed":
+            return False
+        if any(running.waiting for running in self.running.values()):
+            return False
+        if not self._is_ours(shift) or not self._may_work(shift):
+            return False
+        plan = self._live.plan(shift, now)
+        if plan is not None:
+            self._start(shift, plan, now, is_live=True)
+        return plan is not None
+
+    def _start(
+        self, shift: EpochState, plan: BatchPlan, now: float, *, trial: bool = False,
+        is_live: bool = False,
+    ) -> None:  # fmt: skip
+        """Gives a batch to Spark."""
         number = next(self._numbers)
         tag = f"coopconsume-{self._run_id}-{number}"
         running = Running(
@@ -322,6 +377,8 @@ class Dispatcher:
         state = self._work.state
         running.state = None if state is None else state.spec(running.key_ranges)
         running.gates = self._carried.gates(plan.slots, running.names, now)
+        if is_live and self._live is not None:
+            self._live.begins(running)
         self.running[number] = running
         self._busy |= dict.fromkeys(plan.slots, number)
         self._batch_at = now
@@ -410,7 +467,9 @@ class Dispatcher:
         """In a thread of its own: one Spark job."""
         slices = self._options.min_partitions or self._slots
         try:
-            rows = run_batch(
+            rows = run_slots(
+                self._spark, self._options, self._work, running, self._slots, self._send
+            ) if running.is_live else run_batch(
                 self._spark, self._options, self._work, running, running.shift.partitions, slices,
                 self._slots, self._send,
             )  # fmt: skip
@@ -456,7 +515,7 @@ class Dispatcher:
         running.handled += report.handled
         running.filtered += report.filtered
         running.rate += handled / max(report.busy, 0.001)
-        if handled:
+        if handled and not running.is_live:
             side_by_side = min(self._work.concurrency, handled)
             self._meter.handler_time(report.busy * side_by_side / handled)
         running.timed_out |= report.timed_out and not (report.tripped or report.stopped)
@@ -470,7 +529,9 @@ class Dispatcher:
             self._crashes.passed(running.shift.partitions, report.slot, given)
         self._look_for_a_pause(running, report, handled, now)
         self._note(running, report)
-        if not running.waiting and not running.stopped:
+        if running.is_live and self._live is not None:
+            self._live.reported(running, report, now)
+        elif not running.waiting and not running.stopped:
             self.window.completed(running)
         if report.fatal:
             raise HandlerFailed(report.fatal)
@@ -491,7 +552,7 @@ class Dispatcher:
                 "none of them: give Spark Connect's server more free cores, or a session fewer "
                 "slots", report.slot, report.late, report.batch,
             )  # fmt: skip
-        else:
+        elif not running.is_live:
             self.window.reported(report)
 
     def _progressed(self, report: SlotReport) -> None:
@@ -570,6 +631,8 @@ class Dispatcher:
                 running.shift.partitions[part].unknown(slot)
         self._meter.lost(slot)
         self._crashes.crashed(running.shift.partitions, slot, given, None, charged=False)
+        if running.is_live and self._live is not None:
+            self._live.lost(running, slot, now)
 
     def _batch_ended(
         self, running: Running, rows: Mapping[int, bytes | None], error: BaseException | None
@@ -590,11 +653,25 @@ class Dispatcher:
                 self._lost(running, slot, time.monotonic())
         del self.running[running.number]
         self.leases.ended(running.number)
-        if error is None:
+        if running.is_live and self._live is not None:
+            self._live_ended(running, error, self._live)
+        elif error is None:
             self._failures.succeeded()
         elif self._counts(running.shift) and running.interrupt_at is None:
             self._batch_failed(running, error)
         self._meter.batch_ended(running.number, time.monotonic() - running.started)
+
+    def _live_ended(
+        self, running: Running, error: BaseException | None, runs: RealTimeRuns
+    ) -> None:
+        """A real-time run is over; if it has failed, batches find out whether they fail, too."""
+        is_failure = error is not None and running.interrupt_at is None
+        text = reason(error) if is_failure and error is not None else ""
+        if text and self._counts(running.shift):
+            log.warning("a real-time run failed, batches take over: %s", text)
+            self._meter.failed(text)
+            running.shift.look_again()
+        runs.over(running, text, time.monotonic())
 
     def _withdrawn(self, running: Running, slot: int) -> None:
         """A slot was stopped before it could start anything: its records are planned again."""

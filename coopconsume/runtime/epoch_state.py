@@ -223,6 +223,10 @@ class EpochState:
             self._starts_at = -math.inf
         return any(read.first < self.partitions[read.part].stable for read in reads)
 
+    def look_again(self) -> None:
+        """Has the next `refresh_ends` look at both ends of the logs: a slot could not read."""
+        self._starts_at = self._ends_at = -math.inf
+
     def refresh_ends(self, *, force: bool = False) -> None:
         """Notice what was written and what was deleted, as often as is good.
 
@@ -329,7 +333,10 @@ class EpochState:
                 continue
             owned = self.holding.owned[partition.topic, partition.partition]
             first = partition.first_open()
-            span = self._audit.due(owned, first, partition.position)
+            # What a real-time slot has read needs no look: it reports the holes.
+            live_from = partition.live_from
+            position = partition.position if live_from is None else live_from
+            span = self._audit.due(owned, first, position)
             if span is not None and partition.unclaimed(first, first):
                 self._auditing = True
                 self._audits.submit(self._look, partition, span)

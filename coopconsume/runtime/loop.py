@@ -39,6 +39,7 @@ from coopconsume.errors import (
 from coopconsume.runtime.dispatch import Dispatcher
 from coopconsume.runtime.epoch_state import EpochState, Held
 from coopconsume.runtime.plan.range_limit import LimitWatch
+from coopconsume.runtime.realtime.checks import check_workers
 from coopconsume.runtime.waiting import Facts, waiting_for
 
 if TYPE_CHECKING:
@@ -127,6 +128,20 @@ class Job:
         self._thread = threading.Thread(target=self._main, name="coopconsume-loop", daemon=True)
 
     # -- for the user's thread
+
+    def check_workers(self) -> None:
+        """Makes sure, before `start`, that workers can run real-time slots.
+
+        Raises:
+            RealTimeUnavailable: They cannot; the job is closed.
+        """
+        leases = self._dispatcher.leases
+        try:
+            check_workers(self._spark, self._slots, leases.spec, leases.error)
+        except BaseException:
+            self._dispatcher.close()
+            self._work.close()
+            raise
 
     def start(self) -> None:
         """Begin; returns at once."""
@@ -529,7 +544,9 @@ class Job:
     def _stop(self, stop_by: float, drain: bool) -> None:  # noqa: FBT001 - an event of the loop
         self._stopping = True
         self._stop_by = min(self._stop_by, stop_by)
-        if not drain:
+        if drain:
+            self._dispatcher.drain(self._shift)
+        else:
             self._dispatcher.stop(self._shift)
 
     def _pause(self, is_paused: bool) -> None:  # noqa: FBT001 - an event of the loop

@@ -90,6 +90,8 @@ class Meter:
         #: Why slots have no channel to the driver; empty if they have one, or need none yet.
         self.channel_error = ""
         self._is_paused = False
+        #: ``batch`` or ``realTime``.
+        self.mode = "batch"
 
     @property
     def title(self) -> str:
@@ -127,7 +129,8 @@ class Meter:
         """A batch goes to Spark."""
         self._batch = number
         self._launched[number] = time.monotonic()
-        self.message = f"batch {number}: {plan.span} offsets on {len(plan.slots)} slots"
+        what = f"{plan.span} offsets" if plan.reads else "real time"
+        self.message = f"batch {number}: {what} on {len(plan.slots)} slots"
 
     def reported(self, report: SlotReport) -> None:
         """A slot is through with its part of a batch."""
@@ -215,6 +218,7 @@ class Meter:
                 self._identity,
                 timestamp=_iso(),
                 batchId=self._batch,
+                mode=self.mode,
                 epoch=self._epoch,
                 numInputRows=new["handled"],
                 inputRowsPerSecond=round(came / span, 1),

@@ -41,6 +41,8 @@ def slow_slots(
     for running in batches:
         if running.channel is None or running.trial or running.interrupt_at is not None:
             continue
+        if running.is_live:
+            continue  # Its slots give back by themselves: they know whether anything waits.
         for slot in sorted(running.active - running.stopped):
             if now - running.heard_at.get(slot, running.started) > patience:
                 yield running, slot

@@ -53,13 +53,14 @@ def lease_seconds(spark: SparkSession, options: Options) -> float | None:
     return lease_of(options)
 
 
-def report_seconds(options: Options) -> float:
+def report_seconds(options: Options, *, real_time: bool = False) -> float:
     """Returns how long a slot keeps what it has done at least before it reports that.
 
     Half of ``commitInterval``, from 20 to 200 ms: what a slot keeps is repeated after a crash as
-    well as what waits for the next append.
+    well as what waits for the next append. In real time a tenth of it.
     """
-    return min(REPORT_EVERY, max(_REPORTS_APART, options.commit_interval / 2))
+    part = options.commit_interval / (10 if real_time else 2)
+    return min(REPORT_EVERY, max(_REPORTS_APART, part))
 
 
 class SlotLeases:
@@ -76,6 +77,7 @@ class SlotLeases:
         run_id: Of this run of the job.
         on_report: Called with each progressive report, in another thread.
         on_call: Called with what slots say of their oldest handler calls; see `ChannelServer`.
+        real_time: Whether slots report as often as real-time slots do.
 
     Attributes:
         lease: Seconds of a lease; None: slots have no leases.
@@ -89,6 +91,8 @@ class SlotLeases:
         run_id: str,
         on_report: Callable[[SlotReport], None],
         on_call: Callable[[int, int, tuple[int, int, float] | None], None],
+        *,
+        real_time: bool = False,
     ) -> None:
         self.lease = lease_seconds(spark, options)
         self.error = ""
@@ -111,7 +115,7 @@ class SlotLeases:
             self._server = ChannelServer(
                 secrets.token_bytes(32), run_id, bind, host, options.channel_port, on_report,
                 lambda _batch, _slot: None, lease=self.lease,
-                report_every=report_seconds(options), on_call=on_call,
+                report_every=report_seconds(options, real_time=real_time), on_call=on_call,
             )  # fmt: skip
         except OSError as error:
             self.give_up(f"no channel to slots on {bind}, port {options.channel_port}: {error}")
@@ -158,6 +162,11 @@ class SlotLeases:
         """Asks a slot for the records that it has not started."""
         if self._server is not None:
             self._server.relieve(at)
+
+    def drain(self, at: At) -> None:
+        """Has a real-time slot read nothing more and handle what it has read."""
+        if self._server is not None:
+            self._server.drain(at)
 
     def taken(self, report: SlotReport) -> None:
         """Tells a slot that the loop has taken a progressive report."""

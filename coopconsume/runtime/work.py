@@ -28,6 +28,7 @@ class Work:
         state: The state that handlers keep per key; None: they have none.
         interval: Seconds between the starts of batches at least.
         available_now: Stop once everything that was there at the start is settled.
+        real_time: Seconds of a real-time run; None: there are batches alone.
     """
 
     handler: Any
@@ -40,6 +41,7 @@ class Work:
     interval: float
     available_now: bool
     state: StateLog | None = None
+    real_time: float | None = None
 
     def needs_headers(self, options: Options) -> bool:
         """Whether record headers are read: for handlers, or as dead letters are kept whole."""

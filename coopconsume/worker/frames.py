@@ -69,6 +69,8 @@ class Frames:
         ledger.at_work = self._at_work
         ledger.calls = self._calls
         ledger.give_back = life.give_back
+        # More may be there than a real-time slot has read.
+        ledger.is_held_up = lambda: self._running is not None
 
     def run(self, batches: Iterable[pa.RecordBatch]) -> None:
         """Handle all rows."""
@@ -83,7 +85,9 @@ class Frames:
                 rows = batch if one else batch.filter(pc.equal(batch.column(0), part))
                 if rows.num_rows:
                     gathered.append(rows)
-                while sum(piece.num_rows for piece in gathered) >= most:
+                # What comes next is not waited for in real time.
+                least = most if self._ledger.spec.realtime is None else 1
+                while sum(piece.num_rows for piece in gathered) >= least:
                     self._handle(_taken(gathered, most))
         for gathered in self._gathered.values():
             while gathered:

@@ -55,6 +55,7 @@ class KeyScheduler:
         ledger.again = self._try_again
         ledger.flush = self._flush
         ledger.at_work = self._at_work
+        ledger.is_held_up = lambda: self.ready > 0 or self._is_full
         self.is_closed = False
         self._is_halted = False
         #: Whether the slot's lease holds at an instant.

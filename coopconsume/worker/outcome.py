@@ -115,6 +115,13 @@ class TaskOutcome:
         self._seen: dict[tuple[int, int], float] = {}
         #: Starts nothing more; called once, with the lock held, before the rows at work are noted.
         self.give_back: Callable[[], None] = lambda: None
+        #: Whether something waits for a handler that could start if one were free.
+        self.is_held_up: Callable[[], bool] = lambda: False
+        #: Of a real-time slot: the records that it has read since the last report, by partition,
+        #: how far it has read each, and the holes that it has found.
+        self._read: dict[int, list[pa.Array]] = {p: [] for p in self.work}
+        self._positions: dict[int, int] = {}
+        self._holes: dict[int, list[tuple[int, int]]] = {}
         #: Calls and failures that progressive reports contained.
         self._reported = 0, 0
         #: Takes over a record to retry within this batch; returns whether it does.
@@ -314,11 +321,31 @@ class TaskOutcome:
                 self.report.filtered += len(found)
         return batch.filter(pc.invert(marks))
 
-    def cut(self, seq: int) -> SlotReport | None:
+    def follow(
+        self, positions: Mapping[int, int], holes: Mapping[int, list[tuple[int, int]]]
+    ) -> None:
+        """Notes how far a real-time slot has read, and the holes that it has found.
+
+        Called with the lock held, with `begin_with` for the records below the positions.
+        """
+        self._positions |= positions
+        for part, found in holes.items():
+            self._holes.setdefault(part, []).extend(found)
+
+    def begin_with(self, batch: pa.RecordBatch) -> None:
+        """Notes the records that a real-time slot begins to work on; called with the lock held."""
+        for part in self.work if batch.num_rows else ():
+            offsets = batch.column(1)
+            if len(self.work) > 1:
+                offsets = offsets.filter(pc.equal(batch.column(0), part))
+            self._read[part].append(offsets)
+
+    def cut(self, seq: int, *, positions: bool = True) -> SlotReport | None:
         """Takes what is done and failed since the last call, as a progressive report.
 
         Args:
             seq: Its number.
+            positions: Whether new positions alone are worth a report.
 
         Returns:
             None if there is nothing to report.
@@ -326,12 +353,15 @@ class TaskOutcome:
         with self.lock:
             self.flush()
             kept = self._kept()
-            settled = (self.done, self._filtered)
+            settled = (self.done, self._filtered, self._read)
+            is_live = self.spec.realtime is not None
             is_news = any(
-                any(any(map(len, each[p])) for each in settled) or self.parts[p].failed
+                any(any(map(len, each[p])) for each in settled)
+                or self.parts[p].failed
+                or (is_live and self.parts[p].blocked)
                 for p in self.work
             )
-            if not is_news and kept is None:
+            if not (is_news or kept is not None or (positions and self._positions)):
                 return None
             done, self.done = self.done, {part: [] for part in self.work}
             filtered, self._filtered = self._filtered, {part: [] for part in self.work}
@@ -339,6 +369,7 @@ class TaskOutcome:
             failed = {part: report.failed for part, report in self.parts.items()}
             for report in self.parts.values():
                 report.failed = []
+            followed = self._followed() if is_live else {}
             dead, self.report.dead = self.report.dead, []
             outputs, changes = (
                 None if one is None else one.take() for one in (self.outputs, self.changes)
@@ -346,12 +377,13 @@ class TaskOutcome:
             (ended, failures), self._reported = self._reported, (self.ended, self.report.failures)
             ended, failures = self._reported[0] - ended, self._reported[1] - failures
         partitions = {
-            part: PartitionReport(
-                _packed(done[part]), failed=failed[part], filtered=_packed(filtered[part])
+            part: replace(
+                followed.get(part, _NOTHING),
+                done=_packed(done[part]), failed=failed[part], filtered=_packed(filtered[part]),
             )
             for part in self.work
-            if any(map(len, [*done[part], *filtered[part]])) or failed[part]
-        }
+            if any(map(len, [*done[part], *filtered[part]])) or failed[part] or part in followed
+        }  # fmt: skip
         return SlotReport(
             self.spec.batch, self.report.slot, seq=seq, pid=self.report.pid, partitions=partitions,
             dead=dead, outputs=None if outputs is None else outputs.encode(),
@@ -397,8 +429,27 @@ class TaskOutcome:
         self.flush()
         return self.at_work()
 
+    def _followed(self) -> dict[int, PartitionReport]:
+        """Takes what a real-time slot has read since the last call; called with the lock held."""
+        found = {
+            part: PartitionReport(
+                read=_packed(self._read[part]), position=self._positions.get(part),
+                holes=self._holes.get(part, []), blocked=report.blocked,
+            )
+            for part, report in self.parts.items()
+            if self._read[part] or part in self._positions or report.blocked
+        }  # fmt: skip
+        self._positions, self._holes = {}, {}
+        for part in found:
+            self._read[part], self.parts[part].blocked = [], []
+        return found
+
     def close(self) -> SlotReport:
         """The final report: all that is in no progressive report."""
+        for part, followed in self._followed().items():
+            report = self.parts[part]
+            report.read, report.position = followed.read, followed.position
+            report.holes, report.blocked = followed.holes, followed.blocked
         for part, report in self.parts.items():
             report.done = _packed(self.done[part])
             report.filtered = _packed(self._filtered[part])
@@ -411,6 +462,9 @@ class TaskOutcome:
         if self.changes is not None:
             self.report.changes = self.changes.encode()
         return self.report
+
+
+_NOTHING = PartitionReport()
 
 
 def _kind(error: str) -> str:
@@ -430,9 +484,10 @@ def _all_wanted(parts: pa.Array, offsets: pa.Array, work: Mapping[int, Partition
     if len(work) != 1:
         return False
     ((part, wanted),) = work.items()
-    if len(wanted.ranges) != 1:
+    span = pc.min_max(offsets).as_py()
+    if len(wanted.ranges) != 1 and span["min"] < wanted.ranges[-1][0]:
         return False
-    (first, last), span = wanted.ranges[0], pc.min_max(offsets).as_py()
+    first, last = wanted.ranges[-1]
     inside: bool = first <= span["min"] and span["max"] <= last
     return inside and bool(pc.all(pc.equal(parts, part)).as_py())
 
@@ -440,7 +495,7 @@ def _all_wanted(parts: pa.Array, offsets: pa.Array, work: Mapping[int, Partition
 def wanted_rows(batch: pa.RecordBatch, work: Mapping[int, PartitionWork]) -> pa.RecordBatch:
     """The rows that this slot may start."""
     parts, offsets = batch.column(0), batch.column(1)
-    if _all_wanted(parts, offsets, work):
+    if not batch.num_rows or _all_wanted(parts, offsets, work):
         return batch
     starts = {p: [first for first, _ in w.ranges] for p, w in work.items()}
     keep = []

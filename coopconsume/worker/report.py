@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
     from coopconsume.state.slot import StateSpec
     from coopconsume.worker.channel.spec import ChannelSpec
+    from coopconsume.worker.realtime.spec import RealTimeSpec
 
 Ordering = Literal["key", "partition", "none"]
 #: The column that marks the rows of records that do not pass the filter.
@@ -71,6 +72,7 @@ class BatchSpec:
         state: What the slots need to know of the state per key; None: the handler has none.
         channel: Where the slots reach the driver; None: they report as they end, and stop by
             themselves.
+        realtime: What the slots read themselves; None: Spark reads their records.
     """
 
     batch: int
@@ -92,6 +94,7 @@ class BatchSpec:
     latest_start: float = math.inf
     channel: ChannelSpec | None = None
     state: StateSpec | None = None
+    realtime: RealTimeSpec | None = None
 
 
 @dataclass(frozen=True)
@@ -139,6 +142,12 @@ class PartitionReport:
         blocked: (offset, key hash) of records that wait behind a failed one of their key.
         filtered: Offsets of records that do not pass the filter: settled without a handler. They
             are not among ``done``.
+        read: Offsets of the records that a real-time slot has begun to work on since its last
+            report. Its progressive reports have ``blocked``, too.
+        position: Everything below was read by a real-time slot, and is in ``read`` if it is the
+            slot's own. None: no other one than before.
+        holes: (first, last) of offsets below the position at which there is no record; only of
+            slots that are to find holes.
     """
 
     done: bytes = b""
@@ -146,6 +155,9 @@ class PartitionReport:
     failed: list[Failure] = field(default_factory=list)
     blocked: list[tuple[int, int]] = field(default_factory=list)
     filtered: bytes = b""
+    read: bytes = b""
+    position: int | None = None
+    holes: list[tuple[int, int]] = field(default_factory=list)
 
 
 @dataclass
@@ -185,6 +197,7 @@ class SlotReport:
         channel_error: Why the slot had no channel, and started nothing; empty: it had one, or the
             batch has none.
         state_error: Why the slot could not read the state, and started nothing; empty: it could.
+        read_error: Why a real-time slot cannot read on; empty: it can.
         stopped: Why the slot started nothing more before its rows and its time were over: ``stop``
             by the driver's word, ``lease`` as its lease was not renewed, ``connection`` as it was
             lost, ``relief`` as it gave its records back; else empty.
@@ -221,6 +234,7 @@ class SlotReport:
     unacknowledged: list[SlotReport] = field(default_factory=list)
     channel_error: str = ""
     state_error: str = ""
+    read_error: str = ""
     stopped: str = ""
     kept: list[tuple[int, int, int]] | None = None
 

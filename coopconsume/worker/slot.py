@@ -110,12 +110,16 @@ class SlotRunner:
             report = self.after_a_crash(slot, batches)
         else:
             report = self.run(slot, batches)
+        yield self._answer(slot, report)
+
+    def _answer(self, slot: int, report: SlotReport) -> pa.RecordBatch:
+        """Sends a report; returns the task's row."""
         report.clock = time.time()
         payload = pickle.dumps(report)
         if self._send is not None:
             self._send(payload)
         sent = [None if self._send else payload]
-        yield pa.RecordBatch.from_arrays(
+        return pa.RecordBatch.from_arrays(
             [pa.array([slot], pa.int32()), pa.array(sent, pa.binary())], names=["slot", "report"]
         )
 
@@ -203,9 +207,9 @@ class SlotRunner:
         left: list[SlotReport] = []
         if channel is not None:
             life.may_start = channel.may_start
-            channel.begin(ledger.cut, life.halt, ledger.want_relief, ledger.oldest_call)
+            self._begin(channel, ledger, life)
         try:
-            _way_of(handler, ledger)(_until_halted(batches, ledger, life), handler, ledger, life)
+            _way_of(handler, ledger)(self._rows(batches, ledger, life), handler, ledger, life)
         finally:
             _current_slot = -1
             life.look()
@@ -222,6 +226,14 @@ class SlotRunner:
         if life.started:
             report.busy = time.monotonic() - life.started
         return report
+
+    def _begin(self, channel: SlotChannel, ledger: TaskOutcome, life: TimeBox) -> None:
+        channel.begin(ledger.cut, life.halt, ledger.want_relief, ledger.oldest_call)
+
+    def _rows(
+        self, batches: Iterable[pa.RecordBatch], ledger: TaskOutcome, life: TimeBox
+    ) -> Iterator[pa.RecordBatch]:
+        return _until_halted(batches, ledger, life)
 
     def after_a_crash(self, slot: int, batches: Iterable[pa.RecordBatch]) -> SlotReport:
         """Starts nothing; reports what is known of an earlier attempt, whose worker has ended."""
@@ -278,6 +290,7 @@ def _way_of(handler: Handler, ledger: TaskOutcome) -> Callable[..., None]:
         return run_coroutines
     spec = ledger.spec
     plain = spec.concurrency == 1 and not spec.rates and ledger.policy.timeout is None
+    plain = plain and spec.realtime is None  # A failed record waits in the slot.
     return run_serial if plain and not ledger.has_spent else run_threads
 
 

@@ -23,7 +23,7 @@ LAYERS = [
         "coopconsume.kafka.security",
         "coopconsume.kafka.partitioner",
     },
-    {"coopconsume.kafka.settings", "coopconsume.filters"},
+    {"coopconsume.kafka.settings", "coopconsume.kafka.librdkafka", "coopconsume.filters"},
     {"coopconsume.options"},
     {"coopconsume.state"},
     {"coopconsume.kafka", "coopconsume.worker"},

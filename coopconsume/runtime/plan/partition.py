@@ -90,6 +90,8 @@ class Partition:
         self._failed: dict[int, Waiting] = {}
         self._stands = (-1, 0.0)
         self.reach = reach_of(OffsetRanges())
+        #: From which offset on a real-time slot reports holes; None: none does.
+        self.live_from: int | None = None
         #: Whether nothing could be planned the last time as too much waits.
         self._is_full = False
         top = committed.last
@@ -329,9 +331,44 @@ class Partition:
             report: Its ``done`` and ``failed``; of a lane no record without all that come before.
             now: The time, on the monotonic clock.
         """
+        self.has_read(slot, report)
         share = self.shares[slot]
         if share.flying is not None:
-            self._settle_flying(share, share.flying, report, share.flying, now)
+            blocked = OffsetRanges.from_offsets([offset for offset, _ in report.blocked])
+            self._settle_flying(share, share.flying, report, share.flying, now, blocked)
+            self._put_behind(share, report)
+
+    def read_by(self, slot: int) -> PartitionWork | None:
+        """Has a slot read the partition by itself; returns what it may start.
+
+        Returns:
+            None if it has no share of the partition.
+        """
+        share = self.shares.get(slot)
+        if share is None:
+            return None
+        self.is_quiet, self.live_from = False, None
+        position = share.read_from()
+        last = self.done.last
+        ranges = [(position, MAX_OFFSET)]
+        if last is not None and last >= position:
+            gaps = self.done.complement(position, last)
+            ranges = [*gaps.pairs(), (last + 1, MAX_OFFSET)]
+        blocked = {lane: waiting.offset for lane, waiting in share.waiting.items()}
+        return PartitionWork(tuple(ranges), {}, {} if self.ordering == "none" else blocked)
+
+    def has_read(self, slot: int, report: PartitionReport) -> None:
+        """Takes how far a slot has read, before what its report says of the records."""
+        share = self.shares[slot]
+        if report.position is None or share.flying is None:
+            return
+        self.is_quiet = False
+        read = OffsetRanges.from_offsets(unpack_offsets(report.read).to_numpy())
+        share.has_read(read.clip(self.stable, MAX_OFFSET), report.position)
+        self.end = max(self.end, report.position)
+        holes = OffsetRanges(report.holes).clip(self.stable, MAX_OFFSET) - self.done
+        if holes:
+            self.amend(holes)
 
     def given_back(
         self, slot: int, report: PartitionReport, kept: Iterable[tuple[int, int]], now: float
@@ -381,6 +418,7 @@ class Partition:
 
     def reported(self, slot: int, report: PartitionReport, now: float) -> None:
         """Take in what a slot reported of its part of a batch."""
+        self.has_read(slot, report)
         share = self.shares[slot]
         wanted = share.flying
         if wanted is None:
@@ -391,14 +429,18 @@ class Partition:
         share.looked_at(left)
         blocked = OffsetRanges.from_offsets([offset for offset, _ in report.blocked])
         self._settle_flying(share, wanted, report, left, now, blocked)
-        share.flying = None
+        share.flying, share.is_live = None, False
+        self._put_behind(share, report)
+        # The stable offset may have passed what was in flight: retention deletes records.
+        share.forget_below(self.stable)
+
+    def _put_behind(self, share: Share, report: PartitionReport) -> None:
+        """Has records wait behind the failed one of their lane."""
         flowing: list[int] = []
         for offset, key_hash in report.blocked:
             ahead = share.waiting.get(self.lane(key_hash, offset))
             (ahead.behind if ahead else flowing).append(offset)
         share.todo |= OffsetRanges.from_offsets(flowing)
-        # The stable offset may have passed what was in flight: retention deletes records.
-        share.forget_below(self.stable)
 
     def _settle_flying(
         self,

@@ -63,8 +63,11 @@ class Share:
     todo: OffsetRanges = field(default_factory=OffsetRanges)
     #: The lowest failed record of each lane; higher ones of the lane follow by `Waiting.next`.
     waiting: dict[int, Waiting] = field(default_factory=dict)
-    #: What the batch now running may start; None between batches.
+    #: What the batch now running may start; None between batches. In a real-time run: what its slot
+    #: has read and is not through with.
     flying: OffsetRanges | None = None
+    #: Whether its slot reads on by itself, from the position on.
+    is_live: bool = False
     next_position: int = 0
     #: Until then, on the monotonic clock, an earlier owner may still be at work on it.
     barred_until: float = 0.0
@@ -144,7 +147,8 @@ class Share:
 
     def is_quiet(self, end: int) -> bool:
         """Whether nothing is left to do below an offset, to hear of or to wait for."""
-        is_idle = self.flying is None and not self.barred_until and self.only is None
+        is_flying = bool(self.flying) if self.is_live else self.flying is not None
+        is_idle = not is_flying and not self.barred_until and self.only is None
         return is_idle and self.position >= end and not self.todo and not self.waiting
 
     def is_settled(self, end: int) -> bool:
@@ -199,6 +203,18 @@ class Share:
             self.position = max(self.position, self.next_position)
         return wanted
 
+    def read_from(self) -> int:
+        """Its slot reads by itself from now on; returns the first offset that it reads."""
+        self.flying, self.is_live, self.next_position = OffsetRanges(), True, self.position
+        return self.position
+
+    def has_read(self, offsets: OffsetRanges, position: int) -> None:
+        """Its slot has read on, and begins to work on some records."""
+        if self.flying is not None:
+            self.flying |= offsets
+            self.todo |= offsets
+            self.position = self.next_position = max(self.position, position)
+
     def looked_at(self, left: OffsetRanges) -> None:
         """All that was in flight was looked at; ``left`` of it must be looked at again."""
         if self.flying is not None:
@@ -232,7 +248,7 @@ class Share:
         if self.flying is not None:
             self.todo |= self.flying
             self.position = max(self.position, self.next_position)
-            self.flying = None
+            self.flying, self.is_live = None, False
 
     def give_back(self, kept: Iterable[tuple[int, Waiting]]) -> None:
         """Nothing is in flight any more but some records, by lane, which handlers work on."""

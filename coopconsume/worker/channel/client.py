@@ -85,6 +85,7 @@ class SlotChannel:
         self._make_report: Callable[[int], SlotReport | None] | None = None
         self._halt_slot: Callable[[str, float], None] | None = None
         self._relieve: Callable[[], None] | None = None
+        self._drain: Callable[[], None] = lambda: None
         self._oldest_call: Callable[[float], tuple[int, int, float] | None] | None = None
         self._named: tuple[int, int] | None = None
         self._cut_at = 0.0
@@ -114,6 +115,7 @@ class SlotChannel:
         halt: Callable[[str, float], None],
         relieve: Callable[[], None] = lambda: None,
         oldest_call: Callable[[float], tuple[int, int, float] | None] = lambda _now: None,
+        drain: Callable[[], None] = lambda: None,
     ) -> None:
         """The slot has records now.
 
@@ -126,10 +128,11 @@ class SlotChannel:
                 report. Called in the channel's thread.
             oldest_call: Takes the time; returns partition, offset and seconds of the handler call
                 that has run for longest, or None. Called in the channel's thread.
+            drain: Has a real-time slot read nothing more. Called in the channel's thread.
         """
         with self._lock:
             self._make_report, self._halt_slot, self._relieve = cut, halt, relieve
-            self._oldest_call = oldest_call
+            self._oldest_call, self._drain = oldest_call, drain
             self._cut_at = self._clock() + self._spec.report_every
             halted = self._halted
         if halted is not None:
@@ -269,6 +272,8 @@ class SlotChannel:
             if self._relieve is not None:  # Else it has no records yet.
                 self._relieve()
                 self._cut_at = self._clock()
+        elif kind == Frame.DRAIN:
+            self._drain()
         elif kind == Frame.TAKEN:
             seq = taken_up_to(payload)
             with self._lock:

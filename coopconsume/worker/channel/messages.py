@@ -64,6 +64,10 @@ def encode_report(report: SlotReport) -> bytes:
                 parts.add(of.done),
                 parts.add(of.filtered),
                 [_failure(one, parts) for one in of.failed],
+                parts.add(of.read),
+                of.position,
+                of.holes,
+                of.blocked,
             ]
             for part, of in report.partitions.items()
         ],
@@ -92,11 +96,15 @@ def decode_report(data: bytes, of: Identity) -> SlotReport:
             handled=_count(header["handled"]), filtered=_count(header["filtered"]),
             failures=_count(header["failures"]),
         )  # fmt: skip
-        for part, done, filtered, failed in header["partitions"]:
+        for part, done, filtered, failed, read, position, holes, blocked in header["partitions"]:
             report.partitions[_count(part)] = PartitionReport(
                 done=parts.need(done),
                 filtered=parts.need(filtered),
                 failed=[_failed(one, parts) for one in failed],
+                read=parts.need(read),
+                position=None if position is None else _count(position),
+                holes=[(_count(first), _count(last)) for first, last in holes],
+                blocked=[(_count(offset), int(key_hash)) for offset, key_hash in blocked],
             )
         report.dead = [_dead(one, parts) for one in header["dead"]]
         report.outputs = parts.take(header["outputs"])

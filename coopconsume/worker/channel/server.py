@@ -179,6 +179,11 @@ class ChannelServer:
         self._unsent.append((at, Frame.RELIEVE, b""))
         self._wake()
 
+    def drain(self, at: At) -> None:
+        """Has a real-time slot read nothing more and handle what it has read."""
+        self._unsent.append((at, Frame.DRAIN, b""))
+        self._wake()
+
     def taken(self, batch: int, slot: int, seq: int) -> None:
         """Acknowledges the progressive reports of a slot up to a number."""
         self._unsent.append(((batch, slot), Frame.TAKEN, taken(seq)))

@@ -50,6 +50,7 @@ class Frame(IntEnum):
     STOP = 17
     TAKEN = 18
     RELIEVE = 19
+    DRAIN = 20
     ASK = 32
     PROGRESS = 33
     CALL = 34

@@ -1,0 +1,152 @@
+"""When a job runs in real time, and when by batches. Pure: times come in as seconds.
+
+Batches catch up. Once they have little left, a real-time run begins. Whatever its slots cannot do
+themselves ends it, and batches take over until they have caught up again.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable
+
+    from coopconsume.runtime.plan import Partition, Share
+
+log = logging.getLogger(__name__)
+
+#: Offsets that a partition may have left as a real-time run begins.
+SMALL_LAG: Final = 20_000
+#: Ranges of records done above the position of a share with which a run begins, at most.
+_MOST_RANGES: Final = 1_000
+#: Seconds in which all slots of a run must have connected.
+START_TIME: Final = 30.0
+#: Seconds without a read of a slot that has nothing to do although there are records.
+STALLED: Final = 10.0
+#: Seconds until a retry is due with which no run begins.
+_SOON: Final = 1.0
+#: Pause after a run that has failed; each one more doubles it, up to the longest.
+_PAUSE: Final = 1.0
+_LONGEST_PAUSE: Final = 60.0
+#: Seconds after which a run that ends was not a failure at once.
+_WORKED: Final = 10.0
+
+
+@dataclass
+class RealTimeMode:
+    """Decides when runs begin and end.
+
+    Args:
+        duration: Seconds of a run.
+        max_pending: Pending records of a partition with which a run ends.
+        small_lag: Offsets that a partition may have left as a run begins.
+
+    Attributes:
+        why: Why the last run has ended, or none begins; for people.
+    """
+
+    duration: float
+    max_pending: int
+    small_lag: int = SMALL_LAG
+    why: str = ""
+    _failures: int = 0
+    _not_before: float = -math.inf
+
+    def why_not(self, partitions: Iterable[Partition], now: float) -> str:
+        """Returns why no run may begin now; empty: one may."""
+        if now < self._not_before:
+            return self.why or "a real-time run has failed"
+        for partition in partitions:
+            name = f"{partition.topic}-{partition.partition}"
+            if partition.end - partition.position > self.small_lag:
+                return f"{name} has more than {self.small_lag:,} records left"
+            if self._is_full(partition):
+                return f"too many records of {name} wait"
+            for share in partition.shares.values():
+                why = _unready(share, now)
+                if why:
+                    return f"{name} {why}"
+                if partition.done.range_count > _MOST_RANGES and (
+                    (partition.done.last or 0) > share.position
+                ):
+                    return f"{name} has too many ranges"
+        return ""
+
+    def why_end(
+        self, partitions: Iterable[Partition], read_at: dict[tuple[int, int], float], now: float
+    ) -> str:
+        """Returns why the records of a run need batches; empty: it goes on.
+
+        Args:
+            partitions: Those with something left to do.
+            read_at: When the slot (second) was last seen to read the partition (first).
+            now: The time.
+        """
+        for partition in partitions:
+            name = f"{partition.topic}-{partition.partition}"
+            if self._is_full(partition):
+                return f"too many records of {name} wait"
+            for share in partition.shares.values():
+                if not share.is_live:
+                    continue
+                if any(_is_due(share, now)):
+                    return f"a record of {name} is to be tried again"
+                if len(share.todo) > len(share.flying or ()):
+                    return f"{name} has records that were left"
+                if share.flying or share.position >= partition.end:
+                    read_at.pop((partition.part, share.slot), None)
+                elif now - read_at.setdefault((partition.part, share.slot), now) > STALLED:
+                    return f"slot {share.slot} does not read {name}"
+        return ""
+
+    def _is_full(self, partition: Partition) -> bool:
+        return partition.is_crowded or partition.pending >= self.max_pending
+
+    def next_due(self, partitions: Iterable[Partition]) -> float | None:
+        """Returns when the next failed record is due; None: none is."""
+        dues = [
+            waiting.due
+            for partition in partitions
+            for share in partition.shares.values()
+            for waiting in share.waiting.values()
+            if math.isfinite(waiting.due)
+        ]
+        return min(dues, default=None)
+
+    def ended(self, why: str, started: float, now: float, *, failed: bool) -> None:
+        """A run ends.
+
+        Args:
+            why: The reason, for people; empty: its time was over.
+            started: When it began.
+            now: The time.
+            failed: Whether the next one should wait, as it may fail again.
+        """
+        self.why = why
+        if now - started > _WORKED:
+            self._failures = 0
+        if failed:
+            pause = min(_LONGEST_PAUSE, _PAUSE * 2 ** min(10, self._failures))
+            self._failures += 1
+            self._not_before = now + pause
+
+
+def _unready(share: Share, now: float) -> str:
+    """Returns why the slot of a share cannot read by itself now; empty: it can."""
+    if share.flying is not None or share.only is not None:
+        return "is in a batch"
+    if share.is_barred(now):
+        return "waits for an earlier owner"
+    if share.todo:
+        return "has gaps"
+    if any(w.is_trying or w.is_running for w in share.failed()) or any(_is_due(share, now + _SOON)):
+        return "has records that are to be tried again"
+    return ""
+
+
+def _is_due(share: Share, now: float) -> Collection[bool]:
+    """Whether each of the failed records of a share is due that is the first of its lane."""
+    return [w.due <= now for w in share.waiting.values()]

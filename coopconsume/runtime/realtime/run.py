@@ -1,0 +1,130 @@
+"""A real-time run: its plan, and its Spark job."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from commits import OffsetRanges
+from coopconsume.classic import tagged
+from coopconsume.runtime.batch import rates_of
+from coopconsume.runtime.plan import BatchPlan
+from coopconsume.worker.realtime.slot import RealTimeRunner
+from coopconsume.worker.realtime.spec import RealTimeSpec
+from coopconsume.worker.report import BatchSpec
+from coopconsume.worker.slot import REPORT_SCHEMA
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from pyspark.sql import SparkSession
+
+    from coopconsume.options import Options
+    from coopconsume.runtime.batch import Running
+    from coopconsume.runtime.plan import Partition
+    from coopconsume.runtime.work import Work
+    from coopconsume.worker.report import PartitionWork
+
+
+def plan_run(partitions: Sequence[Partition]) -> BatchPlan | None:
+    """Has every slot read its shares by itself; None: there are no partitions."""
+    work: dict[int, dict[int, PartitionWork]] = {}
+    for partition in partitions:
+        for slot in partition.shares:
+            one = partition.read_by(slot)
+            if one is not None:
+                work.setdefault(slot, {})[partition.part] = one
+    if not work:
+        return None
+    return BatchPlan((), work, {partition.part: OffsetRanges() for partition in partitions})
+
+
+def finders_of_holes(partitions: Sequence[Partition], *, firsts: set[int]) -> dict[int, set[int]]:
+    """Returns of which partitions each slot reports holes, by their index.
+
+    Where the partition is this member's alone, holes follow from the positions of all its slots.
+
+    Args:
+        partitions: Of the run.
+        firsts: The partitions of which this member has hash 0.
+    """
+    found: dict[int, set[int]] = {}
+    for partition in partitions:
+        if partition.whole or partition.part not in firsts:
+            continue
+        for slot, share in partition.shares.items():
+            if any(key_range.contains(0) for key_range in share.ranges):
+                found.setdefault(slot, set()).add(partition.part)
+                partition.live_from = share.position
+    return found
+
+
+def run_slots(
+    spark: SparkSession,
+    options: Options,
+    work: Work,
+    running: Running,
+    slots: int,
+    send: Callable[[bytes], None] | None,
+) -> dict[int, bytes | None]:
+    """Runs the slots of a real-time run as one Spark job; returns when the last one has ended.
+
+    Args:
+        spark: The session.
+        options: Of the consumer.
+        work: What to do.
+        running: The run.
+        slots: Of the job, which share its rate.
+        send: Takes reports as tasks end; None: they come back as rows.
+
+    Returns:
+        As for a batch.
+    """
+    plan, duration = running.plan, work.real_time or 0.0
+    index = {part: i for i, part in enumerate(sorted(plan.wanted))}
+    key_ranges = running.key_ranges
+    place = {(p.topic, p.partition): i for i, p in enumerate(running.parts)}
+    spec = BatchSpec(
+        batch=running.number,
+        partitions=tuple(running.names),
+        slots=plan.slots,
+        work={slot: {index[p]: w for p, w in of.items()} for slot, of in plan.work.items()},
+        ordering=work.ordering,
+        concurrency=work.concurrency,
+        batch_time=duration + options.batch_time,
+        handler_timeout=options.handler_timeout,
+        headers=work.needs_headers(options),
+        filters=bool(options.record_filter),
+        park=work.park,
+        rates=rates_of(options, slots),
+        break_after=options.circuit_breaker or 0,
+        streaks=running.streaks,
+        gates=running.gates,
+        run=running.run,
+        channel=running.channel,
+        realtime=RealTimeSpec(
+            duration=duration,
+            kafka=options.kafka,
+            key_ranges={
+                slot: {place[tp]: ranges for tp, ranges in of.items()}
+                for slot, of in key_ranges.items()
+            },
+            finds_holes={
+                slot: frozenset(index[part] for part in parts)
+                for slot, parts in running.finders.items()
+            },
+            record_filter=options.record_filter,
+        ),
+    )
+    runner = RealTimeRunner(
+        spec,
+        work.handler,
+        work.policy,
+        work.outputs.schema if work.outputs else None,
+        dead_letters=work.dead_letters is not None,
+        send=send,
+    )
+    count = len(plan.slots)
+    with tagged(spark, running.tag, running.title, f"{running.title} real time: {count} slots"):
+        tasks = spark.range(0, count, 1, count)
+        rows = tasks.mapInArrow(runner, REPORT_SCHEMA).collect()  # type: ignore[arg-type]
+    return {row.slot: None if row.report is None else bytes(row.report) for row in rows}

@@ -1,0 +1,150 @@
+"""Begins, watches and ends the real-time runs of a job; every method is the loop's to call."""
+
+from __future__ import annotations
+
+import logging
+import time
+from typing import TYPE_CHECKING, Final
+
+from coopconsume.runtime.realtime.mode import START_TIME, RealTimeMode
+from coopconsume.runtime.realtime.run import finders_of_holes, plan_run
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from coopconsume.options import Options
+    from coopconsume.runtime.batch import Running
+    from coopconsume.runtime.epoch_state import EpochState
+    from coopconsume.runtime.plan import BatchPlan
+    from coopconsume.runtime.slot_leases import SlotLeases
+    from coopconsume.worker.report import SlotReport
+
+log = logging.getLogger(__name__)
+
+#: Seconds between two looks whether a run needs batches.
+_LOOK_EVERY: Final = 0.05
+
+
+class RealTimeRuns:
+    """The real-time runs of a job, one at a time.
+
+    Args:
+        duration: Seconds of a run.
+        options: Of the consumer.
+        leases: The channel to the slots.
+        stop: Has the slots of a batch start nothing more.
+    """
+
+    def __init__(
+        self,
+        duration: float,
+        options: Options,
+        leases: SlotLeases,
+        stop: Callable[[Running], None],
+    ) -> None:
+        self.mode = RealTimeMode(duration, options.max_pending)
+        self._duration = duration
+        self._batch_time = options.batch_time
+        self._leases = leases
+        self._stop = stop
+        self._looked_at = 0.0
+        self._why_not = ""
+        self._drain_by = 0.0
+
+    def plan(self, shift: EpochState, now: float) -> BatchPlan | None:
+        """Returns the plan of a run if one may begin now; its shares are marked."""
+        why = self._leases.error or self.mode.why_not(shift.partitions, now)
+        if why:
+            if why != self._why_not:
+                log.debug("batches: %s", why)
+            self._why_not = why
+            return None
+        return plan_run(shift.partitions)
+
+    def begins(self, running: Running) -> None:
+        """A run goes to Spark."""
+        running.is_live = True
+        owned = running.shift.holding.owned
+        firsts = {p.part for p in running.parts if owned[p.topic, p.partition].owns_first}
+        running.finders = finders_of_holes(running.parts, firsts=firsts)
+        self._why_not = ""
+        log.info("real time on %d slots for %g s", len(running.plan.slots), self._duration)
+
+    def watch(self, running: Running, now: float, *, is_open: bool) -> None:
+        """Ends a run that needs batches.
+
+        Args:
+            running: The run.
+            now: The time, on the monotonic clock.
+            is_open: Whether the circuit breaker lets records start.
+        """
+        if running.ending:
+            if self._drain_by and now > self._drain_by:
+                self._drain_by = 0.0
+                self._stop(running)
+            return
+        if now - self._looked_at < _LOOK_EVERY:
+            return
+        self._looked_at = now
+        is_over = now - running.started >= self._duration
+        if running.waiting != set(running.plan.slots) or running.kept:
+            if not is_over:
+                self.end(running, "a slot has ended", now)
+            return
+        if not is_open:
+            self.end(running, "paused by the circuit breaker", now)
+            return
+        is_late = now - running.started > START_TIME
+        if is_late and not all(self._leases.has_met(at) for at in running.connections):
+            self.end(
+                running, "not all slots have started: Spark has no free core", now, failed=True
+            )
+            return
+        why = self.mode.why_end(running.shift.busy, running.read_at, now)
+        if why:
+            self.end(running, why, now, failed="does not read" in why)
+
+    def end(self, running: Running, why: str, now: float, *, failed: bool = False) -> None:
+        """Has the slots of a run start nothing more: batches take over.
+
+        Args:
+            running: The run.
+            why: The reason, for people.
+            now: The time.
+            failed: Whether the next run should wait, as it may fail again.
+        """
+        if running.ending:
+            return
+        running.ending = why
+        self.mode.ended(why, running.started, now, failed=failed)
+        log.log(logging.WARNING if failed else logging.INFO, "real time ends: %s", why)
+        self._stop(running)
+
+    def drain(self, running: Running) -> None:
+        """Has the slots of a run read nothing more, and handle what they have read in time."""
+        if running.ending:
+            return
+        running.ending = "stopped"
+        self._drain_by = time.monotonic() + self._batch_time
+        for at in running.connections:
+            if self._leases.has_met(at):
+                self._leases.drain(at)
+            else:
+                running.withdrawn |= {slot for _, slot in self._leases.stop({at})}
+
+    def reported(self, running: Running, report: SlotReport, now: float) -> None:
+        """Takes note of the final report of a slot."""
+        why = report.read_error or report.channel_error
+        if why:
+            running.shift.look_again()
+            self.end(running, f"slot {report.slot}: {why}", now, failed=True)
+
+    def lost(self, running: Running, slot: int, now: float) -> None:
+        """A slot has ended without a report."""
+        self.end(running, f"slot {slot} is lost", now, failed=True)
+
+    def over(self, running: Running, error: str, now: float) -> None:
+        """The Spark job of a run is over."""
+        if not running.ending:
+            running.ending = error or "its time is over"
+            self.mode.ended(error, running.started, now, failed=bool(error))

@@ -1,0 +1,174 @@
+"""Keeps of what a slot reads the records that are its own, and knows how far it has read. Pure.
+
+A consumer returns the records of a partition in ascending offsets, and none twice. So every offset
+below a record, or below an end that the brokers named, is a record that was returned or a hole.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Protocol
+
+import pyarrow as pa
+
+from assignors.ranges import key_hash, offset_hash
+from coopconsume.worker.report import FILTERED
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from coopconsume.filters import RecordFilter
+    from coopconsume.worker.realtime.spec import Ranges
+
+    Place = tuple[str, int]
+
+_HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
+_FIELDS = [
+    ("part", pa.int32()), ("offset", pa.int64()), ("key_hash", pa.int64()), ("key", pa.binary()),
+    ("value", pa.binary()), ("timestamp", pa.int64()),
+]  # fmt: skip
+
+
+class Message(Protocol):
+    """A record as confluent-kafka returns it."""
+
+    def topic(self) -> str | None: ...  # noqa: D102
+
+    def partition(self) -> int | None: ...  # noqa: D102
+
+    def offset(self) -> int | None: ...  # noqa: D102
+
+    def key(self) -> bytes | None: ...  # noqa: D102
+
+    def value(self) -> bytes | None: ...  # noqa: D102
+
+    def timestamp(self) -> tuple[int, int]: ...  # noqa: D102
+
+    def headers(self) -> list[tuple[str, bytes | None]] | None: ...  # noqa: D102
+
+
+@dataclass
+class Position:
+    """How far a slot has read a partition.
+
+    Attributes:
+        part: Index of the partition.
+        next: The offset that comes next; everything below was returned, or is a hole.
+        ranges: The slot's key ranges.
+        finds_holes: Whether holes are noted.
+    """
+
+    part: int
+    next: int
+    ranges: Ranges
+    finds_holes: bool = False
+
+    def owns(self, key_hash: int) -> bool:
+        """Whether records of this hash are the slot's."""
+        return any(first <= key_hash <= last for first, last in self.ranges)
+
+
+@dataclass
+class Taken:
+    """What came of one read.
+
+    Attributes:
+        rows: The slot's records, in the columns of a batch.
+        positions: The new position of each partition whose position has changed.
+        holes: Offsets at which there is no record, as (first, last), by partition.
+    """
+
+    rows: pa.RecordBatch
+    positions: dict[int, int] = field(default_factory=dict)
+    holes: dict[int, list[tuple[int, int]]] = field(default_factory=dict)
+
+
+class SlotReader:
+    """Turns what a source returns into the rows of a slot.
+
+    Args:
+        places: (topic, partition) by index.
+        starts: The position of each of the slot's partitions, by index.
+        ranges: The slot's key ranges, by index.
+        finds_holes: The partitions whose holes are noted.
+        headers: Whether rows carry record headers.
+        record_filter: Marks rows that do not pass; without conditions there is no mark.
+    """
+
+    def __init__(
+        self,
+        places: tuple[Place, ...],
+        starts: Mapping[int, int],
+        ranges: Mapping[int, Ranges],
+        finds_holes: frozenset[int],
+        record_filter: RecordFilter,
+        *,
+        headers: bool,
+    ) -> None:
+        self._positions = {
+            places[part]: Position(part, start, ranges[part], part in finds_holes)
+            for part, start in starts.items()
+        }
+        self._headers = headers
+        self._filter = record_filter
+        fields = [*_FIELDS, *([("headers", _HEADERS)] if headers else [])]
+        self._schema = pa.schema([*fields, *([(FILTERED, pa.bool_())] if record_filter else [])])
+
+    @property
+    def starts(self) -> dict[Place, int]:
+        """Where the slot reads next, by partition."""
+        return {place: position.next for place, position in self._positions.items()}
+
+    def take(self, records: Iterable[Message], ends: Mapping[Place, int]) -> Taken:
+        """Takes in what a read has returned.
+
+        Args:
+            records: Ascending in each partition.
+            ends: Offsets that the brokers named as the end of what can be read.
+        """
+        rows: list[tuple[Any, ...]] = []
+        holes: dict[int, list[tuple[int, int]]] = {}
+        moved: dict[int, Position] = {}
+        for record in records:
+            position = self._positions[record.topic(), record.partition()]  # type: ignore[index]
+            offset: int = record.offset()  # type: ignore[assignment]
+            if offset < position.next:
+                continue  # It was returned before.
+            _advance(position, offset, holes)
+            position.next = offset + 1
+            moved[position.part] = position
+            key = record.key()
+            hashed = offset_hash(offset) if key is None else key_hash(key)
+            assert hashed is not None
+            if position.owns(hashed):
+                rows.append(self._row(position.part, offset, hashed, key, record))
+        for place, end in ends.items():
+            position = self._positions[place]
+            if end > position.next:
+                _advance(position, end, holes)
+                moved[position.part] = position
+        columns = list(zip(*rows, strict=True)) if rows else [()] * len(self._schema)
+        arrays = [pa.array(c, f.type) for c, f in zip(columns, self._schema, strict=True)]
+        batch = pa.RecordBatch.from_arrays(arrays, schema=self._schema)
+        return Taken(batch, {part: position.next for part, position in moved.items()}, holes)
+
+    def _row(
+        self, part: int, offset: int, hashed: int, key: bytes | None, record: Message
+    ) -> tuple[Any, ...]:
+        kind, stamp = record.timestamp()
+        row: tuple[Any, ...] = (part, offset, hashed, key, record.value(), stamp if kind else -1)
+        headers = None
+        if self._headers or self._filter.headers:
+            headers = record.headers() or []
+        if self._headers:
+            row = (*row, [{"key": name, "value": value} for name, value in headers or ()])
+        if not self._filter:
+            return row
+        return (*row, not self._filter.passes(key, row[4], headers or ()))
+
+
+def _advance(position: Position, offset: int, holes: dict[int, list[tuple[int, int]]]) -> None:
+    """What comes next in a partition has this offset; what lies before it is a hole."""
+    if offset > position.next and position.finds_holes:
+        holes.setdefault(position.part, []).append((position.next, offset - 1))
+    position.next = offset

@@ -1,0 +1,39 @@
+"""What a real-time slot needs to know beside its batch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from coopconsume.filters import RecordFilter
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    #: First and last hash of each key range.
+    Ranges = tuple[tuple[int, int], ...]
+
+#: Seconds between two reports in which nothing but positions has changed.
+POSITIONS_EVERY = 0.2
+#: Seconds without an end of a handler call after which a slot that is held up gives its records
+#: back.
+HELD_UP = 10.0
+
+
+@dataclass(frozen=True)
+class RealTimeSpec:
+    """What real-time slots read.
+
+    Attributes:
+        duration: Seconds for which they read.
+        kafka: Settings by Kafka's names.
+        key_ranges: Of each slot its key ranges, by index of the partition.
+        finds_holes: Of each slot the indexes of the partitions whose holes it reports.
+        record_filter: Which records reach a handler.
+    """
+
+    duration: float
+    kafka: Mapping[str, str] = field(repr=False)
+    key_ranges: Mapping[int, Mapping[int, Ranges]]
+    finds_holes: Mapping[int, frozenset[int]]
+    record_filter: RecordFilter = field(default_factory=RecordFilter)
