@@ -98,6 +98,11 @@ class SlotRunner:
         self._dead_letters = dead_letters
         self._send = send
 
+    @property
+    def slots(self) -> tuple[int, ...]:
+        """The slots, by the index of their task."""
+        return self._spec.slots
+
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Run one task; yields one row: the slot's number, and its report if nothing sends it."""
         from pyspark import TaskContext

@@ -29,6 +29,7 @@ from coopconsume.runtime.loop import Job
 from coopconsume.runtime.progress import Meter
 from coopconsume.runtime.work import Work
 from coopconsume.worker.handling import TimeBox
+from coopconsume.worker.realtime.source import Fetched, ReadFailed
 from coopconsume.worker.report import SlotReport
 
 TP = ("t", 0)
@@ -198,13 +199,71 @@ class Frame:
         arrays = [pa.array(c, t) for c, t in zip(columns, types, strict=True)]
         batch = pa.RecordBatch.from_arrays(arrays, names=list("abcdefg")[: len(types)])
         report = self._runner.run(slot, [batch] if rows else [])
-        if self._world.dying:
-            self._world.dying -= 1
-            report = SlotReport(report.batch, slot, unknown=True)
-        send = self._world.send
-        if send is not None:
-            send(pickle.dumps(report))
-        return SimpleNamespace(slot=slot, report=None if send else pickle.dumps(report))
+        return self._world.ended(report)
+
+
+class Message(tuple):
+    """A record as confluent-kafka returns it: offset and key."""
+
+    topic = lambda _: "t"  # noqa: E731
+    partition = lambda _: 0  # noqa: E731
+    offset = lambda self: self[0]  # noqa: E731
+    key = lambda self: self[1]  # noqa: E731
+    value = lambda _: b"v"  # noqa: E731
+    timestamp = lambda _: (1, 0)  # noqa: E731
+    headers = lambda _: None  # noqa: E731
+
+
+class LogSource:
+    """What a real-time slot reads from: the log of `Kafka`."""
+
+    def __init__(self, world, starts):
+        (self._next,) = starts.values()
+        self._world = world
+        world.sources.append(self)
+
+    def poll(self, timeout, most):
+        """Returns the next records, and the end where there are no more."""
+        deadline = time.monotonic() + min(timeout, 0.01)
+        while self._next >= self._world.kafka.end and time.monotonic() < deadline:
+            time.sleep(0.001)
+        if self._world.read_errors:
+            raise ReadFailed(self._world.read_errors.pop())
+        kafka, first = self._world.kafka, self._next
+        if first < kafka.start:
+            raise ReadFailed("the offset is not in the log")
+        self._next = min(max(first, kafka.end), first + most)
+        log = kafka.log
+        records = [Message((o, log[o])) for o in range(first, self._next) if o in log]
+        return Fetched(records, {TP: self._next} if self._next == kafka.end else {})
+
+    def close(self):
+        """Nothing is open."""
+        self._world.sources.remove(self)
+
+
+class LiveSpark:
+    """Runs the slots of a real-time run, each in a thread."""
+
+    def __init__(self, world):
+        self._world = world
+
+    def range(self, _first, count, *_):
+        """So many tasks."""
+        self._count = count
+        return self
+
+    def mapInArrow(self, runner, _schema):  # noqa: N802 - PySpark's name
+        """Run this in each."""
+        self._runner = runner
+        return self
+
+    def collect(self):
+        """Runs them, and returns their rows."""
+        world, runner = self._world, self._runner
+        world.runs += 1
+        with ThreadPoolExecutor(self._count) as pool:
+            return list(pool.map(lambda slot: world.ended(runner.run(slot, ())), runner.slots))
 
 
 class CountedJob(Job):
@@ -241,6 +300,10 @@ class World:
         #: Whether the next batch stays in its read until it is interrupted.
         self.is_reading = False
         self.interrupted = threading.Event()
+        #: Real-time runs so far, what their slots read from, and what their next reads fail with.
+        self.runs = 0
+        self.sources = []
+        self.read_errors = []
         self.options = Options.parse(
             {
                 "kafka.bootstrap.servers": "nowhere:1", "kafka.group.id": "g", "subscribe": "t",
@@ -256,6 +319,10 @@ class World:
                 Frame(self, spans, wanted, slots)
             ),
             "runtime.batch.tagged": lambda *_: contextlib.nullcontext(),
+            "runtime.realtime.run.tagged": lambda *_: contextlib.nullcontext(),
+            "worker.realtime.slot.RealTimeRunner.open_source": staticmethod(
+                lambda _kafka, starts: LogSource(self, starts)
+            ),
             "runtime.dispatch.open_mailbox": self._open_mailbox if channel else lambda *_: None,
             "runtime.dispatch.interrupt": lambda *_: self.interrupted.set(),
             "runtime.slot_leases.driver_address": lambda _: ("127.0.0.1",) * 2 if channel else None,
@@ -267,6 +334,16 @@ class World:
             "worker.slot.TimeBox": functools.partial(TimeBox, end=lambda _status: None),
         }.items():
             monkeypatch.setattr(f"coopconsume.{target}", stand_in)
+
+    def ended(self, report):
+        """Sends the report of a slot, or loses it; returns the row of its task."""
+        slot = report.slot
+        if self.dying:
+            self.dying -= 1
+            report = SlotReport(report.batch, slot, unknown=True)
+        if self.send is not None:
+            self.send(pickle.dumps(report))
+        return SimpleNamespace(slot=slot, report=None if self.send else pickle.dumps(report))
 
     def _open_mailbox(self, _spark, receive):
         self.send = receive
@@ -290,7 +367,7 @@ class World:
             "available_now": False,
         } | work  # fmt: skip
         identity = {"id": "job", "runId": "run", "name": "job", "groupId": "g"}
-        job = CountedJob(None, member, Work(handler=handler, **work), 2, Meter(identity, 2))
+        job = CountedJob(LiveSpark(self), member, Work(handler=handler, **work), 2, Meter(identity, 2))
         self._jobs.append(job)
         job.start()
         return job

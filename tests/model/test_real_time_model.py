@@ -1,0 +1,341 @@
+"""A job in real time without Kafka and Spark: its slots read a log that grows."""
+
+from __future__ import annotations
+
+import threading
+import time
+
+import pytest
+
+from assignors import KeyRange, key_hash
+from coopconsume.record import Reject, RetryPolicy
+from coopconsume.runtime.realtime.mode import RealTimeMode
+from tests.model.job_world import World
+
+LONG = 300.0
+
+
+@pytest.fixture
+def world(monkeypatch, tmp_path):
+    """Return what makes a world; its jobs are ended with the test."""
+    made = []
+
+    def make(keys=20, **options):
+        log = {offset: key_of(offset) for offset in range(keys)}
+        made.append(World(monkeypatch, tmp_path, log, channel=True, **options))
+        return made[-1]
+
+    yield make
+    for one in made:
+        one.close()
+
+
+def key_of(offset):
+    return b"k%d" % (offset % 5)
+
+
+def grow(there, count, holes=()):
+    """Adds records to the log; returns their offsets."""
+    first = there.kafka.end
+    new = [o for o in range(first, first + count) if o not in holes]
+    there.kafka.log = there.kafka.log | {offset: key_of(offset) for offset in new}
+    there.kafka.end = first + count
+    return new
+
+
+class Calls:
+    """A handler that notes its calls and may fail."""
+
+    def __init__(self, fails=lambda record: None):
+        self.all = []
+        self._fails = fails
+        self._lock = threading.Lock()
+
+    def __call__(self, record):
+        with self._lock:
+            self.all.append(record.offset)
+        return self._fails(record)
+
+    def of(self, offset):
+        return self.all.count(offset)
+
+
+def live(there, handler, *, concurrency=4, **work):
+    """A job in real time whose slots read by themselves by now."""
+    member = there.claim()
+    job = there.run(member, handler, concurrency=concurrency, **({"real_time": LONG} | work))
+    there.until(lambda: there.runs and len(there.sources) == 2)
+    there.until(lambda: job._meter.mode == "realTime")
+    there.until(lambda: there.done(member) == set(range(20)))
+    return member, job
+
+
+def test_slots_read_by_themselves_once_batches_have_caught_up(world):
+    """Records are handled once each, in the order of their keys, and committed."""
+    there, handler = world(), Calls()
+    member, job = live(there, handler)
+    for _ in range(5):
+        grow(there, 20)
+        end = there.kafka.end
+        there.until(lambda: there.done(member) == set(range(end)))  # noqa: B023
+    assert sorted(handler.all) == list(range(120))
+    for key in range(5):
+        of_key = [o for o in handler.all if o % 5 == key]
+        assert of_key == sorted(of_key)
+    assert there.runs == 1
+    there.until(lambda: job._meter.totals["done"] == 120)
+    assert job._meter.recent[-1]["mode"] == "realTime"
+    assert job._meter.recent[-1]["lag"] == 0
+
+
+def test_holes_at_the_end_of_the_log_are_committed(world):
+    """An end that the brokers name, without records before it, is proof."""
+    there, handler = world(), Calls()
+    member, _ = live(there, handler)
+    grow(there, 10, holes=range(20, 40))
+    there.until(lambda: there.done(member) == set(range(30)))
+    assert max(handler.all) == 19
+
+
+def test_a_failed_record_is_tried_again_in_its_slot(world):
+    """Its key waits for it, others go on, and no batch is needed."""
+    failures = []
+
+    def fails(record):
+        if record.offset == 22 and len(failures) < 3:
+            failures.append(1)
+            raise ValueError("not yet")
+
+    there, handler = world(), Calls(fails)
+    member, _ = live(there, handler)
+    grow(there, 20)
+    there.until(lambda: there.done(member) == set(range(40)))
+    assert handler.of(22) == 4
+    assert [o for o in handler.all if o > 22 and o % 5 == 2] == [27, 32, 37]
+    assert there.runs == 1
+
+
+def test_a_frame_that_fails_is_tried_again_by_a_batch_and_real_time_returns(world):
+    """What is pending and due ends the run; the key's order is kept."""
+    from coopconsume.worker.frames import FrameHandler
+
+    seen, failed = [], []
+
+    def handler(frame):
+        offsets = frame.column("offset").to_pylist()
+        seen.extend(offsets)
+        return [
+            ValueError("not yet") if o == 21 and not failed and not failed.append(1) else None
+            for o in offsets
+        ]
+
+    there = world()
+    member, _ = live(there, FrameHandler(handler, 100), concurrency=1)
+    grow(there, 20)
+    there.until(lambda: there.done(member) == set(range(40)))
+    there.until(lambda: there.runs == 2)
+    grow(there, 5)
+    there.until(lambda: there.done(member) == set(range(45)))
+    assert seen.count(21) == 2
+    of_key = [o for o in seen if o % 5 == 1 and o >= 20]
+    assert of_key[of_key.index(21, 1) :] == [21, 26, 31, 36, 41]
+
+
+def test_a_rejected_record_is_parked_and_holds_back_its_key_alone(world, tmp_path):
+    """It does not end the run; what comes behind it is pending."""
+    from coopconsume.sinks import open_dead_letters
+
+    def fails(record):
+        return Reject("no") if record.offset == 20 else None
+
+    there, handler = world(), Calls(fails)
+    letters = open_dead_letters(str(tmp_path / "letters"), there.options)
+    member, job = live(there, handler, dead_letters=letters, park=True)
+    grow(there, 20)
+    others = {o for o in range(40) if o < 20 or o % 5}
+    there.until(lambda: there.done(member) == others)
+    there.until(lambda: job._meter.recent[-1]["pending"] == 4)
+    assert there.runs == 1
+
+
+def test_a_slot_that_is_lost_is_read_again_from_its_last_report(world):
+    """Nothing is lost; what was done and reported is not done again; real time returns."""
+    there, handler = world(handlerTimeout="0.1 seconds"), Calls()
+    member, job = live(there, handler)
+    grow(there, 20)
+    there.until(lambda: there.done(member) == set(range(40)))
+    there.dying = 1
+    there.read_errors.append("gone")
+    there.until(lambda: job._meter.totals["lostSlots"])
+    grow(there, 20)
+    there.until(lambda: there.done(member) == set(range(60)))
+    assert sorted(handler.all) == list(range(60))
+    there.until(lambda: there.runs >= 2)
+
+
+def test_what_a_lost_slot_had_begun_with_is_done_again_after_its_lease(world):
+    """The driver hears nothing of a slot's last records: they are in flight, and come again."""
+    there, handler = world(handlerTimeout="0.1 seconds"), Calls()
+    member, job = live(there, handler)
+    server = job._dispatcher.leases._server
+    server._on_report = lambda _: None
+    there.dying = 2
+    grow(there, 20)
+    there.until(lambda: len(handler.all) == 40)
+    assert there.done(member) == set(range(20))
+    there.read_errors += ["gone", "gone"]
+    there.until(lambda: there.done(member) == set(range(40)))
+    assert set(handler.all) == set(range(40))
+    assert all(handler.of(o) == 1 for o in range(20))
+
+
+def test_a_slot_that_cannot_read_leaves_the_judgement_to_batches(world):
+    """Retention has passed the slot's position: batches find the loss."""
+    there, handler = world(failOnDataLoss="false"), Calls()
+    member, _ = live(there, handler)
+    first = there.kafka.end
+    there.kafka.start = first + 10
+    grow(there, 30, holes=range(first, first + 10))
+    there.until(lambda: there.done(member) >= set(range(first + 10, first + 30)))
+    assert min(o for o in handler.all if o >= first) == first + 10
+
+
+def test_stop_is_prompt_and_what_is_done_is_committed(world):
+    """Slots that wait for records end at once."""
+    there, handler = world(), Calls()
+    member, job = live(there, handler)
+    grow(there, 20)
+    there.until(lambda: len(handler.all) == 40)
+    began = time.monotonic()
+    job.stop()
+    assert time.monotonic() - began < 30
+    assert there.done(member) == set(range(40))
+    assert job.error is None
+
+
+def test_a_stop_that_drains_handles_what_slots_have_read(world):
+    """Records that wait behind one that runs are handled, too."""
+    there = world()
+    gate = there.gate(20)
+    member, job = live(there, gate, concurrency=1)
+    mates = [o for o in range(20, 40) if slot_of(o) == slot_of(20)]
+    grow(there, 20)
+    there.until(lambda: gate.at_work)
+    there.until(lambda: there.done(member) >= {o for o in range(40) if o not in mates})
+    stopper = threading.Thread(target=job.stop, kwargs={"drain": True})
+    stopper.start()
+    there.until(lambda: len(there.sources) < 2)
+    gate.opened.set()
+    stopper.join()
+    assert there.done(member) == set(range(40))
+
+
+def slot_of(offset):
+    return [h.contains(key_hash(key_of(offset))) for h in KeyRange().split(2)].index(True)
+
+
+def test_a_hand_over_drains_real_time_slots(world):
+    """Before the shares move, what is done is committed, and nothing runs any more."""
+    there, handler = world(), Calls()
+    member, job = live(there, handler)
+    grow(there, 20)
+    there.until(lambda: len(handler.all) == 40)
+    assert job.drain(60.0) == []
+    assert there.done(member) == set(range(40))
+    assert there.sources == []
+
+
+def test_a_pause_ends_the_run_and_resume_begins_another(world):
+    """While paused no record is started."""
+    there, handler = world(), Calls()
+    member, job = live(there, handler)
+    job.pause()
+    there.until(lambda: not there.sources)
+    grow(there, 10)
+    there.turns(job)
+    assert len(handler.all) == 20
+    job.resume()
+    there.until(lambda: there.done(member) == set(range(30)))
+    there.until(lambda: there.runs == 2)
+
+
+def test_the_next_run_follows_when_the_time_of_one_is_over(world):
+    """Records of all runs are handled once."""
+    there, handler = world(), Calls()
+    member, _ = live(there, handler, real_time=1.0)
+    there.until(lambda: there.runs >= 3)
+    grow(there, 20)
+    there.until(lambda: there.done(member) == set(range(40)))
+    assert sorted(handler.all) == list(range(40))
+
+
+def test_a_slot_without_a_free_handler_gives_its_records_back(world, monkeypatch):
+    """A handler that hangs costs its key; batches and then other runs handle the others."""
+    monkeypatch.setattr("coopconsume.worker.realtime.slot.HELD_UP", 0.1)
+    there = world()
+    gate = there.gate(24)
+    member, _ = live(there, gate, concurrency=1)
+    grow(there, 20)
+    there.until(lambda: there.done(member) == {o for o in range(40) if o < 24 or o % 5 != 4})
+    gate.opened.set()
+    there.until(lambda: there.done(member) == set(range(40)))
+    assert [o for o, _ in gate.calls if o >= 20 and o % 5 == 4] == [24, 29, 34, 39]
+
+
+def test_a_handler_that_hangs_beside_free_ones_ends_no_run(world, monkeypatch):
+    """Its key waits; the others are handled in real time."""
+    monkeypatch.setattr("coopconsume.worker.realtime.slot.HELD_UP", 0.1)
+    there = world()
+    gate = there.gate(24)
+    member, _ = live(there, gate)
+    grow(there, 20)
+    there.until(lambda: there.done(member) == {o for o in range(40) if o < 24 or o % 5 != 4})
+    time.sleep(0.5)
+    grow(there, 20)
+    there.until(lambda: there.done(member) == {o for o in range(60) if o < 24 or o % 5 != 4})
+    gate.opened.set()
+    there.until(lambda: there.done(member) == set(range(60)))
+    assert there.runs == 1
+
+
+def test_filtered_records_are_done_without_a_handler(world):
+    """The slot drops them by the same rules as Spark."""
+    there, handler = world(denyKeys="k1"), Calls()
+    member, job = live(there, handler)
+    grow(there, 20)
+    there.until(lambda: there.done(member) == set(range(40)))
+    assert not any(o % 5 == 1 for o in handler.all)
+    there.until(lambda: job._meter.totals["filtered"] == 8)
+
+
+def test_too_many_pending_records_end_a_run(world):
+    """Batches read nothing new either until some are done."""
+    failing = threading.Event()
+
+    def fails(record):
+        if record.offset >= 20 and not failing.is_set():
+            raise ValueError("not yet")
+
+    there, handler = world(maxPending="5"), Calls(fails)
+    policy = RetryPolicy(backoff=1_000.0, max_backoff=1_000.0, jitter=0)
+    member, job = live(there, handler, policy=policy)
+    grow(there, 40)
+    there.until(lambda: not there.sources)
+    first = len(handler.all)
+    assert first > 24
+    grow(there, 40)
+    there.turns(job, 10)
+    assert (len(handler.all), there.runs) == (first, 1)
+    assert there.done(member) == set(range(20))
+
+
+def test_a_run_that_fails_at_once_is_not_begun_again_at_once():
+    """Each failure doubles the pause, up to a minute."""
+    mode = RealTimeMode(LONG, 10)
+    pauses = []
+    for _ in range(9):
+        mode.ended("gone", 0.0, 1.0, failed=True)
+        pauses.append(mode._not_before - 1.0)
+        assert mode.why_not([], mode._not_before - 0.1) == "gone"
+        assert mode.why_not([], mode._not_before) == ""
+    assert pauses == [1, 2, 4, 8, 16, 32, 60, 60, 60]
