@@ -367,7 +367,9 @@ class World:
             "available_now": False,
         } | work  # fmt: skip
         identity = {"id": "job", "runId": "run", "name": "job", "groupId": "g"}
-        job = CountedJob(LiveSpark(self), member, Work(handler=handler, **work), 2, Meter(identity, 2))
+        job = CountedJob(
+            LiveSpark(self), member, Work(handler=handler, **work), 2, Meter(identity, 2)
+        )
         self._jobs.append(job)
         job.start()
         return job

@@ -59,7 +59,7 @@ def check_settings(spark: SparkSession, options: Options, work: Work, slots: int
             "where", f"with {_TRIGGER}",
             "filter by keys, sizes or headers: only Spark evaluates an expression",
         )  # fmt: skip
-    missing = _missing()
+    missing = _missing(_PACKAGES)
     if missing:
         raise RealTimeUnavailable(f"the driver has no {missing}", _install())
     from coopconsume.worker.realtime.source import consumer_config
@@ -97,7 +97,13 @@ def _check_cores(spark: SparkSession, options: Options, work: Work, slots: int) 
     )  # fmt: skip
 
 
-def check_workers(spark: SparkSession, slots: int, channel: ChannelSpec | None, error: str) -> None:
+def check_workers(
+    spark: SparkSession,
+    slots: int,
+    channel: ChannelSpec | None,
+    error: str,
+    packages: tuple[str, ...] = _PACKAGES,
+) -> None:
     """Makes sure that workers can run real-time slots, by a Spark job.
 
     Args:
@@ -105,6 +111,7 @@ def check_workers(spark: SparkSession, slots: int, channel: ChannelSpec | None, 
         slots: Of the job.
         channel: Where slots reach the driver.
         error: Why there is no channel.
+        packages: What workers need.
 
     Raises:
         RealTimeUnavailable: A package is missing on a worker, or it cannot reach the driver.
@@ -115,7 +122,7 @@ def check_workers(spark: SparkSession, slots: int, channel: ChannelSpec | None, 
     )
     if channel is None:
         raise RealTimeUnavailable(error or "there is no channel to the slots", network)
-    looks = _Look(channel.host, channel.port)
+    looks = _Look(channel.host, channel.port, packages)
     tasks = spark.range(0, slots, 1, slots)
     rows = tasks.mapInArrow(looks, "missing string, unreachable string").collect()  # type: ignore[arg-type]
     for row in rows:
@@ -130,9 +137,9 @@ def _install() -> str:
     return "pip install 'coopconsume[realtime]' on the driver and on all workers"
 
 
-def _missing() -> str:
+def _missing(packages: tuple[str, ...]) -> str:
     """Returns the first package that cannot be imported here, and why; empty if all can be."""
-    for name in _PACKAGES:
+    for name in packages:
         try:
             import_module(name)
         except ImportError as error:
@@ -143,15 +150,16 @@ def _missing() -> str:
 class _Look:
     """The function of a task that looks what its worker has."""
 
-    def __init__(self, host: str, port: int) -> None:
+    def __init__(self, host: str, port: int, packages: tuple[str, ...]) -> None:
         self._host = host
         self._port = port
+        self._packages = packages
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
         for _ in batches:
             pass
-        missing, unreachable = _missing(), ""
+        missing, unreachable = _missing(self._packages), ""
         try:
             socket.create_connection((self._host, self._port), timeout=_CONNECT).close()
         except OSError as error:

@@ -1,0 +1,405 @@
+"""Jobs in real time: slots read a real broker themselves."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import threading
+import time
+
+import pytest
+from confluent_kafka import Producer
+from kafka.admin import KafkaAdminClient, NewPartitions
+
+from commits import CommitStore
+from coopconsume import CooperativeConsumer, Reject, RetryPolicy, current_slot, set_shareable
+from coopconsume.errors import InvalidOption, RealTimeUnavailable
+from coopconsume.runtime.realtime.checks import check_workers
+from coopconsume.testing.history import Kill, Recorder, check, read_history
+from coopconsume.worker.channel.spec import ChannelSpec
+from tests.spark.support import Recorded, done_book, options, pending_book, until
+
+pytestmark = [pytest.mark.spark, pytest.mark.broker]
+
+
+def is_live(query):
+    """Whether slots read by themselves."""
+    last = query.lastProgress
+    return last is not None and last["mode"] == "realTime"
+
+
+class Traffic:
+    """Produces records in a thread of its own, some at a time."""
+
+    def __init__(self, produce, topic, partitions=1, keys=40) -> None:
+        self.produced = {(topic, p): {} for p in range(partitions)}
+        self._produce, self._topic, self._keys = produce, topic, keys
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._run)
+
+    def add(self, count):
+        """Produces records in all partitions."""
+        for (topic, partition), known in self.produced.items():
+            records = [(b"k%d" % ((len(known) + i) * 7919 % self._keys), b"") for i in range(count)]
+            offsets = self._produce(topic, records, partition)
+            known |= {o: key for o, (key, _) in zip(offsets, records, strict=True)}
+
+    def __enter__(self):
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_):
+        self._over.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        while not self._over.is_set():
+            self.add(5)
+
+    @property
+    def count(self):
+        return sum(map(len, self.produced.values()))
+
+
+def verdict_of(consumer, folder, produced, dead=(), **more):
+    """The checker's verdict over the history in a folder and the consumer's commit log."""
+    store, group = consumer.membership().store, consumer.options.group_id
+    letters = {tp: [(o, o) for t, p, o in dead if (t, p) == tp] for tp in produced}
+    return check(
+        read_history(folder / "history"), produced, done_book(store, group),
+        pending_book(store, group), letters, **more,
+    )  # fmt: skip
+
+
+class Fails:
+    """Some records fail at their first attempts, some are rejected."""
+
+    def __call__(self, record):
+        """Fail or not."""
+        if record.offset % 101 == 5 and record.attempt < 3:
+            raise RuntimeError("not yet")
+        if record.offset % 211 == 9:
+            raise Reject("no")
+
+
+def dead_offsets(query):
+    return query.lastProgress["totals"]["deadLetters"]
+
+
+def test_key_order_retries_and_dead_letters_hold_in_real_time(
+    spark, kafka, topic, produce, tmp_path
+):
+    """Records arrive while slots read: each is handled once, but for its retries, in key order."""
+    name = topic(2)
+    traffic = Traffic(produce, name, 2)
+    traffic.add(200)
+    dead = str(tmp_path / "dead")
+    opts = options(kafka, tmp_path, name, slots=2, deadLetter=dead)
+    with CooperativeConsumer(opts, spark) as consumer:
+        query = consumer.foreach(
+            Recorded(tmp_path / "history", Fails()), concurrency=4,
+            retry=RetryPolicy(backoff=0.1, max_backoff=0.1),
+        ).trigger(realTime="10 minutes").start()  # fmt: skip
+        until(lambda: is_live(query))
+        with traffic:
+            until(lambda: traffic.count > 3_000)
+        query.processAllAvailable()
+        assert is_live(query)
+        query.stop()
+        from deltalake import DeltaTable
+
+        rows = DeltaTable(dead).to_pyarrow_table().to_pylist()
+        letters = [(r["topic"], r["partition"], r["offset"]) for r in rows]
+        verdict = verdict_of(consumer, tmp_path, traffic.produced, letters)
+        assert verdict.ok, str(verdict)
+        rejected = sum(o % 211 == 9 for keys in traffic.produced.values() for o in keys)
+        failed = sum(o % 101 == 5 for keys in traffic.produced.values() for o in keys)
+        assert len(letters) == rejected
+        assert verdict.calls == traffic.count + 2 * failed
+
+
+class Awaits:
+    """A coroutine for each record."""
+
+    def __init__(self, folder) -> None:
+        self.recorder = Recorder(str(folder))
+
+    async def __call__(self, record):
+        """Wait a moment."""
+        with self.recorder.call(record, current_slot()):
+            await asyncio.sleep(0.001)
+        return {"n": record.offset}
+
+
+class Frames:
+    """Answers for each row of a frame; some fail at first."""
+
+    def __init__(self, folder) -> None:
+        self.seen = str(folder)
+
+    def __call__(self, frame):
+        """Note the offsets."""
+        offsets = frame.column("offset").to_pylist()
+        attempts = frame.column("attempt").to_pylist()
+        with open(f"{self.seen}/{os.getpid()}", "a") as file:
+            file.write("".join(f"{o}\n" for o in offsets))
+        return [
+            "not yet" if o % 301 == 7 and a == 1 else None
+            for o, a in zip(offsets, attempts, strict=True)
+        ]
+
+
+def test_coroutines_and_outputs_in_real_time(spark, kafka, topic, produce, tmp_path):
+    """The rows of all records are in the output, once for those that count."""
+    from coopconsume import committed_rows
+
+    name = topic(1)
+    traffic = Traffic(produce, name)
+    opts = options(kafka, tmp_path, name, slots=2)
+    out = str(tmp_path / "out")
+    with CooperativeConsumer(opts, spark) as consumer:
+        query = consumer.foreach(
+            Awaits(tmp_path / "history"), concurrency=50, output=out, output_schema="n bigint"
+        ).trigger(realTime="10 minutes").start()  # fmt: skip
+        with traffic:
+            until(lambda: is_live(query) and traffic.count > 1_000)
+        query.processAllAvailable()
+        query.stop()
+        verdict = verdict_of(consumer, tmp_path, traffic.produced)
+        assert verdict.ok, str(verdict)
+        assert verdict.calls == traffic.count
+    rows = committed_rows(out, opts["commitTable"], opts["kafka.group.id"])
+    assert sorted(rows.column("n").to_pylist()) == list(range(traffic.count))
+
+
+def test_frames_that_fail_go_through_a_batch_and_return(spark, kafka, topic, produce, tmp_path):
+    """What is pending is handled by batches; then slots read by themselves again."""
+    name = topic(1)
+    traffic = Traffic(produce, name)
+    opts = options(kafka, tmp_path, name, slots=2)
+    (tmp_path / "seen").mkdir()
+    with CooperativeConsumer(opts, spark) as consumer:
+        modes = []
+        query = (
+            consumer.foreach_frame(
+                Frames(tmp_path / "seen"), max_records=200, retry=RetryPolicy(backoff=0.1)
+            )
+            .trigger(realTime="10 minutes")
+            .onProgress(lambda event: modes.append(event["mode"]))
+            .start()
+        )
+        until(lambda: is_live(query))
+        traffic.add(20)
+        query.processAllAvailable()
+        assert is_live(query)
+        traffic.add(600)
+        query.processAllAvailable()
+        traffic.add(20)
+        query.processAllAvailable()
+        until(lambda: is_live(query))
+        query.stop()
+    seen = [
+        int(line) for file in (tmp_path / "seen").iterdir() for line in file.read_text().split()
+    ]
+    assert sorted(seen) == sorted([*range(640), 7, 308, 609])
+    assert "batch" in modes[modes.index("realTime") :]
+
+
+def test_transactions_at_the_head_of_the_log(spark, kafka, topic, tmp_path):
+    """An open one is waited for, an aborted one and all markers are holes: nothing stays open."""
+    name = topic(1)
+    producer = Producer(
+        {"bootstrap.servers": kafka.bootstrap_servers, "transactional.id": f"{name}-tx"}
+    )
+    producer.init_transactions()
+
+    def transaction(first, *, commits):
+        producer.begin_transaction()
+        for n in range(first, first + 10):
+            producer.produce(name, key=b"k%d" % (n % 3), value=b"%d" % n, partition=0)
+        producer.flush()
+        if commits:
+            producer.commit_transaction()
+        elif commits is False:
+            producer.abort_transaction()
+
+    opts = options(kafka, tmp_path, name, slots=2)
+    with CooperativeConsumer(opts, spark) as consumer:
+        query = (
+            consumer.foreach(Recorded(tmp_path / "history"), concurrency=2)
+            .trigger(realTime="10 minutes")
+            .start()
+        )
+        transaction(0, commits=True)
+        until(lambda: is_live(query))
+        store, group = consumer.membership().store, opts["kafka.group.id"]
+
+        def stable():
+            return store.state(group)[name, 0].stable_offset
+
+        until(lambda: stable() == 11)  # The marker is a hole.
+        transaction(10, commits=False)
+        until(lambda: stable() == 22)
+        transaction(20, commits=None)
+        assert stable() == 22
+        producer.commit_transaction()
+        until(lambda: stable() == 33)
+        assert is_live(query)
+        query.stop()
+    calls = [call.offset for call in read_history(tmp_path / "history")]
+    assert sorted(calls) == [*range(10), *range(22, 32)]
+
+
+def test_a_killed_worker_costs_only_repeats_of_what_was_in_flight(
+    spark, kafka, topic, produce, tmp_path
+):
+    """kill -9 of a slot's worker: nothing is lost, and slots read by themselves again."""
+    name = topic(1)
+    traffic = Traffic(produce, name)
+    opts = options(kafka, tmp_path, name, slots=2, handlerTimeout="2 seconds")
+    history = tmp_path / "history"
+    with CooperativeConsumer(opts, spark) as consumer:
+        query = (
+            consumer.foreach(Recorded(history), concurrency=4)
+            .trigger(realTime="10 minutes")
+            .start()
+        )
+        store, group = consumer.membership().store, opts["kafka.group.id"]
+        kills = []
+        with traffic:
+            for _ in range(2):
+                until(lambda: is_live(query))
+                known = len(read_history(history))
+                until(lambda: len(read_history(history)) > known + 200)  # noqa: B023
+                pid = int(read_history(history)[-1].process.split("-")[0])
+                os.kill(pid, signal.SIGKILL)
+                time.sleep(0.05)  # It ends no call later.
+                kills.append(Kill(time.time_ns(), done_book(store, group), frozenset({pid})))
+                lost = len(kills)
+                until(lambda: query.lastProgress["totals"]["lostSlots"] >= lost)  # noqa: B023
+            until(lambda: is_live(query))
+        query.processAllAvailable()
+        query.stop()
+        ended = [
+            Kill(max(c.start_ns for c in read_history(history) if c.process == process), {},
+                 frozenset({int(process.split("-")[0])}))
+            for process in {c.process for c in read_history(history)}
+        ]  # fmt: skip
+        verdict = verdict_of(
+            consumer, tmp_path, traffic.produced, kills=[*kills, *ended][: len(kills)]
+        )
+        assert not verdict.lost, str(verdict)
+        assert not verdict.order_breaks, str(verdict)
+
+
+def test_a_rebalance_and_new_partitions_while_slots_read(spark, kafka, topic, produce, tmp_path):
+    """Members come and go, and partitions are added: each record is handled once, in key order."""
+    name = topic(2)
+    traffic = Traffic(produce, name, 2)
+    more = {"kafka.metadata.max.age.ms": 500}
+    opts = options(kafka, tmp_path, name, slots=2, **more)
+    set_shareable(opts, [name])
+    with CooperativeConsumer(opts, spark) as consumer:
+        query = (
+            consumer.foreach(Recorded(tmp_path / "history"), concurrency=4)
+            .trigger(realTime="10 minutes")
+            .start()
+        )
+        with traffic:
+            until(lambda: is_live(query))
+            with CooperativeConsumer(opts, spark) as other:
+                second = (
+                    other.foreach(Recorded(tmp_path / "history"), concurrency=4)
+                    .trigger(realTime="10 minutes")
+                    .start()
+                )
+                until(lambda: other.assignment() and is_live(second) and is_live(query))
+                count = traffic.count
+                until(lambda: traffic.count > count + 500)
+                second.stop()
+            until(lambda: is_live(query))
+        admin = KafkaAdminClient(bootstrap_servers=kafka.bootstrap_servers)
+        admin.create_partitions({name: NewPartitions(3)})
+        admin.close()
+        until(lambda: (name, 2) in consumer.assignment())
+        traffic.produced[name, 2] = {}
+        with traffic_again(traffic):
+            until(lambda: is_live(query) and len(traffic.produced[name, 2]) > 200)
+        query.processAllAvailable()
+        query.stop()
+        verdict = verdict_of(consumer, tmp_path, traffic.produced)
+        assert verdict.ok, str(verdict)
+        assert verdict.calls == traffic.count
+
+
+def traffic_again(traffic):
+    """The same producer in another thread."""
+    again = Traffic(traffic._produce, traffic._topic)
+    again.produced = traffic.produced
+    return again
+
+
+def test_stop_of_an_idle_job_is_prompt(spark, kafka, topic, produce, tmp_path):
+    """Slots that wait for records end in a moment, long before their time is over."""
+    name = topic(1)
+    produce(name, [(b"k", b"v")] * 10)
+    with CooperativeConsumer(options(kafka, tmp_path, name, slots=2), spark) as consumer:
+        query = (
+            consumer.foreach(Recorded(tmp_path / "history")).trigger(realTime="10 minutes").start()
+        )
+        query.processAllAvailable()
+        until(lambda: is_live(query))
+        assert query.status["waitingFor"] is None or (
+            query.status["waitingFor"]["reason"] == "newRecords"
+        )
+        began = time.monotonic()
+        query.stop()
+        assert time.monotonic() - began < 60
+        store = CommitStore.open(str(tmp_path / "commits"))
+        assert store is not None
+    assert len(read_history(tmp_path / "history")) == 10
+
+
+def test_what_real_time_cannot_do_is_refused_at_start(spark, kafka, topic, tmp_path):
+    """Each refusal says what to do instead."""
+    name = topic(1)
+
+    def start(job, match, error=InvalidOption):
+        with pytest.raises(error, match=match):
+            job.trigger(realTime="1 minute").start()
+
+    def consumer(**more):
+        return CooperativeConsumer(options(kafka, tmp_path, name, **more), spark)
+
+    with consumer(where="offset > 3") as one:
+        start(one.foreach(print), "only Spark evaluates")
+    with consumer(slots=100) as one:
+        start(one.foreach(print), "slots=5")
+    with consumer(slots=6) as one:
+        job = one.foreach(
+            Awaits(tmp_path), output=lambda frame, _: frame.count(), output_schema="n bigint"
+        )
+        start(job, "the output function needs one")
+    with consumer() as one:
+        job = one.foreach_with_state(
+            lambda _record, _state: None, state_schema="long", state=str(tmp_path / "state")
+        )
+        start(job, "state needs batches")
+        for wrong in ({"realTime": "0 s"}, {"realTime": "soon"}, {"realTime": "1 m",
+                      "availableNow": True}, {"realTime": "1 m", "processingTime": "1 s"}):  # fmt: skip
+            with pytest.raises(InvalidOption):
+                one.foreach(print).trigger(**wrong)
+
+
+def test_workers_without_the_package_or_a_way_to_the_driver_are_refused(spark):
+    """Each by a Spark job, with the remedy."""
+    here = ChannelSpec("127.0.0.1", 1, b"")
+    with pytest.raises(RealTimeUnavailable, match="no_such_package.*coopconsume\\[realtime\\]"):
+        check_workers(spark, 2, here, "", packages=("no_such_package",))
+    with pytest.raises(
+        RealTimeUnavailable, match="cannot reach the driver at 127.0.0.1:1 .*spark.driver.host"
+    ):
+        check_workers(spark, 2, here, "")
+    with pytest.raises(RealTimeUnavailable, match="the port is taken.*channelPort"):
+        check_workers(spark, 2, None, "the port is taken")
