@@ -202,16 +202,15 @@ class Frame:
         return self._world.ended(report)
 
 
-class Message(tuple):
-    """A record as confluent-kafka returns it: offset and key."""
+class Message:
+    """A record as confluent-kafka returns it."""
 
-    topic = lambda _: "t"  # noqa: E731
-    partition = lambda _: 0  # noqa: E731
-    offset = lambda self: self[0]  # noqa: E731
-    key = lambda self: self[1]  # noqa: E731
-    value = lambda _: b"v"  # noqa: E731
-    timestamp = lambda _: (1, 0)  # noqa: E731
-    headers = lambda _: None  # noqa: E731
+    def __init__(self, offset, key):
+        self.offset, self.key = (lambda: offset), (lambda: key)
+
+    topic, partition = (staticmethod(lambda one=one: one) for one in TP)
+    value, timestamp = staticmethod(lambda: b"v"), staticmethod(lambda: (1, 0))
+    headers = staticmethod(lambda: None)
 
 
 class LogSource:
@@ -234,7 +233,7 @@ class LogSource:
             raise ReadFailed("the offset is not in the log")
         self._next = min(max(first, kafka.end), first + most)
         log = kafka.log
-        records = [Message((o, log[o])) for o in range(first, self._next) if o in log]
+        records = [Message(o, log[o]) for o in range(first, self._next) if o in log]
         return Fetched(records, {TP: self._next} if self._next == kafka.end else {})
 
     def close(self):

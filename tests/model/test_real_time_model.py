@@ -31,6 +31,7 @@ def world(monkeypatch, tmp_path):
 
 
 def key_of(offset):
+    """The key of a record."""
     return b"k%d" % (offset % 5)
 
 
@@ -231,6 +232,7 @@ def test_a_stop_that_drains_handles_what_slots_have_read(world):
 
 
 def slot_of(offset):
+    """The slot of a record."""
     return [h.contains(key_hash(key_of(offset))) for h in KeyRange().split(2)].index(True)
 
 

@@ -8,16 +8,17 @@ import signal
 import threading
 import time
 
+import confluent_kafka
 import pytest
-from confluent_kafka import Producer
 from kafka.admin import KafkaAdminClient, NewPartitions
 
 from commits import CommitStore
 from coopconsume import CooperativeConsumer, Reject, RetryPolicy, current_slot, set_shareable
 from coopconsume.errors import InvalidOption, RealTimeUnavailable
 from coopconsume.runtime.realtime.checks import check_workers
-from coopconsume.testing.history import Kill, Recorder, check, read_history
+from coopconsume.testing.history import Recorder, check, read_history
 from coopconsume.worker.channel.spec import ChannelSpec
+from tests.spark.deaths import Deaths
 from tests.spark.support import Recorded, done_book, options, pending_book, until
 
 pytestmark = [pytest.mark.spark, pytest.mark.broker]
@@ -83,10 +84,6 @@ class Fails:
             raise Reject("no")
 
 
-def dead_offsets(query):
-    return query.lastProgress["totals"]["deadLetters"]
-
-
 def test_key_order_retries_and_dead_letters_hold_in_real_time(
     spark, kafka, topic, produce, tmp_path
 ):
@@ -110,7 +107,7 @@ def test_key_order_retries_and_dead_letters_hold_in_real_time(
         from deltalake import DeltaTable
 
         rows = DeltaTable(dead).to_pyarrow_table().to_pylist()
-        letters = [(r["topic"], r["partition"], r["offset"]) for r in rows]
+        letters = [(r["_topic"], r["_partition"], r["_offset"]) for r in rows]
         verdict = verdict_of(consumer, tmp_path, traffic.produced, letters)
         assert verdict.ok, str(verdict)
         rejected = sum(o % 211 == 9 for keys in traffic.produced.values() for o in keys)
@@ -192,7 +189,7 @@ def test_frames_that_fail_go_through_a_batch_and_return(spark, kafka, topic, pro
         until(lambda: is_live(query))
         traffic.add(20)
         query.processAllAvailable()
-        assert is_live(query)
+        until(lambda: is_live(query))
         traffic.add(600)
         query.processAllAvailable()
         traffic.add(20)
@@ -202,14 +199,17 @@ def test_frames_that_fail_go_through_a_batch_and_return(spark, kafka, topic, pro
     seen = [
         int(line) for file in (tmp_path / "seen").iterdir() for line in file.read_text().split()
     ]
-    assert sorted(seen) == sorted([*range(640), 7, 308, 609])
+    assert set(seen) == set(range(640))
+    assert [seen.count(o) for o in (7, 308, 609)] == [2, 2, 2]
+    # What was in a frame behind a failed record of its key is handled again behind it.
+    assert {o % 40 for o in seen if seen.count(o) > 1} == {7, 28, 9}
     assert "batch" in modes[modes.index("realTime") :]
 
 
 def test_transactions_at_the_head_of_the_log(spark, kafka, topic, tmp_path):
     """An open one is waited for, an aborted one and all markers are holes: nothing stays open."""
     name = topic(1)
-    producer = Producer(
+    producer = confluent_kafka.Producer(
         {"bootstrap.servers": kafka.bootstrap_servers, "transactional.id": f"{name}-tx"}
     )
     producer.init_transactions()
@@ -254,7 +254,7 @@ def test_transactions_at_the_head_of_the_log(spark, kafka, topic, tmp_path):
 def test_a_killed_worker_costs_only_repeats_of_what_was_in_flight(
     spark, kafka, topic, produce, tmp_path
 ):
-    """kill -9 of a slot's worker: nothing is lost, and slots read by themselves again."""
+    """Kill -9 of a slot's worker: nothing is lost, and slots read by themselves again."""
     name = topic(1)
     traffic = Traffic(produce, name)
     opts = options(kafka, tmp_path, name, slots=2, handlerTimeout="2 seconds")
@@ -265,32 +265,21 @@ def test_a_killed_worker_costs_only_repeats_of_what_was_in_flight(
             .trigger(realTime="10 minutes")
             .start()
         )
-        store, group = consumer.membership().store, opts["kafka.group.id"]
-        kills = []
-        with traffic:
-            for _ in range(2):
+        deaths = Deaths(history, opts["commitTable"], opts["kafka.group.id"])
+        with traffic, deaths:
+            for number in (1, 2):
                 until(lambda: is_live(query))
                 known = len(read_history(history))
                 until(lambda: len(read_history(history)) > known + 200)  # noqa: B023
-                pid = int(read_history(history)[-1].process.split("-")[0])
-                os.kill(pid, signal.SIGKILL)
-                time.sleep(0.05)  # It ends no call later.
-                kills.append(Kill(time.time_ns(), done_book(store, group), frozenset({pid})))
-                lost = len(kills)
-                until(lambda: query.lastProgress["totals"]["lostSlots"] >= lost)  # noqa: B023
+                calls = read_history(history)
+                os.kill(int(calls.call(len(calls) - 1).process.split("-")[0]), signal.SIGKILL)
+                until(lambda: query.lastProgress["totals"]["lostSlots"] >= number)  # noqa: B023
             until(lambda: is_live(query))
         query.processAllAvailable()
         query.stop()
-        ended = [
-            Kill(max(c.start_ns for c in read_history(history) if c.process == process), {},
-                 frozenset({int(process.split("-")[0])}))
-            for process in {c.process for c in read_history(history)}
-        ]  # fmt: skip
-        verdict = verdict_of(
-            consumer, tmp_path, traffic.produced, kills=[*kills, *ended][: len(kills)]
-        )
-        assert not verdict.lost, str(verdict)
-        assert not verdict.order_breaks, str(verdict)
+        verdict = verdict_of(consumer, tmp_path, traffic.produced, kills=deaths.kills)
+        assert verdict.ok, str(verdict)
+        assert verdict.done == traffic.count
 
 
 def test_a_rebalance_and_new_partitions_while_slots_read(spark, kafka, topic, produce, tmp_path):
@@ -323,21 +312,18 @@ def test_a_rebalance_and_new_partitions_while_slots_read(spark, kafka, topic, pr
         admin.create_partitions({name: NewPartitions(3)})
         admin.close()
         until(lambda: (name, 2) in consumer.assignment())
-        traffic.produced[name, 2] = {}
-        with traffic_again(traffic):
-            until(lambda: is_live(query) and len(traffic.produced[name, 2]) > 200)
+        # Another producer: the first one knows the topic as it was.
+        late = confluent_kafka.Producer({"bootstrap.servers": kafka.bootstrap_servers})
+        for n in range(200):
+            late.produce(name, key=b"k%d" % (n % 7), value=b"", partition=2)
+        late.flush()
+        traffic.produced[name, 2] = {n: b"k%d" % (n % 7) for n in range(200)}
+        until(lambda: is_live(query))
         query.processAllAvailable()
         query.stop()
         verdict = verdict_of(consumer, tmp_path, traffic.produced)
         assert verdict.ok, str(verdict)
         assert verdict.calls == traffic.count
-
-
-def traffic_again(traffic):
-    """The same producer in another thread."""
-    again = Traffic(traffic._produce, traffic._topic)
-    again.produced = traffic.produced
-    return again
 
 
 def test_stop_of_an_idle_job_is_prompt(spark, kafka, topic, produce, tmp_path):
@@ -386,20 +372,23 @@ def test_what_real_time_cannot_do_is_refused_at_start(spark, kafka, topic, tmp_p
             lambda _record, _state: None, state_schema="long", state=str(tmp_path / "state")
         )
         start(job, "state needs batches")
-        for wrong in ({"realTime": "0 s"}, {"realTime": "soon"}, {"realTime": "1 m",
-                      "availableNow": True}, {"realTime": "1 m", "processingTime": "1 s"}):  # fmt: skip
+        wrong = [
+            {"realTime": "0 s"}, {"realTime": "soon"}, {"realTime": "1 m", "availableNow": True},
+            {"realTime": "1 m", "processingTime": "1 s"},
+        ]  # fmt: skip
+        for words in wrong:
             with pytest.raises(InvalidOption):
-                one.foreach(print).trigger(**wrong)
+                one.foreach(print).trigger(**words)
 
 
 def test_workers_without_the_package_or_a_way_to_the_driver_are_refused(spark):
     """Each by a Spark job, with the remedy."""
     here = ChannelSpec("127.0.0.1", 1, b"")
-    with pytest.raises(RealTimeUnavailable, match="no_such_package.*coopconsume\\[realtime\\]"):
+    with pytest.raises(RealTimeUnavailable, match=r"no_such_package.*coopconsume\[realtime\]"):
         check_workers(spark, 2, here, "", packages=("no_such_package",))
     with pytest.raises(
-        RealTimeUnavailable, match="cannot reach the driver at 127.0.0.1:1 .*spark.driver.host"
+        RealTimeUnavailable, match=r"cannot reach the driver at 127.0.0.1:1 .*spark.driver.host"
     ):
         check_workers(spark, 2, here, "")
-    with pytest.raises(RealTimeUnavailable, match="the port is taken.*channelPort"):
+    with pytest.raises(RealTimeUnavailable, match=r"the port is taken.*channelPort"):
         check_workers(spark, 2, None, "the port is taken")

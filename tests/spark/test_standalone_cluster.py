@@ -3,24 +3,22 @@
 from __future__ import annotations
 
 import os
-import queue
 import shutil
 import signal
 import subprocess
 import sys
-import threading
 import time
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING
 
 import pytest
 
-from commits import CommitStore
 from coopconsume import committed_rows
 from coopconsume.demo.processes import kill_tree, process_tree
-from coopconsume.testing.history import Kill, check, read_history
+from coopconsume.testing.history import check, read_history
 from coopconsume.testing.local.jars import pyspark_home, spark_jars
 from tests.spark.cluster import JVM_OPTIONS, is_there, standalone_cluster, wait_until
+from tests.spark.deaths import Deaths
 from tests.spark.shipping import ROOT, bare_python, checkout, documented_commands
 from tests.spark.support import PATIENCE, done_book, pending_book
 
@@ -84,57 +82,6 @@ def submitted(folder: Path, values: Mapping[str, str], log: Path) -> Iterator[su
     finally:
         if process.poll() is None:
             kill_tree(process)
-
-
-class Deaths:
-    """Notes when processes that handle records end, and what was committed when they had.
-
-    Args:
-        history: Where they record their calls, each in a file that bears its process id.
-        table: The commit table.
-        group: The group.
-    """
-
-    def __init__(self, history: Path, table: str, group: str) -> None:
-        self.kills: list[Kill] = []
-        self._history, self._table, self._group = history, table, group
-        self._over = threading.Event()
-        self._gone: queue.Queue[tuple[int, frozenset[int]] | None] = queue.Queue()
-        # Two, as a look at the log may take longer than the next death.
-        self._threads = [threading.Thread(target=one) for one in (self._watch, self._look)]
-
-    def __enter__(self) -> Self:
-        for thread in self._threads:
-            thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._over.set()
-        for thread in self._threads:
-            thread.join()
-
-    def workers(self) -> set[int]:
-        """Processes that have handled records, those that have ended among them."""
-        return {int(path.name.split("-")[1]) for path in self._history.glob("calls-*")}
-
-    def store(self) -> CommitStore:
-        """The job's commits."""
-        (cluster,) = CommitStore.open(self._table).clusters(self._group)
-        return CommitStore.open(self._table, cluster=cluster)
-
-    def _watch(self) -> None:
-        dead: set[int] = set()
-        while not self._over.wait(0.02):
-            gone = frozenset(pid for pid in self.workers() - dead if not is_there(pid))
-            if gone:
-                self._gone.put((time.monotonic_ns(), gone))
-                dead |= gone
-        self._gone.put(None)
-
-    def _look(self) -> None:
-        while (found := self._gone.get()) is not None:
-            at, gone = found
-            self.kills.append(Kill(at, done_book(self.store(), self._group), gone))
 
 
 def kill_executor(executor: int, history: Path, *, at_work: bool) -> set[int]:
