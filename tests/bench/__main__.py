@@ -22,6 +22,7 @@ from tests.bench.growth import growth
 from tests.bench.harness import prepared, surroundings
 from tests.bench.owners import owners
 from tests.bench.processing import processing
+from tests.bench.realtime import realtime
 from tests.bench.sleep import sleep
 from tests.bench.slots import slots
 from tests.bench.store import store
@@ -48,6 +49,7 @@ _BENCHMARKS: dict[str, Callable[[Harness, Callable[[str], None]], list[Report]]]
     "slots": slots,
     "empty": empty,
     "processing": processing,
+    "realtime": realtime,
 }
 _PLACE = r"(<!-- bench:{0} -->\n).*?(<!-- end of bench:{0} -->)"
 

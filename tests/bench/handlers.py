@@ -146,3 +146,27 @@ def to_lists(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         columns = [column.to_pylist() for column in batch.columns]
         rows += len(columns[0])
     yield pa.RecordBatch.from_pydict({"rows": [rows]})
+
+
+class Stamps:
+    """Notes the offset, the time that the value begins with, and the time of the call.
+
+    Args:
+        folder: Where the notes go, in a file of each process.
+    """
+
+    def __init__(self, folder: str) -> None:
+        self.folder = folder
+        self.file: int | None = None
+
+    def __reduce__(self) -> tuple[type[Stamps], tuple[str]]:
+        return Stamps, (self.folder,)
+
+    def __call__(self, record: Record) -> None:
+        """Note them."""
+        now = time.time_ns()
+        if self.file is None:
+            path = f"{self.folder}/{os.getpid()}"
+            self.file = os.open(path, os.O_CREAT | os.O_APPEND | os.O_WRONLY)
+        intended = int((record.value or b"0").split(b" ", 1)[0])
+        os.write(self.file, b"%d %d %d\n" % (record.offset, intended, now))
