@@ -268,13 +268,18 @@ class CooperativeConsumer(Closing):
         owned = {} if self._membership is None else self._membership.owned
         return _Assignment({TopicPartition(*tp): list(o.ranges) for tp, o in owned.items()})
 
-    def slots(self) -> int:
+    def slots(self, *, spare: int = 0) -> int:
         """Spark tasks side by side: the option, else the cores that Spark has.
+
+        Args:
+            spare: Cores to leave free if the option is not given; one slot is left in any case.
 
         Raises:
             MissingOption: Neither is known, as on Spark Connect.
         """
-        found = self.options.slots or cores(self.spark)
+        found = self.options.slots
+        if found is None and (most := cores(self.spark)):
+            found = max(1, most - spare)
         if not found:
             raise MissingOption("slots")
         return found

@@ -315,7 +315,7 @@ class Options:
     )  # fmt: skip
     slots: int | None = _option(
         None, _whole(1, 10_000),
-        "Spark tasks side by side; default: the cores that Spark has.",
+        "Spark tasks side by side; default: the cores that Spark has, in real time all but one.",
     )  # fmt: skip
     assignor: str = _option(
         "sticky", _one_of("sticky", "range", "roundrobin"),

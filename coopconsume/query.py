@@ -316,7 +316,7 @@ class CooperativeForeach:
         consumer = self._consumer
         consumer.check_no_query("foreach")
         membership = consumer.membership(whole_partitions=self._ordering == "partition")
-        slots = consumer.slots()
+        slots = consumer.slots(spare=0 if self._real_time is None else 1)
         group = membership.options.group_id
         _check_topics(membership.cluster, self._dead_letters, self._outputs)
         stable_id = uuid.uuid5(

@@ -8,6 +8,7 @@ import re
 import time
 from collections import OrderedDict
 from dataclasses import dataclass
+from itertools import chain
 from typing import TYPE_CHECKING
 
 from coopconsume.runtime.plan import shown_key
@@ -61,7 +62,7 @@ class FailureLog:
         parked = set()
         for index, outcome in report.partitions.items():
             topic, partition = names[index]
-            for one in outcome.failed:
+            for one in chain(outcome.failed, outcome.retrying):
                 at = topic, partition, one.offset
                 if one.delay == math.inf:
                     parked.add(at)

@@ -232,18 +232,24 @@ class TaskOutcome:
         failure = Failure(row.offset, row.key_hash, row.key, attempt, wait, text, trace)
         if not self.again(row, failure):
             self.leave(row, failure)
+        elif self.spec.realtime is not None:
+            self.parts[row.part].retrying.append(self._traced_once(failure))
         return False
 
     def leave(self, row: Row, failure: Failure) -> None:
         """A failed record is for a later batch, and so is what comes behind it in its lane."""
+        self.parts[row.part].failed.append(self._traced_once(failure))
+        if self.spec.ordering != "none":
+            blocked, lane = self.blocked[row.part], self.lane(row)
+            blocked[lane] = min(row.offset, blocked.get(lane, row.offset))
+
+    def _traced_once(self, failure: Failure) -> Failure:
+        """Returns a failure that is reported: with its trace if it is the first of its type."""
         if failure.trace:
             if _kind(failure.error) in self._traced:
                 failure = replace(failure, trace="")
             self._traced.add(_kind(failure.error))
-        self.parts[row.part].failed.append(failure)
-        if self.spec.ordering != "none":
-            blocked, lane = self.blocked[row.part], self.lane(row)
-            blocked[lane] = min(row.offset, blocked.get(lane, row.offset))
+        return failure
 
     def _count_in_a_row(self, text: str, *, again: bool) -> None:
         if self.number == self._failed_at:
@@ -358,7 +364,7 @@ class TaskOutcome:
             is_news = any(
                 any(any(map(len, each[p])) for each in settled)
                 or self.parts[p].failed
-                or (is_live and self.parts[p].blocked)
+                or (is_live and (self.parts[p].blocked or self.parts[p].retrying))
                 for p in self.work
             )
             if not (is_news or kept is not None or (positions and self._positions)):
@@ -435,13 +441,14 @@ class TaskOutcome:
             part: PartitionReport(
                 read=_packed(self._read[part]), position=self._positions.get(part),
                 holes=self._holes.get(part, []), blocked=report.blocked,
+                retrying=report.retrying,
             )
             for part, report in self.parts.items()
-            if self._read[part] or part in self._positions or report.blocked
+            if self._read[part] or part in self._positions or report.blocked or report.retrying
         }  # fmt: skip
         self._positions, self._holes = {}, {}
         for part in found:
-            self._read[part], self.parts[part].blocked = [], []
+            self._read[part], self.parts[part].blocked, self.parts[part].retrying = [], [], []
         return found
 
     def close(self) -> SlotReport:
@@ -450,6 +457,7 @@ class TaskOutcome:
             report = self.parts[part]
             report.read, report.position = followed.read, followed.position
             report.holes, report.blocked = followed.holes, followed.blocked
+            report.retrying = followed.retrying
         for part, report in self.parts.items():
             report.done = _packed(self.done[part])
             report.filtered = _packed(self._filtered[part])

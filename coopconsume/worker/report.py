@@ -146,6 +146,8 @@ class PartitionReport:
             report. Its progressive reports have ``blocked``, too.
         position: Everything below was read by a real-time slot, and is in ``read`` if it is the
             slot's own. None: no other one than before.
+        retrying: Failures of records that a real-time slot tries again by itself; for people, and
+            so that the attempts are known if the slot is lost.
         holes: (first, last) of offsets below the position at which there is no record; only of
             slots that are to find holes.
     """
@@ -158,6 +160,7 @@ class PartitionReport:
     read: bytes = b""
     position: int | None = None
     holes: list[tuple[int, int]] = field(default_factory=list)
+    retrying: list[Failure] = field(default_factory=list)
 
 
 @dataclass

@@ -116,6 +116,35 @@ def test_a_failed_record_is_tried_again_in_its_slot(world):
     assert there.runs == 1
 
 
+def test_a_record_that_is_tried_again_in_its_slot_is_seen_and_keeps_its_attempts(world):
+    """Progress names it; if the slot is lost, the next one goes on counting."""
+    passes, attempts = threading.Event(), []
+
+    def fails(record):
+        if record.offset == 22:
+            attempts.append(record.attempt)
+            if not passes.is_set():
+                raise ValueError("not yet")
+
+    there, handler = world(handlerTimeout="0.1 seconds"), Calls(fails)
+    policy = RetryPolicy(backoff=0.2, max_backoff=0.2, jitter=0)
+    member, job = live(there, handler, policy=policy)
+    grow(there, 20)
+
+    def blocker():
+        return job._meter.recent[-1]["partitions"][0]["blocker"]
+
+    there.until(lambda: blocker() and blocker()["attempts"] >= 3)
+    assert (blocker()["offset"], blocker()["key"]) == (22, "k2")
+    assert (blocker()["error"], blocker()["state"]) == ("ValueError: not yet", "in flight")
+    there.dying = 2
+    there.read_errors += ["gone", "gone"]
+    there.until(lambda: job._meter.totals["lostSlots"])
+    passes.set()
+    there.until(lambda: there.done(member) == set(range(40)))
+    assert attempts == sorted(set(attempts))
+
+
 def test_a_frame_that_fails_is_tried_again_by_a_batch_and_real_time_returns(world):
     """What is pending and due ends the run; the key's order is kept."""
     from coopconsume.worker.frames import FrameHandler

@@ -111,7 +111,7 @@ def event(waiting=None, **blockers):
     ]  # fmt: skip
     return {
         "totals": {"done": 1200, "deadLetters": 2, "filtered": 0}, "lag": 40, "pending": 37,
-        "gapRanges": 1, "waitingFor": waiting, "partitions": partitions,
+        "gapRanges": 1, "waitingFor": waiting, "partitions": partitions, "mode": "batch",
     }  # fmt: skip
 
 
@@ -119,6 +119,7 @@ def test_the_status_line_shows_the_oldest_blocker():
     """With its key, error, attempt, and what waits behind it."""
     numbers = "1,200 done, 7/s, lag 40, 37 pending, 1 gaps, 2 dead letters"
     assert status_line(event(), 7.0) == numbers
+    assert status_line(event() | {"mode": "realTime"}, 7.0) == f"real time: {numbers}"
     some = event()
     some["totals"]["filtered"] = 3000
     assert status_line(some, 7.0) == f"{numbers}, 3,000 filtered"

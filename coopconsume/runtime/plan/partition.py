@@ -331,7 +331,7 @@ class Partition:
             report: Its ``done`` and ``failed``; of a lane no record without all that come before.
             now: The time, on the monotonic clock.
         """
-        self.has_read(slot, report)
+        self.has_read(slot, report, now)
         share = self.shares[slot]
         if share.flying is not None:
             blocked = OffsetRanges.from_offsets([offset for offset, _ in report.blocked])
@@ -357,15 +357,23 @@ class Partition:
         blocked = {lane: waiting.offset for lane, waiting in share.waiting.items()}
         return PartitionWork(tuple(ranges), {}, {} if self.ordering == "none" else blocked)
 
-    def has_read(self, slot: int, report: PartitionReport) -> None:
+    def has_read(self, slot: int, report: PartitionReport, now: float) -> None:
         """Takes how far a slot has read, before what its report says of the records."""
         share = self.shares[slot]
-        if report.position is None or share.flying is None:
+        if share.flying is None:
             return
+        if report.position is not None:
+            self._extend(share, report, report.position)
+        for failure in report.retrying:
+            if failure.offset in share.flying:
+                self.attempts[failure.offset] = failure.attempts
+                self._failed[failure.offset] = _waiting(failure, now)
+
+    def _extend(self, share: Share, report: PartitionReport, position: int) -> None:
         self.is_quiet = False
         read = OffsetRanges.from_offsets(unpack_offsets(report.read).to_numpy())
-        share.has_read(read.clip(self.stable, MAX_OFFSET), report.position)
-        self.end = max(self.end, report.position)
+        share.has_read(read.clip(self.stable, MAX_OFFSET), position)
+        self.end = max(self.end, position)
         holes = OffsetRanges(report.holes).clip(self.stable, MAX_OFFSET) - self.done
         if holes:
             self.amend(holes)
@@ -418,7 +426,7 @@ class Partition:
 
     def reported(self, slot: int, report: PartitionReport, now: float) -> None:
         """Take in what a slot reported of its part of a batch."""
-        self.has_read(slot, report)
+        self.has_read(slot, report, now)
         share = self.shares[slot]
         wanted = share.flying
         if wanted is None:
@@ -500,14 +508,7 @@ class Partition:
         """A record of a share has failed: it waits for its next attempt."""
         self.attempts[failure.offset] = failure.attempts
         self._may_have_parked |= failure.delay == math.inf
-        failed = self._failed[failure.offset] = Waiting(
-            failure.offset,
-            failure.key_hash,
-            failure.attempts,
-            now + failure.delay,
-            failure.error,
-            failure.key,
-        )
+        failed = self._failed[failure.offset] = _waiting(failure, now)
         share.wait(self.lane(failure.key_hash, failure.offset), failed)
 
     def replay(self, offset: int, now: float) -> None:
@@ -679,6 +680,13 @@ class Partition:
         return PartitionWork(
             tuple(share.flying.pairs()), attempts, {} if self.ordering == "none" else blocked
         )
+
+
+def _waiting(failure: Failure, now: float) -> Waiting:
+    return Waiting(
+        failure.offset, failure.key_hash, failure.attempts, now + failure.delay, failure.error,
+        failure.key,
+    )  # fmt: skip
 
 
 def _done_of(report: PartitionReport) -> OffsetRanges:

@@ -68,6 +68,7 @@ def encode_report(report: SlotReport) -> bytes:
                 of.position,
                 of.holes,
                 of.blocked,
+                [_failure(one, parts) for one in of.retrying],
             ]
             for part, of in report.partitions.items()
         ],
@@ -96,7 +97,8 @@ def decode_report(data: bytes, of: Identity) -> SlotReport:
             handled=_count(header["handled"]), filtered=_count(header["filtered"]),
             failures=_count(header["failures"]),
         )  # fmt: skip
-        for part, done, filtered, failed, read, position, holes, blocked in header["partitions"]:
+        for part, done, filtered, failed, read, position, *more in header["partitions"]:
+            holes, blocked, retrying = more
             report.partitions[_count(part)] = PartitionReport(
                 done=parts.need(done),
                 filtered=parts.need(filtered),
@@ -105,6 +107,7 @@ def decode_report(data: bytes, of: Identity) -> SlotReport:
                 position=None if position is None else _count(position),
                 holes=[(_count(first), _count(last)) for first, last in holes],
                 blocked=[(_count(offset), int(key_hash)) for offset, key_hash in blocked],
+                retrying=[_failed(one, parts) for one in retrying],
             )
         report.dead = [_dead(one, parts) for one in header["dead"]]
         report.outputs = parts.take(header["outputs"])
