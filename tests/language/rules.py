@@ -77,5 +77,6 @@ CLEAN = (
     "coopconsume/queue/*.py",
     "coopconsume/worker/*.py",
     "coopconsume/worker/channel/*.py",
+    "coopconsume/worker/realtime/*.py",
     "tests/language/__*.py",
 )

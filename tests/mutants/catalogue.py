@@ -12,6 +12,7 @@ from tests.mutants.keeping import KEEPING
 from tests.mutants.order import LIMITS, ORDER
 from tests.mutants.outcomes import DENIED, OUTPUTS, RETRIES
 from tests.mutants.queue import QUEUE
+from tests.mutants.realtime import REALTIME
 from tests.mutants.state import STATE
 
 #: The mutants by what they break.
@@ -40,5 +41,6 @@ GROUPS = [
     SHOWN,
     STATE,
     FILTERS,
+    REALTIME,
 ]
 MUTANTS = [mutant for group in GROUPS for mutant in group]

@@ -1,0 +1,154 @@
+"""Mutants of jobs in real time."""
+
+# ruff: noqa: E501 - lines of the sources and names of tests are quoted whole
+
+from __future__ import annotations
+
+from tests.mutants.mutant import Mutant
+
+_UNIT = "tests/unit/test_real_time.py::"
+_MODEL = "tests/model/test_real_time_model.py::"
+_READER = "coopconsume/worker/realtime/reader.py"
+_SLOT = "coopconsume/worker/realtime/slot.py"
+_MODE = "coopconsume/runtime/realtime/mode.py"
+_SHARE = "coopconsume/runtime/plan/share.py"
+_PARTITION = "coopconsume/runtime/plan/partition.py"
+_SHARED = _UNIT + "test_slots_share_the_records_and_find_every_hole"
+_EXTENDS = _UNIT + "test_a_slot_that_reads_on_extends_what_is_in_flight"
+
+REALTIME = [
+    Mutant(
+        "slot-handles-records-of-others",
+        "A real-time slot handles the records of its key ranges alone.",
+        _READER,
+        "if position.owns(hashed):",
+        "if position.ranges:",
+        (_SHARED,),
+    ),
+    Mutant(
+        "record-read-twice-handled-twice",
+        "A record that a source returns twice is handled once.",
+        _READER,
+        "if offset < position.next:",
+        "if offset < 0:",
+        (_UNIT + "test_a_record_that_comes_twice_counts_once",),
+    ),
+    Mutant(
+        "end-of-the-log-no-position",
+        "What lies below an end that the brokers named was returned, or is a hole.",
+        _READER,
+        "if end > position.next:",
+        "if end > position.next + 1_000_000:",
+        (_SHARED, _MODEL + "test_holes_at_the_end_of_the_log_are_committed"),
+    ),
+    Mutant(
+        "hole-of-a-real-time-slot-too-long",
+        "A hole ends before the next record.",
+        _READER,
+        "append((position.next, offset - 1))",
+        "append((position.next, offset))",
+        (_SHARED,),
+    ),
+    Mutant(
+        "begun-records-not-reported",
+        "The driver knows which records a real-time slot has begun with: they are no holes.",
+        _SLOT,
+        "ledger.begin_with(rows)",
+        "pass",
+        (_MODEL + "test_a_handler_that_hangs_beside_free_ones_ends_no_run",),
+    ),
+    Mutant(
+        "begun-records-not-to-do",
+        "What a real-time slot has read is in flight until it is done.",
+        _SHARE,
+        "            self.flying |= offsets\n            self.todo |= offsets\n",
+        "            self.flying |= offsets\n",
+        (_EXTENDS,),
+    ),
+    Mutant(
+        "position-of-a-lost-slot-not-kept",
+        "A lost slot's records are read again from its last report on.",
+        _SHARE,
+        "self.position = self.next_position = max(self.position, position)",
+        "self.position = max(self.position, position + 1)",
+        (_EXTENDS, _UNIT + "test_what_a_lost_slot_had_read_is_to_do_again_and_the_rest_is_new"),
+    ),
+    Mutant(
+        "attempts-in-a-slot-forgotten",
+        "The attempts of a record that is tried again in its slot are known if the slot is lost.",
+        _PARTITION,
+        "if failure.offset in share.flying:",
+        "if failure.offset < 0:",
+        (
+            _MODEL
+            + "test_a_record_that_is_tried_again_in_its_slot_is_seen_and_keeps_its_attempts",
+        ),
+    ),
+    Mutant(
+        "run-goes-on-with-a-retry-due",
+        "A failed record that no slot holds is tried again by a batch.",
+        _MODE,
+        "                if any(_is_due(share, now)):\n",
+        "                if any(_is_due(share, now - 1_000.0)):\n",
+        (_UNIT + "test_a_failed_record_lets_a_run_begin_until_it_is_due",),
+    ),
+    Mutant(
+        "run-begins-with-gaps",
+        "A run begins once there are no gaps that a batch must read.",
+        _MODE,
+        "    if share.todo:\n",
+        "    if share.todo and share.is_live:\n",
+        (_UNIT + "test_batches_catch_up_before_a_run",),
+    ),
+    Mutant(
+        "run-begins-beside-an-earlier-owner",
+        "No slot reads keys that an earlier owner may be at work on.",
+        _MODE,
+        "    if share.is_barred(now):\n",
+        "    if share.is_barred(now) and share.todo:\n",
+        (_UNIT + "test_batches_catch_up_before_a_run",),
+    ),
+    Mutant(
+        "slot-that-stopped-reading-not-noticed",
+        "A slot that does not read although there are records ends the run.",
+        _MODE,
+        "now) > STALLED:",
+        "now) > 1_000 * STALLED:",
+        (_UNIT + "test_a_slot_that_does_not_read_ends_the_run",),
+    ),
+    Mutant(
+        "failed-run-begins-at-once",
+        "After a run that failed the next one waits, longer each time.",
+        _MODE,
+        "self._not_before = now + pause",
+        "self._not_before = now",
+        (_MODEL + "test_a_run_that_fails_at_once_is_not_begun_again_at_once",),
+    ),
+    Mutant(
+        "held-up-slot-keeps-its-records",
+        "A slot without a free handler gives its records back.",
+        _SLOT,
+        "elif now - self._moved_at > HELD_UP:",
+        "elif now - self._moved_at > HELD_UP + 1_000:",
+        (_MODEL + "test_a_slot_without_a_free_handler_gives_its_records_back",),
+    ),
+    Mutant(
+        "real-time-slot-ignores-denied-keys",
+        "A real-time slot evaluates the filter as Spark does.",
+        "coopconsume/filters.py",
+        "if self.deny and self.deny.has(key):",
+        "if self.deny and self.deny.has(None):",
+        (
+            _UNIT + "test_a_slot_marks_what_does_not_pass",
+            _MODEL + "test_filtered_records_are_done_without_a_handler",
+        ),
+    ),
+    Mutant(
+        "drain-of-a-run-loses-what-was-read",
+        "A stop that drains handles what real-time slots have read.",
+        "coopconsume/runtime/loop.py",
+        "            self._dispatcher.drain(self._shift)\n",
+        "            self._dispatcher.stop(self._shift)\n",
+        (_MODEL + "test_a_stop_that_drains_handles_what_slots_have_read",),
+    ),
+]
