@@ -106,7 +106,7 @@ ORDER = [
         "reported-early-and-done-again",
         "What a slot reported while it worked is not done again if the slot is lost.",
         "coopconsume/runtime/plan/partition.py",
-        "self._settle_flying(share, share.flying, report, share.flying, now)",
+        "self._settle_flying(share, share.flying, report, share.flying, now, blocked)",
         "pass",
         (_PLAN + "test_what_a_slot_reported_while_it_worked_is_not_done_again",),
     ),

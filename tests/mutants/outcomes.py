@@ -35,8 +35,8 @@ RETRIES = [
         "attempt-not-counted",
         "Each failure counts as an attempt.",
         "coopconsume/runtime/plan/partition.py",
-        "self.attempts[failure.offset] = failure.attempts",
-        "self.attempts[failure.offset] = 0",
+        "self.attempts[failure.offset] = failure.attempts\n        self._may_have_parked",
+        "self.attempts[failure.offset] = 0\n        self._may_have_parked",
         (_LOOP,),
     ),
     Mutant(

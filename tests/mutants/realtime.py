@@ -1,7 +1,5 @@
 """Mutants of jobs in real time."""
 
-# ruff: noqa: E501 - lines of the sources and names of tests are quoted whole
-
 from __future__ import annotations
 
 from tests.mutants.mutant import Mutant
@@ -39,7 +37,7 @@ REALTIME = [
         _READER,
         "if end > position.next:",
         "if end > position.next + 1_000_000:",
-        (_SHARED, _MODEL + "test_holes_at_the_end_of_the_log_are_committed"),
+        (_SHARED,),
     ),
     Mutant(
         "hole-of-a-real-time-slot-too-long",
@@ -79,10 +77,7 @@ REALTIME = [
         _PARTITION,
         "if failure.offset in share.flying:",
         "if failure.offset < 0:",
-        (
-            _MODEL
-            + "test_a_record_that_is_tried_again_in_its_slot_is_seen_and_keeps_its_attempts",
-        ),
+        (_MODEL + "test_a_record_that_is_tried_again_in_its_slot_is_seen_and_keeps_its_attempts",),
     ),
     Mutant(
         "run-goes-on-with-a-retry-due",

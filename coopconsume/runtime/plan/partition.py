@@ -354,8 +354,7 @@ class Partition:
         if last is not None and last >= position:
             gaps = self.done.complement(position, last)
             ranges = [*gaps.pairs(), (last + 1, MAX_OFFSET)]
-        blocked = {lane: waiting.offset for lane, waiting in share.waiting.items()}
-        return PartitionWork(tuple(ranges), {}, {} if self.ordering == "none" else blocked)
+        return PartitionWork(tuple(ranges), {}, self._blocked(share))
 
     def has_read(self, slot: int, report: PartitionReport, now: float) -> None:
         """Takes how far a slot has read, before what its report says of the records."""
@@ -676,10 +675,12 @@ class Partition:
         share = self.shares[slot]
         assert share.flying is not None
         attempts = {o: n for o, n in self.attempts.items() if o in share.flying}
+        return PartitionWork(tuple(share.flying.pairs()), attempts, self._blocked(share))
+
+    def _blocked(self, share: Share) -> dict[int, int]:
+        """The lowest record of each lane that waits: no higher one of the lane may start."""
         blocked = {lane: waiting.offset for lane, waiting in share.waiting.items()}
-        return PartitionWork(
-            tuple(share.flying.pairs()), attempts, {} if self.ordering == "none" else blocked
-        )
+        return {} if self.ordering == "none" else blocked
 
 
 def _waiting(failure: Failure, now: float) -> Waiting:
