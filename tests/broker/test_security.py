@@ -407,6 +407,38 @@ def test_tokens_and_client_certificates_serve_both(guarded: Guarded, spark: Spar
         assert consumer.partitions_for_topic(topic) == {0}
 
 
+@pytest.mark.spark
+@pytest.mark.parametrize("mechanism", ["SCRAM-SHA-512", "OAUTHBEARER"])
+def test_slots_in_real_time_log_in_as_batches_do(
+    guarded: Guarded, spark: SparkSession, caplog: pytest.LogCaptureFixture, mechanism: str
+) -> None:
+    """With the same settings; a right that is lost ends the job, and no secret is shown."""
+    topic = guarded.topic(f"live-{mechanism.lower()}", "DESCRIBE", "READ", records=5)
+    _log_all(caplog)
+    tokens = {
+        "sasl_mechanism": "OAUTHBEARER",
+        "sasl_jaas_config": f'{OAUTH} required unsecuredLoginStringClaim_sub="alice";',
+    }
+    given = guarded.options(topic, **(tokens if mechanism == "OAUTHBEARER" else {}))
+    shown: list[object] = []
+    with CooperativeConsumer(given, spark) as consumer:
+        building = consumer.foreach(_done).trigger(realTime="10 minutes")
+        query = building.onProgress(shown.append).start()
+        deadline = time.monotonic() + PATIENCE
+        while (query.lastProgress or {}).get("mode") != "realTime":
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        guarded.write(topic, 20)
+        query.processAllAvailable()
+        assert query.lastProgress["totals"]["done"] == 25
+        assert query.lastProgress["mode"] == "realTime"
+        guarded.take("READ", "TOPIC", topic)
+        guarded.write(topic, 5)
+        with pytest.raises(NotAuthorized):
+            query.awaitTermination(PATIENCE)
+    assert PASSWORD not in "".join(map(str, shown)) + caplog.text
+
+
 def test_tls_that_fails_is_told_at_once(guarded: Guarded) -> None:
     """A broker that is not trusted, another name, a certificate that it does not trust, no TLS."""
     stranger = party("stranger")
