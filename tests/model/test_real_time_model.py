@@ -67,7 +67,7 @@ def live(there, handler, *, concurrency=4, **work):
     job = there.run(member, handler, concurrency=concurrency, **({"real_time": LONG} | work))
     there.until(lambda: there.runs and len(there.sources) == 2)
     there.until(lambda: job._meter.mode == "realTime")
-    there.until(lambda: there.done(member) == set(range(20)))
+    there.until(lambda: there.done(member) == set(range(20)) and job._meter.recent)
     return member, job
 
 
