@@ -104,6 +104,8 @@ def main(config: dict) -> None:
             query = consumer.foreach(handler, **words)
         if not config.get("endless"):
             query.trigger(availableNow=True)
+        elif config.get("live"):
+            query.trigger(realTime="10 minutes")
         query.start().awaitTermination()
     spark.stop()
 

@@ -63,7 +63,8 @@ def written(history: Path) -> int:
     return sum(file.stat().st_size for file in history.glob("*"))
 
 
-def test_killed_at_random_moments_nothing_is_lost(kafka, topic, produce, tmp_path):
+@pytest.mark.parametrize("live", [False, True], ids=["batches", "real-time"])
+def test_killed_at_random_moments_nothing_is_lost(kafka, topic, produce, tmp_path, live):
     """After each SIGKILL it goes on from the log: no loss, key order, repeats in flight only."""
     seed = random.randrange(2**32)
     dice = random.Random(seed)
@@ -93,7 +94,7 @@ def test_killed_at_random_moments_nothing_is_lost(kafka, topic, produce, tmp_pat
     with log_path.open("w") as log, ExitStack() as stack:
 
         def prepared(*, endless: bool) -> subprocess.Popen:
-            job = start(config | {"endless": endless}, log)
+            job = start(config | {"endless": endless, "live": live and endless}, log)
             stack.callback(lambda: kill_tree(job) if job.poll() is None else None)
             return job
 
