@@ -21,7 +21,9 @@ from tests.mutants.mutant import ROOT, Mutant
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-_COPIED = ("assignors", "commits", "coopconsume", "notebooks", "tests", "pyproject.toml")
+_COPIED = (
+    "assignors", "commits", "coopconsume", "docs", "notebooks", "tests", "pyproject.toml",
+)  # fmt: skip
 #: Seconds for the tests of one mutant; without a broker or Spark, and with them.
 _FAST_TIMEOUT, _SLOW_TIMEOUT = 300.0, 1800.0
 
