@@ -115,8 +115,9 @@ def topic(kafka: LocalKafka, request: pytest.FixtureRequest) -> TopicFactory:
     return create
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def _producer(kafka: LocalKafka) -> Iterator[KafkaProducer]:
+    """One for each module: kafka-python's spins once a topic is deleted that it wrote to."""
     from kafka import KafkaProducer
 
     producer = KafkaProducer(

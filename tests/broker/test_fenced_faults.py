@@ -230,7 +230,9 @@ def test_a_kafka_python_without_the_hook_is_refused(
         KafkaChannel(place.settings, place.log, None, 10)
 
 
-def test_k4_k5_k6_a_broker_that_is_frozen(tmp_path_factory: pytest.TempPathFactory) -> None:
+def test_k4_k5_k6_a_broker_that_is_frozen(
+    tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """In the middle of a commit, and after it was killed: the truth is found out, or asked later.
 
     The raw client says that its commit failed, and the record is there.
@@ -251,7 +253,7 @@ def test_k4_k5_k6_a_broker_that_is_frozen(tmp_path_factory: pytest.TempPathFacto
         slow = place.options | {"kafka.request.timeout.ms": "1000"}
         writer = FencedWriter(slow, "t", timeout=PATIENCE).acquire()
         writer.append([b"a"])
-        freeze_at_commit(writer, kafka, thaw_after=2.5)
+        freeze_at_commit(writer, kafka, monkeypatch, thaw_after=2.5)
         assert writer.append([b"b"], expected_seq=1).first_seq == 1
         assert (writer.epoch, writer.next_seq) == (1, 2)
 
@@ -259,7 +261,7 @@ def test_k4_k5_k6_a_broker_that_is_frozen(tmp_path_factory: pytest.TempPathFacto
         hasty._timeout = PATIENCE
         hasty.acquire()
         hasty._timeout = 4
-        freeze_at_commit(hasty, kafka, thaw_after=None)
+        freeze_at_commit(hasty, kafka, monkeypatch)
         with pytest.raises(AppendOutcomeUnknown) as unknown:
             hasty.append([b"c"], batch_id="c")
         with pytest.raises(AppendOutcomeUnknown):
@@ -287,19 +289,30 @@ def test_k4_k5_k6_a_broker_that_is_frozen(tmp_path_factory: pytest.TempPathFacto
         place.close()
 
 
-def freeze_at_commit(writer: FencedWriter, kafka: LocalKafka, thaw_after: float | None) -> None:
-    """Freeze the broker as the writer is about to commit; let it go on after a while, if at all."""
-    channel = writer._session._channel
-    assert channel is not None
-    commit = channel.commit
+def freeze_at_commit(
+    writer: FencedWriter,
+    kafka: LocalKafka,
+    monkeypatch: pytest.MonkeyPatch,
+    thaw_after: float | None = None,
+) -> None:
+    """Freeze the broker as a writer is about to commit; let it go on after a while, if at all.
 
-    def frozen(timeout: float) -> None:
-        kafka.freeze()
-        if thaw_after is not None:
-            threading.Timer(thaw_after, kafka.thaw).start()
-        commit(timeout)
+    A writer that opens its session again before, as on a slow machine, has another channel.
+    """
+    open_channel = writer._session._channel
+    assert open_channel is not None
+    channel = type(open_channel)
+    commit, frozen_once = channel.commit, threading.Event()
 
-    channel.commit = frozen  # type: ignore[method-assign]
+    def frozen(self: Any, timeout: float) -> None:
+        if not frozen_once.is_set():
+            frozen_once.set()
+            kafka.freeze()
+            if thaw_after is not None:
+                threading.Timer(thaw_after, kafka.thaw).start()
+        commit(self, timeout)
+
+    monkeypatch.setattr(channel, "commit", frozen)
 
 
 def resolved(writer: FencedWriter, batch_id: str) -> Any:
