@@ -199,7 +199,7 @@ class Frame:
         arrays = [pa.array(c, t) for c, t in zip(columns, types, strict=True)]
         batch = pa.RecordBatch.from_arrays(arrays, names=list("abcdefg")[: len(types)])
         report = self._runner.run(slot, [batch] if rows else [])
-        return self._world.ended(report)
+        return self._world.ended(report, self._runner._send)
 
 
 class Message:
@@ -262,7 +262,10 @@ class LiveSpark:
         world, runner = self._world, self._runner
         world.runs += 1
         with ThreadPoolExecutor(self._count) as pool:
-            return list(pool.map(lambda slot: world.ended(runner.run(slot, ())), runner.slots))
+            ended = pool.map(
+                lambda slot: world.ended(runner.run(slot, ()), runner._send), runner.slots
+            )
+            return list(ended)
 
 
 class CountedJob(Job):
@@ -295,7 +298,6 @@ class World:
         self.dying = 0
         #: Slots whose next task ends without a row.
         self.silent = []
-        self.send = None
         #: Whether the next batch stays in its read until it is interrupted.
         self.is_reading = False
         self.interrupted = threading.Event()
@@ -322,7 +324,7 @@ class World:
             "worker.realtime.slot.RealTimeRunner.open_source": staticmethod(
                 lambda _kafka, starts: LogSource(self, starts)
             ),
-            "runtime.dispatch.open_mailbox": self._open_mailbox if channel else lambda *_: None,
+            "runtime.dispatch.open_mailbox": lambda _, receive: receive if channel else None,
             "runtime.dispatch.interrupt": lambda *_: self.interrupted.set(),
             "runtime.slot_leases.driver_address": lambda _: ("127.0.0.1",) * 2 if channel else None,
             "runtime.relief.SLOW": slow,
@@ -334,19 +336,20 @@ class World:
         }.items():
             monkeypatch.setattr(f"coopconsume.{target}", stand_in)
 
-    def ended(self, report):
-        """Sends the report of a slot, or loses it; returns the row of its task."""
+    def ended(self, report, send):
+        """Sends the report of a slot, or loses it; returns the row of its task.
+
+        Args:
+            report: The report.
+            send: Sends it to the job that the slot belongs to; None: the row takes it there.
+        """
         slot = report.slot
         if self.dying:
             self.dying -= 1
             report = SlotReport(report.batch, slot, unknown=True)
-        if self.send is not None:
-            self.send(pickle.dumps(report))
-        return SimpleNamespace(slot=slot, report=None if self.send else pickle.dumps(report))
-
-    def _open_mailbox(self, _spark, receive):
-        self.send = receive
-        return receive
+        if send is not None:
+            send(pickle.dumps(report))
+        return SimpleNamespace(slot=slot, report=None if send else pickle.dumps(report))
 
     def member(self):
         """Another member; it holds nothing yet."""
@@ -372,6 +375,11 @@ class World:
         self._jobs.append(job)
         job.start()
         return job
+
+    def until_one_slot_works(self, job):
+        """Wait until all slots but one have ended."""
+        batches = job._dispatcher.running
+        self.until(lambda: sum(len(batch.waiting) for batch in batches.copy().values()) == 1)
 
     def gate(self, *offsets):
         """A handler whose calls for some offsets wait until it is opened."""

@@ -140,6 +140,7 @@ def test_a_record_whose_slot_is_lost_is_done_again_after_its_lease_and_holds_bac
     job = there.run(member, gate)
     there.until(lambda: there.done(member) == {o for o in range(20) if o % 5 != 4})
     job._dispatcher.leases._server._on_report = lambda _: None
+    there.until_one_slot_works(job)
     there.dying = 1
     lost_at = time.monotonic()
     gate.opened.set()
@@ -204,9 +205,10 @@ def test_a_lost_slot_repeats_only_what_it_did_not_report(world):
     """What was committed while it worked is not handled again, and the rest waits for its lease."""
     there = world(channel=True, handlerTimeout="0.1 seconds")
     member, gate = there.claim(), there.gate(13)
-    there.run(member, gate)
+    job = there.run(member, gate)
     behind = {o for o in slot_mates(13) if o >= 13}
     there.until(lambda: there.done(member) == set(range(20)) - behind)
+    there.until_one_slot_works(job)
     there.dying = 1
     lost_at = time.monotonic()
     gate.opened.set()
@@ -565,7 +567,8 @@ def test_of_a_late_hand_over_the_running_records_alone_are_in_doubt(world, lost)
     job = there.run(member, gate)
     there.until(lambda: gate.at_work)
     if lost:
-        there.until(lambda: any(running.kept for running in job._dispatcher.running.values()))
+        there.until(lambda: there.done(member) == {o for o in range(20) if o % 5 != 3})
+        there.until_one_slot_works(job)
         job._dispatcher.leases._server._on_report = lambda _: None
         there.dying = 1
         gate.opened.set()
@@ -576,6 +579,7 @@ def test_of_a_late_hand_over_the_running_records_alone_are_in_doubt(world, lost)
     handing_over.start()
     if not lost:
         until(lambda: any(running.kept for running in job._dispatcher.running.values()))
+        there.until_one_slot_works(job)
         job._hand_over.until = 0.0
     handing_over.join(120)
     gate.opened.set()
