@@ -27,7 +27,7 @@ if TYPE_CHECKING:
         UnsupportedTarget,
     )
     from commits.ids import CommitIds
-    from commits.model import Assignment, Doubt, Epoch, OwnedShare, Pending
+    from commits.model import Assignment, Doubt, Epoch, OffsetAndEpoch, OwnedShare, Pending
     from commits.offsets import OffsetRanges
     from commits.partition import CommitResult, PartitionCommits
     from commits.repair import (
@@ -73,6 +73,7 @@ _HOME = {
     "OffsetRanges": "offsets",
     "OwnedShare": "model",
     "PartitionCommits": "partition",
+    "OffsetAndEpoch": "model",
     "Pending": "model",
     "RepairRefused": "errors",
     "SNAPSHOT_BYTES": "settings",
@@ -111,6 +112,7 @@ __all__ = [
     "IndividualCommitNotAllowed",
     "IndividualCommitTooOld",
     "MaxIndividualCommitsReached",
+    "OffsetAndEpoch",
     "OffsetRanges",
     "OwnedShare",
     "PartitionCommits",

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from commits.group import GroupState
-    from commits.model import Epoch, Pending, TopicPartition
+    from commits.model import Epoch, OffsetAndEpoch, Pending, TopicPartition
     from commits.offsets import OffsetRanges, Pairs
 
     Results = dict[TopicPartition, CommitResult]
@@ -56,6 +56,7 @@ class Committing(Settings):
         pending: Mapping[TopicPartition, Iterable[Pending]] | None = None,
         holes: Mapping[TopicPartition, Pairs | OffsetRanges] | None = None,
         filtered: Mapping[TopicPartition, int] | None = None,
+        reached: Mapping[TopicPartition, OffsetAndEpoch] | None = None,
         commit_id: str | None = None,
         topic_ids: Mapping[str, str] | None = None,
         too_old: Literal["raise", "report"] = "raise",
@@ -74,6 +75,8 @@ class Committing(Settings):
             holes: Offsets that are proven never to be delivered. They count as committed and are
                 never an error.
             filtered: How many of the offsets are of records that a filter dropped, for the history.
+            reached: How far the logs of partitions had reached when the records were read, at most
+                to the end of these offsets, and in which leader epoch.
             commit_id: An id that is unique in the group. A commit that is repeated with its id,
                 because its answer was lost, counts once and gets its first answer. Ids that end
                 in `-<number>` need the least space.
@@ -103,12 +106,16 @@ class Committing(Settings):
         if commit_id is not None and not commit_id:
             raise ValueError("a commit id must not be empty")
         parts = parts_of(offsets, pending or {}, holes or {})
-        counts = [[*at, count] for at, count in (filtered or {}).items() if count]
+        details = {
+            "filtered": [[*at, count] for at, count in (filtered or {}).items() if count],
+            "reached": [[*at, *end] for at, end in (reached or {}).items()],
+        }
         with self._lock:
             return self._commit(
                 Event(
                     "commit", commit_id or self._new_id(), self._cluster, group, epoch,
-                    member=member, detail={"filtered": counts} if counts else {}, parts=parts,
+                    member=member, parts=parts,
+                    detail={name: values for name, values in details.items() if values},
                 ),
                 topic_ids,
                 report_too_old=too_old == "report", limited=limited,
@@ -349,5 +356,8 @@ class Committing(Settings):
 def _without(event: Event, over: Iterable[TopicPartition]) -> dict[str, Any]:
     """Return the detail of a commit without the partitions that are not written."""
     left_out = set(over)
-    counts = [one for one in event.detail.get("filtered", ()) if (one[0], one[1]) not in left_out]
-    return {"filtered": counts} if counts else {}
+    details = {
+        name: [one for one in values if (one[0], one[1]) not in left_out]
+        for name, values in event.detail.items()
+    }
+    return {name: values for name, values in details.items() if values}

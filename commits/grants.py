@@ -143,12 +143,13 @@ class Grant:
 
     def left_behind(self) -> list[Doubt]:
         """Return the shares on which members may still work when the grant ends."""
-        left = []
-        for member, shares in self.members.items():
-            if member not in self.settled:
-                doubts = [Doubt(share, self.longest_life_ms) for share in shares]
-                left += cut(doubts, self.handed.get(member, ()))[1]
-        return left
+        members = [member for member in self.members if member not in self.settled]
+        return [doubt for member in members for doubt in self.left_by(member)]
+
+    def left_by(self, member: str) -> list[Doubt]:
+        """Return the shares of a member on which it may still work: it has not released them."""
+        doubts = [Doubt(share, self.longest_life_ms) for share in self.members[member]]
+        return cut(doubts, self.handed.get(member, ()))[1]
 
     @property
     def longest_life_ms(self) -> int:

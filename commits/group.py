@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, ClassVar
 from commits.errors import IndividualCommitTooOld
 from commits.grants import Grant, cut, holder_of
 from commits.ids import CommitIds
-from commits.model import Doubt, OwnedShare
+from commits.model import Doubt, OffsetAndEpoch, OwnedShare
 from commits.offsets import OffsetRanges
 from commits.partition import CommitResult, PartitionCommits
 
@@ -90,12 +90,15 @@ class PartitionState:
         commits: The committed offsets.
         pending: The records that were read and are not done, by offset.
         primary: Kafka's offset, if another tool wrote it and the log has recorded it.
+        reached: The end of the partition's log that a commit reported, with its leader epoch: the
+            highest one since the commits were reset or cut; None without one.
     """
 
     topic_id: str = ""
     commits: PartitionCommits = field(default_factory=lambda: PartitionCommits(max_ranges=None))
     pending: dict[int, Pending] = field(default_factory=dict)
     primary: KnownPrimary | None = None
+    reached: OffsetAndEpoch | None = None
 
     def drop_done_pending(self) -> None:
         """Remove pending records that are committed."""
@@ -310,7 +313,7 @@ class GroupState:
     def _fence(self, grant: Grant, member: str, why: str) -> None:
         """Fence a member whose shares another member takes without a hand-over."""
         grant.fenced[member] = why
-        self._loosen(grant, member, grant.members[member])
+        self._loosen(grant, member, [doubt.share for doubt in grant.left_by(member)])
 
     def _loosen(self, grant: Grant, member: str, shares: Iterable[OwnedShare]) -> None:
         if member not in grant.settled:
@@ -377,7 +380,15 @@ class GroupState:
         return Answer(counted=True)
 
     def _commit(self, event: Event) -> Answer:
-        return self._by_partition(event, _commit_part)
+        reached = {(t, p): OffsetAndEpoch(*end) for t, p, *end in event.detail.get("reached", ())}
+
+        def commit(state: PartitionState, part: Part) -> CommitResult:
+            state.reached = max(
+                filter(None, (state.reached, reached.get(part.topic_partition))), default=None
+            )
+            return _commit_part(state, part)
+
+        return self._by_partition(event, commit)
 
     def _start(self, event: Event) -> Answer:
         known = set(self.partitions)
@@ -403,6 +414,7 @@ class GroupState:
             end = part.first or 0
             state.commits.truncate(end)
             state.pending = {o: pending for o, pending in state.pending.items() if o < end}
+            state.reached = None
             return state.result()
 
         return self._by_partition(event, cut)
@@ -430,7 +442,7 @@ class GroupState:
                 if holder is not None:
                     return state.result("refused", f"{holder.member!r} is at work on it")
                 state.commits.reset(part.first)
-                state.pending = {}
+                state.pending, state.reached = {}, None
             state.primary = KnownPrimary(part.first, number)
             return state.result()
 
@@ -440,6 +452,7 @@ class GroupState:
         def set_back(state: PartitionState, part: Part) -> CommitResult:
             state.commits.reset(part.first or 0)
             state.commits.amend(part.offsets)
+            state.reached = None
             state.pending = {pending.offset: pending for pending in part.pending}
             state.drop_done_pending()
             if event.epoch is None:

@@ -15,6 +15,7 @@ __all__ = [
     "Assignment",
     "Doubt",
     "Epoch",
+    "OffsetAndEpoch",
     "OwnedShare",
     "Pending",
     "TopicPartition",
@@ -45,6 +46,21 @@ class Epoch:
 
     number: int
     nonce: str
+
+
+class OffsetAndEpoch(NamedTuple):
+    """An offset that a partition's log had reached in a leader epoch (KIP-320).
+
+    If the leader epoch ends at a lower offset in the log of today, an unclean election has cut the
+    log since.
+
+    Attributes:
+        offset: The offset after the last record.
+        leader_epoch: The leader epoch.
+    """
+
+    offset: int
+    leader_epoch: int
 
 
 @dataclass(frozen=True, slots=True)

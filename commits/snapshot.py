@@ -14,7 +14,7 @@ from commits.fold import LogState
 from commits.grants import Grant, Holder
 from commits.group import Answer, GroupState, KnownPrimary, PartitionState
 from commits.ids import CommitIds
-from commits.model import Doubt, Epoch, OwnedShare
+from commits.model import Doubt, Epoch, OffsetAndEpoch, OwnedShare
 from commits.offsets import MAX_OFFSET, OffsetRanges
 from commits.partition import CommitResult, PartitionCommits
 from commits.rows import Event, Part
@@ -135,6 +135,11 @@ def _group_to_plain(group: GroupState) -> dict[str, Any]:
             for at, state in group.partitions.items()
             if state.primary is not None
         ],
+        "reached": [
+            [*at, *state.reached]
+            for at, state in group.partitions.items()
+            if state.reached is not None
+        ],
     }
 
 
@@ -146,6 +151,10 @@ def _group_from_event(event: Event) -> GroupState:
         (topic, partition): KnownPrimary(*rest)
         for topic, partition, *rest in plain.get("primary", ())
     }
+    reached = {
+        (topic, partition): OffsetAndEpoch(*end)
+        for topic, partition, *end in plain.get("reached", ())
+    }
     return GroupState(
         highest=plain["highest"],
         in_force=_grant_from_plain(plain["in_force"]) if plain["in_force"] else None,
@@ -156,6 +165,7 @@ def _group_from_event(event: Event) -> GroupState:
                 PartitionCommits(part.first or 0, part.offsets, max_ranges=None),
                 _with_delays(part.pending, delays.get(part.topic_partition, {})),
                 primary.get(part.topic_partition),
+                reached.get(part.topic_partition),
             )
             for part in event.parts
         },

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from commits.ids import CommitIds
-    from commits.model import Pending, TopicPartition
+    from commits.model import OffsetAndEpoch, Pending, TopicPartition
 
 __all__ = ["CommitStore"]
 
@@ -119,6 +119,12 @@ class CommitStore(Committing):
                 at: state.commits.copy(max_ranges=self._limit(at[0]))
                 for at, state in partitions.items()
             }
+
+    def reached(self, group: str) -> dict[TopicPartition, OffsetAndEpoch]:
+        """Return how far commits say that partitions' logs had reached. Reads the log."""
+        with self._lock:
+            partitions = self._refreshed(group).partitions
+            return {at: state.reached for at, state in partitions.items() if state.reached}
 
     def pending(self, group: str) -> dict[TopicPartition, dict[int, Pending]]:
         """Return a copy of the pending records of each partition, by offset. Reads the log."""

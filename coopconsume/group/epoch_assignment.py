@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from commits import CommitResult, CommitStore, Epoch, FencedMember, Pending
     from coopconsume.group.owned import EpochGrant, TopicPartition
     from coopconsume.group.primary import WritePrimary
-    from coopconsume.kafka.cluster import Cluster, Primary
+    from coopconsume.kafka.cluster import Cluster
     from coopconsume.options import Options
 
 log = logging.getLogger(__name__)
@@ -94,22 +94,22 @@ class EpochAssignment:
         self.logs = HeldLogs(options, cluster, store, lambda: self._tenure, self.owned, self._lock)
         self.primary = PrimaryOffsets(
             options.group_id, store, lambda: self._tenure, self.owned, self._lock, self.refresh,
-            write_primary, cluster.commit_primary, self.logs.leader_epoch_of,
+            write_primary, cluster.commit_primary,
         )  # fmt: skip
         begun = time.monotonic()
         self._waits = [(share, begun + seconds) for share, seconds in tenure.waits]
         self._seen = begun
-        primary = self._load(tenure.shares)
+        self._load(tenure.shares)
         self.logs.check_starts()
-        self.logs.check_ends(primary)
+        self.logs.check_ends()
 
-    def _load(self, shares: Iterable[Share]) -> Mapping[TopicPartition, Primary]:
-        """Loads what of each partition is ours; returns the group's offsets in Kafka."""
+    def _load(self, shares: Iterable[Share]) -> None:
+        """Loads what of each partition is ours."""
         group = self.options.group_id
         ranges: dict[TopicPartition, list[KeyRange]] = {}
         for share in shares:
             ranges.setdefault((share.topic, share.partition), []).append(share.key_range)
-        primary = self._begin(ranges.keys())
+        self._begin(ranges.keys())
         state = self.store.state(group)
         pending = self.store.pending(group)
         now, now_ms = time.monotonic(), int(time.time() * 1000)
@@ -122,9 +122,8 @@ class EpochAssignment:
                 max_ranges=commits.max_ranges or 0,
             )  # fmt: skip
             self.owned[tp].look(commits.ranges)
-        return primary
 
-    def _begin(self, owned: Collection[TopicPartition]) -> Mapping[TopicPartition, Primary]:
+    def _begin(self, owned: Collection[TopicPartition]) -> None:
         """Have the log say where our partitions begin, and which offsets it found in Kafka."""
         store, group, epoch, member = self.store, self.options.group_id, self.epoch, self.member
         row = store.assignment(group, epoch)
@@ -158,7 +157,6 @@ class EpochAssignment:
             except CommitRefused as error:
                 raise ExternalReset(*tp, offset, stable[tp]) from error
         self.primary.to_replace(tp for tp in store.known_primary(group) if tp in owned)
-        return primary
 
     @property
     def epoch(self) -> Epoch:
@@ -345,7 +343,7 @@ class EpochAssignment:
         holes = holes or {}
         commit_id = commit_id or next(self._ids)
         # Of all attempts: under another epoch the log would repeat what it answered to the first.
-        tenure = self._tenure
+        tenure, reached = self._tenure, self.logs.reached(offsets)
 
         def commit() -> dict[TopicPartition, CommitResult]:
             return self.store.commit(
@@ -356,6 +354,7 @@ class EpochAssignment:
                 pending=dict(pending) if pending else None,
                 holes=dict(holes),
                 filtered=filtered,
+                reached=reached,
                 commit_id=commit_id,
                 too_old="report",
                 limited=limited,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING
 
-from commits import OffsetRanges
+from commits import OffsetAndEpoch, OffsetRanges
 from commits.offsets import MAX_OFFSET
 from coopconsume.errors import DataLoss, TopicNotFound, TopicReplaced
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from commits import CommitStore
     from coopconsume.errors import CoopConsumeError
     from coopconsume.group.owned import EpochGrant, Owned, TopicPartition
-    from coopconsume.kafka.cluster import Cluster, LogEnd, Primary
+    from coopconsume.kafka.cluster import Cluster, LogEnd
     from coopconsume.options import Options
 
 log = logging.getLogger(__name__)
@@ -170,30 +170,27 @@ class HeldLogs:
                 losses.append(DataLoss(*tp, lost[0][0], lost[-1][1]))
         return losses
 
-    def check_ends(self, primary: Mapping[TopicPartition, Primary]) -> None:
+    def check_ends(self) -> None:
         """Notice logs that were cut by an unclean election before this member had them.
 
-        A log that is long enough was cut if the leader epoch of the group's offset in Kafka ends
-        below that offset (KIP-320).
-
-        Args:
-            primary: The group's offsets in Kafka.
+        A log that is long enough was cut if a leader epoch in which commits were made ends below
+        what they committed (KIP-320).
 
         Raises:
             DataLoss: There are some, and ``failOnDataLoss`` is true.
         """
         ends = self._cluster.log_ends(self.present)
-        short = [tp for tp, end in ends.items() if end.offset <= self._top(tp)]
-        # Under which leader epochs the records above that offset were seen is not known.
-        kept = self._cluster.epoch_ends(dict.fromkeys(short)) if short else {}
-        # The offset in Kafka is above the stable offset if the log has followed a cut already.
-        regrown = {
-            tp: end
-            for tp, end in self._former_ends(ends, primary).items()
-            if end < min(primary[tp].offset, self._owned[tp].stable)
+        short = {tp for tp, end in ends.items() if end.offset <= self._top(tp)}
+        known = self._store.reached(self._options.group_id)
+        # Of a short log whose leader epoch is not known, the last leader's alone can be asked for.
+        epochs = {
+            tp: known[tp].leader_epoch if tp in known else None
+            for tp in ends
+            if tp in known or tp in short
         }
-        kept |= {tp: min(end, kept.get(tp, MAX_OFFSET)) for tp, end in regrown.items()}
-        cut = self._losses(ends, kept, {*short, *regrown})
+        kept = self._cluster.epoch_ends(epochs) if epochs else {}
+        regrown = {tp for tp, end in kept.items() if tp in known and end < known[tp].offset}
+        cut = self._losses(ends, kept, short | regrown)
         for loss in cut.values():
             if self._options.fail_on_data_loss:
                 raise loss
@@ -201,23 +198,21 @@ class HeldLogs:
         self._truncate(cut)
         self._ends = ends
 
-    def _former_ends(
-        self, ends: Iterable[TopicPartition], primary: Mapping[TopicPartition, Primary]
-    ) -> dict[TopicPartition, int]:
-        """Returns where the leader epochs of the group's offsets end, as far as it is known."""
-        epochs = {
-            tp: primary[tp].leader_epoch
-            for tp in ends
-            if tp in primary
-            and primary[tp].leader_epoch is not None
-            and primary[tp].topic_id == self._tenure.topic_ids.get(tp[0], "")
-        }
-        return self._cluster.epoch_ends(epochs) if epochs else {}
+    def reached(
+        self, offsets: Mapping[TopicPartition, OffsetRanges]
+    ) -> dict[TopicPartition, OffsetAndEpoch]:
+        """Returns how far logs reached at the last look, up to the end of what is done.
 
-    def leader_epoch_of(self, tp: TopicPartition, offset: int) -> int | None:
-        """Returns a leader epoch in which a log reached to an offset; None: none is known."""
-        end = self._ends.get(tp)
-        return end.leader_epoch if end is not None and end.offset >= offset else None
+        Args:
+            offsets: What is done.
+        """
+        return {
+            tp: OffsetAndEpoch(min(end.offset, done.last + 1), end.leader_epoch)
+            for tp, done in offsets.items()
+            if done.last is not None
+            and (end := self._ends.get(tp)) is not None
+            and end.leader_epoch is not None
+        }
 
     def is_cut(self, ends: Mapping[TopicPartition, LogEnd]) -> bool:
         """Whether a log may have been cut since the last look; if not, notes where they end.

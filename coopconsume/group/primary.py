@@ -61,7 +61,6 @@ class PrimaryOffsets:
         stable: Looks up the stable offsets.
         write: Writes primary offsets as a member.
         write_alone: Writes them where the group may have no member.
-        leader_epoch_of: Returns a leader epoch in which a log reached to an offset, if known.
     """
 
     def __init__(
@@ -74,7 +73,6 @@ class PrimaryOffsets:
         stable: Callable[[], Mapping[TopicPartition, int]],
         write: WritePrimary,
         write_alone: WritePrimary,
-        leader_epoch_of: Callable[[TopicPartition, int], int | None],
     ) -> None:
         self._group = group
         self._store = store
@@ -84,7 +82,6 @@ class PrimaryOffsets:
         self._stable = stable
         self._write = write
         self._write_alone = write_alone
-        self._leader_epoch_of = leader_epoch_of
         self._publishing: Publishes | None = None
         # Partitions whose primary offset moves in transactions alone, and the topic of those.
         self._bound: dict[TopicPartition, str] = {}
@@ -254,5 +251,4 @@ class PrimaryOffsets:
     def _marked(self, tp: TopicPartition, offset: int) -> tuple[int, str]:
         """Returns an offset with its metadata."""
         topic_id = self._tenure.topic_ids.get(tp[0], "")
-        leader_epoch = self._leader_epoch_of(tp, offset)
-        return offset, primary_mark(topic_id, self._tenure.epoch, leader_epoch=leader_epoch)
+        return offset, primary_mark(topic_id, self._tenure.epoch)

@@ -60,15 +60,12 @@ class Primary:
         ours: Whether this library wrote it.
         topic_id: Id of the topic it was written for; empty if not ours.
         outputs: The topic whose transactions commit it; empty without transactions.
-        leader_epoch: A leader epoch in which the log reached to the offset (KIP-320); None: it is
-            not known.
     """
 
     offset: int
     ours: bool
     topic_id: str
     outputs: str = ""
-    leader_epoch: int | None = None
 
     @classmethod
     def read(cls, offset: int, metadata: str | None) -> Primary:
@@ -80,7 +77,6 @@ class Primary:
             mark is not None,
             fields.get("topic_id", ""),
             fields.get("outputs", ""),
-            fields.get("leader_epoch"),
         )
 
 
@@ -461,23 +457,18 @@ def _unknown_hosts(servers: str) -> str:
     return f"no address is known for {', '.join(hosts)}"
 
 
-def primary_mark(
-    topic_id: str, epoch: Epoch | None, outputs: str = "", *, leader_epoch: int | None = None
-) -> str:
+def primary_mark(topic_id: str, epoch: Epoch | None, outputs: str = "") -> str:
     """Return the metadata that marks a primary offset as written by this library.
 
     Args:
         topic_id: Id of the topic.
         epoch: The epoch of the writer; None for an operator.
         outputs: The topic whose transactions commit it.
-        leader_epoch: A leader epoch in which the log reached to the offset.
     """
     number, nonce = (epoch.number, epoch.nonce) if epoch else (0, "")
     mark = {"coopconsume": 1, "topic_id": topic_id, "epoch": number, "nonce": nonce}
     if outputs:
         mark["outputs"] = outputs
-    if leader_epoch is not None:
-        mark["leader_epoch"] = leader_epoch
     return json.dumps(mark, separators=(",", ":"))
 
 

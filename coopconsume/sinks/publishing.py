@@ -301,10 +301,7 @@ class Publishing:
     def _transact(self, tp: TopicPartition, lane: Lane, chunk: Chunk | None, offset: int) -> None:
         holding, channel = self._holding, lane.channel
         until = time.monotonic() + _TRANSACTION
-        mark = primary_mark(
-            holding.topic_ids.get(tp[0], ""), holding.epoch, self.topic,
-            leader_epoch=holding.logs.leader_epoch_of(tp, offset),
-        )  # fmt: skip
+        mark = primary_mark(holding.topic_ids.get(tp[0], ""), holding.epoch, self.topic)
         channel.begin()
         if chunk is not None and chunk.rows.num_rows:
             channel.send(self._messages(chunk), until - time.monotonic())

@@ -138,7 +138,7 @@ def test_what_comes_new_under_old_offsets_is_not_taken_for_done(
     assert (loss.first, loss.last) == (15, 24)
     assert not logs.is_cut(goes_on.cluster.log_ends([P0]))
 
-    # The same while nobody has the partition: the leader epoch of the offset in Kafka tells.
+    # The same while nobody has the partition: the leader epoch of the commits tells.
     assert goes_on.holding is not None
     goes_on.holding.commit({P0: OffsetRanges([(3, 26), (28, 29)])})
     goes_on.holding.primary.write()
@@ -160,3 +160,15 @@ def test_what_comes_new_under_old_offsets_is_not_taken_for_done(
     assert next_one.store.state("next") == {P0: PartitionCommits(22, [(24, 25)])}
     again.leave()
     next_one.leave()
+
+    # And above the stable offset alone.
+    broker.kill()
+    cut(tmp_path / "kafka", 25)
+    broker.restart()
+    assert produce(broker, 30)[-1] == 54
+    with pytest.raises(DataLoss) as caught:
+        member(broker, tmp_path, "next")
+    assert (caught.value.first, caught.value.last) == (25, 25)
+    last = member(broker, tmp_path, "next", failOnDataLoss="false")
+    assert last.store.state("next") == {P0: PartitionCommits(22, [(24, 24)])}
+    last.leave()

@@ -156,12 +156,13 @@ class Holding:
         )  # fmt: skip
         tenure = types.SimpleNamespace(topic_ids={TOPIC: log.topic_id})
         state = types.SimpleNamespace(
-            state=lambda _: {(TOPIC, p): c for p, c in log.commits.items()}
+            state=lambda _: {(TOPIC, p): c for p, c in log.commits.items()},
+            reached=lambda _: {},
         )
         self.logs = HeldLogs(
             log.options, self.cluster, state, lambda: tenure, self.owned, contextlib.nullcontext()
         )
-        self.logs.check_ends({})
+        self.logs.check_ends()
         self.primary = types.SimpleNamespace(write_quietly=lambda: None)
         self.store = types.SimpleNamespace(settings=lambda _: {}, set_settings=list)
 

@@ -96,6 +96,7 @@ class Naive:
     counted: set[str] = field(default_factory=set)
     refused: dict[str, set[tuple[str, int]]] = field(default_factory=dict)
     loose: set[tuple[str, int, int, int]] = field(default_factory=set)
+    reached: dict[tuple[str, int], list[tuple[int, int]]] = field(default_factory=dict)
 
     def settle(self, owner: Owner, member: str, shares: set[tuple[str, int, int, int]]) -> None:
         """A member goes: on these shares it may still be at work."""
@@ -183,7 +184,8 @@ class Naive:
                 return False
             for owner, member in obstacles:
                 owner.gone.add(member)
-                self.settle(owner, member, owner.shares[member])
+                kept = owner.shares[member] - owner.handed.get(member, set())
+                self.settle(owner, member, kept)
             new = Owner(event.epoch, shares, is_claim=event.kind == "claim")  # type: ignore[arg-type]
             self.claims = [claim for claim in self.claims if not set(claim.shares) <= claim.gone]
             if new.is_claim:
@@ -200,6 +202,7 @@ class Naive:
             (part,) = event.parts
             self.done[part.topic_partition] = set(range(part.first or 0))
             self.pending[part.topic_partition] = set()
+            self.reached[part.topic_partition] = []
         elif event.kind == "takeover":
             old, new_id = event.detail["replaces"], event.member
             owner = self.owner(event.epoch, old)
@@ -254,11 +257,14 @@ class Naive:
                 self.counted.add(event.id)
             done |= offsets | set(part.holes.offsets().tolist())
             pending |= {one.offset for one in part.pending}
+            told = self.reached.setdefault(at, [])
+            told += [(o, e) for *place, o, e in event.detail["reached"] if tuple(place) == at]
         elif event.kind == "log_start" or (event.kind == "start" and is_new):
             done |= set(range(first))
         elif event.kind == "truncation":
             self.done[at] = {offset for offset in done if offset < first}
             self.pending[at] = {offset for offset in pending if offset < first}
+            self.reached[at] = []
         self.pending[at] -= self.done[at]
 
 
@@ -317,9 +323,11 @@ def event_of(  # noqa: PLR0911 - one for each kind of step
         if about[1] is not None:
             detail["shares"] = [list(share) for share in about[1]]  # type: ignore[attr-defined]
         return Event(kind, event_id, epoch=epoch, member=member, detail=detail)
-    parts = ()
+    parts, detail = (), {}
     if kind == "commit":
         done, others, are_holes = about
+        ends = [[*place, max(offsets) + 1] for place, offsets in done.items() if offsets]  # type: ignore[attr-defined]
+        detail = {"reached": [[*end, number % 4] for end in ends]}
         parts = tuple(
             Part(
                 *place,
@@ -331,7 +339,7 @@ def event_of(  # noqa: PLR0911 - one for each kind of step
         )
     elif about:
         parts = (Part(*about[0], first=about[1]),)  # type: ignore[misc, arg-type]
-    return Event(kind, event_id, epoch=epoch, member=member, parts=parts)  # type: ignore[arg-type]
+    return Event(kind, event_id, epoch=epoch, member=member, parts=parts, detail=detail)  # type: ignore[arg-type]
 
 
 def through_the_table(events: list[Event], most: int = 1000) -> list[Event]:
@@ -413,6 +421,7 @@ def fold_and_compare(steps: list[tuple[object, ...]], cuts: set[int], kept: Kept
             )
             assert done == naive.done.get(at, set())
             assert set(state.pending) == naive.pending.get(at, set())
+            assert state.reached == max(naive.reached.get(at) or [None])
             if event.kind not in {"reset", "truncation"}:
                 assert state.commits.stable_offset >= before.get(at, 0)
         assert set(group.counted) == naive.counted

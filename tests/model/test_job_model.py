@@ -124,10 +124,13 @@ def test_relief_starts_no_more_handlers_at_once_than_there_are_slots(world):
             with lock:
                 running[0] -= 1
 
-    there.run(member, handler)
-    there.until(lambda: there.done(member) == {o for o in range(200) if o % 20 != 4})
+    job = there.run(member, handler)
+    there.until(lambda: any(running.kept for running in job._dispatcher.running.values()))
+    there.kafka.log |= {offset: b"k%d" % (offset % 20) for offset in range(200, 400)}
+    there.kafka.end = 400
+    there.until(lambda: there.done(member) == {o for o in range(400) if o % 20 != 4})
     gate.opened.set()
-    there.until(lambda: there.done(member) == set(range(200)))
+    there.until(lambda: there.done(member) == set(range(400)))
     assert most[0] == 2
 
 
@@ -220,10 +223,14 @@ def test_a_lost_slot_repeats_only_what_it_did_not_report(world):
     assert 2.0 < again - lost_at < 60
 
 
-@pytest.mark.parametrize("how", ["stop", "pause", "drain"])
-def test_a_stop_starts_nothing_more_and_commits_what_has_run(world, how):
+@pytest.mark.parametrize("how", ["stop", "trial", "pause", "drain"])
+def test_a_stop_starts_nothing_more_and_commits_what_has_run(world, monkeypatch, how):
     """A pause does so, too, until it ends; where it is to drain, all that was read is handled."""
     there = world(channel=True)
+    if how == "trial":  # Its slots are not asked to give records back.
+        monkeypatch.setattr(
+            "coopconsume.runtime.dispatch.Dispatcher._may_relieve", lambda *_: False
+        )
     member, gate = there.claim(), there.gate(3)
     job = there.run(member, gate)
     there.until(lambda: gate.at_work)
@@ -1055,6 +1062,33 @@ def test_a_log_that_was_cut_is_noticed_also_once_it_has_grown_again(world, monke
     assert isinstance(job.error, DataLoss)
     assert (job.error.first, job.error.last) == (12, 19)
     assert there.done(member) == set(range(12))
+
+
+def test_a_log_that_was_cut_and_has_grown_while_nobody_had_it_is_noticed(world):
+    """Also above the stable offset: commits tell how far the log had reached in which epoch."""
+    options = {"failOnDataLoss": "false"}
+    there = world(**options)
+    there.kafka.former = [0]
+    member = there.claim()
+    member.holding.commit({TP: OffsetRanges([(0, 2), (4, 19)])})
+    member.hand_over()
+    there.kafka.lead_anew(20, 30)
+    there.claim().hand_over()
+    assert there.done(there.claim()) == set(range(20)) - {3}, "nothing was cut"
+    there.options = replace(there.options, fail_on_data_loss=True)
+    there.kafka.former = [0, 12]
+    with pytest.raises(DataLoss) as caught:
+        there.claim(takeover=True)
+    assert (caught.value.first, caught.value.last) == (12, 19)
+    there.options = replace(there.options, fail_on_data_loss=False)
+    member = there.claim(takeover=True)
+    assert there.done(member) == set(range(12)) - {3}
+    there.options = replace(there.options, fail_on_data_loss=True)
+    member.holding.commit({TP: OffsetRanges([(14, 14)])})
+    member = there.claim(takeover=True)  # It is not told again.
+    member.holding.commit({TP: OffsetRanges([(25, 27)])})
+    there.kafka.lead_anew(29, 40)  # Nobody had done what this cuts.
+    assert there.done(there.claim(takeover=True)) == {*range(12), 14, *range(25, 28)} - {3}
 
 
 def test_a_former_leader_that_answers_late_has_cut_nothing(world, monkeypatch):

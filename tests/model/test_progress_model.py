@@ -12,6 +12,7 @@ import sys
 import threading
 import time
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
@@ -126,10 +127,15 @@ def failed(report):
 
 
 def union(reports):
-    """What reports say together, each fact as often as it is said."""
+    """What reports say together, each fact as often as it is said.
+
+    Which failure of a type comes first, and has the trace, is decided by threads.
+    """
+    failures = [one for report in reports for one in failed(report)]
     return {
         "done": sorted(itertools.chain.from_iterable(map(dones, reports))),
-        "failed": sorted(itertools.chain.from_iterable(map(failed, reports)), key=repr),
+        "failed": sorted(((p, replace(one, trace="")) for p, one in failures), key=repr),
+        "traced": sorted(one.error.partition(":")[0] for _, one in failures if one.trace),
         "dead": sorted([letter.offset for one in reports for letter in one.dead]),
         "outputs": sorted(itertools.chain.from_iterable(map(rows_of, reports))),
         "handled": sum(one.handled for one in reports),

@@ -248,7 +248,9 @@ def test_json_logs_stay_json(folder: Path) -> None:
     """An error that ends the command is a line of the log, too."""
     result = run(folder, HANDLER, "--log-format", "json", kafka_group_id=None)
     assert result.exit_code == 2
-    (line,) = [json.loads(line) for line in result.stderr.splitlines()]
+    (text,) = result.stderr.splitlines()
+    assert text.startswith("{")
+    line = json.loads(text)
     assert (line["level"], line["context"]["exitCode"]) == ("ERROR", 2)
     assert "'kafka.group.id' is missing" in line["msg"]
 

@@ -133,7 +133,7 @@ def publisher(broker: Broker, waiting: Waiting, log: SimpleNamespace) -> publish
     holding = SimpleNamespace(
         options=SimpleNamespace(group_id="g"), epoch=EPOCH, member="m", topic_ids={"t": "id"},
         store=store, cluster=SimpleNamespace(stable_primary=lambda _: broker.primary),
-        place=lambda: "g", logs=SimpleNamespace(leader_epoch_of=lambda *_: 7),
+        place=lambda: "g",
     )  # fmt: skip
     return publishing.Publishing(
         holding, "out", waiting, lambda chunk: chunk.rows.column("o").to_pylist()
@@ -172,9 +172,7 @@ def test_each_row_is_published_once_whatever_is_lost_and_whoever_else_does_it(
     assert broker.log == [
         o for o, n in sorted(expected.items()) if o < log.stable for _ in range(n)
     ]
-    assert broker.primary == Primary(
-        log.stable, ours=True, topic_id="id", outputs="out", leader_epoch=7
-    )
+    assert broker.primary == Primary(log.stable, ours=True, topic_id="id", outputs="out")
     for one in several:
         one.close()
         assert not one.publish(TP, log.stable + 1), "what is over publishes nothing"
