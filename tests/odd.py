@@ -27,6 +27,40 @@ class SlyText(str):
         raise RuntimeError("no parts")
 
 
+class LengthlessText(str):
+    """A text that raises when it is asked whether it is empty."""
+
+    __slots__ = ()
+
+    def __len__(self) -> int:
+        raise RuntimeError("no length")
+
+
+class LengthlessError(Exception):
+    """An error with such a text."""
+
+    def __str__(self) -> str:
+        return LengthlessText("lengthless")
+
+
+class OddTuple(tuple[Exception, ...]):
+    """A tuple that cannot be read."""
+
+    __slots__ = ()
+
+    def __len__(self) -> int:
+        raise RuntimeError("no length")
+
+
+class OddGroup(ExceptionGroup[Exception]):
+    """A group whose errors cannot be read."""
+
+    @property
+    def exceptions(self) -> tuple[Exception, ...]:  # type: ignore[override]
+        """No errors."""
+        return OddTuple()
+
+
 class Silent(Exception):
     """An error without a text."""
 
@@ -126,6 +160,8 @@ ODD_ERRORS = [
     (BytesText, "BytesText"),
     (OddCause, "OddCause"),
     (Liar, ""),
+    (LengthlessError, "LengthlessError: lengthless"),
+    (lambda: OddGroup("odd", [ValueError("inner")]), "ValueError: inner"),
     (OddRetry, "OddRetry"),
     (BareRetry, "retry asked for"),
     (lambda: _changed(b"caf\xe9"), "caf\\xe9"),

@@ -84,8 +84,12 @@ def _only_leaf(error: BaseException) -> BaseException:
 
 def _members(error: BaseException) -> tuple[BaseException, ...]:
     """Returns the errors of an exception group; none of any other error."""
-    found = _safely(lambda: error.exceptions) if _is_a(error, BaseExceptionGroup) else ()  # type: ignore[attr-defined]
-    return found if isinstance(found, tuple) else ()
+    if not _is_a(error, BaseExceptionGroup):
+        return ()
+    # Asked of the base class, as a subclass may answer anything.
+    found: tuple[BaseException, ...] | None
+    found = _safely(lambda: BaseExceptionGroup.exceptions.__get__(error))  # type: ignore[attr-defined]
+    return found or ()
 
 
 def error_text(error: BaseException) -> str:
@@ -101,7 +105,8 @@ def _one_text(error: BaseException) -> str:
         return f"{name} (its text cannot be shown)"
     if _is_a(error, Retry) or _is_a(error, Reject):
         return clean(said)
-    return f"{name}: {clean(said)}" if said else name
+    text = clean(said)
+    return f"{name}: {text}" if text else name
 
 
 def trace_of(error: BaseException) -> str:
@@ -122,7 +127,8 @@ def clean(text: Any, most: int = _ERROR_CHARS) -> str:
 def shown(value: Any) -> str:
     """Returns a value for an error text, shortened, whatever it is."""
     text = clean(_safely(lambda: _repr.repr(value)))
-    return text or f"an object of type {clean(type(value).__name__)}"
+    kind = clean(_safely(lambda: type(value).__name__)) or "unknown"
+    return text or f"an object of type {kind}"
 
 
 def as_rows(answer: Any, *, wanted: bool) -> list[Any] | BaseException | None:
