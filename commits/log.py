@@ -10,7 +10,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, NamedTuple
 
 from commits.engine import AppendConflict, TailGone
-from commits.errors import CommitStoreBusy, CorruptCommitLog
+from commits.errors import CommitLogUnavailable, CommitStoreBusy, CorruptCommitLog
 from commits.fold import LogState
 from commits.rows import decode, encode
 from commits.snapshot import newest_snapshot, snapshot_events
@@ -31,6 +31,8 @@ _TRIES = 20
 
 _PAUSE = 50
 """The number of commits after which a failed automatic snapshot is retried."""
+
+_NO_MEMORY = "this process has no memory left to read it"
 
 VACUUM_SEGMENTS = 20
 """Automatic snapshots vacuum the table once in this number of segments."""
@@ -308,6 +310,8 @@ class CommitLog:
             self.state = LogState()
             if not isinstance(error, Exception):
                 raise
+            if isinstance(error, MemoryError):
+                raise CommitLogUnavailable(self._engine.target, "read", _NO_MEMORY) from error
             last = max(version for version, _ in events)
             raise CorruptCommitLog(
                 self._engine.target, f"a row up to version {last} is not valid: {error!r}"

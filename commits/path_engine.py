@@ -267,11 +267,11 @@ class PathEngine:
             files = [(v, f) for v, e in appends.items() if v not in own for f in e.files]
             found = [_in_version(rows.select(_IN_FILES.names), v) for v, rows in own.items()]
             found += _side_by_side(self._rows, files)
+            rows = pa.concat_tables(found) if found else Tail().rows
         except (CommitLogUnavailable, CorruptCommitLog):
             raise
         except Exception as error:  # a file of nonsense can raise anything
             raise self._unreadable(error, f"versions {after + 1} to {upto}") from error
-        rows = pa.concat_tables(found) if found else Tail().rows
         self._read = upto, entries[upto].digest
         return Tail(
             rows,
@@ -455,7 +455,8 @@ class PathEngine:
 
     def _unreadable(self, error: Exception, what: str) -> CommitLogUnavailable | TailGone:
         """Return the error of a failed read: files are missing, or the storage does not answer."""
-        if isinstance(error, OSError) and not isinstance(error, FileNotFoundError):
+        is_away = isinstance(error, OSError) and not isinstance(error, FileNotFoundError)
+        if is_away or isinstance(error, MemoryError):
             return CommitLogUnavailable(self._uri, "read", _message(error))
         return TailGone(f"{what}: {_message(error)}")
 
@@ -510,8 +511,11 @@ def _side_by_side(read: Callable[[T], R], things: Sequence[T]) -> list[R]:
     if len(things) <= _ONE_BY_ONE:
         return [read(thing) for thing in things]
     first = read(things[0])  # old entries first: if they are missing, the others are not read
-    with ThreadPoolExecutor(_READERS) as pool:
-        return [first, *pool.map(read, things[1:])]
+    try:
+        with ThreadPoolExecutor(_READERS) as pool:
+            return [first, *pool.map(read, things[1:])]
+    except RuntimeError:  # no thread can be started
+        return [first, *map(read, things[1:])]
 
 
 def _columns_of(schema: Schema) -> Mapping[str, str]:

@@ -8,9 +8,10 @@ from typing import Any, Final
 __all__ = ["SecretUri", "hidden", "hidden_in"]
 
 _HIDDEN: Final = "***"
-#: User and password before a host. A password may contain a slash, as keys of S3 do.
+#: User and password before a host. A password may contain a slash, as keys of S3 do. A URI with one
+#: slash is refused, and the error shows it.
 _USER: Final = re.compile(
-    r"(?P<scheme>[A-Za-z][A-Za-z0-9+.-]*://)"
+    r"(?P<scheme>[A-Za-z][A-Za-z0-9+.-]+:/{1,2})"
     r"(?:(?P<user>[^\s/@:?#'\"]*):(?:[^\s/?#'\"]*|[^\s@?#'\"]*)|(?P<alone>[^\s/@:?#'\"]+))@"
 )
 #: Schemes whose URIs have a container before the account: abfss://container@account.
@@ -24,7 +25,7 @@ _PARAMETER: Final = re.compile(
 
 def hidden(text: str) -> str:
     """Return a text with ``***`` in place of passwords, keys and signatures of URIs."""
-    if "://" not in text:
+    if ":/" not in text:
         return text
     return _PARAMETER.sub(rf"\1{_HIDDEN}", _USER.sub(_without_password, text))
 

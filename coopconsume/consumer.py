@@ -29,6 +29,7 @@ from coopconsume.worker.frames import FrameHandler
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
+    from contextlib import AbstractContextManager
 
     from kafka import TopicPartition
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -228,8 +229,9 @@ class CooperativeConsumer(Closing):
         """Leaves the group; the next `poll` joins again if it is said how."""
         membership.revoke()
         with self._joining:
-            if self._membership is not membership:
-                return
+            is_called = join_again is not None and self._poller.handout.unused() == 0
+            if self._membership is not membership or is_called:
+                return  # A query that starts meanwhile works with it.
             self._membership, self._join_again = None, join_again
         try:
             membership.leave()
@@ -702,6 +704,10 @@ class CooperativeConsumer(Closing):
             retry=retry, dead_letter=dead_letter, on_dead=on_dead, output=output,
             output_schema=output_schema, output_mode=output_mode,
         )  # fmt: skip
+
+    def in_use(self) -> AbstractContextManager[None]:
+        """While a call is made that needs the group, `maxPollInterval` does not count."""
+        return self._poller.handout.in_use()
 
     def run_by(self, query: CooperativeQuery) -> None:
         """A query now works for this consumer; it has one at a time."""

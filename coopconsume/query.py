@@ -313,6 +313,10 @@ class CooperativeForeach:
             RealTimeUnavailable: A job in real time lacks a package or a way to its slots.
             TopicNotFound: A topic for dead letters or outputs does not exist.
         """
+        with self._consumer.in_use():
+            return self._start()
+
+    def _start(self) -> CooperativeQuery:
         consumer = self._consumer
         consumer.check_no_query("foreach")
         membership = consumer.membership(whole_partitions=self._ordering == "partition")

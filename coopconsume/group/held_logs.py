@@ -162,7 +162,7 @@ class HeldLogs:
         state = self._store.state(self._options.group_id)
         losses = []
         for tp in self.present:
-            end = self._seen_end(tp)
+            end = self.seen_end(tp)
             if tp[0] != topic or state[tp].stable_offset >= end:
                 continue
             done = state[tp].ranges | unsaved.get(tp, OffsetRanges())
@@ -269,14 +269,15 @@ class HeldLogs:
         before = self._ends.get(tp)
         return before is not None and self._has_new_leader(end, before)
 
-    def _seen_end(self, tp: TopicPartition) -> int:
+    def seen_end(self, tp: TopicPartition) -> int:
+        """Returns where a log ended at the last look; 0: there was none."""
         return self._ends[tp].offset if tp in self._ends else 0
 
     def _top(self, tp: TopicPartition) -> int:
         """The highest offset that is done, or at which there was a record."""
         owned = self._owned[tp]
         last = owned.committed.last
-        return max(owned.stable - 1 if last is None else last, self._seen_end(tp) - 1)
+        return max(owned.stable - 1 if last is None else last, self.seen_end(tp) - 1)
 
     def _losses(
         self,

@@ -88,7 +88,7 @@ def _members(error: BaseException) -> tuple[BaseException, ...]:
         return ()
     # Asked of the base class, as a subclass may answer anything.
     found: tuple[BaseException, ...] | None
-    found = _safely(lambda: BaseExceptionGroup.exceptions.__get__(error))  # type: ignore[attr-defined]
+    found = _safely(lambda: BaseExceptionGroup.exceptions.__get__(error))
     return found or ()
 
 

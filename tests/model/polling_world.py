@@ -39,6 +39,7 @@ class Log:
         self.limit = limit  # ranges that a partition may have
         self.records = records  # {partition: {offset: key}}; other offsets are holes
         self.ends = {p: max(log, default=-1) + 1 for p, log in records.items()}
+        self.starts = {}  # where retention has deleted records, by partition
         self.commits = {p: PartitionCommits() for p in records}
         self.pending = {p: {} for p in records}
         self.epoch = 0
@@ -301,6 +302,8 @@ def in_memory(log, member_of):
 
     def present_offsets(_spark, _options, span, _slices):
         records = log.records[span.partition]
+        if span.first < log.starts.get(span.partition, 0) or span.last >= log.ends[span.partition]:
+            raise SparkGone  # Spark reads nothing that is not in the log.
         return OffsetRanges.from_offsets([o for o in records if span.first <= o <= span.last])
 
     return [

@@ -391,6 +391,24 @@ def test_a_hole_is_no_record_to_answer_for_and_no_reason_to_wait():
         assert place.polled.pairs() == [(0, 0), (2, 2)]
 
 
+def test_a_commit_is_answered_whatever_becomes_of_the_look_for_holes():
+    """Behind the end of the log nothing is looked for; deleted records are the next poll's."""
+    world = World(Log({0: {0: b"a", 2: b"b", 4: b"c"}}, {}), 1)
+    with contextlib.ExitStack() as stack:
+        for patch in in_memory(world.log, lambda: world.asking):
+            stack.enter_context(patch)
+        world.deal({0: (0, 1)})
+        (member,) = world.members
+        world.poll(member, 40)
+        member.poller._options.max_offsets_per_trigger = None
+        world.log.starts[0] = 1
+        assert world.commit(member, Frame([(0, 4)]))
+        world.log.starts[0] = 0
+        member.poller.seek((TOPIC, 0), 1_000)
+        assert world.commit(member, Frame([(0, 0), (0, 2)]))
+        assert world.log.commits[0].stable_offset == 5, "up to the end holes are found"
+
+
 def test_a_poll_that_waits_holds_no_hand_over_up_and_ends_with_close():
     """Who polls again is done with earlier frames; `close` in another thread ends the wait."""
     world = World(Log({0: {0: b"a"}}, {}), 1)

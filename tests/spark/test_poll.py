@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -9,6 +10,7 @@ from chispa import assert_df_equality
 from pyspark.sql import functions as F
 
 from coopconsume import CooperativeConsumer, TopicPartition, committed_rows, key_hash
+from coopconsume import query as query_module
 from coopconsume.admin.dead_letters.actions import DeadLetters
 from coopconsume.admin.dead_letters.choice import Choice
 from coopconsume.errors import MissingOption, NotPolled, PollWokenUp
@@ -189,6 +191,47 @@ def test_a_forgotten_frame_expires(spark, kafka, topic, produce, tmp_path):
 
         until(commit_the_rest)
         assert store.state(group)[name, 0].stable_offset == 5
+
+
+def test_nothing_beyond_the_end_of_a_log_is_a_hole(spark, kafka, topic, produce, tmp_path):
+    """A commit after a seek beyond the end looks for holes up to the end only."""
+    name = topic(1)
+    produce(name, [(b"k", b"%d" % i) for i in range(5)])
+    with CooperativeConsumer(options(kafka, tmp_path, name), spark) as consumer:
+        frame = consumer.poll(PATIENCE)
+        consumer.seek(TopicPartition(name, 0), 1_000)
+        answers = consumer.commit(frame)
+        assert answers[name, 0].stable_offset == 5
+        produce(name, [(b"k", b"more")])
+        assert consumer.poll(0).count() == 0
+        assert consumer.commit() == {}
+        consumer.seek(TopicPartition(name, 0), 0)
+        assert in_key_order(consumer.poll(PATIENCE)) == [(0, 5)]
+
+
+def test_a_query_that_takes_long_to_start_keeps_its_group(
+    spark, kafka, topic, produce, tmp_path, monkeypatch
+):
+    """A start is a call: maxPollInterval does not count while it is made."""
+    name = topic(1)
+    produce(name, [(b"k", b"%d" % i) for i in range(5)])
+    opts = options(kafka, tmp_path, name, maxPollInterval="2 seconds")
+    with CooperativeConsumer(opts, spark) as consumer:
+        consumer.subscribe()
+        membership = consumer.membership()
+        check = query_module._check_topics
+
+        def check_for_long(*args):
+            left = time.monotonic() + 6
+            until(lambda: time.monotonic() > left or consumer._membership is not membership)
+            check(*args)
+
+        monkeypatch.setattr(query_module, "_check_topics", check_for_long)
+        query = consumer.foreach(lambda record: None).trigger(availableNow=True).start()
+        until(lambda: not query.isActive)
+        assert query.exception() is None
+        assert consumer._membership is membership
+        assert membership.store.state(opts["kafka.group.id"])[name, 0].stable_offset == 5
 
 
 def test_frames_are_given_back_and_given_up(spark, kafka, topic, produce, tmp_path):

@@ -6,6 +6,7 @@ import os
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from unittest import mock
 
 import pytest
 
@@ -124,6 +125,34 @@ def test_an_outage_is_no_damage(
     for one in (store, stale, CommitStore.open(path)):
         assert one.state("g") == {P0: PartitionCommits(3, [(4, 4), (6, 6), (9, 9)])}
     assert check_table(path).is_sound
+
+
+@pytest.mark.parametrize("of", ["commits.group.GroupState.fold", "pyarrow.concat_tables"])
+def test_a_process_without_memory_is_no_damage(tmp_path: Path, of: str) -> None:
+    """Where memory ends while the log is read, it is read from the beginning the next time."""
+    path = tmp_path / "commits"
+    store, stale = filled(path), CommitStore.open(path)
+    epoch = store.current_epoch("g")
+    assert epoch is not None
+    store.commit("g", epoch, "m", {P0: [(8, 8)]})
+    with mock.patch(of, side_effect=MemoryError):
+        for call in (lambda: stale.state("g"), lambda: CommitStore.open(path)):
+            with pytest.raises(CommitLogUnavailable, match=r"read failed") as caught:
+                call()
+            assert "repair" not in str(caught.value)
+    assert stale.state("g") == store.state("g") == CommitStore.open(path).state("g")
+
+
+def test_a_process_without_threads_reads_one_file_after_another(tmp_path: Path) -> None:
+    """Only the reads take longer."""
+    path = tmp_path / "commits"
+    store, stale = filled(path), CommitStore.open(path)
+    epoch = store.current_epoch("g")
+    assert epoch is not None
+    for n in range(20):
+        store.commit("g", epoch, "m", {P0: [(10 + 2 * n, 10 + 2 * n)]})
+    with mock.patch("threading.Thread.start", side_effect=RuntimeError("can't start new thread")):
+        assert stale.state("g") == store.state("g") == CommitStore.open(path).state("g")
 
 
 @pytest.mark.parametrize("of", [log, rows])

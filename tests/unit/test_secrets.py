@@ -96,6 +96,7 @@ def test_py4j_logs_no_secret_option(caplog):
     ("uri", "shown"),
     [
         ("s3://AKIA:se/c+r=et@bucket/a/b", "s3://AKIA:***@bucket/a/b"),
+        ("s3:/AKIA:se/cret@bucket/a", "s3:/AKIA:***@bucket/a"),
         ("s3://bucket/user@x:y/b", "s3://bucket/user@x:y/b"),
         ("https://token@host/t", "https://***@host/t"),
         ("abfss://box@account.dfs.core.windows.net/t", "abfss://box@account.dfs.core.windows.net/t"),

@@ -55,6 +55,7 @@ if TYPE_CHECKING:
     from coopconsume.runtime.polling.answers import Reasons
     from coopconsume.runtime.polling.positions import PollPosition
     from coopconsume.runtime.polling.session import Window
+    from coopconsume.runtime.reading.source import Span
     from coopconsume.runtime.waiting import WaitingFor
     from coopconsume.worker.report import DeadLetter
 
@@ -418,11 +419,22 @@ class Poller:
         holes = {}
         for tp, place in list(self.handout.places_of(holding).items()):
             owned = holding.owned[tp]
-            span = self._audit.due(owned, owned.stable, place.position)
-            absent = self._audit.look(span) if span else None
+            # A seek may go beyond the end; what is not written yet is no hole.
+            position = min(place.position, holding.logs.seen_end(tp))
+            span = self._audit.due(owned, owned.stable, position)
+            absent = self._absent(span) if span else None
             if absent:
                 holes[tp] = absent
         if holes:
             holding.commit({}, holes=holes)
             self.handout.settle(holding, holes)
         return bool(holes)
+
+    def _absent(self, span: Span) -> OffsetRanges:
+        """Returns the offsets of a span at which there is no record; none if it cannot be read."""
+        try:
+            return self._audit.look(span)
+        except Exception as error:  # noqa: BLE001 - what the user commits does not depend on it
+            where = f"{span.topic}-{span.partition}"
+            log.warning("could not look for holes in %s: %s", where, error)
+            return OffsetRanges()
