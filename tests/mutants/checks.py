@@ -165,6 +165,24 @@ SHOWN = [
         ("tests/unit/test_waiting.py::test_what_polling_knows_is_counted",),
     ),
     Mutant(
+        "holes-behind-the-end",
+        "A commit of polled records looks for holes up to the end of a log only.",
+        "coopconsume/runtime/polling/poller.py",
+        "position = min(place.position, holding.logs.seen_end(tp))",
+        "position = place.position",
+        (
+            "tests/model/test_polling_model.py::test_a_commit_is_answered_whatever_becomes_of_the_look_for_holes",
+        ),
+    ),
+    Mutant(
+        "start-is-no-call",
+        "While a query starts, maxPollInterval does not count.",
+        "coopconsume/query.py",
+        "with self._consumer.in_use():",
+        "if self._consumer.in_use():",
+        ("tests/spark/test_poll.py::test_a_query_that_takes_long_to_start_keeps_its_group",),
+    ),
+    Mutant(
         "wakeup-stays",
         "A wakeup ends one poll.",
         "coopconsume/runtime/polling/session.py",

@@ -50,6 +50,32 @@ COMMITS = [
         (_JOB + "test_retention_that_outruns_batches_does_not_end_a_job_that_may_lose_records",),
     ),
     Mutant(
+        "no-memory-is-damage",
+        "A process that has no memory left calls no commit table damaged.",
+        "commits/log.py",
+        "if isinstance(error, MemoryError):",
+        "if isinstance(error, FloatingPointError):",
+        ("tests/unit/test_commit_outage.py::test_a_process_without_memory_is_no_damage",),
+    ),
+    Mutant(
+        "no-threads-no-reads",
+        "A process that can start no thread reads the commit log one file after another.",
+        "commits/path_engine.py",
+        "except RuntimeError:  # no thread can be started",
+        "except BrokenPipeError:",
+        (
+            "tests/unit/test_commit_outage.py::test_a_process_without_threads_reads_one_file_after_another",
+        ),
+    ),
+    Mutant(
+        "group-says-its-errors",
+        "What an exception group holds is asked of the base class.",
+        "coopconsume/worker/answers.py",
+        "BaseExceptionGroup.exceptions.__get__(error)",
+        "error.exceptions",
+        (_ODD + "test_an_odd_error_costs_its_record_alone",),
+    ),
+    Mutant(
         "deleted-topic-read-from-the-cache",
         "Reads change their group id with a topic id.",
         "coopconsume/kafka/identity.py",

@@ -228,9 +228,9 @@ def test_a_query_that_takes_long_to_start_keeps_its_group(
 
         monkeypatch.setattr(query_module, "_check_topics", check_for_long)
         query = consumer.foreach(lambda record: None).trigger(availableNow=True).start()
-        until(lambda: not query.isActive)
-        assert query.exception() is None
+        until(lambda: not query.isActive or consumer._membership is not membership)
         assert consumer._membership is membership
+        assert query.exception() is None
         assert membership.store.state(opts["kafka.group.id"])[name, 0].stable_offset == 5
 
 
