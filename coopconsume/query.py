@@ -115,7 +115,9 @@ class CooperativeQuery:
 
         Raises:
             BaseException: What ended the job, if it failed.
+            InvalidOption: A listener of the query is calling: the query would wait for itself.
         """
+        self._refuse_own_thread("awaitTermination")
         deadline = None if timeout is None else time.monotonic() + timeout
         # Short waits, so that a signal's handler gets its turn in the main thread.
         while not self._job.ended.wait(0.2):
@@ -130,7 +132,9 @@ class CooperativeQuery:
 
         Raises:
             BaseException: What ended the job, if it failed meanwhile.
+            InvalidOption: A listener of the query is calling: the query would wait for itself.
         """
+        self._refuse_own_thread("processAllAvailable")
         self._job.wait_for_available()
         if self._job.error is not None:
             raise self._job.error
@@ -154,6 +158,12 @@ class CooperativeQuery:
     def is_in_its_thread(self) -> bool:
         """Whether a listener of the query is calling, in the query's own thread."""
         return self._job.is_in_its_thread
+
+    def _refuse_own_thread(self, what: str) -> None:
+        if self.is_in_its_thread:
+            raise InvalidOption(
+                what, "called by a listener of the query", "call it in another thread"
+            )
 
     def stop(self, timeout: float | None = None, *, drain: bool = False) -> None:
         """Stops the query: starts no handler, lets running ones end, commits what is done.

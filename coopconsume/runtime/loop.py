@@ -49,6 +49,7 @@ if TYPE_CHECKING:
 
     from assignors import Share
     from commits import Epoch
+    from coopconsume.errors import CoopConsumeError
     from coopconsume.group.epoch_assignment import EpochAssignment
     from coopconsume.group.membership import Membership
     from coopconsume.group.owned import TopicPartition
@@ -262,11 +263,9 @@ class Job:
                 except (TopicNotFound, TopicReplaced, DataLoss) as error:
                     # The next assignment is without the topic, with the new one, or from where the
                     # log was cut.
-                    shift = self._shift
-                    lossy = not self._options.fail_on_data_loss
-                    if not (lossy if shift is None else shift.may_continue(error)):
+                    if not self._may_continue(error):
                         raise
-                    if not self._membership.start_anew(str(error), self._left_of(shift)):
+                    if not self._membership.start_anew(str(error), self._left_of(self._shift)):
                         raise
                     self._drop()
         except BaseException as error:
@@ -274,6 +273,15 @@ class Job:
             log.debug("the loop ended", exc_info=True)
         finally:
             self._close()
+
+    def _may_continue(self, error: CoopConsumeError) -> bool:
+        """Whether the job continues after an error of the checks of topics and logs."""
+        if self._shift is not None:
+            return self._shift.may_continue(error)
+        # It comes from the first look at what is held: nothing of that has begun.
+        holding = self._membership.holding
+        lossy = not self._options.fail_on_data_loss
+        return lossy if holding is None else holding.logs.may_continue(error)
 
     def _turn(self) -> None:
         if self._unbegun is not None:

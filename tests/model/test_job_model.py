@@ -1340,6 +1340,30 @@ def test_a_topic_that_is_created_again_is_taken_up_where_nothing_is_lost(
         assert not reasons
 
 
+@pytest.mark.parametrize("is_done", [True, False])
+def test_a_topic_that_is_created_again_before_a_job_begins_is_taken_up_alike(world, is_done):
+    """Its new id is seen after the shares were dealt, and before their partitions are known."""
+    there = world(onMissingTopic="wait")
+    member = there.claim()
+    if is_done:
+        there.run(member, there.gate())
+        there.until(lambda: there.done(member) == set(range(20)))
+        member.hand_over()
+        member = there.claim()
+    reasons = []
+    # A member of a group joins again; here the shares are claimed by hand.
+    member.start_anew = lambda why, _running: bool(reasons.append(why)) or True
+    there.kafka.topic_id, there.kafka.log, there.kafka.end = "new", {}, 0
+    job = there.run(member, there.gate())
+    until(lambda: reasons or job.ended.is_set())
+    if is_done:
+        assert [str(job.error), "created again" in "".join(reasons)] == ["None", True]
+    else:
+        until(job.ended.is_set)
+        assert isinstance(job.error, TopicReplaced)
+        assert not reasons
+
+
 def test_a_deleted_topic_whose_log_seems_cut_ends_no_job(world, monkeypatch):
     """Brokers may tell a lower end before they say that the topic is gone."""
     monkeypatch.setattr("coopconsume.runtime.epoch_state._ENDS_EVERY", 0.01)

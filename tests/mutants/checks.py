@@ -183,6 +183,22 @@ SHOWN = [
         ("tests/spark/test_poll.py::test_a_query_that_takes_long_to_start_keeps_its_group",),
     ),
     Mutant(
+        "query-waits-for-itself",
+        "A listener of a query cannot wait for it.",
+        "coopconsume/query.py",
+        "if self.is_in_its_thread:",
+        "if self._job.error is not None:",
+        ("tests/unit/test_waiting.py::test_a_query_does_not_wait_for_itself",),
+    ),
+    Mutant(
+        "recreated-topic-ends-a-job-that-begins",
+        "A job that begins takes up a topic that was created again, if nothing of the old is lost.",
+        "coopconsume/runtime/loop.py",
+        "return lossy if holding is None else holding.logs.may_continue(error)",
+        "return lossy",
+        (_JOB + "test_a_topic_that_is_created_again_before_a_job_begins_is_taken_up_alike",),
+    ),
+    Mutant(
         "wakeup-stays",
         "A wakeup ends one poll.",
         "coopconsume/runtime/polling/session.py",

@@ -120,6 +120,13 @@ def test_listeners_stop_their_query_and_close_its_consumer(spark, kafka, topic, 
         assert running.wait(SOON)
         queries[-1].stop(drain=True)
 
+    def wait_and_stop():
+        assert running.wait(SOON)
+        for wait in (queries[-1].awaitTermination, queries[-1].processAllAvailable):
+            with pytest.raises(InvalidOption, match="called by a listener"):
+                wait()
+        stop()
+
     def run(listener):
         running.clear()
         queries.append(consumer.foreach(nothing).addListener(listener).start())
@@ -128,7 +135,7 @@ def test_listeners_stop_their_query_and_close_its_consumer(spark, kafka, topic, 
     consumer = CooperativeConsumer(opts, spark)
     listener = Rebalances(revoked=stop)
     consumer.subscribe(listener=listener)
-    run(Ends(progress=stop))
+    run(Ends(progress=wait_and_stop))
     assert queries[-1].awaitTermination(SOON)
     run(Ends(terminated=consumer.close))
     with CooperativeConsumer(opts, spark) as second:

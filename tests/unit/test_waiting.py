@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import math
+import threading
+import types
 
 import pyarrow as pa
 import pytest
 
 from assignors import KeyRange
 from commits import OffsetRanges
+from coopconsume.errors import InvalidOption
+from coopconsume.query import CooperativeQuery
 from coopconsume.runtime.plan import Partition
 from coopconsume.runtime.polling.positions import PollPosition
 from coopconsume.runtime.polling.retry_buffer import RetryBuffer
@@ -161,3 +165,19 @@ def test_what_polling_knows_is_counted():
     assert session.facts(None, {}, "joining", "g", 40.0) == PollFacts("g", "joining")
     session.begin(holding)
     assert session.facts(holding, {}, "joining", "g", 40.0) == PollFacts("g")
+
+
+def test_a_query_does_not_wait_for_itself():
+    """Its listeners are called in its own thread; to them it says so."""
+    ended = threading.Event()
+    ended.set()
+    job = types.SimpleNamespace(
+        is_in_its_thread=True, ended=ended, error=None, wait_for_available=lambda: None
+    )
+    query = CooperativeQuery(job, None, {}, None)
+    for wait in (query.awaitTermination, query.processAllAvailable):
+        with pytest.raises(InvalidOption, match="called by a listener of the query"):
+            wait()
+    job.is_in_its_thread = False
+    assert query.awaitTermination(1) is True
+    query.processAllAvailable()
