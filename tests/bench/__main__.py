@@ -25,6 +25,7 @@ from tests.bench.processing import processing
 from tests.bench.realtime import realtime
 from tests.bench.sleep import sleep
 from tests.bench.slots import slots
+from tests.bench.state import state
 from tests.bench.store import store
 from tests.bench.throughput import throughput
 
@@ -50,6 +51,7 @@ _BENCHMARKS: dict[str, Callable[[Harness, Callable[[str], None]], list[Report]]]
     "empty": empty,
     "processing": processing,
     "realtime": realtime,
+    "state": state,
 }
 _PLACE = r"(<!-- bench:{0} -->\n).*?(<!-- end of bench:{0} -->)"
 

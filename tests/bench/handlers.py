@@ -9,12 +9,16 @@ import zlib
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from pyspark.sql.streaming import StatefulProcessor
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    import pandas as pd
     import pyarrow as pa
+    from pyspark.sql.streaming import StatefulProcessorHandle
 
-    from coopconsume import Record
+    from coopconsume import Record, State
 
 #: The columns that a plain Spark user's loop needs to build the same records. The time is taken
 #: as a number, as ours is: a column of timestamps would cost the plain side a good deal more.
@@ -25,6 +29,36 @@ PLAIN_COLUMNS = (
 
 def handler(record: Record) -> None:
     """Do nothing."""
+
+
+def total(record: Record, state: State) -> None:
+    """Count the records of a key."""
+    state.set(state.get(0) + 1)
+
+
+class SparkTotal(StatefulProcessor):
+    """The same for Spark; the total of a key comes out after each batch."""
+
+    def init(self, handle: StatefulProcessorHandle) -> None:
+        """Open the state."""
+        self.total = handle.getValueState("total", "total bigint")
+
+    def handleInputRows(  # noqa: N802 - PySpark's name
+        self,
+        key: Any,
+        rows: Iterator[pd.DataFrame],
+        timerValues: Any,  # noqa: N803
+    ) -> Iterator[pd.DataFrame]:
+        """Count the rows of a key."""
+        import pandas as pd
+
+        before = self.total.get()[0] if self.total.exists() else 0
+        now = before + sum(len(some) for some in rows)
+        self.total.update((now,))
+        yield pd.DataFrame({"key": [key[0]], "total": [now]})
+
+    def close(self) -> None:
+        """Nothing is open."""
 
 
 class Sleeper:
