@@ -64,6 +64,8 @@ def group_lines(group: GroupOverview, now: datetime, history: int = 10) -> Itera
     if group.epoch is not None:
         by = f", {group.assignor}" if group.assignor else ""
         yield f"epoch {group.epoch}, generation {group.generation}{by}"
+    if group.record_filter:
+        yield f"filter {group.record_filter}"
     for note in group.notes:
         yield f"note: {note}"
     yield from _members(group, letters)
@@ -125,6 +127,11 @@ def _claims(group: GroupOverview, letters: Mapping[str, str]) -> Iterator[str]:
                 (letters[c.member], c.member, c.epoch, _has(s.key_range for s in c.shares))
                 for c in group.claims
             ],
+        )
+        yield from (
+            f"filter of {letters[c.member]}: {c.record_filter}"
+            for c in group.claims
+            if c.record_filter
         )
 
 

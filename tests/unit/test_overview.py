@@ -288,6 +288,20 @@ def test_a_group_as_text(store: CommitStore) -> None:
     ]
 
 
+def test_a_filter_is_shown_where_there_is_one(store: CommitStore) -> None:
+    """That of the epoch, and those of claims, in the words of the options."""
+    store.open_epoch("g", {"a": [P0]}, previous=None, record_filter="denyKeys=<k>")
+    store.claim("g", "hand", [P1], record_filter="where=value is not null")
+    found = facts(store, member(store, "a"), ends={P0: 0, P1: 0})
+    group = overview(store, found)
+    lines = list(group_lines(group, found.history[-1]["written_at"]))
+    assert "filter denyKeys=<k>" in lines
+    assert "filter of B: where=value is not null" in lines
+    assert group.to_dict()["record_filter"] == "denyKeys=<k>"
+    assert group.to_dict()["claims"][0]["record_filter"] == "where=value is not null"
+    assert "filter denyKeys=&lt;k&gt;" in group._repr_html_()
+
+
 def test_text_shows_claims_ranges_in_doubt_and_the_last_events(store: CommitStore) -> None:
     """What is waited for is told as long as it is, and as many events as are asked for."""
     before = store.open_epoch("g", {"a": [LOW], "b": [HIGH]}, previous=None, life_ms=9_000)

@@ -116,13 +116,16 @@ def build(place: Place, facts: Facts) -> GroupOverview:
         facts.row.generation if facts.row else None,
         _members(facts),
         tuple(
-            ClaimOverview(claim.epoch.number, member, tuple(map(_share, shares)))
+            ClaimOverview(
+                claim.epoch.number, member, tuple(map(_share, shares)), claim.record_filter
+            )
             for claim in facts.claims
             for member, shares in claim.members.items()
         ),
         partitions,
         tuple(events),
         tuple(_notes(place, facts, partitions)),
+        facts.row.record_filter if facts.row else "",
     )
 
 

@@ -49,11 +49,13 @@ class ClaimOverview:
         epoch: The number of the claim.
         member: The claimant.
         shares: The claimed shares.
+        record_filter: The filter of its records, in the words of the options; empty for all.
     """
 
     epoch: int
     member: str
     shares: tuple[Share, ...]
+    record_filter: str = ""
 
 
 @dataclass(frozen=True)
@@ -159,6 +161,8 @@ class GroupOverview:
         partitions: The partitions that the group has offsets for or owns.
         events: The epochs, takeovers, claims and resets in the log, the newest last.
         notes: Warnings for the operator, as sentences.
+        record_filter: The filter of the epoch's records, in the words of the options; empty for
+            all.
     """
 
     group: str
@@ -174,6 +178,7 @@ class GroupOverview:
     partitions: tuple[PartitionOverview, ...]
     events: tuple[GroupEvent, ...]
     notes: tuple[str, ...]
+    record_filter: str = ""
 
     @property
     def lag(self) -> int:

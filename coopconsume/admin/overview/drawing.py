@@ -42,6 +42,8 @@ def group_html(group: GroupOverview, me: str | None = None) -> str:
     epoch = "" if group.epoch is None else f", epoch {group.epoch}"
     title = f"<b>group {escape(group.group)}</b>: {escape(group.state)}{epoch}"
     found = [f"<p>{title}, {group.lag:,} records not done</p>"]
+    if group.record_filter:
+        found.append(f"<p>filter {escape(group.record_filter)}</p>")
     found += [f"<p>{escape(note)}</p>" for note in group.notes]
     found.append(_members(group, colours, me))
     found.append(
