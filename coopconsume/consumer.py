@@ -309,6 +309,8 @@ class CooperativeConsumer(Closing):
             DataLoss: Records were deleted before they were done, or a log was cut, and
                 ``failOnDataLoss`` is true.
             TopicNotFound, TopicReplaced: A topic was deleted, and perhaps made again.
+            BrokerUnreachable, commits.CommitLogUnavailable: The brokers or the commit table do not
+                answer, and the timeout is over; poll again.
         """
         return self._poller.poll(self._alone("poll"), timeout)
 

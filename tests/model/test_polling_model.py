@@ -16,8 +16,20 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from commits import FencedMember, MaxIndividualCommitsReached, OffsetRanges, PartitionCommits
-from coopconsume.errors import AlreadyClosed, NotPolled, OutputNotWritten, TopicReplaced
+from commits import (
+    CommitLogUnavailable,
+    FencedMember,
+    MaxIndividualCommitsReached,
+    OffsetRanges,
+    PartitionCommits,
+)
+from coopconsume.errors import (
+    AlreadyClosed,
+    BrokerUnreachable,
+    NotPolled,
+    OutputNotWritten,
+    TopicReplaced,
+)
 from tests.examples import examples
 from tests.model.polling_world import TOPIC, Frame, Log, Member, SparkGone, dealt, in_memory
 
@@ -407,6 +419,32 @@ def test_a_commit_is_answered_whatever_becomes_of_the_look_for_holes():
         member.poller.seek((TOPIC, 0), 1_000)
         assert world.commit(member, Frame([(0, 0), (0, 2)]))
         assert world.log.commits[0].stable_offset == 5, "up to the end holes are found"
+
+
+@pytest.mark.parametrize(
+    "error", [BrokerUnreachable("nowhere:1", "off"), CommitLogUnavailable("t", "read", "off")]
+)
+def test_a_poll_goes_on_once_what_was_away_is_back(error):
+    """Until its time is over; then it says what is away."""
+    world = World(Log({0: {0: b"a"}}, {}), 1)
+    with contextlib.ExitStack() as stack:
+        for patch in in_memory(world.log, lambda: world.asking):
+            stack.enter_context(patch)
+        world.deal({0: (0, 1)})
+        (member,) = world.members
+        ends, failures = member.holding.cluster.log_ends, [error, error]
+
+        def log_ends(partitions):
+            if failures:
+                raise failures.pop()
+            return ends(partitions)
+
+        member.holding.cluster.log_ends = log_ends
+        member.poller._options.max_offsets_per_trigger = None
+        assert member.poller.poll(member, 60) == [(0, 0)]
+        failures.append(error)
+        with pytest.raises(type(error)):
+            member.poller.poll(member, 0)
 
 
 def test_a_poll_that_waits_holds_no_hand_over_up_and_ends_with_close():

@@ -199,6 +199,14 @@ SHOWN = [
         (_JOB + "test_a_topic_that_is_created_again_before_a_job_begins_is_taken_up_alike",),
     ),
     Mutant(
+        "poll-ends-with-an-outage",
+        "A poll goes on once the brokers or the commit table are back.",
+        "coopconsume/runtime/polling/poller.py",
+        "if not isinstance(error, BrokerUnreachable | CommitLogUnavailable):",
+        "if not isinstance(error, CommitLogUnavailable):",
+        ("tests/model/test_polling_model.py::test_a_poll_goes_on_once_what_was_away_is_back",),
+    ),
+    Mutant(
         "wakeup-stays",
         "A wakeup ends one poll.",
         "coopconsume/runtime/polling/session.py",

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from commits import CommitLogUnavailable, FencedMember, OffsetRanges
 from coopconsume.errors import (
+    BrokerUnreachable,
     DataLoss,
     InvalidOption,
     MissingOption,
@@ -116,6 +117,7 @@ class Poller:
         """Returns the next records, as a DataFrame of a fixed window of offsets."""
         deadline = time.monotonic() + seconds_of("timeout", timeout)
         checked: EpochAssignment | None = None
+        away = _Away()
         with self.handout.polling():
             while True:
                 self.handout.check_woken()
@@ -123,7 +125,7 @@ class Poller:
                     self.handout.check_closed()
                     holding = membership.holding
                     if holding is not None and holding is self.handout.holding and holding.owned:
-                        with self._rejoining(membership, holding):
+                        with self._rejoining(membership, holding), away:
                             if holding is not checked:
                                 is_checked = self._check_starts(membership, holding, deadline)
                                 checked = holding if is_checked else None
@@ -134,6 +136,7 @@ class Poller:
                 self._found_records = False
                 left = deadline - time.monotonic()
                 if left <= 0:
+                    away.check()
                     return self._frames.empty()
                 self.handout.wait(min(_POLL_EVERY, left))
 
@@ -438,3 +441,25 @@ class Poller:
             where = f"{span.topic}-{span.partition}"
             log.warning("could not look for holes in %s: %s", where, error)
             return OffsetRanges()
+
+
+class _Away:
+    """Passes over errors of a poll's attempt that say that brokers or commit table are away."""
+
+    def __init__(self) -> None:
+        self._error: BrokerUnreachable | CommitLogUnavailable | None = None
+
+    def __enter__(self) -> None:
+        self._error = None
+
+    def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> bool:
+        if not isinstance(error, BrokerUnreachable | CommitLogUnavailable):
+            return False
+        self._error = error
+        log.warning("%s; trying again", error)
+        return True
+
+    def check(self) -> None:
+        """Raises the error of the last attempt, if there was one."""
+        if self._error is not None:
+            raise self._error
