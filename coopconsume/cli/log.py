@@ -140,17 +140,19 @@ def blocked(*, topic: str, partition: int, as_json: bool, options: dict[str, str
     found = look(options, topic, partition)
     if as_json:
         document = asdict(found) | {"blocked": found.stable < found.end}
-        for row in document["transactions"]:
-            row["last_write"] = row["last_write"].isoformat()
+        for row, transaction in zip(document["transactions"], found.transactions, strict=True):
+            row["last_write"] = transaction.last_write.isoformat()
+            row["hangs"] = transaction.hangs
         echo_json(document)
         return
     if found.stable == found.end:
         click.echo(f"{topic}-{partition} is not blocked: everything below {found.end:,} is decided")
         return
-    _show_blockage(found, options.get("kafka.bootstrap.servers", "…"))
+    show_blockage(found, options.get("kafka.bootstrap.servers", "…"))
 
 
-def _show_blockage(found: Blockage, servers: str) -> None:
+def show_blockage(found: Blockage, servers: str) -> None:
+    """Prints the open transactions of a log, and how to end each."""
     click.echo(
         f"{found.topic}-{found.partition} is blocked from offset {found.stable:,} on; its end is "
         f"{found.end:,}"
@@ -166,14 +168,18 @@ def _show_blockage(found: Blockage, servers: str) -> None:
         click.echo(line)
     for t in found.transactions:
         click.echo()
-        if t.transactional_id is not None:
+        if t.hangs:
             click.echo(
-                f"{t.transactional_id}: its coordinator ends it after its timeout. To end it now, "
-                "stop its producer, or start another one with that id"
+                f"the transaction of producer {t.producer_id} hangs: no coordinator will end it. "
+                "Its records may have been reported as committed; they are lost if it is aborted. "
+                "To abort it, use Kafka's own tool:"
             )
         else:
-            click.echo(f"producer {t.producer_id} hangs: no coordinator will end it")
-        click.echo("or abort it with Kafka's own tool:")
+            click.echo(
+                f"{t.transactional_id}: its coordinator ends it after its timeout. To end it now, "
+                "stop its producer, or start another one with that id, or abort it with Kafka's "
+                "own tool:"
+            )
         click.echo(
             f"  kafka-transactions.sh --bootstrap-server {servers} abort --topic {found.topic} "
             f"--partition {found.partition} --start-offset {t.first_offset}"

@@ -159,8 +159,8 @@ class LogBlocked(_LogError):
     producers: tuple[int, ...] = ()
     message = (
         "{_log} is blocked at offset {stable} of {end} by an open transaction (producer ids: "
-        "{_ids}). It ends by its timeout; `coopconsume log blocked {topic}` shows the transaction, "
-        "and how to end it"
+        "{_ids}). It ends by its timeout unless it hangs; `coopconsume log blocked {topic}` shows "
+        "that, and how to end it"
     )
 
     @property

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from coopconsume.fenced.deadline import Deadline
 from coopconsume.fenced.fold import Owner
@@ -17,6 +17,11 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from coopconsume.fenced.engine import Engine
+
+#: States of a transaction that its coordinator still ends, as Kafka names them.
+_ENDED_BY_COORDINATOR: Final = frozenset(
+    {"Ongoing", "PrepareCommit", "PrepareAbort", "PrepareEpochFence"}
+)
 
 
 @dataclass(frozen=True)
@@ -59,7 +64,7 @@ class OpenTransaction:
         producer_epoch: Kafka's epoch of that.
         first_offset: Where it begins in the log.
         last_write: When its producer last wrote there, in UTC.
-        transactional_id: Of its producer; None if no coordinator knows it: then it hangs.
+        transactional_id: Of its producer; None if no coordinator knows it.
         state: As its coordinator has it; None if no coordinator knows it.
         timeout_ms: After which the coordinator aborts it; None likewise.
     """
@@ -71,6 +76,11 @@ class OpenTransaction:
     transactional_id: str | None
     state: str | None
     timeout_ms: int | None
+
+    @property
+    def hangs(self) -> bool:
+        """Whether no coordinator will end it: it is not known, or was ended without its markers."""
+        return self.state not in _ENDED_BY_COORDINATOR
 
 
 @dataclass(frozen=True)

@@ -8,16 +8,19 @@ import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from coopconsume.cli.log import show_blockage
 from coopconsume.errors import AppendRefused, InvalidOption, UnknownOption
 from coopconsume.fenced import Audit, Entry, ExclusiveProducer, LeaderElection, LogId, audit
 from coopconsume.fenced.core import Position, entries, expectation, judge
 from coopconsume.fenced.fold import Fold, Owner, SequenceGap, Verdict
+from coopconsume.fenced.inspection import Blockage, OpenTransaction
 from coopconsume.fenced.log import Ends, PlainRaw
 from coopconsume.fenced.settings import Settings
 from coopconsume.fenced.stamp import NAME, MalformedStamp, Stamp, decode, encode, encode_batch
@@ -453,3 +456,26 @@ def test_a_lease_that_is_none_is_refused_before_anything_is_opened(
     """Nobody is asked for it, as there is nobody at this address."""
     with pytest.raises(ValueError, match="lease must be 0 or more seconds"):
         make({"kafka.bootstrap.servers": "127.0.0.1:1"}, "ledger", lease=lease)
+
+
+# -- what blocks a log ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("state", "hangs"),
+    [("Ongoing", False), ("PrepareCommit", False), ("Empty", True), ("CompleteCommit", True),
+     (None, True)],
+)  # fmt: skip
+def test_a_transaction_that_its_coordinator_has_ended_hangs(
+    state: str | None, hangs: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As after a lone broker started again without writing the markers of a commit."""
+    name = None if state is None else "t.1"
+    found = OpenTransaction(7, 0, 14, datetime(2026, 1, 2, tzinfo=UTC), name, state, 60_000)
+    assert found.hangs == hangs
+    show_blockage(Blockage("t", 0, 14, 15, (found,)), "a:1")
+    told = capsys.readouterr().out
+    assert ("hangs: no coordinator will end it" in told) == hangs
+    assert ("may have been reported as committed" in told) == hangs
+    assert ("t.1: its coordinator ends it after its timeout" in told) == (not hangs)
+    assert "abort --topic t --partition 0 --start-offset 14" in told
