@@ -197,3 +197,15 @@ def coverage(ranges: Iterable[KeyRange]) -> Coverage:
     if covered < MAX_KEY_HASH:
         holes.append(KeyRange(covered + 1, MAX_KEY_HASH))
     return Coverage(tuple(holes), merge(overlaps))
+
+
+def intersection(ranges: Iterable[KeyRange], others: Iterable[KeyRange]) -> tuple[KeyRange, ...]:
+    """Returns the key ranges that are in both, merged and ascending."""
+    others = list(others)
+    found = (one.intersect(other) for one in ranges for other in others)
+    return merge(one for one in found if one is not None)
+
+
+def difference(ranges: Iterable[KeyRange], others: Iterable[KeyRange]) -> tuple[KeyRange, ...]:
+    """Returns the key ranges that are in the first ones alone, merged and ascending."""
+    return intersection(ranges, coverage(others).holes)

@@ -20,7 +20,7 @@ from commits.affordable import affordable
 from coopconsume.errors import ExternalReset
 from coopconsume.group.beginning import LogFacts, beginning
 from coopconsume.group.held_logs import HeldLogs
-from coopconsume.group.keeping import common
+from coopconsume.group.keeping import by_partition, common, without
 from coopconsume.group.owned import LEASE, Owned
 from coopconsume.group.primary import PrimaryOffsets
 from coopconsume.group.repeating import repeated
@@ -300,6 +300,26 @@ class EpochAssignment:
             ),
             "release of the shares", _RELEASE_LIMIT,
         )  # fmt: skip
+        if shares is not None:
+            self._waits = [
+                (part, until) for share, until in self._waits for part in without([share], shares)
+            ]
+
+    def give_up(self, shares: Sequence[Share]) -> None:
+        """Part of it is not ours any more, as soon as it is released.
+
+        Args:
+            shares: What is about to be released, with nothing of it left to commit.
+        """
+        left = without(self.shares, shares)
+        with self._lock:
+            self._tenure = replace(self._tenure, shares=left)
+            ranges = by_partition(left)
+            for tp, owned in list(self.owned.items()):
+                if tp in ranges:
+                    owned.keep(ranges[tp])
+                else:
+                    del self.owned[tp]
 
     def waits_left(self) -> list[tuple[Share, float]]:
         """Returns parts on which somebody may still be at work, and for how many seconds."""
@@ -382,11 +402,14 @@ class EpochAssignment:
     ) -> None:
         nothing = OffsetRanges()
         for tp, result in results.items():
-            self.owned[tp].range_count = result.range_count
+            owned = self.owned.get(tp)
+            if owned is None:
+                continue  # It was given up meanwhile.
+            owned.range_count = result.range_count
             if result.status != "refused":
                 done = offsets.get(tp, nothing) | holes.get(tp, nothing)
                 with self._lock:
-                    self.owned[tp].follow(result.stable_offset, done)
+                    owned.follow(result.stable_offset, done)
         again = {tp: r.duplicates for tp, r in results.items() if r.duplicates}
         if again:
             named = sorted(again.items())[:_NAMED]
@@ -411,7 +434,8 @@ class EpochAssignment:
         tight = [
             tp
             for tp, done in offsets.items()
-            if self.owned[tp].range_count + done.range_count > self.owned[tp].max_ranges
+            if tp in self.owned
+            and self.owned[tp].range_count + done.range_count > self.owned[tp].max_ranges
         ]
         if not tight:
             return dict(offsets)
@@ -427,13 +451,13 @@ class EpochAssignment:
     @property
     def is_shared(self) -> bool:
         """Whether others have parts of our partitions, and so move their stable offsets, too."""
-        return any(not owned.is_whole for owned in self.owned.values())
+        return any(not owned.is_whole for owned in list(self.owned.values()))
 
     def refresh(self) -> dict[TopicPartition, int]:
         """The stable offsets, as the commit log says now where others move them, too."""
         if self.is_shared:
             state = self.store.state(self.options.group_id)
-            for tp, owned in self.owned.items():
+            for tp, owned in list(self.owned.items()):
                 if not owned.is_whole and tp in state:
                     with self._lock:
                         owned.follow(state[tp].stable_offset)

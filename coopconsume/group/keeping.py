@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from assignors import KeyRange, Share, coverage, merge
+from assignors.ranges import difference, intersection
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -38,7 +39,7 @@ def common(shares: Iterable[Share], others: Iterable[Share]) -> tuple[Share, ...
     """Returns what of some shares is among others, too."""
     theirs = by_partition(others)
     return shares_of(
-        {tp: _common(mine, theirs.get(tp, ())) for tp, mine in by_partition(shares).items()}
+        {tp: intersection(mine, theirs.get(tp, ())) for tp, mine in by_partition(shares).items()}
     )
 
 
@@ -46,7 +47,7 @@ def without(shares: Iterable[Share], others: Iterable[Share]) -> tuple[Share, ..
     """Returns what of some shares is not among others."""
     theirs = by_partition(others)
     return shares_of(
-        {tp: _without(mine, theirs.get(tp, ())) for tp, mine in by_partition(shares).items()}
+        {tp: difference(mine, theirs.get(tp, ())) for tp, mine in by_partition(shares).items()}
     )
 
 
@@ -72,11 +73,11 @@ def leave_with_holders(
     for tp in sorted(want.keys() | have.keys()):
         holders, goals = have.get(tp, {}), want.get(tp, {})
         dealt: dict[str, list[KeyRange]] = {m: list(ranges) for m, ranges in holders.items()}
-        leaves = {member: _without(ranges, goals.get(member, ()))
+        leaves = {member: difference(ranges, goals.get(member, ()))
                   for member, ranges in holders.items()}  # fmt: skip
         free = coverage(one for ranges in holders.values() for one in ranges).holes
         for member, ranges in goals.items():
-            gained = _common(ranges, free)
+            gained = intersection(ranges, free)
             whole = merge([*gained, *holders.get(member, ())])
             if holders and gained and not whole[0].is_full and not may_have_parts(member, tp[0]):
                 # Somebody must have it until the member can have the whole partition.
@@ -99,12 +100,3 @@ def _places(shares: Shares) -> _Places:
         for tp, ranges in by_partition(some).items():
             found.setdefault(tp, {})[member] = ranges
     return found
-
-
-def _common(ranges: Iterable[KeyRange], others: Iterable[KeyRange]) -> tuple[KeyRange, ...]:
-    found = (one.intersect(other) for one in ranges for other in others)
-    return merge(one for one in found if one is not None)
-
-
-def _without(ranges: Iterable[KeyRange], others: Iterable[KeyRange]) -> tuple[KeyRange, ...]:
-    return _common(ranges, coverage(others).holes)

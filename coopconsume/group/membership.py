@@ -30,7 +30,7 @@ from coopconsume.errors import (
 from coopconsume.group import GroupMember
 from coopconsume.group.claims import ClaimKeeper, ClaimWatch
 from coopconsume.group.epoch_assignment import EpochAssignment
-from coopconsume.group.keeping import common, without
+from coopconsume.group.keeping import by_partition, common, without
 from coopconsume.group.owned import LEASE, STARTS_WITHIN, EpochGrant, Owned, TopicPartition
 from coopconsume.group.repeating import repeated
 from coopconsume.group.settings import lease_of, session_ms
@@ -67,6 +67,13 @@ class Worker(Protocol):
 
         Returns:
             The parts that are still being worked on.
+        """
+
+    def give_up(self, shares: Sequence[Share], timeout: float) -> Sequence[Share] | None:
+        """Start nothing more of part of it, and go on with the rest; as `drain` for that part.
+
+        Returns:
+            The parts that are still being worked on; None if all of it is to be drained.
         """
 
     def drop(self) -> None:
@@ -527,7 +534,7 @@ class Membership:
         running = self._drain(holding, self.options.drain_timeout)
         if self._was_refused("the commit log refused what was to be handed over"):
             return
-        self._tell("on_revoked", holding)
+        self._tell("on_revoked", holding.key_ranges)
         if self._let_go() is None:
             return
         holding.primary.write_quietly(force=True)
@@ -557,13 +564,15 @@ class Membership:
         holding.continue_under(tenure)
         if not (gained or tenure.moving):
             return None
+        if not gained and self._give_up(holding, tenure.moving):
+            return None
         running = self._drain(holding, self.options.drain_timeout)
         refused = "the commit log refused what was to be handed over"
         if self._was_refused(refused):
             if self._group is not None:
                 self._group.rejoin(refused)
             return None
-        self._tell("on_revoked", holding)
+        self._tell("on_revoked", holding.key_ranges)
         if self._let_go() is None:
             return None
         holding.primary.write_quietly(force=True)
@@ -576,6 +585,20 @@ class Membership:
             for share, left in holding.waits_left() for part in common([share], shares)
         ]  # fmt: skip
         return replace(tenure, shares=shares, waits=tuple(waits), continues=False, moving=())
+
+    def _give_up(self, holding: EpochAssignment, shares: Sequence[Share]) -> bool:
+        """Releases part of what is held while the worker goes on with the rest, if it can."""
+        ranges = {tp: list(some) for tp, some in by_partition(shares).items()}
+        running = self._worker.give_up(shares, self.options.drain_timeout)
+        if running is None:
+            return False
+        holding.left_running(running, holding.life_ms / 1000)
+        # What the log has refused meanwhile is lost as a whole, and is told so elsewhere.
+        if self._holding is holding:
+            self._tell("on_revoked", ranges, goes_on=True)
+            with self._warning():
+                holding.release(running, shares)
+        return True
 
     def _drain(self, holding: EpochAssignment, timeout: float) -> Sequence[Share]:
         """Drains the worker; every later release names what still runs, which is in doubt."""
@@ -632,7 +655,7 @@ class Membership:
                 self._worker.begin(holding)
                 self._changed.notify_all()
         if is_open:
-            self._tell("on_assigned", holding)
+            self._tell("on_assigned", holding.key_ranges)
         else:
             self._give_back(holding, ())
 
@@ -675,7 +698,7 @@ class Membership:
 
     def _tell_lost(self, holding: EpochAssignment, why: str) -> None:
         log.warning("group %s: all shares are lost: %s", self.options.group_id, why)
-        self._tell("on_lost", holding)
+        self._tell("on_lost", holding.key_ranges)
 
     def _let_go(self) -> EpochAssignment | None:
         with self._changed:
@@ -683,17 +706,28 @@ class Membership:
             self._joining_since = time.monotonic()
             return holding
 
-    def _tell(self, what: str, holding: EpochAssignment) -> None:
+    def _tell(
+        self,
+        what: str,
+        ranges: Mapping[TopicPartition, Sequence[KeyRange]],
+        *,
+        goes_on: bool = False,
+    ) -> None:
         """Calls the listener, and waits until it returns or somebody leaves the group.
 
         A listener that closes its consumer waits for the group's threads; they do not wait for it.
+
+        Args:
+            what: The name of its method.
+            ranges: The key ranges that it is about.
+            goes_on: Whether the member has others that it goes on with.
         """
         with self._changed:
             if self._listener is None or self._leaving.is_set() or self._is_revoked:
                 return
-            self._is_announced = what == "on_assigned"
+            self._is_announced = goes_on or what == "on_assigned"
         call = threading.Thread(
-            target=self._call_listener, args=(what, holding.key_ranges),
+            target=self._call_listener, args=(what, ranges),
             name="coopconsume-listener", daemon=True,
         )  # fmt: skip
         call.start()

@@ -56,6 +56,11 @@ class Owned:
         """Whether the ranges are the whole partition."""
         return not coverage(self.ranges).holes
 
+    def keep(self, ranges: tuple[KeyRange, ...]) -> None:
+        """Only these key ranges of it are ours from now on."""
+        self.ranges = ranges
+        vars(self).pop("is_whole", None)
+
     @property
     def owns_first(self) -> bool:
         """Whether hash 0 is ours: its owner commits holes and the primary offset."""

@@ -143,7 +143,7 @@ class PrimaryOffsets:
         with self._lock:
             return {
                 tp
-                for tp, owned in self._owned.items()
+                for tp, owned in list(self._owned.items())
                 if owned.owns_first
                 and not owned.is_deleted
                 and self._written.get(tp, (-1, 0.0))[0] != owned.stable
@@ -183,7 +183,8 @@ class PrimaryOffsets:
         now = time.monotonic()
         due = {}
         for tp, offset in self._stable().items():
-            if not self._owned[tp].owns_first or self._owned[tp].is_deleted:
+            owned = self._owned.get(tp)
+            if owned is None or not owned.owns_first or owned.is_deleted:
                 continue
             written, at = self._written.get(tp, (-1, 0.0))
             if (force and not self.publishes) or written != offset or now - at > PRIMARY_REFRESH:
@@ -232,7 +233,7 @@ class PrimaryOffsets:
         """Write what could not be written as a member, once the group may be without members."""
         behind = [
             tp
-            for tp, owned in self._owned.items()
+            for tp, owned in list(self._owned.items())
             if owned.owns_first
             and not owned.is_deleted
             and tp not in self._bound

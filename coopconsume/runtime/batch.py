@@ -70,6 +70,8 @@ class Running:
     calls: dict[int, tuple[int, int, float]] = field(default_factory=dict)
     #: Of slots that have given their records back, those that they keep, by partition.
     kept: dict[int, dict[int, OffsetRanges]] = field(default_factory=dict)
+    #: When slots were last asked for what they may still start, on the monotonic clock.
+    asked_at: dict[int, float] = field(default_factory=dict)
     #: Slots that start nothing more, as they were stopped.
     stopped: set[int] = field(default_factory=set)
     #: Those of them that cannot have started anything.
@@ -145,7 +147,7 @@ class Running:
         """Of each slot its key ranges, first and last hash, by topic and partition."""
         return {
             slot: {
-                (p.topic, p.partition): tuple((r.first, r.last) for r in p.shares[slot].ranges)
+                (p.topic, p.partition): tuple((r.first, r.last) for r in p.shares[slot].staying)
                 for p in self.parts
                 if p.part in self.plan.work[slot]
             }
@@ -290,5 +292,5 @@ def _slots(
         (key_range, slot)
         for slot in slots
         if partition.part in plan.work[slot]
-        for key_range in partition.shares[slot].ranges
+        for key_range in partition.shares[slot].staying
     )

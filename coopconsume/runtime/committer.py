@@ -70,6 +70,19 @@ class Unsaved:
 
 
 @dataclass(frozen=True)
+class Mark:
+    """What was not committed at some time.
+
+    Attributes:
+        count: How many commits were answered once one that began later is.
+        offsets: The offsets, by partition.
+    """
+
+    count: int
+    offsets: Mapping[TopicPartition, OffsetRanges]
+
+
+@dataclass(frozen=True)
 class Saved:
     """A commit that was answered.
 
@@ -184,6 +197,8 @@ class Committer:
         self._begun_at = -math.inf
         self.is_busy = False
         self._commits_written = False
+        #: Commits that were answered.
+        self.count = 0
         self._decisions_at = -math.inf
         self._refused: frozenset[TopicPartition] = frozenset()
         self._troubled: frozenset[TopicPartition] = frozenset()
@@ -197,6 +212,23 @@ class Committer:
         unlooked = self._decisions_at == -math.inf and (self._work.park or bool(self._parked()))
         waits = self._unsaved.since or unsaved or unlooked or self._holding.primary.has_unpublished
         return not (self.is_busy or waits or self.outbox.has_any)
+
+    def mark(self, partitions: Sequence[Partition]) -> Mark:
+        """Returns what of some partitions is not committed now, for `has_since`."""
+        offsets = {
+            (p.topic, p.partition): p.unsaved | p.unsaved_holes | p.undelivered for p in partitions
+        }
+        return Mark(self.count + 1 + self.is_busy, offsets)
+
+    def has_since(self, mark: Mark) -> bool:
+        """Whether all is committed that was not as a mark was made, failed records included."""
+        if self.has_all_it_can:
+            return True
+        return self.count >= mark.count and not any(
+            (p.unsaved | p.unsaved_holes | p.undelivered) & mark.offsets[tp]
+            for tp, p in self._partitions.items()
+            if tp in mark.offsets
+        )
 
     @property
     def held(self) -> frozenset[TopicPartition]:
@@ -417,7 +449,8 @@ class Committer:
             partition = self._partitions[decision.topic, decision.partition]
             act = partition.replay if decision.action == "replay" else partition.discard
             act(decision.offset, time.monotonic())
-            stable = self._holding.owned[decision.topic, decision.partition].stable
+            owned = self._holding.owned.get((decision.topic, decision.partition))
+            stable = partition.stable if owned is None else owned.stable
             partition.saved(OffsetRanges(), stable, OffsetRanges())
 
     def _mirrored(self, error: BaseException | None) -> None:
@@ -454,6 +487,7 @@ class Committer:
 
     def _saved(self, saved: Saved) -> None:
         self.is_busy = self._commits_written = False
+        self.count += 1
         self._wake_mirror()
         for tp, (offsets, stable) in saved.offsets.items():
             holes = saved.holes.get(tp, OffsetRanges())
@@ -465,12 +499,14 @@ class Committer:
             self._again_at = time.monotonic() + _REFUSED_WAIT
             self._unsaved.put_back(saved.later)
         count = sum(len(offsets) for offsets, _ in saved.offsets.values())
-        self._meter.saved(count, saved.took, list(self._partitions.values()))
+        ours = [p for p in self._partitions.values() if p.is_ours]
+        self._meter.saved(count, saved.took, ours)
 
     def _count_ranges(self, places: Iterable[TopicPartition]) -> None:
         for tp in places:
-            partition, owned = self._partitions[tp], self._holding.owned[tp]
-            partition.log_ranges, partition.log_last = owned.range_count, owned.last_committed
+            partition, owned = self._partitions[tp], self._holding.owned.get(tp)
+            if owned is not None:
+                partition.log_ranges, partition.log_last = owned.range_count, owned.last_committed
 
     def _failed(self, error: BaseException) -> None:
         self.is_busy = self._commits_written = False

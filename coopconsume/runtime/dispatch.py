@@ -37,14 +37,14 @@ from coopconsume.runtime.window import Window
 from coopconsume.worker.report import PartitionReport, SlotReport
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
     from pyspark.sql import SparkSession
 
     from coopconsume.group.membership import Membership
     from coopconsume.options import Options
     from coopconsume.runtime.epoch_state import EpochState
-    from coopconsume.runtime.plan import BatchPlan
+    from coopconsume.runtime.plan import BatchPlan, Partition
     from coopconsume.runtime.progress import Meter
     from coopconsume.runtime.waiting import OldestCall
     from coopconsume.runtime.work import Work
@@ -59,6 +59,8 @@ _FAILED_BATCHES = 3
 _KILL_TIME = 5.0
 _INTERRUPT_EVERY = 1.0
 _WARN_EVERY = 10.0
+#: Seconds between two requests to a slot for what it may still start.
+_ASK_EVERY = 0.5
 #: Seconds until a slot that could not read the state tries again.
 _STATE_PAUSE = 2.0
 
@@ -272,9 +274,78 @@ class Dispatcher:
         for at in slots:
             if self._may_relieve(running, at[1]):
                 self.leases.relieve(at)
+        self._halt(running, slots)
+
+    def _halt(self, running: Running, slots: Collection[tuple[int, int]]) -> None:
         running.withdrawn |= {slot for _, slot in self.leases.stop(slots)}
         if running.withdrawn >= running.waiting and running.interrupt_at is None:
             running.interrupt_at = -math.inf
+
+    @property
+    def may_leave(self) -> bool:
+        """Whether slots can give up part of what they have, and go on with the rest."""
+        is_divisible = self._live is None and self._work.ordering != "partition"
+        return is_divisible and self.leases.spec is not None
+
+    def unsure_of(self, partitions: Iterable[Partition]) -> set[int]:
+        """Slots that may be at work on any record of shares that are given up."""
+        return set(self.barred) | {
+            slot
+            for partition in partitions
+            for slot, share in partition.shares.items()
+            if share.may_start_leaving
+        }
+
+    def leave(
+        self, shift: EpochState, partitions: Sequence[Partition], *, is_late: bool = False
+    ) -> None:
+        """Has slots start nothing more of shares that are given up.
+
+        They are asked for all that they may still start. One that has not begun never begins, and
+        one that has not answered in time starts nothing more: its lease may outlast the share.
+        """
+        for running in self.of(shift):
+            for slot in sorted(running.active - running.stopped):
+                shares = [p.shares[slot] for p in partitions if slot in p.shares]
+                if not any(share.may_start_leaving for share in shares):
+                    continue
+                at = (running.number, slot)
+                if not is_late and self.leases.has_met(at):
+                    self._ask_back(running, slot)
+                    continue
+                running.stopped.add(slot)
+                self._halt(running, {at})
+                if slot in running.withdrawn:
+                    for share in shares:
+                        share.may_start_leaving = False
+        self.interrupt_overdue()
+
+    def _ask_back(self, running: Running, slot: int) -> None:
+        """Asks a slot for what it may still start, once in a while."""
+        now = time.monotonic()
+        # A slot that has not connected yet does not hear of it.
+        is_due = now - running.asked_at.get(slot, -math.inf) > _ASK_EVERY
+        if is_due and self._may_relieve(running, slot):
+            running.asked_at[slot] = now
+            self.leases.relieve((running.number, slot))
+
+    def _deal_again(self, shift: EpochState, now: float) -> None:
+        """Deals what is left of partitions of which shares were given up to all slots."""
+        undealt = [p for p in shift.ours if p.undealt_since is not None]
+        if not undealt or self.barred or any(map(self._crashes.concern, range(self._slots))):
+            return
+        for partition in undealt:
+            partition.deal_again(self._slots, now)
+        flying = {
+            slot
+            for partition in undealt
+            if partition.undealt_since is not None
+            for slot, share in partition.shares.items()
+            if share.flying is not None
+        }
+        for running in self.of(shift):
+            for slot in sorted(flying & (running.active - running.stopped)):
+                self._ask_back(running, slot)
 
     def drain(self, shift: EpochState | None) -> None:
         """Has real-time slots read nothing more; what they have read is handled."""
@@ -318,6 +389,7 @@ class Dispatcher:
         if too_soon or on_trial or not self.breaker.may_start(now):
             return
         self._relieve(shift, now)
+        self._deal_again(shift, now)
         young = 0
         if self._begins_live(shift, now):
             return

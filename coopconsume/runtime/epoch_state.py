@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from assignors import Share
 from commits import CommitLogUnavailable
 from coopconsume.errors import BrokerUnreachable, TopicNotFound
+from coopconsume.group.keeping import by_partition
 from coopconsume.runtime.committer import Committer
 from coopconsume.runtime.plan import Partition, deal
 from coopconsume.runtime.reading.audit import Audit
@@ -23,7 +24,7 @@ from coopconsume.runtime.waiting import lost_member
 from coopconsume.sinks.transactional import TransactionalTopic
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Iterator
+    from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 
     from pyspark.sql import SparkSession
 
@@ -109,6 +110,8 @@ class EpochState:
         if work.state is not None:
             work.state.begin(holding)
         self.partitions = self._make_partitions()
+        #: Those of which key ranges are ours: others were given up since the epoch began.
+        self.ours = self.partitions
         self.saver = Committer(holding, work, self.partitions, meter, commit_ids, self._post)
         self.refresh_ends(force=True)
 
@@ -137,6 +140,22 @@ class EpochState:
         if found is not None:
             log.warning("%s", found.message)
             meter.waits(found, self.partitions)
+
+    def leave(self, shares: Sequence[Share]) -> list[Partition]:
+        """Starts nothing more of some shares; returns their partitions."""
+        ranges = by_partition(shares)
+        found = [p for p in self.partitions if (p.topic, p.partition) in ranges]
+        for partition in found:
+            partition.leave(ranges[partition.topic, partition.partition])
+        return found
+
+    def has_left(self, partitions: Iterable[Partition], shares: Sequence[Share]) -> None:
+        """The shares are not ours any more."""
+        now = time.monotonic()
+        for partition in partitions:
+            partition.has_left(now)
+        self.ours = [p for p in self.partitions if p.is_ours]
+        self.holding.give_up(shares)
 
     @property
     def busy(self) -> list[Partition]:
@@ -173,7 +192,7 @@ class EpochState:
                 (p.topic, p.partition), self.holding.topic_ids.get(p.topic, ""),
                 self.holding.owned[p.topic, p.partition].ranges, p.unsaved,
             )
-            for p in self.partitions
+            for p in self.ours
             if p.unsaved and (p.topic, p.partition) in self.saver.held
         ]  # fmt: skip
 
@@ -305,7 +324,7 @@ class EpochState:
     def _check_topics(self) -> list[str]:
         """Notices topics that were deleted: nothing of them is left to do."""
         deleted = self.holding.logs.check_topics(self._done())
-        for partition in self.partitions:
+        for partition in self.ours:
             if partition.topic in deleted:
                 pending = self.holding.owned[partition.topic, partition.partition].pending
                 ends = [offset + 1 for offset, *_ in pending]
@@ -329,7 +348,7 @@ class EpochState:
         An offset that all our shares have passed belongs to another member, or is a hole.
         """
         for partition in self.busy:
-            if self._auditing or partition.whole:
+            if self._auditing or partition.whole or not partition.is_ours:
                 continue
             owned = self.holding.owned[partition.topic, partition.partition]
             first = partition.first_open()

@@ -36,6 +36,7 @@ from coopconsume.errors import (
     TopicNotFound,
     TopicReplaced,
 )
+from coopconsume.group.keeping import common
 from coopconsume.runtime.dispatch import Dispatcher
 from coopconsume.runtime.epoch_state import EpochState, Held
 from coopconsume.runtime.plan.range_limit import LimitWatch
@@ -53,6 +54,7 @@ if TYPE_CHECKING:
     from coopconsume.group.epoch_assignment import EpochAssignment
     from coopconsume.group.membership import Membership
     from coopconsume.group.owned import TopicPartition
+    from coopconsume.runtime.committer import Mark
     from coopconsume.runtime.plan import Partition
     from coopconsume.runtime.progress import Meter
     from coopconsume.runtime.work import Work
@@ -74,6 +76,26 @@ class _HandOver:
     done: threading.Event = field(default_factory=threading.Event)
     running: Sequence[Share] = ()
     is_late: bool = False
+
+
+@dataclass
+class _Leaving:
+    """The group wants part of our shares back.
+
+    Attributes:
+        shares: What it wants.
+        until: When the wait for running handlers ends, on the monotonic clock.
+        partitions: The partitions of the shares, once the work knows of it.
+        mark: What is to be committed, once no handler of them is at work.
+        running: Parts of the shares that are still being worked on; None: all is to be drained.
+    """
+
+    shares: Sequence[Share]
+    until: float
+    done: threading.Event = field(default_factory=threading.Event)
+    partitions: Sequence[Partition] = ()
+    mark: Mark | None = None
+    running: Sequence[Share] | None = None
 
 
 @dataclass
@@ -117,6 +139,7 @@ class Job:
         self._ends: dict[TopicPartition, int] = {}
         self._hand_over: _HandOver | None = None
         self._question: _Question | None = None
+        self._leaving: _Leaving | None = None
         self._epoch: Epoch | None = None
         self._limits = LimitWatch(self._options.batch_time)
         self._waits_at = -math.inf
@@ -191,7 +214,7 @@ class Job:
     def partitions(self) -> list[Partition]:
         """What is known of the partitions owned now; empty between a group's epochs."""
         shift = self._shift
-        return shift.partitions if shift is not None else []
+        return shift.ours if shift is not None else []
 
     def wait_for_available(self) -> None:
         """Wait until everything that is in the topics now is done and committed."""
@@ -219,6 +242,18 @@ class Job:
         while not hand_over.done.wait(0.1) and not self.ended.is_set():
             pass
         return hand_over.running
+
+    def give_up(self, shares: Sequence[Share], timeout: float) -> Sequence[Share] | None:
+        """Start nothing more of some shares, and commit what is done of them; go on with the rest.
+
+        Returns:
+            The parts of them that are still being worked on; None if all is to be drained.
+        """
+        leaving = _Leaving(shares, time.monotonic() + timeout)
+        self._post(self._leave, leaving)
+        while not leaving.done.wait(0.1) and not self.ended.is_set():
+            pass
+        return leaving.running
 
     def keep(self, timeout: float) -> bool:
         """Asks to go on while the group rebalances.
@@ -317,7 +352,9 @@ class Job:
         is_last = self._hand_over is not None or self._stopping
         self._answer(shift)
         shift.saver.save(more_to_come=more_to_come, is_last=is_last)
-        self._meter.idle(shift.partitions)
+        self._meter.idle(shift.ours)
+        if self._leaving is not None:
+            self._let_leave(shift, self._leaving)
         if self._hand_over is not None:
             self._hand_back(shift, self._hand_over)
         else:
@@ -351,7 +388,7 @@ class Job:
             return Facts(joining=self._membership.joining)
         breaker, hand_over = dispatcher.breaker, self._hand_over
         return Facts(
-            partitions=shift.partitions,
+            partitions=shift.ours,
             batches=dispatcher.facts(shift, now),
             hand_over=None if hand_over is None else hand_over.until - now,
             is_stopping=self._stopping,
@@ -409,6 +446,41 @@ class Job:
         else:
             self._hand_over = hand_over
             self._dispatcher.stop(self._shift)
+
+    def _leave(self, leaving: _Leaving) -> None:
+        shift = self._shift
+        may_leave = (
+            shift is not None
+            and self._unbegun is None
+            and self._hand_over is None
+            and not self._stopping
+            and self._dispatcher.may_leave
+        )
+        if shift is None or not may_leave:
+            leaving.done.set()
+            return
+        self._leaving = leaving
+        leaving.partitions = shift.leave(leaving.shares)
+        self._dispatcher.leave(shift, leaving.partitions)
+
+    def _let_leave(self, shift: EpochState, leaving: _Leaving) -> None:
+        """Gives shares up once no handler of them runs and what they did is committed."""
+        now = time.monotonic()
+        is_late = now > leaving.until
+        if not is_late and any(partition.leaves(now) for partition in leaving.partitions):
+            self._dispatcher.leave(shift, leaving.partitions)
+            return
+        if leaving.mark is None:
+            self._dispatcher.leave(shift, leaving.partitions, is_late=is_late)
+            leaving.mark = shift.saver.mark(leaving.partitions)
+        is_over = shift.saver.refused_for > 0 or now > leaving.until + _LAST_COMMIT
+        if not (shift.saver.has_since(leaving.mark) or is_over):
+            return
+        unsure = self._dispatcher.unsure_of(leaving.partitions)
+        leaving.running = common(shift.may_run(unsure), leaving.shares)
+        shift.has_left(leaving.partitions, leaving.shares)
+        self._leaving = None
+        leaving.done.set()
 
     def _ask(self, question: _Question) -> None:
         if self._shift is None or self._unbegun is not None or self._hand_over is not None:
@@ -473,6 +545,9 @@ class Job:
         question, self._question = self._question, None
         if question is not None:
             question.answered.set()
+        leaving, self._leaving = self._leaving, None
+        if leaving is not None:
+            leaving.done.set()
         self._dispatcher.forget_crashes()
         if shift is not None:
             shift.end(well=well)
@@ -530,7 +605,7 @@ class Job:
             return self._stopping
         for ends, event in list(self._waiters):
             if not shift.holding.primary.has_unpublished and all(
-                p.is_settled(ends.get((p.topic, p.partition), 0)) for p in shift.partitions
+                p.is_settled(ends.get((p.topic, p.partition), 0)) for p in shift.ours
             ):
                 event.set()
                 self._waiters.remove((ends, event))

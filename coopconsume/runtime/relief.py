@@ -75,13 +75,13 @@ def settle_kept(running: Running, report: SlotReport, now: float) -> None:
     for i, outcome in report.partitions.items():
         kept = running.kept[report.slot].get(parts[i])
         if kept is not None:
-            running.shift.partitions[parts[i]].kept_progressed(report.slot, kept, outcome, now)
+            running.shift.partitions[parts[i]].kept_progressed(kept, outcome, now)
 
 
 def end_kept(running: Running, slot: int, due: float) -> None:
     """From an instant on no handler works on what a slot kept: what is not done is done again."""
     for part, kept in running.kept[slot].items():
-        running.shift.partitions[part].kept_ended(slot, kept, due)
+        running.shift.partitions[part].kept_ended(kept, due)
 
 
 def _named(running: Running, kept: dict[int, list[tuple[int, int]]]) -> Iterator[str]:

@@ -67,6 +67,9 @@ class _Idle:
     def keep(self, _timeout: float) -> bool:
         return False
 
+    def give_up(self, _shares: Sequence[Share], _timeout: float) -> None:
+        pass
+
     def drain(self, _timeout: float) -> Sequence[Share]:
         return []
 

@@ -41,6 +41,11 @@ def tell(event: str, **facts: Any) -> None:
     sys.stdout.flush()
 
 
+def told(shares: Sequence[Share]) -> list[list[Any]]:
+    """Return shares as they are told: topic, partition, first and last hash."""
+    return [[s.topic, s.partition, s.key_range.first, s.key_range.last] for s in shares]
+
+
 class Teller:
     """A worker that only tells what it is given.
 
@@ -56,12 +61,10 @@ class Teller:
     def begin(self, holding: EpochAssignment) -> None:
         """Tell the shares, and how long to wait for an earlier owner."""
         self.holding = self.held[holding.epoch.number] = holding
-        shares = [
-            [s.topic, s.partition, s.key_range.first, s.key_range.last] for s in holding.shares
-        ]
         waits = [holding.waits((s.topic, s.partition), [s.key_range]) for s in holding.shares]
         tell(
-            "begin", epoch=holding.epoch.number, member=holding.member, shares=shares,
+            "begin", epoch=holding.epoch.number, member=holding.member,
+            shares=told(holding.shares),
             wait=max(waits, default=0.0),
         )  # fmt: skip
 
@@ -70,6 +73,13 @@ class Teller:
         if self.keeps and self.holding is not None:
             self.holding.keep()
         return self.keeps
+
+    def give_up(self, shares: Sequence[Share], _timeout: float) -> Sequence[Share]:
+        """Tell them; nothing of them runs."""
+        assert self.holding is not None
+        self.holding.give_up(shares)
+        tell("give_up", shares=told(shares))
+        return []
 
     def drain(self, _timeout: float) -> Sequence[Share]:
         """Tell it; nothing runs."""

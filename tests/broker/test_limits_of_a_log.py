@@ -18,7 +18,7 @@ from coopconsume.runtime.committer import Unsaved, save
 from coopconsume.runtime.outbox import Written, fitting, write
 from coopconsume.runtime.parcels import Parcel
 from coopconsume.runtime.work import Work
-from tests.broker.test_log_ends import Idle
+from tests.broker.member_process import Teller
 from tests.lost_answers import lose
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ def two(ground: Ground) -> Iterator[tuple[EpochAssignment, EpochAssignment]]:
     members = []
     for half in KeyRange().split(2):
         options = {name: value for name, value in ground.options.items() if name != "subscribe"}
-        member = Membership(Options.parse(options), 1, Idle())
+        member = Membership(Options.parse(options), 1, Teller())
         lose(member.store, "answer")  # of the claim: it is made once, and asked for again
         member.assign({(ground.topic, 0): [half]}, takeover=False)
         members.append(member)
@@ -174,11 +174,17 @@ def test_repeats_are_one_warning_a_commit_with_counts(
     holding, _ = two
     (tp,) = holding.owned
     caplog.set_level(logging.WARNING, "coopconsume")
+
+    def told() -> list[str]:
+        # The clients of other tests may still look for their brokers.
+        ours = [one for one in caplog.records if one.name.startswith(("coopconsume", "commits"))]
+        return [record.getMessage() for record in ours]
+
     saved(holding, (0, 5), commit_id="a-1")
-    assert not caplog.records
+    assert not told()
     saved(holding, (3, 7), commit_id="a-2")
     saved(holding, (0, 1), commit_id="a-3")
-    assert [record.getMessage() for record in caplog.records] == [
+    assert told() == [
         f"3 offsets were committed before, and count once ({tp[0]}-0: 3)",
         f"2 offsets were committed before, and count once ({tp[0]}-0: 2)",
     ]

@@ -14,30 +14,16 @@ from coopconsume.errors import DataLoss
 from coopconsume.group.membership import Membership
 from coopconsume.kafka.identity import LOG_IDENTITIES
 from coopconsume.options import Options
+from tests.broker.member_process import Teller
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from coopconsume.group.epoch_assignment import EpochAssignment
 
 pytestmark = pytest.mark.broker
 P0 = ("t", 0)
 _HEAD = struct.Struct(">qi")  # of a record batch: its first offset, and the bytes that follow
-
-
-class Idle:
-    """Works on nothing."""
-
-    def begin(self, holding: EpochAssignment) -> None: ...
-    def keep(self, timeout: float) -> bool:
-        return False
-
-    def drain(self, timeout: float) -> tuple[()]:
-        return ()
-
-    def drop(self) -> None: ...
-    def fail(self, error: BaseException) -> None: ...
 
 
 def produce(broker: LocalKafka, count: int) -> list[int]:
@@ -65,7 +51,7 @@ def member(broker: LocalKafka, folder: Path, group: str, **more: Any) -> Members
         "kafka.bootstrap.servers": broker.bootstrap_servers, "kafka.group.id": group,
         "commitTable": str(folder / "commits"),
     }  # fmt: skip
-    found = Membership(Options.parse(options | more), 1, Idle())
+    found = Membership(Options.parse(options | more), 1, Teller())
     found.assign({P0: []}, takeover=True)
     return found
 

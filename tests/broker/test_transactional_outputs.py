@@ -20,6 +20,7 @@ from coopconsume.sinks import Outputs, TransactionalTopic, publishing
 from coopconsume.sinks.publishing import Publishing
 from coopconsume.sinks.purgatory import Purgatory
 from coopconsume.sinks.transactions import TransactionChannel
+from tests.broker.member_process import Teller
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -28,26 +29,6 @@ pytestmark = [pytest.mark.broker]
 
 COUNT = 14
 SCHEMA = pa.schema([("value", pa.string()), ("key", pa.binary())])
-
-
-class Idle:
-    """Does nothing with what is held."""
-
-    def begin(self, holding: EpochAssignment) -> None:
-        """Nothing."""
-
-    def keep(self, timeout: float) -> bool:
-        return False
-
-    def drain(self, timeout: float) -> tuple[()]:
-        """Nothing runs."""
-        return ()
-
-    def drop(self) -> None:
-        """Nothing runs."""
-
-    def fail(self, error: BaseException) -> None:
-        """Not here."""
 
 
 class Killed(BaseException):
@@ -61,7 +42,7 @@ class Process:
 
     def __init__(self, options: Options, topic: str, out: str, *, publishes: bool = True) -> None:
         self.tp = (topic, 0)
-        self.member = Membership(options, 1, Idle())
+        self.member = Membership(options, 1, Teller())
         self.member.assign({self.tp: []}, takeover=True)
         found = self.member.holding
         assert found is not None

@@ -57,6 +57,9 @@ class Idle:
         """Nothing goes on."""
         return False
 
+    def give_up(self, _shares, _timeout):
+        """There is nothing to go on with."""
+
     def drain(self, timeout):
         """Nothing runs."""
         return []

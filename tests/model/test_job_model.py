@@ -29,6 +29,7 @@ from coopconsume.group import GroupMember
 from coopconsume.group.keeping import common
 from coopconsume.group.owned import LEASE, EpochGrant
 from coopconsume.record import Reject
+from coopconsume.runtime.dispatch import Dispatcher
 from coopconsume.runtime.slot_leases import SlotLeases
 from coopconsume.worker.channel.server import ChannelServer
 from tests.model.job_world import _PATIENCE, TP, Gate, World, until
@@ -684,6 +685,73 @@ def test_work_goes_on_through_a_rebalance_that_moves_none_of_it(group):
     assert job._meter.totals["rebalances"] == 3
 
 
+@pytest.mark.parametrize("pieces", [2, 4, 8])
+@pytest.mark.parametrize("is_late", [False, True])
+def test_keys_that_stay_go_on_while_others_are_given_up(group, pieces, is_late):
+    """Running handlers of the others end and are committed; nothing is called twice.
+
+    If one of them outlives `drainTimeout`, its record alone is in doubt.
+    """
+    there, member = group.there, group.member
+    moved = KeyRange().split(pieces)[-1]
+    goes = {o for o in range(20) if moved.contains(key_hash(KEYS[o]))}
+    first = min(goes)
+    key = min(o for o in range(5) if not moved.contains(key_hash(KEYS[o])))
+    gate, slow = there.gate(first), there.gate(60 + key)
+
+    def handler(record):
+        gate(record)
+        slow(record)
+
+    job = there.run(member, handler)
+    there.until(lambda: gate.at_work)
+    holding, shares = member.holding, (Share(*TP, KeyRange(0, moved.first - 1)),)
+    assert member.keep()
+    group.opens([WHOLE])
+    gives_up = threading.Thread(target=group.begins, kwargs={"moving": (Share(*TP, moved),)})
+    gives_up.start()
+    until(lambda: job._leaving is not None)
+    there.kafka.log |= {offset: b"k%d" % (offset % 5) for offset in range(20, 60)}
+    there.kafka.end = 60
+    stays = {o for o in range(80) if not moved.contains(key_hash(b"k%d" % (o % 5)))}
+    there.until(lambda: {o for o in stays if o < 60} <= there.done(member))
+    there.kafka.log |= {offset: b"k%d" % (offset % 5) for offset in range(60, 80)}
+    there.kafka.end = 80
+    there.until(lambda: slow.at_work)
+    assert gives_up.is_alive()
+    called = {offset for offset, _ in gate.calls}
+    assert not called - stays - goes
+    if is_late:
+        job._leaving.until = 0.0
+    else:
+        gate.opened.set()
+    gives_up.join(_PATIENCE)
+    assert member.holding is holding
+    assert holding.shares == shares
+    (partition,) = job.partitions
+    there.until(lambda: partition.undealt_since is None)
+    assert all(share.ranges for share in partition.shares.values()), "a slot has nothing to do"
+    slow.opened.set()
+    there.until(lambda: stays <= there.done(member))
+    doubts = {first} if is_late else set()
+    assert member.keep()
+    group.opens(shares, [Share(*TP, moved)], continues={"a": group.epoch.number})
+    stuck = [KeyRange(h, h) for h in sorted({key_hash(KEYS[o]) for o in doubts})]
+    assert [one.key_range for one in group.in_doubt(Share(*TP, moved))] == stuck
+    group.begins()
+    gate.opened.set()
+    there.kafka.log |= {offset: b"k%d" % (offset % 5) for offset in range(80, 100)}
+    there.kafka.end = 100
+    stays = {o for o in range(100) if not moved.contains(key_hash(b"k%d" % (o % 5)))}
+    there.until(lambda: stays <= there.done(member))
+    calls = Counter(offset for offset, _ in gate.calls)
+    assert set(calls) == called | stays
+    assert max(calls.values()) == 1
+    assert [o for o, _ in slow.calls if o % 5 == key] == list(range(key, 100, 5))
+    assert called - doubts <= there.done(member) <= called | stays
+    assert member.holding is holding
+
+
 def test_what_the_log_refuses_between_two_epochs_is_committed_under_the_next(group):
     """The slot reports while the next epoch is in force and not known yet."""
     there, member, gate = group.there, group.member, group.there.gate(*range(20))
@@ -738,7 +806,14 @@ def test_who_asks_for_a_rebalance_begins_again(group):
     stopping.join(_PATIENCE)
 
 
-def test_what_moves_is_drained_and_released_and_the_rest_goes_on(group):
+@pytest.fixture
+def drains_all(monkeypatch):
+    """Have jobs hand over all they have, as those with real-time slots do."""
+    monkeypatch.setattr(Dispatcher, "may_leave", False)
+
+
+@pytest.mark.usefixtures("drains_all")
+def test_what_moves_is_drained_and_released_and_the_rest_begins_again(group):
     """It is committed before it is released; the member begins again with what it keeps."""
     there, member, gate = group.there, group.member, group.there.gate(3)
     job = there.run(member, gate)
@@ -768,6 +843,7 @@ def test_what_moves_is_drained_and_released_and_the_rest_goes_on(group):
     assert member.holding is holding
 
 
+@pytest.mark.usefixtures("drains_all")
 def test_a_member_that_is_refused_while_it_drains_joins_again(group):
     """It stays in no group without shares: nothing else would give it any."""
     there, member, gate = group.there, group.member, group.there.gate(3)
@@ -786,6 +862,7 @@ def test_a_member_that_is_refused_while_it_drains_joins_again(group):
     assert member._group._again
 
 
+@pytest.mark.usefixtures("drains_all")
 def test_late_handlers_alone_are_in_doubt_of_what_moves(world):
     """And the member itself does not start their keys again before that has passed."""
     group = Group(world(channel=True, drainTimeout="300 seconds"))
@@ -873,8 +950,112 @@ def test_what_a_member_gains_stays_in_doubt_until_its_earlier_owner_has_ended(wo
     assert group.in_doubt(HIGH) == (HIGH,)
 
 
-def test_late_handlers_are_in_doubt_also_if_a_listener_closes_the_consumer(world):
-    """It gives back what the group's thread has drained."""
+def test_what_is_done_of_key_ranges_is_committed_before_they_are_given_up(group, monkeypatch):
+    """However long the commit log takes to answer."""
+    there, member = group.there, group.member
+    high = {o for o in range(20) if HIGH.key_range.contains(key_hash(KEYS[o]))}
+    gate = there.gate(max(high))
+    job = there.run(member, gate)
+    there.until(lambda: gate.at_work)
+    assert member.keep()
+    group.opens([WHOLE])
+    commit, may_commit = member.store.commit, threading.Event()
+
+    def late(*args, **more):
+        assert may_commit.wait(_PATIENCE)
+        return commit(*args, **more)
+
+    monkeypatch.setattr(member.store, "commit", late)
+    gives_up = threading.Thread(target=group.begins, kwargs={"moving": (HIGH,)})
+    gives_up.start()
+    until(lambda: job._leaving is not None)
+    gate.opened.set()
+    until(lambda: getattr(job._leaving, "mark", True) is not None)
+    there.turns(job, 5)
+    assert job._leaving is not None
+    assert not member.store.assignment("g").handed
+    may_commit.set()
+    gives_up.join(_PATIENCE)
+    assert high <= there.done(member)
+    assert member.store.assignment("g").handed == {"a": ((*TP, *astuple(HIGH.key_range)),)}
+
+
+def test_a_batch_that_has_not_begun_is_in_nobodys_way_as_keys_are_given_up(world):
+    """A slot with some of them never begins, and nothing is in doubt."""
+    group = Group(world(channel=True, drainTimeout="300 seconds"))
+    there, member, gate = group.there, group.member, group.there.gate()
+    there.is_reading = True
+    group.opens([WHOLE])
+    group.begins(continues=False)
+    job = there.run(member, gate)
+    there.until(lambda: job._dispatcher.running)
+    assert member.keep()
+    group.opens([WHOLE])
+    group.begins(moving=(HIGH,))
+    assert member.holding.shares == (LOW,)
+    assert member.keep()
+    group.opens([LOW], [HIGH], continues={"a": group.epoch.number})
+    group.begins()
+    assert group.in_doubt(HIGH) == ()
+    (running,) = job._dispatcher.running.values()
+    assert running.withdrawn
+    assert running.withdrawn < running.waiting
+    assert not gate.calls
+
+
+def test_a_slot_that_does_not_give_back_in_time_starts_nothing_more(world, monkeypatch):
+    """Others may work on its keys long before its lease ends."""
+    monkeypatch.setattr(SlotLeases, "relieve", lambda *_: None)
+    group = Group(world(channel=True, drainTimeout="300 seconds"))
+    there, member = group.there, group.member
+    group.opens([WHOLE])
+    group.begins(continues=False)
+    high = {o for o in range(20) if HIGH.key_range.contains(key_hash(KEYS[o]))}
+    gate = there.gate(min(high))
+    job = there.run(member, gate)
+    there.until(lambda: gate.at_work)
+    assert member.keep()
+    group.opens([WHOLE])
+    gives_up = threading.Thread(target=group.begins, kwargs={"moving": (HIGH,)})
+    gives_up.start()
+    until(lambda: job._leaving is not None)
+    job._leaving.until = 0.0
+    gives_up.join(_PATIENCE)
+    called = {offset for offset, _ in gate.calls}
+    assert member.keep()
+    group.opens([LOW], [HIGH], continues={"a": group.epoch.number})
+    group.begins()
+    assert group.in_doubt(HIGH) == (HIGH,)
+    gate.opened.set()
+    low = {o for o in range(20) if LOW.key_range.contains(key_hash(KEYS[o]))}
+    there.until(lambda: low <= {offset for offset, _ in gate.calls})
+    there.until(lambda: not job._dispatcher.running)
+    assert {offset for offset, _ in gate.calls} == called | low
+
+
+@pytest.mark.parametrize("moved", [HIGH, Share(*TP, KeyRange().split(8)[-1])])
+def test_what_is_given_up_stays_in_doubt_until_its_earlier_owner_has_ended(world, moved):
+    """Whoever gets it must wait as the member that gave it up was to."""
+    group = Group(world(channel=True, drainTimeout="300 seconds"))
+    there, member = group.there, group.member
+    group.opens([WHOLE])
+    group.begins(continues=False, waits=((HIGH, 1000.0),))
+    job = there.run(member, there.gate())
+    low = {o for o in range(20) if LOW.key_range.contains(key_hash(KEYS[o]))}
+    there.until(lambda: low <= there.done(member))
+    assert member.keep()
+    group.opens([WHOLE])
+    group.begins(moving=(moved,))
+    assert member.holding is job._shift.holding
+    left = (Share(*TP, KeyRange(0, moved.key_range.first - 1)),)
+    assert member.holding.shares == left
+    group.opens(left, [moved])
+    assert group.in_doubt(moved) == (moved,)
+
+
+@pytest.mark.parametrize("moved", [None, LOW])
+def test_late_handlers_are_in_doubt_also_if_a_listener_closes_the_consumer(world, moved):
+    """It gives back what the group's thread has drained, all of it or part of it."""
     group = Group(world(channel=True, drainTimeout="300 seconds"))
     there, member = group.there, group.member
     group.opens([WHOLE])
@@ -891,10 +1072,15 @@ def test_late_handlers_are_in_doubt_also_if_a_listener_closes_the_consumer(world
             member.leave()
 
     member._listener = Closes()
-    leaves = threading.Thread(target=member.hand_over)
+    if moved is None:
+        leaves = threading.Thread(target=member.hand_over)
+    else:
+        assert member.keep()
+        group.opens([WHOLE])
+        leaves = threading.Thread(target=group.begins, kwargs={"moving": (moved,)})
     leaves.start()
-    until(lambda: job._hand_over is not None)
-    job._hand_over.until = 0.0
+    until(lambda: job._hand_over is not None or job._leaving is not None)
+    (job._hand_over or job._leaving).until = 0.0
     leaves.join(_PATIENCE)
     until(lambda: member.store.assignment("g").fenced)
     group.opens([], [WHOLE])

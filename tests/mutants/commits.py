@@ -250,8 +250,8 @@ COMMITS = [
         "unread-is-a-hole",
         "Only what every share has passed may be a hole.",
         "coopconsume/runtime/plan/partition.py",
-        "if share.position <= last:",
-        "if share.position < 0:",
+        "if share.ranges and share.position <= last:",
+        "if share.ranges and share.position < 0:",
         (_PLAN + "test_what_a_share_has_not_read_is_no_hole",),
     ),
 ]

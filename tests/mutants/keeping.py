@@ -11,6 +11,7 @@ _KEEPING = "tests/model/test_group_model.py::test_keys_that_do_not_move_keep_run
 _EVENTS = "tests/unit/test_fold_rules.py::"
 _CORE = "tests/unit/test_group_core.py::"
 _JOB = "tests/model/test_job_model.py::"
+_LOOP = "tests/model/test_loop_model.py::test_keys_that_stay_go_on_while_others_are_given_up"
 
 KEEPING = [
     Mutant(
@@ -117,7 +118,7 @@ KEEPING = [
         "coopconsume/group/membership.py",
         "        running = self._drain(holding, self.options.drain_timeout)\n        refused =",
         "        holding.release((), tenure.moving)\n        running = self._drain(holding, self.options.drain_timeout)\n        refused =",
-        (_JOB + "test_what_moves_is_drained_and_released_and_the_rest_goes_on",),
+        (_JOB + "test_what_moves_is_drained_and_released_and_the_rest_begins_again",),
     ),
     Mutant(
         "late-handlers-not-in-doubt",
@@ -179,8 +180,8 @@ KEEPING = [
         "late-handlers-known-to-the-drain-alone",
         "Keys of late handlers are in doubt however they are released.",
         "coopconsume/group/membership.py",
-        "        holding.left_running(running, holding.life_ms / 1000)\n",
-        "",
+        "        holding.left_running(running, holding.life_ms / 1000)\n        return",
+        "        return",
         (_JOB + "test_late_handlers_are_in_doubt_also_if_a_listener_closes_the_consumer",),
     ),
     Mutant(
@@ -254,5 +255,93 @@ KEEPING = [
         "                group.follow()  # Under",
         "                pass  # Under",
         (_JOB + "test_a_member_that_closes_between_two_epochs_leaves_nothing_in_doubt",),
+    ),
+    Mutant(
+        "given-up-while-at-work",
+        "Key ranges are given up once no handler of them runs.",
+        "coopconsume/runtime/loop.py",
+        "if not is_late and any(partition.leaves(now) for partition in leaving.partitions):",
+        "if not is_late and any(() for partition in leaving.partitions):",
+        (_JOB + "test_keys_that_stay_go_on_while_others_are_given_up",),
+    ),
+    Mutant(
+        "given-up-before-the-commit",
+        "Key ranges are given up once all that was done of them is committed.",
+        "coopconsume/runtime/loop.py",
+        "if not (shift.saver.has_since(leaving.mark) or is_over):",
+        "if False:",
+        (_JOB + "test_what_is_done_of_key_ranges_is_committed_before_they_are_given_up",),
+    ),
+    Mutant(
+        "given-up-without-its-doubts",
+        "What is given up stays in doubt for as long as it was.",
+        "coopconsume/group/epoch_assignment.py",
+        "left = sorted(still if shares is None else common(still, shares))",
+        "left = sorted(still if shares is None else common(running, shares))",
+        (_JOB + "test_what_is_given_up_stays_in_doubt_until_its_earlier_owner_has_ended",),
+    ),
+    Mutant(
+        "given-up-and-late-without-doubt",
+        "Of what is given up the keys of handlers that outlast drainTimeout are in doubt.",
+        "coopconsume/runtime/loop.py",
+        "leaving.running = common(shift.may_run(unsure), leaving.shares)",
+        "leaving.running = ()",
+        (_JOB + "test_keys_that_stay_go_on_while_others_are_given_up",),
+    ),
+    Mutant(
+        "leaving-ranges-are-planned",
+        "Nothing of key ranges that are about to be given up is planned.",
+        "coopconsume/runtime/plan/share.py",
+        "return difference(self.ranges, self.leaving) if self.leaving else self.ranges",
+        "return self.ranges",
+        (_LOOP,),
+    ),
+    Mutant(
+        "given-up-records-still-wait",
+        "Failed records of keys that were given up are not tried again.",
+        "coopconsume/runtime/plan/share.py",
+        "            if not any(one.contains(lowest.key_hash) for one in self.leaving):\n                continue\n",
+        "            continue\n",
+        ("tests/unit/test_plan_rules.py::test_what_waits_of_keys_that_are_given_up_is_forgotten",),
+    ),
+    Mutant(
+        "dealt-again-from-the-first",
+        "Key ranges that are dealt again keep what slots that lag have not looked at.",
+        "coopconsume/runtime/plan/partition.py",
+        "todo = OffsetRanges([(s.position, position - 1) for s in shares if s.position < position])",
+        "todo = OffsetRanges()",
+        (_LOOP,),
+    ),
+    Mutant(
+        "dealt-again-without-what-waits",
+        "Records that wait, or that handlers work on, wait with their new slots.",
+        "coopconsume/runtime/plan/partition.py",
+        "                owner.wait(self.lane(one.key_hash, one.offset), one)\n        self.is_quiet, self",
+        "                pass\n        self.is_quiet, self",
+        (_LOOP,),
+    ),
+    Mutant(
+        "dealt-again-while-in-flight",
+        "Nothing is dealt again of which a slot may still start records.",
+        "coopconsume/runtime/plan/partition.py",
+        "if any(s.flying is not None or s.only is not None or s.is_barred(now) for s in shares):",
+        "if any(s.only is not None or s.is_barred(now) for s in shares):",
+        ("tests/unit/test_plan_rules.py::test_nothing_is_dealt_again_that_a_slot_may_still_start",),
+    ),
+    Mutant(
+        "slot-that-has-not-begun-begins-late",
+        "A slot that has not begun does not hold up what its member gives up.",
+        "coopconsume/runtime/dispatch.py",
+        "if not is_late and self.leases.has_met(at):",
+        "if not is_late:",
+        (_JOB + "test_a_batch_that_has_not_begun_is_in_nobodys_way_as_keys_are_given_up",),
+    ),
+    Mutant(
+        "slot-that-does-not-answer-goes-on",
+        "A slot that has not given back in time what its member gives up starts nothing more.",
+        "coopconsume/runtime/loop.py",
+        "self._dispatcher.leave(shift, leaving.partitions, is_late=is_late)",
+        "pass",
+        (_JOB + "test_a_slot_that_does_not_give_back_in_time_starts_nothing_more",),
     ),
 ]

@@ -96,8 +96,8 @@ ORDER = [
         "limit-stops-the-stable-offset",
         "At the limit of ranges a member reads on up to what others have committed.",
         "coopconsume/runtime/plan/partition.py",
-        "max(done + 1, self.log_last + 1, *(",
-        "max(done + 1, *(",
+        "max(done + 1, self.log_last + 1, *positions)",
+        "max(done + 1, *positions)",
         (
             "tests/model/test_limits_model.py::test_a_limit_does_not_stop_the_member_that_has_the_stable_offset",
         ),

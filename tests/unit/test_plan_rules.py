@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pyarrow as pa
 
 from assignors import KeyRange
@@ -142,8 +144,8 @@ def test_what_is_in_doubt_of_a_slot_that_gave_records_back_is_what_it_kept():
     kept = [KeyRange(70, 70), KeyRange(80, 80)]
     assert p.may_run({1}, 1.0) == [*kept, halves[1]]
     assert p.may_run({0}, 1.0) == [halves[0]]
-    p.kept_progressed(0, OffsetRanges([(1, 1), (4, 4)]), PartitionReport(packed(1)), 2.0)
-    p.kept_ended(0, OffsetRanges([(4, 4)]), 7.0)
+    p.kept_progressed(OffsetRanges([(1, 1), (4, 4)]), PartitionReport(packed(1)), 2.0)
+    p.kept_ended(OffsetRanges([(4, 4)]), 7.0)
     assert p.may_run((), 6.0) == [KeyRange(80, 80)]
     assert p.may_run_until() == 7.0
     assert p.may_run((), 7.0) == []
@@ -182,3 +184,37 @@ def test_gaps_come_before_anything_new():
         seen += offsets
         p.reported(0, PartitionReport(packed(*offsets)), 0.0)
     assert seen[: len(gaps)] == gaps
+
+
+def test_what_waits_of_keys_that_are_given_up_is_forgotten():
+    """Only a handler that still runs is remembered, until it ends; other keys go on waiting."""
+    p = partition()
+    low, high = KeyRange().split(2)
+    p.plan([0], 0.0, LIMITS)
+    waiting = [failed(2, 70), failed(4, high.first), failed(5, high.last, math.inf)]
+    report = PartitionReport(packed(0, 1, 3), None, waiting)
+    p.given_back(0, report, [(6, high.first + 1)], 0.0)
+    assert (p.pending, len(p.parked)) == (3, 1)
+    p.leave([high])
+    assert p.leaves(0.0)
+    p.kept_ended(OffsetRanges([(6, 6)]), 0.0)
+    assert not p.leaves(0.0)
+    p.has_left(0.0)
+    assert (p.pending, p.parked) == (1, [])
+    p.deal_again(2, 0.0)
+    assert [share.ranges for share in p.shares.values()] == [(half,) for half in low.split(2)]
+    assert [len(share.waiting) for share in p.shares.values()] == [1, 0]
+    assert p.next_due() == 5.0
+
+
+def test_nothing_is_dealt_again_that_a_slot_may_still_start():
+    """Another slot would have it at the same time."""
+    p = partition(slots=2)
+    p.plan([0], 0.0, LIMITS)
+    p.undealt_since, before = 0.0, p.shares
+    p.deal_again(2, 1.0)
+    assert p.shares is before
+    p.reported(0, PartitionReport(packed(*range(10))), 1.0)
+    p.deal_again(2, 1.0)
+    assert p.shares is not before
+    assert p.undealt_since is None

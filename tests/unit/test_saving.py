@@ -90,7 +90,7 @@ class Partition(SimpleNamespace):
         super().__init__(
             topic=TP[0], partition=TP[1], unsaved=unsaved, unsaved_holes=OffsetRanges(),
             unsaved_filtered=OffsetRanges(),
-            is_quiet=False, parked=[], unpublished=None, stable=0,
+            is_quiet=False, is_ours=True, parked=[], unpublished=None, stable=0,
         )  # fmt: skip
 
     def holes(self) -> OffsetRanges:

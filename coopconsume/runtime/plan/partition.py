@@ -6,18 +6,18 @@ import functools
 import math
 from typing import TYPE_CHECKING, Any
 
-from assignors import KeyRange
+from assignors import KeyRange, merge
 from commits import OffsetRanges
 from commits.offsets import MAX_OFFSET
 from coopconsume.runtime.plan.blocker import blocker_at
 from coopconsume.runtime.plan.range_limit import crowded_at
 from coopconsume.runtime.plan.reads import MERGE_GAP, reach_of
-from coopconsume.runtime.plan.share import Share, scope_of
+from coopconsume.runtime.plan.share import Share, deal, scope_of
 from coopconsume.runtime.plan.waiting import EARLIER_OWNER, Waiting
 from coopconsume.worker.report import PartitionWork, unpack_offsets
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable
+    from collections.abc import Collection, Iterable, Sequence
 
     from coopconsume.runtime.plan.limits import Limits
     from coopconsume.worker.report import Failure, Ordering, PartitionReport
@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 _NOTHING = OffsetRanges()
 #: Running records of a slot that are named one by one as in doubt; with more, all of its keys are.
 _MOST_NAMED = 100
+#: Seconds for which nothing is planned of a partition that is to be dealt again.
+_DEAL_WITHIN = 2.0
 
 
 class Partition:
@@ -92,6 +94,11 @@ class Partition:
         self.reach = reach_of(OffsetRanges())
         #: From which offset on a real-time slot reports holes; None: none does.
         self.live_from: int | None = None
+        #: Since when, on the monotonic clock, key ranges that are left wait to be dealt to all
+        #: slots again; None: they are dealt.
+        self.undealt_since: float | None = None
+        #: Whether any key range of it is still ours.
+        self.is_ours = True
         #: Whether nothing could be planned the last time as too much waits.
         self._is_full = False
         top = committed.last
@@ -113,7 +120,7 @@ class Partition:
 
     def settle(self) -> None:
         """Notes whether nothing is left to do, so that turns of the loop pass over it."""
-        self.is_quiet = (
+        self.is_quiet = not self.is_ours or (
             not (self.unsaved or self.unsaved_holes or self.undelivered)
             and all(share.is_quiet(self.end) for share in self.shares.values())
             and self.first_open() >= max(self.end, self.position)
@@ -122,7 +129,7 @@ class Partition:
     @property
     def position(self) -> int:
         """Everything below was looked at, or is in some share's ``todo``."""
-        return min(share.position for share in self.shares.values())
+        return min((s.position for s in self.shares.values() if s.ranges), default=self.end)
 
     @property
     def pending(self) -> int:
@@ -312,6 +319,67 @@ class Partition:
                     share.position = offset + 1
                 break
 
+    def leave(self, ranges: Sequence[KeyRange]) -> None:
+        """Starts nothing more of some key ranges, which are about to be given back."""
+        self.is_quiet = self.whole = False
+        for share in self.shares.values():
+            share.leave(ranges)
+
+    def leaves(self, now: float) -> bool:
+        """Whether records of the key ranges to be given back may be started, or are at work."""
+        return any(
+            share.may_start_leaving
+            or any(
+                one.contains(waiting.key_hash)
+                for waiting in share.may_run(now)
+                for one in share.leaving
+            )
+            for share in self.shares.values()
+            if share.leaving
+        )
+
+    def has_left(self, now: float) -> None:
+        """The key ranges are given back; with the last of them, what is not committed."""
+        self.is_quiet = False
+        for share in self.shares.values():
+            share.has_left()
+        self.is_ours = any(share.ranges for share in self.shares.values())
+        if self.is_ours:
+            self.undealt_since = now
+        else:
+            self.unsaved = self.unsaved_holes = self.unsaved_filtered = OffsetRanges()
+
+    def deal_again(self, slots: int, now: float) -> None:
+        """Deals the key ranges that are left to all slots, if nothing of them may start now.
+
+        Records that handlers still work on wait with their new slots until these have ended.
+        """
+        shares = [share for share in self.shares.values() if share.ranges]
+        if any(s.flying is not None or s.only is not None or s.is_barred(now) for s in shares):
+            return
+        ranges = merge(key_range for share in shares for key_range in share.ranges)
+        position = max(share.position for share in shares)
+        todo = OffsetRanges([(s.position, position - 1) for s in shares if s.position < position])
+        for share in shares:
+            todo |= share.todo
+        waiting = [one for share in self.shares.values() for one in share.failed()]
+        self.shares = {
+            slot: Share(slot, some, position, todo)
+            for slot, some in deal(ranges, slots, self.part, self.ordering)
+        }
+        for one in waiting:
+            one.next = None
+            owner = self._share_of(one.key_hash)
+            if owner is not None:
+                owner.wait(self.lane(one.key_hash, one.offset), one)
+        self.is_quiet, self.undealt_since = False, None
+
+    def _share_of(self, key_hash: int) -> Share | None:
+        """The share that a key is of; None: it is not ours any more."""
+        return next(
+            (s for s in self.shares.values() if any(r.contains(key_hash) for r in s.ranges)), None
+        )
+
     def take_along(self, offsets: OffsetRanges) -> None:
         """These are done, and were not committed yet."""
         self.is_quiet = False
@@ -402,26 +470,24 @@ class Partition:
         )
         share.forget_below(self.stable)
 
-    def kept_progressed(
-        self, slot: int, kept: OffsetRanges, report: PartitionReport, now: float
-    ) -> None:
+    def kept_progressed(self, kept: OffsetRanges, report: PartitionReport, now: float) -> None:
         """Takes what a slot that has given its records back reports of those that it kept."""
-        share = self.shares[slot]
         done = _done_of(report)
-        self._settle(share, kept, report, done, now)
-        share.kept_ended(done, -math.inf)
+        self._settle(kept, report, done, now)
+        for share in self.shares.values():
+            share.kept_ended(done, -math.inf)
 
-    def kept_ended(self, slot: int, kept: OffsetRanges, due: float) -> None:
+    def kept_ended(self, kept: OffsetRanges, due: float) -> None:
         """No handler works on these kept records any more after an instant, and none is due before.
 
         Args:
-            slot: The slot that kept them.
             kept: The records.
             due: From when on those that are not done may be started, on the monotonic clock.
         """
         self.is_quiet = False
-        self.shares[slot].kept_ended(kept, due)
-        self.shares[slot].forget_below(self.stable)
+        for share in self.shares.values():
+            share.kept_ended(kept, due)
+            share.forget_below(self.stable)
 
     def reported(self, slot: int, report: PartitionReport, now: float) -> None:
         """Take in what a slot reported of its part of a batch."""
@@ -436,7 +502,7 @@ class Partition:
         share.looked_at(left)
         blocked = OffsetRanges.from_offsets([offset for offset, _ in report.blocked])
         self._settle_flying(share, wanted, report, left, now, blocked)
-        share.flying, share.is_live = None, False
+        share.flying, share.is_live, share.may_start_leaving = None, False, False
         self._put_behind(share, report)
         # The stable offset may have passed what was in flight: retention deletes records.
         share.forget_below(self.stable)
@@ -472,11 +538,10 @@ class Partition:
         failed = OffsetRanges.from_offsets(f.offset for f in report.failed if f.offset in wanted)
         share.settle_tries(done, left | failed)
         share.flying = wanted - done - failed - blocked
-        self._settle(share, wanted, report, done, now, blocked)
+        self._settle(wanted, report, done, now, blocked)
 
     def _settle(
         self,
-        share: Share,
         wanted: OffsetRanges,
         report: PartitionReport,
         done: OffsetRanges,
@@ -484,13 +549,15 @@ class Partition:
         blocked: OffsetRanges = _NOTHING,
     ) -> None:
         """Takes the records of a report that are done, have failed or wait."""
+        if not self.is_ours:
+            return  # It was given back while a handler of it was still at work.
         self.is_quiet = False
         # A worker may die after it reported a record and before it noted that nothing is at work.
         report.failed = [failure for failure in report.failed if failure.offset in wanted]
         failed = OffsetRanges.from_offsets([failure.offset for failure in report.failed])
         settled = done | failed | blocked
         for failure in report.failed:
-            self._keep(share, failure, now)
+            self._keep(failure, now)
         for each in self.shares.values():
             # Of a gap found at the start nobody knew whose key it was; now it is known.
             if each.todo:
@@ -503,8 +570,11 @@ class Partition:
             self.attempts = {o: n for o, n in self.attempts.items() if o not in done}
             self._failed = {o: w for o, w in self._failed.items() if o in self.attempts}
 
-    def _keep(self, share: Share, failure: Failure, now: float) -> None:
-        """A record of a share has failed: it waits for its next attempt."""
+    def _keep(self, failure: Failure, now: float) -> None:
+        """A record has failed: it waits for its next attempt, if its key is still ours."""
+        share = self._share_of(failure.key_hash)
+        if share is None:
+            return
         self.attempts[failure.offset] = failure.attempts
         self._may_have_parked |= failure.delay == math.inf
         failed = self._failed[failure.offset] = _waiting(failure, now)
@@ -593,7 +663,7 @@ class Partition:
         taken = self.done
         for share in self.shares.values():
             taken = taken | share.todo | share.held()
-            if share.position <= last:
+            if share.ranges and share.position <= last:
                 last = share.position - 1
         return taken.complement(first, last) if first <= last else OffsetRanges()
 
@@ -628,9 +698,13 @@ class Partition:
     def backlog(self, slots: Iterable[int], now: float) -> int:
         """Offsets that free slots could be given now; 0 if none."""
         most = 0
+        if self.undealt_since is not None and now - self.undealt_since < _DEAL_WITHIN:
+            return 0  # Its slots give back what they have, and then it is dealt.
         for slot in slots:
             share = self.shares.get(slot)
             if share is None or share.flying is not None or share.is_barred(now):
+                continue
+            if not share.staying:
                 continue
             most = max(most, share.backlog(self.end, now))
         return most
@@ -639,6 +713,7 @@ class Partition:
         """Offsets wanted by each free slot that has work; marks them as flying."""
         self.is_quiet = False
         mine = [self.shares[slot] for slot in slots if slot in self.shares]
+        mine = [share for share in mine if share.staying]
         shares = [share for share in mine if share.flying is None and not share.is_barred(now)]
         todo = OffsetRanges()
         for share in shares:
@@ -667,7 +742,8 @@ class Partition:
         # What lies below a committed offset is a gap: a share that stands lower goes on. It may
         # have the record at the stable offset, and nobody else can bring the ranges down.
         done = -1 if self.done.last is None else self.done.last
-        top = max(done + 1, self.log_last + 1, *(s.position for s in self.shares.values()))
+        positions = [share.position for share in self.shares.values() if share.ranges]
+        top = max(done + 1, self.log_last + 1, *positions)
         return min(self.end, most, top)
 
     def work(self, slot: int) -> PartitionWork:

@@ -5,13 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from assignors.ranges import difference, intersection
 from commits import OffsetRanges
 from commits.offsets import MAX_OFFSET
 from coopconsume.runtime.plan.reads import cluster
 from coopconsume.runtime.plan.waiting import EARLIER_OWNER
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from assignors import KeyRange
     from coopconsume.runtime.plan.waiting import Waiting
@@ -73,11 +74,40 @@ class Share:
     barred_until: float = 0.0
     #: The only offsets that may be planned while its slot is under suspicion; None: any.
     only: OffsetRanges | None = None
+    #: Key ranges of it that are about to be given back: nothing of them is planned any more.
+    leaving: tuple[KeyRange, ...] = ()
+    #: Whether what is in flight was planned before these were known.
+    may_start_leaving: bool = False
+
+    @property
+    def staying(self) -> tuple[KeyRange, ...]:
+        """The key ranges whose records may be planned."""
+        return difference(self.ranges, self.leaving) if self.leaving else self.ranges
 
     @property
     def size(self) -> int:
-        """How many key hashes it has."""
-        return sum(key_range.size for key_range in self.ranges)
+        """How many key hashes may be planned."""
+        return sum(key_range.size for key_range in self.staying)
+
+    def leave(self, ranges: Sequence[KeyRange]) -> None:
+        """Plans nothing more of some key ranges, as they are about to be given back."""
+        self.leaving = intersection(self.ranges, ranges)
+        self.may_start_leaving = bool(self.leaving) and self.flying is not None
+
+    def has_left(self) -> None:
+        """The key ranges are given back: what waits of them is nobody's here any more.
+
+        Records that handlers may still work on wait until these have ended.
+        """
+        for lane, lowest in list(self.waiting.items()):
+            if not any(one.contains(lowest.key_hash) for one in self.leaving):
+                continue
+            running = [waiting for waiting in self.failed(lane) if waiting.is_running]
+            del self.waiting[lane]
+            for waiting in running:
+                waiting.next, waiting.behind = None, []
+                self.wait(lane, waiting)
+        self.ranges, self.leaving = self.staying, ()
 
     def is_barred(self, now: float) -> bool:
         """Whether an earlier owner may still be at work on it."""
@@ -138,7 +168,7 @@ class Share:
 
     def is_drained(self, end: int, *, is_full: bool) -> bool:
         """Whether nothing below an offset is left that a job could do, or nothing may be read."""
-        return (
+        return not self.ranges or (
             (self.position >= end or (is_full and not self.barred_until))
             and not self.todo
             and all(waiting.is_parked for waiting in self.waiting.values())
@@ -147,13 +177,15 @@ class Share:
 
     def is_quiet(self, end: int) -> bool:
         """Whether nothing is left to do below an offset, to hear of or to wait for."""
+        if not self.ranges:
+            return True
         is_flying = bool(self.flying) if self.is_live else self.flying is not None
         is_idle = not is_flying and not self.barred_until and self.only is None
         return is_idle and self.position >= end and not self.todo and not self.waiting
 
     def is_settled(self, end: int) -> bool:
         """Whether all below an offset was looked at, and waits for nothing but a decision."""
-        return (
+        return not self.ranges or (
             self.position >= end
             and not self.todo.clip(0, end - 1)
             and not (self.flying or OffsetRanges()).clip(0, end - 1)
@@ -249,6 +281,7 @@ class Share:
             self.todo |= self.flying
             self.position = max(self.position, self.next_position)
             self.flying, self.is_live = None, False
+        self.may_start_leaving = False
 
     def give_back(self, kept: Iterable[tuple[int, Waiting]]) -> None:
         """Nothing is in flight any more but some records, by lane, which handlers work on."""

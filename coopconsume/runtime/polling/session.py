@@ -15,7 +15,7 @@ from coopconsume.runtime.polling.positions import Chosen, PollPosition, next_row
 from coopconsume.runtime.waiting import PollFacts
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from assignors import Share
     from coopconsume.group.epoch_assignment import EpochAssignment
@@ -331,6 +331,10 @@ class PollSession:
     def keep(self, _timeout: float) -> bool:
         """What is handed out is answered for before the group rebalances."""
         return False
+
+    def give_up(self, _shares: Sequence[Share], _timeout: float) -> None:
+        """All that is handed out is answered for."""
+        return
 
     def drain(self, timeout: float) -> list[Share]:
         """Hands out nothing more, and waits until what is out is answered for.
