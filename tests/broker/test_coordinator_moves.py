@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 from kafka import KafkaProducer
 from kafka.admin import KafkaAdminClient
+from kafka.errors import KafkaError
 
 from commits import ACCEPT_RANGE_FETCH
 from coopconsume import LocalKafka
@@ -78,8 +79,14 @@ def two_brokers(folder: Path) -> Iterator[tuple[LocalKafka, LocalKafka, KafkaAdm
 
 
 def _coordinator(admin: KafkaAdminClient) -> int:
-    """The broker that leads the only partition of the groups' offsets: it coordinates them all."""
-    (topic,) = admin.describe_topics([_OFFSETS])
+    """The broker that leads the only partition of the groups' offsets: it coordinates them all.
+
+    -1: there is none, or the client has asked a broker that is down.
+    """
+    try:
+        (topic,) = admin.describe_topics([_OFFSETS])
+    except KafkaError:
+        return -1
     return topic["partitions"][0]["leader_id"] if topic["partitions"] else -1
 
 
