@@ -378,6 +378,38 @@ def test_a_range_over_a_waiting_key_is_refused():
         world.check()
 
 
+def test_holes_that_could_not_be_committed_are_looked_for_again():
+    """The epoch had passed: under the next one they hold the stable offset back no longer."""
+    log = Log({0: {1: None, 2: b"a", 3: b"a", 4: b"a", 6: None}}, {}, 1)
+    log.filtered = frozenset({(0, 4), (0, 6)})
+    world = World(log, 1)
+    with contextlib.ExitStack() as stack:
+        for patch in in_memory(world.log, lambda: world.asking):
+            stack.enter_context(patch)
+        world.deal({0: (0, 1)})
+        (member,) = world.members
+        world.poll(member, 1)
+        world.log.epoch += 1
+        assert not world.commit(member, None)
+        world.deal({0: (0, 1)})
+        poll_all(world)
+        assert world.log.commits[0].stable_offset == 7
+
+
+def test_filtered_records_above_holes_are_committed_in_spite_of_the_limit():
+    """No commit of the user's has them, and nothing else would move the stable offset."""
+    log = Log({0: {1: b"a", 3: b"b", 5: b"c"}}, {}, 1)
+    log.filtered = frozenset({(0, 1), (0, 3), (0, 5)})
+    world = World(log, 1)
+    with contextlib.ExitStack() as stack:
+        for patch in in_memory(world.log, lambda: world.asking):
+            stack.enter_context(patch)
+        world.deal({0: (0, 1)})
+        for _ in range(3):
+            assert not world.poll(world.members[0], 6)
+        assert world.log.commits[0].stable_offset == 6
+
+
 def test_a_hole_is_no_record_to_answer_for_and_no_reason_to_wait():
     """Where all rows of a window are handed out, holes are found out when it matters."""
     world = World(Log({0: {0: b"a", 2: b"b", 4: b"c"}}, {}), 1)

@@ -210,7 +210,9 @@ class Poller:
         if not filtered:
             return
         try:
-            commit_affordable(self.handout, holding, filtered, filtered)
+            _, left = commit_affordable(self.handout, holding, filtered, filtered)
+            if left and self._commit_holes(holding):
+                commit_affordable(self.handout, holding, left, filtered)
             holding.primary.write_quietly()
         except CommitLogUnavailable as error:
             log.warning("records that the filter dropped are committed later: %s", error)
@@ -429,7 +431,12 @@ class Poller:
             if absent:
                 holes[tp] = absent
         if holes:
-            holding.commit({}, holes=holes)
+            try:
+                holding.commit({}, holes=holes)
+            except BaseException:
+                for tp in holes:
+                    self._audit.forget(tp)  # Else nobody would look for them again.
+                raise
             self.handout.settle(holding, holes)
         return bool(holes)
 
