@@ -20,7 +20,7 @@ from commits.affordable import affordable
 from coopconsume.errors import ExternalReset
 from coopconsume.group.beginning import LogFacts, beginning
 from coopconsume.group.held_logs import HeldLogs
-from coopconsume.group.keeping import by_partition, common, without
+from coopconsume.group.keeping import by_partition, common, shares_of, without
 from coopconsume.group.owned import LEASE, Owned
 from coopconsume.group.primary import PrimaryOffsets
 from coopconsume.group.repeating import repeated
@@ -99,13 +99,13 @@ class EpochAssignment:
         begun = time.monotonic()
         self._waits = [(share, begun + seconds) for share, seconds in tenure.waits]
         self._seen = begun
-        self._load(tenure.shares)
+        self.owned.update(self._load(tenure.shares))
         self.logs.check_starts()
         self.logs.check_ends()
 
-    def _load(self, shares: Iterable[Share]) -> None:
-        """Loads what of each partition is ours."""
-        group = self.options.group_id
+    def _load(self, shares: Iterable[Share]) -> dict[TopicPartition, Owned]:
+        """Returns what the log has of each partition of which something is ours."""
+        group, loaded = self.options.group_id, {}
         ranges: dict[TopicPartition, list[KeyRange]] = {}
         for share in shares:
             ranges.setdefault((share.topic, share.partition), []).append(share.key_range)
@@ -115,13 +115,14 @@ class EpochAssignment:
         now, now_ms = time.monotonic(), int(time.time() * 1000)
         for tp, key_ranges in ranges.items():
             commits = state[tp]
-            self.owned[tp] = Owned(
+            owned = loaded[tp] = Owned(
                 *tp, tuple(sorted(key_ranges)), commits.stable_offset, commits.ranges,
                 [(p.offset, p.key_hash or 0, p.attempts, now + p.wait(now_ms), p.error)
                  for p in pending.get(tp, {}).values()],
                 max_ranges=commits.max_ranges or 0,
             )  # fmt: skip
-            self.owned[tp].look(commits.ranges)
+            owned.look(commits.ranges)
+        return loaded
 
     def _begin(self, owned: Collection[TopicPartition]) -> None:
         """Have the log say where our partitions begin, and which offsets it found in Kafka."""
@@ -198,8 +199,8 @@ class EpochAssignment:
     def continue_under(self, tenure: EpochGrant) -> None:
         """Moves our shares to the next epoch, which gives us all of them.
 
-        What it gives us besides is not begun with here. Its earlier owners are waited for from now
-        on, and whatever we release leaves it in doubt.
+        What it gives us besides is not begun with here, see `extend`. Its earlier owners are waited
+        for from now on, and whatever we release leaves it in doubt.
         """
         self._wait_for(tenure.waits)
         self._tenure = replace(
@@ -320,6 +321,21 @@ class EpochAssignment:
                     owned.keep(ranges[tp])
                 else:
                     del self.owned[tp]
+
+    def extend(self, gained: EpochAssignment) -> None:
+        """Has what another one loaded for the same epoch, besides; that one is of no more use."""
+        with self._lock:
+            self.topic_ids = {**self.topic_ids, **gained.topic_ids}
+            shares = shares_of(by_partition([*self.shares, *gained.shares]))
+            self._tenure = replace(self._tenure, shares=shares, topic_ids=self.topic_ids)
+            new = gained.owned.keys() - self.owned.keys()
+            self.logs.extend(gained.logs, new)
+            self.primary.extend(gained.primary, new)
+            for tp, owned in gained.owned.items():
+                if tp in new:
+                    self.owned[tp] = owned
+                else:
+                    self.owned[tp].extend(owned)
 
     def waits_left(self) -> list[tuple[Share, float]]:
         """Returns parts on which somebody may still be at work, and for how many seconds."""

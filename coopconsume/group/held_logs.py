@@ -10,7 +10,7 @@ from commits.offsets import MAX_OFFSET
 from coopconsume.errors import DataLoss, TopicNotFound, TopicReplaced
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Collection, Iterable, Mapping
     from contextlib import AbstractContextManager
 
     from commits import CommitStore
@@ -56,6 +56,10 @@ class HeldLogs:
     @property
     def _tenure(self) -> EpochGrant:
         return self._now()
+
+    def extend(self, gained: HeldLogs, partitions: Collection[TopicPartition]) -> None:
+        """Knows of some partitions what another one has just seen of them."""
+        self._ends |= {tp: gained._ends[tp] for tp in partitions if tp in gained._ends}
 
     def check_starts(
         self, unsaved: Mapping[TopicPartition, OffsetRanges] | None = None

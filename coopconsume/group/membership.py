@@ -76,6 +76,16 @@ class Worker(Protocol):
             The parts that are still being worked on; None if all of it is to be drained.
         """
 
+    def extend(self, load: Callable[[], EpochAssignment]) -> EpochAssignment | None:
+        """Work on more from now on, and go on with the rest.
+
+        Args:
+            load: Returns what comes to it.
+
+        Returns:
+            That; None if all is to be drained, and begun with again.
+        """
+
     def drop(self) -> None:
         """Stop what still runs: it belongs to others."""
 
@@ -560,12 +570,13 @@ class Membership:
         Returns:
             What to begin with, once the worker is drained as something moves; None: nothing does.
         """
-        gained = without(tenure.shares, holding.shares)
+        gained = without(without(tenure.shares, holding.shares), tenure.moving)
         holding.continue_under(tenure)
-        if not (gained or tenure.moving):
-            return None
-        if not gained and self._give_up(holding, tenure.moving):
-            return None
+        moving = tenure.moving
+        if not moving or self._give_up(holding, moving):
+            moving = ()
+            if self._extend(holding, replace(tenure, shares=gained, waits=())):
+                return None
         running = self._drain(holding, self.options.drain_timeout)
         refused = "the commit log refused what was to be handed over"
         if self._was_refused(refused):
@@ -576,9 +587,9 @@ class Membership:
         if self._let_go() is None:
             return None
         holding.primary.write_quietly(force=True)
-        if tenure.moving:
+        if moving:
             with self._warning():
-                holding.release(running, tenure.moving)
+                holding.release(running, moving)
         shares = without(tenure.shares, tenure.moving)
         waits = [
             (part, left)
@@ -588,17 +599,34 @@ class Membership:
 
     def _give_up(self, holding: EpochAssignment, shares: Sequence[Share]) -> bool:
         """Releases part of what is held while the worker goes on with the rest, if it can."""
-        ranges = {tp: list(some) for tp, some in by_partition(shares).items()}
+        ranges = by_partition(common(shares, holding.shares))
         running = self._worker.give_up(shares, self.options.drain_timeout)
         if running is None:
             return False
         holding.left_running(running, holding.life_ms / 1000)
         # What the log has refused meanwhile is lost as a whole, and is told so elsewhere.
         if self._holding is holding:
-            self._tell("on_revoked", ranges, goes_on=True)
+            self._tell("on_revoked", {tp: list(some) for tp, some in ranges.items()}, goes_on=True)
             with self._warning():
                 holding.release(running, shares)
         return True
+
+    def _extend(self, holding: EpochAssignment, gained: EpochGrant) -> bool:
+        """Begins with what is gained while the worker goes on with the rest, if it can."""
+        if not gained.shares:
+            return True
+        ids = holding.topic_ids
+        is_other = any(ids.get(name, found) != found for name, found in gained.topic_ids.items())
+        if self._holding is not holding or is_other:
+            return False
+        try:
+            extended = self._worker.extend(lambda: self._load(gained))
+        except Exception as error:  # noqa: BLE001 - it is met again where all is loaded
+            log.warning("all key ranges are begun with again: %s", error)
+            return False
+        if extended is not None:
+            self._tell("on_assigned", extended.key_ranges)
+        return extended is not None
 
     def _drain(self, holding: EpochAssignment, timeout: float) -> Sequence[Share]:
         """Drains the worker; every later release names what still runs, which is in doubt."""
@@ -626,19 +654,20 @@ class Membership:
             self._changed.notify_all()
             self._worker.fail(error)
 
-    def _hold(self, tenure: EpochGrant) -> None:
+    def _load(self, tenure: EpochGrant) -> EpochAssignment:
         group = self._group
         write: Callable[..., None] = (
             group.commit_primary if group is not None else self.cluster.commit_primary
         )
+        place = group.place if group is not None else None
+        return repeated(
+            lambda: EpochAssignment(self.options, self.cluster, self.store, tenure, write, place),
+            "load of the committed offsets", self.options.batch_life,
+        )  # fmt: skip
+
+    def _hold(self, tenure: EpochGrant) -> None:
         try:
-            place = group.place if group is not None else None
-            holding = repeated(
-                lambda: EpochAssignment(
-                    self.options, self.cluster, self.store, tenure, write, place
-                ),
-                "load of the committed offsets", self.options.batch_life,
-            )  # fmt: skip
+            holding = self._load(tenure)
             self._check_left_behind()
         except BaseException:
             # No record was started: the next owner of the shares does not have to wait.

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from assignors import KeyRange, Share, coverage
+from assignors import KeyRange, Share, coverage, merge
 from commits.offsets import MAX_OFFSET
 
 if TYPE_CHECKING:
@@ -60,6 +60,13 @@ class Owned:
         """Only these key ranges of it are ours from now on."""
         self.ranges = ranges
         vars(self).pop("is_whole", None)
+
+    def extend(self, gained: Owned) -> None:
+        """These key ranges of it are ours besides; the commit log was just read for them."""
+        self.keep(merge([*self.ranges, *gained.ranges]))
+        self.pending = gained.pending
+        self.range_count, self.last_committed = gained.range_count, gained.last_committed
+        self.follow(gained.stable, gained.committed)
 
     @property
     def owns_first(self) -> bool:

@@ -11,7 +11,7 @@ from coopconsume.errors import OutputsNotPublished
 from coopconsume.kafka.cluster import primary_mark
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Collection, Iterable, Mapping
     from contextlib import AbstractContextManager
 
     from commits import CommitStore
@@ -96,6 +96,12 @@ class PrimaryOffsets:
     def found(self, bound: Mapping[TopicPartition, str]) -> None:
         """Partitions whose primary offset was moved in transactions, and the topic of those."""
         self._bound = dict(bound)
+
+    def extend(self, gained: PrimaryOffsets, partitions: Collection[TopicPartition]) -> None:
+        """Knows of some partitions what another one has just found."""
+        self._written = {tp: at for tp, at in self._written.items() if tp not in partitions}
+        self._bound |= {tp: topic for tp, topic in gained._bound.items() if tp in partitions}
+        self._to_replace |= gained._to_replace
 
     def to_replace(self, partitions: Iterable[TopicPartition]) -> None:
         """Partitions of which the log is to say so once Kafka's offset is ours."""

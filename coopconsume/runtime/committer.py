@@ -213,6 +213,10 @@ class Committer:
         waits = self._unsaved.since or unsaved or unlooked or self._holding.primary.has_unpublished
         return not (self.is_busy or waits or self.outbox.has_any)
 
+    def extend(self, partition: Partition) -> None:
+        """Commits what is done of another partition, too."""
+        self._partitions[partition.topic, partition.partition] = partition
+
     def mark(self, partitions: Sequence[Partition]) -> Mark:
         """Returns what of some partitions is not committed now, for `has_since`."""
         offsets = {

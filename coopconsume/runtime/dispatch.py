@@ -283,7 +283,7 @@ class Dispatcher:
 
     @property
     def may_leave(self) -> bool:
-        """Whether slots can give up part of what they have, and go on with the rest."""
+        """Whether slots can give up part of what they have or get more, and go on with the rest."""
         is_divisible = self._live is None and self._work.ordering != "partition"
         return is_divisible and self.leases.spec is not None
 
@@ -299,10 +299,10 @@ class Dispatcher:
     def leave(
         self, shift: EpochState, partitions: Sequence[Partition], *, is_late: bool = False
     ) -> None:
-        """Has slots start nothing more of shares that are given up.
+        """Tells slots the key ranges that are given up: they start nothing more of these.
 
-        They are asked for all that they may still start. One that has not begun never begins, and
-        one that has not answered in time starts nothing more: its lease may outlast the share.
+        They go on with the rest. One that has not begun never begins, and one that has not
+        answered in time starts nothing more: its lease may outlast the share.
         """
         for running in self.of(shift):
             for slot in sorted(running.active - running.stopped):
@@ -311,7 +311,7 @@ class Dispatcher:
                     continue
                 at = (running.number, slot)
                 if not is_late and self.leases.has_met(at):
-                    self._ask_back(running, slot)
+                    self._withhold(running, slot, partitions)
                     continue
                 running.stopped.add(slot)
                 self._halt(running, {at})
@@ -320,31 +320,41 @@ class Dispatcher:
                         share.may_start_leaving = False
         self.interrupt_overdue()
 
+    def _withhold(self, running: Running, slot: int, partitions: Sequence[Partition]) -> None:
+        """Tells a slot which key ranges are given up, once in a while: it may have no records."""
+        if not self._is_time_to_ask(running, slot):
+            return
+        ranges = {
+            i: [(one.first, one.last) for one in part.shares[slot].leaving]
+            for i, part in enumerate(running.parts)
+            if part in partitions and slot in part.shares
+        }
+        self.leases.withhold((running.number, slot), running.shift.leavings, ranges)
+
     def _ask_back(self, running: Running, slot: int) -> None:
         """Asks a slot for what it may still start, once in a while."""
-        now = time.monotonic()
-        # A slot that has not connected yet does not hear of it.
-        is_due = now - running.asked_at.get(slot, -math.inf) > _ASK_EVERY
-        if is_due and self._may_relieve(running, slot):
-            running.asked_at[slot] = now
+        if self._may_relieve(running, slot) and self._is_time_to_ask(running, slot):
             self.leases.relieve((running.number, slot))
 
+    @staticmethod
+    def _is_time_to_ask(running: Running, slot: int) -> bool:
+        now = time.monotonic()
+        is_due = now - running.asked_at.get(slot, -math.inf) > _ASK_EVERY
+        if is_due:
+            running.asked_at[slot] = now
+        return is_due
+
     def _deal_again(self, shift: EpochState, now: float) -> None:
-        """Deals what is left of partitions of which shares were given up to all slots."""
-        undealt = [p for p in shift.ours if p.undealt_since is not None]
-        if not undealt or self.barred or any(map(self._crashes.concern, range(self._slots))):
+        """Deals partitions of which shares were given up, or have come, to slots that are free."""
+        if not shift.undealt or self.barred or any(map(self._crashes.concern, range(self._slots))):
             return
-        for partition in undealt:
+        for partition in shift.undealt:
             partition.deal_again(self._slots, now)
-        flying = {
-            slot
-            for partition in undealt
-            if partition.undealt_since is not None
-            for slot, share in partition.shares.items()
-            if share.flying is not None
-        }
+        shift.undealt = [p for p in shift.undealt if p.is_undealt]
+        found = {partition.slot_to_ask(now) for partition in shift.undealt}
+        asked = {slot for slot in found if slot is not None}
         for running in self.of(shift):
-            for slot in sorted(flying & (running.active - running.stopped)):
+            for slot in sorted(asked & (running.active - running.stopped)):
                 self._ask_back(running, slot)
 
     def drain(self, shift: EpochState | None) -> None:
@@ -649,6 +659,10 @@ class Dispatcher:
         else:
             for i, outcome in report.partitions.items():
                 parts[i].progressed(slot, outcome, now)
+            if report.leaving is not None and report.leaving[0] == running.shift.leavings:
+                for i, partition in enumerate(parts):
+                    at_work = {o: key for part, o, key in report.leaving[1] if part == i}
+                    partition.withheld(slot, at_work)
         running.shift.saver.take(report, parts, now)
         self._note(running, report)
         self.leases.taken(report)

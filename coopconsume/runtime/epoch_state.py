@@ -14,11 +14,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from assignors import Share
+from assignors.ranges import intersection
 from commits import CommitLogUnavailable
 from coopconsume.errors import BrokerUnreachable, TopicNotFound
 from coopconsume.group.keeping import by_partition
 from coopconsume.runtime.committer import Committer
 from coopconsume.runtime.plan import Partition, deal
+from coopconsume.runtime.plan.gain import Gain
 from coopconsume.runtime.reading.audit import Audit
 from coopconsume.runtime.waiting import lost_member
 from coopconsume.sinks.transactional import TransactionalTopic
@@ -32,7 +34,7 @@ if TYPE_CHECKING:
     from commits import OffsetRanges
     from coopconsume.errors import CoopConsumeError
     from coopconsume.group.epoch_assignment import EpochAssignment
-    from coopconsume.group.owned import TopicPartition
+    from coopconsume.group.owned import Owned, TopicPartition
     from coopconsume.runtime.plan import Read
     from coopconsume.runtime.progress import Meter
     from coopconsume.runtime.reading.source import Span
@@ -109,30 +111,63 @@ class EpochState:
         )
         if work.state is not None:
             work.state.begin(holding)
-        self.partitions = self._make_partitions()
-        #: Those of which key ranges are ours: others were given up since the epoch began.
-        self.ours = self.partitions
+        waits = isinstance(sink, TransactionalTopic)
+        self._most_waiting = holding.options.max_outputs_waiting if waits else None
+        #: What was given up since the epoch began stays in its place.
+        self.partitions: list[Partition] = []
+        for _, owned in sorted(holding.owned.items()):
+            self._make_partition(owned)
+        #: Those of which key ranges are ours.
+        self.ours = [*self.partitions]
+        #: Those of which key ranges wait to be dealt to slots.
+        self.undealt: list[Partition] = []
+        #: How often key ranges were to be given up.
+        self.leavings = 0
         self.saver = Committer(holding, work, self.partitions, meter, commit_ids, self._post)
         self.refresh_ends(force=True)
 
-    def _make_partitions(self) -> list[Partition]:
-        partitions = []
-        waits = isinstance(self._work.outputs, TransactionalTopic)
-        most = self.holding.options.max_outputs_waiting if waits else None
-        for part, (tp, owned) in enumerate(sorted(self.holding.owned.items())):
-            partition = Partition(
-                part, owned.topic, owned.partition,
-                stable=owned.stable, committed=owned.committed,
-                shares=deal(owned.ranges, self._slots, part, self._work.ordering),
-                ordering=self._work.ordering, whole=owned.is_whole, max_ranges=owned.max_ranges,
-                max_outputs_waiting=most,
-            )  # fmt: skip
-            for key_range, until in self.holding.doubts(tp):
-                partition.doubt(key_range, until)
-            partition.restore(owned.pending)
-            partition.log_ranges, partition.log_last = owned.range_count, owned.last_committed
-            partitions.append(partition)
-        return partitions
+    def _make_partition(self, owned: Owned) -> Partition:
+        part = len(self.partitions)
+        partition = Partition(
+            part, owned.topic, owned.partition,
+            stable=owned.stable, committed=owned.committed,
+            shares=deal(owned.ranges, self._slots, part, self._work.ordering),
+            ordering=self._work.ordering, whole=owned.is_whole, max_ranges=owned.max_ranges,
+            max_outputs_waiting=self._most_waiting,
+        )  # fmt: skip
+        for key_range, until in self.holding.doubts((owned.topic, owned.partition)):
+            partition.doubt(key_range, until)
+        partition.restore(owned.pending)
+        partition.log_ranges, partition.log_last = owned.range_count, owned.last_committed
+        self.partitions.append(partition)
+        return partition
+
+    def extend(self, gained: EpochAssignment) -> None:
+        """Has what was gained besides."""
+        ours = {(p.topic, p.partition): p for p in self.ours}
+        self.holding.extend(gained)
+        for tp, owned in sorted(gained.owned.items()):
+            partition = ours.get(tp)
+            if partition is None:
+                self.saver.extend(self._make_partition(owned))
+            else:
+                partition.extend(self._gain(owned))
+                partition.log_ranges, partition.log_last = owned.range_count, owned.last_committed
+                self.undealt.append(partition)
+        self.ours = [p for p in self.partitions if p.is_ours]
+        self.look_again()
+
+    def _gain(self, owned: Owned) -> Gain:
+        """What comes to a partition of which something was ours before."""
+        doubts = [
+            (part, until)
+            for key_range, until in self.holding.doubts((owned.topic, owned.partition))
+            for part in intersection(owned.ranges, [key_range])
+        ]
+        is_key = self._work.ordering == "key"
+        keys = [one for one in doubts if is_key and one[0].size == 1]
+        until = max((until for part, until in doubts if (part, until) not in keys), default=0.0)
+        return Gain(owned.ranges, owned.stable, owned.committed, owned.pending, keys, until)
 
     def warn_of_waits(self, meter: Meter) -> None:
         """Logs for which earlier owners the job waits, and until when."""
@@ -143,8 +178,9 @@ class EpochState:
 
     def leave(self, shares: Sequence[Share]) -> list[Partition]:
         """Starts nothing more of some shares; returns their partitions."""
+        self.leavings += 1
         ranges = by_partition(shares)
-        found = [p for p in self.partitions if (p.topic, p.partition) in ranges]
+        found = [p for p in self.ours if (p.topic, p.partition) in ranges]
         for partition in found:
             partition.leave(ranges[partition.topic, partition.partition])
         return found
@@ -154,6 +190,8 @@ class EpochState:
         now = time.monotonic()
         for partition in partitions:
             partition.has_left(now)
+            if partition.is_undealt and partition not in self.undealt:
+                self.undealt.append(partition)
         self.ours = [p for p in self.partitions if p.is_ours]
         self.holding.give_up(shares)
 
@@ -201,7 +239,7 @@ class EpochState:
         topic, _ = held.partition
         if self.holding.topic_ids.get(topic, "") != held.topic_id:
             return False
-        for partition in self.partitions:
+        for partition in self.ours:
             if (partition.topic, partition.partition) == held.partition:
                 ours = self.holding.owned[held.partition].ranges
                 if all(any(r.first <= h.first and h.last <= r.last for r in ours)

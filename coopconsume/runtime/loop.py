@@ -99,6 +99,15 @@ class _Leaving:
 
 
 @dataclass
+class _Extension:
+    """The group has given us more."""
+
+    gained: EpochAssignment
+    done: threading.Event = field(default_factory=threading.Event)
+    is_taken: bool = False
+
+
+@dataclass
 class _Question:
     """The group rebalances: may the work go on meanwhile?"""
 
@@ -254,6 +263,23 @@ class Job:
         while not leaving.done.wait(0.1) and not self.ended.is_set():
             pass
         return leaving.running
+
+    def extend(self, load: Callable[[], EpochAssignment]) -> EpochAssignment | None:
+        """Work on more from now on, and go on with the rest.
+
+        Args:
+            load: Returns what comes to it.
+
+        Returns:
+            That; None if all is to be drained, and begun with again.
+        """
+        if not self._dispatcher.may_leave:
+            return None
+        extension = _Extension(load())
+        self._post(self._extend, extension)
+        while not extension.done.wait(0.1) and not self.ended.is_set():
+            pass
+        return extension.gained if extension.is_taken else None
 
     def keep(self, timeout: float) -> bool:
         """Asks to go on while the group rebalances.
@@ -436,6 +462,9 @@ class Job:
         self._epoch = None
         self._note_epoch(holding)
         self._shift.warn_of_waits(self._meter)
+        self._begin_window(holding)
+
+    def _begin_window(self, holding: EpochAssignment) -> None:
         window = self._dispatcher.window
         if holding.owned and not window.has_begun:
             window.begin(holding.cluster.record_bytes(holding.logs.present))
@@ -447,16 +476,26 @@ class Job:
             self._hand_over = hand_over
             self._dispatcher.stop(self._shift)
 
+    @property
+    def _movable(self) -> EpochState | None:
+        """The work that goes on while key ranges come and go; None: all of it is to be drained."""
+        is_ending = self._hand_over is not None or self._stopping
+        if is_ending or self._unbegun is not None or not self._dispatcher.may_leave:
+            return None
+        return self._shift
+
+    def _extend(self, extension: _Extension) -> None:
+        shift = self._movable
+        if shift is not None:
+            shift.extend(extension.gained)
+            shift.warn_of_waits(self._meter)
+            self._begin_window(shift.holding)
+            extension.is_taken = True
+        extension.done.set()
+
     def _leave(self, leaving: _Leaving) -> None:
-        shift = self._shift
-        may_leave = (
-            shift is not None
-            and self._unbegun is None
-            and self._hand_over is None
-            and not self._stopping
-            and self._dispatcher.may_leave
-        )
-        if shift is None or not may_leave:
+        shift = self._movable
+        if shift is None:
             leaving.done.set()
             return
         self._leaving = leaving

@@ -16,7 +16,7 @@ from coopconsume.worker.channel.server import ChannelServer
 from coopconsume.worker.channel.spec import REPORT_EVERY
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection
+    from collections.abc import Callable, Collection, Iterable, Mapping
 
     from pyspark.sql import SparkSession
 
@@ -162,6 +162,13 @@ class SlotLeases:
         """Asks a slot for the records that it has not started."""
         if self._server is not None:
             self._server.relieve(at)
+
+    def withhold(
+        self, at: At, number: int, ranges: Mapping[int, Iterable[tuple[int, int]]]
+    ) -> None:
+        """Has a slot start nothing more of some key ranges, as `ChannelServer.withhold`."""
+        if self._server is not None:
+            self._server.withhold(at, number, ranges)
 
     def drain(self, at: At) -> None:
         """Has a real-time slot read nothing more and handle what it has read."""

@@ -154,7 +154,8 @@ class AsyncRunner:
                 report.timed_out = True
                 ledger.unlooked(row.part, row.offset)
             else:
-                scheduler.admit(row)
+                with self._lock:  # The channel's thread may have it leave what is withheld.
+                    scheduler.admit(row)
                 if i % stretch == 0:
                     self._call_up()
                     await asyncio.sleep(0)

@@ -195,7 +195,7 @@ class Frames:
         """Row by row; one behind a failed row of its key waits, whatever was answered for it."""
         ledger, done, before = self._ledger, [], None
         for row, outcome in zip(rows_of(batch), outcomes, strict=True):
-            if ledger.is_blocked(row):
+            if ledger.is_behind(row):
                 ledger.block(row)
                 continue
             record = self._record(row, ledger.attempt(part, row.offset))

@@ -55,6 +55,7 @@ class KeyScheduler:
         ledger.again = self._try_again
         ledger.flush = self._flush
         ledger.at_work = self._at_work
+        ledger.leave_withheld = lambda now: self._leave_what_waits(now, withheld=True)
         ledger.is_held_up = lambda: self.ready > 0 or self._is_full
         self.is_closed = False
         self._is_halted = False
@@ -139,6 +140,10 @@ class KeyScheduler:
             if found is None:
                 return None
             lane, row = found
+            if ledger.is_withheld(row.part, row.key_hash):
+                for waiting in (row, *self._lanes.settle(lane, flows=False)):
+                    ledger.block(waiting)
+                continue
             topic, number = self._names[row.part]
             part, offset, _, key, value, timestamp, headers = row
             attempt = ledger.attempt(part, offset) if ledger.retried else 1
@@ -184,19 +189,23 @@ class KeyScheduler:
         """
         due, report = self._now + max(LEAST_WAIT, failure.delay), self._ledger.report
         alone = self.is_closed and not self._lanes.has_fresh
+        if self._ledger.is_withheld(row.part, row.key_hash):
+            return False
         if due >= self._deadline or alone or report.tripped or report.fatal:
             return False
         self._again[row.part, self._ledger.lane(row)] = failure, due
         return True
 
-    def _leave_what_waits(self, now: float) -> None:
-        """A later batch is to try again what waits for that."""
-        for lane, (failure, due) in self._again.items():
+    def _leave_what_waits(self, now: float, *, withheld: bool = False) -> None:
+        """A later batch is to try again what waits for that: all of it, or what is withheld."""
+        for lane, (failure, due) in list(self._again.items()):
+            if withheld and not self._ledger.is_withheld(lane[0], failure.key_hash):
+                continue
+            del self._again[lane]
             first, *behind = self._lanes.drop(lane)
             self._ledger.leave(first, replace(failure, delay=max(0.0, due - now)))
             for row in behind:
                 self._ledger.block(row)
-        self._again.clear()
 
     def patience(self, now: float) -> float:
         """Seconds after which something may start that may not start now."""

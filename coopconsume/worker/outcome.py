@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 import threading
+import time
 from bisect import bisect_right
 from dataclasses import replace
 from itertools import repeat
@@ -26,9 +27,13 @@ if TYPE_CHECKING:
     from coopconsume.worker.report import BatchSpec, PartitionWork
 
     Headers = tuple[tuple[str, bytes | None], ...]
+    #: (first, last) key hashes.
+    Ranges = Sequence[tuple[int, int]]
 
 #: Records that a slot keeps at most as it gives the others back; with more it goes on.
 MOST_KEPT = 10_000
+#: No row is of this lane.
+_NO_LANE = -(1 << 63)
 _HEADERS = 6  # index of the column, where there is one
 
 
@@ -113,6 +118,14 @@ class TaskOutcome:
         ]
         #: When `oldest_call` has first seen each of them.
         self._seen: dict[tuple[int, int], float] = {}
+        #: Key ranges whose records start no more, by partition, and the driver's number for them.
+        self._withheld: Mapping[int, Ranges] = {}
+        self._withheld_by = 0
+        #: The rows of these at work, as the last report named them.
+        self._named_leaving: list[tuple[int, int, int]] | None = None
+        #: Leaves what of these is to be tried again to a later batch; called with the time, and
+        #: with the lock held.
+        self.leave_withheld: Callable[[float], None] = lambda _now: None
         #: Starts nothing more; called once, with the lock held, before the rows at work are noted.
         self.give_back: Callable[[], None] = lambda: None
         #: Whether something waits for a handler that could start if one were free.
@@ -133,8 +146,16 @@ class TaskOutcome:
         return row.key_hash if ordering == "key" else 0 if ordering == "partition" else ~row.offset
 
     def is_blocked(self, row: Row) -> bool:
+        """Whether a lower record of its lane is not done, or nothing more of its key may start."""
+        return self.is_behind(row) or self.is_withheld(row.part, row.key_hash)
+
+    def is_behind(self, row: Row) -> bool:
         """Whether a lower record of its lane is not done."""
         return row.offset > self.blocked[row.part].get(self.lane(row), row.offset)
+
+    def is_withheld(self, part: int, key_hash: int) -> bool:
+        """Whether nothing more of a key may start."""
+        return any(first <= key_hash <= last for first, last in self._withheld.get(part, ()))
 
     def attempt(self, part: int, offset: int) -> int:
         """Number of the attempt that a handler call now would be."""
@@ -358,7 +379,7 @@ class TaskOutcome:
         """
         with self.lock:
             self.flush()
-            kept = self._kept()
+            kept, leaving = self._kept(), self._leaving()
             settled = (self.done, self._filtered, self._read)
             is_live = self.spec.realtime is not None
             is_news = any(
@@ -367,7 +388,8 @@ class TaskOutcome:
                 or (is_live and (self.parts[p].blocked or self.parts[p].retrying))
                 for p in self.work
             )
-            if not (is_news or kept is not None or (positions and self._positions)):
+            is_news = is_news or kept is not None or leaving is not None
+            if not (is_news or (positions and self._positions)):
                 return None
             done, self.done = self.done, {part: [] for part in self.work}
             filtered, self._filtered = self._filtered, {part: [] for part in self.work}
@@ -397,7 +419,7 @@ class TaskOutcome:
             handled=ended, failures=failures, kept=kept, filtered=sum(
                 len(chunk) for chunks in filtered.values() for chunk in chunks
             ),
-            gates={} if kept is None else dict(self.report.gates),
+            gates={} if kept is None else dict(self.report.gates), leaving=leaving,
         )  # fmt: skip
 
     def oldest_call(self, now: float) -> tuple[int, int, float] | None:
@@ -416,6 +438,36 @@ class TaskOutcome:
             return None
         oldest = min(self._seen, key=self._seen.__getitem__)
         return *oldest, now - self._seen[oldest]
+
+    def withhold(self, number: int, ranges: Mapping[int, Ranges]) -> None:
+        """Starts nothing more of some key ranges; what of them is at work ends, and is reported.
+
+        Args:
+            number: The driver's, for `SlotReport.leaving`.
+            ranges: (first, last) key hashes, by partition; those of earlier calls stay withheld.
+        """
+        with self.lock:
+            if number == self._withheld_by:
+                return
+            held = self._withheld
+            self._withheld = {
+                part: tuple({*held.get(part, ()), *ranges.get(part, ())}) for part in self.work
+            }
+            self._withheld_by, self._named_leaving = number, None
+            for part in self._withheld:
+                # Rows are looked at one by one only where something is blocked.
+                self.blocked[part][_NO_LANE] = -1
+            self.leave_withheld(time.monotonic())
+
+    def _leaving(self) -> tuple[int, list[tuple[int, int, int]]] | None:
+        """What is at work of withheld key ranges, if the driver does not know; with the lock."""
+        if not self._withheld_by:
+            return None
+        found = [row for row in self.at_work() if self.is_withheld(row[0], row[2])]
+        if found == self._named_leaving:
+            return None
+        self._named_leaving = found
+        return self._withheld_by, found
 
     def want_relief(self) -> None:
         """The next progressive report is to give back what was not started."""

@@ -233,7 +233,10 @@ class SlotRunner:
         return report
 
     def _begin(self, channel: SlotChannel, ledger: TaskOutcome, life: TimeBox) -> None:
-        channel.begin(ledger.cut, life.halt, ledger.want_relief, ledger.oldest_call)
+        channel.begin(
+            ledger.cut, life.halt, ledger.want_relief, ledger.oldest_call,
+            withhold=ledger.withhold,
+        )  # fmt: skip
 
     def _rows(
         self, batches: Iterable[pa.RecordBatch], ledger: TaskOutcome, life: TimeBox

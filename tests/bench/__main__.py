@@ -23,6 +23,7 @@ from tests.bench.harness import prepared, surroundings
 from tests.bench.owners import owners
 from tests.bench.processing import processing
 from tests.bench.realtime import realtime
+from tests.bench.rebalances import rebalances
 from tests.bench.sleep import sleep
 from tests.bench.slots import slots
 from tests.bench.state import state
@@ -43,6 +44,7 @@ _BENCHMARKS: dict[str, Callable[[Harness, Callable[[str], None]], list[Report]]]
     "assignors": assignors,
     "group": group,
     "channel": channel,
+    "rebalances": rebalances,
     "store": store,
     "growth": growth,
     "fenced": fenced,

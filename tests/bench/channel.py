@@ -70,6 +70,9 @@ class _Idle:
     def give_up(self, _shares: Sequence[Share], _timeout: float) -> None:
         pass
 
+    def extend(self, _load: Callable[[], EpochAssignment]) -> None:
+        pass
+
     def drain(self, _timeout: float) -> Sequence[Share]:
         return []
 

@@ -28,7 +28,7 @@ from coopconsume.group.membership import Membership
 from coopconsume.options import Options
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from assignors import Share
     from coopconsume.group.epoch_assignment import EpochAssignment
@@ -46,6 +46,12 @@ def told(shares: Sequence[Share]) -> list[list[Any]]:
     return [[s.topic, s.partition, s.key_range.first, s.key_range.last] for s in shares]
 
 
+def _longest_wait(holding: EpochAssignment, shares: Iterable[Share]) -> float:
+    """For how many seconds an earlier owner may be at work on any of some shares."""
+    waits = [holding.waits((s.topic, s.partition), [s.key_range]) for s in shares]
+    return max(waits, default=0.0)
+
+
 class Teller:
     """A worker that only tells what it is given.
 
@@ -61,11 +67,9 @@ class Teller:
     def begin(self, holding: EpochAssignment) -> None:
         """Tell the shares, and how long to wait for an earlier owner."""
         self.holding = self.held[holding.epoch.number] = holding
-        waits = [holding.waits((s.topic, s.partition), [s.key_range]) for s in holding.shares]
         tell(
             "begin", epoch=holding.epoch.number, member=holding.member,
-            shares=told(holding.shares),
-            wait=max(waits, default=0.0),
+            shares=told(holding.shares), wait=_longest_wait(holding, holding.shares),
         )  # fmt: skip
 
     def keep(self, _timeout: float) -> bool:
@@ -80,6 +84,17 @@ class Teller:
         self.holding.give_up(shares)
         tell("give_up", shares=told(shares))
         return []
+
+    def extend(self, load: Callable[[], EpochAssignment]) -> EpochAssignment:
+        """Tell what comes."""
+        assert self.holding is not None
+        gained = load()
+        self.holding.extend(gained)
+        tell(
+            "extend", epoch=self.holding.epoch.number, shares=told(gained.shares),
+            wait=_longest_wait(self.holding, gained.shares),
+        )  # fmt: skip
+        return gained
 
     def drain(self, _timeout: float) -> Sequence[Share]:
         """Tell it; nothing runs."""

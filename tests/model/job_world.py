@@ -60,6 +60,9 @@ class Idle:
     def give_up(self, _shares, _timeout):
         """There is nothing to go on with."""
 
+    def extend(self, _load):
+        """There is nothing that it could come to."""
+
     def drain(self, timeout):
         """Nothing runs."""
         return []

@@ -23,6 +23,8 @@ from coopconsume.worker.channel.wire import (
     SlotHandshake,
     Splitter,
     frame,
+    withheld,
+    withhold,
 )
 from coopconsume.worker.report import DeadLetter, Failure, PartitionReport, SlotReport
 from tests.examples import examples
@@ -199,6 +201,8 @@ letters = st.builds(
     st.integers(-1, 2**60), st.lists(st.tuples(st.text(max_size=5), binary)).map(tuple),
     st.integers(1, 9), st.text(max_size=20), st.text(max_size=20),
 )  # fmt: skip
+hashes = st.integers(-(2**63), 2**63 - 1)
+at_work = st.lists(st.tuples(st.integers(0, 9), offsets, hashes), max_size=4)
 reports = st.builds(
     SlotReport, batch=st.just(7), slot=st.just(2), pid=st.just(99), seq=st.integers(1, 10**9),
     handled=st.integers(0, 10**9), filtered=st.integers(0, 10**9), failures=st.integers(0, 10**9),
@@ -210,7 +214,8 @@ reports = st.builds(
         ),
         max_size=3,
     ),
-    dead=st.lists(letters, max_size=3), outputs=binary,
+    dead=st.lists(letters, max_size=3), outputs=binary, kept=st.none() | at_work,
+    leaving=st.none() | st.tuples(st.integers(0, 2**63 - 1), at_work),
 )  # fmt: skip
 
 
@@ -230,6 +235,19 @@ def test_a_report_that_was_cut_or_continued_is_refused(report, data):
     for wrong in (whole[:size], whole + b"x"):
         with pytest.raises(ProtocolError):
             decode_report(wrong, OF)
+
+
+@given(
+    st.integers(0, 2**64 - 1),
+    st.dictionaries(st.integers(0, 99), st.lists(st.tuples(hashes, hashes), min_size=1)),
+)
+def test_key_ranges_arrive_as_they_were_sent(number, ranges):
+    """And nothing that is cut."""
+    payload = withhold(number, ranges)
+    assert withheld(payload) == (number, ranges)
+    for wrong in (payload[:-1], payload + b"x", b""):
+        with pytest.raises(ProtocolError):
+            withheld(wrong)
 
 
 # -- leases

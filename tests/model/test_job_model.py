@@ -10,12 +10,13 @@ import time
 from collections import Counter
 from dataclasses import astuple, replace
 from types import SimpleNamespace
+from unittest.mock import Mock
 
 import pyarrow as pa
 import pytest
 
 from assignors import KeyRange, Share, key_hash
-from commits import CommitLogUnavailable, OffsetRanges, OwnedShare
+from commits import CommitLogUnavailable, OffsetRanges, OwnedShare, Pending
 from commits.requests import parts_of
 from commits.rows import Event
 from coopconsume.errors import (
@@ -687,11 +688,14 @@ def test_work_goes_on_through_a_rebalance_that_moves_none_of_it(group):
 
 @pytest.mark.parametrize("pieces", [2, 4, 8])
 @pytest.mark.parametrize("is_late", [False, True])
-def test_keys_that_stay_go_on_while_others_are_given_up(group, pieces, is_late):
+def test_keys_that_stay_go_on_while_others_are_given_up(world, pieces, is_late):
     """Running handlers of the others end and are committed; nothing is called twice.
 
     If one of them outlives `drainTimeout`, its record alone is in doubt.
     """
+    group = Group(world(channel=True, slow=0.5, drainTimeout="300 seconds"))
+    group.opens([WHOLE])
+    group.begins(continues=False)
     there, member = group.there, group.member
     moved = KeyRange().split(pieces)[-1]
     goes = {o for o in range(20) if moved.contains(key_hash(KEYS[o]))}
@@ -750,6 +754,102 @@ def test_keys_that_stay_go_on_while_others_are_given_up(group, pieces, is_late):
     assert [o for o, _ in slow.calls if o % 5 == key] == list(range(key, 100, 5))
     assert called - doubts <= there.done(member) <= called | stays
     assert member.holding is holding
+
+
+@pytest.mark.parametrize("doubt", ["nothing", "a key", "a range"])
+def test_keys_that_stay_go_on_while_others_come(world, doubt):
+    """What their earlier owner did counts, and what it may be at work on waits for that alone."""
+    group = Group(world(channel=True, drainTimeout="300 seconds"))
+    there, member = group.there, group.member
+    group.opens([LOW], [HIGH])
+    group.begins(continues=False)
+    high = [o for o in range(20) if HIGH.key_range.contains(key_hash(KEYS[o]))]
+    low = [o for o in range(20) if LOW.key_range.contains(key_hash(KEYS[o]))]
+    theirs, failed = high[:3], high[3]
+    gate = there.gate(low[0])
+    job = there.run(member, gate)
+    there.until(lambda: gate.at_work)
+    holding, (partition,) = member.holding, job.partitions
+    member.store.commit(
+        "g", group.epoch, "b", {TP: OffsetRanges.from_offsets(theirs)},
+        pending={TP: [Pending(failed, key_hash(KEYS[failed]), 3, 0, "not yet")]}, holes={},
+        commit_id="theirs",
+    )  # fmt: skip
+    listener = Mock()
+    member._listener = listener
+    assert member.keep()
+    group.opens([WHOLE], continues={"a": group.epoch.number})
+    stuck = key_hash(KEYS[failed])
+    share = {"nothing": [], "a key": [Share(*TP, KeyRange(stuck, stuck))], "a range": [HIGH]}[doubt]
+    begun, wait = time.monotonic(), 2.0
+    group.begins(waits=tuple((one, wait) for one in share))
+    listener.on_assigned.assert_called_once_with({TP: [HIGH.key_range]})
+    assert member.holding is holding
+    assert job.partitions == [partition]
+    assert holding.key_ranges == {TP: [KeyRange()]}
+    key = {o for o in low if KEYS[o] == KEYS[low[0]]}
+    there.until(lambda: set(range(20)) - key <= there.done(member))
+    assert gate.at_work, "it was stopped"
+    gate.opened.set()
+    there.until(lambda: there.done(member) == set(range(20)))
+    calls = dict(gate.calls)
+    assert sorted(o for o, _ in gate.calls) == sorted(calls.keys())
+    assert set(calls) == set(range(20)) - set(theirs)
+    waits = {o for o in calls if any(s.key_range.contains(key_hash(KEYS[o])) for s in share)}
+    assert min((calls[o] for o in waits), default=begun + wait) >= begun + wait
+    there.until(lambda: partition.is_drained)
+    assert partition.whole
+    listener.on_revoked.assert_not_called()
+
+
+def test_a_partition_that_comes_back_is_begun_with_again(group):
+    """What others did of it meanwhile counts, and nothing that was known of it before does."""
+    there, member = group.there, group.member
+    gate = there.gate()
+    job = there.run(member, gate)
+    there.until(lambda: there.done(member) == set(range(20)))
+    holding = member.holding
+    assert member.keep()
+    group.opens([WHOLE])
+    group.begins(moving=(WHOLE,))
+    assert (member.holding, job.partitions, member.owned) == (holding, [], {})
+    assert member.keep()
+    group.opens([], [WHOLE], continues={"a": group.epoch.number})
+    group.begins()
+    member.store.commit(
+        "g", group.epoch, "b", {TP: OffsetRanges([(20, 24)])}, holes={}, commit_id="theirs"
+    )
+    there.kafka.log |= {offset: b"k%d" % (offset % 5) for offset in range(20, 40)}
+    there.kafka.end = 40
+    assert member.keep()
+    group.opens([WHOLE], continues={"a": group.epoch.number})
+    group.begins()
+    assert member.holding is holding
+    there.until(lambda: there.done(member) == set(range(40)))
+    calls = sorted(offset for offset, _ in gate.calls)
+    assert calls == [*range(20), *range(25, 40)]
+    assert holding.key_ranges == {TP: [KeyRange()]}
+
+
+def test_what_cannot_be_added_is_begun_with_again(group, monkeypatch):
+    """What runs ends first: nothing of it is lost or called twice."""
+    there, member, gate = group.there, group.member, group.there.gate()
+    group.opens([LOW], [HIGH])
+    group.begins(continues=False)
+    job = there.run(member, gate)
+    there.until(lambda: job._shift is not None)
+    holding = member.holding
+    assert member.keep()
+    group.opens([WHOLE], continues={"a": group.epoch.number})
+
+    def refuse(_load):
+        raise CommitLogUnavailable("table", "read", "it does not answer")
+
+    monkeypatch.setattr(job, "extend", refuse)
+    group.begins()
+    assert member.holding is not holding
+    there.until(lambda: there.done(member) == set(range(20)))
+    assert sorted(offset for offset, _ in gate.calls) == list(range(20))
 
 
 def test_what_the_log_refuses_between_two_epochs_is_committed_under_the_next(group):
@@ -931,7 +1031,7 @@ def test_what_a_member_gains_stays_in_doubt_until_its_earlier_owner_has_ended(wo
     waits = ((HIGH, 1000.0),)
     if how == "closed by a listener":
         member._listener = Closes()
-        group.begins(waits=waits)
+        group.begins(moving=(LOW,), waits=waits)
         assert job.ended.wait(_PATIENCE)
         until(lambda: member.store.assignment("g").fenced)
     elif how == "follows":
@@ -1003,9 +1103,16 @@ def test_a_batch_that_has_not_begun_is_in_nobodys_way_as_keys_are_given_up(world
     assert not gate.calls
 
 
-def test_a_slot_that_does_not_give_back_in_time_starts_nothing_more(world, monkeypatch):
+@pytest.mark.parametrize("answers", ["not", "to another question"])
+def test_a_slot_that_does_not_give_back_in_time_starts_nothing_more(world, monkeypatch, answers):
     """Others may work on its keys long before its lease ends."""
-    monkeypatch.setattr(SlotLeases, "relieve", lambda *_: None)
+    ask = SlotLeases.withhold
+
+    def ask_something_else(self, at, number, ranges):
+        if answers != "not":
+            ask(self, at, number + 1, ranges)
+
+    monkeypatch.setattr(SlotLeases, "withhold", ask_something_else)
     group = Group(world(channel=True, drainTimeout="300 seconds"))
     there, member = group.there, group.member
     group.opens([WHOLE])

@@ -15,11 +15,12 @@ import pyarrow as pa
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from assignors import KeyRange, key_hash
+from assignors import KeyRange, key_hash, merge
 from assignors.ranges import difference, offset_hash
 from commits import OffsetRanges, PartitionCommits
 from coopconsume.record import Record, RetryPolicy
 from coopconsume.runtime.plan import Limits, Partition, deal, plan_batch
+from coopconsume.runtime.plan.gain import Gain
 from coopconsume.worker.report import (
     BatchSpec,
     Failure,
@@ -30,6 +31,11 @@ from coopconsume.worker.report import (
 from coopconsume.worker.slot import SlotRunner
 from tests.examples import examples
 from tests.odd import ODD_ERRORS
+
+
+def deal_hash(offset, key):
+    """By what a record is dealt."""
+    return offset_hash(offset) if key is None else key_hash(key)
 
 
 class World:
@@ -58,7 +64,7 @@ class World:
         self.pending = {p: {} for p in logs}
         self.now = 1_000.0
         self.batch = 0
-        self.crashes = 0
+        self.crashes, self.most_crashes = 0, 3
         self.start()
 
     def start(self):
@@ -82,6 +88,12 @@ class World:
         #: Until when handlers may work on kept records.
         self.at_work = {}
         self.relieve = None
+        #: Slots, parts, reports and rows at work of slots that start none of some keys.
+        self.told = []
+        #: What slots are told to start nothing more of, and what they had at work then.
+        self.moved, self.withheld = (), None
+        #: What is to be given up while a slot is at work.
+        self.soon = ()
 
     def forget(self, part, offsets, ranges=None):
         """Offsets are undone: whatever handlers made of them, they must be handled again."""
@@ -93,9 +105,8 @@ class World:
 
     def owns(self, part, offset, ranges=None):
         """Whether a record is of some key ranges, by default ours; a hole is anybody's."""
-        key = self.logs[part].get(offset)
-        deal_hash = offset_hash(offset) if key is None else key_hash(key)
-        return any(r.contains(deal_hash) for r in ranges or self.ranges)
+        dealt_by = deal_hash(offset, self.logs[part].get(offset))
+        return any(r.contains(dealt_by) for r in ranges or self.ranges)
 
     @property
     def dropped(self):
@@ -122,6 +133,9 @@ class World:
         at = (record.partition, record.offset)
         if self.at_work.get(at, self.now) > self.now:
             self.breaks.append(f"{at} started while another handler works on it")
+        may_start = self.withheld is None or at in self.withheld or not self.owns(*at, self.moved)
+        if not may_start:
+            self.breaks.append(f"{at} started although its slot was to start none of its key")
         if self.relieve is not None:
             self.relieve()
         if at in self.dead:
@@ -157,12 +171,12 @@ class World:
                 if read.part not in plan.work[slot]:
                     continue
                 key = self.logs[read.part][offset]
-                deal = offset_hash(offset) if key is None else key_hash(key)
+                dealt_by = deal_hash(offset, key)
                 ranges = self.partitions[read.part].shares[slot].staying
-                if any(r.contains(deal) for r in ranges):
+                if any(r.contains(dealt_by) for r in ranges):
                     is_dropped = (read.part, offset) in self.dropped
                     shown = (None, None) if is_dropped else (key, b"v")
-                    found.append((read.part, offset, deal, *shown, 0, is_dropped))
+                    found.append((read.part, offset, dealt_by, *shown, 0, is_dropped))
         return sorted(found, key=lambda row: (row[1], row[0]))
 
     def awake(self):
@@ -190,10 +204,11 @@ class World:
     def launch(self, window, *, batch_time, relief=None):
         """Plan a batch for the free slots and run the slots' code; the reports come back later.
 
-        Each slot gives its records back while its handler works on the record with that number.
+        Each slot gives its records back while its handler works on the record with that number, or
+        those that are to be given up.
         """
         for p in self.partitions:
-            if p.undealt_since is not None:
+            if p.is_undealt:
                 p.deal_again(self.slots, self.now)
         free = [s for s in range(self.slots) if s not in self.busy]
         plan = plan_batch(self.awake(), free, self.now, Limits(window, 10_000, 10_000))
@@ -210,8 +225,9 @@ class World:
         runner = SlotRunner(spec, self.handler, self.policy, None, dead_letters=True, send=None)
         types = [pa.int32(), pa.int64(), pa.int64(), pa.binary(), pa.binary(), pa.int64()]
         types += [pa.bool_()] if self.filters else []
+        dealt = {slot: self.rows(plan, slot) for slot in plan.slots}
         for slot in plan.slots:
-            rows = [(parts.index(r[0]), *r[1:]) for r in self.rows(plan, slot)]
+            rows = [(parts.index(r[0]), *r[1:]) for r in dealt[slot]]
             batches = []
             for i in range(0, len(rows), 3):
                 columns = list(zip(*rows[i : i + 3], strict=True))[: len(types)]
@@ -221,7 +237,7 @@ class World:
                 )
             given = [] if relief is None else self.relieved_at(relief, runner, slot, parts)
             report = runner.run(slot, batches)
-            self.relieve = None
+            self.relieve = self.withheld = None
             assert self.park or {(d.partition, d.offset) for d in report.dead} <= self.dead
             self.busy[slot] = (parts, report, set(plan.work[slot]), given)
         return True
@@ -237,6 +253,18 @@ class World:
 
         def relieve():
             if next(calls) != number:
+                return
+            if self.soon:
+                self.leave(self.soon)
+            if self.moved:
+                some = [(one.first, one.last) for one in self.moved]
+                ledger.withhold(1, dict.fromkeys(range(len(parts)), some))
+                report = ledger.cut(1)
+                self.withheld = {(parts[i], offset) for i, offset, _ in report.leaving[1]}
+                for part in parts:
+                    at_work = {o: key for i, o, key in report.leaving[1] if parts[i] == part}
+                    outcome = report.partitions.get(parts.index(part), PartitionReport())
+                    self.told.append((slot, part, outcome, at_work))
                 return
             ledger.want_relief()
             report = ledger.cut(1)
@@ -275,8 +303,17 @@ class World:
                 self.forget(part, offsets - partition.done)
             partition.kept_ended(offsets, due)
 
+    def hear(self):
+        """Slots have told what is at work of the key ranges that are to be given up."""
+        told, self.told = self.told, []
+        for slot, part, outcome, at_work in told:
+            self.partitions[part].progressed(slot, outcome, self.now)
+            self.note_failures(part, outcome)
+            self.partitions[part].withheld(slot, at_work)
+
     def deliver(self, slot, *, lost):
         """A slot's report reaches the driver, or never does."""
+        self.hear()
         parts, report, planned, given = self.busy[slot]
         if given and not lost:  # It comes with the final report.
             self.take_back(slot)
@@ -299,6 +336,7 @@ class World:
 
     def progress(self, slot, data):
         """A slot reports some of its records while it works: of a key none without lower ones."""
+        self.hear()
         parts, report, _, given = self.busy[slot]
         if given:
             self.take_back(slot)
@@ -386,10 +424,10 @@ class World:
             self.progress(data.draw(st.sampled_from(sorted(self.busy))), data)
         elif what == "c":
             self.commit()
-        elif what == "r" and self.crashes < 3:
+        elif what == "r" and self.crashes < self.most_crashes:
             self.crashes += 1
             self.start()
-        elif what == "u" and self.crashes < 3:
+        elif what == "u" and self.crashes < self.most_crashes:
             self.crashes += 1
             part = data.draw(st.sampled_from(sorted(self.logs)))
             first = data.draw(st.integers(0, max(0, self.ends[part] - 1)))
@@ -403,20 +441,30 @@ class World:
 
     def leave(self, moved):
         """Key ranges are to be given back."""
+        self.moved, self.soon = moved, ()
         for p in self.partitions:
             p.leave(moved)
 
-    def has_left(self, moved):
+    def leave_while_at_work(self, moved, data):
+        """Key ranges are to be given back while a handler is at work, if there is any."""
+        self.concurrency = 1  # With threads it would be another one each time.
+        self.soon = moved
+        self.launch(50, batch_time=9.0, relief=data.draw(st.integers(0, 4)))
+        if self.soon:
+            self.leave(moved)
+
+    def has_left(self, moved, *, for_good=True):
         """They are given back, if nothing of them is at work or not committed; whether they are.
 
-        The other member does all that is left of them at once, and finds all holes.
+        The other member does all that is left of them at once, and finds all holes, unless it does
+        not have them for good.
         """
         if any(p.leaves(self.now) or p.unsaved for p in self.partitions):
             return False
-        self.ranges = difference(self.ranges, moved)
+        self.moved, self.ranges = (), difference(self.ranges, moved)
         for p in self.partitions:
             p.has_left(self.now)
-            for offset in range(self.ends[p.part]):
+            for offset in range(self.ends[p.part]) if for_good else ():
                 if offset in self.logs[p.part] and self.owns(p.part, offset):
                     continue
                 if offset in self.logs[p.part] and not self.owns(p.part, offset, moved):
@@ -428,6 +476,56 @@ class World:
                 self.pending[p.part].pop(offset, None)
             p.saved(OffsetRanges(), self.committed[p.part].stable_offset, OffsetRanges())
         return True
+
+    def shares(self, ranges, data):
+        """Starts with some key ranges, while another member is somewhere in the others."""
+        self.ranges = ranges
+        self.others_work(data)
+        self.start()
+
+    def others_work(self, data):
+        """The other member does some of each key, in its order; the next record may have failed."""
+        for part, log in self.logs.items():
+            cuts, done = {}, []
+            for offset, key in log.items():
+                at = (part, offset)
+                if self.owns(part, offset) or self.succeeded[at]:
+                    continue
+                lane = offset if key is None or self.ordering == "none" else key
+                if cuts.setdefault(lane, data.draw(st.integers(0, 3))) > 0:
+                    cuts[lane] -= 1
+                    done.append(offset)
+                    self.succeeded[at] = 1
+                    self.pending[part].pop(offset, None)
+                elif cuts[lane] == 0 and data.draw(st.booleans()):
+                    cuts[lane] = -1
+                    self.pending[part][offset] = (offset, deal_hash(offset, key), 1, self.now, "")
+            self.committed[part].amend([(offset, offset) for offset in done])
+
+    def extend(self, ranges, data):
+        """The other member is gone, and its key ranges are ours; its handlers may still be at work.
+
+        Then either their keys wait, or all of what comes does.
+        """
+        self.others_work(data)
+        until = self.now + 45
+        for p in self.partitions:
+            doubts, is_wide = [], self.ordering != "key" or data.draw(st.booleans())
+            for offset, key in self.logs[p.part].items():
+                at = (p.part, offset)
+                is_open = self.owns(p.part, offset, ranges) and not self.succeeded[at]
+                if is_open and data.draw(st.integers(0, 4)) == 0:
+                    self.at_work[at] = until
+                    doubts += [(KeyRange(*[deal_hash(offset, key)] * 2), until)]
+            commits = self.committed[p.part]
+            p.extend(
+                Gain(
+                    ranges, commits.stable_offset, commits.ranges,
+                    list(self.pending[p.part].values()), () if is_wide else doubts,
+                    until if is_wide and doubts else 0.0,
+                )
+            )  # fmt: skip
+        self.ranges = merge([*self.ranges, *ranges])
 
     def run(self, data, steps, *, most=12, hasty=False):
         """Some rough steps, as drawn, then smooth ones until it rests; how many were rough."""
@@ -489,7 +587,7 @@ def test_keys_that_stay_go_on_while_others_are_given_up(world, piece, when, data
     moved = KeyRange().split(4)[piece:]
     for _ in range(when):
         world.step(data.draw(st.sampled_from("llddpcw")), data, rough=True)
-    world.leave(moved)
+    world.leave_while_at_work(moved, data)
     before = None
     for step in range(200):
         rough = step < 8
@@ -499,7 +597,7 @@ def test_keys_that_stay_go_on_while_others_are_given_up(world, piece, when, data
             before = Counter(world.calls)
             break
     assert before is not None, "they never left"
-    world.crashes = 3  # Who starts again reads all keys.
+    world.most_crashes = 0  # Who starts again reads all keys.
     world.run(data, 600)
     assert not world.breaks
     for part, log in world.logs.items():
@@ -509,6 +607,66 @@ def test_keys_that_stay_go_on_while_others_are_given_up(world, piece, when, data
                 assert world.calls[at] == before[at], "a key that is given up was handled"
             elif not world.filters:
                 assert world.succeeded[at] or at in world.dead, f"{at} is lost"
+
+
+@given(worlds(), st.integers(1, 3), st.integers(0, 12), st.integers(0, 6), st.data())
+@settings(max_examples=examples(300), deadline=None)
+def test_keys_that_were_given_up_come_back(world, piece, when, later, data):
+    """Slots may still be at work on the batches that they had before."""
+    assume(world.ordering != "partition")
+    moved = KeyRange().split(4)[piece:]
+    for _ in range(when):
+        world.step(data.draw(st.sampled_from("llddpcw")), data, rough=True)
+    world.leave_while_at_work(moved, data)
+    for step in range(200):
+        world.hear()
+        world.commit()
+        if world.has_left(moved, for_good=False):
+            break
+        world.step("ldcw"[step % 4], data, rough=True)
+    for _ in range(later):
+        world.step(data.draw(st.sampled_from("lpc")), data, rough=True)
+    world.extend(moved, data)
+    world.most_crashes = 0  # Who starts again knows nothing of the other owner.
+    world.run(data, 600)
+    assert not world.breaks
+    for part, log in world.logs.items():
+        assert world.committed[part].stable_offset >= world.ends[part]
+        for offset in log:
+            at = (part, offset)
+            is_done = world.succeeded[at] or at in world.dead | world.filtered
+            assert is_done, f"{at} is lost"
+
+
+@given(worlds(), st.integers(1, 3), st.integers(0, 12), st.booleans(), st.data())
+@settings(max_examples=examples(300), deadline=None)
+def test_keys_that_stay_go_on_while_others_come(world, piece, when, goes_again, data):
+    """What their earlier owner did counts, what it may be at work on waits, nothing is lost."""
+    assume(world.ordering != "partition")
+    mine, theirs = KeyRange().split(4)[:piece], KeyRange().split(4)[piece:]
+    world.shares(mine, data)
+    for _ in range(when):
+        world.step(data.draw(st.sampled_from("llddpcw")), data, rough=True)
+    world.extend(theirs, data)
+    every = [(part, offset) for part, log in world.logs.items() for offset in log]
+    before = {at for at in every if world.owns(*at, theirs) and world.succeeded[at]}
+    world.most_crashes = 0  # Who starts again knows nothing of the earlier owner.
+    if goes_again:
+        moved = theirs[-1:]
+        world.step(data.draw(st.sampled_from("ldpcw")), data, rough=True)
+        world.leave_while_at_work(moved, data)
+        steps = ("ldcw"[step % 4] for step in range(200))
+        assert any(world.step(s, data, rough=False) or world.has_left(moved) for s in steps)
+    world.run(data, 600)
+    assert not world.breaks
+    for part, log in world.logs.items():
+        if not goes_again:
+            assert world.committed[part].stable_offset >= world.ends[part]
+        for offset in log:
+            at = (part, offset)
+            is_done = world.succeeded[at] or at in world.dead | world.filtered
+            assert is_done, f"{at} is lost"
+            assert at not in before or not world.calls[at], f"{at} was done by its earlier owner"
 
 
 def any_run(world, data):

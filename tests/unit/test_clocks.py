@@ -134,19 +134,18 @@ def test_what_is_in_doubt_waits_its_time_by_the_monotonic_clock(monkeypatch):
     """A clock that is set, forth or back, neither ends the wait nor makes it longer."""
     pending = [(3, 5, 1, time.monotonic() + 40.0, "x")]
     owned = Owned("t", 0, (KeyRange(),), 0, commits.OffsetRanges(), pending)
-    options = SimpleNamespace(max_outputs_waiting=None)
     shift = EpochState.__new__(EpochState)
     shift._work = SimpleNamespace(outputs=None, ordering="key")
-    shift._slots = 1
+    shift._slots, shift._most_waiting, shift.partitions = 1, None, []
     holding = EpochAssignment.__new__(EpochAssignment)
-    holding.options, holding.owned = options, {("t", 0): owned}
+    holding.owned = {("t", 0): owned}
     shift.holding = holding
     begun, real = time.monotonic(), time.time
     for step in (-86_400.0, 86_400.0):
         monkeypatch.setattr(time, "time", lambda step=step: real() + step)
         holding._waits = []
         holding.left_running([Share("t", 0, KeyRange())], 72.0)
-        (partition,) = shift._make_partitions()
+        partition = shift._make_partition(owned)
         partition.end = 10
         assert partition.backlog([0], begun + 71.0) == 0
         assert partition.next_due() == pytest.approx(time.monotonic() + 72.0, abs=30.0)

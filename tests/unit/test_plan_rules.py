@@ -8,7 +8,8 @@ import pyarrow as pa
 
 from assignors import KeyRange
 from commits import OffsetRanges
-from coopconsume.runtime.plan import Limits, Partition, plan_batch
+from coopconsume.runtime.plan import Limits, Partition, deal, plan_batch
+from coopconsume.runtime.plan.gain import Gain
 from coopconsume.worker.report import Failure, PartitionReport, pack_offsets
 
 LIMITS = Limits(100, 100, 100)
@@ -23,6 +24,11 @@ def partition(*, end=10, stable=0, committed=(), whole=True, slots=1):
     )  # fmt: skip
     made.end = end
     return made
+
+
+def dealt(partition):
+    """The key ranges of each slot."""
+    return [(slot, share.ranges) for slot, share in partition.shares.items()]
 
 
 def failed(offset, key_hash, delay=5.0):
@@ -135,6 +141,17 @@ def test_a_key_waits_for_an_earlier_owner_alone():
     assert p.work(0).blocked == {}
 
 
+def test_a_failed_record_of_a_key_in_doubt_is_tried_once_the_doubt_ends():
+    """Also if nothing else of the partition is left to do."""
+    p = partition(end=3, committed=[(0, 1)])
+    p.doubt(KeyRange(70, 70), 5.0)
+    p.restore([(2, 70, 1, 0.0, "not yet")])
+    assert plan_batch([p], [0], 4.0, LIMITS) is None
+    plan = plan_batch([p], [0], 5.0, LIMITS)
+    assert plan is not None
+    assert plan.wanted == {0: OffsetRanges([(2, 2)])}
+
+
 def test_what_is_in_doubt_of_a_slot_that_gave_records_back_is_what_it_kept():
     """Also once it is lost, until no handler of it can run; of any other slot it is all it has."""
     p = partition(slots=2)
@@ -210,11 +227,123 @@ def test_what_waits_of_keys_that_are_given_up_is_forgotten():
 def test_nothing_is_dealt_again_that_a_slot_may_still_start():
     """Another slot would have it at the same time."""
     p = partition(slots=2)
+    low, high = KeyRange().split(2)
     p.plan([0], 0.0, LIMITS)
-    p.undealt_since, before = 0.0, p.shares
-    p.deal_again(2, 1.0)
-    assert p.shares is before
+    p.leave([high])
+    p.has_left(0.0)
+    p.deal_again(2, 0.2)
+    assert dealt(p) == [(0, (low,)), (1, ())]
+    assert (p.slot_to_ask(0.2), p.slot_to_ask(1.0)) == (None, 0)
     p.reported(0, PartitionReport(packed(*range(10))), 1.0)
     p.deal_again(2, 1.0)
-    assert p.shares is not before
-    assert p.undealt_since is None
+    assert dealt(p) == deal((low,), 2, 0, "key")
+    assert not p.is_undealt
+
+
+def test_nothing_is_dealt_again_while_key_ranges_leave():
+    """The slots would not know which of theirs do: a member would work on what others have."""
+    p = partition(slots=2)
+    low, high = KeyRange().split(2)
+    first, second = high.split(2)
+    p.leave([first])
+    p.has_left(0.0)
+    p.leave([low])
+    p.deal_again(2, 1.0)
+    assert not p.whole
+    p.has_left(2.0)
+    p.deal_again(2, 3.0)
+    assert dealt(p) == deal((second,), 2, 0, "key")
+
+
+def test_what_comes_waits_until_no_earlier_owner_can_be_at_work():
+    """The rest goes on; what is taken away again before that never begins."""
+    first, second, third, fourth = KeyRange().split(4)
+    p = partition(whole=False)
+    p.shares[0].ranges = (first,)
+    p.extend(Gain((second,), 0, OffsetRanges([(4, 4)]), until=5.0))
+    p.extend(Gain((third, fourth), 0, OffsetRanges(), [(9, third.first, 2, 7.0, "no")]))
+    assert (p.in_doubt(1.0), p.is_undealt, p.is_drained) == (4.0, True, False)
+    assert p.plan([0], 1.0, LIMITS)[0].pairs() == [(0, 3), (5, 9)]
+    p.deal_again(2, 1.0)
+    assert dealt(p) == [(0, (first,)), (1, (KeyRange(third.first, fourth.last),))]
+    lower, upper = second.split(2)
+    p.leave([upper, fourth])
+    p.has_left(1.0)
+    p.deal_again(2, 1.0)
+    assert dealt(p) == [(0, (first,)), (1, (third,))]
+    assert (p.next_due(), p.is_undealt, p.holes()) == (7.0, True, OffsetRanges())
+    p.reported(0, PartitionReport(packed(0, 1, 2)), 1.0)
+    p.deal_again(2, 4.0)
+    assert dealt(p) == [(0, (first,)), (1, (third,))]
+    p.deal_again(2, 5.0)
+    assert dealt(p) == deal((KeyRange(first.first, lower.last), third), 2, 0, "key")
+    assert not p.is_undealt
+
+
+def test_a_partition_is_not_drained_before_what_comes_was_begun_with():
+    """A job that handles what is there would end without it."""
+    p = partition(end=0)
+    assert p.is_drained
+    p.extend(Gain((KeyRange(),), 0, OffsetRanges(), until=5.0))
+    p.settle()
+    assert not p.is_drained
+    assert not p.is_quiet
+
+
+def test_what_is_left_once_others_have_gone_is_a_hole():
+    """With the last key range that others had the partition is whole."""
+    low, high = KeyRange().split(2)
+    p = partition(whole=False)
+    p.shares[0].ranges = (low,)
+    p.extend(Gain((high,), 2, OffsetRanges([(5, 9)])))
+    p.deal_again(1, 1.0)
+    assert p.plan([0], 1.0, LIMITS)[0].pairs() == [(2, 4)]
+    p.reported(0, PartitionReport(packed(3)), 1.0)
+    assert p.holes().pairs() == [(2, 2), (4, 4)]
+
+
+def test_a_partition_of_which_something_is_about_to_leave_is_not_whole():
+    """Others will do some of what is left: it is no hole."""
+    low, high = KeyRange().split(2)
+    p = partition(whole=False, slots=2)
+    p.shares[0].ranges, p.shares[1].ranges = (low,), ()
+    p.plan([0], 1.0, LIMITS)
+    p.extend(Gain((high,), 0, OffsetRanges()))
+    first, _ = low.split(2)
+    p.leave([first])
+    p.deal_again(2, 1.0)
+    assert dealt(p) == [(0, (low,)), (1, (high,))]
+    assert not p.whole
+
+
+def test_records_of_keys_that_have_left_are_not_planned_again():
+    """Their slot names them as it ends; the other keys of its batch are."""
+    p = partition(end=4)
+    low, high = KeyRange().split(2)
+    p.plan([0], 0.0, LIMITS)
+    p.leave([high])
+    p.withheld(0, {1: high.first})
+    assert p.leaves(0.0)
+    assert p.may_run((), 0.0) == [KeyRange(high.first, high.first)]
+    p.withheld(0, {})
+    assert not p.leaves(0.0)
+    p.has_left(0.0)
+    p.reported(0, PartitionReport(packed(0), blocked=[(2, high.last), (3, low.last)]), 1.0)
+    assert p.plan([0], 1.0, LIMITS)[0].pairs() == [(3, 3)]
+
+
+def test_records_of_keys_that_have_come_back_are_planned_whoever_had_them():
+    """The slot that had them before says that it did not start them: they are no holes."""
+    p = partition(slots=2)
+    first, second, high = *KeyRange().split(4)[:2], KeyRange().split(2)[1]
+    p.plan([0, 1], 0.0, LIMITS)
+    p.reported(1, PartitionReport(packed(0, 1, 4, 5, 6, 7, 8, 9)), 0.0)
+    p.leave([first])
+    p.withheld(0, {})
+    p.has_left(0.0)
+    p.extend(Gain((first,), 0, OffsetRanges()))
+    p.deal_again(2, 1.0)
+    assert dealt(p) == [(0, (second,)), (1, (first, high))]
+    p.reported(0, PartitionReport(packed(2), blocked=[(3, first.first)]), 1.0)
+    assert not p.holes()
+    assert p.plan([1], 1.0, LIMITS)[1].pairs() == [(3, 3)]

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from coopconsume.record import RetryPolicy
+from coopconsume.record import Retry, RetryPolicy
 from coopconsume.worker.channel.server import ChannelServer
 from coopconsume.worker.channel.spec import ChannelSpec
 from coopconsume.worker.crash_journal import CrashJournal
@@ -519,3 +519,81 @@ def test_only_the_first_reason_of_a_halt_counts():
     life.halt("lease", 2.0)
     life.on_halt(lambda: calls.append("after"))
     assert (life.stopped, calls) == ("stop", ["before", "after"])
+
+
+@pytest.mark.parametrize("way", FOUR_WAYS)
+def test_a_slot_goes_on_with_the_keys_that_do_not_leave(way):
+    """It says at once what of the others runs, and later that it has ended; that counts as done."""
+    stays, leaves = (hash(key) & (2**63 - 1) for key in (b"stays", b"leaves"))
+    with a_driver() as driver:
+        started = []
+
+        def handler(offset):
+            started.append(offset)
+            if offset == 5:
+                driver.server.withhold((0, 3), 7, {0: [(leaves, leaves)]})
+                assert wait_for(lambda: any(one.leaving for one in driver.reports))
+            if offset == 10:
+                assert wait_for(lambda: any(one.leaving == (7, []) for one in driver.reports))
+
+        rows = [(0, o, b"leaves" if o % 2 else b"stays") for o in range(12)]
+        slot, batches = runner(driver, way, handler, rows, frame=3)
+        report = slot.run(3, batches)
+        assert sorted(started) == [0, 1, 2, 3, 4, 5, 6, 8, 10]
+        first, *_, last = [one.leaving for one in driver.reports if one.leaving]
+        ran = [3, 5] if way == "frames" else [5]
+        assert first == (7, [(0, offset, leaves) for offset in ran])
+        assert last == (7, [])
+        assert driver.heard() | all_of(report) == set(started)
+        assert sorted(report.partitions[0].blocked) == [(o, leaves) for o in (7, 9, 11)]
+        assert (report.stopped, report.timed_out, report.partitions[0].resume) == ("", False, None)
+        assert stays != leaves
+
+
+@pytest.mark.parametrize("way", ["threads", "coroutines"])
+def test_failures_of_keys_that_leave_are_reported_at_once(way):
+    """Those that wait for another try in the slot, and those that come after."""
+    with a_driver() as driver:
+
+        def failed():
+            reports = [one.partitions.get(0) for one in driver.reports]
+            return {one.offset for report in reports if report for one in report.failed}
+
+        def handler(offset):
+            if offset == 0:
+                raise RuntimeError("planned")
+            if offset == 5:
+                hashes = [hash(b"k%d" % o) & (2**63 - 1) for o in (0, 5)]
+                driver.server.withhold((0, 3), 1, {0: [(one, one) for one in hashes]})
+                assert wait_for(lambda: any(one.leaving for one in driver.reports))
+                raise RuntimeError("planned, too")
+            if offset == 7:
+                assert wait_for(lambda: failed() == {0, 5})
+
+        rows = [(0, o, b"k%d" % o) for o in range(8)]
+        soon = RetryPolicy(backoff=200.0, max_backoff=200.0, jitter=0)
+        slot, batches = runner(driver, way, handler, rows, policy=soon)
+        report = slot.run(3, batches)
+        assert driver.heard() | all_of(report) == {1, 2, 3, 4, 6, 7}
+
+
+def test_rows_of_a_frame_at_work_count_as_their_keys_leave():
+    """Row by row: what the function answers for a key that leaves is taken like all else."""
+    leaves = hash(b"leaves") & (2**63 - 1)
+    with a_driver() as driver:
+
+        def of_frame(rows):
+            offsets = rows.column("offset").to_pylist()
+            if 5 in offsets:
+                driver.server.withhold((0, 3), 1, {0: [(leaves, leaves)]})
+                assert wait_for(lambda: any(one.leaving for one in driver.reports))
+            return [Retry(after=1_000) if offset == 4 else None for offset in offsets]
+
+        rows = [(0, o, b"leaves" if o % 2 else b"stays") for o in range(9)]
+        slot, batches = prepared(
+            FrameHandler(of_frame, 3), rows, None, 1, channel=driver.server.spec()
+        )
+        report = slot.run(3, batches)
+        assert driver.heard() | all_of(report) == {0, 1, 2, 3, 5}
+        blocked = {offset for offset, _ in report.partitions[0].blocked}
+        assert blocked == {6, 7, 8}

@@ -6,7 +6,7 @@ import functools
 import math
 from typing import TYPE_CHECKING, Any
 
-from assignors import KeyRange, merge
+from assignors import KeyRange, coverage, merge
 from commits import OffsetRanges
 from commits.offsets import MAX_OFFSET
 from coopconsume.runtime.plan.blocker import blocker_at
@@ -17,16 +17,17 @@ from coopconsume.runtime.plan.waiting import EARLIER_OWNER, Waiting
 from coopconsume.worker.report import PartitionWork, unpack_offsets
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Sequence
+    from collections.abc import Collection, Iterable, Mapping, Sequence
 
+    from coopconsume.runtime.plan.gain import Failed, Gain
     from coopconsume.runtime.plan.limits import Limits
     from coopconsume.worker.report import Failure, Ordering, PartitionReport
 
 _NOTHING = OffsetRanges()
 #: Running records of a slot that are named one by one as in doubt; with more, all of its keys are.
 _MOST_NAMED = 100
-#: Seconds for which nothing is planned of a partition that is to be dealt again.
-_DEAL_WITHIN = 2.0
+#: Seconds for which key ranges wait for a slot that comes back, before one is asked to.
+_DEAL_WITHIN = 0.5
 
 
 class Partition:
@@ -94,9 +95,10 @@ class Partition:
         self.reach = reach_of(OffsetRanges())
         #: From which offset on a real-time slot reports holes; None: none does.
         self.live_from: int | None = None
-        #: Since when, on the monotonic clock, key ranges that are left wait to be dealt to all
-        #: slots again; None: they are dealt.
+        #: Since when, on the monotonic clock, key ranges wait to be dealt; None: they are dealt.
         self.undealt_since: float | None = None
+        #: Key ranges that have come to it and are not dealt to slots yet.
+        self._gains: list[Gain] = []
         #: Whether any key range of it is still ours.
         self.is_ours = True
         #: Whether nothing could be planned the last time as too much waits.
@@ -124,6 +126,7 @@ class Partition:
             not (self.unsaved or self.unsaved_holes or self.undelivered)
             and all(share.is_quiet(self.end) for share in self.shares.values())
             and self.first_open() >= max(self.end, self.position)
+            and not self._gains
         )
 
     @property
@@ -192,6 +195,8 @@ class Partition:
         What is parked, and what waits behind it, is nothing that a job could do.
         """
         is_full = self._is_full and bool(self.parked)
+        if self._gains:
+            return False
         if self.whole and not is_full and self._first_free() < self.end:
             return False
         return all(share.is_drained(self.end, is_full=is_full) for share in self.shares.values())
@@ -201,7 +206,7 @@ class Partition:
         if self.stable >= end:
             return True
         uncommitted = self.unsaved | (self.undelivered & self.done)
-        if not self.parked or uncommitted.clip(0, end - 1):
+        if self._gains or not self.parked or uncommitted.clip(0, end - 1):
             return False
         if self.is_drained:
             return True
@@ -240,6 +245,7 @@ class Partition:
     def in_doubt(self, now: float) -> float:
         """Returns for how many seconds an earlier owner may still be at work on part of it."""
         untils = [share.barred_until for share in self.shares.values()]
+        untils += [gain.until for gain in self._gains]
         for share in self.shares.values():
             untils += [w.due for w in share.waiting.values() if w.offset == EARLIER_OWNER]
         return max((until - now for until in untils), default=0.0)
@@ -278,7 +284,8 @@ class Partition:
             ):
                 found += share.ranges
             else:
-                found += [KeyRange(h, h) for h in sorted({w.key_hash for w in kept})]
+                hashes = {w.key_hash for w in kept} | set(share.leaving_at_work.values())
+                found += [KeyRange(h, h) for h in sorted(hashes)]
         return found
 
     def may_run_until(self) -> float:
@@ -297,7 +304,7 @@ class Partition:
 
     # -- what happened
 
-    def restore(self, pending: Iterable[tuple[int, int, int, float, str]]) -> None:
+    def restore(self, pending: Iterable[Failed]) -> None:
         """Take over (offset, key hash, attempts, due, error) of an earlier run from the log.
 
         A pending record may lie above everything that is done. All undone offsets below it are
@@ -322,6 +329,8 @@ class Partition:
     def leave(self, ranges: Sequence[KeyRange]) -> None:
         """Starts nothing more of some key ranges, which are about to be given back."""
         self.is_quiet = self.whole = False
+        gains = [gain.without(ranges) for gain in self._gains]
+        self._gains = [gain for gain in gains if gain.ranges]
         for share in self.shares.values():
             share.leave(ranges)
 
@@ -329,6 +338,7 @@ class Partition:
         """Whether records of the key ranges to be given back may be started, or are at work."""
         return any(
             share.may_start_leaving
+            or share.leaving_at_work
             or any(
                 one.contains(waiting.key_hash)
                 for waiting in share.may_run(now)
@@ -338,47 +348,109 @@ class Partition:
             if share.leaving
         )
 
+    def withheld(self, slot: int, at_work: Mapping[int, int]) -> None:
+        """A slot starts nothing more of the key ranges to be given back.
+
+        Args:
+            slot: The slot.
+            at_work: Key hashes of their records, by offset, that its handlers work on.
+        """
+        share = self.shares.get(slot)
+        if share is not None and share.leaving and share.flying is not None:
+            share.may_start_leaving = False
+            share.leaving_at_work = {
+                offset: key_hash
+                for offset, key_hash in at_work.items()
+                if any(one.contains(key_hash) for one in share.leaving)
+            }
+
     def has_left(self, now: float) -> None:
         """The key ranges are given back; with the last of them, what is not committed."""
         self.is_quiet = False
         for share in self.shares.values():
             share.has_left()
-        self.is_ours = any(share.ranges for share in self.shares.values())
+        self.is_ours = bool(self._gains) or any(share.ranges for share in self.shares.values())
         if self.is_ours:
-            self.undealt_since = now
+            self.undealt_since = now  # Until slots have a fair part of what is left.
         else:
             self.unsaved = self.unsaved_holes = self.unsaved_filtered = OffsetRanges()
 
-    def deal_again(self, slots: int, now: float) -> None:
-        """Deals the key ranges that are left to all slots, if nothing of them may start now.
+    def extend(self, gain: Gain) -> None:
+        """Key ranges of it are ours besides; `deal_again` deals them once nobody else has them."""
+        self.is_quiet = False
+        self.done |= gain.committed
+        self._advance(gain.stable)
+        self._gains.append(gain)
 
-        Records that handlers still work on wait with their new slots until these have ended.
+    @property
+    def is_undealt(self) -> bool:
+        """Whether key ranges of it wait to be dealt to all slots."""
+        return self.is_ours and (self.undealt_since is not None or bool(self._gains))
+
+    def deal_again(self, slots: int, now: float) -> None:
+        """Deals to slots of which nothing may start now what has come, and what they have.
+
+        Slots at work keep what they have: they are dealt with as they come back. Records that
+        handlers still work on wait with their new slots until these have ended.
         """
-        shares = [share for share in self.shares.values() if share.ranges]
-        if any(s.flying is not None or s.only is not None or s.is_barred(now) for s in shares):
+        gains = [gain for gain in self._gains if gain.until <= now]
+        if gains and self.undealt_since is None:
+            self.undealt_since = now
+        before = self._sizes(slots)
+        if not gains and not _is_uneven(before):
+            self.undealt_since = None
             return
-        ranges = merge(key_range for share in shares for key_range in share.ranges)
-        position = max(share.position for share in shares)
+        free = [s for s in range(slots) if s not in self.shares or self.shares[s].is_free(now)]
+        if not free or not (gains or _is_uneven([before[slot] for slot in free])):
+            return
+        shares = [self.shares[s] for s in free if s in self.shares and self.shares[s].ranges]
+        parts = [(s.ranges, s.position) for s in shares] + [(g.ranges, g.position) for g in gains]
+        position = max(at for _, at in parts)
         todo = OffsetRanges([(s.position, position - 1) for s in shares if s.position < position])
         for share in shares:
             todo |= share.todo
-        waiting = [one for share in self.shares.values() for one in share.failed()]
-        self.shares = {
-            slot: Share(slot, some, position, todo)
-            for slot, some in deal(ranges, slots, self.part, self.ordering)
-        }
-        for one in waiting:
+        if gains and position > self.stable:
+            # Of what is not done nobody knows whose key it is.
+            todo = self.done.complement(self.stable, position - 1)
+        ranges = merge(key_range for some, _ in parts for key_range in some)
+        self._deal(ranges, free, position, todo)
+        self.whole = not coverage(one for s in self.shares.values() for one in s.staying).holes
+        self._gains = [gain for gain in self._gains if gain not in gains]
+        after = self._sizes(slots)
+        is_through = not _is_uneven(after) or (not gains and max(after) >= max(before))
+        self.is_quiet, self.undealt_since = False, None if is_through else now
+        for gain in gains:
+            self.restore(failed for failed in gain.pending if gain.has(failed[1]))
+            for key_range, until in gain.doubts:
+                self.doubt(key_range, until)
+
+    def _sizes(self, slots: int) -> list[int]:
+        """How many key hashes each slot has."""
+        return [self.shares[s].size if s in self.shares else 0 for s in range(slots)]
+
+    def slot_to_ask(self, now: float) -> int | None:
+        """Returns the slot that is to give back, as key ranges have waited long to be dealt."""
+        if self.undealt_since is None or now - self.undealt_since < _DEAL_WITHIN:
+            return None
+        busy = [share for share in self.shares.values() if share.flying is not None]
+        return max(busy, key=lambda share: share.size).slot if busy else None
+
+    def _deal(
+        self, ranges: tuple[KeyRange, ...], slots: Sequence[int], position: int, todo: OffsetRanges
+    ) -> None:
+        """Deals key ranges to slots; what waits in these goes with its key."""
+        old = [self.shares.pop(slot) for slot in slots if slot in self.shares]
+        for number, some in deal(ranges, len(slots), self.part, self.ordering):
+            self.shares[slots[number]] = Share(slots[number], some, position, todo)
+        for one in [one for share in old for one in share.failed()]:
             one.next = None
             owner = self._share_of(one.key_hash)
             if owner is not None:
                 owner.wait(self.lane(one.key_hash, one.offset), one)
-        self.is_quiet, self.undealt_since = False, None
 
     def _share_of(self, key_hash: int) -> Share | None:
         """The share that a key is of; None: it is not ours any more."""
-        return next(
-            (s for s in self.shares.values() if any(r.contains(key_hash) for r in s.ranges)), None
-        )
+        return next((share for share in self.shares.values() if share.has(key_hash)), None)
 
     def take_along(self, offsets: OffsetRanges) -> None:
         """These are done, and were not committed yet."""
@@ -402,7 +474,7 @@ class Partition:
         self.has_read(slot, report, now)
         share = self.shares[slot]
         if share.flying is not None:
-            blocked = OffsetRanges.from_offsets([offset for offset, _ in report.blocked])
+            blocked = self._blocked_by(share, report)
             self._settle_flying(share, share.flying, report, share.flying, now, blocked)
             self._put_behind(share, report)
 
@@ -500,12 +572,22 @@ class Partition:
             wanted.clip(report.resume, MAX_OFFSET) if report.resume is not None else OffsetRanges()
         )
         share.looked_at(left)
-        blocked = OffsetRanges.from_offsets([offset for offset, _ in report.blocked])
+        blocked = self._blocked_by(share, report)
         self._settle_flying(share, wanted, report, left, now, blocked)
-        share.flying, share.is_live, share.may_start_leaving = None, False, False
+        share.land()
         self._put_behind(share, report)
         # The stable offset may have passed what was in flight: retention deletes records.
         share.forget_below(self.stable)
+
+    @staticmethod
+    def _blocked_by(share: Share, report: PartitionReport) -> OffsetRanges:
+        """What a slot has not started, as a lower record of its key is not done.
+
+        A key that has left may have come back since, for another slot: its records are none of
+        this one's any more.
+        """
+        report.blocked = [(offset, key) for offset, key in report.blocked if share.has(key)]
+        return OffsetRanges.from_offsets([offset for offset, _ in report.blocked])
 
     def _put_behind(self, share: Share, report: PartitionReport) -> None:
         """Has records wait behind the failed one of their lane."""
@@ -698,8 +780,6 @@ class Partition:
     def backlog(self, slots: Iterable[int], now: float) -> int:
         """Offsets that free slots could be given now; 0 if none."""
         most = 0
-        if self.undealt_since is not None and now - self.undealt_since < _DEAL_WITHIN:
-            return 0  # Its slots give back what they have, and then it is dealt.
         for slot in slots:
             share = self.shares.get(slot)
             if share is None or share.flying is not None or share.is_barred(now):
@@ -774,3 +854,8 @@ def _done_of(report: PartitionReport) -> OffsetRanges:
 
 def _filtered_of(report: PartitionReport) -> OffsetRanges:
     return OffsetRanges.from_offsets(unpack_offsets(report.filtered).to_numpy())
+
+
+def _is_uneven(sizes: Sequence[int]) -> bool:
+    """Whether one slot has far less than another, of how many key hashes each has."""
+    return sum(sizes) >= len(sizes) and 2 * min(sizes) < max(sizes)

@@ -78,6 +78,8 @@ class Share:
     leaving: tuple[KeyRange, ...] = ()
     #: Whether what is in flight was planned before these were known.
     may_start_leaving: bool = False
+    #: Key hashes of their records, by offset, that handlers of what is in flight work on.
+    leaving_at_work: dict[int, int] = field(default_factory=dict)
 
     @property
     def staying(self) -> tuple[KeyRange, ...]:
@@ -93,6 +95,7 @@ class Share:
         """Plans nothing more of some key ranges, as they are about to be given back."""
         self.leaving = intersection(self.ranges, ranges)
         self.may_start_leaving = bool(self.leaving) and self.flying is not None
+        self.leaving_at_work = {}
 
     def has_left(self) -> None:
         """The key ranges are given back: what waits of them is nobody's here any more.
@@ -107,7 +110,21 @@ class Share:
             for waiting in running:
                 waiting.next, waiting.behind = None, []
                 self.wait(lane, waiting)
-        self.ranges, self.leaving = self.staying, ()
+        self.ranges, self.leaving, self.leaving_at_work = self.staying, (), {}
+
+    def land(self) -> None:
+        """Nothing of it is in flight any more."""
+        self.flying, self.is_live = None, False
+        self.may_start_leaving, self.leaving_at_work = False, {}
+
+    def is_free(self, now: float) -> bool:
+        """Whether it may be dealt again: nothing of it may be started by anybody."""
+        is_held = self.flying is not None or self.only is not None or bool(self.leaving)
+        return not (is_held or self.is_barred(now))
+
+    def has(self, key_hash: int) -> bool:
+        """Whether a key is among its own."""
+        return any(one.contains(key_hash) for one in self.ranges)
 
     def is_barred(self, now: float) -> bool:
         """Whether an earlier owner may still be at work on it."""
@@ -209,7 +226,8 @@ class Share:
 
     def backlog(self, end: int, now: float) -> int:
         """Offsets that could be planned now, up to the partition's end."""
-        due = sum(len(w.held) for w in self.waiting.values() if w.due <= now)
+        # Of a lane that an earlier owner barred, what waits is not among what is held.
+        due = sum(len(w.held) or 1 for w in self.waiting.values() if w.due <= now)
         return len(self.todo) + due + max(0, end - self.position)
 
     def start(self, scope: Scope, done: OffsetRanges) -> OffsetRanges:
@@ -280,8 +298,7 @@ class Share:
         if self.flying is not None:
             self.todo |= self.flying
             self.position = max(self.position, self.next_position)
-            self.flying, self.is_live = None, False
-        self.may_start_leaving = False
+        self.land()
 
     def give_back(self, kept: Iterable[tuple[int, Waiting]]) -> None:
         """Nothing is in flight any more but some records, by lane, which handlers work on."""

@@ -336,6 +336,10 @@ class PollSession:
         """All that is handed out is answered for."""
         return
 
+    def extend(self, _load: Callable[[], EpochAssignment]) -> None:
+        """All is begun with again."""
+        return
+
     def drain(self, timeout: float) -> list[Share]:
         """Hands out nothing more, and waits until what is out is answered for.
 

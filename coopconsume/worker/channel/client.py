@@ -30,13 +30,16 @@ from coopconsume.worker.channel.wire import (
     call,
     leased,
     taken_up_to,
+    withheld,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping, Sequence
 
     from coopconsume.worker.channel.spec import ChannelSpec
     from coopconsume.worker.report import SlotReport
+
+    Withhold = Callable[[int, Mapping[int, Sequence[tuple[int, int]]]], None]
 
 log = logging.getLogger(__name__)
 
@@ -86,6 +89,7 @@ class SlotChannel:
         self._halt_slot: Callable[[str, float], None] | None = None
         self._relieve: Callable[[], None] | None = None
         self._drain: Callable[[], None] = lambda: None
+        self._withhold: Withhold | None = None
         self._oldest_call: Callable[[float], tuple[int, int, float] | None] | None = None
         self._named: tuple[int, int] | None = None
         self._cut_at = 0.0
@@ -116,6 +120,7 @@ class SlotChannel:
         relieve: Callable[[], None] = lambda: None,
         oldest_call: Callable[[float], tuple[int, int, float] | None] = lambda _now: None,
         drain: Callable[[], None] = lambda: None,
+        withhold: Withhold = lambda _number, _ranges: None,
     ) -> None:
         """The slot has records now.
 
@@ -129,10 +134,12 @@ class SlotChannel:
             oldest_call: Takes the time; returns partition, offset and seconds of the handler call
                 that has run for longest, or None. Called in the channel's thread.
             drain: Has a real-time slot read nothing more. Called in the channel's thread.
+            withhold: Has the slot start nothing more of some key ranges, see `TaskOutcome`. Called
+                in the channel's thread.
         """
         with self._lock:
             self._make_report, self._halt_slot, self._relieve = cut, halt, relieve
-            self._oldest_call, self._drain = oldest_call, drain
+            self._oldest_call, self._drain, self._withhold = oldest_call, drain, withhold
             self._cut_at = self._clock() + self._spec.report_every
             halted = self._halted
         if halted is not None:
@@ -274,6 +281,10 @@ class SlotChannel:
                 self._cut_at = self._clock()
         elif kind == Frame.DRAIN:
             self._drain()
+        elif kind == Frame.WITHHOLD:
+            if self._withhold is not None:  # Else it has no records yet.
+                self._withhold(*withheld(payload))
+                self._cut_at = self._clock()
         elif kind == Frame.TAKEN:
             seq = taken_up_to(payload)
             with self._lock:

@@ -77,6 +77,7 @@ def encode_report(report: SlotReport) -> bytes:
         "changes": parts.add(report.changes),
         "kept": report.kept,
         "gates": list(report.gates.items()),
+        "leaving": report.leaving,
     }
     head = json.dumps(header, allow_nan=False, separators=(",", ":")).encode()
     return b"".join((_LENGTH.pack(len(head)), head, *parts.all))
@@ -114,6 +115,10 @@ def decode_report(data: bytes, of: Identity) -> SlotReport:
         report.changes = parts.take(header["changes"])
         if header["kept"] is not None:
             report.kept = [(_count(p), _count(o), int(lane)) for p, o, lane in header["kept"]]
+        if header["leaving"] is not None:
+            number, rows = header["leaving"]
+            at_work = [(_count(p), _count(o), int(lane)) for p, o, lane in rows]
+            report.leaving = _count(number), at_work
         report.gates = {
             None if part is None else _count(part): float(left) for part, left in header["gates"]
         }

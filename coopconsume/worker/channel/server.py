@@ -25,10 +25,11 @@ from coopconsume.worker.channel.wire import (
     called,
     lease,
     taken,
+    withhold,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Mapping
 
     from coopconsume.worker.channel.lease import At
     from coopconsume.worker.report import SlotReport
@@ -177,6 +178,19 @@ class ChannelServer:
     def relieve(self, at: At) -> None:
         """Asks a slot for the records that it has not started; it may have none, or not answer."""
         self._unsent.append((at, Frame.RELIEVE, b""))
+        self._wake()
+
+    def withhold(
+        self, at: At, number: int, ranges: Mapping[int, Iterable[tuple[int, int]]]
+    ) -> None:
+        """Has a slot start nothing more of some key ranges; it may have no records yet.
+
+        Args:
+            at: As (batch, slot).
+            number: What its report of that names.
+            ranges: (first, last) key hashes, by the index of the partition in its batch.
+        """
+        self._unsent.append((at, Frame.WITHHOLD, withhold(number, ranges)))
         self._wake()
 
     def drain(self, at: At) -> None:

@@ -20,7 +20,7 @@ from enum import IntEnum
 from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator, Mapping
 
     Role = Literal[b"driver", b"slot"]
 
@@ -38,6 +38,8 @@ _ASK = struct.Struct(">Q")
 _LEASE = struct.Struct(">Qd")
 _TAKEN = struct.Struct(">Q")
 _CALL = struct.Struct(">qqd")
+_NUMBER = struct.Struct(">Q")
+_RANGE = struct.Struct(">Iqq")
 
 
 class Frame(IntEnum):
@@ -51,6 +53,7 @@ class Frame(IntEnum):
     TAKEN = 18
     RELIEVE = 19
     DRAIN = 20
+    WITHHOLD = 21
     ASK = 32
     PROGRESS = 33
     CALL = 34
@@ -290,6 +293,22 @@ def taken(seq: int) -> bytes:
 def taken_up_to(payload: bytes) -> int:
     """The inverse of `taken`."""
     return int(_unpack(_TAKEN, payload)[0])
+
+
+def withhold(number: int, ranges: Mapping[int, Iterable[tuple[int, int]]]) -> bytes:
+    """The payload of `WITHHOLD`: the driver's number, and (first, last) hashes by partition."""
+    each = [_RANGE.pack(part, *one) for part, some in ranges.items() for one in some]
+    return b"".join((_NUMBER.pack(number), *each))
+
+
+def withheld(payload: bytes) -> tuple[int, dict[int, list[tuple[int, int]]]]:
+    """The inverse of `withhold`."""
+    if len(payload) < _NUMBER.size or (len(payload) - _NUMBER.size) % _RANGE.size:
+        raise ProtocolError(f"{len(payload)} bytes; a number and key ranges were expected")
+    ranges: dict[int, list[tuple[int, int]]] = {}
+    for part, first, last in _RANGE.iter_unpack(payload[_NUMBER.size :]):
+        ranges.setdefault(part, []).append((first, last))
+    return int(_NUMBER.unpack_from(payload)[0]), ranges
 
 
 def call(found: tuple[int, int, float] | None) -> bytes:
