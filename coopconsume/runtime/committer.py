@@ -17,6 +17,13 @@ from commits import (
 )
 from coopconsume.errors import CoopConsumeError
 from coopconsume.runtime.decisions import apply_decisions
+from coopconsume.runtime.events import (
+    CommitAnswered,
+    CommitFailed,
+    CommitFenced,
+    DecisionsApplied,
+    LogRead,
+)
 from coopconsume.runtime.mirror import Mirror
 from coopconsume.runtime.outbox import Outbox, due_ms
 
@@ -27,7 +34,8 @@ if TYPE_CHECKING:
     from coopconsume.group.epoch_assignment import EpochAssignment
     from coopconsume.group.owned import TopicPartition
     from coopconsume.runtime.decisions import Decision
-    from coopconsume.runtime.outbox import Written
+    from coopconsume.runtime.events import Event, OffsetsMirrored
+    from coopconsume.runtime.parcels import Written
     from coopconsume.runtime.plan import Partition, Waiting
     from coopconsume.runtime.progress import Meter
     from coopconsume.runtime.work import Work
@@ -82,25 +90,6 @@ class Mark:
     offsets: Mapping[TopicPartition, OffsetRanges]
 
 
-@dataclass(frozen=True)
-class Saved:
-    """A commit that was answered.
-
-    Attributes:
-        offsets: What was committed, with the stable offset after it, of each partition.
-        held: Partitions of which something done was not, as they have too many ranges.
-        later: Failed records of partitions that were refused altogether.
-        holes: What was proven never to be delivered.
-        took: Seconds for dead letters and outputs, and for the commit log.
-    """
-
-    offsets: Mapping[TopicPartition, tuple[OffsetRanges, int]]
-    holes: Mapping[TopicPartition, OffsetRanges]
-    took: tuple[float, float]
-    held: frozenset[TopicPartition] = frozenset()
-    later: Mapping[TopicPartition, list[Pending]] = field(default_factory=dict)
-
-
 def save(
     holding: EpochAssignment,
     offsets: Mapping[TopicPartition, OffsetRanges],
@@ -109,7 +98,7 @@ def save(
     commit_id: str,
     written: Written | None = None,
     filtered: Mapping[TopicPartition, OffsetRanges] | None = None,
-) -> Saved:
+) -> CommitAnswered:
     """Commits what is done; what the limit on ranges does not let in is left out, and reported.
 
     Args:
@@ -153,7 +142,7 @@ def save(
     held = frozenset(refused | {tp for tp, some in left.items() if some})
     later = {tp: records for tp, records in told.items() if tp in refused}
     took = (written.took if written else 0.0, time.monotonic() - started)
-    return Saved(answered, holes, took, held, later)
+    return CommitAnswered(answered, holes, took, held, later)
 
 
 class Committer:
@@ -177,7 +166,7 @@ class Committer:
         partitions: Sequence[Partition],
         meter: Meter,
         commit_ids: Iterator[str],
-        post: Callable[..., None],
+        post: Callable[[Event], None],
     ) -> None:
         self._holding = holding
         self._work = work
@@ -417,13 +406,13 @@ class Committer:
         try:
             saved = save(self._holding, offsets, holes, pending, commit_id, written, filtered)
         except FencedMember as error:
-            self._post(self._fenced, error, pending)
+            self._post(CommitFenced(error, pending))
         except BaseException as error:  # noqa: BLE001 - told to the loop
-            self._post(self._failed, error)
+            self._post(CommitFailed(error))
         else:
             if written is not None and self._work.state is not None:
                 self._work.state.committed(self._holding, written.commit_id)
-            self._post(self._saved, saved)
+            self._post(saved)
 
     def _look(self) -> None:
         stable: Mapping[TopicPartition, int] = {}
@@ -431,25 +420,26 @@ class Committer:
             stable = self._holding.refresh()
         except Exception as error:  # noqa: BLE001 - the next look may do
             log.warning("the commit log could not be read for now: %s", error)
-        self._post(self._looked, stable)
+        self._post(LogRead(stable))
 
     def _decide(self, parked: Sequence[tuple[TopicPartition, Waiting]]) -> None:
         applied: list[Decision] = []
         try:
             applied = apply_decisions(self._holding, parked, self._ids)
         except FencedMember as error:
-            self._post(self._fenced, error, {})
+            self._post(CommitFenced(error, {}))
             return
         except Exception as error:  # noqa: BLE001 - the next look may do
             log.warning("decisions on parked records could not be taken for now: %s", error)
-        self._post(self._decided, applied)
+        self._post(DecisionsApplied(applied))
 
     # -- its answers, in the loop
 
-    def _decided(self, applied: Sequence[Decision]) -> None:
+    def decided(self, event: DecisionsApplied) -> None:
+        """Takes what was decided on parked records."""
         self.is_busy = False
         self._decisions_at = time.monotonic()
-        for decision in applied:
+        for decision in event.decisions:
             partition = self._partitions[decision.topic, decision.partition]
             act = partition.replay if decision.action == "replay" else partition.discard
             act(decision.offset, time.monotonic())
@@ -465,7 +455,9 @@ class Committer:
             self._partitions[tp].unpublished = troubled.get(tp)
         self._troubled = frozenset(troubled)
 
-    def _looked(self, stable: Mapping[TopicPartition, int]) -> None:
+    def looked(self, event: LogRead) -> None:
+        """Takes stable offsets that other members moved."""
+        stable = event.stable
         for tp, offset in stable.items():
             if offset != self._partitions[tp].stable:
                 self._partitions[tp].saved(OffsetRanges(), offset, OffsetRanges())
@@ -480,16 +472,18 @@ class Committer:
         if not self._holding.is_between_epochs:
             self._mirror.wake()
 
-    def _fenced(self, error: FencedMember, pending: Mapping[TopicPartition, list[Pending]]) -> None:
-        """The log has refused a commit: what was done counts under the next epoch, or is lost."""
+    def fenced(self, event: CommitFenced) -> None:
+        """Takes a refused commit: what was done counts under the next epoch, or is lost."""
+        error = event.error
         if self._commits_written or not self._holding.may_be_late(error):
             self._failed(error)
         self.is_busy = False
         self._passed, self._passed_at = error.epoch, time.monotonic()
-        self._unsaved.put_back(pending)
+        self._unsaved.put_back(event.pending)
         self._unsaved.since = self._unsaved.since or time.monotonic()
 
-    def _saved(self, saved: Saved) -> None:
+    def saved(self, saved: CommitAnswered) -> None:
+        """Takes the answer to a commit."""
         self.is_busy = self._commits_written = False
         self.count += 1
         self._wake_mirror()
@@ -511,6 +505,14 @@ class Committer:
             partition, owned = self._partitions[tp], self._holding.owned.get(tp)
             if owned is not None:
                 partition.log_ranges, partition.log_last = owned.range_count, owned.last_committed
+
+    def failed(self, event: CommitFailed) -> None:
+        """Ends the job: a commit has failed."""
+        self._failed(event.error)
+
+    def mirrored(self, event: OffsetsMirrored) -> None:
+        """Takes the end of a write of the group's offsets."""
+        self._mirror.ended(event)
 
     def _failed(self, error: BaseException) -> None:
         self.is_busy = self._commits_written = False

@@ -24,6 +24,7 @@ from coopconsume.runtime.batch import Running, run_batch
 from coopconsume.runtime.carryover import SlotCarryover
 from coopconsume.runtime.circuit_breaker import CircuitBreaker
 from coopconsume.runtime.crashes import Crashes
+from coopconsume.runtime.events import BatchEnded, CallReported, SlotProgressed, SlotReported
 from coopconsume.runtime.failure_log import FailureLog
 from coopconsume.runtime.failures import FailuresInARow, reason
 from coopconsume.runtime.latest_start import LatestStart
@@ -37,13 +38,14 @@ from coopconsume.runtime.window import Window
 from coopconsume.worker.report import PartitionReport, SlotReport
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterable, Sequence
 
     from pyspark.sql import SparkSession
 
     from coopconsume.group.membership import Membership
     from coopconsume.options import Options
     from coopconsume.runtime.epoch_state import EpochState
+    from coopconsume.runtime.events import Event
     from coopconsume.runtime.plan import BatchPlan, Partition
     from coopconsume.runtime.progress import Meter
     from coopconsume.runtime.waiting import OldestCall
@@ -75,7 +77,7 @@ class Dispatcher:
         slots: Spark tasks side by side.
         meter: Takes note of what happens, for progress.
         run_id: Of this run of the job.
-        post: Has a function called in the loop.
+        post: Puts an event into the loop's queue.
         counts: Whether what was done in a shift may still be committed.
         membership: Knows for how long our work may go on after our death.
 
@@ -95,7 +97,7 @@ class Dispatcher:
         slots: int,
         meter: Meter,
         run_id: str,
-        post: Callable[..., None],
+        post: Callable[[Event], None],
         counts: Callable[[EpochState], bool],
         membership: Membership,
     ) -> None:
@@ -113,13 +115,13 @@ class Dispatcher:
         self._run_id = run_id
         self._post = post
         self._counts = counts
-        self._send = open_mailbox(spark, lambda data: post(self._reported, data))
+        self._send = open_mailbox(spark, lambda data: post(SlotReported(_report(data))))
         # Without a mailbox it is Spark Connect, which goes on without its client.
         self._latest_start = LatestStart(slots, is_limited=self._send is None)
         self._membership = membership
         self.leases = SlotLeases(
-            spark, options, run_id, lambda r: post(self._progressed, r),
-            lambda *call: post(self._called, *call), real_time=work.real_time is not None,
+            spark, options, run_id, lambda report: post(SlotProgressed(report)),
+            lambda *call: post(CallReported(*call)), real_time=work.real_time is not None,
         )  # fmt: skip
         self._live = (
             None
@@ -556,18 +558,19 @@ class Dispatcher:
                 self._slots, self._send,
             )  # fmt: skip
         except BaseException as error:  # noqa: BLE001 - told to the loop
-            self._post(self._batch_ended, running, {}, error)
+            self._post(BatchEnded(running.number, error=error))
         else:
-            self._post(self._batch_ended, running, rows, None)
+            reports = {slot: _report(data) if data else None for slot, data in rows.items()}
+            self._post(BatchEnded(running.number, reports))
 
-    def _reported(self, data: bytes) -> None:
-        report: SlotReport = pickle.loads(data)  # noqa: S301 - from our own workers
+    def reported(self, report: SlotReport) -> None:
+        """Takes the final report of a slot."""
         self._latest_start.heard(report.clock)
         running = self.running.get(report.batch)
         if running is None or report.slot not in running.waiting:
             return  # A second run of a task, or a batch that was given up.
         for earlier in report.unacknowledged:
-            self._progressed(earlier)
+            self.progressed(earlier)
         running.waiting.discard(report.slot)
         if running.channel is not None and not (report.unknown or report.crashed):
             self.leases.slot_ended(report.channel_error)
@@ -637,7 +640,7 @@ class Dispatcher:
         elif not running.is_live:
             self.window.reported(report)
 
-    def _progressed(self, report: SlotReport) -> None:
+    def progressed(self, report: SlotReport) -> None:
         """Takes a progressive report; each one once, in their order."""
         running, slot = self.running.get(report.batch), report.slot
         if running is None or slot not in running.waiting or not self._counts(running.shift):
@@ -667,9 +670,9 @@ class Dispatcher:
         self._note(running, report)
         self.leases.taken(report)
 
-    def _called(self, batch: int, slot: int, call: tuple[int, int, float] | None) -> None:
+    def called(self, event: CallReported) -> None:
         """Notes which handler call of a slot takes long, if one does."""
-        running = self.running.get(batch)
+        running, slot, call = self.running.get(event.batch), event.slot, event.call
         if running is None:
             return
         if call is None:
@@ -720,17 +723,17 @@ class Dispatcher:
         if running.is_live and self._live is not None:
             self._live.lost(running, slot, now)
 
-    def _batch_ended(
-        self, running: Running, rows: Mapping[int, bytes | None], error: BaseException | None
-    ) -> None:
-        for data in rows.values():
-            if data is not None:
-                self._reported(data)
+    def batch_ended(self, event: BatchEnded) -> None:
+        """Takes the end of a batch's Spark job."""
+        running, error = self.running[event.batch], event.error
+        for report in event.reports.values():
+            if report is not None:
+                self.reported(report)
         for slot in sorted(running.waiting):
             running.waiting.discard(slot)
             if not self._counts(running.shift):
                 self._free(running, slot)
-            elif error is None and slot not in rows:
+            elif error is None and slot not in event.reports:
                 # The log has no record for the slot: Spark ran no task for it.
                 self._reported_nothing(running, slot)
             elif slot in running.withdrawn:
@@ -790,6 +793,11 @@ class Dispatcher:
         failures = self._failures.failed(running.started, time.monotonic(), handled=handled)
         if failures >= _FAILED_BATCHES:
             raise error
+
+
+def _report(data: bytes) -> SlotReport:
+    report: SlotReport = pickle.loads(data)  # noqa: S301 - from our own workers
+    return report
 
 
 def _by_part(at_work: Sequence[tuple[int, int]], parts: Sequence[int]) -> dict[int, OffsetRanges]:

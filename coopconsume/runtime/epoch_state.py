@@ -11,7 +11,7 @@ import math
 import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from assignors import Share
 from assignors.ranges import intersection
@@ -19,6 +19,7 @@ from commits import CommitLogUnavailable
 from coopconsume.errors import BrokerUnreachable, TopicNotFound
 from coopconsume.group.keeping import by_partition
 from coopconsume.runtime.committer import Committer
+from coopconsume.runtime.events import HolesFound
 from coopconsume.runtime.plan import Partition, deal
 from coopconsume.runtime.plan.gain import Gain
 from coopconsume.runtime.reading.audit import Audit
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
     from coopconsume.errors import CoopConsumeError
     from coopconsume.group.epoch_assignment import EpochAssignment
     from coopconsume.group.owned import Owned, TopicPartition
+    from coopconsume.runtime.events import Event
     from coopconsume.runtime.plan import Read
     from coopconsume.runtime.progress import Meter
     from coopconsume.runtime.reading.source import Span
@@ -76,7 +78,7 @@ class EpochState:
         meter: Takes note of commits.
         commit_ids: Ids for commits, told apart from all others of the group.
         ends: Where to stop, by partition; with ``availableNow`` it is filled once and stays.
-        post: Has a function called in the loop.
+        post: Puts an event into the loop's queue; it is dropped if this state is over by then.
 
     Raises:
         BrokerUnreachable: No broker answers.
@@ -92,14 +94,14 @@ class EpochState:
         meter: Meter,
         commit_ids: Iterator[str],
         ends: dict[TopicPartition, int],
-        post: Callable[..., None],
+        post: Callable[[Event, EpochState], None],
     ) -> None:
         self.holding = holding
         self.is_over = False
         self.deleted: list[str] = []
         self._work = work
         self._slots = slots
-        self._post_any = post
+        self._post_of = post
         self._fixed_ends = ends
         self._ends_at = self._starts_at = -math.inf
         self._audit = Audit(spark, holding.options)
@@ -205,14 +207,8 @@ class EpochState:
         for partition in self.busy:
             partition.settle()
 
-    def _post(self, call: Callable[..., None], *args: Any) -> None:
-        """Have a function called in the loop, unless the shift is over by then."""
-
-        def deliver() -> None:
-            if not self.is_over:
-                call(*args)
-
-        self._post_any(deliver)
+    def _post(self, event: Event) -> None:
+        self._post_of(event, self)
 
     def end(self, *, well: bool = False) -> None:
         """It is over: let a commit that is being written end, and forget the rest."""
@@ -405,9 +401,11 @@ class EpochState:
             holes = self._audit.look(span)
         except Exception as error:  # noqa: BLE001 - looked at again later
             log.warning("could not look for holes in %s-%d: %s", span.topic, span.partition, error)
-        self._post(self._looked, partition, holes)
+        self._post(HolesFound(partition.part, holes))
 
-    def _looked(self, partition: Partition, holes: OffsetRanges | None) -> None:
+    def looked(self, event: HolesFound) -> None:
+        """Takes the holes that a look at the log has found."""
+        partition, holes = self.partitions[event.part], event.holes
         self._auditing = False
         if holes is None:
             self._starts_at = -math.inf  # Perhaps records were deleted.

@@ -25,8 +25,8 @@ import queue
 import threading
 import time
 import uuid
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from commits import CommitLogUnavailable, FencedMember
 from coopconsume.errors import (
@@ -39,6 +39,34 @@ from coopconsume.errors import (
 from coopconsume.group.keeping import common
 from coopconsume.runtime.dispatch import Dispatcher
 from coopconsume.runtime.epoch_state import EpochState, Held
+from coopconsume.runtime.events import (
+    AbortRequested,
+    Answer,
+    AssignmentLost,
+    AssignmentReceived,
+    BatchEnded,
+    CallReported,
+    CommitAnswered,
+    CommitFailed,
+    CommitFenced,
+    DecisionsApplied,
+    DrainRequested,
+    EndsAwaited,
+    Event,
+    HolesFound,
+    LogRead,
+    MembershipFailed,
+    OffsetsMirrored,
+    ParcelFailed,
+    ParcelWritten,
+    PauseRequested,
+    RebalanceBegun,
+    SharesGained,
+    SharesRevoked,
+    SlotProgressed,
+    SlotReported,
+    StopRequested,
+)
 from coopconsume.runtime.plan.range_limit import LimitWatch
 from coopconsume.runtime.realtime.checks import check_workers
 from coopconsume.runtime.waiting import Facts, waiting_for
@@ -54,7 +82,7 @@ if TYPE_CHECKING:
     from coopconsume.group.epoch_assignment import EpochAssignment
     from coopconsume.group.membership import Membership
     from coopconsume.group.owned import TopicPartition
-    from coopconsume.runtime.committer import Mark
+    from coopconsume.runtime.committer import Committer, Mark
     from coopconsume.runtime.plan import Partition
     from coopconsume.runtime.progress import Meter
     from coopconsume.runtime.work import Work
@@ -70,50 +98,36 @@ _LAST_COMMIT = 10.0
 
 @dataclass
 class _HandOver:
-    """The group wants our shares back."""
+    """All shares are handed over.
+
+    Attributes:
+        until: When the wait for running handlers ends, on the monotonic clock.
+        answer: The parts on which handlers may still run.
+        is_late: Whether reports are not taken any more.
+    """
 
     until: float
-    done: threading.Event = field(default_factory=threading.Event)
-    running: Sequence[Share] = ()
+    answer: Answer[Sequence[Share]]
     is_late: bool = False
 
 
 @dataclass
 class _Leaving:
-    """The group wants part of our shares back.
+    """Part of the shares is handed over.
 
     Attributes:
-        shares: What it wants.
+        shares: These.
         until: When the wait for running handlers ends, on the monotonic clock.
-        partitions: The partitions of the shares, once the work knows of it.
-        mark: What is to be committed, once no handler of them is at work.
-        running: Parts of the shares that are still being worked on; None: all is to be drained.
+        answer: The parts on which handlers may still run.
+        partitions: The partitions of the shares.
+        mark: What is to be committed, once no handler of them runs.
     """
 
     shares: Sequence[Share]
     until: float
-    done: threading.Event = field(default_factory=threading.Event)
-    partitions: Sequence[Partition] = ()
+    answer: Answer[Sequence[Share] | None]
+    partitions: Sequence[Partition]
     mark: Mark | None = None
-    running: Sequence[Share] | None = None
-
-
-@dataclass
-class _Extension:
-    """The group has given us more."""
-
-    gained: EpochAssignment
-    done: threading.Event = field(default_factory=threading.Event)
-    is_taken: bool = False
-
-
-@dataclass
-class _Question:
-    """The group rebalances: may the work go on meanwhile?"""
-
-    until: float
-    answered: threading.Event = field(default_factory=threading.Event)
-    may_keep: bool = False
 
 
 class Job:
@@ -136,7 +150,7 @@ class Job:
         self._work = work
         self._slots = slots
         self._meter = meter
-        self._events: queue.Queue[Callable[[], None]] = queue.Queue()
+        self._events: queue.Queue[tuple[Event, EpochState | None]] = queue.Queue()
         run_id = uuid.uuid4().hex[:12]
         self._commit_ids = (f"{run_id}-{number}" for number in itertools.count())
         self._dispatcher = Dispatcher(
@@ -147,7 +161,7 @@ class Job:
         self._held: list[Held] = []
         self._ends: dict[TopicPartition, int] = {}
         self._hand_over: _HandOver | None = None
-        self._question: _Question | None = None
+        self._question: RebalanceBegun | None = None
         self._leaving: _Leaving | None = None
         self._epoch: Epoch | None = None
         self._limits = LimitWatch(self._options.batch_time)
@@ -155,7 +169,7 @@ class Job:
         self._stopping = False
         self._stop_by = math.inf
         self._is_paused = False
-        self._waiters: list[tuple[dict[TopicPartition, int], threading.Event]] = []
+        self._waiters: list[EndsAwaited] = []
         self.error: BaseException | None = None
         self.ended = threading.Event()
         self._thread = threading.Thread(target=self._main, name="coopconsume-loop", daemon=True)
@@ -190,24 +204,24 @@ class Job:
             drain: Whether the records that batches have read are handled first.
         """
         stop_by = math.inf if timeout is None else time.monotonic() + timeout
-        self._post(self._stop, stop_by, drain)
+        self._post(StopRequested(stop_by, drain))
         if not self.is_in_its_thread:
             self.ended.wait()
             self._thread.join()
 
     def abort(self) -> None:
         """Leaves at once: running tasks are interrupted, what they did is not committed."""
-        self._post(self._abort)
+        self._post(AbortRequested())
         if not self.is_in_its_thread:
             self.ended.wait(10.0)
 
     def pause(self) -> None:
         """Lets running handlers end, and starts no other until `resume`."""
-        self._post(self._pause, True)
+        self._post(PauseRequested(is_paused=True))
 
     def resume(self) -> None:
         """Starts handlers again."""
-        self._post(self._pause, False)
+        self._post(PauseRequested(is_paused=False))
 
     @property
     def is_in_its_thread(self) -> bool:
@@ -227,18 +241,17 @@ class Job:
 
     def wait_for_available(self) -> None:
         """Wait until everything that is in the topics now is done and committed."""
-        done = threading.Event()
         holding = self._membership.wait_for_holding()
         ends = holding.cluster.ends(holding.logs.present) if holding else {}
-        self._post(self._waiters.append, (ends, done))
-        while not done.wait(0.1) and not self.ended.is_set():
-            pass
+        waiter = EndsAwaited(ends, Answer(None))
+        self._post(waiter)
+        waiter.answer.wait(self.ended)
 
     # -- the membership's worker, from its threads
 
     def begin(self, holding: EpochAssignment) -> None:
         """Work on this from now on."""
-        self._post(self._begin, holding)
+        self._post(AssignmentReceived(holding))
 
     def drain(self, timeout: float) -> Sequence[Share]:
         """Start nothing more, let running handlers end in time, and commit what is done.
@@ -246,11 +259,9 @@ class Job:
         Returns:
             The parts that are still being worked on.
         """
-        hand_over = _HandOver(time.monotonic() + timeout)
-        self._post(self._drain, hand_over)
-        while not hand_over.done.wait(0.1) and not self.ended.is_set():
-            pass
-        return hand_over.running
+        answer: Answer[Sequence[Share]] = Answer(())
+        self._post(DrainRequested(time.monotonic() + timeout, answer))
+        return answer.wait(self.ended)
 
     def give_up(self, shares: Sequence[Share], timeout: float) -> Sequence[Share] | None:
         """Start nothing more of some shares, and commit what is done of them; go on with the rest.
@@ -258,11 +269,9 @@ class Job:
         Returns:
             The parts of them that are still being worked on; None if all is to be drained.
         """
-        leaving = _Leaving(shares, time.monotonic() + timeout)
-        self._post(self._leave, leaving)
-        while not leaving.done.wait(0.1) and not self.ended.is_set():
-            pass
-        return leaving.running
+        answer: Answer[Sequence[Share] | None] = Answer(None)
+        self._post(SharesRevoked(shares, time.monotonic() + timeout, answer))
+        return answer.wait(self.ended)
 
     def extend(self, load: Callable[[], EpochAssignment]) -> EpochAssignment | None:
         """Work on more from now on, and go on with the rest.
@@ -275,11 +284,9 @@ class Job:
         """
         if not self._dispatcher.may_leave:
             return None
-        extension = _Extension(load())
-        self._post(self._extend, extension)
-        while not extension.done.wait(0.1) and not self.ended.is_set():
-            pass
-        return extension.gained if extension.is_taken else None
+        event = SharesGained(load(), Answer(value=False))
+        self._post(event)
+        return event.gained if event.answer.wait(self.ended) else None
 
     def keep(self, timeout: float) -> bool:
         """Asks to go on while the group rebalances.
@@ -290,24 +297,22 @@ class Job:
         Returns:
             Whether it does; if not, it is to be drained.
         """
-        question = _Question(time.monotonic() + min(timeout, _LAST_COMMIT))
-        self._post(self._ask, question)
-        while not question.answered.wait(0.1) and not self.ended.is_set():
-            pass
-        return question.may_keep and not self.ended.is_set()
+        answer = Answer(value=False)
+        self._post(RebalanceBegun(time.monotonic() + min(timeout, _LAST_COMMIT), answer))
+        return answer.wait(self.ended) and not self.ended.is_set()
 
     def drop(self) -> None:
         """Stop working: it belongs to others."""
-        self._post(self._drop)
+        self._post(AssignmentLost())
 
     def fail(self, error: BaseException) -> None:
         """Stop for good."""
-        self._post(self._fail, error)
+        self._post(MembershipFailed(error))
 
     # -- the loop
 
-    def _post(self, call: Callable[..., None], *args: Any) -> None:
-        self._events.put(lambda: call(*args))
+    def _post(self, event: Event, shift: EpochState | None = None) -> None:
+        self._events.put((event, shift))
 
     def _main(self) -> None:
         try:
@@ -469,11 +474,11 @@ class Job:
         if holding.owned and not window.has_begun:
             window.begin(holding.cluster.record_bytes(holding.logs.present))
 
-    def _drain(self, hand_over: _HandOver) -> None:
+    def _drain(self, event: DrainRequested) -> None:
         if self._shift is None:
-            hand_over.done.set()
+            event.answer.give(())
         else:
-            self._hand_over = hand_over
+            self._hand_over = _HandOver(event.until, event.answer)
             self._dispatcher.stop(self._shift)
 
     @property
@@ -484,23 +489,22 @@ class Job:
             return None
         return self._shift
 
-    def _extend(self, extension: _Extension) -> None:
+    def _extend(self, event: SharesGained) -> None:
         shift = self._movable
         if shift is not None:
-            shift.extend(extension.gained)
+            shift.extend(event.gained)
             shift.warn_of_waits(self._meter)
             self._begin_window(shift.holding)
-            extension.is_taken = True
-        extension.done.set()
+        event.answer.give(shift is not None)
 
-    def _leave(self, leaving: _Leaving) -> None:
+    def _leave(self, event: SharesRevoked) -> None:
         shift = self._movable
         if shift is None:
-            leaving.done.set()
+            event.answer.give(None)
             return
-        self._leaving = leaving
-        leaving.partitions = shift.leave(leaving.shares)
-        self._dispatcher.leave(shift, leaving.partitions)
+        partitions = shift.leave(event.shares)
+        self._leaving = _Leaving(event.shares, event.until, event.answer, partitions)
+        self._dispatcher.leave(shift, partitions)
 
     def _let_leave(self, shift: EpochState, leaving: _Leaving) -> None:
         """Gives shares up once no handler of them runs and what they did is committed."""
@@ -516,14 +520,14 @@ class Job:
         if not (shift.saver.has_since(leaving.mark) or is_over):
             return
         unsure = self._dispatcher.unsure_of(leaving.partitions)
-        leaving.running = common(shift.may_run(unsure), leaving.shares)
+        running = common(shift.may_run(unsure), leaving.shares)
         shift.has_left(leaving.partitions, leaving.shares)
         self._leaving = None
-        leaving.done.set()
+        leaving.answer.give(running)
 
-    def _ask(self, question: _Question) -> None:
+    def _ask(self, question: RebalanceBegun) -> None:
         if self._shift is None or self._unbegun is not None or self._hand_over is not None:
-            question.answered.set()
+            question.answer.give(value=False)
         else:
             self._question = question
 
@@ -532,16 +536,17 @@ class Job:
         question = self._question
         if question is None:
             return
+        may_keep = False
         is_over = self._hand_over is not None or self._stopping or time.monotonic() > question.until
         if self._dispatcher.leases.spec is not None and not is_over:
             shift.holding.keep()
             if not shift.saver.may_rebalance:
                 return
-            question.may_keep = shift.may_keep
-        if not question.may_keep:
+            may_keep = shift.may_keep
+        if not may_keep:
             shift.holding.is_between_epochs = False
         self._question = None
-        question.answered.set()
+        question.answer.give(may_keep)
 
     def _hand_back(self, shift: EpochState, hand_over: _HandOver) -> None:
         """Nothing new starts; what comes in is committed until all is back, or it is too late."""
@@ -550,7 +555,7 @@ class Job:
             return
         if not hand_over.is_late:
             hand_over.is_late = True  # From here on reports are not taken any more.
-            hand_over.running = self._left_of(shift)
+            hand_over.answer.value = self._left_of(shift)
             if out:
                 self._dispatcher.give_up(shift)
                 log.warning(
@@ -562,7 +567,7 @@ class Job:
         is_over = saver.refused_for > 0 or time.monotonic() > hand_over.until + _LAST_COMMIT
         if saver.has_all_it_can or is_over:
             self._end_shift(take_along=True)
-            hand_over.done.set()
+            hand_over.answer.give(hand_over.answer.value)
             self._hand_over = None
 
     def _left_of(self, shift: EpochState | None) -> list[Share]:
@@ -576,17 +581,17 @@ class Job:
         self._dispatcher.interrupt()
         self._end_shift()
         if self._hand_over is not None:
-            self._hand_over.done.set()
+            self._hand_over.answer.give(self._hand_over.answer.value)
             self._hand_over = None
 
     def _end_shift(self, *, well: bool = False, take_along: bool = False) -> None:
         shift, self._shift = self._shift, None
         question, self._question = self._question, None
         if question is not None:
-            question.answered.set()
+            question.answer.give(value=False)
         leaving, self._leaving = self._leaving, None
         if leaving is not None:
-            leaving.done.set()
+            leaving.answer.give(None)
         self._dispatcher.forget_crashes()
         if shift is not None:
             shift.end(well=well)
@@ -608,17 +613,79 @@ class Job:
                 "maxNumRanges ranges: they will be done again", left
             )  # fmt: skip
 
-    def _fail(self, error: BaseException) -> None:
-        raise error
-
     def _take_events(self, timeout: float) -> None:
         try:
-            event = self._events.get(timeout=timeout)
+            event, shift = self._events.get(timeout=timeout)
             while True:
-                event()
-                event = self._events.get_nowait()
+                self._handle(event, shift)
+                event, shift = self._events.get_nowait()
         except queue.Empty:
             pass
+
+    def _handle(self, event: Event, shift: EpochState | None = None) -> None:  # noqa: C901, PLR0912, PLR0915 - one match
+        """Handles an event; drops it if it comes from an epoch that is over."""
+        if shift is not None and shift.is_over:
+            return
+        match event:
+            case SlotReported():
+                self._dispatcher.reported(event.report)
+            case SlotProgressed():
+                self._dispatcher.progressed(event.report)
+            case CallReported():
+                self._dispatcher.called(event)
+            case BatchEnded():
+                self._dispatcher.batch_ended(event)
+            case CommitAnswered():
+                self._saver.saved(event)
+            case CommitFenced():
+                self._saver.fenced(event)
+            case CommitFailed():
+                self._saver.failed(event)
+            case LogRead():
+                self._saver.looked(event)
+            case DecisionsApplied():
+                self._saver.decided(event)
+            case OffsetsMirrored():
+                self._saver.mirrored(event)
+            case ParcelWritten():
+                self._saver.outbox.written(event)
+            case ParcelFailed():
+                self._saver.outbox.not_written(event)
+            case HolesFound():
+                self._epoch_state.looked(event)
+            case AssignmentReceived():
+                self._begin(event.holding)
+            case DrainRequested():
+                self._drain(event)
+            case SharesRevoked():
+                self._leave(event)
+            case SharesGained():
+                self._extend(event)
+            case RebalanceBegun():
+                self._ask(event)
+            case AssignmentLost():
+                self._drop()
+            case MembershipFailed():
+                raise event.error
+            case EndsAwaited():
+                self._waiters.append(event)
+            case PauseRequested():
+                self._pause(event)
+            case StopRequested():
+                self._stop(event)
+            case AbortRequested():
+                self._abort()
+            case _:
+                raise TypeError(f"no such event: {event!r}")
+
+    @property
+    def _epoch_state(self) -> EpochState:
+        assert self._shift is not None, "its events are dropped once it is over"
+        return self._shift
+
+    @property
+    def _saver(self) -> Committer:
+        return self._epoch_state.saver
 
     def _patience(self) -> float:
         now = time.monotonic()
@@ -642,12 +709,13 @@ class Job:
             return False
         if shift is None:
             return self._stopping
-        for ends, event in list(self._waiters):
+        for waiter in list(self._waiters):
+            ends = waiter.ends
             if not shift.holding.primary.has_unpublished and all(
                 p.is_settled(ends.get((p.topic, p.partition), 0)) for p in shift.ours
             ):
-                event.set()
-                self._waiters.remove((ends, event))
+                waiter.answer.give(None)
+                self._waiters.remove(waiter)
         late = time.monotonic() - self._stop_by
         is_at_work = bool(self._dispatcher.of(shift)) and late < 0
         is_too_late = max(late, shift.saver.refused_for) >= _LAST_COMMIT
@@ -663,19 +731,19 @@ class Job:
         shift.saver.raise_given_up()
         return shift.saver.has_all
 
-    def _stop(self, stop_by: float, drain: bool) -> None:  # noqa: FBT001 - an event of the loop
+    def _stop(self, event: StopRequested) -> None:
         self._stopping = True
-        self._stop_by = min(self._stop_by, stop_by)
-        if drain:
+        self._stop_by = min(self._stop_by, event.stop_by)
+        if event.drain:
             self._dispatcher.drain(self._shift)
         else:
             self._dispatcher.stop(self._shift)
 
-    def _pause(self, is_paused: bool) -> None:  # noqa: FBT001 - an event of the loop
-        self._is_paused = is_paused
+    def _pause(self, event: PauseRequested) -> None:
+        self._is_paused = event.is_paused
         self._waits_at = -math.inf
-        self._meter.paused(is_paused=is_paused)
-        if is_paused:
+        self._meter.paused(is_paused=event.is_paused)
+        if event.is_paused:
             self._dispatcher.stop(self._shift)
 
     def _abort(self) -> None:
@@ -691,11 +759,11 @@ class Job:
             left = self._left_of(shift)
             shift.holding.left_running(left, self._dispatcher.may_run_for(shift))
             if hand_over is not None and not hand_over.is_late:
-                hand_over.running = left
+                hand_over.answer.value = left
         self._end_shift(well=self.error is None)
         self._work.close()
         self._membership.detach()
         self._meter.ended(self.error)
         self.ended.set()
-        for _, event in self._waiters:
-            event.set()
+        for waiter in self._waiters:
+            waiter.answer.give(None)

@@ -11,10 +11,13 @@ import threading
 import time
 from typing import TYPE_CHECKING, Final
 
+from coopconsume.runtime.events import OffsetsMirrored
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from coopconsume.group.primary import PrimaryOffsets
+    from coopconsume.runtime.events import Event
 
 #: Seconds between attempts to publish what is not published yet.
 _PUBLISH_EVERY: Final = 0.5
@@ -36,7 +39,7 @@ class Mirror:
     def __init__(
         self,
         primary: PrimaryOffsets,
-        post: Callable[..., None],
+        post: Callable[[Event], None],
         ended: Callable[[BaseException | None], None],
     ) -> None:
         self._primary = primary
@@ -92,12 +95,13 @@ class Mirror:
             else:
                 self._primary.write_quietly()
         except BaseException as error:  # noqa: BLE001 - raised in the loop
-            self._post(self._ended, error)
+            self._post(OffsetsMirrored(error))
         else:
-            self._post(self._ended, None)
+            self._post(OffsetsMirrored())
 
-    def _ended(self, error: BaseException | None) -> None:
+    def ended(self, event: OffsetsMirrored) -> None:
+        """Takes the end of a write."""
         self._thread = None
         self._ended_at = time.monotonic()
-        self._report(error)
+        self._report(event.error)
         self._start()

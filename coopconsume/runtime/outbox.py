@@ -11,13 +11,14 @@ import math
 import threading
 import time
 from collections import deque
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from commits import CommitLogUnavailable, FencedMember, OffsetRanges, Pending
 from commits.model import PARKED_MS
 from coopconsume.errors import AuthenticationFailed, NotAuthorized, OutputRefused
 from coopconsume.runtime.deliveries import LONGEST_PAUSE, Deliveries
-from coopconsume.runtime.parcels import Parcel
+from coopconsume.runtime.events import ParcelFailed, ParcelWritten
+from coopconsume.runtime.parcels import Parcel, Written
 from coopconsume.runtime.plan import Waiting
 from coopconsume.sinks.base import Outputs, offsets_of_rows
 from coopconsume.worker.answers import error_text
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 
     from coopconsume.group.epoch_assignment import EpochAssignment
     from coopconsume.group.owned import TopicPartition
+    from coopconsume.runtime.events import Event
     from coopconsume.runtime.plan import Partition
     from coopconsume.runtime.work import Work
     from coopconsume.worker.report import SlotReport
@@ -36,20 +38,6 @@ log = logging.getLogger(__name__)
 
 #: Seconds until offsets that the limit on ranges left out are tried again.
 _REFUSED_WAIT = 0.5
-
-
-class Written(NamedTuple):
-    """A parcel that is written, and is to be committed.
-
-    Attributes:
-        parcel: The parcel.
-        commit_id: The commit that its letters and rows name.
-        took: Seconds for writing it.
-    """
-
-    parcel: Parcel
-    commit_id: str
-    took: float
 
 
 def due_ms(delay: float) -> int:
@@ -106,7 +94,7 @@ class Outbox:
         work: Work,
         partitions: Mapping[TopicPartition, Partition],
         commit_ids: Iterator[str],
-        post: Callable[..., None],
+        post: Callable[[Event], None],
         failed: Callable[[BaseException], None],
     ) -> None:
         self.ready: deque[Written] = deque()
@@ -125,6 +113,7 @@ class Outbox:
         self._in_order = work.state is not None
         self._rows = Deliveries("outputs", patience, gives_up=gives_up, in_order=self._in_order)
         self._all = (self._letters, self._rows)
+        self._by_name = {one.what: one for one in self._all}
 
     @property
     def has_any(self) -> bool:
@@ -238,12 +227,14 @@ class Outbox:
             if fit:
                 write(self._work, self._holding, fit, commit_id)
         except BaseException as error:  # noqa: BLE001 - handled in the loop
-            self._post(self._not_written, deliveries, error)
+            self._post(ParcelFailed(deliveries.what, error))
         else:
-            took = time.monotonic() - started
-            self._post(self._written, deliveries, Written(fit, commit_id, took), left)
+            written = Written(fit, commit_id, time.monotonic() - started)
+            self._post(ParcelWritten(deliveries.what, written, left))
 
-    def _written(self, deliveries: Deliveries, written: Written, left: Parcel) -> None:
+    def written(self, event: ParcelWritten) -> None:
+        """Takes the end of a write: the parcel can be committed."""
+        deliveries, written, left = self._by_name[event.what], event.written, event.left
         deliveries.delivered()
         self._denied.pop(deliveries.what, None)
         if written.parcel:
@@ -252,7 +243,9 @@ class Outbox:
         if left:
             deliveries.put_back(left, time.monotonic() + _REFUSED_WAIT)
 
-    def _not_written(self, deliveries: Deliveries, error: BaseException) -> None:
+    def not_written(self, event: ParcelFailed) -> None:
+        """Takes the end of a write that has failed: it is tried again, or ends the job."""
+        deliveries, error = self._by_name[event.what], event.error
         if isinstance(error, FencedMember) or not isinstance(error, Exception):
             self._failed(error)
             return

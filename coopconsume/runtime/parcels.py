@@ -149,3 +149,17 @@ class Parcel:
                     Handled(o, h) for o, h in hashes.items() if o not in known
                 )
         return found
+
+
+class Written(NamedTuple):
+    """A parcel that is written, and is to be committed.
+
+    Attributes:
+        parcel: The parcel.
+        commit_id: The commit that its letters and rows name.
+        took: Seconds for writing it.
+    """
+
+    parcel: Parcel
+    commit_id: str
+    took: float

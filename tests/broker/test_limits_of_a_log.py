@@ -15,8 +15,8 @@ from coopconsume.group.membership import Membership
 from coopconsume.options import Options
 from coopconsume.record import RetryPolicy
 from coopconsume.runtime.committer import Unsaved, save
-from coopconsume.runtime.outbox import Written, fitting, write
-from coopconsume.runtime.parcels import Parcel
+from coopconsume.runtime.outbox import fitting, write
+from coopconsume.runtime.parcels import Parcel, Written
 from coopconsume.runtime.work import Work
 from tests.broker.member_process import Teller
 from tests.lost_answers import lose
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from coopconsume.group.epoch_assignment import EpochAssignment
-    from coopconsume.runtime.committer import Saved
+    from coopconsume.runtime.events import CommitAnswered
     from coopconsume.sinks.base import Outputs
     from tests.broker.group_ground import Ground
 
@@ -59,7 +59,7 @@ def two(ground: Ground) -> Iterator[tuple[EpochAssignment, EpochAssignment]]:
 
 def saved(
     holding: EpochAssignment, *pairs: tuple[int, int], commit_id: str, pending: Any = None
-) -> Saved:
+) -> CommitAnswered:
     """Save what is done of the partition, as the loop does."""
     (tp,) = holding.owned
     return save(holding, {tp: OffsetRanges(pairs)}, {}, pending or {}, commit_id)
@@ -121,7 +121,7 @@ def test_rows_wait_with_the_offsets_they_belong_to(
     sink = Sink()
     work = replace(WORK, outputs=sink)
 
-    def save_rows(parcel: Parcel, commit_id: str) -> tuple[Saved, Parcel]:
+    def save_rows(parcel: Parcel, commit_id: str) -> tuple[CommitAnswered, Parcel]:
         fit, left = fitting(first, parcel)
         write(work, first, fit, commit_id)
         return save(first, {}, {}, {}, commit_id, Written(fit, commit_id, 0.0)), left

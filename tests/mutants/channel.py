@@ -509,8 +509,8 @@ CHANNEL_DRIVER = [
         "hand-over-does-not-stop",
         "A hand-over stops the slots that work.",
         "coopconsume/runtime/loop.py",
-        "self._hand_over = hand_over\n            self._dispatcher.stop(self._shift)",
-        "self._hand_over = hand_over",
+        "self._hand_over = _HandOver(event.until, event.answer)\n            self._dispatcher.stop(self._shift)",
+        "self._hand_over = _HandOver(event.until, event.answer)",
         (_JOB + "test_a_hand_over_waits_for_running_handlers_and_commits_them[True]",),
     ),
     Mutant(

@@ -141,8 +141,8 @@ DRAIN = [
         "hand-over-hides-what-runs",
         "A hand-over names the shares that are still being worked on.",
         "coopconsume/runtime/loop.py",
-        "hand_over.running = self._left_of(shift)\n            if out:",
-        "hand_over.running = []\n            if out:",
+        "hand_over.answer.value = self._left_of(shift)\n            if out:",
+        "hand_over.answer.value = []\n            if out:",
         (_JOB + "test_what_a_hand_over_gives_up_is_in_doubt_and_done_again",),
     ),
     Mutant(

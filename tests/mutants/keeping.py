@@ -288,8 +288,8 @@ KEEPING = [
         "given-up-and-late-without-doubt",
         "Of what is given up the keys of handlers that outlast drainTimeout are in doubt.",
         "coopconsume/runtime/loop.py",
-        "leaving.running = common(shift.may_run(unsure), leaving.shares)",
-        "leaving.running = ()",
+        "running = common(shift.may_run(unsure), leaving.shares)",
+        "running: Sequence[Share] = ()",
         (_JOB + "test_keys_that_stay_go_on_while_others_are_given_up",),
     ),
     Mutant(

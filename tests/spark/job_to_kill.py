@@ -18,7 +18,7 @@ from tests.spark.support import Recorded, Sleep
 #: Of a batch, by name: the method at which the driver stands still, and whether that comes first.
 PHASES = {
     "before Spark reads": (Dispatcher, "_run_batch", True),
-    "before a report is taken": (Dispatcher, "_reported", True),
+    "before a report is taken": (Dispatcher, "reported", True),
     "before output": (MergeTable, "write", True),
     "between a change of the state and output": (StateLog, "append", False),
     "between output and commit": (MergeTable, "write", False),

@@ -12,6 +12,7 @@ import pytest
 from commits import Epoch, OffsetRanges, Pending
 from coopconsume.errors import FencedMember, OutputsNotPublished
 from coopconsume.runtime.committer import Committer
+from coopconsume.runtime.events import CommitAnswered, LogRead, OffsetsMirrored
 from coopconsume.runtime.slot_leases import report_seconds
 
 TP = ("t", 0)
@@ -114,25 +115,28 @@ def saver(holding: Holding, *partitions: Any) -> tuple[Committer, queue.Queue[An
         list(partitions),
         meter,
         ids,
-        lambda call, *args: said.put((call, args)),  # type: ignore[arg-type]
+        said.put,
     )
     return made, said
 
 
-def hear(said: queue.Queue[Any]) -> None:
-    """Take the next event of the committer's threads."""
+def hear(made: Committer, said: queue.Queue[Any]) -> None:
+    """Has the committer take the next event of its threads."""
     try:
-        call, args = said.get(timeout=15)
+        event = said.get(timeout=60)
     except queue.Empty:
-        pytest.fail("nothing happens any more")
-    call(*args)
+        pytest.fail("no event comes")
+    takes: dict[type, Any] = {
+        CommitAnswered: made.saved, OffsetsMirrored: made.mirrored, LogRead: made.looked,
+    }  # fmt: skip
+    takes[type(event)](event)
 
 
 def turn(made: Committer, said: queue.Queue[Any]) -> None:
     """A turn of the loop: have it save, and hear what it says."""
     made.save(more_to_come=False)
     while made.is_busy or made._mirror.is_busy:
-        hear(said)
+        hear(made, said)
 
 
 def test_all_is_saved_once_it_is_published(monkeypatch):
@@ -178,7 +182,7 @@ def test_commits_are_an_interval_apart_unless_somebody_waits_for_them(monkeypatc
     assert not made.is_busy, "reports of other slots are about to come"
     made.save(more_to_come=False, is_last=True)
     assert made.is_busy
-    hear(said)
+    hear(made, said)
     assert partition.stable == 3
     clock.now += 1.0
     turn(made, said)
@@ -212,7 +216,7 @@ def test_commits_go_on_while_a_topic_does_not_take_outputs():
     made._unsaved.pending[TP] = [Pending(9, 1, 1, 0, "x")]
     made.save(more_to_come=False)
     while partition.unsaved or made.is_busy:
-        hear(said)
+        hear(made, said)
         made.save(more_to_come=False)
     assert partition.stable == 3
     assert holding.attempts == 1, "one attempt at a time"
@@ -226,7 +230,7 @@ def test_commits_go_on_while_a_topic_does_not_take_outputs():
         made.raise_given_up()
     holding.answers.set()
     while made._mirror.is_busy:
-        hear(said)
+        hear(made, said)
     assert partition.unpublished == (0, "the topic is away")
     holding.troubled = {}
     made._mirror.wake()

@@ -1,0 +1,280 @@
+"""Events of a job's loop: what users, the group, Spark and commits report to it, as data.
+
+Other threads post events; the loop handles them one at a time, in `Job._handle`. Events are data,
+so that a run can be written to a file and replayed (see `coopconsume.runtime.trace`).
+"""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Generic, TypeVar
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from assignors import Share
+    from commits import FencedMember, OffsetRanges, Pending
+    from coopconsume.group.epoch_assignment import EpochAssignment
+    from coopconsume.group.owned import TopicPartition
+    from coopconsume.runtime.decisions import Decision
+    from coopconsume.runtime.parcels import Parcel, Written
+    from coopconsume.worker.report import SlotReport
+
+T = TypeVar("T")
+
+
+class Answer(Generic[T]):
+    """The loop's answer to a request of another thread.
+
+    Args:
+        value: The answer if the loop ends before it gives one.
+    """
+
+    def __init__(self, value: T) -> None:
+        self.value = value
+        self._is_given = threading.Event()
+
+    def give(self, value: T) -> None:
+        """Answers the request."""
+        self.value = value
+        self._is_given.set()
+
+    def wait(self, ended: threading.Event) -> T:
+        """Returns the answer once it is given, or the loop has ended."""
+        while not self._is_given.wait(0.1) and not ended.is_set():
+            pass
+        return self.value
+
+
+@dataclass(frozen=True)
+class Event:
+    """Something that the loop handles."""
+
+
+# -- from users
+
+
+@dataclass(frozen=True)
+class StopRequested(Event):
+    """The query is stopped: running handlers end until ``stop_by``, on the monotonic clock.
+
+    With ``drain`` the records that batches have read are handled first.
+    """
+
+    stop_by: float
+    drain: bool
+
+
+@dataclass(frozen=True)
+class AbortRequested(Event):
+    """The query is stopped at once, without a commit."""
+
+
+@dataclass(frozen=True)
+class PauseRequested(Event):
+    """The query is paused or resumed."""
+
+    is_paused: bool
+
+
+@dataclass(frozen=True)
+class EndsAwaited(Event):
+    """A thread waits until all records below these offsets are committed."""
+
+    ends: Mapping[TopicPartition, int]
+    answer: Answer[None]
+
+
+# -- from the group
+
+
+@dataclass(frozen=True)
+class AssignmentReceived(Event):
+    """The member owns these shares from now on."""
+
+    holding: EpochAssignment
+
+
+@dataclass(frozen=True)
+class DrainRequested(Event):
+    """All shares move: no handler starts, and running ones end until ``until``.
+
+    The answer names the parts on which handlers may still run.
+    """
+
+    until: float
+    answer: Answer[Sequence[Share]]
+
+
+@dataclass(frozen=True)
+class SharesRevoked(Event):
+    """These shares move, and the work on all others goes on.
+
+    The answer names the parts on which handlers may still run; None: drain all shares instead.
+    """
+
+    shares: Sequence[Share]
+    until: float
+    answer: Answer[Sequence[Share] | None]
+
+
+@dataclass(frozen=True)
+class SharesGained(Event):
+    """The member owns more shares; the answer is false if the work must begin again with all."""
+
+    gained: EpochAssignment
+    answer: Answer[bool]
+
+
+@dataclass(frozen=True)
+class RebalanceBegun(Event):
+    """The group rebalances; the answer says whether the work goes on meanwhile."""
+
+    until: float
+    answer: Answer[bool]
+
+
+@dataclass(frozen=True)
+class AssignmentLost(Event):
+    """Other members own the shares."""
+
+
+@dataclass(frozen=True)
+class MembershipFailed(Event):
+    """The membership has failed, and the job ends."""
+
+    error: BaseException
+
+
+# -- from Spark
+
+
+@dataclass(frozen=True)
+class SlotReported(Event):
+    """A slot's task has ended: its final report."""
+
+    report: SlotReport
+
+
+@dataclass(frozen=True)
+class SlotProgressed(Event):
+    """A slot reports what it has done so far."""
+
+    report: SlotReport
+
+
+@dataclass(frozen=True)
+class CallReported(Event):
+    """A slot names its oldest handler call: index of the partition, offset, seconds; or None."""
+
+    batch: int
+    slot: int
+    call: tuple[int, int, float] | None
+
+
+@dataclass(frozen=True)
+class BatchEnded(Event):
+    """A batch's Spark job has ended.
+
+    Attributes:
+        batch: Number of the batch.
+        reports: The rows of its slots' tasks; None where the report has come before.
+        error: Why the job failed; None: it did not.
+    """
+
+    batch: int
+    reports: Mapping[int, SlotReport | None] = field(default_factory=dict)
+    error: BaseException | None = None
+
+
+# -- from the threads of one epoch; the loop drops those of an epoch that is over
+
+
+@dataclass(frozen=True)
+class CommitAnswered(Event):
+    """The commit log has answered a commit.
+
+    Attributes:
+        offsets: What was committed, with the stable offset after it, of each partition.
+        holes: Offsets that were committed as holes.
+        took: Seconds for dead letters and outputs, and for the commit log.
+        held: Partitions of which some done offsets were left out, as they have too many ranges.
+        later: Failed records of partitions that were refused altogether.
+    """
+
+    offsets: Mapping[TopicPartition, tuple[OffsetRanges, int]]
+    holes: Mapping[TopicPartition, OffsetRanges]
+    took: tuple[float, float]
+    held: frozenset[TopicPartition] = frozenset()
+    later: Mapping[TopicPartition, list[Pending]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class CommitFenced(Event):
+    """The commit log has refused a commit, as its epoch has passed."""
+
+    error: FencedMember
+    pending: Mapping[TopicPartition, list[Pending]]
+
+
+@dataclass(frozen=True)
+class CommitFailed(Event):
+    """A commit has failed for good, and the job ends."""
+
+    error: BaseException
+
+
+@dataclass(frozen=True)
+class LogRead(Event):
+    """The commit log was read again; empty if it could not be read."""
+
+    stable: Mapping[TopicPartition, int]
+
+
+@dataclass(frozen=True)
+class DecisionsApplied(Event):
+    """Decisions on parked records are in the commit log."""
+
+    decisions: Sequence[Decision]
+
+
+@dataclass(frozen=True)
+class OffsetsMirrored(Event):
+    """A write of the group's offsets to Kafka has ended; an error ends the job."""
+
+    error: BaseException | None = None
+
+
+@dataclass(frozen=True)
+class ParcelWritten(Event):
+    """Dead letters or outputs are written, and can be committed.
+
+    Attributes:
+        what: ``dead letters`` or ``outputs``.
+        written: What is written.
+        left: What the limit on ranges has left out.
+    """
+
+    what: str
+    written: Written
+    left: Parcel
+
+
+@dataclass(frozen=True)
+class ParcelFailed(Event):
+    """Dead letters or outputs could not be written."""
+
+    what: str
+    error: BaseException
+
+
+@dataclass(frozen=True)
+class HolesFound(Event):
+    """Offsets of a partition, by its index, at which the log has no record.
+
+    None: the log could not be read.
+    """
+
+    part: int
+    holes: OffsetRanges | None
