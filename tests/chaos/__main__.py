@@ -23,12 +23,22 @@ _TOPICS = {"t": 3, "u": 2, RECREATED: 1, CLAIMED: 1}
 _TRICKLE = 7
 
 
-def play(folder: Path, count: int, seed: int, report: Report, kinds: Sequence[str] = ()) -> bool:
+#: Batches alone, real-time runs, and batches whose handlers keep state per key.
+_MODES = ("batches", "real-time", "state")
+
+
+def play(
+    folder: Path, count: int, seed: int, report: Report, kinds: Sequence[str] = (),
+    mode: str = _MODES[0],
+) -> bool:  # fmt: skip
     """Play the rounds; whether the checker finds that every promise was kept."""
     with (
         LocalKafka(folder / "kafka", config=_BROKER) as kafka,
-        Harness(kafka, _TOPICS, folder, long=LONG, trickle=_TRICKLE) as harness,
-    ):
+        Harness(
+            kafka, _TOPICS, folder, long=LONG, trickle=_TRICKLE, with_state=mode == "state",
+            real_time="20 seconds" if mode == "real-time" else "",
+        ) as harness,
+    ):  # fmt: skip
         rounds.begin(harness, 3)
         report("three applications share three topics")
         rounds.play(harness, count, seed, report, kinds)
@@ -39,4 +49,4 @@ def play(folder: Path, count: int, seed: int, report: Report, kinds: Sequence[st
 
 
 if __name__ == "__main__":
-    sys.exit(run("chaos", __doc__, 5, play, rounds.KINDS))
+    sys.exit(run("chaos", __doc__, 5, play, rounds.KINDS, _MODES))

@@ -17,7 +17,7 @@ from coopconsume.testing.local.session import stop_session
 from tests.spark.support import Recorded
 
 if TYPE_CHECKING:
-    from coopconsume import Record
+    from coopconsume import Record, State
 
 
 class Work:
@@ -32,8 +32,11 @@ class Work:
         self.seconds = seconds
         self.fails = fails
 
-    def __call__(self, record: Record) -> None:
-        """Sleep, then fail or not."""
+    def __call__(self, record: Record, state: State | None = None) -> None:
+        """Count the record of its key if there is a state; sleep, then fail or not."""
+        if state is not None:
+            count, _ = state.get([0, -1])
+            state.set([count + 1, record.offset])
         if record.value:
             time.sleep(float(record.value))
             return
@@ -57,15 +60,20 @@ def main(settings: dict[str, Any]) -> None:
         if settings["claim"] is not None:
             topic, partition = settings["claim"]
             consumer.assign({(topic, partition): []}, takeover=True)
-        query = (
-            consumer.foreach(
-                Recorded(settings["history"], work),
-                concurrency=settings["concurrency"],
-                retry=RetryPolicy(backoff=1.0, max_backoff=1.0),
+        handler = Recorded(settings["history"], work)
+        words: dict[str, Any] = {
+            "concurrency": settings["concurrency"],
+            "retry": RetryPolicy(backoff=1.0, max_backoff=1.0),
+        }
+        if settings["state"]:
+            builder = consumer.foreach_with_state(
+                handler, state_schema="array<bigint>", state=settings["state"], **words
             )
-            .queryName(settings["name"])
-            .start()
-        )
+        else:
+            builder = consumer.foreach(handler, **words)
+        if settings["real_time"]:
+            builder.trigger(realTime=settings["real_time"])
+        query = builder.queryName(settings["name"]).start()
         closed = threading.Event()
         threading.Thread(target=_wait_for_end, args=(closed,), daemon=True).start()
         while query.isActive and not closed.wait(0.2):

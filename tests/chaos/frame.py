@@ -11,13 +11,15 @@ import tempfile
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 Report = Callable[[str], None]
 
 
 def run(
-    name: str, about: str, rounds: int, play: Callable[..., bool], kinds: Sequence[str] = ()
-) -> int:
+    name: str, about: str, rounds: int, play: Callable[..., bool], kinds: Sequence[str] = (),
+    modes: Sequence[str] = (),
+) -> int:  # fmt: skip
     """Play rounds as the command line says; the folder is kept if a promise was broken.
 
     Args:
@@ -25,8 +27,10 @@ def run(
         about: What it does.
         rounds: How many, if the command line does not say.
         play: Plays so many rounds in a folder, drawn from a seed, and tells whether all was well.
-            Given are the folder, the rounds, the seed, a way to report, and the kinds if there are.
+            Given are the folder, the rounds, the seed, a way to report, and the kinds and the mode
+            if there are.
         kinds: What may happen in a round.
+        modes: Ways in which the applications work; the first is the default.
 
     Returns:
         The exit code: 1 if a promise was broken.
@@ -38,11 +42,14 @@ def run(
     parser.add_argument("--seed", type=int, help="of the draws; by default a new one")
     if kinds:
         parser.add_argument("--kinds", default="", help=f"some of {','.join(kinds)}")
+    if modes:
+        parser.add_argument("--mode", choices=modes, default=modes[0], help="how they work")
     given = parser.parse_args()
-    chosen = [[kind for kind in given.kinds.split(",") if kind]] if kinds else []
+    chosen: list[Any] = [[kind for kind in given.kinds.split(",") if kind]] if kinds else []
     for kind in chosen[0] if chosen else ():
         if kind not in kinds:
             parser.error(f"--kinds: {kind!r} is none of {', '.join(kinds)}")
+    chosen += [given.mode] if modes else []
     seed = random.randrange(2**32) if given.seed is None else given.seed
     began = time.monotonic()
 

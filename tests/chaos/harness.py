@@ -22,6 +22,8 @@ from coopconsume import Options, set_shareable
 from coopconsume.demo.processes import kill_tree, process_tree
 from coopconsume.group.owned import LEASE
 from coopconsume.kafka.cluster import Cluster
+from coopconsume.state.reading import committed_state
+from coopconsume.state.store import FOLDER
 from coopconsume.testing.history import check, read_history
 from tests.chaos.topics import Topics
 from tests.chaos.watcher import Watcher, runs
@@ -109,13 +111,16 @@ class Harness:
         trickle: Records that are written every now and then while the run waits for something.
         handler_timeout: Seconds that handlers get beyond ``batch_time``.
         watched: Whether the commit log is looked at all along, as a `verdict` needs it.
+        with_state: Whether handlers keep state per key; then every record has a key.
+        real_time: Duration of real-time runs; empty: batches alone.
     """
 
     def __init__(
         self, kafka: LocalKafka, topics: str | Mapping[str, int], folder: Path, *, slots: int = 2,
         concurrency: int = 2, seconds: float = 0.01, batch_time: float = BATCH_TIME,
         fails: bool = True, long: float = 0.0, trickle: int = 0,
-        handler_timeout: float = HANDLER_TIMEOUT, watched: bool = True,
+        handler_timeout: float = HANDLER_TIMEOUT, watched: bool = True, with_state: bool = False,
+        real_time: str = "",
     ) -> None:  # fmt: skip
         self.kafka = kafka
         self.folder = folder
@@ -125,7 +130,10 @@ class Harness:
             partitions = topics
             for topic, number in topics.items():
                 kafka.create_topic(topic, number)
-        self.topics = Topics(kafka, partitions, [RECREATED] if RECREATED in partitions else [])
+        self.topics = Topics(
+            kafka, partitions, [RECREATED] if RECREATED in partitions else [],
+            every_has_a_key=with_state,
+        )  # fmt: skip
         self.shared = [topic for topic in partitions if topic != CLAIMED]
         self.group = f"{self.shared[0]}-group"
         self.options: dict[str, Any] = {
@@ -142,7 +150,10 @@ class Harness:
             "drainTimeout": DRAIN,
             "failOnDataLoss": "false",
         }
-        self._work = {"concurrency": concurrency, "seconds": seconds, "fails": fails}
+        self._work = {
+            "concurrency": concurrency, "seconds": seconds, "fails": fails, "real_time": real_time,
+        }  # fmt: skip
+        self._with_state = with_state
         self._long = long
         #: Seconds of a handler call that outlasts the session, and ends in time on a busy machine.
         self._hanging = 0.85 * handler_timeout
@@ -224,15 +235,20 @@ class Harness:
         history.mkdir(parents=True)
         settings = self._work | {
             "name": name, "options": options, "history": str(history), "claim": claim,
+            "state": self._state_of(options["kafka.group.id"]) if self._with_state else "",
         }  # fmt: skip
         with (self.folder / f"{name}.log").open("w") as log:
             popen = subprocess.Popen(
                 [sys.executable, "-m", "tests.chaos.app", json.dumps(settings)],
                 cwd=ROOT, stdin=subprocess.PIPE, stdout=log, stderr=log, text=True,
-                start_new_session=True,
+                start_new_session=True, env=os.environ | {FOLDER: str(self.folder / "stores")},
             )  # fmt: skip
         self.apps.append(App(name, popen, history, instance, claim is not None))
         return self.apps[-1]
+
+    def _state_of(self, group: str) -> str:
+        """The path of a group's state."""
+        return str(self.folder / "state" / group)
 
     @property
     def alive(self) -> list[App]:
@@ -446,5 +462,21 @@ class Harness:
         }
         return check(
             self.topics.by_incarnation(read_history(everything)), self.topics.produced, done,
-            pending, {}, seen=self.watcher.seen(),
+            pending, {}, seen=self.watcher.seen(), states=self._states(),
         )  # fmt: skip
+
+    def _states(self) -> dict[Place, dict[bytes, Any]] | None:
+        """The final state by key of each partition; of deleted topics that of their keys."""
+        if not self._with_state:
+            return None
+        states: dict[Place, dict[bytes, Any]] = {}
+        for group in [self.group, CLAIMANTS]:
+            if not Path(self._state_of(group)).exists():
+                continue
+            rows = committed_state(self._state_of(group), self.options["commitTable"], group)
+            for row in rows.to_pylist():
+                topic, key = row["topic"], row["key"]
+                if topic in self.topics.incarnations:
+                    topic = f"{topic}#{key.partition(b'-')[0].decode()}"
+                states.setdefault((topic, row["partition"]), {})[key] = row["value"]
+        return states

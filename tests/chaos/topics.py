@@ -34,16 +34,19 @@ class Topics:
         kafka: The broker.
         partitions: How many each topic has.
         recreated: Those that may be deleted and created again.
+        every_has_a_key: Whether no record is without a key.
     """
 
     def __init__(
-        self, kafka: LocalKafka, partitions: Mapping[str, int], recreated: Sequence[str] = ()
-    ) -> None:
+        self, kafka: LocalKafka, partitions: Mapping[str, int], recreated: Sequence[str] = (), *,
+        every_has_a_key: bool = False,
+    ) -> None:  # fmt: skip
         self.partitions = dict(partitions)
         #: Key by offset of every record there was, by topic (with its incarnation) and partition.
         self.produced: dict[Place, dict[int, bytes | None]] = {}
         self.incarnations = dict.fromkeys(recreated, 1)
         self._kafka = kafka
+        self._every_has_a_key = every_has_a_key
         self._count = 0
         for topic, number in self.partitions.items():
             self._open(topic, number)
@@ -92,7 +95,7 @@ class Topics:
             key: bytes | None = b"k%d" % (number * 7919 % keys)
             if topic in self.incarnations:
                 key = b"%d-k%d" % (self.incarnations[topic], number * 7919 % keys)
-            elif len(places) > 1 and number % 11 == 3:
+            elif len(places) > 1 and number % 11 == 3 and not self._every_has_a_key:
                 key = None
             is_long = seconds and number % every == 0
             value = b"%g" % seconds if is_long else b""
