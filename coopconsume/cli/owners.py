@@ -15,7 +15,7 @@ from coopconsume.cli.outcome import EXIT_CODES, FAILED, OK, example, reported
 from coopconsume.cli.place import as_json, at_a_cluster, echo_json
 from coopconsume.cli.text import table
 from coopconsume.fenced.ownership import OwnershipRegistry
-from coopconsume.fenced.ownership.wire import plain_entry, plain_row
+from coopconsume.fenced.ownership.wire import plain
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -88,7 +88,7 @@ def list_(*, group: str | None, as_json: bool, place: Callable[[], OwnershipStor
     with _registry(place, None) as registry:
         rows = registry.list(group)
     if as_json:
-        echo_json([plain_row(row) for row in rows])
+        echo_json([plain(row) for row in rows])
         return
     for line in table(_COLUMNS, [_line(row) for row in rows]):
         click.echo(line)
@@ -112,7 +112,7 @@ def show(
         _check_known(registry, group, [resource])
         row, events = registry.show(group, resource), registry.history(group, resource)
     if as_json:
-        echo_json(plain_row(row) | {"history": [plain_entry(entry) for entry in events]})
+        echo_json(plain(row) | {"history": [plain(entry) for entry in events]})
         return
     for line in _resource_lines(row, events[-history:] if history else []):
         click.echo(line)

@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Literal
 
 import xxhash
 
+from coopconsume.fenced.log import json_object
 from coopconsume.fenced.stamp import NAME, Stamp, decode, index, shared_part
 
 if TYPE_CHECKING:
@@ -98,9 +99,7 @@ class Owner:
         Raises:
             ValueError: The value is not one.
         """
-        fields = json.loads(value or b"")
-        if not isinstance(fields, dict):
-            raise ValueError("not an object")  # noqa: TRY004 - as any other malformed value
+        fields = json_object(value)
         texts = [fields.get(name) for name in ("owner", "session", "topic_id")]
         incarnation = fields.get("incarnation")
         if not all(isinstance(text, str) for text in texts) or type(incarnation) is not int:

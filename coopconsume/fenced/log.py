@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, Literal, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, Protocol
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -179,3 +180,18 @@ class Ends:
 
     stable: int
     end: int
+
+
+def json_object(text: bytes | str | None) -> dict[str, Any]:
+    """Parses a JSON object, whoever wrote it.
+
+    Raises:
+        ValueError: The text is not a JSON object, or is nested too deeply.
+    """
+    try:
+        found = json.loads(text or b"")
+    except RecursionError:
+        raise ValueError("nested too deeply") from None
+    if not isinstance(found, dict):
+        raise ValueError("not an object")  # noqa: TRY004 - the text is malformed
+    return found

@@ -1,4 +1,4 @@
-"""Appends that wait for the writer, and how they are put together into groups."""
+"""Appends as requests, and the groups in which they are written."""
 
 from __future__ import annotations
 
@@ -76,73 +76,49 @@ class Request:
         return self.answer
 
 
-class RequestQueue:
-    """Requests in the order of their calls; safe for several threads."""
-
-    def __init__(self, most_bytes: int) -> None:
-        self._most_bytes = most_bytes
-        self._waiting: deque[Request] = deque()
-        self._lock = threading.Lock()
-
-    def put(self, request: Request) -> None:
-        """Adds a request at the end."""
-        with self._lock:
-            self._waiting.append(request)
-
-    def take(self) -> list[Request]:
-        """Removes and returns the first requests, as many as fit into one group."""
-        group: list[Request] = []
-        ids: set[str] = set()
-        records = size = 0
-        with self._lock:
-            while self._waiting:
-                first = self._waiting[0]
-                records += len(first.rows)
-                size += sum(map(size_of, first.rows))
-                is_full = records > _MOST_RECORDS or size > self._most_bytes
-                # An id that comes twice is looked up once the first batch of that id is decided.
-                if group and (is_full or first.batch_id in ids):
-                    break
-                group.append(self._waiting.popleft())
-                ids.add(first.batch_id)
-        return group
-
-    def withdraw(self, request: Request) -> bool:
-        """Removes a request; returns False if it was taken already."""
-        with self._lock:
-            if request not in self._waiting:
-                return False
-            self._waiting.remove(request)
-            return True
-
-
 class Groups:
-    """Settles requests in groups: a caller that finds the lock free takes all, else a thread."""
+    """Settles requests in groups, in the order of their calls; safe for several threads.
+
+    A caller that finds nobody else at work settles its own request; a thread settles all others.
+
+    Args:
+        most_bytes: Bytes of a group at most, unless one append alone has more.
+        lock: The writer's lock, held while a group is settled.
+        settle: Settles each request of a group.
+    """
 
     def __init__(
         self, most_bytes: int, lock: threading.RLock, settle: Callable[[list[Request]], None]
     ) -> None:
-        self.queue = RequestQueue(most_bytes)
+        self._most_bytes = most_bytes
         self._lock = lock
         self._settle = settle
+        self._waiting: deque[Request] = deque()
+        self._queue_lock = threading.Lock()
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="coopconsume-append")
 
+    def put(self, request: Request) -> bool:
+        """Adds a request to the queue; returns whether it is the only one."""
+        with self._queue_lock:
+            self._waiting.append(request)
+            return len(self._waiting) == 1
+
     def run(self, request: Request, log: LogId, timeout: float | None) -> Appended:
-        """Settles a request, with those that wait before it, and returns its answer."""
-        self.queue.put(request)
-        if self._lock.acquire(blocking=False):
+        """Settles a request, with others that wait, and returns its answer."""
+        if self.put(request) and self._lock.acquire(blocking=False):
+            # Only this request: the time limits of others do not apply to this call.
             try:
-                while not request.is_settled:
-                    self._settle(self.queue.take())
+                if self._withdraw(request):
+                    self._settle([request])
             finally:
                 self._lock.release()
-        else:
+        if not request.is_settled:
             # Callers that waited for the lock would get it, and append, one after another.
             self._wait(request, log, timeout)
         return request.result()
 
     def _wait(self, request: Request, log: LogId, timeout: float | None) -> None:
-        """Waits until the thread of the groups has settled a request, or its time is over."""
+        """Waits until the thread has settled a request, or its time is over."""
         settled = threading.Event()
         request.on_settled = settled.set
         self._settle_soon()
@@ -150,11 +126,11 @@ class Groups:
             if not request.is_settled and not settled.wait(timeout):
                 self.give_up(request, log)
         except BaseException:
-            self.queue.withdraw(request)
+            self._withdraw(request)
             raise
 
     async def run_async(self, request: Request, log: LogId, seconds: float | None) -> Appended:
-        """Settles a request in a thread, with others that wait, and returns its answer."""
+        """Settles a request in the thread, with others that wait, and returns its answer."""
         loop, settled = asyncio.get_running_loop(), asyncio.Event()
 
         def notify() -> None:
@@ -162,7 +138,7 @@ class Groups:
                 loop.call_soon_threadsafe(settled.set)
 
         request.on_settled = notify
-        self.queue.put(request)
+        self.put(request)
         self._settle_soon()
         try:
             async with asyncio.timeout(seconds):
@@ -170,30 +146,56 @@ class Groups:
         except TimeoutError:
             self.give_up(request, log)
         except asyncio.CancelledError:
-            self.queue.withdraw(request)
+            self._withdraw(request)
             raise
         return request.result()
 
-    def _settle_soon(self) -> None:
-        try:
-            self._pool.submit(self.settle_waiting)
-        except RuntimeError:  # The writer was closed meanwhile, which is the answer.
-            self.settle_waiting()
-
     def settle_waiting(self) -> None:
-        """Settles all requests that wait."""
+        """Settles all requests of the queue."""
         with self._lock:
-            while group := self.queue.take():
+            while group := self._take():
                 self._settle(group)
 
     def give_up(self, request: Request, log: LogId) -> None:
-        """Settles a request whose time is over while others append."""
+        """Settles a request whose time is over."""
         problem = f"no answer within {request.timeout:g} s, as other appends are under way"
         error: Exception = LogUnavailable(log.topic, log.partition, "append", problem)
-        if not self.queue.withdraw(request):
+        if not self._withdraw(request):
             error = AppendOutcomeUnknown(log.topic, log.partition, request.batch_id, 0, problem)
         request.settle(None, error)
 
     def close(self) -> None:
-        """Takes no more requests of coroutines."""
+        """Ends the thread; a later request is settled by its caller."""
         self._pool.shutdown(wait=False)
+
+    def _settle_soon(self) -> None:
+        try:
+            self._pool.submit(self.settle_waiting)
+        except RuntimeError:  # The writer is closed; the answer says so.
+            self.settle_waiting()
+
+    def _take(self) -> list[Request]:
+        """Removes and returns the first requests, as many as fit into one group."""
+        group: list[Request] = []
+        ids: set[str] = set()
+        records = size = 0
+        with self._queue_lock:
+            while self._waiting:
+                first = self._waiting[0]
+                records += len(first.rows)
+                size += sum(map(size_of, first.rows))
+                is_full = records > _MOST_RECORDS or size > self._most_bytes
+                # The second batch of an id is looked up once the first one is decided.
+                if group and (is_full or first.batch_id in ids):
+                    break
+                group.append(self._waiting.popleft())
+                ids.add(first.batch_id)
+        return group
+
+    def _withdraw(self, request: Request) -> bool:
+        """Removes a request; returns False if it was taken already."""
+        with self._queue_lock:
+            if request not in self._waiting:
+                return False
+            self._waiting.remove(request)
+            return True

@@ -68,7 +68,7 @@ def test_coroutines_share_transactions_and_have_their_own_answers(visibility: st
     async def run() -> list[Appended]:
         calls = [asyncio.ensure_future(place.writer.append_async([b"%d" % i])) for i in range(64)]
         await asyncio.sleep(0)  # Each of them runs until it waits.
-        assert len(place.writer._groups.queue._waiting) == 64
+        assert len(place.writer._groups._waiting) == 64
         place.go.set()
         return await asyncio.gather(*calls)
 
@@ -98,7 +98,7 @@ def test_threads_that_wait_are_written_together() -> None:
     for waiting, seq in enumerate((1, 7, 2, 3), 1):
         threads.append(threading.Thread(target=append, args=(seq,), daemon=True))
         threads[-1].start()
-        while len(place.writer._groups.queue._waiting) < waiting and threads[-1].is_alive():
+        while len(place.writer._groups._waiting) < waiting and threads[-1].is_alive():
             threads[-1].join(0.001)
     place.go.set()
     for thread in (first, *threads):
@@ -129,7 +129,7 @@ def test_a_thread_goes_on_as_soon_as_it_has_its_answer() -> None:
     with lock:
         for thread in threads:
             thread.start()
-        while len(groups.queue._waiting) < len(threads):
+        while len(groups._waiting) < len(threads):
             threads[0].join(0.001)
     for thread in threads:
         thread.join(_PATIENCE)
@@ -141,7 +141,7 @@ def test_a_thread_goes_on_as_soon_as_it_has_its_answer() -> None:
     with lock:
         thread = threading.Thread(target=groups.run, args=(late, log, None), daemon=True)
         thread.start()
-        while not groups.queue._waiting:
+        while not groups._waiting:
             thread.join(0.001)
     thread.join(_PATIENCE)
     assert late.is_settled, "a writer that is closed meanwhile"
@@ -164,7 +164,7 @@ def test_one_append_that_kafka_does_not_take_refuses_no_other() -> None:
 
     broker.write = refuse  # type: ignore[method-assign,assignment]
     for request in (good[0], bad, *good[1:]):
-        writer._groups.queue.put(request)
+        writer._groups.put(request)
     writer._groups.settle_waiting()
     assert [getattr(request.answer, "first_seq", None) for request in good] == [0, 1, 2]
     with pytest.raises(AppendRefused, match="too large"):
@@ -186,6 +186,33 @@ def test_a_call_has_its_own_time() -> None:
     assert place.writer.append([b"next"]).first_seq == 1
     with pytest.raises(AppendRefused, match="timeout"):
         place.writer.append([b"x"], timeout=0)
+
+
+def test_a_call_keeps_to_its_time_beside_calls_with_more() -> None:
+    """A call that finds the writer idle does not wait for the answers of other requests."""
+    place = Place("read_committed")
+    patient = place.writer._request([b"patient"])
+    place.writer._groups.put(patient)
+    place.hold = True
+    outcomes: list[object] = []
+
+    def append() -> None:
+        try:
+            outcomes.append(place.writer.append([b"urgent"], timeout=0.05))
+        except (AppendOutcomeUnknown, LogUnavailable) as error:
+            outcomes.append(error)
+
+    thread = threading.Thread(target=append, daemon=True)
+    thread.start()
+    assert place.held.wait(_PATIENCE)
+    thread.join(_PATIENCE / 2)
+    is_late = thread.is_alive()
+    place.go.set()
+    thread.join(_PATIENCE)
+    assert not is_late
+    assert isinstance(outcomes[0], AppendOutcomeUnknown | LogUnavailable)
+    place.writer._groups.settle_waiting()
+    assert patient.result().first_seq == 0
 
 
 def test_a_cancelled_coroutine_takes_its_records_back() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 
 import pytest
@@ -20,16 +21,25 @@ RESOURCES = ("a", "b")
 
 #: Records that somebody else wrote, and what is told of them.
 FOREIGN: list[tuple[bytes, str]] = [
-    (b"\xff", "no JSON"),
-    (b"[]", "other JSON"),
+    (b"\xff", "no JSON object"),
+    (b"[]", "no JSON object"),
     (b'{"format": 99}', "format 99"),
     (b'{"format": 1, "kind": "change", "id": "x", "entries": []}', "'rows'"),
     (b'{"format": 1, "kind": "change", "id": "x", "rows": [{"group": "g"}]}', "a row with"),
     (b'{"format": 1, "kind": "change", "id": "x", "rows": 7, "entries": []}', "TypeError"),
     (b'{"format": 1, "kind": "change", "id": "x", "rows": [], "entries": [{"x": 1}]}', "an entry"),
     (b'{"format": 1, "kind": "snapshot", "id": "x", "rows": [], "entries": []}', "'part'"),
-    (b"", "no JSON"),
+    (b'{"format": 1, "kind": "snapshot", "rows": [], "entries": [], "part": 1e999}', "part"),
+    (b"", "no JSON object"),
+    (b"[" * 100_000, "no JSON object"),
 ]
+#: Fields of a row, or of its owner, that no registry writes.
+MALFORMED: list[tuple[str, str, object]] = [
+    ("row", "revision", True), ("row", "generation", "1"), ("row", "fence_epoch", None),
+    ("row", "fence_epoch", -1), ("row", "fence_epoch", 2**64), ("row", "topic_id", 3),
+    ("row", "next_ticket", 1.5), ("owner", "heartbeat", None), ("owner", "lease_ms", "10"),
+    ("owner", "session", {"owner": "anna", "id": []}), ("owner", "epoch", "2"),
+]  # fmt: skip
 
 # Each writer decides on what it saw after some record, which may be long ago.
 intents = st.lists(
@@ -209,10 +219,10 @@ def test_rows_and_lines_come_back_as_they_were(
     """Through the JSON of every store."""
     holder = Holder(Session(name, "1"), mode, 3, 4, 5, epoch)
     row = Row("g", "r", 1, 2, 3, holder, (holder,), (holder, replace(holder, mode=None)), 6)
-    again = wire.loads("here", wire.dumps({"format": wire.FORMAT, "row": wire.plain_row(row)}))
+    again = wire.loads("here", wire.dumps({"format": wire.FORMAT, "row": wire.plain(row)}))
     assert wire.row_of("here", again["row"]) == row
     entry = Entry("g", "r", 1, "owned", name, "1", 2, 3, 4)
-    assert wire.entry_of("here", wire.plain_entry(entry)) == entry
+    assert wire.entry_of("here", wire.plain(entry)) == entry
 
 
 @pytest.mark.parametrize(("value", "problem"), FOREIGN)
@@ -229,6 +239,19 @@ def test_what_is_none_of_ours_is_passed_over(value: bytes, problem: str, start: 
     for number in range(30):
         fold.take(start + 2 + number, value)
     assert (fold.passed_over, len(fold.findings)) == (31, MOST_FINDINGS)
+
+
+@pytest.mark.parametrize(("where", "field", "value"), MALFORMED)
+def test_a_row_with_a_malformed_field_is_passed_over(where: str, field: str, value: object) -> None:
+    """If it counted, the comparisons of later decisions would fail for every claimant."""
+    row = Row("g", "a", revision=1, owner=Holder(Session("anna", "1")))
+    written = json.loads(change("one", [row], []))
+    (wrong,) = written["rows"]
+    (wrong if where == "row" else wrong["owner"])[field] = value
+    fold = folded([(0, json.dumps(written).encode())])
+    assert (fold.rows, fold.passed_over) == ({}, 1)
+    assert field in fold.findings[0][1] or "id" in fold.findings[0][1]
+    assert fold.take(1, change("two", [row], [])) == "two"
 
 
 @pytest.mark.parametrize("kind", ["change", "snapshot"])

@@ -7,6 +7,7 @@ from __future__ import annotations
 from tests.mutants.mutant import Mutant
 
 _RULES = "tests/model/test_ownership_rules.py::"
+_FOLD = "tests/model/test_ownership_fold.py::"
 _TURNS = "tests/model/test_fenced_turns.py::"
 _DOUBTS = "tests/model/test_fenced_doubts.py::"
 _RETENTION = "tests/model/test_fenced_retention.py::"
@@ -46,6 +47,14 @@ FENCED = [
         "if raw.offset != stamp.expected + stamp.i or (filtered and self._compacted):",
         "if filtered and self._compacted:",
         ("tests/unit/test_fenced_log.py::test_nobody_who_writes_into_a_log_stops_it",),
+    ),
+    Mutant(
+        "a-call-waits-for-others",
+        "A call does not append while earlier requests wait.",
+        "coopconsume/fenced/requests.py",
+        "return len(self._waiting) == 1",
+        "return True",
+        (_GROUPS + "test_a_call_keeps_to_its_time_beside_calls_with_more",),
     ),
     Mutant(
         "gap-not-seen",
@@ -285,7 +294,7 @@ FENCED = [
         "incomplete-snapshot-counts",
         "A snapshot counts once all of its records are there.",
         "coopconsume/fenced/ownership/log_fold.py",
-        "{p.part for p in parts} != set(range(part.parts))",
+        "len(complete) < part.parts",
         "not parts",
         (
             "tests/model/test_ownership_fold.py::test_a_log_cut_anywhere_below_a_snapshot_says_the_same",
@@ -294,6 +303,22 @@ FENCED = [
 ]
 
 OWNERS = [
+    Mutant(
+        "malformed-row-counts",
+        "A row of the registry with a field of another type is passed over.",
+        "coopconsume/fenced/ownership/wire.py",
+        "if type(value) is not int or not 0 <= value <= _LARGEST:",
+        "if False:",
+        (_FOLD + "test_a_row_with_a_malformed_field_is_passed_over",),
+    ),
+    Mutant(
+        "nested-value-stops-readers",
+        "A value that is nested too deeply is malformed, and stops nobody.",
+        "coopconsume/fenced/log.py",
+        'raise ValueError("nested too deeply") from None',
+        "return {}",
+        (_FOLD + "test_what_is_none_of_ours_is_passed_over",),
+    ),
     Mutant(
         "lower-generation-owns",
         "A claim of a lower generation than the owner's is stale.",

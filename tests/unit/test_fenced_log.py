@@ -303,7 +303,8 @@ def test_a_batch_that_is_gone_is_a_gap(seed: int, where: int) -> None:
 #: What others may write into a log: stamps that do not count, by what is changed in a good one.
 STRAYS = st.sampled_from([
     "foreign", "malformed", "elsewhere", "former epoch", "later epoch", "other tag", "torn",
-    "open of a former epoch", "open of another session", "open without an owner", "headless",
+    "open of a former epoch", "open of another session", "open without an owner",
+    "open with a nested value", "headless",
     "id that has counted",
 ])  # fmt: skip
 
@@ -367,7 +368,8 @@ def write_stray(log: Log, visibility: str, stray: str) -> None:
     elif stray == "open of another session":
         log.write(replace(good, kind="open"), owner)
     else:
-        log.write(replace(good, kind="open", epoch=log.epoch + 1), b"no owner")
+        value = b"[" * 100_000 if stray == "open with a nested value" else b"no owner"
+        log.write(replace(good, kind="open", epoch=log.epoch + 1), value)
 
 
 @pytest.mark.parametrize("visibility", ["read_committed", "filter"])

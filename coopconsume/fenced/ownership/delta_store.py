@@ -207,12 +207,12 @@ def _of_row(row: Row) -> dict[str, Any]:
         "mode": None if holder is None or holder.mode is None else str(holder.mode),
         "waiting": len(row.waiters),
         "written_at": datetime.now(UTC),
-        "detail": wire.dumps({"format": wire.FORMAT, "row": wire.plain_row(row)}).decode(),
+        "detail": wire.dumps({"format": wire.FORMAT, "row": wire.plain(row)}).decode(),
     }
 
 
 def _of_entry(place: int, entry: Entry) -> dict[str, Any]:
-    detail = {"format": wire.FORMAT, "place": place, "entry": wire.plain_entry(entry)}
+    detail = {"format": wire.FORMAT, "place": place, "entry": wire.plain(entry)}
     return {
         "kind": "entry",
         "group_id": entry.group,

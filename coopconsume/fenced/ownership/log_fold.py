@@ -40,8 +40,8 @@ def change(change_id: str, rows: Sequence[Row], entries: Sequence[Entry]) -> byt
             "format": wire.FORMAT,
             "kind": "change",
             "id": change_id,
-            "rows": [wire.plain_row(row) for row in rows],
-            "entries": [wire.plain_entry(entry) for entry in entries],
+            "rows": [wire.plain(row) for row in rows],
+            "entries": [wire.plain(entry) for entry in entries],
         }
     )
 
@@ -136,8 +136,8 @@ class OwnershipFold:
     def snapshot(self, part_bytes: int = _PART_BYTES) -> list[bytes]:
         """All that was taken in, to stand for the log up to here, as records of a bounded size."""
         entries = [entry for key in sorted(self._entries) for entry in self._entries[key][-_KEPT:]]
-        plain = [("rows", wire.plain_row(row)) for row in self.rows.values()]
-        plain += [("entries", wire.plain_entry(entry)) for entry in entries]
+        plain = [("rows", wire.plain(row)) for row in self.rows.values()]
+        plain += [("entries", wire.plain(entry)) for entry in entries]
         parts: list[dict[str, list[Any]]] = [{"rows": [], "entries": []}]
         size = 0
         for kind, item in plain:
@@ -158,10 +158,9 @@ class OwnershipFold:
         try:
             rows = [wire.row_of(self._place, row) for row in found["rows"]]
             entries = [wire.entry_of(self._place, line) for line in found["entries"]]
-            _check_keys([*rows, *entries])
             if found["kind"] == "snapshot":
-                numbers = (found["part"], found["parts"], found["upto"])
-                return _Snapshot(str(found["id"]), rows, entries, *map(int, numbers))
+                numbers = [wire.number(name, found[name]) for name in ("part", "parts", "upto")]
+                return _Snapshot(str(found["id"]), rows, entries, *numbers)
             return _Change(str(found["id"]), rows, entries)
         except (KeyError, TypeError, ValueError) as error:
             problem = f"{type(error).__name__} {error}"
@@ -171,7 +170,8 @@ class OwnershipFold:
         """Uses a snapshot once it is complete, if it has all from before the log's beginning."""
         parts = self._parts.setdefault(part.id, [])
         parts.append(part)
-        if part.upto < self._start or {p.part for p in parts} != set(range(part.parts)):
+        complete = {p.part for p in parts if p.part < part.parts}
+        if part.upto < self._start or len(complete) < part.parts:
             return
         self._start = 0
         early, self._early, self._parts = self._early, [], {}
@@ -194,8 +194,3 @@ class OwnershipFold:
     def _note(self, entries: Sequence[Entry]) -> None:
         for entry in entries:
             self._entries.setdefault((entry.group, entry.resource), []).append(entry)
-
-
-def _check_keys(found: Sequence[Row | Entry]) -> None:
-    if not all(isinstance(key, str) for each in found for key in (each.group, each.resource)):
-        raise TypeError("a group or resource that is no text")

@@ -1,107 +1,120 @@
-"""Rows and lines of history as JSON, the same in every store; checked when they are read."""
+"""Rows and history entries of the registry as JSON. All stores use this format."""
 
 from __future__ import annotations
 
 import json
-from dataclasses import asdict
-from typing import Any
+from dataclasses import asdict, fields
+from typing import TYPE_CHECKING, Any, Final
 
 from coopconsume.errors.fenced import OwnershipFormat
 from coopconsume.fenced.access import AccessMode
+from coopconsume.fenced.log import json_object
 from coopconsume.fenced.ownership.model import Entry, Holder, Row, Session
 
-__all__ = [
-    "FORMAT", "dumps", "entry_of", "is_newer", "loads", "plain_entry", "plain_row", "row_of",
-]  # fmt: skip
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
-FORMAT = 1
-"""Version of what is written; a reader stops at one that it does not know."""
+__all__ = ["FORMAT", "dumps", "entry_of", "is_newer", "loads", "number", "plain", "row_of"]
+
+FORMAT: Final = 1
+"""Version of the format; a reader does not accept other versions."""
+#: Room for more changes below 2**63.
+_LARGEST: Final = 2**62
+
+plain = asdict
+"""Returns a row or an entry as a JSON object."""
 
 
 def dumps(document: Any) -> bytes:
-    """Compact JSON."""
+    """Returns compact JSON."""
     return json.dumps(document, separators=(",", ":")).encode()
 
 
 def loads(place: str, text: bytes | str | None) -> dict[str, Any]:
-    """A JSON object of a known format.
+    """Parses a JSON object of this format.
 
     Raises:
         OwnershipFormat: It is something else.
     """
+    expected = "what an ownership store writes"
     try:
-        found = json.loads(text or b"")
+        found = json_object(text)
     except ValueError:
-        raise OwnershipFormat(place, "no JSON", "what an ownership store writes") from None
-    if not isinstance(found, dict) or "format" not in found:
-        raise OwnershipFormat(place, "other JSON", "what an ownership store writes")
-    if found["format"] != FORMAT:
-        raise OwnershipFormat(place, f"format {found['format']}", f"format {FORMAT}")
+        raise OwnershipFormat(place, "no JSON object", expected) from None
+    if found.get("format") != FORMAT:
+        named = f"format {found['format']}" if "format" in found else "other JSON"
+        raise OwnershipFormat(place, named, f"format {FORMAT}: {expected}")
     return found
 
 
 def is_newer(text: bytes | str | None) -> bool:
     """Whether a newer version of this library wrote a change or a snapshot."""
     try:
-        found = json.loads(text or b"")
+        found = json_object(text)
     except ValueError:
         return False
-    return (
-        isinstance(found, dict)
-        and found.get("kind") in {"change", "snapshot"}
-        and type(found.get("format")) is int
-        and found["format"] > FORMAT
-    )
+    version = found.get("format")
+    return found.get("kind") in ("change", "snapshot") and type(version) is int and version > FORMAT
 
 
-def plain_row(row: Row) -> dict[str, Any]:
-    """A row as JSON has it."""
-    return asdict(row)
-
-
-def row_of(place: str, found: dict[str, Any]) -> Row:
-    """A row from JSON.
+def row_of(place: str, found: Mapping[str, Any]) -> Row:
+    """Parses a row.
 
     Raises:
-        OwnershipFormat: If it is no row.
+        OwnershipFormat: It is not a row.
     """
     try:
-        owner, shared, waiters = found["owner"], found["shared"], found["waiters"]
-        last = found["last"]
-        return Row(
-            **found
-            | {
-                "owner": None if owner is None else _holder(owner),
-                "shared": tuple(map(_holder, shared)),
-                "waiters": tuple(map(_holder, waiters)),
-                "last": None if last is None else Session(**last),
-            }
-        )
+        return _parsed(Row, found)  # type: ignore[no-any-return]
     except (KeyError, TypeError, ValueError) as error:
         problem = f"a row with {type(error).__name__} {error}"
         raise OwnershipFormat(place, problem, "a row of the registry") from None
 
 
-def plain_entry(entry: Entry) -> dict[str, Any]:
-    """A line of history as JSON has it."""
-    return asdict(entry)
-
-
-def entry_of(place: str, found: dict[str, Any]) -> Entry:
-    """A line of history from JSON.
+def entry_of(place: str, found: Mapping[str, Any]) -> Entry:
+    """Parses a history entry.
 
     Raises:
-        OwnershipFormat: It is something else.
+        OwnershipFormat: It is not an entry.
     """
     try:
-        return Entry(**found)
-    except TypeError as error:
-        raise OwnershipFormat(place, f"an entry: {error}", "a line of history") from None
+        return _parsed(Entry, found)  # type: ignore[no-any-return]
+    except (KeyError, TypeError, ValueError) as error:
+        raise OwnershipFormat(place, f"an entry: {error}", "a history entry") from None
 
 
-def _holder(found: dict[str, Any]) -> Holder:
-    mode = found["mode"]
-    session = Session(**found["session"])
-    return Holder(
-        **found | {"session": session, "mode": None if mode is None else AccessMode(mode)}
-    )
+def _parsed(kind: type, found: Mapping[str, Any]) -> Any:
+    """Parses a dataclass; each value must have the type of its field.
+
+    Raises:
+        KeyError, TypeError, ValueError: A field is missing, unknown or has another type.
+    """
+    types = {field.name: str(field.type) for field in fields(kind)}
+    return kind(**{name: _value(name, types[name], value) for name, value in found.items()})
+
+
+def _value(name: str, kind: str, value: Any) -> Any:
+    if value is None and kind.endswith(" | None"):
+        return None
+    kind = kind.removesuffix(" | None")
+    if kind == "tuple[Holder, ...]":
+        return tuple(_value(name, "Holder", each) for each in value)
+    if kind in ("Holder", "Session"):
+        return _parsed(Holder if kind == "Holder" else Session, value)
+    if kind == "AccessMode":
+        return AccessMode(value)
+    if kind == "int":
+        return number(name, value)
+    if type(value) is not str:
+        raise TypeError(f"{name} {value!r}")
+    return value
+
+
+def number(name: str, value: Any) -> int:
+    """Returns a number of the format.
+
+    Raises:
+        TypeError: It is not an integer from 0 to 2**62.
+    """
+    if type(value) is not int or not 0 <= value <= _LARGEST:
+        raise TypeError(f"{name} {value!r}")
+    return value
