@@ -60,8 +60,8 @@ chaos-store: $(VENV)/.ready ## writers of a commit table are killed and frozen, 
 	@$(BIN)/python -m tests.chaos.store --rounds $(or $(ROUNDS),20) $(if $(SEED),--seed $(SEED))
 	@LOGS=10000 $(BIN)/python -m pytest -q tests/model/test_commits_fold.py --timeout 7200 --hypothesis-profile fresh
 
-chaos-log: $(VENV)/.ready ## three fenced writers compete for a log under disturbances (ROUNDS=n SEED=s)
-	@$(BIN)/python -m tests.chaos.log --rounds $(or $(ROUNDS),20) $(if $(SEED),--seed $(SEED))
+chaos-log: $(VENV)/.ready ## three fenced writers compete for a log under disturbances (ROUNDS=n SEED=s KINDS=a,b)
+	@$(BIN)/python -m tests.chaos.log --rounds $(or $(ROUNDS),20) $(if $(SEED),--seed $(SEED)) $(if $(KINDS),--kinds $(KINDS))
 
 clean: ## remove the virtual environment and caches of this folder
 	@rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -183,7 +183,7 @@ class Ends:
 
 
 def json_object(text: bytes | str | None) -> dict[str, Any]:
-    """Parses a JSON object, whoever wrote it.
+    """Parses a JSON object from an untrusted writer.
 
     Raises:
         ValueError: The text is not a JSON object, or is nested too deeply.

@@ -1,18 +1,23 @@
 """A fenced writer as a program: it takes the log, appends, loses it, and takes it again.
 
-Started with a JSON of its options. Each line it prints is an event as JSON: what it is about to
-append, and what came of it. It ends when its standard input does.
+Its argument is a JSON object of options. Each line of its output is an event as JSON: what it is
+about to append, and the outcome. It ends when its standard input does. After SIGUSR1 it stops in
+the middle of its next batch, whose first records are then in the log, until SIGCONT.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import random
+import signal
 import sys
 import threading
 import time
 import uuid
 from typing import Any
+
+from kafka import KafkaProducer
 
 from coopconsume import FencedWriter
 from coopconsume.errors import (
@@ -23,11 +28,31 @@ from coopconsume.errors import (
     ProducerFenced,
 )
 
+#: Offset from which on the writers do not look up batch ids, all of which are new.
+_LONG = 2_000
+
 
 def report(event: str, **facts: Any) -> None:
     """Print an event."""
     sys.stdout.write(f"{json.dumps({'event': event, **facts})}\n")
     sys.stdout.flush()
+
+
+def stall_if_told() -> None:
+    """After SIGUSR1, stops this process before a record that is not the first of its batch."""
+    told = threading.Event()
+    signal.signal(signal.SIGUSR1, lambda *_: told.set())
+    send = KafkaProducer.send
+
+    def send_or_stall(self: Any, *args: Any, **kwargs: Any) -> Any:
+        headers = args[3] if len(args) > 3 else ()
+        if told.is_set() and headers and int.from_bytes(headers[0][1][-4:]):
+            told.clear()
+            self.flush()
+            os.kill(os.getpid(), signal.SIGSTOP)
+        return send(self, *args, **kwargs)
+
+    KafkaProducer.send = send_or_stall
 
 
 def append(writer: FencedWriter, luck: random.Random) -> None:
@@ -39,7 +64,9 @@ def append(writer: FencedWriter, luck: random.Random) -> None:
     )
     report("trying", batch=batch)
     try:
-        done = writer.append(rows, batch_id=batch, **expected)
+        # On a busy machine each new owner of a long log would be fenced while it reads the ids.
+        is_new = writer.next_offset > _LONG
+        done = writer.append(rows, batch_id=batch, is_new=is_new, **expected)
     except AppendOutcomeUnknown as unknown:
         report("unknown", batch=batch, problem=unknown.problem)
         raise
@@ -53,6 +80,7 @@ def append(writer: FencedWriter, luck: random.Random) -> None:
 
 def main(config: dict[str, Any]) -> None:
     """Append until told to end."""
+    stall_if_told()
     ended = threading.Event()
     threading.Thread(target=lambda: (sys.stdin.read(), ended.set()), daemon=True).start()
     luck = random.Random(config["seed"])

@@ -13,24 +13,28 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from kafka import KafkaProducer
+from kafka import KafkaProducer, TopicPartition
 
 from coopconsume.fenced import audit
 from coopconsume.fenced.kafka_engine import KafkaPythonEngine
 from coopconsume.fenced.settings import Settings
-from tests.fenced_checker import Told, problems
+from tests.fenced_checker import Told, batches, problems
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from coopconsume.testing.local.broker import LocalKafka
 
 ROOT = Path(__file__).parents[2]
 _PATIENCE = 120.0
+#: Kinds of rounds that disturb one log.
+LOG_KINDS = ("kill", "pause", "stall", "write", "retain", "recreate")
+#: All kinds of rounds; the last ones need a broker without other users.
+KINDS = (*LOG_KINDS, "freeze", "restart")
 
 
 class Writer:
-    """A writer in a process of its own, and what it told."""
+    """A writer in a process of its own, and the events that it reported."""
 
     def __init__(self, config: dict[str, Any]) -> None:
         self.popen = subprocess.Popen(
@@ -48,7 +52,7 @@ class Writer:
                 self.events.append(json.loads(line))
 
     def end(self, *, kill: bool) -> None:
-        """End it, at once or after its append."""
+        """Ends it, at once or after its append."""
         if kill:
             self.popen.kill()
         assert self.popen.stdin is not None
@@ -62,24 +66,25 @@ class Rounds:
 
     Args:
         kafka: The broker.
-        topic: The topic.
-        visibility: Of the writers.
-        seed: Of the draws.
-        whole_broker: Whether the broker is theirs alone, to be frozen and restarted.
+        topic: The topic, of one partition.
+        visibility: The visibility of the writers.
+        seed: Seed of all draws.
     """
 
-    def __init__(
-        self, kafka: LocalKafka, topic: str, visibility: str, seed: int, *, whole_broker: bool
-    ) -> None:
+    def __init__(self, kafka: LocalKafka, topic: str, visibility: str, seed: int) -> None:
         self._kafka = kafka
         self._topic = topic
         self._visibility = visibility
         self._luck = random.Random(seed)
         self._numbers = itertools.count(1)
-        self._whole_broker = whole_broker
         self._all: list[Writer] = []
         self._alive = [self._start() for _ in range(3)]
         self._foreign = KafkaProducer(bootstrap_servers=kafka.bootstrap_servers, retries=20)
+        options = {"kafka.bootstrap.servers": kafka.bootstrap_servers}
+        self._engine = KafkaPythonEngine(Settings.parse(options))
+        #: Committed records of each topic of this name, and the offset up to which they were read.
+        self._logs: list[list[Any]] = [[]]
+        self._read_to = 0
 
     def _start(self) -> Writer:
         number = next(self._numbers)
@@ -91,22 +96,31 @@ class Rounds:
         return self._all[-1]
 
     def count(self, event: str) -> int:
-        """How often something was told."""
+        """Returns how many events of a kind the writers have reported."""
         return sum(e["event"] == event for writer in self._all for e in list(writer.events))
 
     def wait_for(self, event: str, more: int) -> None:
-        """Wait until something was told so many times more."""
-        until, target = time.monotonic() + _PATIENCE, self.count(event) + more
-        while self.count(event) < target:
-            if time.monotonic() > until:
-                last = [writer.events[-3:] for writer in self._alive]
-                raise AssertionError(f"no {event} in {_PATIENCE:g} s; last reports: {last}")
-            time.sleep(0.02)
+        """Waits for more events of a kind."""
+        target = self.count(event) + more
+        _wait(lambda: self.count(event) >= target, lambda: f"no {event}: {self._last()}")
 
-    def play(self, rounds: int, report: Callable[[str], object] = lambda _: None) -> None:
-        """Play some rounds, and end all writers."""
+    def _last(self) -> list[Any]:
+        return [writer.events[-3:] for writer in self._alive]
+
+    def draw(self, rounds: int, kinds: Sequence[str]) -> list[str]:
+        """Draws the kinds of some rounds."""
+        return self._luck.choices(kinds, k=rounds)
+
+    def play(self, kinds: Sequence[str], report: Callable[[str], object] = lambda _: None) -> None:
+        """Plays a round of each kind, and ends all writers."""
         try:
-            self._play(rounds, report)
+            self.wait_for("acked", 3)
+            if not self.count("fenced"):  # one of them may have been alone until now
+                self.wait_for("fenced", 1)
+            for number, kind in enumerate(kinds, 1):
+                report(f"round {number}: {kind}")
+                getattr(self, f"_{kind}")()
+                self.wait_for("acked", 2)
             for writer in self._alive:
                 writer.end(kill=False)
         finally:
@@ -114,21 +128,12 @@ class Rounds:
                 writer.popen.kill()
         self._foreign.close(timeout=5)
 
-    def _play(self, rounds: int, report: Callable[[str], object]) -> None:
-        self.wait_for("acked", 3)
-        if not self.count("fenced"):  # one of them may have been alone until now
-            self.wait_for("fenced", 1)
-        kinds = ["kill", "pause", "write"] + ["freeze", "restart"] * self._whole_broker
-        for number in range(1, rounds + 1):
-            kind = self._luck.choice(kinds)
-            report(f"round {number}: {kind}")
-            getattr(self, f"_{kind}")()
-            self.wait_for("acked", 2)
-
     def _kill(self) -> None:
-        at = self._luck.randrange(3)
-        self._alive[at].end(kill=True)
-        self._alive[at] = self._start()
+        self._replace(self._luck.choice(self._alive))
+
+    def _replace(self, writer: Writer) -> None:
+        writer.end(kill=True)
+        self._alive[self._alive.index(writer)] = self._start()
 
     def _pause(self) -> None:
         writer = self._luck.choice(self._alive)
@@ -136,10 +141,48 @@ class Rounds:
         time.sleep(self._luck.uniform(0.1, 1.0))
         writer.popen.send_signal(signal.SIGCONT)
 
+    def _stall(self) -> None:
+        """A writer stops in the middle of a batch; it dies or continues after others wrote."""
+        writer = self._luck.choice(self._alive)
+        _wait(lambda: bool(writer.events), lambda: f"not started: {self._last()}")
+        writer.popen.send_signal(signal.SIGUSR1)
+        status = Path(f"/proc/{writer.popen.pid}/status")
+        _wait(lambda: "State:\tT" in status.read_text(), lambda: f"no stall: {self._last()}")
+        self.wait_for("acked", 1)
+        if self._luck.random() < 0.5:
+            self._replace(writer)
+        else:
+            writer.popen.send_signal(signal.SIGCONT)
+
     def _write(self) -> None:
         for _ in range(self._luck.randint(1, 50)):
             self._foreign.send(self._topic, b"foreign", partition=0)
         self._foreign.flush(_PATIENCE)
+
+    def _retain(self) -> None:
+        """Retention removes records, at most all that are decided."""
+        self._read_on(self._engine.ends(self._topic, 0).stable)
+        below = self._luck.randint(self._engine.start(self._topic, 0), self._read_to)
+        with self._engine.asking(self._topic) as admin:
+            admin.delete_records({TopicPartition(self._topic, 0): below})
+
+    def _recreate(self) -> None:
+        """The topic is deleted and created again while the writers stand still."""
+        for writer in self._alive:
+            writer.popen.send_signal(signal.SIGSTOP)
+        try:
+            time.sleep(0.5)  # requests of the writers that are under way arrive
+            self._read_on(self._decided())
+            with self._engine.asking(self._topic) as admin:
+                admin.delete_topics([self._topic])
+            _wait(lambda: self._engine.topic_id(self._topic) is None, lambda: "not deleted")
+            self._kafka.create_topic(self._topic, 1)
+        finally:
+            for writer in self._alive:
+                writer.popen.send_signal(signal.SIGCONT)
+        self._engine.close()
+        self._logs.append([])
+        self._read_to = 0
 
     def _freeze(self) -> None:
         self._kafka.freeze()
@@ -152,7 +195,7 @@ class Rounds:
         self._kafka.restart()
 
     def verdict(self) -> list[str]:
-        """What is wrong with the log; nothing, if all is well."""
+        """Returns what is wrong with the log; nothing if all is well."""
         told = Told()
         for event in (event for writer in self._all for event in writer.events):
             batch, kind = event.get("batch"), event["event"]
@@ -165,21 +208,40 @@ class Rounds:
                 if event["error"] == "LogCorrupt":
                     return [event["text"]]
         told.unknown -= told.acked.keys() | told.refused
+        self._read_on(self._decided())
+        self._engine.close()
+        found: list[str] = []
+        missing = set(told.acked)
+        for rows in self._logs:
+            there = batches(rows, []).keys()
+            acked = {batch: place for batch, place in told.acked.items() if batch in there}
+            found += problems(rows, Told(acked, told.refused, told.unknown))
+            missing -= there
+        found += [f"I4: {batch} was acknowledged and is not there" for batch in missing]
         options = {"kafka.bootstrap.servers": self._kafka.bootstrap_servers}
-        engine = KafkaPythonEngine(Settings.parse(options))
-        end = self._decided(engine)
-        rows = [row for part in engine.read(self._topic, 0, 0, end, _PATIENCE) for row in part]
-        engine.close()
-        found = problems(rows, told)
         audited = audit(options, self._topic)[1]
         return found if audited.ok else [*found, *map(str, audited.findings)]
 
-    def _decided(self, engine: KafkaPythonEngine) -> int:
+    def _read_on(self, end: int) -> None:
+        """Keeps the committed records up to an offset, before retention or deletion."""
+        for rows in self._engine.read(self._topic, 0, self._read_to, end, _PATIENCE):
+            self._logs[-1] += rows
+        self._read_to = end
+
+    def _decided(self) -> int:
         """The end of the log, after the transactions of writers that were killed timed out."""
-        until = time.monotonic() + _PATIENCE
-        while time.monotonic() < until:
-            ends = engine.ends(self._topic, 0)
-            if ends.stable == ends.end:
-                return ends.end
-            time.sleep(0.1)
-        raise AssertionError("a transaction stays open")
+
+        def is_decided() -> bool:
+            ends = self._engine.ends(self._topic, 0)
+            return ends.stable == ends.end
+
+        _wait(is_decided, lambda: "a transaction stays open")
+        return self._engine.ends(self._topic, 0).stable
+
+
+def _wait(is_done: Callable[[], bool], problem: Callable[[], str]) -> None:
+    until = time.monotonic() + _PATIENCE
+    while not is_done():
+        if time.monotonic() > until:
+            raise AssertionError(f"{problem()} (after {_PATIENCE:g} s)")
+        time.sleep(0.05)

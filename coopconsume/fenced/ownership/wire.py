@@ -18,7 +18,7 @@ __all__ = ["FORMAT", "dumps", "entry_of", "is_newer", "loads", "number", "plain"
 
 FORMAT: Final = 1
 """Version of the format; a reader does not accept other versions."""
-#: Room for more changes below 2**63.
+#: Later changes add to a number, which must stay below 2**63.
 _LARGEST: Final = 2**62
 
 plain = asdict
