@@ -26,6 +26,7 @@ from coopconsume.runtime.events import (
 )
 from coopconsume.runtime.mirror import Mirror
 from coopconsume.runtime.outbox import Outbox, due_ms
+from coopconsume.runtime.trace import CommitStarted, Trace
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -156,7 +157,8 @@ class Committer:
         partitions: What the loop knows of them.
         meter: Takes note of commits.
         commit_ids: Ids for commits, told apart from all others of the group.
-        post: Has a function called in the loop.
+        post: Puts an event into the loop's queue.
+        trace: Takes each commit that starts.
     """
 
     def __init__(
@@ -167,12 +169,14 @@ class Committer:
         meter: Meter,
         commit_ids: Iterator[str],
         post: Callable[[Event], None],
+        trace: Trace | None = None,
     ) -> None:
         self._holding = holding
         self._work = work
         self._partitions = {(p.topic, p.partition): p for p in partitions}
         self._meter = meter
         self._ids = commit_ids
+        self._trace = trace or Trace()
         self._post = post
         self._interval = holding.options.commit_interval
         self._linger = min(_LINGER, self._interval)
@@ -369,6 +373,11 @@ class Committer:
                 for p in self._busy()
                 if p.unsaved_filtered
             }
+            attempts = {
+                tp: [(one.offset, one.attempts) for one in records]
+                for tp, records in unsaved.pending.items()
+            }
+            self._trace.write(CommitStarted(offsets, holes, attempts))
             self._run(self._commit, offsets, holes, unsaved.pending, commit_id, written, filtered)
 
     def close(self, *, well: bool) -> None:

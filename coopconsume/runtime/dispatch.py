@@ -33,6 +33,7 @@ from coopconsume.runtime.realtime.run import run_slots
 from coopconsume.runtime.realtime.runs import RealTimeRuns
 from coopconsume.runtime.relief import end_kept, give_back, settle_kept, slow_slots
 from coopconsume.runtime.slot_leases import SlotLeases
+from coopconsume.runtime.trace import BatchStarted, BatchWithheld, Trace
 from coopconsume.runtime.waiting import BatchFacts
 from coopconsume.runtime.window import Window
 from coopconsume.worker.report import PartitionReport, SlotReport
@@ -80,6 +81,7 @@ class Dispatcher:
         post: Puts an event into the loop's queue.
         counts: Whether what was done in a shift may still be committed.
         membership: Knows for how long our work may go on after our death.
+        trace: Takes each batch that starts.
 
     Attributes:
         running: Batches that Spark works on, by number.
@@ -100,6 +102,7 @@ class Dispatcher:
         post: Callable[[Event], None],
         counts: Callable[[EpochState], bool],
         membership: Membership,
+        trace: Trace | None = None,
     ) -> None:
         self.running: dict[int, Running] = {}
         self.barred: dict[int, float] = {}
@@ -110,6 +113,7 @@ class Dispatcher:
         self._spark = spark
         self._options = options
         self._work = work
+        self._trace = trace or Trace()
         self._slots = slots
         self._meter = meter
         self._run_id = run_id
@@ -467,6 +471,7 @@ class Dispatcher:
         self._busy |= dict.fromkeys(plan.slots, number)
         self._batch_at = now
         self._meter.launched(number, plan)
+        self._trace.write(BatchStarted(number, now, plan))
         self.keep_leases(shift)
         self._batches.submit(self._run_batch, running)
 
@@ -528,7 +533,10 @@ class Dispatcher:
 
     def _may_work(self, shift: EpochState) -> bool:
         """Whether the next owners would wait long enough for what a new batch may leave behind."""
-        return self._membership.may_work_for(shift.holding, self.leases.lease)
+        may_work = self._membership.may_work_for(shift.holding, self.leases.lease)
+        if not may_work:
+            self._trace.write(BatchWithheld())
+        return may_work
 
     def _is_ours(self, shift: EpochState) -> bool:
         """Whether the log says that the shares are still ours; it must not be long ago."""
@@ -536,6 +544,7 @@ class Dispatcher:
             shift.holding.check()
         except CommitLogUnavailable as error:
             self.refusal = str(error)
+            self._trace.write(BatchWithheld())
             if time.monotonic() - self._warned_at > _WARN_EVERY:
                 log.warning("no new batch for now: %s", error)
                 self._warned_at = time.monotonic()
@@ -543,6 +552,7 @@ class Dispatcher:
         except FencedMember as error:
             if not shift.holding.may_be_late(error):
                 raise
+            self._trace.write(BatchWithheld())
             return False
         self.refusal = ""
         return True

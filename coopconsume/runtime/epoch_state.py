@@ -23,6 +23,7 @@ from coopconsume.runtime.events import HolesFound
 from coopconsume.runtime.plan import Partition, deal
 from coopconsume.runtime.plan.gain import Gain
 from coopconsume.runtime.reading.audit import Audit
+from coopconsume.runtime.trace import EndsRead, StartsRead, Trace
 from coopconsume.runtime.waiting import lost_member
 from coopconsume.sinks.transactional import TransactionalTopic
 
@@ -79,6 +80,7 @@ class EpochState:
         commit_ids: Ids for commits, told apart from all others of the group.
         ends: Where to stop, by partition; with ``availableNow`` it is filled once and stays.
         post: Puts an event into the loop's queue; it is dropped if this state is over by then.
+        trace: Takes what is seen of the logs, and the commits.
 
     Raises:
         BrokerUnreachable: No broker answers.
@@ -95,6 +97,7 @@ class EpochState:
         commit_ids: Iterator[str],
         ends: dict[TopicPartition, int],
         post: Callable[[Event, EpochState], None],
+        trace: Trace | None = None,
     ) -> None:
         self.holding = holding
         self.is_over = False
@@ -102,6 +105,7 @@ class EpochState:
         self._work = work
         self._slots = slots
         self._post_of = post
+        self._trace = trace or Trace()
         self._fixed_ends = ends
         self._ends_at = self._starts_at = -math.inf
         self._audit = Audit(spark, holding.options)
@@ -125,7 +129,9 @@ class EpochState:
         self.undealt: list[Partition] = []
         #: How often key ranges were to be given up.
         self.leavings = 0
-        self.saver = Committer(holding, work, self.partitions, meter, commit_ids, self._post)
+        self.saver = Committer(
+            holding, work, self.partitions, meter, commit_ids, self._post, self._trace
+        )
         self.refresh_ends(force=True)
 
     def _make_partition(self, owned: Owned) -> Partition:
@@ -313,6 +319,7 @@ class EpochState:
             return
         self._ends_at = time.monotonic()
         ends = {tp: end.offset for tp, end in found.items()}
+        self._trace.write(EndsRead(ends))
         if self._work.available_now:
             # A log that was cut ends before where it was to be read to.
             fixed = {tp: min(end, ends[tp]) for tp, end in self._fixed_ends.items() if tp in ends}
@@ -369,6 +376,8 @@ class EpochState:
     def _check_starts(self) -> None:
         self._check_topics()
         passed = self._without_deleted(lambda: self.holding.logs.check_starts(self._done()))
+        if passed:
+            self._trace.write(StartsRead(passed))
         for partition in self.partitions:
             start = passed.get((partition.topic, partition.partition))
             if start is not None:

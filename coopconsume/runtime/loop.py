@@ -69,6 +69,7 @@ from coopconsume.runtime.events import (
 )
 from coopconsume.runtime.plan.range_limit import LimitWatch
 from coopconsume.runtime.realtime.checks import check_workers
+from coopconsume.runtime.trace import JobEnded, JobStarted, Trace, TurnBegun
 from coopconsume.runtime.waiting import Facts, waiting_for
 
 if TYPE_CHECKING:
@@ -152,9 +153,19 @@ class Job:
         self._meter = meter
         self._events: queue.Queue[tuple[Event, EpochState | None]] = queue.Queue()
         run_id = uuid.uuid4().hex[:12]
+        self._trace = Trace.from_environment(run_id)
         self._commit_ids = (f"{run_id}-{number}" for number in itertools.count())
         self._dispatcher = Dispatcher(
-            spark, self._options, work, slots, meter, run_id, self._post, self._counts, membership
+            spark,
+            self._options,
+            work,
+            slots,
+            meter,
+            run_id,
+            self._post,
+            self._counts,
+            membership,
+            self._trace,
         )
         self._shift: EpochState | None = None
         self._unbegun: EpochAssignment | None = None
@@ -315,6 +326,8 @@ class Job:
         self._events.put((event, shift))
 
     def _main(self) -> None:
+        lease = self._dispatcher.leases.lease
+        self._trace.write(JobStarted(self._slots, lease, self._options, self._work))
         try:
             self._membership.attach(self)
             while not self._finished():
@@ -350,6 +363,7 @@ class Job:
         return lossy if holding is None else holding.logs.may_continue(error)
 
     def _turn(self) -> None:
+        self._trace.write(TurnBegun())
         if self._unbegun is not None:
             holding, self._unbegun = self._unbegun, None
             self._begin(holding)
@@ -457,7 +471,7 @@ class Job:
         try:
             self._shift = EpochState(
                 self._spark, holding, self._work, self._slots, self._meter, self._commit_ids,
-                self._ends, self._post,
+                self._ends, self._post, self._trace,
             )  # fmt: skip
         except (BrokerUnreachable, CommitLogUnavailable, StateNotReadable) as error:
             log.warning("%s; trying again", error)
@@ -626,6 +640,7 @@ class Job:
         """Handles an event; drops it if it comes from an epoch that is over."""
         if shift is not None and shift.is_over:
             return
+        self._trace.write(event)
         match event:
             case SlotReported():
                 self._dispatcher.reported(event.report)
@@ -764,6 +779,8 @@ class Job:
         self._work.close()
         self._membership.detach()
         self._meter.ended(self.error)
+        self._trace.write(JobEnded(self.error))
+        self._trace.close()
         self.ended.set()
         for waiter in self._waiters:
             waiter.answer.give(None)

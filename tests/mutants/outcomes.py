@@ -9,12 +9,29 @@ from tests.mutants.mutant import Mutant
 _LOOP = "tests/model/test_loop_model.py::test_any_run_keeps_the_order_and_settles_every_record"
 _PLAN = "tests/unit/test_plan_rules.py::"
 _JOB = "tests/model/test_job_model.py::"
+_REPLAY = "tests/model/test_replay.py::"
 _POLLING = "tests/model/test_polling_model.py::"
 _PUBLISHING = "tests/unit/test_publishing.py::"
 _SAVING = "tests/unit/test_saving.py::"
 _DELIVERIES = "tests/model/test_deliveries_model.py::"
 
 RETRIES = [
+    Mutant(
+        "texts-in-the-trace",
+        "A trace contains no texts of users.",
+        "coopconsume/runtime/trace.py",
+        "found = value if name in _NAMES else bool(value)",
+        "found = value",
+        (_REPLAY + "test_a_trace_has_no_keys_values_or_texts_and_only_its_owner_reads_it",),
+    ),
+    Mutant(
+        "events-not-traced",
+        "A trace contains each event that the loop handles.",
+        "coopconsume/runtime/loop.py",
+        "        self._trace.write(event)\n        match event:",
+        "        match event:",
+        (_REPLAY + "test_a_failing_job_decides_the_same_when_it_is_replayed",),
+    ),
     Mutant(
         "due-ignored",
         "A failed record starts again when it is due, not before.",

@@ -1,0 +1,172 @@
+"""A recorded run of a job, replayed without Spark, Kafka and a commit log, decides the same."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from types import SimpleNamespace
+
+import pytest
+
+from coopconsume.record import Reject, Retry
+from coopconsume.runtime import committer, dispatch, epoch_state, loop, trace
+from tests import replay
+from tests.model.job_world import CountedJob, World
+
+SECRET = "s3cr3t"
+
+
+class Letters:
+    """Takes dead letters."""
+
+    def append(self, letters, _topic_ids, _commit_id):
+        """Takes them."""
+        assert letters
+
+    def close(self):
+        """Nothing is open."""
+
+
+@pytest.fixture
+def record(monkeypatch, tmp_path):
+    """Records jobs of a world; a turn of the loop, and each event, has one time.
+
+    So a replay that knows the time of each turn decides the same to the microsecond.
+    """
+    clock = threading.local()
+
+    def monotonic():
+        return getattr(clock, "now", None) or time.monotonic()
+
+    def step():
+        clock.now = time.monotonic()
+
+    class Stepping(CountedJob):
+        def _turn(self):
+            step()
+            super()._turn()
+
+        def _handle(self, event, shift=None):
+            step()
+            super()._handle(event, shift)
+
+    for module in (loop, dispatch, committer, epoch_state, trace):
+        monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=monotonic, time=time.time))
+    monkeypatch.setattr("tests.model.job_world.CountedJob", Stepping)
+    path = tmp_path / "trace.jsonl"
+    monkeypatch.setenv(trace.VARIABLE, str(path))
+    worlds = []
+
+    def world(keys, **options):
+        worlds.append(World(monkeypatch, tmp_path, keys, **options))
+        return worlds[-1]
+
+    yield world, path
+    for one in worlds:
+        one.close()
+
+
+def decided(path):
+    """The decisions of the run in a trace, and of its replay."""
+    (lines,) = replay.runs(path.read_text())
+    return replay.decisions(lines), replay.replay(lines)
+
+
+def test_a_failing_job_decides_the_same_when_it_is_replayed(record):
+    """Its records fail, are tried again, hold back their keys, and end the job."""
+    world, path = record
+    there = world({offset: b"%s %d" % (SECRET.encode(), offset % 5) for offset in range(40)})
+    calls = []
+
+    def handler(record):
+        calls.append(record.offset)
+        if record.offset in {3, 14} and record.attempt <= 2:
+            raise Retry(0.05)
+        if record.offset == 22:
+            raise ValueError(SECRET) if record.attempt <= 3 else Reject(SECRET)
+
+    job = there.run(there.claim(), handler)
+    assert job.ended.wait(120)
+    assert SECRET in str(job.error)
+    recorded, replayed = decided(path)
+    assert replayed == recorded
+    kinds = [one["kind"] for one in recorded]
+    assert kinds.count("BatchStarted") >= 4, "failed records are tried again in later batches"
+    assert "CommitStarted" in kinds
+    assert recorded[-1] == {"kind": "JobEnded", "error": type(job.error).__name__}
+    attempts = [
+        part["attempts"]
+        for one in recorded
+        if one["kind"] == "BatchStarted"
+        for slot in one["plan"]["work"].values()
+        for part in slot.values()
+    ]
+    assert {"22": 3} in attempts
+    assert calls.count(22) == 4
+
+
+@pytest.mark.parametrize("channel", [False, True])
+def test_a_job_with_records_that_are_given_up_is_replayed(record, channel):
+    """With progressive reports and without."""
+    world, path = record
+    there = world({offset: b"%d" % (offset % 3) for offset in range(30)}, channel=channel)
+
+    def handler(record):
+        if record.offset == 7:
+            raise Reject("no")
+        if record.offset % 5 == 2 and record.attempt == 1:
+            raise Retry(0.05)
+
+    member = there.claim()
+    job = there.run(member, handler, dead_letters=Letters(), available_now=True)
+    assert job.ended.wait(120)
+    assert job.error is None
+    recorded, replayed = decided(path)
+    assert replayed == recorded
+    assert there.done(member) == set(range(30))
+
+
+def test_another_decision_is_found(record, capsys):
+    """The command prints the first decision that is another one now."""
+    world, path = record
+    there = world(dict.fromkeys(range(10), b"k"))
+    job = there.run(there.claim(), lambda _: None, available_now=True)
+    assert job.ended.wait(120)
+    assert replay.main(str(path)) == 0
+    changed = [json.loads(line) for line in path.read_text().splitlines()]
+    (first,) = [line for line in changed if line["kind"] == "BatchStarted"]
+    first["plan"]["reads"][0]["last"] = 3
+    path.write_text("".join(json.dumps(line) + "\n" for line in changed))
+    assert replay.main(str(path)) == 1
+    assert '"last": 3' in capsys.readouterr().out
+
+
+def test_a_trace_has_no_keys_values_or_texts_and_only_its_owner_reads_it(record):
+    """Nor what handlers return, or texts of errors; numbers alone tell the story."""
+    world, path = record
+    there = world({offset: SECRET.encode() for offset in range(4)}, **{"kafka.client.id": SECRET})
+
+    def handler(_):
+        raise Reject(SECRET)
+
+    job = there.run(there.claim(), handler, dead_letters=Letters(), available_now=True)
+    assert job.ended.wait(120)
+    text = path.read_text()
+    assert '"JobEnded"' in text
+    assert SECRET not in text
+    assert str(there.options.commit_table) not in text
+    assert path.stat().st_mode & 0o777 == 0o600
+
+
+def test_a_trace_that_cannot_be_written_ends_no_job(record, monkeypatch, tmp_path, caplog):
+    """It is logged once."""
+    world, _ = record
+    monkeypatch.setenv(trace.VARIABLE, str(tmp_path / "absent" / "trace"))
+    there = world({0: b"k"})
+    member = there.claim()
+    job = there.run(member, lambda _: None, available_now=True)
+    assert job.ended.wait(120)
+    assert job.error is None
+    assert there.done(member) == {0}
+    assert "The job runs without a trace" in caplog.text

@@ -1,0 +1,411 @@
+"""Replays a trace of a job: the loop decides again, on the same events at the same times.
+
+    python -m tests.replay FILE
+
+prints what each run of the job in the file decided, and the first decision that is another one
+now. Spark, Kafka and the commit log are not needed: what they answered is in the trace. Runs are
+replayed up to a rebalance.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, fields, replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+from unittest import mock
+
+import pyarrow as pa
+
+from assignors import KeyRange
+from commits import CommitLogUnavailable, Epoch, OffsetRanges, Pending
+from coopconsume import RetryPolicy, errors
+from coopconsume.group.epoch_assignment import EpochAssignment
+from coopconsume.group.owned import Owned
+from coopconsume.kafka.cluster import LogEnd
+from coopconsume.options import Options
+from coopconsume.runtime import events, trace
+from coopconsume.runtime.loop import Job
+from coopconsume.runtime.parcels import Parcel, Written
+from coopconsume.runtime.progress import Meter
+from coopconsume.runtime.work import Work
+from coopconsume.worker.report import DeadLetter, Failure, PartitionReport, SlotReport, pack_offsets
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from coopconsume.group.owned import TopicPartition
+
+Line = dict[str, Any]
+_DECISIONS = {kind.__name__ for kind in trace.DECISIONS}
+_SEEN = {kind.__name__ for kind in (trace.EndsRead, trace.StartsRead, trace.BatchWithheld)}
+_INPUTS = (events.DrainRequested, events.SharesRevoked, events.SharesGained, events.RebalanceBegun)
+_REBALANCE = {kind.__name__ for kind in _INPUTS}
+
+
+def runs(text: str) -> Iterator[list[Line]]:
+    """Yields the lines of each run in a trace."""
+    found: dict[str, list[Line]] = {}
+    for line in map(json.loads, text.splitlines()):
+        found.setdefault(line["run"], []).append(line)
+    yield from found.values()
+
+
+def decisions(lines: Sequence[Line]) -> list[Line]:
+    """Returns the decisions among lines, without the times at which they were written."""
+    return [
+        {name: value for name, value in line.items() if name not in {"at", "run", "now"}}
+        for line in lines
+        if line["kind"] in _DECISIONS
+    ]
+
+
+def until_rebalance(lines: Sequence[Line]) -> list[Line]:
+    """Returns the lines before the first rebalance."""
+    end = next((i for i, line in enumerate(lines) if line["kind"] in _REBALANCE), len(lines))
+    return list(lines[:end])
+
+
+def replay(lines: Sequence[Line]) -> list[Line]:
+    """Has the loop of a job decide on what a run saw.
+
+    Returns:
+        Its decisions, as `decisions` returns those of the run.
+    """
+    return decisions(Replay(lines).run())
+
+
+@dataclass
+class Replay:
+    """One run that is replayed.
+
+    Attributes:
+        lines: The lines of the run.
+        seen: What the next look at the logs finds.
+        now: The time on the monotonic clock.
+        wrote: The lines of the replay.
+    """
+
+    lines: Sequence[Line]
+    seen: dict[str, Any] = field(default_factory=dict)
+    now: float = 0.0
+    wrote: list[Line] = field(default_factory=list)
+
+    def run(self) -> list[Line]:
+        """Returns the lines of the replay."""
+        nothing = mock.Mock(return_value=None)
+        with contextlib.ExitStack() as stack:
+            for patch in (
+                mock.patch("time.monotonic", side_effect=lambda: self.now),
+                mock.patch("threading.Thread.start", nothing),
+                mock.patch.object(ThreadPoolExecutor, "submit", nothing),
+                mock.patch("coopconsume.runtime.dispatch.open_mailbox", nothing),
+                mock.patch("coopconsume.runtime.dispatch.interrupt", nothing),
+                mock.patch("coopconsume.runtime.slot_leases.driver_address", nothing),
+            ):
+                stack.enter_context(patch)
+            self._run()
+        return self.wrote
+
+    def _run(self) -> None:
+        started = self.lines[0]
+        assert started["kind"] == "JobStarted", "the trace begins within the run"
+        self.now = started["at"]
+        job = self._job(started)
+        for i, line in enumerate(self.lines[1:], 1):
+            if line["kind"] in _DECISIONS | _SEEN:
+                continue
+            self._look_ahead(i)
+            try:
+                self._step(job, line)
+            except Exception as error:
+                if type(error).__name__ != self.lines[-1].get("error"):
+                    raise
+                self._write(trace.JobEnded(error))
+                break
+        else:
+            if self.lines[-1]["kind"] == "JobEnded":
+                self._write(trace.JobEnded(None))
+
+    def _look_ahead(self, start: int) -> None:
+        """Sets the time and what is seen by what a turn or an event gave rise to."""
+        self.now = self.lines[start]["at"]
+        self.seen.pop("BatchWithheld", None)
+        for line in self.lines[start + 1 :]:
+            if line["kind"] in _SEEN:
+                self.seen[line["kind"]] = line
+            elif line["kind"] in _DECISIONS - {"JobEnded"}:
+                self.now = line.get("now", line["at"])
+            else:
+                break
+
+    def _step(self, job: Job, line: Line) -> None:
+        if line["kind"] == "TurnBegun":
+            job._finished()
+            with mock.patch.object(job, "_take_events"):
+                job._turn()
+        elif (event := self._event(line, job)) is not None:
+            job._handle(event)
+
+    def _write(self, event: events.Event) -> None:
+        trace.Trace(write=lambda text: self.wrote.append(json.loads(text))).write(event)
+
+    # -- the job
+
+    def _job(self, line: Line) -> Job:
+        plain = {
+            name: float(value) if value in ("inf", "-inf") else value
+            for name, value in line["options"].items()
+        }
+        options = Options.parse(
+            {
+                "kafka.bootstrap.servers": "replay:1", "kafka.group.id": "replay",
+                "subscribe": "replay", "commitTable": "replay",
+            }
+        )  # fmt: skip
+        numbers = {
+            one.name: plain[one.name]
+            for one in fields(options)
+            if isinstance(plain[one.name], int | float | None)
+            and isinstance(getattr(options, one.name), int | float | None)
+        }
+        options = replace(options, **numbers)
+        work = dict(line["work"])
+        policy = RetryPolicy(max_attempts=work["policy"]["max_attempts"])
+        sinks = {name: self._sink(work[name]) for name in ("dead_letters", "outputs")}
+        assert not work["state"], "runs with state are not replayed"
+        work = Work(handler=print, policy=policy, **sinks, **{  # type: ignore[arg-type]
+            name: work[name]
+            for name in ("concurrency", "ordering", "park", "interval", "available_now")
+        })  # fmt: skip
+        membership: Any = SimpleNamespace(
+            options=options, may_work_for=lambda *_: "BatchWithheld" not in self.seen,
+            holding=None, joining="", rebalance=lambda _: None,
+        )  # fmt: skip
+        identity = {"id": "replay", "runId": "replay", "name": None, "groupId": "replay"}
+        job = Job(mock.sentinel.spark, membership, work, line["slots"],
+                  Meter(identity, line["slots"]))  # fmt: skip
+        if line["lease"] is not None:
+            job._dispatcher.leases = _Leases(line["lease"])  # type: ignore[assignment]
+        job._trace = job._dispatcher._trace = trace.Trace(
+            write=lambda text: self.wrote.append(json.loads(text))
+        )
+        return job
+
+    @staticmethod
+    def _sink(name: str | None) -> Any:
+        return None if name is None else SimpleNamespace(hears_all=False, close=lambda: None)
+
+    def _assignment(self, line: Line, options: Options) -> EpochAssignment:
+        holding: Any = EpochAssignment.__new__(EpochAssignment)
+        holding.options, holding.topic_ids, holding.is_between_epochs = options, {}, False
+        holding._tenure = SimpleNamespace(
+            epoch=Epoch(line["epoch"], "replay"), member="replay", life_ms=0
+        )
+        holding.owned = {}
+        holding._waits = []
+        for one in line["owned"].values():
+            tp = one["topic"], one["partition"]
+            holding.owned[tp] = Owned(
+                *tp, tuple(KeyRange(*pair) for pair in one["ranges"]), one["stable"],
+                OffsetRanges(one["committed"]),
+                [(offset, key_hash, attempts, float(due), "")
+                 for offset, key_hash, attempts, due in one["pending"]],
+                one["range_count"], one["last_committed"], one["max_ranges"],
+            )  # fmt: skip
+            holding._waits += [
+                (SimpleNamespace(topic=tp[0], partition=tp[1], key_range=KeyRange(*pair)), until)
+                for *pair, until in one["doubts"]
+            ]
+        holding.cluster = SimpleNamespace(log_ends=self._ends, record_bytes=lambda _: None)
+        holding.logs = SimpleNamespace(
+            present=list(holding.owned), is_cut=lambda _: False, check_topics=lambda _: [],
+            check_starts=self._starts,
+        )  # fmt: skip
+        holding.primary = SimpleNamespace(
+            publish_by=lambda _: None, has_unpublished=False, publishes=False, is_publishing=False,
+            troubled={}, given_up=lambda _: None, stop_publishing=lambda: None,
+            write_quietly=lambda **_: None,
+        )  # fmt: skip
+        holding.check, holding.stop_repeating = self._check, lambda: None
+        found: EpochAssignment = holding
+        return found
+
+    def _check(self, _within: float | None = None) -> float:
+        if "BatchWithheld" in self.seen:
+            raise CommitLogUnavailable("replay", "the run was not answered")
+        return self.now
+
+    def _ends(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, LogEnd]:
+        ends = self.seen.get("EndsRead", {}).get("ends", {})
+        return {tp: LogEnd(ends.get(_name(tp), 0), 0) for tp in partitions}
+
+    def _starts(self, _done: object) -> dict[TopicPartition, int]:
+        starts = self.seen.pop("StartsRead", {}).get("starts", {})
+        return {_tp(name): start for name, start in starts.items()}
+
+    # -- events
+
+    def _event(self, line: Line, job: Job) -> events.Event | None:  # noqa: PLR0911
+        options, of = job._options, line.get
+        match line["kind"]:
+            case "AssignmentReceived":
+                holding = self._assignment(line["holding"], options)
+                job._membership.holding = holding  # type: ignore[misc]
+                return events.AssignmentReceived(holding)
+            case "SlotReported":
+                return events.SlotReported(_report(line["report"]))
+            case "SlotProgressed":
+                return events.SlotProgressed(_report(line["report"]))
+            case "CallReported":
+                return events.CallReported(line["batch"], line["slot"], of("call"))
+            case "BatchEnded":
+                reports = {int(slot): one and _report(one) for slot, one in line["reports"].items()}
+                return events.BatchEnded(line["batch"], reports, _error(line["error"]))
+            case "CommitAnswered":
+                return events.CommitAnswered(
+                    {
+                        _tp(tp): (OffsetRanges(done), stable)
+                        for tp, (done, stable) in line["offsets"].items()
+                    },
+                    _ranges(line["holes"]), tuple(line["took"]),
+                    frozenset(map(_tp, line["held"])), _pending(line["later"]),
+                )  # fmt: skip
+            case "LogRead":
+                return events.LogRead({_tp(tp): stable for tp, stable in line["stable"].items()})
+            case "OffsetsMirrored":
+                return events.OffsetsMirrored(_error(line["error"]))
+            case "DecisionsApplied":
+                made = [SimpleNamespace(**one) for one in line["decisions"]]
+                return events.DecisionsApplied(made)  # type: ignore[arg-type]
+            case "HolesFound":
+                holes = line["holes"]
+                return events.HolesFound(line["part"], holes and OffsetRanges(holes))
+            case "ParcelWritten":
+                under_way = job._saver.outbox._by_name[line["what"]]._under_way
+                assert under_way is not None
+                written = Written(under_way, "replay", line["written"][2])
+                return events.ParcelWritten(line["what"], written, Parcel())
+            case "ParcelFailed":
+                return events.ParcelFailed(line["what"], _error(line["error"]) or Exception())
+            case "EndsAwaited":
+                ends = {_tp(tp): end for tp, end in line["ends"].items()}
+                return events.EndsAwaited(ends, events.Answer(None))
+            case "PauseRequested":
+                return events.PauseRequested(line["is_paused"])
+            case "StopRequested":
+                return events.StopRequested(float(line["stop_by"]), line["drain"])
+            case "AbortRequested":
+                return events.AbortRequested()
+            case "AssignmentLost":
+                return events.AssignmentLost()
+            case "CommitFailed" | "MembershipFailed" as kind:
+                return getattr(events, kind)(_error(line["error"]))  # type: ignore[no-any-return]
+            case kind:
+                raise AssertionError(f"{kind} is not replayed")
+
+
+class _Leases:
+    """The channel of a job whose slots have all connected."""
+
+    error = ""
+
+    def __init__(self, lease: float) -> None:
+        self.lease = lease
+        self.spec = SimpleNamespace(lease=lease)
+
+    def has_met(self, _at: object) -> bool:
+        return True
+
+    def stop(self, _slots: object) -> set[object]:
+        return set()
+
+    def __getattr__(self, _name: str) -> Any:
+        return lambda *_: None
+
+
+def _name(tp: TopicPartition) -> str:
+    return f"{tp[0]}-{tp[1]}"
+
+
+def _tp(name: str) -> TopicPartition:
+    topic, _, partition = name.rpartition("-")
+    return topic, int(partition)
+
+
+def _ranges(of: Line) -> dict[TopicPartition, OffsetRanges]:
+    return {_tp(tp): OffsetRanges(pairs) for tp, pairs in of.items()}
+
+
+def _pending(of: Line) -> dict[TopicPartition, list[Pending]]:
+    return {
+        _tp(tp): [Pending(o["offset"], o["key_hash"], o["attempts"], o["due_ms"], "") for o in some]
+        for tp, some in of.items()
+    }
+
+
+def _error(name: str | None) -> BaseException | None:
+    if name is None:
+        return None
+    kind = getattr(errors, name, RuntimeError)
+    error: BaseException = kind.__new__(kind)
+    return error
+
+
+def _packed(pairs: list[list[int]]) -> bytes:
+    return pack_offsets(pa.array([o for a, b in pairs for o in range(a, b + 1)], pa.int64()))
+
+
+def _failure(of: Line) -> Failure:
+    return Failure(of["offset"], of["key_hash"], None, of["attempts"], float(of["delay"]), "")
+
+
+def _letter(of: Line) -> DeadLetter:
+    numbers = {name: of[name] for name in ("topic", "partition", "offset", "timestamp", "attempts")}
+    return DeadLetter(**numbers, key=None, value=None, headers=(), reason="", trace="")
+
+
+def _report(of: Line) -> SlotReport:
+    texts = ("tripped", "fatal", "channel_error", "state_error", "read_error")
+    known = dict(of) | {name: "recorded" if of[name] else "" for name in texts}
+    known["partitions"] = {int(i): _outcome(one) for i, one in of["partitions"].items()}
+    known["dead"] = [_letter(one) for one in of["dead"]]
+    known["outputs"] = known["changes"] = None
+    known["gates"] = {
+        None if i == "None" else int(i): float(seconds) for i, seconds in of["gates"].items()
+    }
+    known["unacknowledged"] = [_report(one) for one in of["unacknowledged"]]
+    known["suspects"] = [tuple(one) for one in of["suspects"]]
+    return SlotReport(**known)
+
+
+def _outcome(of: Line) -> PartitionReport:
+    known = dict(of) | {name: _packed(of[name]) for name in ("done", "filtered", "read")}
+    for name in ("failed", "retrying"):
+        known[name] = [_failure(one) for one in of[name]]
+    for name in ("blocked", "holes"):
+        known[name] = [tuple(one) for one in of[name]]
+    return PartitionReport(**known)
+
+
+def main(path: str) -> int:
+    """Prints the decisions of each run in a trace; returns 1 if one is another now."""
+    for lines in runs(Path(path).read_text()):
+        replayed = until_rebalance(lines)
+        before, after = decisions(replayed), replay(replayed)
+        sys.stdout.write(f"run {lines[0]['run']}: {len(before)} decisions\n")
+        for i, decision in enumerate(before):
+            sys.stdout.write(f"  {json.dumps(decision)}\n")
+            now = after[i] if i < len(after) else None
+            if now != decision:
+                sys.stdout.write(f"  now: {json.dumps(now)}\n")
+                return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1]))
