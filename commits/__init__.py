@@ -9,6 +9,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from commits.acquisitions import Acquisition
     from commits.errors import (
         ClaimConflict,
         CommitLogUnavailable,
@@ -27,7 +28,17 @@ if TYPE_CHECKING:
         UnsupportedTarget,
     )
     from commits.ids import CommitIds
-    from commits.model import Assignment, Doubt, Epoch, OffsetAndEpoch, OwnedShare, Pending
+    from commits.model import (
+        AcquireRequest,
+        AcquisitionId,
+        Assignment,
+        Doubt,
+        Epoch,
+        OffsetAndEpoch,
+        OwnedShare,
+        Pending,
+        Wanted,
+    )
     from commits.offsets import OffsetRanges
     from commits.partition import CommitResult, PartitionCommits
     from commits.repair import (
@@ -46,10 +57,15 @@ if TYPE_CHECKING:
         SNAPSHOT_COMMITS,
     )
     from commits.store import CommitStore
+    from commits.watch import AcquisitionWatch
 
 _HOME = {
     "ACCEPT_INDIVIDUAL_COMMIT": "settings",
     "ACCEPT_RANGE_FETCH": "settings",
+    "AcquireRequest": "model",
+    "Acquisition": "acquisitions",
+    "AcquisitionId": "model",
+    "AcquisitionWatch": "watch",
     "Assignment": "model",
     "ClaimConflict": "errors",
     "CommitIds": "ids",
@@ -82,6 +98,7 @@ _HOME = {
     "TableCheck": "repair",
     "TableRepair": "repair",
     "UnsupportedTarget": "errors",
+    "Wanted": "model",
     "check_table": "repair",
     "move_table": "repair",
     "repair_table": "repair",
@@ -93,6 +110,10 @@ __all__ = [
     "MAX_NUM_RANGES",
     "SNAPSHOT_BYTES",
     "SNAPSHOT_COMMITS",
+    "AcquireRequest",
+    "Acquisition",
+    "AcquisitionId",
+    "AcquisitionWatch",
     "Assignment",
     "ClaimConflict",
     "CommitIds",
@@ -122,6 +143,7 @@ __all__ = [
     "TableCheck",
     "TableRepair",
     "UnsupportedTarget",
+    "Wanted",
     "check_table",
     "move_table",
     "repair_table",

@@ -17,9 +17,11 @@ from commits.ownership import in_force
 from commits.partition import CommitResult, PartitionCommits
 from commits.requests import (
     checked_place,
+    chunk_id,
     exact_offset,
     parts_of,
     raise_once,
+    request_events,
     unwritten,
     with_topic_ids,
 )
@@ -34,8 +36,9 @@ from commits.settings import (
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
+    from commits.acquisitions import Acquisition
     from commits.group import GroupState
-    from commits.model import Epoch, OffsetAndEpoch, Pending, TopicPartition
+    from commits.model import AcquireRequest, Epoch, OffsetAndEpoch, Pending, TopicPartition
     from commits.offsets import OffsetRanges, Pairs
 
     Results = dict[TopicPartition, CommitResult]
@@ -61,6 +64,7 @@ class Committing(Settings):
         topic_ids: Mapping[str, str] | None = None,
         too_old: Literal["raise", "report"] = "raise",
         limited: bool = True,
+        request: AcquireRequest | None = None,
     ) -> Results:
         """Commit offsets of several partitions in one append.
 
@@ -86,6 +90,8 @@ class Committing(Settings):
                 only get the status `too_old`.
             limited: Whether to check the limit of ranges. Pass False after a separate check if
                 other writes depend on this commit.
+            request: For a member of a cooperative epoch, chunks to acquire, renew and expire in the
+                same append. `acquired` returns what it got.
 
         Returns:
             The result of each partition.
@@ -118,8 +124,81 @@ class Committing(Settings):
                     detail={name: values for name, values in details.items() if values},
                 ),
                 topic_ids,
-                report_too_old=too_old == "report", limited=limited,
+                report_too_old=too_old == "report", limited=limited, request=request,
             )  # fmt: skip
+
+    # -- chunks of a cooperative epoch
+
+    def acquire(
+        self, group: str, epoch: Epoch, member: str, request: AcquireRequest
+    ) -> dict[TopicPartition, OffsetRanges]:
+        """Acquire, renew and expire chunks of a cooperative epoch (KIP-X's cooperative fetch).
+
+        The place of the request in the log decides which offsets it gets: those that nobody holds
+        and that are not committed. A chunk is held until its offsets are committed or pending, or
+        until it expires. No clock decides that: a member that has seen a chunk for the whole time
+        limit, without a renewal, expires it by a request.
+
+        Args:
+            group: The group.
+            epoch: The cooperative epoch in force.
+            member: A member of the epoch.
+            request: The request.
+
+        Returns:
+            The offsets of each partition that the request got and that the member still holds.
+
+        Raises:
+            FencedMember: If the epoch or the member is not in force: nothing changed.
+            CommitRefused: If partitions were refused: they have no start yet, the member has no
+                share of them, their topic has another id, or the epoch is not cooperative.
+            CommitLogUnavailable: If it is not known whether it was written; repeat it with its id.
+            ValueError: If the request is not valid; nothing was written.
+        """
+        with self._lock:
+            base = Event("commit", request.id, self._cluster, group, epoch, member=member)
+            state = self._state_for(base)
+            events = [with_topic_ids(e, state, None) for e in request_events(base, request)]
+            fence = state.fenced(epoch, member)
+            answers = [Answer(counted=False, reason=fence)]
+            if events and not fence:
+                answers = self._log.append_together(events)
+                self._snapshot_if_due()
+            for event, answer in zip(events, answers, strict=False):
+                if not answer.counted:
+                    now = in_force(self._log.state.group(self._cluster, group))
+                    raise FencedMember(group, member, epoch, now, answer.reason, answer.results)
+                raise_once(event, answer.results, [], report_too_old=True)
+            return self.acquired(group, request.id)
+
+    def acquired(self, group: str, request_id: str) -> dict[TopicPartition, OffsetRanges]:
+        """Return the offsets that a request got and that are held, as far as the log was read.
+
+        Args:
+            group: The group.
+            request_id: The id of the request, or `Acquisition.id`.
+        """
+        with self._lock:
+            return self._log.state.group(self._cluster, group).acquired(chunk_id(request_id))
+
+    def acquisitions(self, group: str) -> dict[TopicPartition, list[Acquisition]]:
+        """Return a copy of the acquired chunks of each partition. Reads the log."""
+        with self._lock:
+            return {
+                at: [replace(chunk) for chunk in state.acquisitions.chunks.values()]
+                for at, state in self._refreshed(group).partitions.items()
+                if state.acquisitions.chunks
+            }
+
+    def not_held(self, group: str) -> dict[str, dict[TopicPartition, OffsetRanges]]:
+        """Return the offsets that do not count in commits that counted, by commit id.
+
+        Another member had acquired or committed them. Outputs of these records with the id of this
+        commit do not count either. Usually empty.
+        """
+        with self._lock:
+            found = self._refreshed(group).not_held
+            return {commit_id: dict(places) for commit_id, places in found.items()}
 
     # -- log ends and resets
 
@@ -239,6 +318,7 @@ class Committing(Settings):
         *,
         report_too_old: bool,
         limited: bool = True,
+        request: AcquireRequest | None = None,
     ) -> Results:
         state = self._state_for(event)
         over = self._over_limit(state, event) if limited else {}
@@ -247,8 +327,15 @@ class Committing(Settings):
             state = self._refreshed(event.group)
             over = self._over_limit(state, event) if limited else {}
         event = with_topic_ids(event, state, topic_ids)
+        requests = [
+            with_topic_ids(one, state, None)
+            for one in (request_events(event, request) if request else ())
+            if not state.knows(one)
+        ]
         if state.knows(event):
             answer = state.fold(event)
+            if requests and answer.counted:
+                self._log.append_together(requests)
         else:
             fence = state.fenced(event.epoch, event.member)
             if fence:
@@ -264,9 +351,11 @@ class Committing(Settings):
                 )
                 answer = Answer(counted=True)
                 if written:
-                    answer = self._append(
-                        replace(event, parts=written, detail=_without(event, over))
-                    )
+                    commit = replace(event, parts=written, detail=_without(event, over))
+                    answer = self._log.append_together([commit, *requests])[0]
+                elif requests:
+                    self._log.append_together(requests)
+                if written or requests:
                     self._snapshot_if_due()
         state = self._log.state.group(self._cluster, event.group)
         results = {

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
+from commits.acquisitions import COOPERATIVE
 from commits.model import Assignment, Doubt, Epoch, OwnedShare
 
 if TYPE_CHECKING:
@@ -51,6 +52,8 @@ class Grant:
         record_filter: Which records its members process, as text; empty for all.
         continues: Members whose work never paused, with the number of the epoch that they work
             under.
+        sharing: `COOPERATIVE` if all members have all partitions and acquire chunks; empty if each
+            has key ranges of its own.
     """
 
     epoch: Epoch
@@ -69,6 +72,7 @@ class Grant:
     previous: Epoch | None = None
     record_filter: str = ""
     continues: dict[str, int] = field(default_factory=dict)
+    sharing: str = ""
     _held: dict[str, frozenset[TopicPartition]] = field(
         default_factory=dict, compare=False, repr=False
     )
@@ -89,6 +93,7 @@ class Grant:
                 event.epoch, event.generation, members, topic_ids,
                 life_ms=detail.get("life_ms", 0), previous=event.previous,
                 record_filter=record_filter, continues=dict(detail.get("continues", {})),
+                sharing=detail.get("sharing", ""),
             )  # fmt: skip
         shares = tuple(
             OwnedShare(part.topic, part.partition, part.first or 0, part.last or 0)
@@ -101,6 +106,11 @@ class Grant:
             event.epoch, event.generation, {event.member: shares}, topic_ids, life_ms=life_ms,
             session_ms=session_ms, record_filter=record_filter,
         )  # fmt: skip
+
+    @property
+    def is_cooperative(self) -> bool:
+        """Whether its members acquire chunks of whole partitions."""
+        return self.sharing == COOPERATIVE
 
     def live_shares(self) -> Iterator[tuple[str, OwnedShare]]:
         """Yield members that may commit with each of their shares, sorted by member."""
@@ -173,6 +183,7 @@ class Grant:
             self.previous,
             self.record_filter,
             dict(self.continues),
+            self.sharing,
         )
 
 

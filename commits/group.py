@@ -9,19 +9,19 @@ from collections import OrderedDict
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, ClassVar
 
-from commits.errors import IndividualCommitTooOld
+from commits.acquisitions import Acquisition, Acquisitions
 from commits.grants import Grant, cut, holder_of
 from commits.ids import CommitIds
-from commits.model import Doubt, OffsetAndEpoch, OwnedShare
-from commits.offsets import OffsetRanges
-from commits.partition import CommitResult, PartitionCommits
+from commits.model import AcquisitionId, Doubt, OffsetAndEpoch, OwnedShare, Wanted
+from commits.offsets import MAX_OFFSET, OffsetRanges
+from commits.partition_state import KnownPrimary, PartitionState, commit_held, commit_part
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
     from commits.grants import Holder
-    from commits.model import Epoch, Pending, TopicPartition
-    from commits.partition import CommitStatus
+    from commits.model import Epoch, TopicPartition
+    from commits.partition import CommitResult
     from commits.rows import Event, Part
 
 __all__ = [
@@ -30,14 +30,21 @@ __all__ = [
     "RELEASED",
     "Answer",
     "GroupState",
-    "KnownPrimary",
-    "PartitionState",
 ]
 
 RELEASED = "it has released its shares"
 """The fence reason of a member that released its shares."""
 
-_BY_PARTITION = frozenset({"commit", "start", "log_start", "truncation", "primary", "reset"})
+_BY_PARTITION = frozenset(
+    {
+        "commit", "start", "log_start", "truncation", "primary", "reset",
+        "acquire", "renew", "expire",
+    }
+)  # fmt: skip
+
+_NOTHING = OffsetRanges()
+
+_UNKNOWN_START = "the log does not know where it starts"
 
 REFUSED_BEFORE = "the first commit with this id was refused there"
 """The reason of a refused commit that is repeated after its first answer was dropped."""
@@ -66,56 +73,6 @@ class Answer:
     holder: Holder | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class KnownPrimary:
-    """An offset in Kafka that another tool wrote and that the log has recorded.
-
-    Attributes:
-        offset: The offset.
-        epoch: Number of the epoch or claim that recorded it.
-        replaced: Whether a member of the group has written Kafka's offset since.
-    """
-
-    offset: int
-    epoch: int
-    replaced: bool = False
-
-
-@dataclass(slots=True)
-class PartitionState:
-    """The state of one partition.
-
-    Attributes:
-        topic_id: The id of its topic; empty if it is not known yet.
-        commits: The committed offsets.
-        pending: The records that were read and are not done, by offset.
-        primary: Kafka's offset, if another tool wrote it and the log has recorded it.
-        reached: The end of the partition's log that a commit reported, with its leader epoch: the
-            highest one since the commits were reset or cut; None without one.
-    """
-
-    topic_id: str = ""
-    commits: PartitionCommits = field(default_factory=lambda: PartitionCommits(max_ranges=None))
-    pending: dict[int, Pending] = field(default_factory=dict)
-    primary: KnownPrimary | None = None
-    reached: OffsetAndEpoch | None = None
-
-    def drop_done_pending(self) -> None:
-        """Remove pending records that are committed."""
-        if self.pending:
-            ranges = self.commits.ranges & OffsetRanges.from_offsets(self.pending)
-            stable_offset = self.commits.stable_offset
-            for offset in [o for o in self.pending if o < stable_offset or o in ranges]:
-                del self.pending[offset]
-
-    def result(
-        self, status: CommitStatus = "committed", reason: str = "", *, duplicates: int = 0
-    ) -> CommitResult:
-        """Return a result with the current state of the partition."""
-        stable_offset, ranges = self.commits.stable_offset, self.commits.ranges
-        return CommitResult(stable_offset, 0, duplicates, ranges.range_count, status, reason)
-
-
 @dataclass(slots=True)
 class GroupState:
     """The state of one group.
@@ -133,6 +90,8 @@ class GroupState:
         loose: Shares without an owner whose last owners did not hand them over.
         initial_partitions: The number of partitions of each topic when the group first assigned
             it. Partitions with higher numbers were added later.
+        not_held: Offsets that do not count in commits that counted, because another member of a
+            cooperative epoch had acquired or committed them.
     """
 
     highest: int = 0
@@ -144,6 +103,7 @@ class GroupState:
     answers: OrderedDict[str, Answer] = field(default_factory=OrderedDict)
     loose: list[Doubt] = field(default_factory=list)
     initial_partitions: dict[str, int] = field(default_factory=dict)
+    not_held: dict[str, dict[TopicPartition, OffsetRanges]] = field(default_factory=dict)
     _kept_results: int = field(default=0, init=False, compare=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -177,12 +137,27 @@ class GroupState:
         if event.id in self.answers or event.id in self.counted:
             return True
         grant = self.grant(event.epoch)
-        return grant is not None and event.id in grant.unchanged.get(event.member, ())
+        if grant is None:
+            return False
+        if event.kind == "acquire":
+            return bool(self.acquired(event.id))
+        return event.id in grant.unchanged.get(event.member, ())
+
+    def acquired(self, request_id: str) -> dict[TopicPartition, OffsetRanges]:
+        """Return the offsets of each partition that are still held by a request."""
+        return {
+            at: chunk.offsets
+            for at, state in self.partitions.items()
+            if (chunk := state.acquisitions.chunks.get(request_id)) is not None
+        }
 
     def _note_id(self, event: Event, answer: Answer) -> None:
         statuses = {result.status for result in answer.results.values()}
         if "committed" in statuses:
             self.counted.add(event.id)
+            not_held = {at: one.not_held for at, one in answer.results.items() if one.not_held}
+            if not_held:
+                self.not_held[event.id] = not_held
         else:
             grant = self.grant(event.epoch)
             assert grant is not None
@@ -222,7 +197,7 @@ class GroupState:
         # What changed nothing is known as long as its epoch is in force, which refuses the same.
         is_unchanged = (
             answer.counted
-            and event.kind == "commit"
+            and event.kind in {"commit", "acquire"}
             and event.id not in self.counted
             and event.id not in self.answers
         )
@@ -235,7 +210,8 @@ class GroupState:
                 reason = answer.reason or refusal or REFUSED_BEFORE
                 results[at] = state.result("refused", reason)
             elif at in self.partitions:
-                results[at] = state.result("duplicate")
+                not_held = self.not_held.get(event.id, {}).get(at, _NOTHING)
+                results[at] = replace(state.result("duplicate"), not_held=not_held)
         return replace(answer, results=results)
 
     def grant(self, epoch: Epoch | None) -> Grant | None:
@@ -268,6 +244,8 @@ class GroupState:
             self._end(self.claims.pop(in_the_way.epoch.nonce))
             in_the_way = holder_of(new.live_shares(), self.claims.values())
         self._end(self.in_force)
+        if not new.is_cooperative:
+            self._end_acquisitions(self.partitions)
         self.in_force = new
         self._take_loose(new, new.all_shares())
         self._adopt_topics(new.topic_ids)
@@ -294,6 +272,7 @@ class GroupState:
                 self._fence(self.in_force, in_the_way.member, f"taken over by {event.member!r}")
             others = [*self.claims.values(), *([self.in_force] if self.in_force else [])]
             in_the_way = holder_of(new.live_shares(), others)
+        self._end_acquisitions({share[:2] for share in new.all_shares()})
         self.claims[new.epoch.nonce] = new
         self._take_loose(new, new.all_shares())
         self._adopt_topics(new.topic_ids)
@@ -307,8 +286,23 @@ class GroupState:
         self.claims = {}
 
     def _end(self, grant: Grant | None) -> None:
-        if grant is not None:
-            self.loose = sorted({*self.loose, *grant.left_behind()})
+        if grant is None:
+            return
+        # What members of a cooperative epoch may still work on are their chunks.
+        left = grant.doubts if grant.is_cooperative else grant.left_behind()
+        self.loose = sorted({*self.loose, *left})
+
+    def _end_acquisitions(self, partitions: Iterable[TopicPartition]) -> None:
+        """Return all chunks of partitions; their next owners wait for the members that had them."""
+        for at in partitions:
+            state = self.partitions.get(at)
+            if state is None:
+                continue
+            chunks = state.acquisitions.chunks.values()
+            if chunks:
+                longest = max(chunk.life_ms for chunk in chunks)
+                self.loose = sorted({*self.loose, Doubt(OwnedShare(*at), longest)})
+            state.acquisitions = Acquisitions()
 
     def _fence(self, grant: Grant, member: str, why: str) -> None:
         """Fence a member whose shares another member takes without a hand-over."""
@@ -321,6 +315,8 @@ class GroupState:
             self._doubt(grant, shares)
 
     def _doubt(self, grant: Grant, shares: Iterable[OwnedShare]) -> None:
+        if grant.is_cooperative:
+            return
         new = {Doubt(share, grant.longest_life_ms) for share in shares}
         self.loose = sorted({*self.loose, *new})
 
@@ -366,6 +362,8 @@ class GroupState:
         grant = self.grant(event.epoch)
         assert grant is not None
         running = [OwnedShare(*share) for share in event.detail.get("running", ())]
+        if grant.is_cooperative:
+            self._release_chunks(grant, event, running)
         if "shares" in event.detail:
             # The member keeps its other shares, and goes on with them.
             shares = {OwnedShare(*share) for share in event.detail["shares"]}
@@ -379,14 +377,76 @@ class GroupState:
         self.claims.pop(grant.epoch.nonce, None)
         return Answer(counted=True)
 
+    def _release_chunks(self, grant: Grant, event: Event, running: list[OwnedShare]) -> None:
+        """Return the chunks of a member that it does not work on any more."""
+        at_work = {share[:2] for share in running}
+        given = {(topic, partition) for topic, partition, *_ in event.detail.get("shares", ())}
+        for at, state in self.partitions.items():
+            if at not in at_work and ("shares" not in event.detail or at in given):
+                state.acquisitions.release(event.member)
+        if "shares" not in event.detail:
+            # The member has waited for all other shares in doubt.
+            grant.doubts = tuple(sorted(cut(grant.doubts, running)[0]))
+
+    def _acquire(self, event: Event) -> Answer:
+        grant = self.grant(event.epoch)
+        counts = dict(
+            zip((p.topic_partition for p in event.parts), event.detail["counts"], strict=True)
+        )
+
+        def acquire(state: PartitionState, part: Part) -> CommitResult:
+            assert grant is not None
+            at = part.topic_partition
+            if at not in self.partitions:
+                return state.result("refused", _UNKNOWN_START)
+            if not grant.is_cooperative:
+                return state.result("refused", "members of its epoch share partitions by key range")
+            request = Acquisition(
+                event.id, event.member, _NOTHING,
+                life_ms=grant.longest_life_ms, since=event.written_at,
+            )  # fmt: skip
+            last = -1 if part.last is None else part.last
+            wanted = Wanted(counts[at], last, part.offsets)
+            state.acquisitions.acquire(request, wanted, state.commits, state.pending)
+            return state.result()
+
+        return self._by_partition(event, acquire)
+
+    def _renew(self, event: Event) -> Answer:
+        def renew(state: PartitionState, chunk: AcquisitionId) -> bool:
+            return state.acquisitions.renew(chunk.id, event.member)
+
+        return self._by_chunk(event, renew)
+
+    def _expire(self, event: Event) -> Answer:
+        def expire(state: PartitionState, chunk: AcquisitionId) -> bool:
+            return state.acquisitions.expire(chunk.id, chunk.renewals)
+
+        return self._by_chunk(event, expire)
+
+    def _by_chunk(
+        self, event: Event, change: Callable[[PartitionState, AcquisitionId], bool]
+    ) -> Answer:
+        chunks = [AcquisitionId(*chunk) for chunk in event.detail["chunks"]]
+
+        def of_partition(state: PartitionState, part: Part) -> CommitResult:
+            here = [chunk for chunk in chunks if chunk[:2] == part.topic_partition]
+            changed = [change(state, chunk) for chunk in here]
+            return state.result("committed" if any(changed) else "duplicate")
+
+        return self._by_partition(event, of_partition)
+
     def _commit(self, event: Event) -> Answer:
+        grant = self.grant(event.epoch)
         reached = {(t, p): OffsetAndEpoch(*end) for t, p, *end in event.detail.get("reached", ())}
 
         def commit(state: PartitionState, part: Part) -> CommitResult:
             state.reached = max(
                 filter(None, (state.reached, reached.get(part.topic_partition))), default=None
             )
-            return _commit_part(state, part)
+            if grant is not None and grant.is_cooperative:
+                return commit_held(state, part, event.member)
+            return commit_part(state, part)
 
         return self._by_partition(event, commit)
 
@@ -404,6 +464,7 @@ class GroupState:
     def _log_start(self, event: Event) -> Answer:
         def follow(state: PartitionState, part: Part) -> CommitResult:
             state.commits.log_start(part.first or 0)
+            state.acquisitions.clip(state.commits.stable_offset, MAX_OFFSET)
             state.drop_done_pending()
             return state.result()
 
@@ -413,6 +474,7 @@ class GroupState:
         def cut(state: PartitionState, part: Part) -> CommitResult:
             end = part.first or 0
             state.commits.truncate(end)
+            state.acquisitions.clip(0, end - 1)
             state.pending = {o: pending for o, pending in state.pending.items() if o < end}
             state.reached = None
             return state.result()
@@ -429,7 +491,7 @@ class GroupState:
 
         def note(state: PartitionState, part: Part) -> CommitResult:
             if part.topic_partition not in known:
-                return state.result("refused", "the log does not know where it starts")
+                return state.result("refused", _UNKNOWN_START)
             if part.first is None:
                 if state.primary is not None:
                     state.primary = replace(state.primary, replaced=True)
@@ -443,6 +505,7 @@ class GroupState:
                     return state.result("refused", f"{holder.member!r} is at work on it")
                 state.commits.reset(part.first)
                 state.pending, state.reached = {}, None
+                state.acquisitions = Acquisitions()
             state.primary = KnownPrimary(part.first, number)
             return state.result()
 
@@ -452,7 +515,7 @@ class GroupState:
         def set_back(state: PartitionState, part: Part) -> CommitResult:
             state.commits.reset(part.first or 0)
             state.commits.amend(part.offsets)
-            state.reached = None
+            state.reached, state.acquisitions = None, Acquisitions()
             state.pending = {pending.offset: pending for pending in part.pending}
             state.drop_done_pending()
             if event.epoch is None:
@@ -461,6 +524,7 @@ class GroupState:
 
         if event.epoch is None:  # an operator: active members must not commit on top of it
             self.end_all()
+            self._end_acquisitions(part.topic_partition for part in event.parts)
         return self._by_partition(event, set_back)
 
     def _by_partition(
@@ -510,6 +574,9 @@ class GroupState:
         "claim": _claim,
         "release": _release,
         "commit": _commit,
+        "acquire": _acquire,
+        "renew": _renew,
+        "expire": _expire,
         "start": _start,
         "log_start": _log_start,
         "truncation": _truncation,
@@ -525,19 +592,3 @@ def _partition_counts(event: Event, grant: Grant) -> dict[str, int]:
         counts[share.topic] = max(counts.get(share.topic, 0), share.partition + 1)
     counts.update(event.detail.get("partitions", {}))
     return counts
-
-
-def _commit_part(state: PartitionState, part: Part) -> CommitResult:
-    commits = state.commits
-    try:
-        result = commits.commit(part.offsets)
-    except IndividualCommitTooOld:
-        result = state.result("too_old", duplicates=len(part.offsets))
-    if part.holes:
-        commits.amend(part.holes)
-    state.pending |= {pending.offset: pending for pending in part.pending}
-    state.drop_done_pending()
-    if not part.holes:
-        return result
-    stable_offset, range_count = commits.stable_offset, commits.ranges.range_count
-    return replace(result, stable_offset=stable_offset, range_count=range_count)

@@ -16,7 +16,7 @@ from commits.rows import decode, encode
 from commits.snapshot import newest_snapshot, snapshot_events
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from commits.engine import LogEngine, Tail
     from commits.group import Answer
@@ -81,8 +81,17 @@ class CommitLog:
     def append(self, event: Event) -> Answer:
         """Append an event and fold the log up to it.
 
+        Returns and errors are those of `append_together`.
+        """
+        return self.append_together([event])[0]
+
+    def append_together(self, events: Sequence[Event]) -> list[Answer]:
+        """Append events as one version of the table, and fold the log up to it.
+
+        Within a version, events count in the order of their ids.
+
         Returns:
-            The answer to the event at its position in the log.
+            The answer to each event at its position in the log.
 
         Raises:
             CommitStoreBusy: If concurrent compactions failed every attempt; nothing was written.
@@ -93,11 +102,11 @@ class CommitLog:
             # compaction fails, and a newer handle has a version after it.
             segment = self._engine.version // self._segment_versions
             try:
-                version = self._engine.append(encode([event], segment))
+                version = self._engine.append(encode(events, segment))
             except AppendConflict:
                 self._engine.refresh(reopen=True)
                 continue
-            return self._answer_to(event, version)
+            return self._answers_to(events, version)
         raise CommitStoreBusy(self._engine.target, "append", _TRIES)
 
     def compact_if_due(self, commits: int, size: int) -> None:
@@ -226,22 +235,32 @@ class CommitLog:
             state, tail = self._newest(version)
         return state, list(decode(tail.rows, self._engine.target))
 
-    def _answer_to(self, event: Event, version: int) -> Answer:
-        """Fold the log up to a written event and return its answer."""
-        key = event.cluster, event.group, event.id
+    def _answers_to(self, events: Sequence[Event], version: int) -> list[Answer]:
+        """Fold the log up to written events and return their answers."""
+        answers: dict[str, Answer] = {}
         for upto in (version, None):
             folded = self._catch_up(self._engine.refresh() if upto is None else upto)
-            for one, answer in folded:
-                if (one.cluster, one.group, one.id) == key:
-                    return answer
-            if self.state.knows(event):  # folded by a snapshot: its id gets the first answer
-                return next(answer for _, answer in self.state.fold([event]))
-            if self._base >= version:  # folded by a snapshot that no longer has its id
-                return self.state.answer_later(event)
+            found = {(one.cluster, one.group, one.id): answer for one, answer in folded}
+            for event in events:
+                answer = found.get((event.cluster, event.group, event.id))
+                if answer is None and event.id not in answers:
+                    answer = self._answer_of_snapshot(event, version)
+                if answer is not None:
+                    answers[event.id] = answer
+            if len(answers) == len(events):
+                return [answers[event.id] for event in events]
+        lost = [event.id for event in events if event.id not in answers]
         raise CorruptCommitLog(
-            self._engine.target,
-            f"row {event.id!r} was written, and version {version} is without it",
+            self._engine.target, f"row {lost[0]!r} was written, and version {version} is without it"
         )
+
+    def _answer_of_snapshot(self, event: Event, version: int) -> Answer | None:
+        """Return the answer to an event that a snapshot contains; None if none contains it."""
+        if self.state.knows(event):  # its id gets the first answer
+            return next(answer for _, answer in self.state.fold([event]))
+        if self._base >= version:  # the snapshot no longer has its id
+            return self.state.answer_later(event)
+        return None
 
     def _catch_up(self, upto: int) -> list[tuple[Event, Answer]]:
         if upto <= self.state.version:

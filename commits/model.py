@@ -6,12 +6,16 @@ import math
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
+from commits.offsets import OffsetRanges
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
 __all__ = [
     "MAX_KEY_HASH",
     "PARKED_MS",
+    "AcquireRequest",
+    "AcquisitionId",
     "Assignment",
     "Doubt",
     "Epoch",
@@ -19,6 +23,7 @@ __all__ = [
     "OwnedShare",
     "Pending",
     "TopicPartition",
+    "Wanted",
     "as_share",
     "as_shares",
 ]
@@ -105,6 +110,57 @@ class Pending:
         return (left if self.delay_ms is None else min(left, self.delay_ms)) / 1000
 
 
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What a request wants to acquire of one partition.
+
+    Attributes:
+        count: The largest number of offsets, from 1.
+        last: The last offset of the partition that the member knows; -1 without one.
+        due: Pending records that are due by the member's clock. They are acquired first; other
+            pending records are not acquired.
+    """
+
+    count: int
+    last: int
+    due: OffsetRanges = field(default_factory=OffsetRanges)
+
+
+class AcquisitionId(NamedTuple):
+    """An acquired chunk, as a watcher has seen it.
+
+    Attributes:
+        topic: The topic.
+        partition: The partition.
+        id: The id of the chunk, see `Acquisition.id`.
+        renewals: How often it was renewed at that time.
+    """
+
+    topic: str
+    partition: int
+    id: str
+    renewals: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class AcquireRequest:
+    """A request of a member of a cooperative epoch: it acquires, renews and expires chunks.
+
+    Attributes:
+        id: Unique in the group. A request that is repeated with its id, because its answer was
+            lost, gets the same chunk.
+        wanted: What to acquire of each partition.
+        renew: Chunks of the member whose time starts again.
+        expire: Chunks of any member that were held for too long. They are returned, unless they
+            were renewed since the watcher saw them.
+    """
+
+    id: str
+    wanted: Mapping[TopicPartition, Wanted] = field(default_factory=dict)
+    renew: tuple[AcquisitionId, ...] = ()
+    expire: tuple[AcquisitionId, ...] = ()
+
+
 class OwnedShare(NamedTuple):
     """A key range of a partition, both ends included, in the form of the log."""
 
@@ -169,6 +225,8 @@ class Assignment:
         record_filter: Which records its members process, as text; empty for all.
         continues: Members whose work never paused, with the number of the epoch that they work
             under.
+        sharing: `cooperative` if its members acquire chunks of whole partitions; empty if each
+            member has key ranges of its own.
     """
 
     epoch: Epoch
@@ -185,6 +243,7 @@ class Assignment:
     previous: Epoch | None = None
     record_filter: str = ""
     continues: Mapping[str, int] = field(default_factory=dict)
+    sharing: str = ""
 
     def heir(self, member: str) -> str:
         """Return the id that now has the shares of a member, which may be its own."""

@@ -177,6 +177,12 @@ class OffsetRanges:
             clipped.remove_range(max(last + 1, 0), MAX_OFFSET + 1)
         return self._of_bits(clipped)
 
+    def head(self, count: int) -> OffsetRanges:
+        """Return the lowest `count` offsets; all of them if there are fewer, none below 1."""
+        if count >= len(self._bits):
+            return self
+        return self.clip(0, self._bits[count - 1]) if count > 0 else OffsetRanges()
+
     def complement(self, first: int, last: int) -> OffsetRanges:
         """Return the offsets from `first` to `last`, both included, that are not in the set.
 

@@ -7,6 +7,7 @@ import uuid
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
+from commits.acquisitions import COOPERATIVE
 from commits.errors import ClaimConflict, EpochConflict, FencedMember
 from commits.log import CommitLog
 from commits.model import Epoch, as_shares
@@ -90,6 +91,7 @@ class Ownership:
         partitions: Mapping[str, int] | None = None,
         record_filter: str = "",
         continues: Mapping[str, int] | None = None,
+        sharing: str = "",
     ) -> Epoch:
         """Open the next epoch of a group. From its row on only its members may commit.
 
@@ -114,13 +116,19 @@ class Ownership:
                 next epoch; empty for all.
             continues: Members whose work never paused, with the number of the epoch that they work
                 under.
+            sharing: `cooperative` if the members acquire chunks of whole partitions (see
+                `CommitStore.acquire`); each of them should have all partitions. Empty if each
+                member has key ranges of its own.
 
         Raises:
             EpochConflict: If another epoch than `previous` is in force, or one of `continues` may
                 not commit under it any more; nothing changed.
             ClaimConflict: If a claim holds a share; nothing changed.
-            ValueError: If a share is not valid, or the nonce was used for another epoch.
+            ValueError: If a share or the sharing is not valid, or the nonce was used for another
+                epoch.
         """
+        if sharing not in {"", COOPERATIVE}:
+            raise ValueError(f"sharing must be {COOPERATIVE!r} or empty, not {sharing!r}")
         members = {name: as_shares(shares) for name, shares in assignment.items()}
         detail = {
             "members": members,
@@ -130,6 +138,7 @@ class Ownership:
             **({"partitions": dict(partitions)} if partitions else {}),
             **({"filter": record_filter} if record_filter else {}),
             **({"continues": dict(continues)} if continues else {}),
+            **({"sharing": sharing} if sharing else {}),
         }
         with self._lock:
             for _ in range(_NUMBER_TRIES):

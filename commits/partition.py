@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from commits.errors import IndividualCommitTooOld, MaxIndividualCommitsReached
@@ -16,7 +16,9 @@ __all__ = ["DEFAULT_MAX_RANGES", "CommitResult", "CommitStatus", "PartitionCommi
 DEFAULT_MAX_RANGES = 1_000_000
 """The default limit of separate ranges above the stable offset of a partition."""
 
-CommitStatus: TypeAlias = Literal["committed", "duplicate", "too_old", "refused"]
+_NOTHING = OffsetRanges()  # never changed, so that all results can share it
+
+CommitStatus: TypeAlias = Literal["committed", "duplicate", "too_old", "not_held", "refused"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,8 +31,11 @@ class CommitResult:
         duplicates: The number of offsets that were committed before.
         range_count: The number of separate ranges above the stable offset.
         status: `committed`; `duplicate` if nothing was new; `too_old` if all of it was below the
-            stable offset; `refused` if it does not count.
+            stable offset; `not_held` if other members have acquired all of it; `refused` if it does
+            not count.
         reason: Why it was refused; otherwise empty.
+        not_held: Offsets of the commit that do not count, because another member of a cooperative
+            epoch has acquired or committed them since.
     """
 
     stable_offset: int
@@ -39,6 +44,7 @@ class CommitResult:
     range_count: int
     status: CommitStatus = "committed"
     reason: str = ""
+    not_held: OffsetRanges = field(default_factory=lambda: _NOTHING)
 
 
 class PartitionCommits:

@@ -22,9 +22,9 @@ from commits.errors import (
     RepairRefused,
 )
 from commits.fold import LogState
-from commits.group import PartitionState
 from commits.offsets import OffsetRanges
 from commits.partition import PartitionCommits
+from commits.partition_state import PartitionState
 from commits.rows import decode, encode
 from commits.secrets import hidden
 from commits.snapshot import newest_snapshot, snapshot_events

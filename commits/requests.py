@@ -6,24 +6,26 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from commits.errors import CommitRefused, IndividualCommitTooOld, MaxIndividualCommitsReached
-from commits.group import PartitionState
 from commits.offsets import MAX_OFFSET, OffsetRanges, exact_integer
+from commits.partition_state import PartitionState
 from commits.rows import Part
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from commits.group import GroupState
-    from commits.model import Pending, TopicPartition
+    from commits.model import AcquireRequest, Pending, TopicPartition
     from commits.offsets import Pairs
     from commits.partition import CommitResult
     from commits.rows import Event
 
 __all__ = [
     "checked_place",
+    "chunk_id",
     "exact_offset",
     "parts_of",
     "raise_once",
+    "request_events",
     "unwritten",
     "with_topic_ids",
 ]
@@ -51,6 +53,52 @@ def parts_of(
         )
         for at in dict.fromkeys([*offsets, *pending, *holes])
     )
+
+
+def chunk_id(request_id: str) -> str:
+    """Return the id of the event that acquires for a request; its chunks have the same one."""
+    # Events of one append count in the order of their ids: `/expire` and `/renew` come before.
+    return request_id if request_id.endswith("/request") else f"{request_id}/request"
+
+
+def request_events(base: Event, request: AcquireRequest) -> list[Event]:
+    """Return the events of a request.
+
+    Args:
+        base: An event with the group, epoch and member.
+        request: The request.
+
+    Raises:
+        ValueError: If the request is not valid.
+    """
+    if not request.id:
+        raise ValueError("the id of a request must not be empty")
+    events = []
+    for kind, chunks in (("expire", request.expire), ("renew", request.renew)):
+        if chunks:
+            parts = tuple(Part(*checked_place(at)) for at in sorted({one[:2] for one in chunks}))
+            events.append(
+                replace(
+                    base, kind=kind, id=f"{request.id}/{kind}", parts=parts,
+                    detail={"chunks": chunks},
+                )
+            )  # fmt: skip
+    if request.wanted:
+        for at, wanted in request.wanted.items():
+            if wanted.count < 1 or not -1 <= wanted.last <= MAX_OFFSET:
+                raise ValueError(f"{wanted} of {at}: its count must be from 1, its last from -1")
+        parts = tuple(
+            Part(*checked_place(at), last=wanted.last, offsets=wanted.due)
+            for at, wanted in request.wanted.items()
+        )
+        counts = [wanted.count for wanted in request.wanted.values()]
+        events.append(
+            replace(
+                base, kind="acquire", id=chunk_id(request.id), parts=parts,
+                detail={"counts": counts},
+            )
+        )  # fmt: skip
+    return events
 
 
 def checked_place(at: TopicPartition) -> TopicPartition:

@@ -37,6 +37,9 @@ KINDS = frozenset(
         "claim",  # shares taken by hand, with an epoch of their own
         "release",  # a member gives back its shares of an epoch or a claim
         "commit",  # offsets done, proven holes, and pending records of partitions
+        "acquire",  # a chunk of partitions, up to last_offset; `offsets` are pending records
+        "renew",  # the time of chunks starts again
+        "expire",  # chunks that were held for too long are returned
         "start",  # where an unknown partition begins; of several rows the first counts
         "log_start",  # the partition's log now begins at first_offset
         "truncation",  # the partition's log now ends before first_offset

@@ -7,16 +7,19 @@ the version and the settings, each other event one group with a row for each par
 from __future__ import annotations
 
 from collections import OrderedDict
-from dataclasses import astuple, replace
+from dataclasses import astuple, fields, replace
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
+from commits.acquisitions import Acquisition, Acquisitions
 from commits.fold import LogState
 from commits.grants import Grant, Holder
-from commits.group import Answer, GroupState, KnownPrimary, PartitionState
+from commits.group import Answer, GroupState
 from commits.ids import CommitIds
 from commits.model import Doubt, Epoch, OffsetAndEpoch, OwnedShare
 from commits.offsets import MAX_OFFSET, OffsetRanges
 from commits.partition import CommitResult, PartitionCommits
+from commits.partition_state import KnownPrimary, PartitionState
 from commits.rows import Event, Part
 
 if TYPE_CHECKING:
@@ -25,6 +28,8 @@ if TYPE_CHECKING:
     from commits.model import Pending, TopicPartition
 
 __all__ = ["newest_snapshot", "snapshot_events"]
+
+_RESULT_FIELDS = [one.name for one in fields(CommitResult) if one.name != "not_held"]
 
 
 def snapshot_events(log: LogState, snapshot_id: str, *, repair: bool = False) -> list[Event]:
@@ -140,6 +145,8 @@ def _group_to_plain(group: GroupState) -> dict[str, Any]:
             for at, state in group.partitions.items()
             if state.reached is not None
         ],
+        **_acquisitions_to_plain(group.partitions),
+        **({"not_held": _not_held_to_plain(group.not_held)} if group.not_held else {}),
     }
 
 
@@ -155,6 +162,7 @@ def _group_from_event(event: Event) -> GroupState:
         (topic, partition): OffsetAndEpoch(*end)
         for topic, partition, *end in plain.get("reached", ())
     }
+    acquisitions = _acquisitions_from_plain(plain.get("acquisitions", ()))
     return GroupState(
         highest=plain["highest"],
         in_force=_grant_from_plain(plain["in_force"]) if plain["in_force"] else None,
@@ -166,6 +174,7 @@ def _group_from_event(event: Event) -> GroupState:
                 _with_delays(part.pending, delays.get(part.topic_partition, {})),
                 primary.get(part.topic_partition),
                 reached.get(part.topic_partition),
+                acquisitions.get(part.topic_partition) or Acquisitions(),
             )
             for part in event.parts
         },
@@ -177,7 +186,59 @@ def _group_from_event(event: Event) -> GroupState:
             for commit_id, places in plain.get("refused", {}).items()
         },
         initial_partitions=dict(plain.get("initial_partitions", {})),
+        not_held={
+            commit_id: {(topic, number): _ranges(pairs) for topic, number, pairs in places}
+            for commit_id, places in plain.get("not_held", {}).items()
+        },
     )
+
+
+def _acquisitions_to_plain(partitions: Mapping[TopicPartition, PartitionState]) -> dict[str, Any]:
+    listed = [
+        [
+            *at,
+            state.acquisitions.marker,
+            [
+                [
+                    chunk.id, chunk.member, chunk.renewals, chunk.life_ms,
+                    chunk.since.timestamp() if chunk.since else None, chunk.offsets.pairs(),
+                ]
+                for chunk in state.acquisitions.chunks.values()
+            ],
+        ]
+        for at, state in partitions.items()
+        if state.acquisitions != Acquisitions()
+    ]  # fmt: skip
+    return {"acquisitions": listed} if listed else {}
+
+
+def _acquisitions_from_plain(plain: Iterable[Any]) -> dict[TopicPartition, Acquisitions]:
+    return {
+        (topic, partition): Acquisitions(
+            marker,
+            {
+                chunk_id: Acquisition(
+                    chunk_id, member, _ranges(pairs), renewals, life_ms,
+                    None if since is None else datetime.fromtimestamp(since, UTC),
+                )
+                for chunk_id, member, renewals, life_ms, since, pairs in chunks
+            },
+        )
+        for topic, partition, marker, chunks in plain
+    }  # fmt: skip
+
+
+def _not_held_to_plain(
+    not_held: Mapping[str, Mapping[TopicPartition, OffsetRanges]],
+) -> dict[str, Any]:
+    return {
+        commit_id: [[*at, offsets.pairs()] for at, offsets in places.items()]
+        for commit_id, places in not_held.items()
+    }
+
+
+def _ranges(pairs: Iterable[Any]) -> OffsetRanges:
+    return OffsetRanges([(first, last) for first, last in pairs])
 
 
 def _delays_to_plain(partitions: Mapping[TopicPartition, PartitionState]) -> list[Any]:
@@ -210,6 +271,7 @@ def _grant_to_plain(grant: Grant) -> dict[str, Any]:
         **({"previous": astuple(grant.previous)} if grant.previous else {}),
         **({"filter": grant.record_filter} if grant.record_filter else {}),
         **({"continues": grant.continues} if grant.continues else {}),
+        **({"sharing": grant.sharing} if grant.sharing else {}),
     }
 
 
@@ -236,6 +298,7 @@ def _grant_from_plain(plain: Mapping[str, Any]) -> Grant:
         previous=Epoch(*plain["previous"]) if "previous" in plain else None,
         record_filter=plain.get("filter", ""),
         continues=plain.get("continues", {}),
+        sharing=plain.get("sharing", ""),
     )
 
 
@@ -248,7 +311,7 @@ def _answer_to_plain(answer: Answer) -> tuple[Any, ...]:
     return (
         answer.counted,
         answer.reason,
-        [[*at, *astuple(result)] for at, result in answer.results.items()],
+        [[*at, *_result_to_plain(result)] for at, result in answer.results.items()],
         [holder.share, holder.member, astuple(holder.epoch)] if holder else None,
     )
 
@@ -258,6 +321,17 @@ def _answer_from_plain(plain: Sequence[Any]) -> Answer:
     return Answer(
         counted,
         reason,
-        {(topic, partition): CommitResult(*rest) for topic, partition, *rest in results},
+        {(topic, partition): _result_from_plain(rest) for topic, partition, *rest in results},
         Holder(OwnedShare(*holder[0]), holder[1], Epoch(*holder[2])) if holder else None,
     )
+
+
+def _result_to_plain(result: CommitResult) -> list[Any]:
+    plain = [getattr(result, name) for name in _RESULT_FIELDS]
+    return [*plain, result.not_held.pairs()] if result.not_held else plain
+
+
+def _result_from_plain(plain: Sequence[Any]) -> CommitResult:
+    known = len(_RESULT_FIELDS)
+    result = CommitResult(*plain[:known])
+    return replace(result, not_held=_ranges(plain[known])) if len(plain) > known else result

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
 from unittest import mock
 
 from hypothesis import Phase, given, settings
@@ -13,11 +14,17 @@ from pyarrow import array
 from commits import Epoch, OffsetRanges, Pending
 from commits import grants as grants_module
 from commits import group as group_module
+from commits.acquisitions import Acquisitions
 from commits.fold import LogState
 from commits.group import Answer
 from commits.rows import Event, Part, decode, divided, encode
 from commits.snapshot import newest_snapshot, snapshot_events
 from tests.examples import examples
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from commits import Doubt
 
 #: How many logs are folded; `make chaos-store` folds many more.
 _LOGS = int(os.environ.get("LOGS", examples(150)))
@@ -37,10 +44,18 @@ FLAG = st.booleans()
 WORK = st.tuples(
     st.just("commit"), PICK, MEMBER, st.dictionaries(PLACE, OFFSETS, min_size=1), OFFSETS, FLAG
 )
+WANTED = st.tuples(st.integers(1, 4), st.integers(-1, 12), OFFSETS)
+ACQUIRE = st.tuples(
+    st.just("acquire"), PICK, MEMBER, st.dictionaries(PLACE, WANTED, min_size=1, max_size=2)
+)
+EPOCH = st.tuples(
+    st.just("epoch"), st.dictionaries(MEMBER, SHARES, min_size=1, max_size=3), PICK, FLAG, FLAG,
+    FLAG,
+)  # fmt: skip
 STEP = st.one_of(
-    st.tuples(
-        st.just("epoch"), st.dictionaries(MEMBER, SHARES, min_size=1, max_size=3), PICK, FLAG, FLAG
-    ),
+    EPOCH,
+    ACQUIRE, ACQUIRE.map(tuple), ACQUIRE.map(tuple),
+    st.tuples(st.sampled_from(["renew", "expire", "expire"]), PICK, MEMBER, PICK, FLAG),
     st.tuples(st.just("claim"), MEMBER, SHARES, FLAG, FLAG),
     st.tuples(st.just("takeover"), PICK, MEMBER, MEMBER),
     st.tuples(st.just("release"), PICK, MEMBER, SHARES, st.none() | SHARES),
@@ -80,6 +95,16 @@ class Owner:
     doubts: set[tuple[str, int, int, int]] = field(default_factory=set)
     handed: dict[str, set[tuple[str, int, int, int]]] = field(default_factory=dict)
     is_claim: bool = False
+    cooperative: bool = False
+
+
+@dataclass
+class Chunk:
+    """Offsets that a request of a member has acquired."""
+
+    member: str
+    offsets: set[int]
+    renewals: int = 0
 
 
 @dataclass
@@ -97,14 +122,34 @@ class Naive:
     refused: dict[str, set[tuple[str, int]]] = field(default_factory=dict)
     loose: set[tuple[str, int, int, int]] = field(default_factory=set)
     reached: dict[tuple[str, int], list[tuple[int, int]]] = field(default_factory=dict)
+    chunks: dict[tuple[str, int], dict[str, Chunk]] = field(default_factory=dict)
+    marker: dict[tuple[str, int], int] = field(default_factory=dict)
+    not_held: dict[str, dict[tuple[str, int], set[int]]] = field(default_factory=dict)
 
     def settle(self, owner: Owner, member: str, shares: set[tuple[str, int, int, int]]) -> None:
         """A member goes: on these shares it may still be at work."""
         if member not in owner.settled:
             owner.settled.add(member)
-            self.loose |= shares
+            self.loose |= set() if owner.cooperative else shares
+
+    def end_chunks(self, places: set[tuple[str, int]]) -> None:
+        """Nobody acquires there any more: members may still be at work on what they have."""
+        for at in places:
+            if self.chunks.get(at):
+                self.loose |= {(*at, *half) for half in HALVES}
+            self.chunks[at], self.marker[at] = {}, 0
+
+    def keep(self, at: tuple[str, int], gone: set[int]) -> None:
+        """Takes offsets from all chunks of a partition."""
+        for name, chunk in [*self.chunks.get(at, {}).items()]:
+            chunk.offsets -= gone
+            if not chunk.offsets:
+                del self.chunks[at][name]
 
     def end(self, owner: Owner) -> None:
+        if owner.cooperative:
+            self.loose |= owner.doubts
+            return
         for member, shares in owner.shares.items():
             self.settle(owner, member, shares - owner.handed.get(member, set()))
 
@@ -139,7 +184,10 @@ class Naive:
         """Whether the id of an event is remembered."""
         owner = self.owner(event.epoch, event.member, gone_too=True)
         unchanged = owner.unchanged.get(event.member, []) if owner else []
-        return event.id in {*self.answered, *self.counted, *unchanged}
+        has_chunk = event.kind == "acquire" and any(
+            owner and event.id in found for found in self.chunks.values()
+        )
+        return event.id in {*self.answered, *self.counted, *unchanged} or has_chunk
 
     def apply(self, event: Event) -> bool:
         """Whether an event that is not known counts at its place."""
@@ -194,6 +242,10 @@ class Naive:
                 if self.in_force:
                     self.end(self.in_force)
                 self.in_force = new
+                new.cooperative = event.detail["sharing"] == "cooperative"
+            if not new.cooperative:
+                held = set().union(*new.shares.values())
+                self.end_chunks({s[:2] for s in held} if new.is_claim else {*PARTITIONS})
             self.take(new, set().union(*new.shares.values()))
         elif event.kind == "reset":
             for owner in [*([self.in_force] if self.in_force else []), *self.claims]:
@@ -202,6 +254,7 @@ class Naive:
             (part,) = event.parts
             self.done[part.topic_partition] = set(range(part.first or 0))
             self.pending[part.topic_partition] = set()
+            self.end_chunks({part.topic_partition})
             self.reached[part.topic_partition] = []
         elif event.kind == "takeover":
             old, new_id = event.detail["replaces"], event.member
@@ -227,6 +280,16 @@ class Naive:
             if owner is None:
                 return False
             running = {tuple(share) for share in event.detail.get("running", ())}
+            if event.kind == "release" and owner.cooperative:
+                at_work, places = {share[:2] for share in running}, {*PARTITIONS}
+                if "shares" in event.detail:
+                    places = {tuple(share[:2]) for share in event.detail["shares"]}
+                else:
+                    owner.doubts &= running
+                for at in places - at_work:
+                    mine = [c for c in self.chunks.get(at, {}).values() if c.member == event.member]
+                    self.keep(at, set().union(*(chunk.offsets for chunk in mine)))
+                running = set()
             if event.kind == "release" and "shares" in event.detail:
                 given = {tuple(share) for share in event.detail["shares"]}
                 owner.handed.setdefault(event.member, set()).update(given)
@@ -237,26 +300,37 @@ class Naive:
                 self.settle(owner, event.member, running)
                 self.claims = [c for c in self.claims if not set(c.shares) <= c.gone]
             # Where partitions start, the leader writes for all members.
-            held = owner.shares.values() if event.kind == "start" else [owner.shares[event.member]]
+            of_all = event.kind in {"start", "expire"}
+            held = owner.shares.values() if of_all else [owner.shares[event.member]]
             own = {share[:2] for share in set().union(*held)}
             for part in event.parts:
                 if part.topic_partition in own:
-                    self.change(event, part)
+                    self.change(event, part, owner)
             left = {part.topic_partition for part in event.parts} - own
             if left and event.id in self.counted:
                 self.refused[event.id] = left
         return True
 
-    def change(self, event: Event, part: Part) -> None:
+    def change(self, event: Event, part: Part, owner: Owner) -> None:
         at, first = part.topic_partition, part.first or 0
         is_new = at not in self.done
+        if event.kind in {"acquire", "renew", "expire"}:
+            self.of_chunks(event, part, owner)
+            return
         done, pending = self.done.setdefault(at, set()), self.pending.setdefault(at, set())
         if event.kind == "commit":
-            offsets = set(part.offsets.offsets().tolist())
-            if not offsets or offsets - done:
+            offered = set(part.offsets.offsets().tolist())
+            chunks = self.chunks.get(at, {}).values()
+            others = {o for c in chunks if c.member != event.member for o in c.offsets}
+            offsets = offered - others
+            if (not offsets and not offered) or offsets - done:
                 self.counted.add(event.id)
+            failed = {one.offset for one in part.pending} - others
+            if owner.cooperative and offered & (others | done):
+                self.not_held.setdefault(event.id, {})[at] = offered & (others | done)
             done |= offsets | set(part.holes.offsets().tolist())
-            pending |= {one.offset for one in part.pending}
+            pending |= failed
+            self.keep(at, failed if owner.cooperative else set())
             told = self.reached.setdefault(at, [])
             told += [(o, e) for *place, o, e in event.detail["reached"] if tuple(place) == at]
         elif event.kind == "log_start" or (event.kind == "start" and is_new):
@@ -265,7 +339,42 @@ class Naive:
             self.done[at] = {offset for offset in done if offset < first}
             self.pending[at] = {offset for offset in pending if offset < first}
             self.reached[at] = []
+            self.keep(at, {o for c in self.chunks.get(at, {}).values() for o in c.offsets
+                           if o >= first})  # fmt: skip
+            self.marker[at] = min(self.marker.get(at, 0), first)
         self.pending[at] -= self.done[at]
+        self.keep(at, self.done[at])
+
+    def of_chunks(self, event: Event, part: Part, owner: Owner) -> None:
+        """Acquires, renews and expires chunks of a partition that has begun."""
+        at = part.topic_partition
+        if event.kind == "acquire" and (at not in self.done or not owner.cooperative):
+            return
+        if event.kind != "acquire":
+            self.done.setdefault(at, set())
+            self.pending.setdefault(at, set())
+            for *place, name, renewals in event.detail["chunks"]:
+                chunk = self.chunks.get(at, {}).get(name)
+                if tuple(place) != at or chunk is None:
+                    continue
+                if event.kind == "renew" and chunk.member == event.member:
+                    chunk.renewals += 1
+                elif event.kind == "expire" and chunk.renewals == renewals:
+                    del self.chunks[at][name]
+            return
+        (count,) = (
+            n for p, n in zip(event.parts, event.detail["counts"], strict=True) if p is part
+        )
+        held = {o for chunk in self.chunks.get(at, {}).values() for o in chunk.offsets}
+        free = [o for o in range(20) if o not in self.done[at] | held]
+        waiting, start = self.pending[at], max(self.marker.get(at, 0), self.stable(at))
+        due = [o for o in free if o in waiting and o in part.offsets]
+        returned = [o for o in free if o < start and o not in waiting]
+        new = [o for o in free if start <= o <= (part.last or 0) and o not in waiting]
+        got = [*due, *returned, *new][:count]
+        if got:
+            self.chunks.setdefault(at, {})[event.id] = Chunk(event.member, set(got))
+        self.marker[at] = max([self.marker.get(at, 0), *(o + 1 for o in got if o in new)])
 
 
 def event_of(  # noqa: PLR0911 - one for each kind of step
@@ -289,13 +398,14 @@ def event_of(  # noqa: PLR0911 - one for each kind of step
     if kind == "repeat":
         return seen[rest[0] % len(seen)] if seen else Event("release", event_id, epoch=Epoch(9, ""))  # type: ignore[operator]
     if kind == "epoch":
-        members, at, takeover, is_stale = rest
+        members, at, takeover, is_stale, is_cooperative = rest
         previous = naive.in_force.epoch if naive.in_force else None
         if is_stale and epochs:
             previous = epochs[at % len(epochs)]  # type: ignore[operator]
         detail = {
             "members": {m: [list(s) for s in held] for m, held in members.items()},  # type: ignore[attr-defined]
             "topic_ids": {}, "takeover": takeover,
+            "sharing": "cooperative" if is_cooperative else "",
         }  # fmt: skip
         epoch = Epoch(naive.highest + (0 if is_stale else 1), f"n{number}")
         return Event("epoch", event_id, epoch=epoch, previous=previous, detail=detail)
@@ -324,6 +434,20 @@ def event_of(  # noqa: PLR0911 - one for each kind of step
             detail["shares"] = [list(share) for share in about[1]]  # type: ignore[attr-defined]
         return Event(kind, event_id, epoch=epoch, member=member, detail=detail)
     parts, detail = (), {}
+    if kind == "acquire":
+        parts = tuple(
+            Part(*place, last=last, offsets=OffsetRanges.from_offsets(due))
+            for place, (_, last, due) in about[0].items()  # type: ignore[attr-defined]
+        )
+        counts = [count for count, _, _ in about[0].values()]  # type: ignore[attr-defined]
+        return Event(kind, event_id, epoch=epoch, member=member, parts=parts,  # type: ignore[arg-type]
+                     detail={"counts": counts})  # fmt: skip
+    if kind in {"renew", "expire"}:
+        found = [(*at, name, c.renewals) for at, held in naive.chunks.items()
+                 for name, c in held.items()]  # fmt: skip
+        *place, name, renewals = found[about[0] % len(found)] if found else ("t", 0, "x", 0)  # type: ignore[operator]
+        return Event(kind, event_id, epoch=epoch, member=member, parts=(Part(*place),),  # type: ignore[arg-type]
+                     detail={"chunks": [[*place, name, renewals + about[1]]]})  # type: ignore[operator] # fmt: skip
     if kind == "commit":
         done, others, are_holes = about
         ends = [[*place, max(offsets) + 1] for place, offsets in done.items() if offsets]  # type: ignore[attr-defined]
@@ -375,6 +499,31 @@ def test_the_fold_agrees_with_a_naive_model(
         fold_and_compare(steps, cuts, kept)
 
 
+def halves(doubts: Iterable[Doubt]) -> set[tuple[str, int, int, int]]:
+    """The halves of partitions that are in doubt."""
+    return {
+        (*doubt.share[:2], *half)
+        for doubt in doubts
+        for half in HALVES
+        if doubt.share.first <= half[0] and half[1] <= doubt.share.last
+    }
+
+
+def compare_chunks(acquisitions: Acquisitions, naive: Naive, at: tuple[str, int]) -> None:
+    """Who holds what; nobody holds what is done or what another one holds."""
+    found = {
+        name: Chunk(chunk.member, set(chunk.offsets.offsets().tolist()), chunk.renewals)
+        for name, chunk in acquisitions.chunks.items()
+    }
+    assert found == naive.chunks.get(at, {})
+    assert acquisitions.marker == naive.marker.get(at, 0)
+    held = [offset for chunk in found.values() for offset in chunk.offsets]
+    assert len(held) == len({*held} - naive.done.get(at, set()))
+    for member in MEMBERS:
+        mine = {o for chunk in found.values() if chunk.member == member for o in chunk.offsets}
+        assert set(acquisitions.held_by(member).offsets().tolist()) == mine
+
+
 def fold_and_compare(steps: list[tuple[object, ...]], cuts: set[int], kept: Kept) -> None:
     """Folds events beside the model; see above."""
     naive, log = Naive(kept=kept), LogState()
@@ -422,20 +571,28 @@ def fold_and_compare(steps: list[tuple[object, ...]], cuts: set[int], kept: Kept
             assert done == naive.done.get(at, set())
             assert set(state.pending) == naive.pending.get(at, set())
             assert state.reached == max(naive.reached.get(at) or [None])
+            compare_chunks(state.acquisitions, naive, at)
             if event.kind not in {"reset", "truncation"}:
                 assert state.commits.stable_offset >= before.get(at, 0)
         assert set(group.counted) == naive.counted
         refused = {one: set(at) for one, at in group.refused.items() if one in group.counted}
         assert refused == naive.refused
+        not_held = {
+            one: {at: set(lost.offsets().tolist()) for at, lost in places.items()}
+            for one, places in group.not_held.items()
+        }
+        assert not_held == {
+            one: places for one, places in naive.not_held.items() if one in naive.counted
+        }
         assert {*group.refused} <= naive.counted | {*naive.answered}
         in_force = group.in_force.epoch if group.in_force else None
         assert in_force == (naive.in_force.epoch if naive.in_force else None)
         assert set(group.claims) == {claim.epoch.nonce for claim in naive.claims}
-        assert {tuple(doubt.share) for doubt in group.loose} == naive.loose
+        assert halves(group.loose) == naive.loose
         for owner in [*([naive.in_force] if naive.in_force else []), *naive.claims]:
             grant = group.grant(owner.epoch)
             assert grant is not None
-            assert {tuple(doubt.share) for doubt in grant.doubts} == owner.doubts
+            assert halves(grant.doubts) == owner.doubts
     assert all(reader == log for reader in readers)
     read = LogState()
     list(read.fold(through_the_table(events, most=2)))

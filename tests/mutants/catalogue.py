@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from tests.mutants.acquisitions import ACQUISITIONS
 from tests.mutants.channel import CHANNEL, CHANNEL_DRIVER
 from tests.mutants.checks import ASSIGNORS, CHECKER, CLOCKS, SHOWN
 from tests.mutants.commits import ANSWERS, COMMITS, SNAPSHOTS
@@ -38,6 +39,7 @@ GROUPS = [
     CHECKER,
     CHANNEL,
     QUEUE,
+    ACQUISITIONS,
     SHOWN,
     STATE,
     FILTERS,
