@@ -132,8 +132,9 @@ def test_a_repeated_request_gets_the_same_chunk() -> None:
     assert log.acquire("r1", "a") == [(40, 44)]
     assert log.acquire("r1", "a") == [(40, 44)]
     with mock.patch("commits.group.KEPT_ANSWERS", 1):
-        log.acquire("r2", "b", 1)
-        log.acquire("r3", "b", 1)
+        for name in ("r2", "r3", "r4"):  # each drops one more of the answers
+            log.acquire(name, "b", 1, 46)
+        assert "r1/request" not in log.group.answers
         assert log.acquire("r1", "a") == [(40, 44)]
     assert log.marker == 47
 
