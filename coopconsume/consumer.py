@@ -25,6 +25,7 @@ from coopconsume.runtime.reading.source import check_filter
 from coopconsume.runtime.slot_leases import lease_seconds
 from coopconsume.runtime.state import StateLog
 from coopconsume.state.schema import StateSchema
+from coopconsume.ui.page import LivePage
 from coopconsume.worker.frames import FrameHandler
 
 if TYPE_CHECKING:
@@ -77,6 +78,8 @@ class CooperativeConsumer(Closing):
 
     def __init__(self, options: Mapping[str, Any], spark: SparkSession | None = None) -> None:
         self.options = Options.parse(options)
+        self._given = dict(options)
+        self._page: LivePage | None = None
         self.spark = usable_session(spark)
         check_filter(self.spark, self.options.record_filter)
         self._poller = Poller(self.spark, self.options, self.slots)
@@ -725,6 +728,28 @@ class CooperativeConsumer(Closing):
         if self._query is not None and self._query.isActive:
             raise InvalidOption(what, "a query is running", "stop it, or use another consumer")
 
+    def live_page(self, dead_letter: str | None) -> LivePage:
+        """Returns the live page of the group; the first call starts it.
+
+        Args:
+            dead_letter: Where its dead letters are; None for nowhere.
+
+        Raises:
+            AlreadyClosed: The consumer is closed.
+            PageUnavailable: A package is missing, or the port is in use.
+        """
+        with self._joining:
+            if self._is_closing:
+                raise AlreadyClosed("the consumer")
+            if self._page is None:
+                options = {n: v for n, v in self._given.items() if n.lower() != "deadletter"}
+                if dead_letter is not None:
+                    options["deadLetter"] = dead_letter
+                self._page = LivePage(
+                    options, self.options.group_id, port=self.options.ui_port, spark=self.spark
+                )
+            return self._page
+
     def _alone(self, what: str) -> Membership:
         """The membership, for what cannot be done beside a query."""
         membership = self.membership()
@@ -760,6 +785,8 @@ class CooperativeConsumer(Closing):
             if self._membership is not None:
                 last.callback(self._membership.leave)
             last.callback(self._poller.close)
+            if self._page is not None:
+                last.callback(self._page.close)
             last.callback(self._shut)
             if self._membership is not None:
                 last.callback(self._membership.revoke)

@@ -370,6 +370,10 @@ class Options:
         0, _whole(0, 65_535),
         "Port of the driver to which running slots connect (see spark.driver.host); 0: any.",
     )  # fmt: skip
+    ui_port: int = _option(
+        0, _whole(0, 65_535),
+        "Port of the live page that `query.ui_url` starts at localhost; 0: any.",
+    )  # fmt: skip
     max_pending: int = _option(
         100_000, _whole(1),
         "Pending records of a partition at which no new records are read.",

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from coopconsume.options import Options
     from coopconsume.runtime.state import StateLog
     from coopconsume.sinks import DeadLetterSink, OutputSink
+    from coopconsume.ui.page import LivePage
     from coopconsume.worker.report import Ordering
 
 _MOST_HANDLERS = 1_000
@@ -46,9 +47,15 @@ class CooperativeQuery:
     """
 
     def __init__(
-        self, job: Job, meter: Meter, identity: dict[str, Any], state: StateLog | None = None
+        self,
+        job: Job,
+        meter: Meter,
+        identity: dict[str, Any],
+        state: StateLog | None,
+        page: Callable[[], LivePage],
     ) -> None:
         self._job = job
+        self._page = page
         self._state_log = state
         self._meter = meter
         self._identity = identity
@@ -73,6 +80,19 @@ class CooperativeQuery:
     def isActive(self) -> bool:  # noqa: N802 - PySpark's name
         """Whether the job is still running."""
         return not self._job.ended.is_set()
+
+    @property
+    def ui_url(self) -> str:
+        """The address of the live page, with the token that opens it.
+
+        The first use starts the page in this process, at localhost and the port ``uiPort``. It ends
+        when the consumer is closed. Dead letters are shown and cannot be decided on there.
+
+        Raises:
+            AlreadyClosed: The consumer is closed.
+            PageUnavailable: A package is missing, or the port is in use.
+        """
+        return self._page().url
 
     @property
     def status(self) -> dict[str, Any]:
@@ -241,6 +261,7 @@ class CooperativeForeach:
         self._concurrency = concurrency
         self._ordering: Ordering = ordering
         self._policy = policy
+        self._dead_letter_place = place
         self._dead_letters = None if place is None else open_dead_letters(place, consumer.options)
         self._park = on_dead == "park"
         self._outputs = (
@@ -358,7 +379,10 @@ class CooperativeForeach:
         job = Job(consumer.spark, membership, work, slots, meter)
         if self._real_time is not None:
             job.check_workers()
-        query = CooperativeQuery(job, meter, identity, self._state_log)
+        query = CooperativeQuery(
+            job, meter, identity, self._state_log,
+            lambda: consumer.live_page(self._dead_letter_place),
+        )  # fmt: skip
         consumer.run_by(query)
         meter.started()
         job.start()

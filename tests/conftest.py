@@ -18,6 +18,7 @@ from xdist.scheduler import LoadScopeScheduling
 from coopconsume.testing.local.broker import LocalKafka
 from coopconsume.testing.local.jars import KAFKA_VERSION
 from coopconsume.testing.local.session import local_session, stop_session
+from tests import browser
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -169,10 +170,28 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> LoadScope
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Put what takes longest first, so that all processes end at about the same time."""
+    """Put what takes longest first, so that all processes end at about the same time.
+
+    Without a browser, its tests are left out, except in CI, where they fail.
+    """
+    if _is_without_browser():
+        left_out = [item for item in items if item.get_closest_marker("browser")]
+        items[:] = [item for item in items if item not in left_out]
+        config.hook.pytest_deselected(items=left_out)
     if hasattr(config, "workerinput"):
         rank = {place: number for number, place in enumerate(("session", "programs", "broker"))}
         items.sort(key=lambda item: rank.get(_place(item.nodeid.partition("::")[0]), len(rank)))
+
+
+def _is_without_browser() -> bool:
+    return bool(browser.missing()) and not os.environ.get("CI")
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Say which tests were left out, and how to run them."""
+    if _is_without_browser():
+        terminalreporter.section("TESTS OF THE LIVE PAGE DID NOT RUN", red=True, bold=True)
+        terminalreporter.write(f"{browser.missing()}\n")
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:

@@ -9,6 +9,7 @@ from commits import StableOffset, check_table, repair_table
 from coopconsume.admin.dead_letters.actions import DeadLetters
 from coopconsume.admin.offsets.admin import OffsetAdmin
 from coopconsume.admin.overview.collect import describe_group, list_groups
+from coopconsume.admin.overview.reader import GroupReader
 from coopconsume.errors import GroupActive, InvalidOption, MissingOption
 from coopconsume.kafka.cluster import Cluster
 from coopconsume.kafka.topics import describe_topics, set_shareable
@@ -29,8 +30,9 @@ if TYPE_CHECKING:
 class Admin:
     """Inspects and changes the groups of a Kafka cluster and a commit table without joining them.
 
-    Each call connects and disconnects by itself; `offsets` stays connected until it is closed. All
-    calls raise `BrokerUnreachable`, `NotAuthorized` and the errors of `commits` as a consumer does.
+    Each call connects and disconnects by itself; `offsets` and `reader` stay connected until they
+    are closed. All calls raise `BrokerUnreachable`, `NotAuthorized` and the errors of `commits` as
+    a consumer does.
 
     Args:
         options: As for `CooperativeConsumer`. ``kafka.bootstrap.servers`` and ``commitTable`` are
@@ -60,6 +62,14 @@ class Admin:
             GroupNotFound: Neither Kafka nor the commit table knows it.
         """
         return describe_group(self._options, group, spark=self._spark)
+
+    def reader(self, group: str) -> GroupReader:
+        """Returns a reader of the status of a group, which stays connected until it is closed.
+
+        Args:
+            group: Its id.
+        """
+        return GroupReader(self._options, group, spark=self._spark)
 
     def lag(
         self, group: str, topics: Mapping[str, Iterable[int]] | None = None

@@ -1,4 +1,4 @@
-"""The offset map: a picture of the done, pending, open and unread offsets of a partition.
+"""The offset map: a picture of the committed, parked, pending and open offsets of a partition.
 
 It needs matplotlib (extra ``notebook``), which is imported when the first picture is drawn. The
 colours are those of Okabe and Ito, which are safe for colour-blind readers.
@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final, Protocol, Self
 import numpy as np
 
 from commits import OffsetRanges
+from coopconsume.admin.offsets import PartitionStatus
 from coopconsume.errors import CoopConsumeError
 
 if TYPE_CHECKING:
@@ -25,11 +26,10 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from numpy.typing import NDArray
 
-    from coopconsume.admin.offsets import PartitionStatus
     from coopconsume.group.membership import Membership
     from coopconsume.options import Options
 
-__all__ = ["OffsetMap", "OffsetState", "PicturesUnavailable", "offset_map"]
+__all__ = ["OffsetMap", "OffsetState", "PicturesUnavailable", "map_of", "offset_map"]
 
 #: The default number of columns of a map: about one per pixel of a notebook's output.
 COLUMNS: Final = 800
@@ -51,12 +51,18 @@ class PicturesUnavailable(CoopConsumeError, ImportError):
 
 
 class OffsetState(IntEnum):
-    """The state of an offset of the log for a group, in rising order of urgency."""
+    """The state of an offset of the log for a group, in rising order of urgency.
 
-    NOT_READ = 0
+    ``NOT_COMMITTED`` is above the highest committed offset: it may be read or polled already. A
+    ``GAP`` is not committed either, and below a committed offset. ``PENDING`` has failed and is
+    tried again; ``PARKED`` was given up and waits for a decision.
+    """
+
+    NOT_COMMITTED = 0
     DONE = 1
     GAP = 2
     PENDING = 3
+    PARKED = 4
 
     @property
     def label(self) -> str:
@@ -66,10 +72,11 @@ class OffsetState(IntEnum):
 
 _COLOURS: Final[Mapping[OffsetState, str]] = MappingProxyType(
     {
-        OffsetState.NOT_READ: "#e8e8e8",
+        OffsetState.NOT_COMMITTED: "#e8e8e8",
         OffsetState.DONE: "#56b4e9",
         OffsetState.GAP: "#f0e442",
         OffsetState.PENDING: "#d55e00",
+        OffsetState.PARKED: "#cc79a7",
     }
 )
 
@@ -96,6 +103,7 @@ class OffsetMap:
         end: int,
         *,
         pending: OffsetRanges | Iterable[int] = (),
+        parked: Iterable[int] = (),
         first: int = 0,
         columns: int = COLUMNS,
     ) -> Self:
@@ -106,6 +114,7 @@ class OffsetMap:
             done: The committed offsets at or above it.
             end: The log's end: the offset of the next record.
             pending: The offsets of failed records that await a retry.
+            parked: The offsets of records that await a decision; they may be among ``pending``.
             first: The first offset of the picture.
             columns: The maximum number of columns; never more than there are offsets.
 
@@ -123,19 +132,24 @@ class OffsetMap:
         waiting = (
             pending if isinstance(pending, OffsetRanges) else OffsetRanges.from_offsets(pending)
         )
+        undecided = OffsetRanges.from_offsets(parked)
         top = stable_offset - 1 if done.last is None else max(done.last, stable_offset - 1)
         settled = done.clip(stable_offset, end - 1) if stable_offset < end else OffsetRanges()
+        undecided = undecided.clip(stable_offset, end - 1) - settled if undecided else undecided
         waiting = waiting.clip(stable_offset, end - 1) - settled if waiting else waiting
+        waiting = waiting - undecided if waiting and undecided else waiting
+        failed = waiting | undecided
         sizes = np.diff(edges)
         below = np.diff(np.clip(edges, first, max(first, stable_offset)))
         n_done = below + _counted(settled, edges)
-        n_pending = _counted(waiting, edges)
+        n_pending, n_parked = _counted(waiting, edges), _counted(undecided, edges)
         beyond = np.diff(np.clip(edges, min(max(first, top + 1), end), end))
-        n_not_read = beyond - _counted(waiting.clip(top + 1, end - 1), edges)
-        n_gap = sizes - n_done - n_pending - n_not_read
+        n_open = beyond - _counted(failed.clip(top + 1, end - 1), edges)
+        n_gap = sizes - n_done - n_pending - n_parked - n_open
         counts = np.zeros((len(OffsetState), columns), np.int64)
         counts[OffsetState.DONE], counts[OffsetState.PENDING] = n_done, n_pending
-        counts[OffsetState.NOT_READ], counts[OffsetState.GAP] = n_not_read, n_gap
+        counts[OffsetState.NOT_COMMITTED], counts[OffsetState.GAP] = n_open, n_gap
+        counts[OffsetState.PARKED] = n_parked
         return cls(edges, counts, stable_offset)
 
     def total(self, state: OffsetState) -> int:
@@ -180,7 +194,10 @@ class OffsetMap:
     def _draw_shares(self, axes: Axes) -> None:
         sizes = np.diff(self.edges)
         base = np.zeros(len(sizes))
-        order = (OffsetState.DONE, OffsetState.PENDING, OffsetState.GAP, OffsetState.NOT_READ)
+        order = (
+            OffsetState.DONE, OffsetState.PARKED, OffsetState.PENDING, OffsetState.GAP,
+            OffsetState.NOT_COMMITTED,
+        )  # fmt: skip
         for state in order:
             share = base + self.counts[state] / sizes
             label = f"{state.label} {self.total(state):,}"
@@ -238,16 +255,15 @@ def offset_map(consumer: Consumer, partition: TopicPartition, *, columns: int = 
         raise ValueError(
             f"partition {at[0]}-{at[1]} is not assigned to this consumer: see assignment()"
         )
-    commits = membership.store.state(consumer.options.group_id)[at]
-    pending = membership.store.pending(consumer.options.group_id).get(at, {})
-    end = membership.cluster.ends([at])[at]
-    first = membership.cluster.log_starts([at])[at]
-    if end <= first:
-        raise ValueError(f"partition {at[0]}-{at[1]} has no records to draw")
-    drawn = OffsetMap.of(
-        commits.stable_offset, commits.ranges, end, pending=pending, first=first, columns=columns
-    )
-    return drawn.figure(f"{at[0]}-{at[1]}, group {consumer.options.group_id}")
+    group = consumer.options.group_id
+    status = PartitionStatus.of(
+        at, membership.store.state(group)[at], pending=membership.store.pending(group).get(at),
+        log_start=membership.cluster.log_starts([at])[at],
+        end_offset=membership.cluster.ends([at])[at],
+    )  # fmt: skip
+    if (status.end_offset or 0) <= (status.log_start or 0):
+        raise ValueError(f"partition {status.name} has no records to draw")
+    return draw_status(status, group, columns=columns)
 
 
 def draw_status(status: PartitionStatus, group: str, *, columns: int = COLUMNS) -> Figure:
@@ -262,12 +278,33 @@ def draw_status(status: PartitionStatus, group: str, *, columns: int = COLUMNS) 
         ValueError: The log of the partition is empty.
         PicturesUnavailable: matplotlib is not installed.
     """
-    first, end = status.log_start or 0, status.end_offset or 0
-    stable = first if status.stable_offset is None else status.stable_offset
-    drawn = OffsetMap.of(
-        stable, status.done, end, pending=status.pending, first=first, columns=columns
-    )
-    return drawn.figure(f"{status.name}, group {group}")
+    return map_of(status, columns=columns).figure(f"{status.name}, group {group}")
+
+
+def map_of(
+    status: PartitionStatus,
+    first: int | None = None,
+    end: int | None = None,
+    *,
+    columns: int = COLUMNS,
+) -> OffsetMap:
+    """Returns the offset map of a group in a partition.
+
+    Args:
+        status: The status.
+        first: The first offset of the map; by default the log's start.
+        end: The offset after its last one; by default the log's end.
+        columns: The maximum number of columns.
+
+    Raises:
+        ValueError: The log of the partition is empty, or the bounds are.
+    """
+    start = status.log_start or 0
+    first, end = start if first is None else first, (status.end_offset or 0) if end is None else end
+    return OffsetMap.of(
+        start if status.stable_offset is None else status.stable_offset, status.done, end,
+        pending=status.pending, parked=status.parked, first=first, columns=columns,
+    )  # fmt: skip
 
 
 def _counted(offsets: OffsetRanges, edges: NDArray[np.int64]) -> NDArray[np.int64]:

@@ -20,6 +20,7 @@ from coopconsume.cli.run import run
 from coopconsume.cli.state import state
 from coopconsume.cli.store import store
 from coopconsume.cli.topics import topics
+from coopconsume.cli.ui import ui
 
 __all__ = ["main"]
 
@@ -47,6 +48,7 @@ main.add_command(groups)
 main.add_command(offsets)
 main.add_command(lag)
 main.add_command(dead_letters)
+main.add_command(ui)
 main.add_command(state)
 main.add_command(store)
 main.add_command(log)

@@ -1,10 +1,10 @@
-"""Errors of local brokers and Spark sessions: missing or unsupported Java, PySpark or jars."""
+"""Errors of local programs: Java, PySpark, jars and brokers for tests, and the live page."""
 
 from __future__ import annotations
 
 from typing import ClassVar
 
-from coopconsume.errors.base import CoopConsumeError
+from coopconsume.errors.base import CoopConsumeError, DeclaredError
 
 
 class JavaNotFound(CoopConsumeError):
@@ -167,3 +167,15 @@ class BrokerStopped(CoopConsumeError):
 
     def __str__(self) -> str:
         return f"{self.action} needs a running broker, but this one is stopped: call start() first"
+
+
+class PageUnavailable(DeclaredError):
+    """The live page cannot be started.
+
+    Attributes:
+        reason: Why, and what to do.
+    """
+
+    message: ClassVar[str] = "the live page cannot be started: {reason}"
+
+    reason: str

@@ -15,6 +15,7 @@ from tests.mutants.outcomes import DENIED, OUTPUTS, RETRIES
 from tests.mutants.queue import QUEUE
 from tests.mutants.realtime import REALTIME
 from tests.mutants.state import STATE
+from tests.mutants.ui import UI
 
 #: The mutants by what they break.
 GROUPS = [
@@ -44,5 +45,6 @@ GROUPS = [
     STATE,
     FILTERS,
     REALTIME,
+    UI,
 ]
 MUTANTS = [mutant for group in GROUPS for mutant in group]

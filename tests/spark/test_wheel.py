@@ -56,6 +56,8 @@ def test_the_wheel_holds_the_three_packages(wheel: Path) -> None:
     assert tops == {"coopconsume", "commits", "assignors"}
     assert {f"{top}/py.typed" for top in tops} <= set(names)
     assert any(name.endswith("broker-log4j2.properties") for name in names)
+    page = ROOT / "coopconsume" / "ui" / "static"
+    assert {f"coopconsume/ui/static/{file.name}" for file in page.iterdir()} <= set(names)
 
 
 def test_a_job_runs_from_the_wheel(

@@ -126,7 +126,7 @@ def test_help_tells_all_of_a_command(path: tuple[str, ...], command: click.Comma
 def test_all_commands_are_there() -> None:
     """No group of commands got lost."""
     known = {"broker", "dead-letters", "demo", "groups", "kv", "lag", "log", "offsets", "owners"}
-    assert set(main.commands) == known | {"queue", "run", "state", "store", "topics"}
+    assert set(main.commands) == known | {"queue", "run", "state", "store", "topics", "ui"}
 
 
 def test_version_is_told_without_loading_spark() -> None:

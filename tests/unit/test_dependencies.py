@@ -32,6 +32,7 @@ LAYERS = [
     {"coopconsume.sinks"},
     {"coopconsume.runtime", "coopconsume.queue"},
     {"coopconsume.admin"},
+    {"coopconsume.ui"},
     {"coopconsume.query"},
     {"coopconsume.consumer"},
     {"coopconsume.testing"},

@@ -15,19 +15,23 @@ from commits import OffsetRanges
 from coopconsume.admin.pictures import OffsetMap, OffsetState, PicturesUnavailable
 
 
-def _naive(stable: int, done: set[int], pending: set[int], edges: list[int]) -> list[list[int]]:
+def _naive(
+    stable: int, done: set[int], pending: set[int], parked: set[int], edges: list[int]
+) -> list[list[int]]:
     top = max(done, default=stable - 1)
     counts = [[0] * (len(edges) - 1) for _ in OffsetState]
     for column, (low, high) in enumerate(itertools.pairwise(edges)):
         for offset in range(low, high):
             if offset < stable or offset in done:
                 state = OffsetState.DONE
+            elif offset in parked:
+                state = OffsetState.PARKED
             elif offset in pending:
                 state = OffsetState.PENDING
             elif offset <= top:
                 state = OffsetState.GAP
             else:
-                state = OffsetState.NOT_READ
+                state = OffsetState.NOT_COMMITTED
             counts[state][column] += 1
     return counts
 
@@ -35,33 +39,38 @@ def _naive(stable: int, done: set[int], pending: set[int], edges: list[int]) -> 
 @given(
     done=st.tuples(st.integers(0, 60), st.sets(st.integers(1, 60), max_size=30)),
     pending=st.sets(st.integers(0, 130), max_size=20),
+    parked=st.sets(st.integers(0, 130), max_size=20),
     span=st.tuples(st.integers(0, 80), st.integers(1, 90)),
     columns=st.integers(1, 40),
 )
 def test_counts_equal_those_of_looking_at_every_offset(
-    done: tuple[int, set[int]], pending: set[int], span: tuple[int, int], columns: int
+    done: tuple[int, set[int]],
+    pending: set[int],
+    parked: set[int],
+    span: tuple[int, int],
+    columns: int,
 ) -> None:
     """Each column counts its offsets by state as a look at each single one would."""
     stable, first, width = done[0], *span
     above = {stable + step for step in done[1]}
     drawn = OffsetMap.of(
         stable, OffsetRanges.from_offsets(sorted(above)), first + width,
-        pending=sorted(pending), first=first, columns=columns,
+        pending=sorted(pending), parked=sorted(parked), first=first, columns=columns,
     )  # fmt: skip
     edges = drawn.edges.tolist()
     assert edges[0] == first
     assert edges[-1] == first + width
     assert len(edges) - 1 == min(columns, width)
-    assert drawn.counts.tolist() == _naive(stable, above, pending, edges)
+    assert drawn.counts.tolist() == _naive(stable, above, pending, parked, edges)
 
 
 def test_the_worst_state_of_a_column_wins_its_place_in_the_strip() -> None:
     """One pending offset among a thousand done ones still marks its column."""
     drawn = OffsetMap.of(1_500, OffsetRanges([(1_501, 2_499)]), 4_000, pending=[1_500], columns=4)
     assert drawn.worst().tolist() == [
-        OffsetState.DONE, OffsetState.PENDING, OffsetState.DONE, OffsetState.NOT_READ,
+        OffsetState.DONE, OffsetState.PENDING, OffsetState.DONE, OffsetState.NOT_COMMITTED,
     ]  # fmt: skip
-    assert drawn.total(OffsetState.NOT_READ) == 1_500
+    assert drawn.total(OffsetState.NOT_COMMITTED) == 1_500
 
 
 def test_fifty_million_offsets_are_drawn_by_few_artists() -> None:
@@ -81,7 +90,7 @@ def test_the_figure_names_states_with_counts_and_the_stable_offset() -> None:
     figure = OffsetMap.of(3, OffsetRanges([(5, 6)]), 10, pending=[4]).figure("t-0")
     shares = figure.axes[0]
     legend = [text.get_text() for text in shares.get_legend().get_texts()]
-    assert legend == ["done 5", "pending 1", "gap 1", "not read 3"]
+    assert legend == ["done 5", "parked 0", "pending 1", "gap 1", "not committed 3"]
     assert [text.get_text() for text in shares.texts] == ["stable offset 3"]
     assert shares.get_title(loc="left") == "t-0"
 

@@ -174,7 +174,7 @@ def test_a_query_does_not_wait_for_itself():
     job = types.SimpleNamespace(
         is_in_its_thread=True, ended=ended, error=None, wait_for_available=lambda: None
     )
-    query = CooperativeQuery(job, None, {}, None)
+    query = CooperativeQuery(job, None, {}, None, None)
     for wait in (query.awaitTermination, query.processAllAvailable):
         with pytest.raises(InvalidOption, match="called by a listener of the query"):
             wait()

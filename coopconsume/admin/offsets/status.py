@@ -246,6 +246,11 @@ class PartitionStatus:
         return max(0, self.end_offset - self.stable_offset - len(self.done))
 
     @property
+    def parked(self) -> tuple[int, ...]:
+        """The offsets of the records that were given up and wait for a decision, ascending."""
+        return tuple(sorted(offset for offset, one in self.pending.items() if one.is_parked))
+
+    @property
     def open_ranges(self) -> OffsetRanges:
         """The uncommitted offsets below the highest committed one."""
         if self.stable_offset is None or self.done.last is None:

@@ -17,10 +17,11 @@ from coopconsume.kafka.cluster import Cluster
 from coopconsume.options import Options
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from pyspark.sql import SparkSession
 
+    from coopconsume.admin.offsets.status import BlockerRecord
     from coopconsume.admin.overview.build import TopicPartition
     from coopconsume.admin.overview.data import GroupOverview
 
@@ -103,26 +104,56 @@ def overview_of(
         GroupNotFound: Neither Kafka nor the log knows the group.
         BrokerUnreachable, NotAuthorized, commits.CommitStoreError: As for a consumer.
     """
+    rows = store.history(options.group_id) if history else ()
+    facts = facts_of(options, cluster, store, rows, lambda offsets: read_blockers(options, offsets))
+    return build(place_of(options, cluster, store), facts)
+
+
+def place_of(options: Options, cluster: Cluster, store: CommitStore) -> Place:
+    """Returns the location of a consumer's group."""
+    servers = options.kafka["bootstrap.servers"]
+    return Place(options.group_id, cluster.cluster_id, servers, store.target, store.id)
+
+
+def facts_of(
+    options: Options,
+    cluster: Cluster,
+    store: CommitStore,
+    history: Sequence[Mapping[str, Any]],
+    records: Callable[[Mapping[TopicPartition, int]], Mapping[TopicPartition, BlockerRecord]],
+) -> Facts:
+    """Returns the state of a consumer's group in Kafka and in the commit log.
+
+    Args:
+        options: The options of the consumer.
+        cluster: The connection to its cluster.
+        store: The commit store.
+        history: The result of `commits.CommitStore.history`; may be empty.
+        records: Returns what the log has at the offsets of blockers.
+
+    Raises:
+        GroupNotFound: Neither Kafka nor the log knows the group.
+        BrokerUnreachable, NotAuthorized, commits.CommitStoreError: As for a consumer.
+    """
     group = options.group_id
     facts = Facts(
         cluster.describe_groups([group])[group],
         store.assignment(group),
         store.claims(group),
-        store.history(group) if history else (),
+        history,
         store.state(group),
         store.pending(group),
         known_primary=store.known_primary(group),
         primary=cluster.primary(),
     )
-    servers = options.kafka["bootstrap.servers"]
     if not facts.is_known:
+        servers = options.kafka["bootstrap.servers"]
         raise GroupNotFound(group, store.target, servers, hint_for(group, store))
     there = cluster.existing(facts.partitions)
     facts = replace(facts, starts=cluster.log_starts(there), ends=cluster.ends(there))
     blockers = {tp: status_of(tp, facts).blocker_offset for tp in there}
     offsets = {tp: offset for tp, offset in blockers.items() if offset is not None}
-    facts = replace(facts, records=read_blockers(options, offsets))
-    return build(Place(group, cluster.cluster_id, servers, store.target, store.id), facts)
+    return replace(facts, records=records(offsets))
 
 
 def _ends(cluster: Cluster, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:

@@ -1,0 +1,125 @@
+"""`GroupReader`: reads the status of a group again and again, over open connections."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from commits import CommitStore
+from coopconsume.admin.offsets.blocker_records import read_blockers
+from coopconsume.admin.offsets.status import times_of
+from coopconsume.admin.overview.build import build, status_of
+from coopconsume.admin.overview.collect import facts_of, place_of
+from coopconsume.closing import Closing
+from coopconsume.kafka.cluster import Cluster
+from coopconsume.options import Options
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from pyspark.sql import SparkSession
+
+    from coopconsume.admin.offsets.status import BlockerRecord, PartitionStatus, TopicPartition
+    from coopconsume.admin.overview.data import GroupOverview
+
+#: The history, which is the whole commit log, and the records of blockers are read for at most one
+#: part in so many of the time.
+_SLOW_PART: Final = 10
+
+
+@dataclass(frozen=True)
+class GroupReading:
+    """The status of a group at one moment.
+
+    Attributes:
+        overview: Members, claims, events, and the owners of each partition.
+        statuses: The status of each of its partitions, in the same order.
+    """
+
+    overview: GroupOverview
+    statuses: tuple[PartitionStatus, ...]
+
+
+class GroupReader(Closing):
+    """Reads the status of one group repeatedly, and keeps what need not be read again.
+
+    Times of commits may be some seconds older than the rest. The record of a blocker is read once
+    its offset has blocked for two calls of `read`. A reader is used by one thread at a time.
+
+    Args:
+        options: As for `CooperativeConsumer`; no subscription is needed.
+        group: The group id.
+        spark: The session, needed for a commit table in a catalog.
+
+    Raises:
+        commits.CommitTableNotFound: There is no commit table.
+        OptionError, BrokerUnreachable, NotAuthorized, commits.CommitStoreError: As for a consumer.
+    """
+
+    def __init__(
+        self, options: Mapping[str, Any], group: str, *, spark: SparkSession | None = None
+    ) -> None:
+        self._options = Options.parse({**options, "kafka.group.id": group})
+        self._cluster = Cluster(self._options)
+        try:
+            self._store = CommitStore.open(
+                self._options.commit_table, spark=spark, cluster=self._cluster.cluster_id,
+                create=False,
+            )  # fmt: skip
+        except BaseException:
+            self._cluster.close()
+            raise
+        self._history: Sequence[Mapping[str, Any]] = ()
+        self._history_due = 0.0
+        self._blocking: dict[TopicPartition, int] = {}
+        self._records: dict[TopicPartition, tuple[int, BlockerRecord]] = {}
+        self._records_due = 0.0
+
+    def close(self) -> None:
+        """Closes the connections. Calling it again has no effect."""
+        self._cluster.close()
+
+    def read(self) -> GroupReading:
+        """Returns the status of the group now.
+
+        Raises:
+            GroupNotFound: Neither Kafka nor the commit table knows the group.
+            BrokerUnreachable, NotAuthorized, commits.CommitStoreError: As for a consumer.
+        """
+        began = time.monotonic()
+        if began >= self._history_due:
+            self._history = self._store.history(self._options.group_id)
+            self._history_due = _next_after(began)
+        facts = facts_of(self._options, self._cluster, self._store, self._history, self._records_at)
+        times = times_of(self._history)
+        return GroupReading(
+            build(place_of(self._options, self._cluster, self._store), facts),
+            tuple(status_of(tp, facts, times.get(tp)) for tp in facts.partitions),
+        )
+
+    def _records_at(
+        self, offsets: Mapping[TopicPartition, int]
+    ) -> Mapping[TopicPartition, BlockerRecord]:
+        """Returns the known records of blockers, and reads those that stay for longer."""
+        before, self._blocking = self._blocking, dict(offsets)
+        self._records = {
+            tp: known for tp, known in self._records.items() if offsets.get(tp) == known[0]
+        }
+        stays = {
+            tp: offset
+            for tp, offset in offsets.items()
+            if before.get(tp) == offset and tp not in self._records
+        }
+        began = time.monotonic()
+        if stays and began >= self._records_due:
+            found = read_blockers(self._options, stays)
+            self._records |= {tp: (stays[tp], record) for tp, record in found.items()}
+            self._records_due = _next_after(began)
+        return {tp: record for tp, (_, record) in self._records.items()}
+
+
+def _next_after(began: float) -> float:
+    """Returns when something may be done again that began at a time and has just ended."""
+    now = time.monotonic()
+    return now + _SLOW_PART * (now - began)

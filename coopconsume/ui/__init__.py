@@ -1,0 +1,1 @@
+"""The live page: the status of groups in a browser, and decisions on dead letters."""

@@ -1,0 +1,116 @@
+"""Dead letters on the live page: lists, whole letters, and decisions with a dry run."""
+
+from __future__ import annotations
+
+import base64
+from collections import Counter
+from typing import TYPE_CHECKING, Any, Final
+
+from coopconsume.admin.dead_letters.choice import Choice, steps
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping
+
+    from coopconsume.admin.dead_letters.actions import DeadLetters
+    from coopconsume.admin.dead_letters.choice import Letter, Steps
+    from coopconsume.runtime.decisions import Action
+
+#: Letters on a page at most, and letters of one decision.
+MOST: Final = 200
+_TEXT: Final = 500
+#: Bytes of a value that are shown.
+_VALUE: Final = 100_000
+
+Id = tuple[str, int, int, str]
+
+
+def letters_content(
+    letters: DeadLetters, *, reason: str, key: str, settled: bool, start: int, limit: int
+) -> dict[str, Any]:
+    """Returns a page of dead letters, without values, headers and traces.
+
+    Args:
+        letters: The dead letters of the group.
+        reason: Only letters with this text in their reason.
+        key: Only records with this key; empty for all.
+        settled: Whether to include letters with a final decision.
+        start: The number of the first letter, from 0.
+        limit: The number of letters, at most.
+    """
+    choice = Choice(reason=reason or None, key=key.encode() if key else None, settled=settled)
+    found = letters.letters(choice, whole=False)
+    return {
+        "count": len(found), "statuses": Counter(one.status for one in found),
+        "letters": [_plain(one) for one in found[start : start + min(limit, MOST)]],
+    }  # fmt: skip
+
+
+def letter_content(letters: DeadLetters, wanted: Id) -> dict[str, Any] | None:
+    """Returns a whole letter; None if there is none with this id."""
+    topic, partition, offset, _ = wanted
+    choice = Choice(topic=topic, partition=partition, first=offset, last=offset, settled=True)
+    one = next((one for one in letters.letters(choice) if one.stored.id == wanted), None)
+    if one is None:
+        return None
+    stored = one.stored
+    return _plain(one) | {
+        "reason": stored.reason, "timestamp": stored.timestamp / 1000, "trace": stored.trace,
+        "value": _text(stored.value), "valueBase64": _base64(stored.value),
+        "valueBytes": None if stored.value is None else len(stored.value),
+        "headers": [(name, _text(value)) for name, value in stored.headers],
+    }  # fmt: skip
+
+
+def decide(
+    letters: DeadLetters,
+    action: Action,
+    wanted: Collection[Id],
+    confirmed: Mapping[str, int] | None,
+) -> dict[str, Any]:
+    """Plans a decision on some letters, and carries it out if it was confirmed.
+
+    Args:
+        letters: The dead letters of the group.
+        action: What becomes of them.
+        wanted: Their ids.
+        confirmed: The counts of the plan that a person confirmed: it is carried out if they still
+            hold. None: a dry run.
+
+    Returns:
+        ``parked`` and ``passed``, the counts of the plan (see `Steps`), and whether it was
+        ``executed``.
+    """
+    chosen = set(wanted)
+    # A replay writes records again, so they are read whole.
+    plan = steps(
+        one
+        for one in letters.letters(Choice(), whole=action == "replay")
+        if one.stored.id in chosen
+    )
+    counts = _counts(plan)
+    is_confirmed = confirmed is not None and dict(confirmed) == counts
+    if is_confirmed:
+        letters.carry_out(action, plan)
+    return {**counts, "executed": is_confirmed}
+
+
+def _counts(plan: Steps) -> dict[str, int]:
+    return {"parked": len(plan.parked), "passed": len(plan.passed)}
+
+
+def _plain(letter: Letter) -> dict[str, Any]:
+    one = letter.stored
+    key = _text(one.key)
+    return {
+        "topic": one.topic, "partition": one.partition, "offset": one.offset, "commit": one.commit,
+        "key": None if key is None else key[:_TEXT], "attempts": one.attempts,
+        "reason": one.reason[:_TEXT], "at": one.rejected_at / 1000, "status": letter.status,
+    }  # fmt: skip
+
+
+def _text(data: bytes | None) -> str | None:
+    return None if data is None else data[:_VALUE].decode("utf-8", "backslashreplace")
+
+
+def _base64(data: bytes | None) -> str | None:
+    return None if data is None else base64.b64encode(data[:_VALUE]).decode()

@@ -1,0 +1,69 @@
+// Elements and texts. Everything that comes from a group is set as text, never parsed as HTML.
+
+export const at = (id) => document.getElementById(id);
+
+export function make(tag, attributes = {}, ...children) {
+  const found = document.createElement(tag);
+  for (const [name, value] of Object.entries(attributes)) {
+    if (name.startsWith("on")) found.addEventListener(name.slice(2), value);
+    else if (value === true) found.setAttribute(name, "");
+    else if (value !== false && value !== null && value !== undefined) found.setAttribute(name, value);
+  }
+  found.append(...children.filter((child) => child !== null && child !== undefined));
+  return found;
+}
+
+// Replaces rows only if they changed, so that a selection and a scroll position stay.
+export function table(id, heads, rows, { empty = "", key = JSON.stringify(rows) } = {}) {
+  const element = at(id);
+  if (element.dataset.key === key) return;
+  element.dataset.key = key;
+  const head = make("tr", {}, ...heads.map(([text, kind]) => make("th", { class: kind }, text)));
+  const body = rows.map((cells) => make("tr", {}, ...cells.map((cell, i) => {
+    const shown = cell instanceof Node ? cell : cell === null || cell === undefined ? "–" : String(cell);
+    return make("td", { class: heads[i][1] }, shown);
+  })));
+  if (!rows.length && empty) body.push(make("tr", {}, make("td", { colspan: heads.length, class: "quiet" }, empty)));
+  element.replaceChildren(make("thead", {}, head), make("tbody", {}, ...body));
+}
+
+export const count = (n) => (n === null || n === undefined ? "–" : n.toLocaleString("en-US"));
+
+export function short(n) {
+  for (const [unit, size] of [["G", 1e9], ["M", 1e6], ["k", 1e3]]) {
+    if (Math.abs(n) >= size) return `${(n / size).toFixed(n < 10 * size ? 1 : 0)} ${unit}`;
+  }
+  return Number.isInteger(n) ? String(n) : n.toFixed(1);
+}
+
+export function span(seconds) {
+  if (seconds === null || seconds === undefined || !Number.isFinite(seconds)) return "–";
+  const s = Math.max(0, Math.round(seconds));
+  if (s < 120) return `${s} s`;
+  if (s < 7200) return `${Math.floor(s / 60)} min ${s % 60} s`;
+  if (s < 172800) return `${Math.floor(s / 3600)} h ${Math.floor((s % 3600) / 60)} min`;
+  return `${Math.floor(s / 86400)} days`;
+}
+
+export const clock = (seconds) => new Date(seconds * 1000).toLocaleTimeString("en-GB");
+
+export const moment = (seconds) => {
+  const found = new Date(seconds * 1000);
+  return Number.isFinite(found.getTime()) ? `${found.toLocaleDateString("sv-SE")} ${clock(seconds)}` : "–";
+};
+
+export function pager(id, start, limit, total, go) {
+  const element = at(id);
+  // The buttons stay while nothing changes, so that no click is lost.
+  const key = JSON.stringify([start, limit, total]);
+  if (element.dataset.key === key) return;
+  element.dataset.key = key;
+  element.replaceChildren();
+  if (total <= limit) return;
+  const last = Math.min(start + limit, total);
+  element.append(
+    make("button", { disabled: start === 0, onclick: () => go(Math.max(0, start - limit)) }, "‹ Back"),
+    `${count(start + 1)}–${count(last)} of ${count(total)}`,
+    make("button", { disabled: last >= total, onclick: () => go(start + limit) }, "Next ›"),
+  );
+}

@@ -1,0 +1,131 @@
+// Dead letters: list, details, and decisions that are confirmed after a dry run.
+
+import { api } from "./api.js";
+import { at, count, make, moment, pager, table } from "./dom.js";
+
+const LIMIT = 50;
+let group = null;
+let start = 0;
+let shown = [];
+const chosen = new Map();
+
+const idOf = (one) => JSON.stringify([one.topic, one.partition, one.offset, one.commit]);
+const nameOf = (one) => `${one.topic}-${one.partition}@${one.offset}`;
+
+export function reset(next) {
+  if (next === group) return;
+  group = next;
+  start = 0;
+  chosen.clear();
+  show({ count: 0, letters: [], statuses: {} }, "Press Show to read the dead letters.");
+}
+
+function show(found, empty) {
+  shown = found.letters;
+  const statuses = Object.entries(found.statuses).map(([name, n]) => `${count(n)} ${name}`);
+  at("letters-count").textContent = statuses.join(", ");
+  const all = make("input", { type: "checkbox", "aria-label": "all on this page", onchange: (event) => {
+    for (const one of shown) choose(one, event.target.checked);
+    show(found, empty);
+  } });
+  all.checked = shown.length > 0 && shown.every((one) => chosen.has(idOf(one)));
+  table("letters", [
+    [all, ""], ["record", "name"], ["key", "text"], ["attempts", "n"], ["given up", "name"],
+    ["status", ""], ["reason", "text"],
+  ], shown.map(row), { empty, key: String(Math.random()) });
+  pager("letters-pager", start, LIMIT, found.count, (next) => { start = next; load(); });
+  for (const name of ["replay", "discard"]) at(name).disabled = !chosen.size;
+}
+
+function row(one) {
+  const box = make("input", { type: "checkbox", "aria-label": nameOf(one), onchange: (event) => {
+    choose(one, event.target.checked);
+    for (const name of ["replay", "discard"]) at(name).disabled = !chosen.size;
+  } });
+  box.checked = chosen.has(idOf(one));
+  return [
+    box, make("button", { onclick: () => open(one) }, nameOf(one)), code(one.key), one.attempts,
+    moment(one.at), make("span", { class: `pill ${one.status}` }, one.status), one.reason,
+  ];
+}
+
+const code = (text) => (text === null ? null : make("code", {}, text));
+
+function choose(one, isChosen) {
+  if (isChosen) chosen.set(idOf(one), one);
+  else chosen.delete(idOf(one));
+}
+
+export async function load() {
+  const query = new URLSearchParams({
+    reason: at("reason").value, key: at("key").value, settled: at("settled").checked, start, limit: LIMIT,
+  });
+  try {
+    show(await api(group, `letters?${query}`), "There are no such dead letters.");
+  } catch (error) {
+    show({ count: 0, letters: [], statuses: {} }, error.message);
+  }
+}
+
+async function open(one) {
+  const query = new URLSearchParams(one);
+  try {
+    const whole = await api(group, `letter?${query}`);
+    at("letter-name").textContent = `${nameOf(whole)}, ${whole.status}`;
+    table("letter-facts", [["", "name"], ["", "text"]], [
+      ["key", code(whole.key)], ["reason", whole.reason], ["attempts", whole.attempts],
+      ["written", moment(whole.timestamp)], ["given up", moment(whole.at)],
+      ["value", whole.valueBytes === null ? "none" : `${count(whole.valueBytes)} bytes`],
+      ...whole.headers.map(([name, value]) => [`header ${name}`, code(value)]),
+    ], { key: String(Math.random()) });
+    at("letter-value").textContent = whole.value ?? "none";
+    at("letter-trace").textContent = whole.trace || "none";
+    at("letter-dialog").showModal();
+  } catch (error) {
+    at("letters-count").textContent = error.message;
+  }
+}
+
+async function decide(action) {
+  const letters = [...chosen.values()].map(({ topic, partition, offset, commit }) => ({ topic, partition, offset, commit }));
+  try {
+    const plan = await api(group, "decide", { action, letters });
+    if (!(await confirmed(action, plan))) return;
+    const done = await api(group, "decide", { action, letters, confirmed: { parked: plan.parked, passed: plan.passed } });
+    chosen.clear();
+    await load();
+    at("letters-count").textContent = `${action === "replay" ? "Replayed" : "Discarded"}: ${count(done.parked + done.passed)}.`;
+  } catch (error) {
+    at("letters-count").textContent = error.message;
+  }
+}
+
+function confirmed(action, plan) {
+  const dialog = at("confirm-dialog");
+  const [verb, parked, passed] = action === "replay"
+    ? ["Replay", "will be retried before their keys continue", "will be written again, to the end of their partitions"]
+    : ["Discard", "will be marked as done, and their keys continue", "will be discarded"];
+  at("confirm-title").textContent = `${verb} ${count(plan.parked + plan.passed)} records of ${group}?`;
+  at("confirm-text").textContent = plan.parked + plan.passed
+    ? `${count(plan.parked)} parked records ${parked}. ${count(plan.passed)} passed records ${passed}. This cannot be undone.`
+    : "There is no decision to make on these records any more.";
+  at("confirm-yes").textContent = verb;
+  at("confirm-yes").disabled = !(plan.parked + plan.passed);
+  dialog.showModal();
+  return new Promise((answer) => {
+    const end = (is) => { dialog.onclose = null; dialog.close(); answer(is); };
+    at("confirm-yes").onclick = () => end(true);
+    at("confirm-no").onclick = () => end(false);
+    dialog.onclose = () => answer(false);
+  });
+}
+
+export function begin(allowDecisions) {
+  at("decisions").hidden = !allowDecisions;
+  const again = () => { start = 0; chosen.clear(); load(); };
+  at("load").onclick = again;
+  for (const name of ["reason", "key"]) at(name).onchange = again;
+  at("settled").onchange = again;
+  at("replay").onclick = () => decide("replay");
+  at("discard").onclick = () => decide("discard");
+}

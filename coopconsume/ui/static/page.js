@@ -1,0 +1,325 @@
+// The page: asks for the status of one group every few seconds, and shows it.
+
+import { api, groups, open, session } from "./api.js";
+import { at, clock, count, make, moment, pager, short, span, table } from "./dom.js";
+import { STATES, bar, chart, grid, legend, map, member, ranges, stateColours, strip } from "./draw.js";
+import * as letters from "./letters.js";
+
+const LIMIT = 50;
+const GROUPS_EVERY = 10_000;
+const rows = { start: 0, sort: "name", find: "" };
+let group = null;
+let found = null;
+let cells = null;
+let detail = null;
+let asked = 0;
+
+const cssOf = (name) => getComputedStyle(document.body).getPropertyValue(`--${name}`);
+
+function banner(text) {
+  at("banner").hidden = !text;
+  at("banner").textContent = text;
+}
+
+function fresh(text, isStale) {
+  at("fresh").textContent = text;
+  at("fresh").classList.toggle("stale", isStale);
+}
+
+// -- which group
+
+async function listGroups() {
+  try {
+    const { groups: all } = await groups();
+    const names = all.map((one) => one.group);
+    if (group && !names.includes(group)) all.unshift({ group, lag: null });
+    at("groups").replaceChildren(...all.map((one) => make(
+      "a", { href: `#${encodeURIComponent(one.group)}`, "aria-current": one.group === group ? "page" : null },
+      one.group, make("small", {}, one.lag === null ? "" : short(one.lag)),
+    )));
+    if (!group && all.length) choose(all[0].group);
+    at("none").hidden = Boolean(group);
+    at("none").firstElementChild.textContent = "The commit table has no groups yet. A group appears here when its first member joins.";
+    if (!group) { banner(""); fresh("no groups", false); }
+  } catch (error) {
+    if (!group) { banner(error.message); fresh("", true); }
+  }
+  setTimeout(listGroups, group ? GROUPS_EVERY : 1000 * session.interval);
+}
+
+function choose(name) {
+  if (name === group) return;
+  group = name;
+  found = null;
+  rows.start = 0;
+  at("main").hidden = true;
+  for (const link of at("groups").children) {
+    if (link.hash === `#${encodeURIComponent(name)}`) link.setAttribute("aria-current", "page");
+    else link.removeAttribute("aria-current");
+  }
+  letters.reset(name);
+  update();
+}
+
+function fromAddress() {
+  const name = decodeURIComponent(location.hash.slice(1)) || session.group;
+  if (name) choose(name);
+}
+
+// -- the status
+
+async function update() {
+  if (!group) return;
+  const turn = (asked += 1);
+  const query = new URLSearchParams({ ...rows, limit: LIMIT });
+  try {
+    const next = await api(group, `status?${query}`);
+    if (turn !== asked) return;
+    show(next);
+  } catch (error) {
+    if (turn !== asked) return;
+    banner(error.message);
+    fresh(found ? `status of ${clock(found.at)}` : "no status", true);
+  }
+}
+
+function show(next) {
+  const since = next.errorSince ? ` (since ${clock(next.errorSince)})` : "";
+  banner(next.error ? `${next.error}${since}; trying again.` : "");
+  if (!next.group) {
+    fresh(next.error ? "no status" : "reading…", Boolean(next.error));
+    return;
+  }
+  fresh(next.error ? `status of ${clock(next.at)}` : `updated ${clock(next.at)}`, Boolean(next.error));
+  found = next;
+  at("none").hidden = true;
+  at("main").hidden = false;
+  document.title = `${short(found.lag)} · ${found.group} · coopconsume`;
+  showTitle();
+  showCards();
+  showCharts();
+  showBlockers();
+  showDoubts();
+  showMembers();
+  showPartitions();
+  showEvents();
+  if (detail && at("partition-dialog").open) loadDetail();
+}
+
+function showTitle() {
+  at("group").textContent = found.group;
+  at("state").textContent = found.state;
+  at("state").className = `pill ${found.state}`;
+  const epoch = found.epoch === null ? "" : `epoch ${found.epoch}, generation ${found.generation} · `;
+  const filter = found.filter ? ` · filter ${found.filter}` : "";
+  at("place").textContent = `${epoch}${found.servers} · ${found.table}${filter}`;
+  at("notes").replaceChildren(...found.notes.map((note) => make("li", {}, note)));
+}
+
+function showCards() {
+  const last = found.series.at(-1) || [0, 0, 0, 0, 0];
+  // The rate of the last half minute, as commits come in bursts.
+  const recent = found.series.filter(([time]) => time > last[0] - 30).slice(1);
+  const mean = (i) => (recent.length ? recent.reduce((sum, one) => sum + one[i], 0) / recent.length : 0);
+  const [done, fresh_] = [mean(2), mean(3)];
+  const slots = found.members.reduce((sum, one) => sum + (one.slots || 0), 0);
+  const oldest = found.blockers.find((one) => one.since !== null);
+  const left = done > fresh_ && found.lag ? `done in ${span(found.lag / (done - fresh_))}` : done || !found.lag ? "" : "nothing is committed";
+  const list = [
+    ["Not committed", count(found.lag), left, ""],
+    ["Committed per second", short(Math.round(done * 10) / 10), "mean of 30 s", ""],
+    ["New per second", short(Math.round(fresh_ * 10) / 10), "mean of 30 s", ""],
+    ["Members", count(found.members.length), slots ? `${count(slots)} slots` : "", ""],
+    ["Pending", count(found.pending), "failed, tried again", found.pending ? "warn" : ""],
+    ["Parked", count(found.parked), "wait for a decision", found.parked ? "parked" : ""],
+    ["Oldest blocker", oldest ? span(found.at - oldest.since) : "none", oldest ? oldest.partition : "", oldest && oldest.attempts ? "warn" : ""],
+  ];
+  at("cards").replaceChildren(...list.map(([name, value, more, kind]) => make(
+    "div", { class: `card ${kind}` }, make("span", {}, name), make("b", {}, value), make("small", {}, more),
+  )));
+}
+
+function showCharts() {
+  const times = found.series.map((one) => one[0]);
+  const column = (i) => found.series.map((one) => one[i]);
+  legend(at("rate-legend"), [["committed offsets per second", cssOf("done")], ["new offsets per second", cssOf("new")]]);
+  legend(at("lag-legend"), [["not committed", cssOf("strong")], ["failed", cssOf("pending")]]);
+  // The first sample has no rate.
+  chart(at("rates"), times.slice(1), [["done", column(2).slice(1)], ["new", column(3).slice(1)]]);
+  chart(at("lags"), times, [["lag", column(1)], ["failing", column(4)]]);
+}
+
+function showBlockers() {
+  at("blocked").hidden = !found.blockers.length;
+  table("blockers", [
+    ["partition", "name"], ["offset", "n"], ["key", "text"], ["state", ""], ["blocks for", "n"], ["attempts", "n"],
+    ["next", "n"], ["done above", "n"], ["error", "text"],
+  ], found.blockers.map((one) => [
+    one.partition, count(one.offset), one.key === null ? null : make("code", {}, one.key),
+    make("span", { class: `pill ${one.state}` }, one.state),
+    one.since === null ? null : span(found.at - one.since), one.attempts || null,
+    one.due === null ? null : one.due > found.at ? `in ${span(one.due - found.at)}` : "due",
+    count(one.behind), one.error || null,
+  ]), { key: JSON.stringify([found.at, found.blockers]) });
+}
+
+function showDoubts() {
+  const list = found.inDoubt.filter((one) => one.until === null || one.until > Date.now() / 1000);
+  at("waits").hidden = !list.length;
+  at("doubts").replaceChildren(...list.map((one) => {
+    const left = one.until === null ? null : Math.max(0, one.until - Date.now() / 1000);
+    const progress = make("progress", { max: one.seconds });
+    if (left !== null) progress.value = one.seconds - left;
+    const part = `${(one.first / 100).toFixed(0)}–${(one.end / 100).toFixed(0)} % of the key hashes`;
+    return make("div", { class: "wait" }, make("span", {}, make("b", {}, one.partition), ` ${part}`), progress,
+      left === null ? `up to ${span(one.seconds)}` : `${span(left)} left, until ${clock(one.until)}`);
+  }));
+}
+
+function swatch(number) {
+  const square = make("i", { class: "swatch" });
+  square.style.background = member(number);
+  return square;
+}
+
+function showMembers() {
+  at("assignor").textContent = found.assignor;
+  table("members", [["", ""], ["member", "text"], ["slots", "n"], ["partitions", "n"], ["has", "n"], ["status", ""]],
+    found.members.map((one, i) => [
+      swatch(i), make("span", { title: one.id }, one.client || one.id, make("span", { class: "quiet" }, one.host ? ` ${one.host}` : "")),
+      one.slots, count(one.partitions), one.space.toFixed(2), make("span", { class: `pill ${one.status}` }, one.status),
+    ]), { empty: "There are no members.", key: JSON.stringify(found.members) });
+  const canvas = at("ranges");
+  const width = canvas.parentElement.clientWidth - 36;
+  const size = ranges(canvas, found.partitions, width);
+  canvas.onmousemove = (event) => {
+    const one = found.partitions[Math.floor(event.offsetY / size)];
+    if (!one) return;
+    const place = (event.offsetX / width) * 1e4;
+    const owner = one[4].find(([, first, end]) => first <= place && place < end);
+    const who = owner && found.members[owner[0]];
+    at("under").textContent = `${one[0]}-${one[1]}: ${who ? who.client || who.id : "no owner"}`;
+  };
+  at("under").textContent ||= `${count(found.partitions.length)} partitions, one line each`;
+}
+
+function showPartitions() {
+  const colours = stateColours();
+  legend(at("map-legend"), STATES.map((name, i) => [name, colours[i]]));
+  const canvas = at("grid");
+  canvas.hidden = found.partitions.length <= 12;
+  cells = canvas.hidden ? null : grid(canvas, found.partitions, canvas.parentElement.clientWidth - 36);
+  const colour = [
+    ["partition", "name"], ["key hashes", ""], ["offsets: log start to end", ""], ["stable", "n"], ["end", "n"], ["not committed", "n"],
+    ["gaps", "n"], ["pending", "n"], ["parked", "n"],
+  ];
+  table("partitions", colour, found.rows.map((one) => {
+    const [owners, strip_] = [make("canvas"), make("canvas", { title: `${one.name}: ${count(one.logStart)} to ${count(one.end)}` })];
+    bar(owners, one.owners, one.inDoubt, 110, 14);
+    strip(strip_, one.map, 300, 14);
+    return [
+      make("button", { onclick: () => openDetail(one) }, one.name), owners, strip_, count(one.stable), count(one.end),
+      count(one.lag), count(one.gaps), count(one.pending), count(one.parked),
+    ];
+  }), { empty: "No partition has such a name.", key: JSON.stringify([found.rows, matchMedia("(prefers-color-scheme: dark)").matches]) });
+  pager("pager", rows.start, LIMIT, found.found, (next) => { rows.start = next; update(); });
+}
+
+function showEvents() {
+  table("events", [["when", "name"], ["what", ""], ["epoch", "n"], ["by", "text"], ["counted", ""]], found.events.map((one) => [
+    moment(Date.parse(one.at) / 1000),
+    one.kind === "epoch" ? `${one.members} member${one.members === 1 ? "" : "s"}` : one.replaces ? `takeover of ${one.replaces}` : one.kind,
+    one.epoch, one.by, one.counted ? "yes" : `no: ${one.reason}`,
+  ]), { empty: "The commit log has no rows on assignments." });
+}
+
+// -- one partition
+
+function openDetail(one) {
+  detail = { topic: one.topic, partition: one.partition };
+  at("partition-name").textContent = `${one.topic}-${one.partition}`;
+  loadDetail().then(() => at("partition-dialog").open || at("partition-dialog").showModal()).then(loadDetail);
+}
+
+async function loadDetail() {
+  let one;
+  try {
+    one = await api(group, `partition?${new URLSearchParams(detail)}`);
+  } catch (error) {
+    at("partition-name").textContent = error.message;
+    return;
+  }
+  const canvas = at("partition-map");
+  canvas.hidden = !one.map;
+  if (one.map) {
+    const width = Math.max(200, at("partition-dialog").clientWidth - 46);
+    map(canvas, one.map, width);
+    const colours = stateColours();
+    legend(at("partition-legend"), STATES.map((name, i) => [`${name} ${count(one.map.totals[i])}`, colours[i]]));
+    at("partition-axis").replaceChildren(
+      make("span", {}, `offset ${count(one.map.first)}`), make("span", {}, `stable offset ${count(one.stable)}`),
+      make("span", {}, `end ${count(one.map.end)}`),
+    );
+    zoomable(canvas, one.map, width);
+  }
+  table("partition-failed", [["failed", "n"], ["attempts", "n"], ["next", "n"], ["error", "text"]], one.failed.map((item) => [
+    count(item.offset), item.attempts, item.parked ? "parked" : moment(item.due), item.error,
+  ]));
+  at("partition-failed").hidden = !one.failed.length;
+  table("partition-gaps", [[`gaps (${count(one.gapCount)})`, "n"], ["offsets", "n"], ["since", "name"]], one.gaps.map((gap) => [
+    gap.first === gap.last ? count(gap.first) : `${count(gap.first)}–${count(gap.last)}`, count(gap.last - gap.first + 1),
+    gap.since ? moment(Date.parse(gap.since) / 1000) : null,
+  ]));
+  at("partition-gaps").hidden = !one.gaps.length;
+}
+
+function zoomable(canvas, shown, width) {
+  const offset = (x) => shown.first + Math.floor((Math.min(Math.max(x, 0), width) / width) * (shown.end - shown.first));
+  let from = null;
+  canvas.onpointerdown = (event) => { from = event.offsetX; canvas.setPointerCapture(event.pointerId); };
+  canvas.onpointerup = (event) => {
+    if (from === null || Math.abs(event.offsetX - from) < 4) return;
+    const [low, high] = [from, event.offsetX].sort((a, b) => a - b);
+    detail = { ...detail, first: offset(low), end: Math.max(offset(high), offset(low) + 1) };
+    loadDetail();
+  };
+  canvas.ondblclick = () => { detail = { topic: detail.topic, partition: detail.partition }; loadDetail(); };
+}
+
+// -- begin
+
+at("sort").onchange = (event) => { rows.sort = event.target.value; rows.start = 0; update(); };
+at("find").oninput = (event) => { rows.find = event.target.value; rows.start = 0; update(); };
+at("grid").onclick = (event) => {
+  const i = Math.floor(event.offsetY / cells.size) * cells.columns + Math.floor(event.offsetX / cells.size);
+  const one = found.partitions[i];
+  if (one) openDetail({ topic: one[0], partition: one[1] });
+};
+at("grid").onmousemove = (event) => {
+  const i = Math.floor(event.offsetY / cells.size) * cells.columns + Math.floor(event.offsetX / cells.size);
+  const one = found.partitions[i];
+  at("grid").title = one ? `${one[0]}-${one[1]}: ${STATES[one[2]]}, ${count(one[3])} not committed` : "";
+};
+addEventListener("hashchange", fromAddress);
+addEventListener("resize", () => found && show(found));
+
+async function tick() {
+  await update();
+  setTimeout(tick, 1000 * session.interval);
+}
+
+async function begin() {
+  try {
+    await open();
+  } catch (error) {
+    banner(error.message);
+    setTimeout(begin, 2000);
+    return;
+  }
+  letters.begin(session.allowDecisions);
+  fromAddress();
+  listGroups();
+  tick();
+}
+
+begin();

@@ -1,0 +1,306 @@
+"""The live page in a real browser, on a real broker and real tables."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from contextlib import closing
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from kafka.admin import KafkaAdminClient
+from selenium.webdriver.common.by import By
+from selenium.webdriver.support.ui import Select, WebDriverWait
+
+from commits import CommitStore, Pending
+from commits.model import PARKED_MS
+from coopconsume.kafka.cluster import Cluster
+from coopconsume.options import Options
+from coopconsume.runtime.decisions import decided
+from coopconsume.sinks import open_dead_letters
+from coopconsume.testing.local.broker import LocalKafka
+from coopconsume.ui.page import LivePage
+from coopconsume.worker.report import DeadLetter
+from tests.browser import open_browser
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from selenium.webdriver import Chrome
+
+pytestmark = [pytest.mark.broker, pytest.mark.browser]
+
+ROOT = Path(__file__).parents[2]
+PATIENCE = 150.0
+HALF, TOP = 2**62, 2**63 - 1
+#: Texts of users that would run if they were parsed.
+SCRIPT = "<script>document.title = 'broken'</script>"
+IMAGE = "<img src=x onerror=\"document.title = 'broken'\">"
+
+
+@pytest.fixture(scope="module")
+def chrome() -> Iterator[Chrome]:
+    """One browser for the module."""
+    browser = open_browser()
+    browser.set_page_load_timeout(PATIENCE)
+    browser.set_script_timeout(PATIENCE)
+    yield browser
+    browser.quit()
+
+
+@pytest.fixture
+def shop(kafka, topic, produce, tmp_path) -> dict[str, Any]:
+    """The group shop on two partitions: a parked record, a failed one, and two dead letters."""
+    orders = topic(2)
+    key = f"customer {SCRIPT}".encode()
+    for partition in (0, 1):
+        produce(orders, [(key, b"v%d" % offset) for offset in range(20)], partition)
+    words = {
+        "kafka.bootstrap.servers": kafka.bootstrap_servers,
+        "commitTable": str(tmp_path / "commits"), "deadLetter": str(tmp_path / "dead"),
+    }  # fmt: skip
+    options = Options.parse({**words, "kafka.group.id": "shop"})
+    with closing(Cluster(options)) as cluster:
+        store = CommitStore.open(tmp_path / "commits", cluster=cluster.cluster_id)
+        ids = cluster.topic_ids([orders])
+    shares = {"first": [(orders, 0, 0, HALF - 1)], "second": [(orders, 0, HALF, TOP), (orders, 1)]}
+    epoch = store.open_epoch("shop", shares, previous=None)
+    letters = [
+        DeadLetter(
+            orders, 0, o, key, b"v", 77, ((IMAGE, b"h"),), 2, f"no {IMAGE}", f"trace {IMAGE}"
+        )
+        for o in (1, 3)
+    ]
+    with closing(open_dead_letters(words["deadLetter"], options)) as sink:
+        sink.append(letters, ids, "run-0")
+    pending = [Pending(1, 7, 2, PARKED_MS, f"no {IMAGE}"), Pending(5, 8, 1, 1, "again")]
+    done = {(orders, 0): [(0, 0), (2, 4), (6, 9)]}
+    store.commit("shop", epoch, "first", done, pending={(orders, 0): pending}, commit_id="run-0")
+    return {"words": words, "topic": orders, "store": store}
+
+
+def until(chrome: Chrome, is_it: Callable[[Chrome], Any]) -> Any:
+    """Waits for a condition on the page."""
+    return WebDriverWait(chrome, PATIENCE, poll_frequency=0.1).until(is_it)
+
+
+def text(chrome: Chrome, name: str) -> str:
+    """The text of an element, at one moment."""
+    script = "return document.getElementById(arguments[0]).innerText"
+    return str(chrome.execute_script(script, name))
+
+
+def has(name: str, part: str) -> Callable[[Chrome], bool]:
+    """Whether the text of an element has a part."""
+    return lambda chrome: part in text(chrome, name)
+
+
+def click(chrome: Chrome, name: str) -> None:
+    """Clicks on an element, once it can be clicked on."""
+    element = until(chrome, lambda found: found.find_element(By.ID, name))
+    until(chrome, lambda _: element.is_displayed() and element.is_enabled())
+    element.click()
+
+
+def press(chrome: Chrome, selector: str) -> None:
+    """Clicks on an element at once: the page may replace it between two calls."""
+    until(
+        chrome,
+        lambda found: found.execute_script(
+            "const found = document.querySelector(arguments[0]); found?.click(); return !!found",
+            selector,
+        ),
+    )
+
+
+def errors(chrome: Chrome) -> list[str]:
+    """What the console says since the last call."""
+    return [entry["message"] for entry in chrome.get_log("browser")]
+
+
+def test_a_group_is_shown_and_texts_of_users_stay_texts(chrome, shop) -> None:
+    """Members, key ranges, maps, blockers and letters; nothing of a record or an error runs."""
+    errors(chrome)
+    with LivePage(shop["words"], "shop", interval=0.3) as page:
+        chrome.get(page.url)
+        until(chrome, has("blockers", SCRIPT))  # its key is read once it has blocked for a while
+        assert "token" not in chrome.current_url
+        assert text(chrome, "group") == "shop"
+        assert f"no {IMAGE}" in text(chrome, "blockers")
+        assert "parked" in text(chrome, "blockers")
+        assert "first" in text(chrome, "members")
+        rows = text(chrome, "partitions").splitlines()
+        assert any(row.startswith(f"{shop['topic']}-0") for row in rows), rows
+        until(chrome, lambda found: found.find_elements(By.CSS_SELECTOR, "#rates path"))
+        # The maps have the colours of the parked and the failed record.
+        seen = chrome.execute_script(
+            "const c = document.querySelectorAll('#partitions canvas')[1];"
+            "const d = c.getContext('2d').getImageData(0, 2, c.width, 1).data; const s = new Set();"
+            "for (let i = 0; i < d.length; i += 4) s.add(`${d[i]},${d[i+1]},${d[i+2]}`);"
+            "return [...s]"
+        )
+        assert {"86,180,233", "204,121,167", "213,94,0"} <= set(seen)
+        click(chrome, "load")
+        until(chrome, has("letters", f"no {IMAGE}"))
+        assert not chrome.find_element(By.ID, "replay").is_displayed()
+        press(chrome, "#letters button")
+        until(chrome, has("letter-trace", f"trace {IMAGE}"))
+        assert IMAGE in text(chrome, "letter-facts")
+        press(chrome, "#letter-dialog form button")
+        press(chrome, "#partitions button")
+        until(chrome, has("partition-legend", "parked 1"))
+        assert "no <img" in text(chrome, "partition-failed")
+        assert "shop" in chrome.title
+        assert not chrome.find_elements(By.CSS_SELECTOR, "main img, main script, dialog img")
+    assert errors(chrome) == []
+
+
+@pytest.mark.parametrize("action", ["replay", "discard"])
+def test_letters_are_decided_on_after_a_question(chrome, shop, action) -> None:
+    """Nothing is decided before the answer; the decision is that of the command line."""
+    orders, store = shop["topic"], shop["store"]
+    with LivePage(shop["words"], "shop", interval=0.3, allow_decisions=True) as page:
+        chrome.get(page.url)
+        until(chrome, has("group", "shop"))
+        click(chrome, "load")
+        until(chrome, has("letters-count", "1 parked, 1 open"))
+        press(chrome, "#letters thead input")
+        click(chrome, action)
+        until(chrome, has("confirm-text", "1 parked record"))
+        assert "1 passed record" in text(chrome, "confirm-text")
+        click(chrome, "confirm-no")
+        until(chrome, lambda found: not found.find_element(By.ID, "confirm-dialog").is_displayed())
+        assert not decided(store, "shop", [orders])
+        click(chrome, action)
+        click(chrome, "confirm-yes")
+        until(chrome, has("letters-count", ": 2."))
+    (decision,) = decided(store, "shop", [orders])
+    assert (decision.offset, decision.action) == (1, action)
+
+
+def test_a_decision_whose_letters_have_changed_is_not_carried_out(chrome, shop) -> None:
+    """It was confirmed for others."""
+    with LivePage(shop["words"], "shop", interval=0.3, allow_decisions=True) as page:
+        chrome.get(page.url)
+        until(chrome, has("group", "shop"))
+        answer = chrome.execute_async_script(
+            "const [topic, answer] = arguments;"
+            "(async () => {"
+            "  const session = await (await fetch('api/session')).json();"
+            "  const letters = [{topic, partition: 0, offset: 1, commit: 'run-0'}];"
+            "  const confirmed = {parked: 7, passed: 0};"
+            "  const found = await fetch('api/groups/shop/decide', {"
+            "    method: 'POST', headers: {'X-Coopconsume-CSRF': session.csrf},"
+            "    body: JSON.stringify({action: 'discard', letters, confirmed})});"
+            "  answer([found.status, (await found.json()).error]);"
+            "})();",
+            shop["topic"],
+        )
+    assert answer[0] == 409
+    assert "confirm again" in answer[1]
+    assert not decided(shop["store"], "shop", [shop["topic"]])
+
+
+def test_a_table_that_goes_away_and_comes_back(chrome, shop, tmp_path) -> None:
+    """The page says so, keeps the last status and recovers by itself."""
+    with LivePage(shop["words"], "shop", interval=0.3) as page:
+        chrome.get(page.url)
+        until(chrome, has("group", "shop"))
+        (tmp_path / "commits").rename(tmp_path / "away")
+        until(chrome, has("banner", "trying again"))
+        assert str(tmp_path / "commits") in text(chrome, "banner")
+        assert text(chrome, "group") == "shop"
+        assert "status of" in text(chrome, "fresh")
+        (tmp_path / "away").rename(tmp_path / "commits")
+        until(chrome, lambda found: not text(found, "banner"))
+        assert "updated" in text(chrome, "fresh")
+    until(chrome, has("banner", "does not answer"))
+
+
+def test_a_broker_that_goes_away_and_comes_back(chrome, tmp_path) -> None:
+    """As with a table."""
+    with LocalKafka() as kafka:
+        kafka.create_topic("orders", 1)
+        words = {
+            "kafka.bootstrap.servers": kafka.bootstrap_servers, "commitTable": str(tmp_path / "c"),
+            "kafka.request.timeout.ms": "2000",
+        }  # fmt: skip
+        with closing(Cluster(Options.parse({**words, "kafka.group.id": "g"}))) as cluster:
+            store = CommitStore.open(tmp_path / "c", cluster=cluster.cluster_id)
+        store.open_epoch("g", {"m": [("orders", 0)]}, previous=None)
+        with LivePage(words, "g", interval=0.3) as page:
+            chrome.get(page.url)
+            until(chrome, has("group", "g"))
+            kafka.kill()
+            until(chrome, has("banner", kafka.bootstrap_servers))
+            assert text(chrome, "group") == "g"
+            kafka.restart()
+            until(chrome, lambda found: not text(found, "banner"))
+
+
+def test_a_thousand_partitions_stay_quick(chrome, kafka, topic, tmp_path) -> None:
+    """The page shows a part of the rows, and a square for each partition."""
+    many = topic(1_000)
+    words = {
+        "kafka.bootstrap.servers": kafka.bootstrap_servers, "commitTable": str(tmp_path / "c"),
+    }  # fmt: skip
+    with closing(Cluster(Options.parse({**words, "kafka.group.id": "g"}))) as cluster:
+        store = CommitStore.open(tmp_path / "c", cluster=cluster.cluster_id)
+    store.open_epoch("g", {f"m{i}": [(many, p) for p in range(i, 1_000, 4)] for i in range(4)},
+                     previous=None)  # fmt: skip
+    try:
+        with LivePage(words, "g", interval=0.3) as page:
+            chrome.get(page.url)
+            until(chrome, has("pager", "50 of 1,000"))
+            assert len(chrome.find_elements(By.CSS_SELECTOR, "#partitions tbody tr")) == 50
+            assert chrome.find_element(By.ID, "grid").size["height"] > 50
+            press(chrome, "#pager button:last-child")
+            until(chrome, has("pager", "100 of 1,000"))
+            Select(chrome.find_element(By.ID, "sort")).select_by_value("lag")
+            chrome.find_element(By.ID, "find").send_keys("-99")
+            until(chrome, lambda found: f"{many}-990" in text(found, "partitions"))
+            assert "1,000 partitions" in text(chrome, "under")
+            nodes = chrome.execute_script("return document.querySelectorAll('*').length")
+            assert nodes < 3_000
+            sizes = chrome.execute_script(
+                "return performance.getEntriesByType('resource')"
+                ".filter((one) => one.name.includes('/status')).map((one) => one.transferSize)"
+            )
+            assert sizes
+            assert max(sizes) < 60_000
+    finally:
+        with closing(KafkaAdminClient(bootstrap_servers=kafka.bootstrap_servers)) as admin:
+            admin.delete_topics([many])
+
+
+def test_the_command_serves_the_page_until_it_is_interrupted(chrome, shop) -> None:
+    """It prints the address; a table without groups is no error."""
+    words = [word for name, value in shop["words"].items() for word in ("-o", f"{name}={value}")]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "coopconsume", "ui", "--port", "0", *words],
+        cwd=ROOT, stdout=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    try:
+        assert process.stdout is not None
+        line = process.stdout.readline()
+        assert line.startswith("live page: http://127.0.0.1:")
+        chrome.get(line.removeprefix("live page: ").strip())
+        until(chrome, has("groups", "shop"))  # the first group is chosen
+        until(chrome, has("group", "shop"))
+        process.send_signal(signal.SIGINT)
+        assert process.wait(PATIENCE) == 0
+    finally:
+        process.kill()
+        process.wait()
+
+
+def test_a_group_that_does_not_exist_is_named(chrome, shop) -> None:
+    """With the groups that there are; it appears once it exists."""
+    with LivePage(shop["words"], "shopp", interval=0.3) as page:
+        chrome.get(page.url)
+        until(chrome, has("banner", "did you mean 'shop'?"))
+        shop["store"].open_epoch("shopp", {"m": [(shop["topic"], 0)]}, previous=None)
+        until(chrome, has("group", "shopp"))
+        assert text(chrome, "banner") == ""

@@ -1,0 +1,92 @@
+"""Faults of the live page."""
+
+from __future__ import annotations
+
+from tests.mutants.mutant import Mutant
+
+_UNIT = "tests/unit/test_live_page.py::"
+
+UI = [
+    Mutant(
+        "page-needs-no-cookie",
+        "Files and data of the page need the cookie.",
+        "coopconsume/ui/access.py",
+        "if not self._access.has_session(request, self._port):",
+        "if False:",
+        (_UNIT + "test_nothing_is_shown_without_the_token",),
+    ),
+    Mutant(
+        "page-opens-everywhere-by-token",
+        "The token opens the first page alone.",
+        "coopconsume/ui/access.py",
+        "if is_entry and self._access.has_token(request.query_params):",
+        "if self._access.has_token(request.query_params):",
+        (_UNIT + "test_nothing_is_shown_without_the_token",),
+    ),
+    Mutant(
+        "page-cookie-for-other-sites",
+        "Other sites cannot use the cookie.",
+        "coopconsume/ui/access.py",
+        'samesite="strict"',
+        'samesite="lax"',
+        (_UNIT + "test_the_token_gives_a_cookie_that_other_sites_cannot_use",),
+    ),
+    Mutant(
+        "page-writes-without-secret",
+        "A request that changes something needs the secret of the page.",
+        "coopconsume/ui/access.py",
+        "and not self._access.may_write(request)",
+        "and False",
+        (_UNIT + "test_requests_that_change_something_need_the_secret_and_the_switch",),
+    ),
+    Mutant(
+        "page-decides-by-default",
+        "Decisions on dead letters are off unless they are allowed.",
+        "coopconsume/ui/app.py",
+        "if not self._allow_decisions:",
+        "if False:",
+        (_UNIT + "test_requests_that_change_something_need_the_secret_and_the_switch",),
+    ),
+    Mutant(
+        "page-decides-unconfirmed",
+        "A decision is carried out if it was confirmed for the letters that there are.",
+        "coopconsume/ui/letters.py",
+        "confirmed is not None and dict(confirmed) == counts",
+        "confirmed is not None",
+        (
+            "tests/broker/test_live_page.py::test_a_decision_whose_letters_have_changed_is_not_carried_out",
+        ),
+    ),
+    Mutant(
+        "page-forgets-status",
+        "A group that cannot be read keeps its last status.",
+        "coopconsume/ui/watch.py",
+        "known.reading, known.at, known.samples",
+        "None, known.at, known.samples",
+        (_UNIT + "test_a_group_that_cannot_be_read_keeps_its_last_status_and_recovers",),
+    ),
+    Mutant(
+        "page-rates-below-zero",
+        "Offsets that are moved back are no rate.",
+        "coopconsume/ui/watch.py",
+        "done = sum(max(0, found[0] - before[0])",
+        "done = sum(abs(found[0] - before[0])",
+        (_UNIT + "test_rates_are_those_between_two_readings",),
+    ),
+    Mutant(
+        "page-all-rows",
+        "The page gets the rows that it shows.",
+        "coopconsume/ui/content.py",
+        "rows[start : start + limit]",
+        "rows",
+        (_UNIT + "test_a_thousand_partitions_are_a_small_answer",),
+    ),
+    Mutant(
+        "parked-shown-as-pending",
+        "Maps tell parked records from those that are tried again.",
+        "coopconsume/admin/pictures.py",
+        "waiting = waiting - undecided if waiting and undecided else waiting",
+        "undecided = undecided - waiting",
+        ("tests/unit/test_pictures.py::test_counts_equal_those_of_looking_at_every_offset",),
+    ),
+]
