@@ -18,7 +18,7 @@ from coopconsume.sinks import DeadLetterTable, OutputTopic, open_dead_letters
 from coopconsume.sinks.letters import HEADERS
 from coopconsume.worker.report import DeadLetter
 from tests.model.job_world import until
-from tests.unit.test_sinks import outputs
+from tests.unit.sinks.test_sinks import outputs
 
 pytestmark = [pytest.mark.broker]
 

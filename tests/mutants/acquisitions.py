@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tests.mutants.mutant import Mutant
 
-_RULES = "tests/unit/test_acquisitions.py::"
+_RULES = "tests/unit/commits/test_acquisitions.py::"
 _MODEL = "tests/model/test_acquisitions_model.py::test_any_schedule_keeps_the_promises"
 _CHUNKS = "commits/acquisitions.py"
 

@@ -7,8 +7,8 @@ from __future__ import annotations
 from tests.mutants.mutant import Mutant
 
 _MODEL = "tests/model/test_channel_model.py::"
-_SOCKETS = "tests/unit/test_channel.py::"
-_SLOT = "tests/unit/test_slot_channel.py::"
+_SOCKETS = "tests/unit/worker/test_channel.py::"
+_SLOT = "tests/unit/worker/test_slot_channel.py::"
 _UNION = "tests/model/test_progress_model.py::test_reports_say_together_what_one_says"
 _WIRE = "coopconsume/worker/channel/wire.py"
 _LEASE = "coopconsume/worker/channel/lease.py"
@@ -18,12 +18,10 @@ _JOB = "tests/model/test_job_model.py::"
 _LOOP = "tests/model/test_loop_model.py::"
 _LATE = _JOB + "test_of_a_late_hand_over_the_running_records_alone_are_in_doubt"
 _DOUBT = (
-    "tests/unit/test_plan_rules.py::"
+    "tests/unit/runtime/test_plan_rules.py::"
     "test_what_is_in_doubt_of_a_slot_that_gave_records_back_is_what_it_kept"
 )
-_PACED = (
-    "tests/unit/test_saving.py::test_commits_are_an_interval_apart_unless_somebody_waits_for_them"
-)
+_PACED = "tests/unit/runtime/test_saving.py::test_commits_are_an_interval_apart_unless_somebody_waits_for_them"
 _STUCK = _JOB + "test_a_stuck_handler_costs_its_own_key"
 _KEPT = _LOOP + "test_a_kept_record_holds_its_lane_although_retention_deletes_it"
 _RELIEVED = _SLOT + "test_a_relieved_slot_keeps_what_runs_and_starts_nothing_more"
@@ -420,7 +418,7 @@ CHANNEL = [
         "coopconsume/runtime/plan/partition.py",
         'is_key = self.ordering == "key" and key_range.size == 1',
         "is_key = False",
-        ("tests/unit/test_plan_rules.py::test_a_key_waits_for_an_earlier_owner_alone",),
+        ("tests/unit/runtime/test_plan_rules.py::test_a_key_waits_for_an_earlier_owner_alone",),
     ),
     Mutant(
         "key-in-doubt-not-blocked",
@@ -428,7 +426,7 @@ CHANNEL = [
         "coopconsume/runtime/plan/partition.py",
         "                share.wait(self.lane(key_hash, EARLIER_OWNER), barred)\n",
         "                tuple([barred])\n",
-        ("tests/unit/test_plan_rules.py::test_a_key_waits_for_an_earlier_owner_alone",),
+        ("tests/unit/runtime/test_plan_rules.py::test_a_key_waits_for_an_earlier_owner_alone",),
     ),
     Mutant(
         "appends-as-they-come",
@@ -468,7 +466,7 @@ CHANNEL = [
         "coopconsume/worker/outcome.py",
         "self._seen = {at: self._seen.get(at, now) for at in calls}",
         "self._seen = dict.fromkeys(calls, now)",
-        ("tests/unit/test_slot.py::test_a_call_is_as_old_as_the_first_look_at_it",),
+        ("tests/unit/worker/test_slot.py::test_a_call_is_as_old_as_the_first_look_at_it",),
     ),
     Mutant(
         "reports-slower-than-commits",
@@ -476,7 +474,7 @@ CHANNEL = [
         "coopconsume/runtime/slot_leases.py",
         "(10 if real_time else 2)",
         "(10 if real_time else 1)",
-        ("tests/unit/test_saving.py::test_slots_report_twice_in_a_commit_interval",),
+        ("tests/unit/runtime/test_saving.py::test_slots_report_twice_in_a_commit_interval",),
     ),
 ]
 
@@ -536,7 +534,7 @@ CHANNEL_DRIVER = [
         "if holding.life_ms >= self._life_ms:",
         "if holding.life_ms > 0:",
         (
-            "tests/unit/test_group_member.py::test_work_that_outlives_what_the_group_was_told_waits_for_a_rebalance",
+            "tests/unit/group/test_group_member.py::test_work_that_outlives_what_the_group_was_told_waits_for_a_rebalance",
         ),
     ),
     Mutant(

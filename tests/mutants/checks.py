@@ -15,7 +15,7 @@ ASSIGNORS = [
         "assignors/ranges.py",
         "KeyRange(a, b - 1) for a, b in pairwise(cuts)",
         "KeyRange(a, min(b, self.last)) for a, b in pairwise(cuts)",
-        ("tests/unit/test_ranges.py::test_any_range_is_cut_evenly",),
+        ("tests/unit/assignors/test_ranges.py::test_any_range_is_cut_evenly",),
     ),
     Mutant(
         "ranges-leave-a-hole",
@@ -23,7 +23,7 @@ ASSIGNORS = [
         "assignors/sharing.py",
         "FULL.size * end // total - 1)",
         "FULL.size * end // total - 1 - (end < total))",
-        ("tests/unit/test_assignors.py::test_kip_x_round_robin",),
+        ("tests/unit/assignors/test_assignors.py::test_kip_x_round_robin",),
     ),
     Mutant(
         "parts-without-consent",
@@ -31,7 +31,9 @@ ASSIGNORS = [
         "assignors/sharing.py",
         "[member for member in members if member.allow_key_share]",
         "list(members)",
-        ("tests/unit/test_assignors.py::test_whoever_did_not_opt_in_gets_whole_partitions",),
+        (
+            "tests/unit/assignors/test_assignors.py::test_whoever_did_not_opt_in_gets_whole_partitions",
+        ),
     ),
     Mutant(
         "conflict-not-seen",
@@ -40,7 +42,7 @@ ASSIGNORS = [
         "if found.overlaps or (found.holes and (topic, partition) not in held):",
         "if found.holes and found.overlaps:",
         (
-            "tests/unit/test_group_rules.py::test_an_assignment_with_a_hole_or_an_overlap_is_refused",
+            "tests/unit/group/test_group_rules.py::test_an_assignment_with_a_hole_or_an_overlap_is_refused",
         ),
     ),
 ]
@@ -130,7 +132,9 @@ SHOWN = [
         "coopconsume/runtime/failure_log.py",
         "if now - kind.logged_at < _EVERY:",
         "if now < kind.logged_at:",
-        ("tests/unit/test_failure_log.py::test_one_type_of_error_has_a_line_in_ten_seconds",),
+        (
+            "tests/unit/runtime/test_failure_log.py::test_one_type_of_error_has_a_line_in_ten_seconds",
+        ),
     ),
     Mutant(
         "youngest-blocker-shown",
@@ -138,7 +142,7 @@ SHOWN = [
         "coopconsume/cli/run.py",
         "held_by(max(blocked",
         "held_by(min(blocked",
-        ("tests/unit/test_failure_log.py::test_the_status_line_shows_the_oldest_blocker",),
+        ("tests/unit/runtime/test_failure_log.py::test_the_status_line_shows_the_oldest_blocker",),
     ),
     Mutant(
         "quiet-job-without-a-reason",
@@ -154,7 +158,9 @@ SHOWN = [
         "coopconsume/runtime/polling/retry_buffer.py",
         "due[record.key_hash] = max(due.get(record.key_hash, 0.0), record.due)",
         "due.setdefault(record.key_hash, record.due)",
-        ("tests/unit/test_waiting.py::test_a_poll_waits_for_the_key_that_comes_again_first",),
+        (
+            "tests/unit/runtime/test_waiting.py::test_a_poll_waits_for_the_key_that_comes_again_first",
+        ),
     ),
     Mutant(
         "answers-not-waited-for",
@@ -162,7 +168,7 @@ SHOWN = [
         "coopconsume/runtime/polling/session.py",
         "self._is_draining and is_out and not self._is_polling",
         "False",
-        ("tests/unit/test_waiting.py::test_what_polling_knows_is_counted",),
+        ("tests/unit/runtime/test_waiting.py::test_what_polling_knows_is_counted",),
     ),
     Mutant(
         "holes-behind-the-end",
@@ -188,7 +194,7 @@ SHOWN = [
         "coopconsume/query.py",
         "if self.is_in_its_thread:",
         "if self._job.error is not None:",
-        ("tests/unit/test_waiting.py::test_a_query_does_not_wait_for_itself",),
+        ("tests/unit/runtime/test_waiting.py::test_a_query_does_not_wait_for_itself",),
     ),
     Mutant(
         "recreated-topic-ends-a-job-that-begins",
@@ -212,7 +218,7 @@ SHOWN = [
         "coopconsume/runtime/polling/session.py",
         "is_woken, self._is_woken = self._is_woken, False",
         "is_woken = self._is_woken",
-        ("tests/unit/test_polling.py::test_a_wakeup_ends_one_poll",),
+        ("tests/unit/runtime/test_polling.py::test_a_wakeup_ends_one_poll",),
     ),
     Mutant(
         "deleted-blocker-looks-open",
@@ -221,8 +227,8 @@ SHOWN = [
         "if self.log_start is not None and offset < self.log_start:",
         "if self.log_start is None:",
         (
-            "tests/unit/test_offset_moves.py::test_gaps_have_the_age_of_the_first_commit_above_them",
-            "tests/unit/test_overview.py::test_what_holds_a_stable_offset_is_told_and_drawn",
+            "tests/unit/admin/test_offset_moves.py::test_gaps_have_the_age_of_the_first_commit_above_them",
+            "tests/unit/admin/test_overview.py::test_what_holds_a_stable_offset_is_told_and_drawn",
         ),
     ),
     Mutant(
@@ -231,7 +237,7 @@ SHOWN = [
         "coopconsume/monitoring/prometheus.py",
         'return f"{name}_seconds" if number.unit == "s" else name',
         "return name",
-        ("tests/unit/test_monitoring.py::test_prometheus_tells_the_same_numbers",),
+        ("tests/unit/monitoring/test_monitoring.py::test_prometheus_tells_the_same_numbers",),
     ),
     Mutant(
         "first-missing-option-alone",
@@ -255,7 +261,7 @@ SHOWN = [
         "coopconsume/runtime/waiting.py",
         "if started or oldest.started is None:",
         "if slots:",
-        ("tests/unit/test_waiting.py::test_each_wait_has_a_reason_and_a_sentence",),
+        ("tests/unit/runtime/test_waiting.py::test_each_wait_has_a_reason_and_a_sentence",),
     ),
     Mutant(
         "newer-spark-gets-delta",
@@ -263,6 +269,6 @@ SHOWN = [
         "coopconsume/spark_versions.py",
         "SparkMinor(wanted, newest.connector, None,",
         "SparkMinor(wanted, newest.connector, SUPPORTED[-2].delta,",
-        ("tests/unit/test_jars.py::test_a_newer_spark_is_a_warning",),
+        ("tests/unit/testing/test_jars.py::test_a_newer_spark_is_a_warning",),
     ),
 ]

@@ -6,12 +6,12 @@ from tests.mutants.mutant import Mutant
 
 _LOOP = "tests/model/test_loop_model.py::test_any_run_keeps_the_order_and_settles_every_record"
 _GROUP = "tests/model/test_group_model.py::TestGroup::runTest"
-_STORE = "tests/unit/test_commit_store.py::"
-_PLAN = "tests/unit/test_plan_rules.py::"
-_EVENTS = "tests/unit/test_fold_rules.py::"
+_STORE = "tests/unit/commits/test_commit_store.py::"
+_PLAN = "tests/unit/runtime/test_plan_rules.py::"
+_EVENTS = "tests/unit/commits/test_fold_rules.py::"
 _JUDGE = "tests/model/test_judge.py::"
 _JOB = "tests/model/test_job_model.py::"
-_ODD = "tests/unit/test_odd_answers.py::"
+_ODD = "tests/unit/worker/test_odd_answers.py::"
 
 COMMITS = [
     Mutant(
@@ -55,7 +55,7 @@ COMMITS = [
         "commits/log.py",
         "if isinstance(error, MemoryError):",
         "if isinstance(error, FloatingPointError):",
-        ("tests/unit/test_commit_outage.py::test_a_process_without_memory_is_no_damage",),
+        ("tests/unit/commits/test_commit_outage.py::test_a_process_without_memory_is_no_damage",),
     ),
     Mutant(
         "no-threads-no-reads",
@@ -64,7 +64,7 @@ COMMITS = [
         "except RuntimeError:  # no thread can be started",
         "except BrokenPipeError:",
         (
-            "tests/unit/test_commit_outage.py::test_a_process_without_threads_reads_one_file_after_another",
+            "tests/unit/commits/test_commit_outage.py::test_a_process_without_threads_reads_one_file_after_another",
         ),
     ),
     Mutant(
@@ -82,7 +82,7 @@ COMMITS = [
         "self._changes += bool(known)",
         "pass",
         (
-            "tests/unit/test_identity.py::test_the_group_id_for_reads_changes_with_a_topic_id_and_a_leader_epoch",
+            "tests/unit/kafka/test_identity.py::test_the_group_id_for_reads_changes_with_a_topic_id_and_a_leader_epoch",
         ),
     ),
     Mutant(
@@ -92,7 +92,7 @@ COMMITS = [
         "self._changes += 1",
         "pass",
         (
-            "tests/unit/test_identity.py::test_the_group_id_for_reads_changes_with_a_topic_id_and_a_leader_epoch",
+            "tests/unit/kafka/test_identity.py::test_the_group_id_for_reads_changes_with_a_topic_id_and_a_leader_epoch",
         ),
     ),
     Mutant(
@@ -101,7 +101,7 @@ COMMITS = [
         "coopconsume/runtime/reading/source.py",
         "group = LOG_IDENTITIES.read_group(fetching[_GROUP])",
         "group = fetching[_GROUP]",
-        ("tests/unit/test_identity.py::test_every_read_is_made_under_that_group_id",),
+        ("tests/unit/kafka/test_identity.py::test_every_read_is_made_under_that_group_id",),
     ),
     Mutant(
         "holes-in-a-part",
@@ -149,7 +149,7 @@ COMMITS = [
         "coopconsume/admin/dead_letters/choice.py",
         "if bool(later.decision) != bool(other.decision):",
         "if False:",
-        ("tests/unit/test_dead_letters.py::test_a_clock_that_steps_back_hides_no_letter",),
+        ("tests/unit/admin/test_dead_letters.py::test_a_clock_that_steps_back_hides_no_letter",),
     ),
     Mutant(
         "beyond-the-end",
@@ -174,7 +174,7 @@ COMMITS = [
         "if offered.last < self._stable_offset:",
         "if offered.last < 0:",
         (
-            "tests/unit/test_partition_commits.py::test_wholly_below_the_stable_offset_is_too_old",
+            "tests/unit/commits/test_partition_commits.py::test_wholly_below_the_stable_offset_is_too_old",
             _STORE + "test_too_old_is_raised_once_with_all_answers",
         ),
     ),
@@ -185,7 +185,7 @@ COMMITS = [
         "count > limit and count > self._ranges.range_count",
         "count > limit",
         (
-            "tests/unit/test_partition_commits.py::test_the_limit_refuses_only_what_raises_the_number_of_ranges",
+            "tests/unit/commits/test_partition_commits.py::test_the_limit_refuses_only_what_raises_the_number_of_ranges",
         ),
     ),
     Mutant(
@@ -203,7 +203,7 @@ COMMITS = [
         "if not answer.counted or at in refused or refusal:",
         "if not answer.counted or refusal:",
         (
-            "tests/unit/test_commit_growth.py::test_a_refused_partition_is_refused_again_once_the_answer_is_forgotten",
+            "tests/unit/commits/test_commit_growth.py::test_a_refused_partition_is_refused_again_once_the_answer_is_forgotten",
         ),
     ),
     Mutant(
@@ -212,7 +212,7 @@ COMMITS = [
         "commits/group.py",
         "if not answer.counted or at in refused or refusal:",
         "if not answer.counted or at in refused:",
-        ("tests/unit/test_commit_growth.py::test_a_refused_commit_is_refused_again",),
+        ("tests/unit/commits/test_commit_growth.py::test_a_refused_commit_is_refused_again",),
     ),
     Mutant(
         "unchanged-commit-forgotten",
@@ -220,7 +220,9 @@ COMMITS = [
         "commits/group.py",
         "grant.note_unchanged(event.member, event.id)",
         "pass",
-        ("tests/unit/test_commit_growth.py::test_a_commit_that_changed_nothing_never_does_later",),
+        (
+            "tests/unit/commits/test_commit_growth.py::test_a_commit_that_changed_nothing_never_does_later",
+        ),
     ),
     Mutant(
         "snapshot-carries-all-answers",
@@ -228,7 +230,7 @@ COMMITS = [
         "commits/group.py",
         "if self._kept_results > KEPT_RESULTS:",
         "if False:",
-        ("tests/unit/test_commit_growth.py::test_a_snapshot_does_not_carry_old_answers",),
+        ("tests/unit/commits/test_commit_growth.py::test_a_snapshot_does_not_carry_old_answers",),
     ),
     Mutant(
         "new-end-wakes-nobody",
@@ -236,7 +238,7 @@ COMMITS = [
         "coopconsume/runtime/plan/partition.py",
         "self._end, self.is_quiet = end, False",
         "self._end = end",
-        ("tests/unit/test_idle.py::test_a_turn_visits_a_partition_that_changed",),
+        ("tests/unit/runtime/test_idle.py::test_a_turn_visits_a_partition_that_changed",),
     ),
     Mutant(
         "truncation-keeps-the-end",
@@ -244,7 +246,9 @@ COMMITS = [
         "commits/partition.py",
         "self._settle(min(self._stable_offset, end), self._ranges.clip(0, end - 1))",
         "self._settle(min(self._stable_offset, end), self._ranges)",
-        ("tests/unit/test_partition_commits.py::test_a_truncated_log_forgets_what_lay_beyond",),
+        (
+            "tests/unit/commits/test_partition_commits.py::test_a_truncated_log_forgets_what_lay_beyond",
+        ),
     ),
     Mutant(
         "unread-is-a-hole",

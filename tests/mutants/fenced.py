@@ -22,7 +22,7 @@ FENCED = [
         "coopconsume/fenced/core.py",
         "if self.by is not None and self.value != actual:",
         "if False:",
-        ("tests/unit/test_fenced_log.py::test_each_record_may_expect_its_number",),
+        ("tests/unit/fenced/test_fenced_log.py::test_each_record_may_expect_its_number",),
     ),
     Mutant(
         "older-epoch-counts",
@@ -30,7 +30,7 @@ FENCED = [
         "coopconsume/fenced/fold.py",
         "fenced = stamp.epoch != self.epoch or self.tag not in (None, stamp.tag)",
         "fenced = False",
-        ("tests/unit/test_fenced_log.py::test_nobody_who_writes_into_a_log_stops_it",),
+        ("tests/unit/fenced/test_fenced_log.py::test_nobody_who_writes_into_a_log_stops_it",),
     ),
     Mutant(
         "batch-id-not-remembered",
@@ -38,7 +38,7 @@ FENCED = [
         "coopconsume/fenced/fold.py",
         "if known is not None and (not self._compacted or known.first_offset != first_offset):",
         "if False:",
-        ("tests/unit/test_fenced_log.py::test_nobody_who_writes_into_a_log_stops_it",),
+        ("tests/unit/fenced/test_fenced_log.py::test_nobody_who_writes_into_a_log_stops_it",),
     ),
     Mutant(
         "late-batch-counts",
@@ -46,7 +46,7 @@ FENCED = [
         "coopconsume/fenced/fold.py",
         "if raw.offset != stamp.expected + stamp.i or (filtered and self._compacted):",
         "if filtered and self._compacted:",
-        ("tests/unit/test_fenced_log.py::test_nobody_who_writes_into_a_log_stops_it",),
+        ("tests/unit/fenced/test_fenced_log.py::test_nobody_who_writes_into_a_log_stops_it",),
     ),
     Mutant(
         "a-call-waits-for-others",
@@ -62,7 +62,7 @@ FENCED = [
         "coopconsume/fenced/fold.py",
         "if not self._compacted and self.next_seq not in (None, stamp.seq):",
         "if False:",
-        ("tests/unit/test_fenced_log.py::test_a_batch_that_is_gone_is_a_gap",),
+        ("tests/unit/fenced/test_fenced_log.py::test_a_batch_that_is_gone_is_a_gap",),
     ),
     Mutant(
         "repair-repeats-numbers",
@@ -88,7 +88,7 @@ FENCED = [
         "coopconsume/fenced/fold.py",
         "complete = len(self._partial) == self._open_batch[0].n",
         "complete = True",
-        ("tests/unit/test_fenced_log.py::test_a_batch_without_its_end_does_not_count",),
+        ("tests/unit/fenced/test_fenced_log.py::test_a_batch_without_its_end_does_not_count",),
     ),
     Mutant(
         "shared-writer-does-not-ask",

@@ -127,7 +127,7 @@ FILTERS = [
         "coopconsume/worker/slot.py",
         "ledger.passed(batch, settles=False)",
         "ledger.passed(batch)",
-        ("tests/unit/test_crashes.py::test_the_second_run_settles_no_filtered_record",),
+        ("tests/unit/worker/test_crashes.py::test_the_second_run_settles_no_filtered_record",),
     ),
     Mutant(
         "filter-time-without-a-life",
@@ -208,7 +208,7 @@ FILTERS = [
         "self.trial_offsets *= _LONGER",
         "pass",
         (
-            "tests/unit/test_breaker.py::test_a_trial_that_has_handled_nothing_is_followed_by_a_longer_one",
+            "tests/unit/runtime/test_breaker.py::test_a_trial_that_has_handled_nothing_is_followed_by_a_longer_one",
         ),
     ),
     Mutant(

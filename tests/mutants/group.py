@@ -8,13 +8,13 @@ from tests.mutants.mutant import Mutant
 
 _GROUP = "tests/model/test_group_model.py::TestGroup::runTest"
 _FOLD = "tests/model/test_commits_fold.py::test_the_fold_agrees_with_a_naive_model"
-_STORE = "tests/unit/test_commit_store.py::"
-_PLAN = "tests/unit/test_plan_rules.py::"
-_EVENTS = "tests/unit/test_fold_rules.py::"
+_STORE = "tests/unit/commits/test_commit_store.py::"
+_PLAN = "tests/unit/runtime/test_plan_rules.py::"
+_EVENTS = "tests/unit/commits/test_fold_rules.py::"
 _JUDGE = "tests/model/test_judge.py::"
 _JOB = "tests/model/test_job_model.py::"
 _POLLING = "tests/model/test_polling_model.py::"
-_CORE = "tests/unit/test_group_core.py::"
+_CORE = "tests/unit/group/test_group_core.py::"
 
 GROUP = [
     Mutant(
@@ -207,7 +207,7 @@ TOPICS = [
         "coopconsume/group/membership.py",
         "if is_due and holding is not None:",
         "if is_due and holding is None:",
-        ("tests/unit/test_group_member.py::test_closing_revokes_what_was_assigned_once",),
+        ("tests/unit/group/test_group_member.py::test_closing_revokes_what_was_assigned_once",),
     ),
     Mutant(
         "replaced-topic-loses-records",
@@ -347,6 +347,6 @@ POLLING = [
         "coopconsume/runtime/polling/retry_buffer.py",
         "max(due.get(record.key_hash, 0.0), at)",
         "min(due.get(record.key_hash, record.due), record.due)",
-        ("tests/unit/test_held.py::test_a_key_waits_for_the_record_that_is_due_last",),
+        ("tests/unit/runtime/test_held.py::test_a_key_waits_for_the_record_that_is_due_last",),
     ),
 ]

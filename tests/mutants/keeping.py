@@ -8,13 +8,13 @@ from tests.mutants.mutant import Mutant
 
 _GROUP = "tests/model/test_group_model.py::TestGroup::runTest"
 _KEEPING = "tests/model/test_group_model.py::test_keys_that_do_not_move_keep_running"
-_EVENTS = "tests/unit/test_fold_rules.py::"
-_CORE = "tests/unit/test_group_core.py::"
+_EVENTS = "tests/unit/commits/test_fold_rules.py::"
+_CORE = "tests/unit/group/test_group_core.py::"
 _JOB = "tests/model/test_job_model.py::"
 _LOOP = "tests/model/test_loop_model.py::test_keys_that_stay_go_on_while_others_are_given_up"
 _COME = "tests/model/test_loop_model.py::test_keys_that_stay_go_on_while_others_come"
-_SLOT = "tests/unit/test_slot_channel.py::"
-_PLAN = "tests/unit/test_plan_rules.py::"
+_SLOT = "tests/unit/worker/test_slot_channel.py::"
+_PLAN = "tests/unit/runtime/test_plan_rules.py::"
 _PARTITION = "coopconsume/runtime/plan/partition.py"
 
 KEEPING = [
@@ -97,7 +97,7 @@ KEEPING = [
         "        self.owned_under = self.begun_under = row.epoch\n",
         "        return None\n",
         (
-            "tests/unit/test_group_core.py::test_a_member_follows_an_epoch_whose_assignment_never_came",
+            "tests/unit/group/test_group_core.py::test_a_member_follows_an_epoch_whose_assignment_never_came",
         ),
     ),
     Mutant(
@@ -250,7 +250,9 @@ KEEPING = [
         "commits/ownership.py",
         "if in_force(state) != previous or is_fenced:",
         "if in_force(state) != previous:",
-        ("tests/unit/test_claims.py::test_no_epoch_opens_for_a_member_that_was_fenced_meanwhile",),
+        (
+            "tests/unit/group/test_claims.py::test_no_epoch_opens_for_a_member_that_was_fenced_meanwhile",
+        ),
     ),
     Mutant(
         "closes-under-a-passed-epoch",
@@ -306,7 +308,9 @@ KEEPING = [
         "coopconsume/runtime/plan/share.py",
         "            if not any(one.contains(lowest.key_hash) for one in self.leaving):\n                continue\n",
         "            continue\n",
-        ("tests/unit/test_plan_rules.py::test_what_waits_of_keys_that_are_given_up_is_forgotten",),
+        (
+            "tests/unit/runtime/test_plan_rules.py::test_what_waits_of_keys_that_are_given_up_is_forgotten",
+        ),
     ),
     Mutant(
         "dealt-again-from-the-first",

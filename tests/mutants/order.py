@@ -7,7 +7,7 @@ from __future__ import annotations
 from tests.mutants.mutant import Mutant
 
 _LOOP = "tests/model/test_loop_model.py::test_any_run_keeps_the_order_and_settles_every_record"
-_PLAN = "tests/unit/test_plan_rules.py::"
+_PLAN = "tests/unit/runtime/test_plan_rules.py::"
 _JUDGE = "tests/model/test_judge.py::"
 
 ORDER = [
@@ -28,7 +28,7 @@ ORDER = [
         "coopconsume/worker/outcome.py",
         'if self.spec.ordering != "none":',
         'if self.spec.ordering == "partition":',
-        ("tests/unit/test_slot.py::test_a_failed_record_blocks_its_key_alone", _LOOP),
+        ("tests/unit/worker/test_slot.py::test_a_failed_record_blocks_its_key_alone", _LOOP),
     ),
     Mutant(
         "lane-starts-two",
@@ -69,7 +69,7 @@ ORDER = [
         "row.offset > self.blocked[row.part].get(self.lane(row), row.offset)",
         "self.lane(row) in self.blocked[row.part]",
         (
-            "tests/unit/test_crashes.py::test_a_pending_record_and_lower_ones_may_start_while_their_key_is_blocked",
+            "tests/unit/worker/test_crashes.py::test_a_pending_record_and_lower_ones_may_start_while_their_key_is_blocked",
         ),
     ),
     Mutant(
@@ -125,7 +125,7 @@ ORDER = [
         "# The stable offset may have passed what was in flight: retention deletes records.\n        share.forget_below(self.stable)",
         "pass",
         (
-            "tests/unit/test_reads.py::test_what_is_in_flight_below_a_new_log_start_is_not_planned_again",
+            "tests/unit/runtime/test_reads.py::test_what_is_in_flight_below_a_new_log_start_is_not_planned_again",
         ),
     ),
     Mutant(
@@ -134,7 +134,9 @@ ORDER = [
         "coopconsume/runtime/plan/partition.py",
         "share.forget_below(stable)",
         "share.position = max(share.position, stable)",
-        ("tests/unit/test_reads.py::test_a_log_start_that_another_member_found_counts_for_all",),
+        (
+            "tests/unit/runtime/test_reads.py::test_a_log_start_that_another_member_found_counts_for_all",
+        ),
     ),
 ]
 

@@ -7,12 +7,12 @@ from __future__ import annotations
 from tests.mutants.mutant import Mutant
 
 _LOOP = "tests/model/test_loop_model.py::test_any_run_keeps_the_order_and_settles_every_record"
-_PLAN = "tests/unit/test_plan_rules.py::"
+_PLAN = "tests/unit/runtime/test_plan_rules.py::"
 _JOB = "tests/model/test_job_model.py::"
 _REPLAY = "tests/model/test_replay.py::"
 _POLLING = "tests/model/test_polling_model.py::"
-_PUBLISHING = "tests/unit/test_publishing.py::"
-_SAVING = "tests/unit/test_saving.py::"
+_PUBLISHING = "tests/unit/sinks/test_publishing.py::"
+_SAVING = "tests/unit/runtime/test_saving.py::"
 _DELIVERIES = "tests/model/test_deliveries_model.py::"
 
 RETRIES = [
@@ -46,7 +46,9 @@ RETRIES = [
         "coopconsume/record.py",
         "attempt >= self.max_attempts",
         "attempt > self.max_attempts",
-        ("tests/unit/test_concurrency.py::test_max_attempts_hold_for_every_kind_of_failure",),
+        (
+            "tests/unit/worker/test_concurrency.py::test_max_attempts_hold_for_every_kind_of_failure",
+        ),
     ),
     Mutant(
         "attempt-not-counted",
@@ -63,7 +65,7 @@ RETRIES = [
         "if at not in culprits:",
         "if at in culprits:",
         (
-            "tests/unit/test_crashes.py::test_the_record_that_killed_its_worker_is_charged_an_attempt",
+            "tests/unit/worker/test_crashes.py::test_the_record_that_killed_its_worker_is_charged_an_attempt",
         ),
     ),
     Mutant(
@@ -72,7 +74,7 @@ RETRIES = [
         "coopconsume/worker/slot.py",
         "if words is None:\n            return SlotReport(batch=spec.batch, slot=slot, unknown=True, pid=os.getpid())",
         "if words is None:\n            return SlotReport(batch=spec.batch, slot=slot, pid=os.getpid())",
-        ("tests/unit/test_crashes.py::test_without_a_box_nothing_is_known",),
+        ("tests/unit/worker/test_crashes.py::test_without_a_box_nothing_is_known",),
     ),
     Mutant(
         "jitter-subtracted",
@@ -80,7 +82,7 @@ RETRIES = [
         "coopconsume/record.py",
         "(1 + self.jitter * random.random())",
         "(1 - self.jitter * random.random())",
-        ("tests/unit/test_odd_answers.py::test_jitter_is_added_and_never_subtracted",),
+        ("tests/unit/worker/test_odd_answers.py::test_jitter_is_added_and_never_subtracted",),
     ),
     Mutant(
         "due-times-trusted",
@@ -98,7 +100,7 @@ RETRIES = [
         "coopconsume/group/repeating.py",
         "if over.is_set() or took + pause > limit:",
         "if True:",
-        ("tests/unit/test_repeating.py::test_the_first_answer_is_taken",),
+        ("tests/unit/group/test_repeating.py::test_the_first_answer_is_taken",),
     ),
 ]
 
@@ -257,7 +259,7 @@ OUTPUTS = [
         "coopconsume/sinks/table.py",
         "if tries == MOST_TRIES:",
         "if tries:",
-        ("tests/unit/test_publishing.py::test_a_clean_up_does_not_fail_what_others_append",),
+        ("tests/unit/sinks/test_publishing.py::test_a_clean_up_does_not_fail_what_others_append",),
     ),
     Mutant(
         "uri-shows-secrets",
@@ -265,7 +267,7 @@ OUTPUTS = [
         "coopconsume/errors/base.py",
         "super().__setattr__(name, _shown(value))",
         "super().__setattr__(name, value)",
-        ("tests/unit/test_secrets.py::test_no_error_shows_a_secret",),
+        ("tests/unit/kafka/test_secrets.py::test_no_error_shows_a_secret",),
     ),
     Mutant(
         "uncounted-row-read",
@@ -273,7 +275,7 @@ OUTPUTS = [
         "coopconsume/sinks/reading.py",
         "alive = [commit for commit in written if any(commit in counted for counted, _ in logged)]",
         "alive = [commit for commit in written]",
-        ("tests/unit/test_sinks.py::test_appended_rows_count_with_their_commit",),
+        ("tests/unit/sinks/test_sinks.py::test_appended_rows_count_with_their_commit",),
     ),
     Mutant(
         "refused-part-read",
@@ -281,7 +283,7 @@ OUTPUTS = [
         "coopconsume/sinks/reading.py",
         "for place in sorted(parts.get(commit, ()))",
         "for place in ()",
-        ("tests/unit/test_sinks.py::test_appended_rows_count_with_their_commit",),
+        ("tests/unit/sinks/test_sinks.py::test_appended_rows_count_with_their_commit",),
     ),
 ]
 

@@ -10,8 +10,8 @@ _REPLICA = "coopconsume/queue/replica.py"
 _MEMBER = "coopconsume/queue/member.py"
 _TIMING = "coopconsume/queue/timing.py"
 _LOG = "coopconsume/queue/log.py"
-_SETTINGS = "tests/unit/test_queue_settings.py::"
-_RULES = "tests/unit/test_queue_rules.py::"
+_SETTINGS = "tests/unit/queue/test_queue_settings.py::"
+_RULES = "tests/unit/queue/test_queue_rules.py::"
 _MODEL = "tests/model/test_queue_model.py::test_any_schedule_keeps_the_promises"
 
 QUEUE = [

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tests.mutants.mutant import Mutant
 
-_UNIT = "tests/unit/test_real_time.py::"
+_UNIT = "tests/unit/runtime/test_real_time.py::"
 _MODEL = "tests/model/test_real_time_model.py::"
 _READER = "coopconsume/worker/realtime/reader.py"
 _SLOT = "coopconsume/worker/realtime/slot.py"

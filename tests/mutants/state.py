@@ -7,14 +7,14 @@ from tests.mutants.mutant import Mutant
 _CHANGELOG = "coopconsume/state/changelog.py"
 _STORE = "coopconsume/state/store.py"
 _SLOT = "coopconsume/state/slot.py"
-_TESTS = "tests/unit/test_state.py::"
+_TESTS = "tests/unit/state/test_state.py::"
 _WORLD = _TESTS + "test_a_store_has_what_counts"
 _WRITTEN = _TESTS + "test_a_slot_shows_what_is_written_and_keeps_only_what_is_decided"
 _OLDER = _TESTS + "test_a_store_of_an_older_version_is_restored_after_rows_were_removed"
 _RULES = "coopconsume/testing/history/rules.py"
 _PLANTED = "tests/model/test_checker.py::test_a_fault_planted_in_a_right_run_is_found"
 _RESETTING = "coopconsume/state/resetting.py"
-_RESET = "tests/unit/test_state_reset.py::"
+_RESET = "tests/unit/state/test_state_reset.py::"
 _BACK = _RESET + "test_the_state_goes_back_with_the_offsets"
 _INTERRUPTED = _RESET + "test_a_reset_that_is_interrupted_anywhere_is_finished_by_a_repeat"
 
@@ -73,7 +73,7 @@ STATE = [
         "commits/log.py",
         "for v, event in events if v <= version",
         "for v, event in events",
-        ("tests/unit/test_state_reading.py::test_what_changed_between_two_commits_or_times",),
+        ("tests/unit/state/test_state_reading.py::test_what_changed_between_two_commits_or_times",),
     ),
     Mutant(
         "interrupted-reset-is-not-noted",
@@ -113,7 +113,7 @@ STATE = [
         "coopconsume/runtime/state.py",
         "if last is not None and last[1] <= owned.stable:",
         "if last is not None:",
-        ("tests/unit/test_state_reset.py::test_a_snapshot_before_a_reset_trims_nothing",),
+        ("tests/unit/state/test_state_reset.py::test_a_snapshot_before_a_reset_trims_nothing",),
     ),
     Mutant(
         "checker-takes-any-state",
@@ -137,7 +137,7 @@ STATE = [
         "coopconsume/admin/overview/keys.py",
         "if piece.contains(key_hash)",
         "if piece.first >= 0",
-        ("tests/unit/test_overview.py::test_the_owner_of_a_key_is_named_with_its_slot",),
+        ("tests/unit/admin/test_overview.py::test_the_owner_of_a_key_is_named_with_its_slot",),
     ),
     Mutant(
         "late-answer-drops-a-change",
@@ -242,7 +242,7 @@ STATE = [
         "return commit_id in self._log.state.group(self._cluster, group).counted",
         "return commit_id in self._log.state.group(self._cluster, group).answers",
         (
-            "tests/unit/test_commit_store.py::test_whether_a_commit_counted_is_known_without_its_answer",
+            "tests/unit/commits/test_commit_store.py::test_whether_a_commit_counted_is_known_without_its_answer",
         ),
     ),
     Mutant(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tests.mutants.mutant import Mutant
 
-_UNIT = "tests/unit/test_live_page.py::"
+_UNIT = "tests/unit/ui/test_live_page.py::"
 
 UI = [
     Mutant(
@@ -87,6 +87,6 @@ UI = [
         "coopconsume/admin/pictures.py",
         "waiting = waiting - undecided if waiting and undecided else waiting",
         "undecided = undecided - waiting",
-        ("tests/unit/test_pictures.py::test_counts_equal_those_of_looking_at_every_offset",),
+        ("tests/unit/admin/test_pictures.py::test_counts_equal_those_of_looking_at_every_offset",),
     ),
 ]

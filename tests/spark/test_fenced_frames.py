@@ -12,7 +12,7 @@ from coopconsume.errors import BatchRefused, InvalidOption, OutputNotWritten
 from coopconsume.fenced import Entry, FencedKafkaSink, LogReader, accepted, audit, read_log
 from coopconsume.fenced.stamp import Stamp, encode
 from coopconsume.sinks import OutputFunction
-from tests.unit.test_sinks import outputs
+from tests.unit.sinks.test_sinks import outputs
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -9,7 +9,7 @@ from tests.mutants.mutant import Mutant, StaleMutant
 from tests.mutants.runner import problem_of, try_mutant
 
 _FILE = "assignors/ranges.py"
-_TEST = "tests/unit/test_ranges.py::test_the_whole_space_is_the_default"
+_TEST = "tests/unit/assignors/test_ranges.py::test_the_whole_space_is_the_default"
 
 
 def mutant(old="self.last - self.first + 1", new="self.last - self.first", test=_TEST):
@@ -31,7 +31,10 @@ def test_each_fault_fits_the_sources_once():
         (mutant(old="no such text"), "contains its old text 0 times"),
         (mutant(old="self.last"), "times, expected once"),
         (mutant(new="self.last -"), "is no Python"),
-        (mutant(test="tests/unit/test_ranges.py::test_of_another_name"), "there is no test"),
+        (
+            mutant(test="tests/unit/assignors/test_ranges.py::test_of_another_name"),
+            "there is no test",
+        ),
     ],
 )
 def test_a_fault_that_does_not_fit_is_named(stale, why):

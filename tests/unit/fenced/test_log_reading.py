@@ -13,7 +13,7 @@ from coopconsume.fenced import LogReader, LogRecord
 from coopconsume.fenced.fold import Fold, SequenceGap
 from coopconsume.fenced.log import PlainRaw
 from coopconsume.fenced.stamp import Stamp, decode
-from tests.unit.test_fenced_log import Log, Shelf
+from tests.unit.fenced.test_fenced_log import Log, Shelf
 
 SEEDS = st.integers(0, 10**9)
 SPANS = st.lists(st.integers(1, 7), min_size=1, max_size=9)

@@ -10,7 +10,7 @@ from commits import CommitRefused, CommitStore, Epoch
 from coopconsume.group.beginning import LogFacts, beginning
 from coopconsume.group.core import GroupCore
 from coopconsume.kafka.cluster import Primary
-from tests.unit.test_group_member import dealt
+from tests.unit.group.test_group_member import dealt
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -22,7 +22,7 @@ from coopconsume.errors import (
 from coopconsume.runtime.state import StateLog
 from coopconsume.state.resetting import StateReset, noted_state
 from coopconsume.state.store import LocalStore
-from tests.unit.test_state_reading import ORIGIN, PLACE, Job
+from tests.unit.state.test_state_reading import ORIGIN, PLACE, Job
 
 if TYPE_CHECKING:
     from collections.abc import Callable

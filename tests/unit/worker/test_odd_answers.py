@@ -26,8 +26,8 @@ from coopconsume.worker.outcome import TaskOutcome
 from coopconsume.worker.report import PartitionWork
 from coopconsume.worker.rows import OutputRows
 from tests.odd import ODD_ERRORS, BareRetry, OddText, Silent, SlyText
-from tests.unit import slot_ground
-from tests.unit.slot_ground import RETRIES_LATER, WAYS, done
+from tests.unit.worker import slot_ground
+from tests.unit.worker.slot_ground import RETRIES_LATER, WAYS, done
 
 EVERY_WAY = [*WAYS, "frames"]
 NUMBERS = pa.schema([("n", pa.int64())])
@@ -553,7 +553,7 @@ async def _generates(record):
         (lambda _record, *, _more: None, "missing a required argument"),
         (Shop().on_two, "missing a required argument"),
         (Shop, "it is a class"),
-        ("tests.unit.test_odd_answers:Shop.on_order", "missing a required argument"),
+        ("tests.unit.worker.test_odd_answers:Shop.on_order", "missing a required argument"),
         (_generates, "async generator"),
         (FrameHandler(lambda: None, 5), r"handler\(frame\)"),
         (7, "not callable"),
@@ -569,7 +569,7 @@ def test_a_handler_that_cannot_be_called_with_a_record_is_refused(handler, text)
     "handler",
     [
         print, Shop().on_order, Shop(), lambda *records: None, lambda record, more=1: None,
-        FrameHandler(lambda frame: None, 5), "tests.unit.test_odd_answers:_fails",
+        FrameHandler(lambda frame: None, 5), "tests.unit.worker.test_odd_answers:_fails",
     ],
 )  # fmt: skip
 def test_a_handler_of_one_argument_is_taken(handler):

@@ -437,7 +437,7 @@ def test_a_compacted_log_may_have_holes() -> None:
 
 def test_the_writer_needs_no_spark() -> None:
     """Importing any module of it loads neither Spark nor a Kafka client."""
-    root = Path(__file__).parents[2]
+    root = Path(__file__).parents[3]
     files = (root / "coopconsume" / "fenced").glob("[a-z]*.py")
     modules = [f"coopconsume.fenced.{path.stem}" for path in files]
     code = (

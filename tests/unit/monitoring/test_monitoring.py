@@ -29,7 +29,7 @@ from coopconsume.runtime.progress import Meter
 from coopconsume.worker.report import Failure, PartitionReport, SlotReport, pack_offsets
 
 IDENTITY = {"id": "an-id", "runId": "a-run", "name": "billing", "groupId": "shop"}
-RESOURCES = Path(__file__).parents[2] / "docs/reference/monitoring"
+RESOURCES = Path(__file__).parents[3] / "docs/reference/monitoring"
 PLAN = BatchPlan((), {0: {}}, {})
 
 

@@ -13,7 +13,7 @@ from coopconsume.runtime.carryover import SlotCarryover
 from coopconsume.runtime.circuit_breaker import CircuitBreaker
 from coopconsume.worker.frames import FrameHandler
 from coopconsume.worker.report import PartitionWork
-from tests.unit.slot_ground import RETRIES_LATER, WAYS, done, run
+from tests.unit.worker.slot_ground import RETRIES_LATER, WAYS, done, run
 
 
 def test_it_opens_tries_after_the_pause_and_closes():
