@@ -40,7 +40,7 @@ suppress_warnings = ["ref.python"]
 nitpick_ignore_regex = [
     ("py:class", r"Engine|Visibility|Range|Place"),
     ("py:class", r"Records|Expected|Offsets|LastSeqs|LetterStatus|commits\.fold\.LogState"),
-    ("py:class", r"[a-z_ ]+"),  # Attributes that napoleon takes for types.
+    ("py:class", r"[a-z_ ]+"),  # Attributes that napoleon treats as types.
     (
         "py:.*",
         r"(kafka|pyspark|pyarrow|pa|np|numpy|NDArray|datetime|subprocess)\b.*",

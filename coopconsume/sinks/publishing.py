@@ -215,7 +215,7 @@ class Publishing:
                 self._lock.release()
 
     def _repeat(self, tp: TopicPartition, stable: int) -> bool:
-        """Publishes, and repeats an attempt of which nothing is known for some seconds."""
+        """Publishes; repeats an attempt without an answer for some seconds."""
         until = time.monotonic() + _PATIENCE
         while not self._over.is_set():
             try:
@@ -275,7 +275,7 @@ class Publishing:
         return lane.position >= stable
 
     def _open(self, tp: TopicPartition) -> Lane:
-        """Fence whoever published before us, and see how far he got."""
+        """Fences the former publisher, and reads how far it got."""
         holding = self._holding
         group = holding.options.group_id
         channel = TransactionChannel(

@@ -67,7 +67,7 @@ class Purgatory(Table):
 
     Args:
         root: The folder or URI of all purgatories.
-        names: Of the group and of the topic, which tell this one from others.
+        names: Of the group and of the topic; they identify the purgatory.
 
     Raises:
         TableUnusable: There is a table of other columns, or something else at the path.
@@ -222,10 +222,10 @@ class Purgatory(Table):
 
 
 def purgatory_path(root: str, names: tuple[str, str]) -> str:
-    """Where rows wait: a folder whose name no other names have."""
+    """Returns the folder of the rows that wait; other names have another one."""
     digest = hashlib.sha256(json.dumps(names).encode()).hexdigest()[:12]
-    told = re.sub(r"[^A-Za-z0-9_-]", "_", "-".join(names))[:80]
-    return f"{root.rstrip('/')}/{told}-{digest}"
+    readable = re.sub(r"[^A-Za-z0-9_-]", "_", "-".join(names))[:80]
+    return f"{root.rstrip('/')}/{readable}-{digest}"
 
 
 def cut(rows: Iterable[tuple[int, int]], most: int, stop: int) -> int:
@@ -250,11 +250,11 @@ def newest(rows: Iterable[tuple[int, Any, str]]) -> list[bool]:
     Args:
         rows: Offset, time of writing and commit.
     """
-    told = list(rows)
+    listed = list(rows)
     last: dict[int, tuple[Any, str]] = {}
-    for offset, *age in told:
+    for offset, *age in listed:
         last[offset] = max(last.get(offset, tuple(age)), tuple(age))
-    return [last[offset] == tuple(age) for offset, *age in told]
+    return [last[offset] == tuple(age) for offset, *age in listed]
 
 
 def _counted(rows: pa.Table, counts: Callable[[str], bool]) -> pa.Table:

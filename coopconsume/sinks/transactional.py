@@ -37,7 +37,7 @@ class TransactionalTopic:
         options: Of the consumer.
 
     Raises:
-        InvalidOption: A column is none of these, or there is no value.
+        InvalidOption: A column is not one of these, or there is no value.
         MissingOption: ``purgatory``, the folder of the tables in which rows wait.
         TableUnusable: There is something else in its place.
     """
@@ -70,7 +70,7 @@ class TransactionalTopic:
         return self._publishing
 
     def close(self) -> None:
-        """Let go of connections; harmless when repeated."""
+        """Closes the connections; harmless when repeated."""
         publishing, self._publishing = self._publishing, None
         if publishing is not None:
             publishing.close()

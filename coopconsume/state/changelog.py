@@ -91,7 +91,7 @@ class Changelog:
 
     Raises:
         TableUnusable: There is a table of another schema, or something else at the path; or there
-            is none, and no schema is given.
+            is no table, and no schema is given.
     """
 
     def __init__(
@@ -117,7 +117,7 @@ class Changelog:
             schema = schema or StateSchema(kind)
         assert schema is not None
         self.schema = schema
-        #: The id of the table, which changes if it is made again; empty: there is none yet.
+        #: The id of the table, which changes if it is made again; empty: no table yet.
         self.id = "" if found is None else str(found.metadata().id)
         self._owner = ""
 

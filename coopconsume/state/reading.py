@@ -76,7 +76,7 @@ class StateStats:
         keys: The number of keys with a value.
         size: Bytes of the keys and their values, as Arrow has them.
         ranges: The same by key range, ascending.
-        snapshot: The newest snapshot; None: there is none.
+        snapshot: The newest snapshot; None: no snapshot.
         tail_rows: The number of changes in the changelog, which a restore reads besides.
         tail_files: The number of their files.
     """

@@ -40,7 +40,7 @@ class StateSchema:
                 values are dictionaries), ``"bytes"``, or a type of Spark or Arrow.
 
         Raises:
-            InvalidOption: It is none of these.
+            InvalidOption: It is not one of these.
         """
         from deltalake import Schema
         from pyspark.sql.pandas.types import to_arrow_type

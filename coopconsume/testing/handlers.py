@@ -30,7 +30,7 @@ _TIMEOUT = 600.0
 
 @dataclass(frozen=True)
 class HandlerRun:
-    """What became of the records of one run.
+    """The outcomes of the records of one run.
 
     Attributes:
         verdict: Whether each record was handled, in order, and not repeated without a fault that

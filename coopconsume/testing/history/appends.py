@@ -57,8 +57,8 @@ class Append:
         if self.placed is not None:
             in_place = all(at.get(log, 0) == seq for log, seq in self.placed.items())
             return fits and in_place, grown
-        is_told = all(at.get(log, 0) == seq for log, seq in (self.actual or {}).items())
-        return not fits and is_told, state
+        is_actual = all(at.get(log, 0) == seq for log, seq in (self.actual or {}).items())
+        return not fits and is_actual, state
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,7 @@ class Unplaced:
 
     Attributes:
         explained: The longest beginning that can be explained, in an order that does.
-        stuck: The appends of which none can come next.
+        stuck: Appends, none of them possible as the next.
         state: Number of records of each log after those explained.
     """
 

@@ -61,7 +61,7 @@ class Call:
         process: ``<pid>-<random>``, one for each process of the run.
         thread: Native thread id.
         slot: Number of the slot.
-        attempt: The attempt the handler was told, from 1.
+        attempt: The attempt that the handler got, from 1.
         outcome: ``done``, ``retry``, ``reject``; None without an end.
         error: What was raised, escaped and cut short.
         saw: With state: the fingerprint of the value that the handler found; else empty.
@@ -253,7 +253,7 @@ def _read_file(path: Path) -> pa.Table:
     outcome = np.full(len(number), NOT_ENDED, np.int64)
     code = pc.index_in(ends["outcome"], pa.array(OUTCOMES))
     if code.null_count:
-        raise CorruptHistory(str(path), f"an outcome is none of {', '.join(OUTCOMES)}")
+        raise CorruptHistory(str(path), f"an outcome is not one of {', '.join(OUTCOMES)}")
     outcome[position] = code.to_numpy()
     texts = {name: np.full(len(number), "", object) for name in ("error", "left")}
     for name, text in texts.items():

@@ -70,7 +70,7 @@ class Unexplained:
     Attributes:
         key: The key.
         explained: The longest beginning that can be explained, in an order that does.
-        stuck: The operations of which none can come next.
+        stuck: The operations that cannot come next.
         state: The value after those explained.
     """
 
@@ -140,7 +140,7 @@ def search(
 
     Returns:
         None if there is such an order; else the longest beginning that can be explained, the
-        operations of which none can come next, and the state between the two.
+        operations that cannot come next, and the state between the two.
     """
     must = frozenset(i for i, operation in enumerate(operations) if not operation.is_open)
     seen: set[tuple[frozenset[int], S]] = set()

@@ -15,7 +15,7 @@ slot       number of the slot the call ran in
 topic      the record's topic
 partition  its partition
 offset     its offset
-attempt    the attempt that the handler was told, from 1
+attempt    the attempt that the handler got, from 1
 key        the record's key in hexadecimal; ``-`` without a key
 outcome    ``done``, ``retry`` or ``reject``
 error      what was raised, with everything but printable ASCII escaped; at most 200 characters
@@ -57,7 +57,7 @@ class SupportsGet(Protocol):
     """The state of a key, as a handler has it."""
 
     def get(self) -> Any:
-        """Returns its value; None if there is none."""
+        """Returns its value, or None."""
 
 
 COLUMNS = (
@@ -230,7 +230,7 @@ class RecordedCall:
         self._error = ""
 
     def settle(self, outcome: Outcome, error: str = "") -> None:
-        """Say how the call ends when that is not told by an exception."""
+        """Sets the outcome of a call that ends without an exception."""
         self._outcome, self._error = outcome, error
 
     def __enter__(self) -> Self:

@@ -60,7 +60,7 @@ class LocalKafka(Closing):
         log_file: File its log is appended to; ``broker.log`` in its folder if None.
 
     Raises:
-        ValueError: ``port`` or ``start_timeout`` is out of range, or ``version`` is none.
+        ValueError: ``port`` or ``start_timeout`` is out of range, or ``version`` is not a version.
     """
 
     def __init__(
@@ -151,7 +151,7 @@ class LocalKafka(Closing):
         return broker_jars(self._version)
 
     def log_tail(self, lines: int = 20) -> str:
-        """Return the last lines of the broker's log; empty if there is none."""
+        """Return the last lines of the broker's log; empty without a log."""
         return storage.tail(self.log_path, lines)
 
     def start(self) -> Self:

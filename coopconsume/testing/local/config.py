@@ -1,4 +1,4 @@
-"""What the embedded broker is told: its settings, its logging and how its JVM is run."""
+"""The settings, the logging and the JVM options of the embedded broker."""
 
 from __future__ import annotations
 

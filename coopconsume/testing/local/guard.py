@@ -1,7 +1,7 @@
 """The small process between a program and its broker that lets no broker outlive the program.
 
 It is run as a file by itself, in a session of its own, with nothing but the standard library. It
-starts the broker and tells its process id on standard input, which is a socket to the program:
+starts the broker and writes its process id to standard input, which is a socket to the program:
 when that closes, however the program ended, the broker is killed and its temporary folder removed.
 A death signal of the system would not do: it follows the *thread* that started the broker.
 
@@ -51,7 +51,7 @@ def guard(program: int, temporary: str, lock: int, command: list[str]) -> int:
             # A forked child of the program may hold the socket open after the program's death.
             if os.getppid() != program:
                 break
-    except OSError:  # the program died before it could be told
+    except OSError:  # the program ended before it could be notified
         pass
     finally:
         orphaned = broker.poll() is None

@@ -240,7 +240,7 @@ def _read(folder: Path) -> list[Path] | None:
 
 @contextmanager
 def _locked(cache: Path) -> Iterator[None]:
-    """Hold the cache's lock; the system lets go of it even if this process is killed."""
+    """Holds the cache's lock; the system releases it even if this process is killed."""
     cache.mkdir(parents=True, exist_ok=True)
     with (cache / "lock").open("w", encoding="utf-8") as lock:
         try:

@@ -60,7 +60,7 @@ def find_java(*, needed_by: str = "Kafka 4", newest: int | None = None) -> Java:
             raise JavaNotFound("JAVA_HOME is not set and PATH has no java", needs)
     version = _ask_version(path)
     if version is None:
-        raise JavaNotFound(f"{path} does not tell its version", needs)
+        raise JavaNotFound(f"{path} does not print its version", needs)
     release = _feature_release(version)
     if release < _OLDEST or (newest is not None and release > newest):
         raise JavaVersionUnsupported(path, version, needs, needed_by)
@@ -81,6 +81,6 @@ def _ask_version(path: str) -> str | None:
 
 
 def _feature_release(version: str) -> int:
-    """Return 17 for ``"17.0.15"`` and 8 for ``"1.8.0_392"``, as releases before 9 were told."""
+    """Return 17 for ``"17.0.15"`` and 8 for ``"1.8.0_392"``, the form before release 9."""
     numbers = [int(number) for number in re.findall(r"\d+", version)]
     return numbers[1] if numbers[0] == 1 and len(numbers) > 1 else numbers[0]

@@ -96,14 +96,14 @@ class BrokerProcess:
         self._after_guard(self._guard.wait(_KILL_TIMEOUT))
 
     def _read_pid(self) -> int:
-        """Return the broker's process id, as the guard tells it."""
+        """Returns the broker's process id, which the guard sends."""
         ready, _, _ = select.select([self._lifeline], [], [], _GUARD_START_TIMEOUT)
-        told = self._lifeline.recv(32) if ready else b""
-        if not told:
+        sent = self._lifeline.recv(32) if ready else b""
+        if not sent:
             self._guard.kill()
             self._after_guard(self._guard.wait(_KILL_TIMEOUT))
             raise OSError(f"the broker's guard did not start: exit code {self._guard.returncode}")
-        return int(told)
+        return int(sent)
 
     def _after_guard(self, code: int) -> None:
         self._lifeline.close()

@@ -66,7 +66,7 @@ def settings(
             f"{clients}.plain.sasl.jaas.config": str(plain),
             **{f"{clients}.{name.lower()}.sasl.jaas.config": str(scram) for name in _SCRAM},
             "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
-            # Whoever reaches the other listener, on which nobody logs in.
+            # Clients of the other listener, which has no login.
             "super.users": "User:ANONYMOUS",
         }
     return made
@@ -94,5 +94,5 @@ def make_users(admin: KafkaAdminClient, users: Mapping[str, str], deadline: floa
 
 
 def _known(admin: KafkaAdminClient, users: Mapping[str, str]) -> bool:
-    told = admin.describe_user_scram_credentials(list(users))
-    return all(len(told[name]["credential_infos"]) == len(_SCRAM) for name in users)
+    described = admin.describe_user_scram_credentials(list(users))
+    return all(len(described[name]["credential_infos"]) == len(_SCRAM) for name in users)

@@ -97,5 +97,7 @@ def tail(path: Path | None, lines: int, *, start: int = 0) -> str:
         size = log.seek(0, os.SEEK_END)
         log.seek(max(start, size - _TAIL_BYTES))
         text = log.read().decode(errors="replace")
-    told = [line for line in text.splitlines() if not line.lstrip().startswith(("at ", "... "))]
-    return "\n".join(told[-lines:])
+    lines_of_log = [
+        line for line in text.splitlines() if not line.lstrip().startswith(("at ", "... "))
+    ]
+    return "\n".join(lines_of_log[-lines:])

@@ -242,7 +242,10 @@ def test_a_file_cut_within_its_first_line_holds_no_calls(tmp_path: Path) -> None
         (lambda lines: [b"something else\n", *lines[1:]], "first line is b'something else'"),
         (lambda lines: [*lines[:2], lines[2][:9], *lines[3:]], "olumns"),
         (lambda lines: [lines[0], *lines[2:]], "ends that never started"),
-        (lambda lines: [line.replace(b"done", b"dome") for line in lines], "an outcome is none of"),
+        (
+            lambda lines: [line.replace(b"done", b"dome") for line in lines],
+            "an outcome is not one of",
+        ),
         (lambda lines: [line.replace(b"\t41\t", b"\tx\t") for line in lines], "conversion error"),
     ],
 )

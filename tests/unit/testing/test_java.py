@@ -90,5 +90,5 @@ def test_java_that_does_not_start_is_told(
 ) -> None:
     """A java that fails, or tells no version, counts as none."""
     monkeypatch.setenv("JAVA_HOME", str(_java_home(tmp_path, said, code)))
-    with pytest.raises(JavaNotFound, match="does not tell its version"):
+    with pytest.raises(JavaNotFound, match="does not print its version"):
         find_java()
