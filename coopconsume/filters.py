@@ -140,6 +140,24 @@ class RecordFilter:
             return False
         return not self.headers or set(self.headers) <= set(headers)
 
+    def to_json(self) -> list[Any]:
+        """Returns it as values that JSON has, without ``where``."""
+        sets = [
+            [[one.hex() for one in each] for each in (of.keys, of.prefixes)]
+            for of in (self.allow, self.deny)
+        ]
+        headers = [[name, value.hex()] for name, value in self.headers]
+        return [*sets, self.min_bytes, self.max_bytes, headers]
+
+    @classmethod
+    def from_json(cls, values: list[Any]) -> RecordFilter:
+        """The inverse of `to_json`."""
+        allow, deny, least, most, headers = values
+        return cls(
+            _key_set_of(allow), _key_set_of(deny), least, most,
+            tuple((name, bytes.fromhex(value)) for name, value in headers),
+        )  # fmt: skip
+
     def sql(self) -> str:
         """Returns the condition over the columns of Spark's Kafka source: true or false."""
         each = []
@@ -161,6 +179,11 @@ class RecordFilter:
             # The end of the line ends a comment.
             each.append(f"coalesce(({self.where}\n), false)")
         return " AND ".join(f"({one})" for one in each) or "true"
+
+
+def _key_set_of(values: list[list[str]]) -> KeySet:
+    keys, prefixes = (tuple(bytes.fromhex(one) for one in each) for each in values)
+    return KeySet(keys, prefixes)
 
 
 def parse_filter(values: Mapping[str, Any]) -> RecordFilter:

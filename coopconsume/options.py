@@ -332,6 +332,12 @@ class Options:
         "Whether this member commits record by record (KIP-X); only true is accepted.",
         name="allow.individual.commit", is_listed=False,
     )  # fmt: skip
+    max_bytes_key_range_hashing: int = _option(
+        64 << 20, _whole(0),
+        "Bytes of records that the fetch server of a host keeps in real time (KIP-X), at most: "
+        "it reads the brokers once for all slots of the host. 0: each slot reads for itself.",
+        name="max.bytes.key.range.hashing",
+    )  # fmt: skip
     max_num_ranges_to_commit: int = _option(
         10_000, _whole(1),
         "Ranges in one commit (KIP-X): with so many to commit, a commit is written early, and a "

@@ -35,6 +35,24 @@ COUNTERS = (
     Number("deadLetters", "coopconsume.records.dead", "{record}", "Dead-lettered records."),
     Number("failedBatches", "coopconsume.batches.failed", "{batch}", "Spark jobs that failed."),
     Number("lostSlots", "coopconsume.slots.lost", "{slot}", "Slots that never reported."),
+    Number(
+        "cacheHits",
+        "coopconsume.fetch.hits",
+        "{fetch}",
+        "Fetches of real-time slots that the fetch server of their host answered with records.",
+    ),
+    Number(
+        "cacheMisses",
+        "coopconsume.fetch.misses",
+        "{fetch}",
+        "Fetches whose records had left the memory of the fetch server, or were never there.",
+    ),
+    Number(
+        "brokerBytes",
+        "coopconsume.fetch.bytes",
+        "By",
+        "Bytes that the brokers sent to real-time slots and to their fetch servers.",
+    ),
     Number("rebalances", "coopconsume.rebalances", "{rebalance}", "Epochs that the member began."),
 )
 #: Fields of each entry of ``partitions``.

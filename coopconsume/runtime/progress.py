@@ -69,7 +69,7 @@ class Meter:
         self.totals = dict.fromkeys(
             (
                 "handled", "filtered", "done", "retries", "deadLetters", "failedBatches",
-                "lostSlots", "rebalances",
+                "lostSlots", "cacheHits", "cacheMisses", "brokerBytes", "rebalances",
             ), 0
         )  # fmt: skip
         self.slots = [
@@ -141,6 +141,9 @@ class Meter:
             slot["busySeconds"] = round(slot["busySeconds"] + report.busy, 3)
             self.totals["handled"] += report.handled
             self.totals["filtered"] += report.filtered
+            self.totals["cacheHits"] += report.reads.hits
+            self.totals["cacheMisses"] += report.reads.misses
+            self.totals["brokerBytes"] += report.reads.broker_bytes
             self.totals["retries"] += report.failures - len(report.dead)
             self.totals["deadLetters"] += len(report.dead)
             launched = self._launched.get(report.batch)

@@ -17,7 +17,14 @@ import pyarrow.compute as pc
 from coopconsume.record import Record
 from coopconsume.state.value import Change
 from coopconsume.worker.answers import as_rows, trace_of, verdict_on
-from coopconsume.worker.report import DeadLetter, Failure, PartitionReport, SlotReport, pack_offsets
+from coopconsume.worker.report import (
+    DeadLetter,
+    Failure,
+    PartitionReport,
+    Reads,
+    SlotReport,
+    pack_offsets,
+)
 from coopconsume.worker.rows import OutputRows
 
 if TYPE_CHECKING:
@@ -359,6 +366,10 @@ class TaskOutcome:
         for part, found in holes.items():
             self._holes.setdefault(part, []).extend(found)
 
+    def count_reads(self, reads: Reads) -> None:
+        """Notes what a real-time slot has read since the last call; called with the lock held."""
+        self.report.reads = Reads(*map(sum, zip(self.report.reads, reads, strict=True)))
+
     def begin_with(self, batch: pa.RecordBatch) -> None:
         """Notes the records that a real-time slot begins to work on; called with the lock held."""
         for part in self.work if batch.num_rows else ():
@@ -394,6 +405,7 @@ class TaskOutcome:
             done, self.done = self.done, {part: [] for part in self.work}
             filtered, self._filtered = self._filtered, {part: [] for part in self.work}
             self.report.filtered = 0
+            reads, self.report.reads = self.report.reads, Reads()
             failed = {part: report.failed for part, report in self.parts.items()}
             for report in self.parts.values():
                 report.failed = []
@@ -416,7 +428,7 @@ class TaskOutcome:
             self.spec.batch, self.report.slot, seq=seq, pid=self.report.pid, partitions=partitions,
             dead=dead, outputs=None if outputs is None else outputs.encode(),
             changes=None if changes is None else changes.encode(),
-            handled=ended, failures=failures, kept=kept, filtered=sum(
+            handled=ended, failures=failures, kept=kept, reads=reads, filtered=sum(
                 len(chunk) for chunks in filtered.values() for chunk in chunks
             ),
             gates={} if kept is None else dict(self.report.gates), leaving=leaving,

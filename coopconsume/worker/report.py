@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import struct
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -163,13 +163,32 @@ class PartitionReport:
     retrying: list[Failure] = field(default_factory=list)
 
 
+class Reads(NamedTuple):
+    """What a real-time slot read, and from where.
+
+    Attributes:
+        hits: Fetches that the fetch server of the host answered with records.
+        misses: Fetches whose records were not in its memory.
+        broker_bytes: Bytes from the brokers, those of the fetch server included that it has named
+            to this slot.
+    """
+
+    hits: int = 0
+    misses: int = 0
+    broker_bytes: int = 0
+
+    def since(self, before: Reads) -> Reads:
+        """Returns what has come since an earlier count."""
+        return Reads(*(now - then for now, then in zip(self, before, strict=True)))
+
+
 @dataclass
 class SlotReport:
     """What a slot reports of its part of a batch.
 
     A progressive report has only partitions (done, filtered, failed), dead letters, outputs, the
-    counts of handled and failed calls and of filtered records, and ``kept`` with ``gates``. The
-    final report holds what is in no progressive report.
+    counts of handled and failed calls, of filtered records and of reads, and ``kept`` with
+    ``gates``. The final report holds what is in no progressive report.
 
     Attributes:
         unknown: This is a second run of a Spark task: nothing was started, and what the first run
@@ -184,6 +203,7 @@ class SlotReport:
         rows: Records read, those that did not pass the filter included.
         handled: Handler calls made. ``failures``: those that did not succeed.
         filtered: Records that did not pass the filter.
+        reads: What a real-time slot read, since its last report.
         value_bytes: Bytes of key and value of those that passed.
         busy: Seconds from the first rows to the end of the last handler; 0 without any.
         timed_out: The time box closed before the rows were through.
@@ -225,6 +245,7 @@ class SlotReport:
     rows: int = 0
     handled: int = 0
     filtered: int = 0
+    reads: Reads = field(default_factory=Reads)
     failures: int = 0
     value_bytes: int = 0
     busy: float = 0.0

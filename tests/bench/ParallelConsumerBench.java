@@ -1,9 +1,14 @@
 import io.confluent.parallelconsumer.ParallelConsumerOptions;
 import io.confluent.parallelconsumer.ParallelConsumerOptions.ProcessingOrder;
 import io.confluent.parallelconsumer.ParallelStreamProcessor;
+import java.nio.file.Files;
+import java.nio.file.Path;
+import java.time.Instant;
 import java.util.List;
 import java.util.Map;
+import java.util.concurrent.ConcurrentLinkedQueue;
 import java.util.concurrent.CountDownLatch;
+import java.util.concurrent.atomic.AtomicBoolean;
 import java.util.concurrent.atomic.AtomicLong;
 import java.util.zip.CRC32;
 import org.apache.kafka.clients.consumer.KafkaConsumer;
@@ -31,17 +36,36 @@ public final class ParallelConsumerBench {
         processor.subscribe(List.of(topic));
         processor.poll(context -> {
             first.compareAndSet(0, System.nanoTime());
-            work(work, context.getSingleRecord().offset());
+            work(work, context.getSingleRecord().offset(), context.getSingleRecord().value());
             if (left.decrementAndGet() == 0) done.countDown();
         });
         done.await();
         // Closing waits for the last commit, as ours is waited for.
         processor.closeDrainFirst();
         System.out.println("nanoseconds " + (System.nanoTime() - first.get()));
+        if (work.startsWith("stamps:")) Files.write(Path.of(work.substring(7)), STAMPS);
         System.exit(0);
     }
 
-    private static void work(String work, long offset) {
+    private static final ConcurrentLinkedQueue<String> STAMPS = new ConcurrentLinkedQueue<>();
+    private static final AtomicBoolean HAS_BEGUN = new AtomicBoolean();
+
+    /** Notes the offset, the time that the value begins with, and the time of the call. */
+    private static void stamp(long offset, byte[] value) {
+        Instant now = Instant.now();
+        long nanos = now.getEpochSecond() * 1_000_000_000L + now.getNano();
+        STAMPS.add(offset + " " + new String(value).split(" ")[0] + " " + nanos);
+        if (HAS_BEGUN.compareAndSet(false, true)) {
+            System.out.println("begun");
+            System.out.flush();
+        }
+    }
+
+    private static void work(String work, long offset, byte[] value) {
+        if (work.startsWith("stamps:")) {
+            stamp(offset, value);
+            return;
+        }
         try {
             if (work.equals("sleep10")) {
                 Thread.sleep(10);

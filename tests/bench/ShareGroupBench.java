@@ -1,8 +1,13 @@
 import java.time.Duration;
 import java.util.ArrayList;
+import java.nio.file.Files;
+import java.nio.file.Path;
+import java.time.Instant;
 import java.util.List;
 import java.util.Map;
+import java.util.concurrent.ConcurrentLinkedQueue;
 import java.util.concurrent.CountDownLatch;
+import java.util.concurrent.atomic.AtomicBoolean;
 import java.util.concurrent.Executors;
 import java.util.zip.CRC32;
 import org.apache.kafka.clients.admin.Admin;
@@ -47,7 +52,7 @@ public final class ShareGroupBench {
                 CountDownLatch done = new CountDownLatch(records.size());
                 for (var record : records) {
                     threads.execute(() -> {
-                        work(work, record.offset());
+                        work(work, record.offset(), record.value());
                         done.countDown();
                     });
                 }
@@ -58,6 +63,7 @@ public final class ShareGroupBench {
             consumer.commitSync();
         }
         System.out.println("nanoseconds " + (System.nanoTime() - first));
+        if (work.startsWith("stamps:")) Files.write(Path.of(work.substring(7)), STAMPS);
         System.exit(0);
     }
 
@@ -76,7 +82,25 @@ public final class ShareGroupBench {
         }
     }
 
-    private static void work(String work, long offset) {
+    private static final ConcurrentLinkedQueue<String> STAMPS = new ConcurrentLinkedQueue<>();
+    private static final AtomicBoolean HAS_BEGUN = new AtomicBoolean();
+
+    /** Notes the offset, the time that the value begins with, and the time of the call. */
+    private static void stamp(long offset, byte[] value) {
+        Instant now = Instant.now();
+        long nanos = now.getEpochSecond() * 1_000_000_000L + now.getNano();
+        STAMPS.add(offset + " " + new String(value).split(" ")[0] + " " + nanos);
+        if (HAS_BEGUN.compareAndSet(false, true)) {
+            System.out.println("begun");
+            System.out.flush();
+        }
+    }
+
+    private static void work(String work, long offset, byte[] value) {
+        if (work.startsWith("stamps:")) {
+            stamp(offset, value);
+            return;
+        }
         try {
             if (work.equals("sleep10")) {
                 Thread.sleep(10);

@@ -61,6 +61,35 @@ class Peer:
             raise AssertionError(f"{self.name} did not end: {ran.stderr[-2_000:]}")
         return int(lines[-1].split()[1]) / 1e9
 
+    def stamps(self, topic: str, records: int, concurrency: int, send: Callable[[], None]) -> str:
+        """Notes when handlers are called, as `Stamps` does, of a record and of those then sent.
+
+        Args:
+            topic: The topic, which has one record.
+            records: How many there will be.
+            concurrency: Handlers that run side by side.
+            send: Sends the others; called once the first one was handled.
+        """
+        file = self.harness.path("stamps")
+        process = subprocess.Popen(
+            [
+                self.java, "-cp", self.class_path, self.program,
+                self.harness.broker.bootstrap_servers, self.harness.path("peer").name, topic,
+                f"stamps:{file}", str(records), str(concurrency),
+            ],
+            stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
+        )  # fmt: skip
+        with process:
+            assert process.stdout is not None
+            try:
+                if process.stdout.readline() != "begun\n":
+                    raise AssertionError(f"{self.name} did not begin")
+                send()
+                process.wait(_TIMEOUT)
+            finally:
+                process.kill()
+        return file.read_text()
+
 
 def java_peers(harness: Harness, say: Callable[[str], None]) -> list[Peer]:
     """The peers; those are missing, with a word why, whose jars or compiler are not to be had."""

@@ -1,4 +1,4 @@
-"""Latency of a job in real time, beside its batches: from the intended send to handler and commit.
+"""Latency of a job in real time, beside batches and Java peers, and bytes from the broker.
 
 A process of its own sends at a fixed rate. A record that is sent late counts as late.
 """
@@ -15,14 +15,17 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from coopconsume import CooperativeConsumer
+from tests.bench.fetch import fetches
 from tests.bench.figures import Report
 from tests.bench.handlers import Stamps
+from tests.bench.peers import java_peers
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from coopconsume.query import CooperativeQuery
     from tests.bench.harness import Harness
+    from tests.bench.peers import Peer
 
 _SLOTS = 2
 _CONCURRENCY = 16
@@ -34,8 +37,9 @@ _SIDES = {"real time": {"realTime": "10 minutes"}, "batches": None}
 
 
 def realtime(harness: Harness, say: Callable[[str], None]) -> list[Report]:
-    """Milliseconds from the intended send to the handler and to the commit."""
-    reports = []
+    """Milliseconds from the intended send to the handler and to the commit; broker bytes."""
+    reports = [fetches(harness, say)]
+    peers = {peer.name: peer for peer in java_peers(harness, say)}
     for rate in (1_000,) if harness.quick else (1_000, 10_000):
         seconds = harness.size(20, 6)
         report = Report(
@@ -46,8 +50,12 @@ def realtime(harness: Harness, say: Callable[[str], None]) -> list[Report]:
         )
         found: dict[str, list[float]] = {}
         for turn in range(harness.turns):
-            for side in list(_SIDES)[:: 1 if turn % 2 else -1]:
-                for what, value in _latencies(harness, side, rate, seconds).items():
+            for side in [*_SIDES, *peers][:: 1 if turn % 2 else -1]:
+                if side in peers:
+                    values = _latencies_of(peers[side], rate, seconds)
+                else:
+                    values = _latencies(harness, side, rate, seconds)
+                for what, value in values.items():
                     found.setdefault(f"{side}: {what}", []).append(value)
                     say(f"  turn {turn}, {side}: {what} {value:.1f} ms")
         for name in sorted(found, reverse=True):
@@ -73,21 +81,42 @@ def _latencies(harness: Harness, side: str, rate: int, seconds: int) -> dict[str
         query = (job if words is None else job.trigger(**words)).start()
         if words is not None:
             _wait(query, lambda: (query.lastProgress or {}).get("mode") == "realTime")
-        told = json.dumps([harness.broker.bootstrap_servers, topic, rate, seconds])
-        subprocess.run([sys.executable, "-m", "tests.bench.realtime", told], check=True)
+        _send_apart(harness, topic, rate, seconds)
         count = rate * seconds
         _wait(query, lambda: bool(commits) and commits[-1][0] >= count)
         query.stop()
-    stamps = np.array(
-        [line.split() for file in folder.iterdir() for line in file.read_text().splitlines()],
-        np.int64,
-    )
-    stamps = stamps[stamps[:, 1] >= stamps[:, 1].min() + int(_WARM_UP * 1e9)]
+    stamps = _warm("".join(file.read_text() for file in folder.iterdir()))
     stable, at = (list(column) for column in zip(*commits, strict=True))
     committed = [at[bisect_right(stable, offset)] for offset in stamps[:, 0].tolist()]
     to_handler = (stamps[:, 2] - stamps[:, 1]) / 1e6
     to_commit = (np.array(committed) - stamps[:, 1]) / 1e6
     return _percentiles("to the handler", to_handler) | _percentiles("to the commit", to_commit)
+
+
+def _latencies_of(peer: Peer, rate: int, seconds: int) -> dict[str, float]:
+    """The percentiles of a peer to the handler; its commits are not seen from outside."""
+    harness = peer.harness
+    topic = harness.path("realtime").name
+    harness.broker.create_topic(topic, 1)
+    _send(harness.broker.bootstrap_servers, topic, 1, 1)
+    found = peer.stamps(
+        topic, 1 + rate * seconds, _SLOTS * _CONCURRENCY,
+        lambda: _send_apart(harness, topic, rate, seconds),
+    )  # fmt: skip
+    stamps = _warm(found.split("\n", 1)[1])
+    return _percentiles("to the handler", (stamps[:, 2] - stamps[:, 1]) / 1e6)
+
+
+def _warm(text: str) -> Any:
+    """The notes of handlers as numbers, without those of the first seconds."""
+    stamps = np.array([line.split() for line in text.splitlines()], np.int64)
+    return stamps[stamps[:, 1] >= stamps[:, 1].min() + int(_WARM_UP * 1e9)]
+
+
+def _send_apart(harness: Harness, topic: str, rate: int, seconds: int) -> None:
+    """Sends records at a rate, in a process of its own."""
+    values = json.dumps([harness.broker.bootstrap_servers, topic, rate, seconds])
+    subprocess.run([sys.executable, "-m", "tests.bench.realtime", values], check=True)
 
 
 def _percentiles(what: str, values: Any) -> dict[str, float]:

@@ -30,7 +30,7 @@ from coopconsume.runtime.progress import Meter
 from coopconsume.runtime.work import Work
 from coopconsume.worker.handling import TimeBox
 from coopconsume.worker.realtime.source import Fetched, ReadFailed
-from coopconsume.worker.report import SlotReport
+from coopconsume.worker.report import Reads, SlotReport
 
 TP = ("t", 0)
 _PATIENCE = float(os.environ.get("COOPCONSUME_TEST_PATIENCE", "120"))
@@ -222,6 +222,8 @@ class Message:
 class LogSource:
     """What a real-time slot reads from: the log of `Kafka`."""
 
+    reads = Reads(1, 2, 3)
+
     def __init__(self, world, starts):
         (self._next,) = starts.values()
         self._world = world
@@ -328,7 +330,7 @@ class World:
             "runtime.batch.tagged": lambda *_: contextlib.nullcontext(),
             "runtime.realtime.run.tagged": lambda *_: contextlib.nullcontext(),
             "worker.realtime.slot.RealTimeRunner.open_source": staticmethod(
-                lambda _kafka, starts: LogSource(self, starts)
+                lambda _spec, _slot, starts: LogSource(self, starts)
             ),
             "runtime.dispatch.open_mailbox": lambda _, receive: receive if channel else None,
             "runtime.dispatch.interrupt": lambda *_: self.interrupted.set(),

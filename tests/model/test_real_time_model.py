@@ -85,6 +85,8 @@ def test_slots_read_by_themselves_once_batches_have_caught_up(world):
         assert of_key == sorted(of_key)
     assert there.runs == 1
     there.until(lambda: job._meter.totals["done"] == 120)
+    told = [job._meter.totals[name] for name in ("cacheHits", "cacheMisses", "brokerBytes")]
+    assert told == [2, 4, 6], "each of two slots counts once"
     assert job._meter.recent[-1]["mode"] == "realTime"
     assert job._meter.recent[-1]["lag"] == 0
 
@@ -142,7 +144,9 @@ def test_a_record_that_is_tried_again_in_its_slot_is_seen_and_keeps_its_attempts
     there.until(lambda: job._meter.totals["lostSlots"])
     passes.set()
     there.until(lambda: there.done(member) == set(range(40)))
-    assert attempts == sorted(set(attempts))
+    # An attempt that the lost slot has not reported any more counts again.
+    assert attempts == sorted(attempts)
+    assert len(attempts) - len(set(attempts)) <= 1
 
 
 def test_a_frame_that_fails_is_tried_again_by_a_batch_and_real_time_returns(world):

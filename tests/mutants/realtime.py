@@ -12,6 +12,9 @@ _MODE = "coopconsume/runtime/realtime/mode.py"
 _SHARE = "coopconsume/runtime/plan/share.py"
 _PARTITION = "coopconsume/runtime/plan/partition.py"
 _SHARED = _UNIT + "test_slots_share_the_records_and_find_every_hole"
+_CACHE = "coopconsume/worker/realtime/record_cache.py"
+_SERVER_MODEL = "tests/model/test_fetch_server_model.py::"
+_SERVED = _SERVER_MODEL + "test_each_slot_gets_its_records_once_whatever_becomes_of_the_server"
 _EXTENDS = _UNIT + "test_a_slot_that_reads_on_extends_what_is_in_flight"
 
 REALTIME = [
@@ -145,5 +148,77 @@ REALTIME = [
         "            self._dispatcher.drain(self._shift)\n",
         "            self._dispatcher.stop(self._shift)\n",
         (_MODEL + "test_a_stop_that_drains_handles_what_slots_have_read",),
+    ),
+    Mutant(
+        "portion-of-other-slots",
+        "The fetch server returns the records of the slot's key ranges alone.",
+        _CACHE,
+        "        return rows.filter(wanted)\n",
+        "        return rows\n",
+        (_SERVED,),
+    ),
+    Mutant(
+        "portion-read-twice",
+        "What a slot has read itself meanwhile is left out of a portion that comes late.",
+        _READER,
+        '    return [rows.filter(pc.greater_equal(rows.column("offset"), position.next))]\n',
+        "    return [rows]\n",
+        (_SERVER_MODEL + "test_a_late_answer_brings_what_the_slot_has_not_read_meanwhile",),
+    ),
+    Mutant(
+        "evicted-records-left-out",
+        "A fetch of an offset that is in memory no more is a miss.",
+        _CACHE,
+        "if ask.offset < one.start:",
+        "if ask.offset < 0:",
+        (_SERVER_MODEL + "test_a_slow_slot_does_not_hold_records_beyond_the_limit",),
+    ),
+    Mutant(
+        "cache-without-limit",
+        "The fetch server keeps no more than its limit.",
+        _CACHE,
+        "while self._size > self._limit and",
+        "while self._size > 1_000 * self._limit and",
+        (_SERVER_MODEL + "test_a_slow_slot_does_not_hold_records_beyond_the_limit",),
+    ),
+    Mutant(
+        "passed-records-stay",
+        "Records leave the fetch server once all slots have them.",
+        _CACHE,
+        "while not one.joining and one.chunks and",
+        "while one.joining and one.chunks and",
+        (_SERVER_MODEL + "test_what_is_read_at_once_leaves_in_pieces",),
+    ),
+    Mutant(
+        "records-leave-before-slots-catch-up",
+        "Records stay in the fetch server while a slot catches up.",
+        _CACHE,
+        "        one.joining.add(slot)\n",
+        "",
+        (_SERVER_MODEL + "test_records_stay_while_a_slot_catches_up",),
+    ),
+    Mutant(
+        "fetch-server-reads-without-end",
+        "The fetch server pauses if no slot takes what it reads.",
+        _CACHE,
+        "one.is_full = ahead > (",
+        "one.is_full = ahead > 1_000 + 1_000 * (",
+        (_SERVER_MODEL + "test_no_more_is_read_than_half_of_the_limit_ahead_of_the_fastest_slot",),
+    ),
+    Mutant(
+        "slot-waits-for-a-lost-server",
+        "Without a fetch server a slot reads for itself.",
+        "coopconsume/worker/realtime/fetch_state.py",
+        "self._ask_from = dict.fromkeys(self._next, 0)",
+        "self._ask_from = {}",
+        (_SERVER_MODEL + "test_without_a_server_a_slot_reads_for_itself",),
+    ),
+    Mutant(
+        "holes-of-a-portion-lost",
+        "The fetch server names the offsets at which there is no record.",
+        _CACHE,
+        "if last >= ask.offset\n",
+        "if last < ask.offset\n",
+        (_SERVED,),
     ),
 ]

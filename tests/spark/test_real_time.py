@@ -7,6 +7,8 @@ import os
 import signal
 import threading
 import time
+from contextlib import suppress
+from pathlib import Path
 
 import confluent_kafka
 import pytest
@@ -270,7 +272,7 @@ def test_a_killed_worker_costs_only_repeats_of_what_was_in_flight(
         deaths = Deaths(history, opts["commitTable"], opts["kafka.group.id"])
         with traffic, deaths:
             for number in (1, 2):
-                until(lambda: is_live(query))
+                until(lambda: is_live(query) and history.exists())
                 known = len(read_history(history))
                 until(lambda: len(read_history(history)) > known + 200)  # noqa: B023
                 calls = read_history(history)
@@ -282,6 +284,57 @@ def test_a_killed_worker_costs_only_repeats_of_what_was_in_flight(
         verdict = verdict_of(consumer, tmp_path, traffic.produced, kills=deaths.kills)
         assert verdict.ok, str(verdict)
         assert verdict.done == traffic.count
+
+
+def fetch_servers():
+    """The process ids of the fetch servers of this process's session."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):
+            if b"worker.realtime.fetch_server" in (path / "cmdline").read_bytes():
+                pid = int(path.name)
+                while pid > 1 and pid != os.getpid():
+                    pid = int(Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[1])
+                if pid > 1:
+                    found.append(int(path.name))
+    return found
+
+
+def test_a_fetch_server_that_is_killed_or_stopped_costs_nothing(
+    spark, kafka, topic, produce, tmp_path
+):
+    """Slots read on, another server takes over, and each record is handled once, in key order."""
+    name = topic(1)
+    traffic = Traffic(produce, name)
+    opts = options(kafka, tmp_path, name, slots=3)
+    with CooperativeConsumer(opts, spark) as consumer:
+        query = (
+            consumer.foreach(Recorded(tmp_path / "history"), concurrency=4)
+            .trigger(realTime="10 minutes")
+            .start()
+        )
+        with traffic:
+            until(lambda: is_live(query))
+            batch, known = query.lastProgress["batchId"], set()
+            for how in (signal.SIGKILL, signal.SIGSTOP, signal.SIGKILL):
+                until(lambda: set(fetch_servers()) - known)
+                (server,) = set(fetch_servers()) - known
+                known.add(server)
+                count = traffic.count
+                until(lambda: traffic.count > count + 200)  # noqa: B023
+                os.kill(server, how)
+                count = traffic.count
+                until(lambda: traffic.count > count + 200)  # noqa: B023
+            until(lambda: set(fetch_servers()) - known)
+        query.processAllAvailable()
+        last = query.lastProgress
+        query.stop()
+        verdict = verdict_of(consumer, tmp_path, traffic.produced)
+        assert verdict.ok, str(verdict)
+        assert verdict.calls == traffic.count
+        assert (last["mode"], last["batchId"], last["totals"]["lostSlots"]) == (
+            "realTime", batch, 0
+        )  # fmt: skip
 
 
 def test_a_rebalance_and_new_partitions_while_slots_read(spark, kafka, topic, produce, tmp_path):

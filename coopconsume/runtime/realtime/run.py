@@ -113,6 +113,7 @@ def run_slots(
                 for slot, parts in running.finders.items()
             },
             record_filter=options.record_filter,
+            cache_bytes=options.max_bytes_key_range_hashing,
         ),
     )
     runner = RealTimeRunner(

@@ -11,7 +11,7 @@ import struct
 from typing import Any
 
 from coopconsume.worker.channel.wire import Identity, ProtocolError
-from coopconsume.worker.report import DeadLetter, Failure, PartitionReport, SlotReport
+from coopconsume.worker.report import DeadLetter, Failure, PartitionReport, Reads, SlotReport
 
 _LENGTH = struct.Struct(">I")
 
@@ -57,6 +57,7 @@ def encode_report(report: SlotReport) -> bytes:
         "seq": report.seq,
         "handled": report.handled,
         "filtered": report.filtered,
+        "reads": report.reads,
         "failures": report.failures,
         "partitions": [
             [
@@ -96,6 +97,7 @@ def decode_report(data: bytes, of: Identity) -> SlotReport:
         report = SlotReport(
             batch=of.batch, slot=of.slot, pid=of.pid, seq=_count(header["seq"]),
             handled=_count(header["handled"]), filtered=_count(header["filtered"]),
+            reads=Reads(*map(_count, header["reads"])),
             failures=_count(header["failures"]),
         )  # fmt: skip
         for part, done, filtered, failed, read, position, *more in header["partitions"]:

@@ -43,7 +43,10 @@ _RANGE = struct.Struct(">Iqq")
 
 
 class Frame(IntEnum):
-    """Types of frames; 1 to 15 handshake, 16 to 31 from the driver, 32 to 47 from a slot."""
+    """Types of frames; 1 to 15 handshake, 16 to 31 from the driver, 32 to 47 from a slot.
+
+    Those from 48 on are of a slot and the fetch server of its host, which has the driver's role.
+    """
 
     HELLO = 1
     CHALLENGE = 2
@@ -57,6 +60,8 @@ class Frame(IntEnum):
     ASK = 32
     PROGRESS = 33
     CALL = 34
+    FETCH = 48
+    FETCHED = 49
 
 
 class ProtocolError(Exception):

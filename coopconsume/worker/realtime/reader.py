@@ -10,14 +10,17 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from assignors.ranges import key_hash, offset_hash
+from coopconsume.worker.realtime.record_cache import joined
 from coopconsume.worker.report import FILTERED
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from coopconsume.filters import RecordFilter
+    from coopconsume.worker.realtime.fetch_messages import Portion
     from coopconsume.worker.realtime.spec import Ranges
 
     Place = tuple[str, int]
@@ -109,22 +112,32 @@ class SlotReader:
             places[part]: Position(part, start, ranges[part], part in finds_holes)
             for part, start in starts.items()
         }
+        self._by_part = {position.part: position for position in self._positions.values()}
         self._headers = headers
         self._filter = record_filter
-        fields = [*_FIELDS, *([("headers", _HEADERS)] if headers else [])]
-        self._schema = pa.schema([*fields, *([(FILTERED, pa.bool_())] if record_filter else [])])
+        self._schema = row_schema(headers=headers, filters=bool(record_filter))
 
     @property
     def starts(self) -> dict[Place, int]:
         """Where the slot reads next, by partition."""
         return {place: position.next for place, position in self._positions.items()}
 
-    def take(self, records: Iterable[Message], ends: Mapping[Place, int]) -> Taken:
+    def begin(self, place: Place, position: Position) -> None:
+        """One more partition is read."""
+        self._positions[place] = self._by_part[position.part] = position
+
+    def take(
+        self,
+        records: Iterable[Message],
+        ends: Mapping[Place, int],
+        portions: Iterable[Portion] = (),
+    ) -> Taken:
         """Takes in what a read has returned.
 
         Args:
             records: Ascending in each partition.
             ends: Offsets that the brokers named as the end of what can be read.
+            portions: What a fetch server has returned.
         """
         rows: list[tuple[Any, ...]] = []
         holes: dict[int, list[tuple[int, int]]] = {}
@@ -149,7 +162,14 @@ class SlotReader:
                 moved[position.part] = position
         columns = list(zip(*rows, strict=True)) if rows else [()] * len(self._schema)
         arrays = [pa.array(c, f.type) for c, f in zip(columns, self._schema, strict=True)]
-        batch = pa.RecordBatch.from_arrays(arrays, schema=self._schema)
+        batches = [pa.RecordBatch.from_arrays(arrays, schema=self._schema)]
+        for portion in portions:
+            position = self._by_part[portion.part]
+            batches += _new_rows(portion, position)
+            if portion.next > position.next:
+                _follow(portion, position, holes)
+                moved[position.part] = position
+        batch = joined(batches) or batches[0]
         return Taken(batch, {part: position.next for part, position in moved.items()}, holes)
 
     def _row(
@@ -165,6 +185,37 @@ class SlotReader:
         if not self._filter:
             return row
         return (*row, not self._filter.passes(key, row[4], headers or ()))
+
+
+def row_schema(*, headers: bool, filters: bool) -> pa.Schema:
+    """Returns the columns of a slot's rows.
+
+    Args:
+        headers: Whether they carry record headers.
+        filters: Whether there is a filter, so that rows carry its mark.
+    """
+    more = [*([("headers", _HEADERS)] if headers else []), *([(FILTERED, pa.bool_())] * filters)]
+    return pa.schema([*_FIELDS, *more])
+
+
+def _new_rows(portion: Portion, position: Position) -> list[pa.RecordBatch]:
+    """Returns the rows of a portion that the slot does not have."""
+    rows = portion.rows
+    if rows is None or portion.first == position.next:
+        return [] if rows is None else [rows]
+    return [rows.filter(pc.greater_equal(rows.column("offset"), position.next))]
+
+
+def _follow(portion: Portion, position: Position, holes: dict[int, list[tuple[int, int]]]) -> None:
+    """Takes over the position and the holes of a portion."""
+    assert portion.first <= position.next, "a portion that leaves records out"
+    if position.finds_holes:
+        holes.setdefault(position.part, []).extend(
+            (max(first, position.next), last)
+            for first, last in portion.holes
+            if last >= position.next
+        )
+    position.next = portion.next
 
 
 def _advance(position: Position, offset: int, holes: dict[int, list[tuple[int, int]]]) -> None:

@@ -10,10 +10,11 @@ import time
 from typing import TYPE_CHECKING
 
 from coopconsume.worker.outcome import wanted_rows
+from coopconsume.worker.realtime.host_source import open_source
 from coopconsume.worker.realtime.reader import SlotReader
-from coopconsume.worker.realtime.source import KafkaSource, ReadFailed
+from coopconsume.worker.realtime.source import ReadFailed
 from coopconsume.worker.realtime.spec import HELD_UP, POSITIONS_EVERY
-from coopconsume.worker.report import SlotReport
+from coopconsume.worker.report import Reads, SlotReport
 from coopconsume.worker.slot import SlotRunner
 
 if TYPE_CHECKING:
@@ -26,8 +27,9 @@ if TYPE_CHECKING:
     from coopconsume.worker.outcome import TaskOutcome
     from coopconsume.worker.realtime.reader import Place
     from coopconsume.worker.realtime.source import Source
+    from coopconsume.worker.report import BatchSpec
 
-    OpenSource = Callable[[Mapping[str, str], Mapping[Place, int]], Source]
+    OpenSource = Callable[[BatchSpec, int, Mapping[Place, int]], Source]
 
 log = logging.getLogger(__name__)
 
@@ -44,7 +46,7 @@ class RealTimeRunner(SlotRunner):
     """
 
     #: Opens what slots read from.
-    open_source: OpenSource = KafkaSource
+    open_source: OpenSource = staticmethod(open_source)
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Run one task; yields one row, as for a batch."""
@@ -96,19 +98,22 @@ class RealTimeRunner(SlotRunner):
         )  # fmt: skip
         until = time.monotonic() + spec.realtime.duration
         life.begin()
-        source = None
+        source, counted = None, Reads()
         try:
-            source = type(self).open_source(spec.realtime.kafka, reader.starts)
+            source = self.open_source(spec, slot, reader.starts)
             while not (life.is_over or self._is_draining or time.monotonic() >= until):
                 if ledger.report.tripped or ledger.report.fatal:
                     return
                 fetched = source.poll(_POLL, _MOST)
-                if not (fetched.records or fetched.ends):
+                if not fetched:
                     continue
-                taken = reader.take(fetched.records, fetched.ends)
+                taken = reader.take(fetched.records, fetched.ends, fetched.portions)
                 rows = wanted_rows(ledger.passed(taken.rows), ledger.work)
                 with ledger.lock:
                     ledger.follow(taken.positions, taken.holes)
+                    reads = source.reads
+                    ledger.count_reads(reads.since(counted))
+                    counted = reads
                     ledger.begin_with(rows)
                 if rows.num_rows:
                     yield rows
@@ -120,6 +125,8 @@ class RealTimeRunner(SlotRunner):
             ledger.report.read_error = f"{type(error).__name__}: {error}"
         finally:
             if source is not None:
+                with ledger.lock:
+                    ledger.count_reads(source.reads.since(counted))
                 source.close()
 
 

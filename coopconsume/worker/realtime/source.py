@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import logging
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
 from coopconsume.kafka.librdkafka import client_config
+from coopconsume.worker.report import Reads
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from coopconsume.worker.realtime.fetch_messages import Portion
     from coopconsume.worker.realtime.reader import Message, Place
 
 log = logging.getLogger(__name__)
@@ -18,9 +21,11 @@ log = logging.getLogger(__name__)
 #: Milliseconds that a broker waits for records, if the settings do not say so. An end behind a
 #: transaction's marker is known once a fetch comes back empty.
 _FETCH_WAIT = "100"
-#: KiB of records that are fetched ahead; and the pause once they are, in milliseconds.
-_AHEAD = 16 << 10
+#: Bytes of records that are fetched ahead; and the pause once they are, in milliseconds.
+AHEAD = 16 << 20
 _PAUSE = 5
+#: Milliseconds between two counts of the brokers' bytes.
+_COUNT_EVERY = 1_000
 _FETCH_SETTINGS = {
     "fetch.min.bytes": "fetch.min.bytes",
     "fetch.max.bytes": "fetch.max.bytes",
@@ -42,14 +47,24 @@ class Fetched:
     Attributes:
         records: Ascending in each partition.
         ends: Offsets up to which everything was returned, by partition.
+        portions: What a fetch server has returned.
     """
 
     records: Sequence[Message] = ()
     ends: dict[Place, int] = field(default_factory=dict)
+    portions: Sequence[Portion] = ()
+
+    def __bool__(self) -> bool:
+        """Whether there is anything."""
+        return bool(self.records or self.ends or self.portions)
 
 
 class Source(Protocol):
     """What returns the records of some partitions."""
+
+    @property
+    def reads(self) -> Reads:
+        """What it has read since it was opened."""
 
     def poll(self, timeout: float, most: int) -> Fetched:
         """Returns the next records, as soon as there is one.
@@ -72,11 +87,15 @@ class KafkaSource:
     Args:
         kafka: Settings by Kafka's names.
         starts: The first offset to read, by partition.
+        ahead: Bytes of records that are fetched ahead.
     """
 
-    def __init__(self, kafka: Mapping[str, str], starts: Mapping[Place, int]) -> None:
+    def __init__(
+        self, kafka: Mapping[str, str], starts: Mapping[Place, int], ahead: int = AHEAD
+    ) -> None:
         from confluent_kafka import Consumer, KafkaError, TopicPartition
 
+        self._partition = TopicPartition
         self._end_of_partition = KafkaError._PARTITION_EOF  # noqa: SLF001 - confluent's name
         self._refusals = (
             KafkaError._AUTHENTICATION,  # noqa: SLF001
@@ -84,8 +103,42 @@ class KafkaSource:
             KafkaError.GROUP_AUTHORIZATION_FAILED,
         )
         self._refusal = ""
-        self._consumer = Consumer(consumer_config(kafka) | {"error_cb": self._heard})
-        self._consumer.assign([TopicPartition(*place, start) for place, start in starts.items()])
+        self._paused: frozenset[Place] = frozenset()
+        #: Bytes that the brokers have sent since the start.
+        self.broker_bytes = 0
+        config = consumer_config(kafka) | {
+            "error_cb": self._heard,
+            "stats_cb": self._counted,
+            "statistics.interval.ms": _COUNT_EVERY,
+            "queued.max.messages.kbytes": max(1, ahead >> 10),
+        }
+        self._consumer = Consumer(config)
+        self.assign(starts)
+
+    @property
+    def reads(self) -> Reads:
+        """What it has read, see `Source`."""
+        return Reads(broker_bytes=self.broker_bytes)
+
+    def assign(self, starts: Mapping[Place, int]) -> None:
+        """Reads these partitions from now on, and no others."""
+        self._consumer.assign([self._partition(*place, at) for place, at in starts.items()])
+
+    def add(self, place: Place, start: int) -> None:
+        """Reads one more partition."""
+        self._consumer.incremental_assign([self._partition(*place, start)])
+
+    def pause(self, places: frozenset[Place]) -> None:
+        """Reads all partitions but these; they go on where they were."""
+        if places == self._paused:
+            return
+        for call, these in (
+            (self._consumer.pause, places - self._paused),
+            (self._consumer.resume, self._paused - places),
+        ):
+            if these:
+                call([self._partition(*place) for place in these])
+        self._paused = places
 
     def poll(self, timeout: float, most: int) -> Fetched:
         """Returns the next records, see `Source`."""
@@ -113,6 +166,9 @@ class KafkaSource:
         """Closes the consumer."""
         self._consumer.close()
 
+    def _counted(self, statistics: str) -> None:
+        self.broker_bytes = json.loads(statistics)["rx_bytes"]
+
     def _heard(self, error: Any) -> None:
         """An error that belongs to no partition; librdkafka tries again by itself."""
         if error.code() in self._refusals or error.fatal():
@@ -134,7 +190,6 @@ def consumer_config(kafka: Mapping[str, str]) -> dict[str, Any]:
         "auto.offset.reset": "error",
         "fetch.wait.max.ms": _FETCH_WAIT,
         "fetch.queue.backoff.ms": _PAUSE,
-        "queued.max.messages.kbytes": _AHEAD,
         "log_level": 3,
     }
     return config | {new: str(kafka[old]) for old, new in _FETCH_SETTINGS.items() if old in kafka}

@@ -30,6 +30,8 @@ class RealTimeSpec:
         key_ranges: Of each slot its key ranges, by index of the partition.
         finds_holes: Of each slot the indexes of the partitions whose holes it reports.
         record_filter: Which records reach a handler.
+        cache_bytes: Bytes of records that the fetch server of a host keeps; 0: each slot
+            reads whole partitions.
     """
 
     duration: float
@@ -37,3 +39,4 @@ class RealTimeSpec:
     key_ranges: Mapping[int, Mapping[int, Ranges]]
     finds_holes: Mapping[int, frozenset[int]]
     record_filter: RecordFilter = field(default_factory=RecordFilter)
+    cache_bytes: int = 0

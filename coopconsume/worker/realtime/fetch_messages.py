@@ -1,0 +1,186 @@
+"""What a slot asks the fetch server of its host for, what it answers, and both on the wire.
+
+A message is a JSON header of a fixed schema with its length before it, and the rows of its
+portions behind it, as Arrow record batches of the schema that both sides know.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from coopconsume.worker.channel.wire import ProtocolError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from coopconsume.worker.realtime.spec import Ranges
+
+_LENGTH = struct.Struct(">I")
+
+
+@dataclass(frozen=True)
+class Ask:
+    """The part of a fetch that is about one partition.
+
+    Attributes:
+        part: Index of the partition.
+        offset: The first offset that the slot does not have.
+        ranges: Its key ranges.
+        is_joining: The slot reads for itself, and is to be answered at once if the offset is the
+            next one that the server reads.
+    """
+
+    part: int
+    offset: int
+    ranges: Ranges
+    is_joining: bool = False
+
+
+@dataclass(frozen=True)
+class Fetch:
+    """A request of a slot.
+
+    Attributes:
+        asks: One for each partition.
+        max_bytes: Bytes of records after which no more are added.
+        max_wait: Seconds until an answer comes that has nothing.
+    """
+
+    asks: tuple[Ask, ...]
+    max_bytes: int
+    max_wait: float
+
+
+@dataclass(frozen=True)
+class Portion:
+    """Records of one partition that are in a slot's key ranges.
+
+    Attributes:
+        part: Index of the partition.
+        first: The offset that was asked for.
+        next: The offset to ask for next: the rows are all records below that are the slot's.
+        rows: In the columns of a slot's rows, ascending; None: it has no rows.
+        holes: (first, last) of offsets below ``next`` at which there is no record.
+    """
+
+    part: int
+    first: int
+    next: int
+    rows: pa.RecordBatch | None = None
+    holes: tuple[tuple[int, int], ...] = ()
+
+
+@dataclass(frozen=True)
+class Evicted:
+    """The records at the offset that was asked for are in memory no more, or never were.
+
+    Attributes:
+        part: Index of the partition.
+        start: The first offset that is worth asking for.
+    """
+
+    part: int
+    start: int
+
+
+@dataclass(frozen=True)
+class Answer:
+    """The answer to a `Fetch`; partitions without news are not in it.
+
+    Attributes:
+        portions: Of the partitions whose offset is in memory.
+        evicted: The others.
+        broker_bytes: Bytes that the server has read from the brokers since the last answer to
+            any slot.
+    """
+
+    portions: tuple[Portion, ...] = ()
+    evicted: tuple[Evicted, ...] = ()
+    broker_bytes: int = 0
+
+
+def encode_fetch(fetch: Fetch) -> bytes:
+    """Returns a request as bytes."""
+    asks = [[ask.part, ask.offset, ask.is_joining, ask.ranges] for ask in fetch.asks]
+    return json.dumps([fetch.max_bytes, fetch.max_wait, asks], separators=(",", ":")).encode()
+
+
+def decode_fetch(data: bytes) -> Fetch:
+    """The inverse of `encode_fetch`.
+
+    Raises:
+        ProtocolError: The bytes are no request.
+    """
+    try:
+        max_bytes, max_wait, asks = json.loads(data)
+        found = tuple(
+            Ask(_count(part), _count(offset), _pairs(ranges), is_joining is True)
+            for part, offset, is_joining, ranges in asks
+        )
+        return Fetch(found, _count(max_bytes), float(max_wait))
+    except (TypeError, ValueError) as error:
+        raise ProtocolError(f"no fetch: {error}") from None
+
+
+def encode_answer(answer: Answer) -> bytes:
+    """Returns an answer as bytes."""
+    rows = [None if one.rows is None else one.rows.serialize() for one in answer.portions]
+    portions = [
+        [one.part, one.first, one.next, None if data is None else len(data), one.holes]
+        for one, data in zip(answer.portions, rows, strict=True)
+    ]
+    evicted = [[one.part, one.start] for one in answer.evicted]
+    header = json.dumps([portions, evicted, answer.broker_bytes], separators=(",", ":")).encode()
+    return b"".join((_LENGTH.pack(len(header)), header, *filter(None, rows)))
+
+
+def decode_answer(data: bytes, schema: pa.Schema) -> Answer:
+    """The inverse of `encode_answer`.
+
+    Args:
+        data: The message.
+        schema: Of the rows.
+
+    Raises:
+        ProtocolError: The bytes are no answer.
+    """
+    try:
+        (length,) = _LENGTH.unpack_from(data)
+        at = _LENGTH.size + length
+        named, evicted, broker_bytes = json.loads(data[_LENGTH.size : at])
+        portions = []
+        for part, first, following, size, holes in named:
+            rows = None
+            if size is not None:
+                end = at + _count(size)
+                if end > len(data):
+                    raise ProtocolError("an answer with rows that are longer than the answer")
+                rows = pa.ipc.read_record_batch(pa.py_buffer(data[at:end]), schema)
+                at = end
+            portions.append(
+                Portion(_count(part), _count(first), _count(following), rows, _pairs(holes))
+            )
+        if at != len(data):
+            raise ProtocolError("an answer with more bytes than it names")
+        return Answer(
+            tuple(portions),
+            tuple(Evicted(_count(part), _count(start)) for part, start in evicted),
+            _count(broker_bytes),
+        )
+    except (TypeError, ValueError, struct.error, pa.ArrowException, OSError) as error:
+        raise ProtocolError(f"no answer to a fetch: {error}") from None
+
+
+def _count(value: Any) -> int:
+    if not isinstance(value, int) or isinstance(value, bool) or value < 0:
+        raise ValueError(f"{value!r} where a count was expected")
+    return value
+
+
+def _pairs(values: Sequence[Sequence[int]]) -> tuple[tuple[int, int], ...]:
+    return tuple((_count(first), _count(last)) for first, last in values)

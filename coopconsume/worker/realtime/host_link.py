@@ -1,0 +1,257 @@
+"""A slot's connection to the fetch server of its host; starts the server if no other slot has.
+
+Everything happens in a thread of its own. A server holds a lock file as long as it lives, so the
+slot that gets the lock starts one.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import hmac
+import logging
+import os
+import queue
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from coopconsume.worker.channel.wire import (
+    FRAME_BYTES,
+    HANDSHAKE_BYTES,
+    Frame,
+    Identity,
+    ProtocolError,
+    Session,
+    SlotHandshake,
+    Splitter,
+)
+from coopconsume.worker.realtime.fetch_messages import Answer, decode_answer, encode_fetch
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from coopconsume.worker.realtime.fetch_messages import Fetch
+    from coopconsume.worker.realtime.fetch_server import ServerSpec
+
+log = logging.getLogger(__name__)
+
+#: Seconds beyond the wait of a fetch after which a server that does not answer counts as dead.
+SILENCE: Final = 3.0
+#: Seconds until a server that was started must answer; then the slot that has started it ends it.
+STARTS_WITHIN: Final = 30.0
+#: Seconds between two tries to connect; after a server that has failed each one doubles, up to
+#: the longest.
+_RETRY: Final = 0.1
+_LONGEST_RETRY: Final = 30.0
+#: Characters of a Unix socket's path, at most.
+_PATH_LIMIT: Final = 100
+#: Servers that this process has started. Their standard input stays open until it ends.
+_started: list[subprocess.Popen[bytes]] = []
+
+
+@dataclass(frozen=True)
+class Connected:
+    """There is a server, and it waits for a fetch."""
+
+
+@dataclass(frozen=True)
+class Lost:
+    """There is no server now, for a reason."""
+
+    why: str
+
+
+def with_path(spec: ServerSpec) -> ServerSpec:
+    """Returns a spec with the path of its socket on this host, in a folder of this user alone.
+
+    Servers of the same path have the same spec: real-time runs that follow each other share one.
+
+    Raises:
+        OSError: The folder cannot be used, or its path is too long for a socket.
+    """
+    folder = Path(tempfile.gettempdir(), f"coopconsume-{os.getuid()}")
+    with suppress(FileExistsError):
+        folder.mkdir(mode=0o700)
+    found = folder.lstat()
+    if found.st_uid != os.getuid() or found.st_mode & 0o077 or not folder.is_dir():
+        raise PermissionError(f"{folder} is not a folder of this user alone")
+    name = hashlib.sha256(spec.encode()).hexdigest()[:24]
+    path = folder / f"{name}.sock"
+    if len(str(path)) > _PATH_LIMIT:
+        raise OSError(f"the path {path} is too long for a socket: set TMPDIR to a shorter one")
+    return replace(spec, path=str(path))
+
+
+def server_secret(secret: bytes) -> bytes:
+    """Returns what the fetch server and its slots know, made of the job's secret."""
+    return hmac.new(secret, b"coopconsume fetch server", "sha256").digest()
+
+
+class HostLink:
+    """Connects, and hands fetches and answers over until it is closed.
+
+    Args:
+        spec: Of the server.
+        identity: Of the slot.
+        schema: Of the rows of answers.
+
+    Attributes:
+        events: `Connected`, an `Answer` to each fetch, and `Lost`.
+    """
+
+    def __init__(self, spec: ServerSpec, identity: Identity, schema: pa.Schema) -> None:
+        self.events: queue.SimpleQueue[Connected | Answer | Lost] = queue.SimpleQueue()
+        self._spec = spec
+        self._identity = identity
+        self._schema = schema
+        self._fetches: queue.SimpleQueue[Fetch | None] = queue.SimpleQueue()
+        self._server: subprocess.Popen[bytes] | None = None
+        #: When the server was started by this slot, or has answered it last.
+        self._heard_at = 0.0
+        self._sock: socket.socket | None = None
+        self._is_closed = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="coopconsume-fetch", daemon=True)
+        self._thread.start()
+
+    def send(self, fetch: Fetch) -> None:
+        """Sends a fetch, when the last one is answered."""
+        self._fetches.put(fetch)
+
+    def close(self) -> None:
+        """Ends the connection. A server that it has started serves the other slots on."""
+        self._is_closed.set()
+        self._fetches.put(None)
+        sock = self._sock
+        if sock is not None:
+            with suppress(OSError):
+                sock.shutdown(socket.SHUT_RDWR)
+        self._thread.join(1.0)
+
+    def _run(self) -> None:
+        pause = _RETRY
+        while not self._is_closed.is_set():
+            try:
+                self._start_if_none()
+                sock, session = self._connect()
+            except (OSError, ProtocolError) as error:
+                if self._has_failed():
+                    pause = min(_LONGEST_RETRY, 2 * pause)
+                log.debug("no connection to the fetch server: %s", error)
+                self._is_closed.wait(pause)
+                continue
+            self._sock = sock
+            try:
+                self.events.put(Connected())
+                self._talk(sock, session)
+                pause = _RETRY
+            except (OSError, ProtocolError) as error:
+                self._forget(error)
+            finally:
+                self._sock = None
+                sock.close()
+
+    def _has_failed(self) -> bool:
+        """Whether the server of this slot is gone; one that does not answer is ended."""
+        server = self._server
+        if server is None:
+            return False
+        if time.monotonic() - self._heard_at > STARTS_WITHIN:
+            server.kill()
+            server.wait()
+        if server.poll() is None:
+            return False
+        self._server = None
+        self.events.put(Lost(f"the fetch server has ended with {server.returncode}"))
+        return True
+
+    def _forget(self, error: Exception) -> None:
+        """The server is gone, or it is silent: the slot that has started it ends it."""
+        if self._is_closed.is_set():
+            return
+        while not self._fetches.empty():
+            self._fetches.get()
+        log.warning("the fetch server of this host is lost, slots go on without it: %s", error)
+        if isinstance(error, TimeoutError) and self._server is not None:
+            self._server.kill()
+            self._server.wait()
+        self.events.put(Lost(str(error)))
+
+    def _start_if_none(self) -> None:
+        """Starts a server if no other one lives.
+
+        Raises:
+            OSError: It cannot be started.
+        """
+        path = Path(self._spec.path).with_suffix(".lock")
+        lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                return
+            # The server inherits the lock, and its end gives it back.
+            self._server, self._heard_at = _start(self._spec, lock), time.monotonic()
+        finally:
+            os.close(lock)
+
+    def _connect(self) -> tuple[socket.socket, Session]:
+        sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            sock.settimeout(SILENCE)
+            sock.connect(self._spec.path)
+            handshake, splitter = SlotHandshake(self._spec.secret, self._identity), Splitter()
+            sock.sendall(handshake.hello())
+            while (answer := next(splitter.frames(), None)) is None:
+                splitter.feed(_received(sock, HANDSHAKE_BYTES))
+            proof, session = handshake.answer(*answer)
+            sock.sendall(proof)
+        except BaseException:
+            sock.close()
+            raise
+        return sock, session
+
+    def _talk(self, sock: socket.socket, session: Session) -> None:
+        splitter = Splitter(FRAME_BYTES)
+        while (fetch := self._fetches.get()) is not None:
+            sock.settimeout(fetch.max_wait + SILENCE)
+            sock.sendall(session.sent.seal(Frame.FETCH, encode_fetch(fetch)))
+            while (answer := next(splitter.frames(), None)) is None:
+                splitter.feed(_received(sock, 1 << 18))
+            kind, payload = answer[0], session.received.open(*answer)
+            if kind != Frame.FETCHED:
+                raise ProtocolError(f"the fetch server sent a frame of type {kind}")
+            self._heard_at = time.monotonic()
+            self.events.put(decode_answer(payload, self._schema))
+
+
+def _start(spec: ServerSpec, lock: int) -> subprocess.Popen[bytes]:
+    """Starts a server that inherits a lock."""
+    _started[:] = [one for one in _started if one.poll() is None]
+    paths = [path for path in sys.path if path]
+    server = subprocess.Popen(
+        [sys.executable, "-m", "coopconsume.worker.realtime.fetch_server"],
+        stdin=subprocess.PIPE, pass_fds=(lock,), cwd="/",
+        env=os.environ | {"PYTHONPATH": os.pathsep.join(paths)},
+    )  # fmt: skip
+    _started.append(server)
+    log.info("started the fetch server of this host, process %d", server.pid)
+    assert server.stdin is not None
+    data = spec.encode()
+    server.stdin.write(len(data).to_bytes(4, "big") + data)
+    server.stdin.flush()
+    return server
+
+
+def _received(sock: socket.socket, most: int) -> bytes:
+    data = sock.recv(most)
+    if not data:
+        raise ConnectionResetError("the fetch server has closed the connection")
+    return data

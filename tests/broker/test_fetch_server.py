@@ -1,0 +1,358 @@
+"""The fetch server of a host on a real broker: slots read by it, lose it, and take it over."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import stat
+import threading
+import time
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from assignors import KeyRange, key_hash
+from coopconsume import LocalKafka, Options
+from coopconsume.filters import KeySet, RecordFilter
+from coopconsume.worker.channel.spec import ChannelSpec
+from coopconsume.worker.channel.wire import Identity, ProtocolError, Splitter
+from coopconsume.worker.realtime import host_link
+from coopconsume.worker.realtime.host_source import HostSource, open_source
+from coopconsume.worker.realtime.reader import SlotReader
+from coopconsume.worker.realtime.spec import RealTimeSpec
+from coopconsume.worker.report import BatchSpec, PartitionWork
+
+pytestmark = pytest.mark.broker
+PATIENCE = 300.0
+
+
+def until(condition):
+    """Waits until a condition holds."""
+    deadline = time.monotonic() + PATIENCE
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def spec_of(servers, topic, slots, partitions=1, run="run", limit=64 << 20, **more):
+    """A run of slots that share all partitions of a topic."""
+    kafka = Options.parse(
+        {"kafka.bootstrap.servers": servers, "kafka.group.id": "g", "commitTable": "c"}
+    ).kafka
+    ranges = [((one.first, one.last),) for one in KeyRange().split(slots)]
+    parts = range(partitions)
+    return BatchSpec(
+        batch=1, partitions=tuple((topic, p) for p in parts), slots=tuple(range(slots)),
+        work={s: {p: PartitionWork(((0, 2**62),)) for p in parts} for s in range(slots)},
+        ordering="key", concurrency=1, batch_time=1.0, handler_timeout=1.0, headers=False,
+        run=run, channel=ChannelSpec("localhost", 1, b"s" * 32),
+        realtime=RealTimeSpec(
+            60.0, kafka, {s: dict.fromkeys(parts, ranges[s]) for s in range(slots)},
+            {0: frozenset(parts)}, cache_bytes=limit, **more,
+        ),
+    )  # fmt: skip
+
+
+class Slot:
+    """Reads as a real-time slot does, in a thread."""
+
+    def __init__(self, spec, number):
+        realtime = spec.realtime
+        self.reader = SlotReader(
+            spec.partitions, dict.fromkeys(spec.work[number], 0), realtime.key_ranges[number],
+            realtime.finds_holes.get(number, frozenset()), realtime.record_filter,
+            headers=spec.headers,
+        )  # fmt: skip
+        self.source = open_source(spec, number, self.reader.starts)
+        self.got, self.holes, self.rows = [], set(), []
+        self.error = None
+        self.reads = threading.Event()
+        self.reads.set()
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._run)
+        self._thread.start()
+
+    def _run(self):
+        try:
+            while not self._over.is_set():
+                if not self.reads.wait(0.05):
+                    continue
+                fetched = self.source.poll(0.05, 1_000)
+                taken = self.reader.take(fetched.records, fetched.ends, fetched.portions)
+                rows = taken.rows.to_pylist()
+                self.rows += rows
+                self.got += [(row["part"], row["offset"]) for row in rows]
+                for part, holes in taken.holes.items():
+                    self.holes |= {(part, o) for a, b in holes for o in range(a, b + 1)}
+        except Exception as error:  # noqa: BLE001 - for the test's own thread
+            self.error = error
+        finally:
+            self.source.close()
+
+    def position(self, part=0):
+        """How far it has read."""
+        assert self.error is None, self.error
+        return list(self.reader.starts.values())[part]
+
+    def end(self):
+        """Ends it."""
+        self._over.set()
+        self._thread.join()
+
+
+@pytest.fixture
+def slots():
+    """Return what starts the slots of a run; they and their servers end with the test."""
+    running = []
+
+    def start(spec):
+        these = [Slot(spec, number) for number in spec.slots]
+        running.extend(these)
+        return these
+
+    yield start
+    for one in running:
+        one.end()
+    for server in host_link._started:
+        server.kill()
+        server.wait()
+    host_link._started.clear()
+
+
+def use_server(these):
+    """Whether all of some slots read by the server alone."""
+    return all(
+        isinstance(one.source, HostSource) and one.source._is_connected and not one.source.state.own
+        for one in these
+    )
+
+
+def alive():
+    """The process ids of the servers that live."""
+    return [server.pid for server in host_link._started if server.poll() is None]
+
+
+def records(first, count, size=10):
+    """Records of some keys."""
+    return [(b"k%d" % (n % 37), b"x" * size) for n in range(first, first + count)]
+
+
+def all_of(these):
+    """How often the slots have each record."""
+    return Counter(at for one in these for at in one.got)
+
+
+def test_slots_share_one_fetch(kafka, topic, produce, slots):
+    """Each record goes to its slot once; the brokers send the log once, and a little."""
+    name = topic(2)
+    size = 20_000
+    spec = spec_of(kafka.bootstrap_servers, name, 4, 2)
+    these = slots(spec)
+    until(lambda: use_server(these))
+    for part in range(2):
+        produce(name, records(0, 200, size), part)
+    until(lambda: all(one.position(p) == 200 for one in these for p in range(2)))
+    assert use_server(these)
+    produce(name, records(0, 200, size), 0)
+    until(lambda: all(one.position() == 400 for one in these))
+    assert set(all_of(these).values()) == {1}
+    assert len(all_of(these)) == 600
+    for one in these:
+        first, last = spec.realtime.key_ranges[these.index(one)][0][0]
+        assert all(first <= row["key_hash"] <= last for row in one.rows)
+        assert all(len(row["value"]) == size for row in one.rows)
+    log = 600 * size
+    until(lambda: sum(one.source.reads.broker_bytes for one in these) >= log)
+    assert sum(one.source.reads.broker_bytes for one in these) < 1.1 * log
+
+
+def test_a_killed_server_is_taken_over(kafka, topic, produce, slots):
+    """Kill -9, again and again, while records come: each record once, in order; no server stays."""
+    name = topic(1)
+    these = slots(spec_of(kafka.bootstrap_servers, name, 3))
+    count = 0
+    for number in range(3):
+        count += len(produce(name, records(count, 300), 0))
+        until(lambda: use_server(these))
+        (pid,) = alive()
+        for _ in range(10):
+            count += len(produce(name, records(count, 30), 0))
+            if _ == 4:
+                os.kill(pid, signal.SIGKILL)
+        until(lambda: all(one.position() == count for one in these))  # noqa: B023
+        if number:
+            until(lambda: use_server(these))
+            assert alive() != [pid]
+    for one in these:
+        assert one.got == sorted(set(one.got))
+    assert all_of(these) == Counter((0, o) for o in range(count))
+    assert not these[0].holes
+
+
+def test_a_stopped_server_is_ended_by_the_slot_that_started_it(kafka, topic, produce, slots):
+    """SIGSTOP: it is silent, slots read for themselves, and another server takes over."""
+    name = topic(1)
+    these = slots(spec_of(kafka.bootstrap_servers, name, 2))
+    produce(name, records(0, 100), 0)
+    until(lambda: use_server(these))
+    (pid,) = alive()
+    os.kill(pid, signal.SIGSTOP)
+    produce(name, records(100, 100), 0)
+    until(lambda: all(one.position() == 200 for one in these))
+    until(lambda: use_server(these))
+    assert alive() != [pid]
+    produce(name, records(200, 100), 0)
+    until(lambda: all(one.position() == 300 for one in these))
+    assert all_of(these) == Counter((0, o) for o in range(300))
+
+
+def test_a_server_that_stops_before_it_answers_is_ended(kafka, topic, produce, slots, monkeypatch):
+    """SIGSTOP while it starts: its slot does not wait for it without end."""
+    monkeypatch.setattr(host_link, "STARTS_WITHIN", 3.0)
+    name = topic(1)
+    these = slots(spec_of(kafka.bootstrap_servers, name, 2))
+    until(alive)
+    (pid,) = alive()
+    os.kill(pid, signal.SIGSTOP)
+    produce(name, records(0, 100), 0)
+    until(lambda: all(one.position() == 100 for one in these))
+    until(lambda: pid not in alive())
+    monkeypatch.setattr(host_link, "STARTS_WITHIN", PATIENCE)
+    until(lambda: use_server(these))
+    assert all_of(these) == Counter((0, o) for o in range(100))
+
+
+def test_a_slot_far_behind_reads_for_itself_and_catches_up(kafka, topic, produce, slots):
+    """The limit holds, other slots go on, and every record comes."""
+    name = topic(1)
+    limit = 2 << 20
+    these = slots(spec_of(kafka.bootstrap_servers, name, 2, limit=limit))
+    produce(name, records(0, 10), 0)
+    until(lambda: use_server(these) and all(one.position() == 10 for one in these))
+    these[1].reads.clear()
+    (server,) = alive()
+    produce(name, records(10, 1_000, 20_000), 0)
+    until(lambda: these[0].position() == 1_010)
+    assert _resident(server) < 400 << 20
+    these[1].reads.set()
+    until(lambda: these[1].position() == 1_010 and use_server(these))
+    assert these[1].source.reads.misses >= 1
+    assert these[0].source.reads.misses == 0
+    assert all_of(these) == Counter((0, o) for o in range(1_010))
+
+
+def _resident(pid):
+    pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
+    return pages * os.sysconf("SC_PAGE_SIZE")
+
+
+def test_no_more_is_read_than_slots_take(kafka, topic, produce, slots):
+    """Slots that stop hold back the server; what it pauses for is read once they go on."""
+    name = topic(2)
+    limit = 4 << 20
+    these = slots(spec_of(kafka.bootstrap_servers, name, 2, 2, limit=limit))
+    produce(name, records(0, 10), 0)
+    until(lambda: use_server(these) and all(one.position() == 10 for one in these))
+    for one in these:
+        one.reads.clear()
+    produce(name, records(10, 1_500, 20_000), 0)
+    for one in these:
+        one.reads.set()
+    until(lambda: all(one.position() == 1_510 for one in these))
+    produce(name, records(0, 10), 1)
+    until(lambda: all(one.position(1) == 10 for one in these))
+    assert all_of(these) == Counter([(0, o) for o in range(1_510)] + [(1, o) for o in range(10)])
+
+
+def test_transactions_holes_and_filters_go_through_the_server(kafka, topic, slots):
+    """An aborted transaction and all markers are holes; what does not pass comes without value."""
+    from confluent_kafka import Producer
+
+    name = topic(1)
+    producer = Producer({"bootstrap.servers": kafka.bootstrap_servers, "transactional.id": name})
+    producer.init_transactions()
+    only = RecordFilter(deny=KeySet((b"k1",)))
+    spec = spec_of(kafka.bootstrap_servers, name, 2, record_filter=only)
+    these = slots(spec)
+    until(lambda: use_server(these))
+    for first, commits in ((0, True), (10, False), (20, True)):
+        producer.begin_transaction()
+        for n in range(first, first + 10):
+            producer.produce(name, b"x" * 50, b"k%d" % (n % 5), 0)
+        producer.flush()
+        (producer.commit_transaction if commits else producer.abort_transaction)()
+    until(lambda: all(one.position() == 33 for one in these))
+    assert these[0].holes == {(0, o) for o in (10, *range(11, 22), 32)}
+    assert sorted(o for _, o in all_of(these)) == [*range(10), *range(22, 32)]
+    rows = [row for one in these for row in one.rows]
+    for row in rows:
+        dropped = row["key_hash"] == key_hash(b"k1")
+        assert row["filtered"] == dropped
+        assert (row["value"] is None) == dropped
+    assert sum(row["filtered"] for row in rows) == 4
+    assert use_server(these)
+
+
+def test_a_broker_that_restarts(tmp_path, slots):
+    """The server reads on; nothing is lost, nothing comes twice."""
+    from confluent_kafka import Producer
+
+    with LocalKafka(log_file=tmp_path / "broker.log", start_timeout=300) as broker:
+        broker.create_topic("t", 1)
+        producer = Producer({"bootstrap.servers": broker.bootstrap_servers})
+
+        def send(first):
+            for key, value in records(first, 200):
+                producer.produce("t", value, key, 0)
+            assert producer.flush(PATIENCE) == 0
+
+        these = slots(spec_of(broker.bootstrap_servers, "t", 2))
+        send(0)
+        until(lambda: all(one.position() == 200 for one in these))
+        broker.kill()
+        broker.restart()
+        send(200)
+        until(lambda: all(one.position() == 400 for one in these))
+        assert all_of(these) == Counter((0, o) for o in range(400))
+
+
+def test_runs_do_not_share_a_server_and_strangers_get_nothing(kafka, topic, slots):
+    """The socket is this user's alone, and who does not know the secret is not served."""
+    name = topic(1)
+    one, other = (slots(spec_of(kafka.bootstrap_servers, name, 2, run=run)) for run in "ab")
+    until(lambda: use_server([*one, *other]))
+    assert len(alive()) == 2
+    path = Path(one[0].source._link._spec.path)
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
+    stranger = host_link.SlotHandshake(b"wrong" * 8, Identity("a", 1, 9, 0))
+    with socket.socket(socket.AF_UNIX) as sock:
+        sock.settimeout(PATIENCE)
+        sock.connect(str(path))
+        sock.sendall(stranger.hello())
+        splitter = Splitter()
+        splitter.feed(sock.recv(1 << 10))
+        with pytest.raises(ProtocolError, match="does not know"):
+            stranger.answer(*next(splitter.frames()))
+        sock.sendall(host_link.SlotHandshake(b"", Identity("a", 1, 9)).hello())
+        while sock.recv(1 << 10):
+            pass
+    assert use_server([*one, *other])
+
+
+def test_a_server_ends_without_slots_and_with_its_parent(kafka, topic, slots):
+    """It leaves no socket behind."""
+    these = slots(spec_of(kafka.bootstrap_servers, topic(1), 2))
+    until(lambda: use_server(these))
+    (server,) = host_link._started
+    path = Path(these[0].source._link._spec.path)
+    for one in these:
+        one.end()
+    assert server.wait(PATIENCE) == 0
+    assert not path.exists()
+    again = slots(spec_of(kafka.bootstrap_servers, topic(1), 2, run="again"))
+    until(lambda: use_server(again))
+    host_link._started[-1].stdin.close()
+    assert host_link._started[-1].wait(PATIENCE) == 0
