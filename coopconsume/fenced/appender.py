@@ -11,13 +11,12 @@ from coopconsume.errors.fenced import (
     FencedLogError,
     LogBlocked,
     LogUnavailable,
-    OffsetMismatch,
     ProducerFenced,
 )
 from coopconsume.fenced.core import Expectation, Missed, Position
 from coopconsume.fenced.deadline import Deadline
 from coopconsume.fenced.engine import EngineDoubt
-from coopconsume.fenced.log import Appended, Entry
+from coopconsume.fenced.log import Entry
 from coopconsume.fenced.requests import Request
 from coopconsume.fenced.session import MARK_KEY
 
@@ -25,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from coopconsume.fenced.engine import Engine
-    from coopconsume.fenced.fold import Batch
+    from coopconsume.fenced.log import Appended
     from coopconsume.fenced.session import Session
 
 #: Share of the time for an append; the rest is for finding out what happened to it.
@@ -246,11 +245,7 @@ class Appender:
             if request.is_given:
                 # The batch may be the reason. A sequence number is never above its offset.
                 found = self._search(request.batch_id, wanted.value, deadline)
-            error = OffsetMismatch(
-                log.topic, log.partition, missed.expected, missed.actual, missed.by, *position,
-                missed.key,
-            )  # fmt: skip
-            request.settle(found, None if found is not None else error)
+            request.settle(found, None if found is not None else missed.error(log, position))
 
     # -- after a doubt -------------------------------------------------------------------------
 
@@ -286,7 +281,7 @@ class Appender:
 
     def _known(self, batch_id: str) -> Appended | None:
         batch = self._session.fold.batches.get(batch_id)
-        return None if batch is None else _appended(batch)
+        return None if batch is None else batch.appended
 
     def refresh(self, deadline: Deadline) -> None:
         """Reads what others have written: see `FencedWriter.refresh`."""
@@ -297,7 +292,7 @@ class Appender:
         """The last batch of some: see `FencedWriter.last_batch`."""
         with self._session.reporting("reading"):
             found = self._session.last_batch(prefix, since, deadline)
-        return None if found is None else _appended(found)
+        return None if found is None else found.appended
 
     def resolve(self, batch_id: str, since: int | None, deadline: Deadline) -> Appended | None:
         """Finds out what happened to an append: see `FencedWriter.resolve`."""
@@ -325,7 +320,7 @@ class Appender:
         """Looks for a batch in what the session has of the log."""
         with self._session.reporting("reading"):
             found = self._session.find_batch(batch_id, since, deadline)
-        return None if found is None else _appended(found)
+        return None if found is None else found.appended
 
     def _start(self) -> int:
         log = self._session.log
@@ -344,8 +339,3 @@ class Appender:
 
 def _notes(error: BaseException) -> list[str]:
     return getattr(error, "__notes__", [])
-
-
-def _appended(batch: Batch) -> Appended:
-    stamp = batch.stamp
-    return Appended(stamp.batch, batch.first_offset, batch.seq, stamp.n, stamp.epoch)

@@ -6,8 +6,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple, TypedDict
 
-from coopconsume.errors.fenced import AppendRefused
-from coopconsume.fenced.log import UNCHECKED, Consumed, Entry
+from coopconsume.errors.fenced import AppendRefused, OffsetMismatch
+from coopconsume.fenced.log import UNCHECKED, Consumed, Entry, LogId
 from coopconsume.fenced.stamp import LARGEST_STAMP, NAME
 
 Expected = int | Sequence[int]
@@ -75,6 +75,12 @@ class Missed(NamedTuple):
     expected: int | None
     actual: int | None
     key: bytes | None = None
+
+    def error(self, log: LogId, position: Position) -> OffsetMismatch:
+        """Returns the error of an append to a log that goes on at a position."""
+        return OffsetMismatch(
+            log.topic, log.partition, self.expected, self.actual, self.by, *position, self.key
+        )
 
 
 def expectation(
@@ -188,16 +194,9 @@ def size_of(entry: Entry) -> int:
     return size
 
 
-Outcome = Literal["in place", "elsewhere", "torn"]
+def is_in_place(offsets: Sequence[int], expected: int) -> bool:
+    """Whether the records of an append got the offsets that it expects, without gaps.
 
-
-def judge(offsets: Sequence[int], expected: int) -> Outcome:
-    """What the offsets say that the leader gave to the records of an append.
-
-    A record's offset never changes, so that what is true of it now is true when the batch is
-    committed, however long that takes.
+    The offset of a record never changes, so the answer still holds when the batch is committed.
     """
-    base = offsets[0]
-    if list(offsets) != list(range(base, base + len(offsets))):
-        return "torn"
-    return "in place" if expected == base else "elsewhere"
+    return list(offsets) == list(range(expected, expected + len(offsets)))

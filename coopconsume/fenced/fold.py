@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Literal
 
 import xxhash
 
-from coopconsume.fenced.log import json_object
+from coopconsume.fenced.log import Appended, json_object
 from coopconsume.fenced.stamp import NAME, Stamp, decode, index, shared_part
 
 if TYPE_CHECKING:
@@ -64,6 +64,12 @@ class Batch:
     first_offset: int
     stamp: Stamp
     seq: int
+
+    @property
+    def appended(self) -> Appended:
+        """The answer to the append of this batch."""
+        stamp = self.stamp
+        return Appended(stamp.batch, self.first_offset, self.seq, stamp.n, stamp.epoch)
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import deque
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
@@ -127,10 +126,8 @@ def head(
     """
     with looking_at(options, topic, partition, engine, timeout) as (view, client):
         start, ends = client.start(topic, partition), client.ends(topic, partition)
-        for _, fold, batches in view.tails(ends.stable, Deadline(timeout)):
-            deque(batches, maxlen=0)
-            if fold.owner is not None:
-                break
+        deadline = Deadline(timeout)
+        _, fold = view.fold_back(ends.stable, deadline, lambda fold: fold.owner is not None)
     owner = fold.owner or Owner("", "", "")
     return Head(
         topic, view.log.topic_id, partition, start, ends.stable, ends.end, fold.next_seq,

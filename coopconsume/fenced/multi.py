@@ -13,17 +13,16 @@ from coopconsume.errors.fenced import (
     AppendOutcomeUnknown,
     AppendRefused,
     LogUnavailable,
-    OffsetMismatch,
     ProducerFenced,
     WriterNotOpen,
 )
 from coopconsume.fenced.config import WriterConfig
-from coopconsume.fenced.core import entries, expectation, judge
+from coopconsume.fenced.core import entries, expectation
 from coopconsume.fenced.deadline import Deadline
-from coopconsume.fenced.engine import EngineDoubt, Part
+from coopconsume.fenced.engine import EngineDoubt
 from coopconsume.fenced.engines import open_engine
-from coopconsume.fenced.log import MULTI, UNCHECKED, Appended, Entry
-from coopconsume.fenced.session import MARK_KEY, Session, new_batch_id
+from coopconsume.fenced.log import MULTI, UNCHECKED, Entry
+from coopconsume.fenced.session import MARK_KEY, Session, new_batch_id, repeat, send
 from coopconsume.fenced.settings import Settings
 from coopconsume.fenced.stamp import is_batch_id
 
@@ -33,8 +32,7 @@ if TYPE_CHECKING:
     from coopconsume.fenced.core import Expectation, Expected, LastSeqs, Missed, Records
     from coopconsume.fenced.engine import Channel, Engine
     from coopconsume.fenced.epochs import EpochSource
-    from coopconsume.fenced.fold import Batch
-    from coopconsume.fenced.session import Draft
+    from coopconsume.fenced.log import Appended
 
 __all__ = ["LOGS_HEADER", "LogName", "MultiLogWriter", "Write"]
 
@@ -285,7 +283,9 @@ class MultiLogWriter(Acquired):
             attempt += 1
             self._refresh([piece.session for piece in pieces], deadline)
             if deadline.is_over:
-                raise self._unavailable("append", "others kept writing to them")
+                log = self._first.log
+                problem = "others kept writing to them"
+                raise LogUnavailable(log.topic, log.partition, "append", problem)
             deadline.pause(attempt)
 
     def _attempt(
@@ -296,47 +296,16 @@ class MultiLogWriter(Acquired):
         deadline: Deadline,
     ) -> bool:
         """Appends once, in one transaction; returns whether the records are in the logs."""
-        sessions = [piece.session for piece in pieces]
-        drafts = [
-            piece.session.draft(
+        drafts = {
+            piece.session: piece.session.draft(
                 [(piece.rows, batch_id)], kind="checkpoint" if piece.is_check else "data"
             )
             for piece in pieces
-        ]
-        sent |= {s: draft.first_offset for s, draft in zip(sessions, drafts, strict=True)}
-        try:
-            placed = self._send(sessions, drafts, deadline)
-        except EngineDoubt:
-            raise
-        except Exception as error:
-            # A fault of the client says nothing about what was sent before it.
-            raise EngineDoubt(str(error) or type(error).__name__, error) from error
+        }
+        sent |= {session: draft.first_offset for session, draft in drafts.items()}
+        assert self._channel is not None
+        placed = send(self._channel, drafts, deadline)
         sent.clear()
-        if placed:
-            for session, draft in zip(sessions, drafts, strict=True):
-                session.wrote(draft)
-        return placed
-
-    def _send(
-        self, sessions: Sequence[Session], drafts: Sequence[Draft], deadline: Deadline
-    ) -> bool:
-        """Sends drafts in one transaction; returns whether they are in the logs."""
-        channel = self._channel
-        assert channel is not None
-        channel.begin()
-        parts = [
-            Part(session.log, draft.entries, draft.headers)
-            for session, draft in zip(sessions, drafts, strict=True)
-        ]
-        found = channel.append(parts, deadline.left)
-        placed = all(
-            judge(offsets, draft.first_offset) == "in place"
-            for offsets, draft in zip(found, drafts, strict=True)
-        )
-        if placed:
-            channel.commit(deadline.left)
-        else:
-            channel.abort(deadline.left)
         return placed
 
     def _check_expected(self, pieces: Sequence[_Piece], deadline: Deadline) -> None:
@@ -346,25 +315,19 @@ class MultiLogWriter(Acquired):
         if any(piece.missed(deadline) for piece in pieces):
             self._refresh([piece.session for piece in pieces], deadline)
         for piece in pieces:
-            log, missed = piece.session.log, piece.missed(deadline)
+            missed = piece.missed(deadline)
             if missed is not None:
-                raise OffsetMismatch(
-                    log.topic, log.partition, missed.expected, missed.actual, missed.by,
-                    *piece.session.position, missed.key,
-                )  # fmt: skip
+                raise missed.error(piece.session.log, piece.session.position)
 
     def _known(self, pieces: Sequence[_Piece], batch_id: str) -> dict[LogName, Appended] | None:
         """The answer, if the logs have the batch."""
-        found: dict[LogName, Batch] = {}
+        found: dict[LogName, Appended] = {}
         for piece in pieces:
             batch = piece.session.fold.batches.get(batch_id)
             if batch is None:
                 return None
-            found[piece.session.log.topic, piece.session.log.partition] = batch
-        return {
-            name: Appended(batch_id, b.first_offset, b.seq, b.stamp.n, b.stamp.epoch)
-            for name, b in found.items()
-        }
+            found[piece.session.log.topic, piece.session.log.partition] = batch.appended
+        return found
 
     # -- its producer --------------------------------------------------------------------------
 
@@ -400,28 +363,19 @@ class MultiLogWriter(Acquired):
         )
 
     def _acquire(self, deadline: Deadline) -> None:
-        attempt = 0
-        while True:
-            try:
-                if self._channel is None:
-                    first = next(iter(self._sessions.values()))
-                    self._channel = self._engine.channel(first.log, self._id, deadline.seconds)
-                    self._channel.init(deadline.left)
-                for session in self._sessions.values():
-                    session.join(self._channel, deadline)
-            except EngineDoubt as doubt:
-                self._drop()
-                if doubt.refusal is not None:
-                    raise doubt.refusal from doubt
-                attempt += 1
-                if deadline.is_over:
-                    raise self._unavailable("acquire", doubt.problem) from doubt
-                deadline.pause(attempt)
-            except BaseException:
-                self._drop()
-                raise
-            else:
-                return
+        repeat(deadline, lambda: self._join(deadline), self._drop, self._first.log)
+
+    def _join(self, deadline: Deadline) -> bool:
+        if self._channel is None:
+            self._channel = self._engine.channel(self._first.log, self._id, deadline.seconds)
+            self._channel.init(deadline.left)
+        for session in self._sessions.values():
+            session.join(self._channel, deadline)
+        return True
+
+    @property
+    def _first(self) -> Session:
+        return next(iter(self._sessions.values()))
 
     def _refresh(self, sessions: Sequence[Session], deadline: Deadline) -> None:
         for session in sessions:
@@ -435,9 +389,4 @@ class MultiLogWriter(Acquired):
 
     def _check_open(self) -> None:
         if not self._is_open:
-            first = next(iter(self._sessions.values()))
-            raise WriterNotOpen(first.log.topic, first.log.partition, "not open")
-
-    def _unavailable(self, operation: str, problem: str) -> LogUnavailable:
-        first = next(iter(self._sessions.values()))
-        return LogUnavailable(first.log.topic, first.log.partition, operation, problem)
+            raise WriterNotOpen(self._first.log.topic, self._first.log.partition, "not open")

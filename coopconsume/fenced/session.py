@@ -22,7 +22,7 @@ from coopconsume.errors.fenced import (
     ProducerBusy,
     ProducerFenced,
 )
-from coopconsume.fenced.core import judge
+from coopconsume.fenced.core import is_in_place
 from coopconsume.fenced.deadline import monotonic
 from coopconsume.fenced.engine import EngineDoubt, Part
 from coopconsume.fenced.epochs import LogEpochs
@@ -32,12 +32,12 @@ from coopconsume.fenced.stamp import NO_TAG, Stamp, encode_batch
 from coopconsume.fenced.view import LogView
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from coopconsume.fenced.config import WriterConfig
     from coopconsume.fenced.deadline import Deadline
     from coopconsume.fenced.engine import Channel, Engine
-    from coopconsume.fenced.log import Consumed
+    from coopconsume.fenced.log import Consumed, LogId
     from coopconsume.fenced.stamp import Header, Kind
 
 
@@ -91,6 +91,7 @@ class Session(LogView):
         replaces: The epoch that is to be in force before this session's first; None: any.
         repairs: Offsets of batches behind gaps, which this session's ``open`` records accept.
         wrote_at: When this session last wrote to the log, by `monotonic`.
+        late_at: Offset at which a batch without an answer would count.
     """
 
     def __init__(
@@ -121,7 +122,7 @@ class Session(LogView):
         self._pinned = pinned
         self._tag: bytes | None = None  # of the owner in whose place it writes
         self._channel: Channel | None = None
-        self._late_at: int | None = None  # where a batch without an answer would count
+        self.late_at: int | None = None
         self._released = False
 
     @property
@@ -153,26 +154,8 @@ class Session(LogView):
         """
         if self._released:
             self._renew()
-        attempt, problem = 0, "no answer in time"
-        while True:
-            try:
-                if self._try_to_acquire(deadline):
-                    self._has_epoch = True
-                    return
-                problem = "others kept writing to it"
-            except EngineDoubt as doubt:
-                self.drop()
-                if doubt.refusal is not None:
-                    raise doubt.refusal from doubt
-                problem = doubt.problem
-            except BaseException:
-                self.drop()
-                raise
-            attempt += 1
-            if deadline.is_over:
-                self.drop()
-                raise LogUnavailable(self.log.topic, self.log.partition, "acquire", problem)
-            deadline.pause(attempt)
+        repeat(deadline, lambda: self._try_to_acquire(deadline), self.drop, self.log)
+        self._has_epoch = True
 
     def _try_to_acquire(self, deadline: Deadline) -> bool:
         self.identify()
@@ -258,7 +241,7 @@ class Session(LogView):
 
         Where others share a filtered log nobody opens it: a record takes the place of the late one.
         """
-        if self._late_at is None or self.offset > self._late_at:
+        if self.late_at is None or self.offset > self.late_at:
             return True
         mark = [Entry(b"", MARK_KEY)]
         return self.attempt([(mark, new_batch_id())], deadline, kind="checkpoint") is not None
@@ -389,17 +372,8 @@ class Session(LogView):
         """
         draft = self.draft(batches, kind=kind, epoch=epoch)
         assert self._channel is not None
-        try:
-            placed = self._send(self._channel, draft, deadline, consumed)
-        except EngineDoubt:
-            raise
-        except Exception as error:
-            # A fault of the client says nothing about what was sent before it.
-            raise EngineDoubt(str(error) or type(error).__name__, error) from error
-        if not placed:
-            return None
-        self.wrote(draft)
-        return draft.first_offset
+        placed = send(self._channel, {self: draft}, deadline, consumed)
+        return draft.first_offset if placed else None
 
     def draft(
         self,
@@ -425,27 +399,6 @@ class Session(LogView):
             draft.headers += encode_batch(stamp)
             offset, seq = offset + len(entries), seq + len(entries)
         return draft
-
-    def _send(
-        self, channel: Channel, draft: Draft, deadline: Deadline, consumed: Sequence[Consumed]
-    ) -> bool:
-        """Sends a draft; returns whether it is in the log."""
-        part = Part(self.log, draft.entries, draft.headers)
-        if self.is_filtered:
-            self._late_at = draft.first_offset
-            (offsets,) = channel.append([part], deadline.left)
-            self._late_at = None
-            return judge(offsets, draft.first_offset) == "in place"
-        channel.begin()
-        (offsets,) = channel.append([part], deadline.left)
-        placed = judge(offsets, draft.first_offset) == "in place"
-        if placed:
-            for each in consumed:
-                channel.send_offsets(each, deadline.left)
-            channel.commit(deadline.left)
-        else:
-            channel.abort(deadline.left)
-        return placed
 
     def wrote(self, draft: Draft) -> None:
         """Takes in a draft that is in the log, without reading it."""
@@ -473,3 +426,82 @@ class Session(LogView):
         channel, self._channel = self._channel, None
         if channel is not None:
             channel.drop()
+
+
+def send(
+    channel: Channel,
+    drafts: Mapping[Session, Draft],
+    deadline: Deadline,
+    consumed: Sequence[Consumed] = (),
+) -> bool:
+    """Appends a draft to each of some logs, in one transaction; to a filtered log without one.
+
+    Returns:
+        Whether the records are in the logs; if not, they never will be.
+
+    Raises:
+        EngineDoubt: They may be in the logs, or be there later; drop the channel.
+    """
+    is_filtered = any(session.is_filtered for session in drafts)
+    parts = [Part(session.log, draft.entries, draft.headers) for session, draft in drafts.items()]
+    try:
+        if not is_filtered:
+            channel.begin()
+        for session, draft in drafts.items():
+            session.late_at = draft.first_offset if is_filtered else None
+        found = channel.append(parts, deadline.left)
+        wanted = [draft.first_offset for draft in drafts.values()]
+        placed = all(map(is_in_place, found, wanted))
+        for session in drafts:
+            session.late_at = None
+        if not is_filtered:
+            _end(channel, deadline, consumed if placed else None)
+    except EngineDoubt:
+        raise
+    except Exception as error:
+        # A fault of the client says nothing about what was sent before it.
+        raise EngineDoubt(str(error) or type(error).__name__, error) from error
+    if placed:
+        for session, draft in drafts.items():
+            session.wrote(draft)
+    return placed
+
+
+def _end(channel: Channel, deadline: Deadline, consumed: Sequence[Consumed] | None) -> None:
+    """Commits the transaction with offsets of its input; aborts it if they are None."""
+    if consumed is None:
+        channel.abort(deadline.left)
+        return
+    for each in consumed:
+        channel.send_offsets(each, deadline.left)
+    channel.commit(deadline.left)
+
+
+def repeat(
+    deadline: Deadline, attempt: Callable[[], bool], drop: Callable[[], None], log: LogId
+) -> None:
+    """Repeats an attempt to acquire until it succeeds; drops the producer after any failure.
+
+    Raises:
+        LogUnavailable: It did not succeed in time.
+    """
+    number, problem = 0, "others kept writing to it"
+    while True:
+        try:
+            if attempt():
+                return
+        except EngineDoubt as doubt:
+            drop()
+            if doubt.refusal is not None:
+                raise doubt.refusal from doubt
+            problem = doubt.problem
+        except BaseException:
+            drop()
+            raise
+        else:
+            problem = "others kept writing to it"
+        number += 1
+        if deadline.is_over:
+            drop()
+            raise LogUnavailable(log.topic, log.partition, "acquire", problem)
+        deadline.pause(number)

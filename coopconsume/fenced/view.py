@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections import deque
 from contextlib import contextmanager, suppress
 from math import inf
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from coopconsume.errors.fenced import (
     LogBlocked,
@@ -30,6 +29,8 @@ if TYPE_CHECKING:
     from coopconsume.fenced.engine import Engine
     from coopconsume.fenced.fold import Batch, Owner, Verdict
     from coopconsume.fenced.log import Raw
+
+T = TypeVar("T")
 
 #: Records that are read first to learn the state at an offset, and how much more each time after.
 _TAIL: Final = 64
@@ -170,36 +171,66 @@ class LogView:
         """Ends transactions that block the log, where this view has the right to."""
 
     def find_state(self, end: int, deadline: Deadline) -> None:
-        """Learns epoch and next sequence number from the end of the log, not from all of it."""
-        for known_from, fold, batches in self.tails(end, deadline):  # noqa: B007
-            deque(batches, maxlen=0)
-            if fold.next_seq is not None and fold.is_certain:
-                break
+        """Reads epoch and next sequence number from the end of the log, not from all of it."""
+        known_from, fold = self.fold_back(end, deadline, _is_known)
         if fold.next_seq is None:
             # Retention has left no record that counts: no number can have passed the log's start.
             fold, known_from = self._fold(known_from), end
         self.fold, self.offset, self.known_from = fold, end, known_from
 
-    def tails(
-        self, end: int, deadline: Deadline, since: int = 0
-    ) -> Iterator[tuple[int, Fold, Iterator[Batch]]]:
-        """The end of the log, then more and more of it.
+    def fold_back(
+        self,
+        end: int,
+        deadline: Deadline,
+        is_enough: Callable[[Fold], bool],
+        *,
+        since: int = 0,
+        on_batch: Callable[[Fold, Batch | None], None] = lambda *_: None,
+    ) -> tuple[int, Fold]:
+        """Folds the last records of a log, and more and more of them until they are enough.
 
-        Yields:
-            Where the part begins, a fold of it, and each batch that counts in it, as it is read.
+        Args:
+            end: Offset up to which the log is read.
+            deadline: When to give up.
+            is_enough: Called with the fold of each part.
+            since: Offset from which on the log is read at most.
+            on_batch: Called with None at the start of a part, then with each batch that counts.
+
+        Returns:
+            The offset at which the last part begins, and its fold.
         """
         start = max(since, self._engine.start(self.log.topic, self.log.partition))
         span = _TAIL
         while True:
             first = max(start, end - span)
             fold = self.fold_from(first)
-            yield first, fold, self.batches(fold, first, end, deadline)
-            if first == start:
-                return
+            on_batch(fold, None)
+            for batch in self.batches(fold, first, end, deadline):
+                on_batch(fold, batch)
+            if first == start or is_enough(fold):
+                return first, fold
             span *= _FACTOR
 
+    def _last(
+        self, deadline: Deadline, match: Callable[[Fold, Batch], T | None], since: int = 0
+    ) -> T | None:
+        """Returns what a function finds in the last batch in which it finds something."""
+        found: T | None = None
+
+        def look(fold: Fold, batch: Batch | None) -> None:
+            nonlocal found
+            match_ = None if batch is None else match(fold, batch)
+            # A larger part may show that a batch does not count which a smaller one counted.
+            found = match_ if batch is None or match_ is not None else found
+
+        def is_enough(fold: Fold) -> bool:
+            return found is not None and fold.is_certain
+
+        self.fold_back(self.offset, deadline, is_enough, since=since, on_batch=look)
+        return found
+
     def fold_from(self, first: int) -> Fold:
-        """A fold of the log that begins at an offset."""
+        """Returns a fold of the log that begins at an offset."""
         return self._fold(0 if first == 0 else None)
 
     def _fold(self, known: int | None) -> Fold:
@@ -217,9 +248,6 @@ class LogView:
             LogCorrupt: Records are missing, or the log ends below what it had.
             LogTruncated: Retention has removed records that were not read yet.
         """
-        self._read_on(stop, deadline)
-
-    def _read_on(self, stop: int, deadline: Deadline) -> None:
         if stop < self.offset and not self._ends_at_least(self.offset):
             topic, partition = self.log.topic, self.log.partition
             raise LogCorrupt(topic, partition, stop, f"it had records up to offset {self.offset}")
@@ -279,17 +307,20 @@ class LogView:
         return {key: self._last_seq(key, deadline) for key in wanted}
 
     def _last_seq(self, key: bytes, deadline: Deadline) -> int | None:
-        index, found = self.fold.keys, None
+        index = self.fold.keys
         assert index is not None
         with suppress(LookupError):
             return index.last_seq(key)
-        for _, fold, batches in self.tails(self.offset, deadline):
-            for _batch in batches:
-                for seq, row in enumerate(fold.rows, fold.seq - len(fold.rows) + 1):
-                    found = seq if row.key == key and _is_data(fold) else found
-            if found is not None and fold.is_certain:
-                index.remember(key, found)
-                break
+
+        def match(fold: Fold, batch: Batch) -> int | None:
+            # Of a compacted log the rows may begin in the middle of the batch.
+            rows = enumerate(fold.rows, fold.seq - len(fold.rows) + 1)
+            seqs = [seq for seq, row in rows if row.key == key and batch.stamp.kind == "data"]
+            return seqs[-1] if seqs else None
+
+        found = self._last(deadline, match)
+        if found is not None:
+            index.remember(key, found)
         return found
 
     def _read_index(self, deadline: Deadline, *, keys: bool = False) -> None:
@@ -322,48 +353,29 @@ class LogView:
             )
 
     def owner_before(self, deadline: Deadline) -> Owner | None:
-        """Who opened the epoch in force, read from the log; None if that record was removed.
-
-        Raises:
-            LogCorrupt: A record breaks the rules.
-        """
-        for _, fold, batches in self.tails(self.offset, deadline):
-            deque(batches, maxlen=0)
-            if fold.owner is not None:
-                return fold.owner if fold.epoch == self.fold.epoch else None
-        return None
+        """Reads from the log who opened the epoch in force; None if that record was removed."""
+        _, fold = self.fold_back(self.offset, deadline, lambda fold: fold.owner is not None)
+        return fold.owner if fold.epoch == self.fold.epoch else None
 
     def last_batch(self, prefix: str, since: int, deadline: Deadline) -> Batch | None:
-        """The last batch up to here whose id has a prefix; None if not found.
-
-        Raises:
-            LogCorrupt: A record breaks the rules.
-        """
-        known = reversed(self.fold.batches.values())
-        found = next((b for b in known if b.first_offset >= since and _is_of(b, prefix)), None)
+        """Returns the last batch up to here whose id has a prefix; None if not found."""
+        known = [b for b in self.fold.batches.values() if b.first_offset >= since]
+        found = next((b for b in reversed(known) if b.stamp.batch.startswith(prefix)), None)
         if found is not None:
             return found
-        for _, fold, batches in self.tails(self.offset, deadline, since):
-            for batch in batches:
-                found = batch if _is_of(batch, prefix) else found
-            if found is not None and fold.is_certain:
-                break
-        return found
+        return self._last(
+            deadline, lambda _, b: b if b.stamp.batch.startswith(prefix) else None, since
+        )
 
     def find_batch(self, batch_id: str, since: int, deadline: Deadline) -> Batch | None:
-        """The batch of an id, from an offset up to here; None if not found.
-
-        Raises:
-            LogCorrupt: A record breaks the rules.
-        """
+        """Returns the batch of an id, from an offset up to here; None if not found."""
         found = self.fold.batches.get(batch_id)
-        if found is not None:
-            return found
-        first = max(since, self._engine.start(self.log.topic, self.log.partition))
-        batches = self.batches(self.fold_from(first), first, self.offset, deadline)
-        found = next((batch for batch in batches if batch.stamp.batch == batch_id), None)
-        if found is not None:
-            self.fold.remember(found)
+        if found is None:
+            found = self._last(
+                deadline, lambda _, b: b if b.stamp.batch == batch_id else None, since
+            )
+            if found is not None:
+                self.fold.remember(found)
         return found
 
     def batches(
@@ -422,10 +434,5 @@ class LogView:
         return self._engine.ends(self.log.topic, self.log.partition).end >= offset - 1
 
 
-def _is_of(batch: Batch, prefix: str) -> bool:
-    return batch.stamp.batch.startswith(prefix)
-
-
-def _is_data(fold: Fold) -> bool:
-    """Whether the last batch that counted has data."""
-    return fold.stamp is not None and fold.stamp.kind == "data"
+def _is_known(fold: Fold) -> bool:
+    return fold.next_seq is not None and fold.is_certain

@@ -1,17 +1,19 @@
-"""The fenced writer against the raw clients doing the bare steps: own a log, append, replay."""
+"""The fenced writer beside the raw clients: own a log, append, append together, replay."""
 
 from __future__ import annotations
 
+import asyncio
 import importlib.util
 import itertools
 import time
+from concurrent.futures import ThreadPoolExecutor
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
 from kafka import KafkaConsumer, KafkaProducer, TopicPartition
 
 from coopconsume import FencedWriter
-from coopconsume.fenced import LogReader
+from coopconsume.fenced import LogReader, MultiLogWriter, Write
 from coopconsume.fenced.engine import Part
 from coopconsume.fenced.stamp import Stamp, encode_batch
 from tests.bench.figures import Ratio, Report, seconds_of, take_turns
@@ -23,6 +25,7 @@ if TYPE_CHECKING:
 
 _VALUE = b"x" * 100
 _LARGE = 1_000
+_CALLERS = 64
 _BATCH = 1 << 20
 _ASKED = "bare consumer that asks for each record's fields and headers"
 _numbers = itertools.count(1)
@@ -35,7 +38,8 @@ def fenced(harness: Harness, say: Callable[[str], None]) -> list[Report]:
         engines.append(_Confluent(harness.broker.bootstrap_servers))
     reports = [_own(harness, say)]
     for engine in engines:
-        reports += [_append(harness, engine, say), _replay(harness, engine, say)]
+        reports += [_append(harness, engine, say), _together(harness, engine, say)]
+        reports += [_several(harness, engine, say), _replay(harness, engine, say)]
     return reports
 
 
@@ -67,6 +71,10 @@ class _Python:
         producer.flush()
         for future in futures:
             future.get(30)
+
+    def put(self, producer: Any, topic: str) -> None:
+        """Adds a record to the producer's next batch of a topic."""
+        producer.send(topic, _VALUE, partition=0)
 
     def close(self, producer: Any) -> None:
         """Close a producer."""
@@ -115,6 +123,9 @@ class _Confluent(_Python):
             )  # fmt: skip
         producer.flush()
         assert len(offsets) == count
+
+    def put(self, producer: Any, topic: str) -> None:
+        producer.produce(topic, _VALUE, partition=0)
 
     def close(self, producer: Any) -> None:
         producer.flush()
@@ -270,6 +281,95 @@ def _append(harness: Harness, engine: _Python, say: Callable[[str], None]) -> Re
         writer.close()
     for producer in (transactional, plain):
         engine.close(producer)
+    return report
+
+
+def _together(harness: Harness, engine: _Python, say: Callable[[str], None]) -> Report:
+    each = harness.size(20, 2)
+    sides: dict[str, Callable[[int], float]] = {}
+    ratios = []
+    writers = []
+    for visibility in ("read_committed", "filter"):
+        writer = FencedWriter(
+            engine.options, _topic(harness), visibility=visibility, engine=engine.name
+        ).acquire()  # type: ignore[arg-type]
+        writers.append(writer)
+
+        def one(writer: FencedWriter = writer) -> None:
+            for _ in range(each):
+                writer.append([_VALUE])
+
+        def threads(one: Callable[[], None] = one) -> None:
+            with ThreadPoolExecutor(_CALLERS) as pool:
+                for done in [pool.submit(one) for _ in range(_CALLERS)]:
+                    done.result()
+
+        async def coroutine(writer: FencedWriter) -> None:
+            for _ in range(each):
+                await writer.append_async([_VALUE])
+
+        async def coroutines(writer: FencedWriter) -> None:
+            await asyncio.gather(*(coroutine(writer) for _ in range(_CALLERS)))
+
+        names = [f"{who}, {visibility}" for who in (
+            "one caller", f"{_CALLERS} threads", f"{_CALLERS} coroutines",
+        )]  # fmt: skip
+        sides |= {
+            names[0]: lambda _, one=one: each / seconds_of(one),
+            names[1]: lambda _, run=threads: _CALLERS * each / seconds_of(run),
+            names[2]: lambda _, writer=writer, run=coroutines: (
+                _CALLERS * each / seconds_of(lambda: asyncio.run(run(writer)))
+            ),
+        }  # type: ignore[misc]
+        ratios += [
+            Ratio(f"{name} / one caller", name, names[0], 10, "at least") for name in names[1:]
+        ]
+    report = Report(
+        f"Appends at the same time by {engine.name}",
+        f"Records of 100 bytes, one in each append. Each caller makes {each} appends, one after "
+        "another, by one writer.",
+    )
+    for name, values in take_turns(sides, harness.turns, say=say).items():
+        report.add(name, values, "appends/s")
+    report.ratios = ratios
+    for writer in writers:
+        writer.close()
+    return report
+
+
+def _several(harness: Harness, engine: _Python, say: Callable[[str], None]) -> Report:
+    rounds = harness.size(20, 3)
+    logs = [(_topic(harness), 0) for _ in range(3)]
+    topics = [_topic(harness) for _ in logs]
+    writer = MultiLogWriter(engine.options, logs, engine=engine.name).acquire()
+    producer = engine.producer(f"bench-several-{engine.name}")
+    producer.init_transactions()
+
+    def ours() -> None:
+        writer.append({log: Write([_VALUE], expected_seq=writer.next_seq(*log)) for log in logs})
+
+    def bare() -> None:
+        producer.begin_transaction()
+        for topic in topics:
+            engine.put(producer, topic)
+        producer.flush()
+        producer.commit_transaction()
+
+    sides: dict[str, Callable[[int], float]] = {
+        "append to three logs": lambda _: _median(rounds, lambda: seconds_of(ours)),
+        "bare transaction": lambda _: _median(rounds, lambda: seconds_of(bare)),
+    }
+    report = Report(
+        f"One append to three logs by {engine.name}",
+        "One record of 100 bytes to each of three logs, on the condition of the sequence number of "
+        f"each. The bare side sends to three topics in one transaction. Medians of {rounds}.",
+    )
+    for name, values in take_turns(sides, harness.turns, say=say).items():
+        report.add(name, values, "ms")
+    report.ratios = [Ratio("append / bare", *sides)]
+    report.notes.append("Wanted: at most 20 ms.")
+    writer.close()
+    engine.close(producer)
     return report
 
 

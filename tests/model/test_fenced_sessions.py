@@ -19,8 +19,9 @@ from coopconsume.errors import (
     ProducerFenced,
 )
 from coopconsume.fenced import Entry, FencedWriter, LogReader, audit, deadline
-from coopconsume.fenced.log import Appended
-from coopconsume.fenced.stamp import decode
+from coopconsume.fenced.log import Appended, PlainRaw
+from coopconsume.fenced.stamp import Stamp, decode, encode
+from coopconsume.fenced.view import _TAIL
 from tests.fenced_checker import Told, problems
 from tests.model.fenced_broker import Broker, FakeEngine
 
@@ -267,6 +268,20 @@ def test_looking_takes_nothing(visibility: str) -> None:
     assert owner.last_batch("one:", since=second.first_offset) == second
     assert owner.last_batch("one:0", since=first.first_offset) == first
     assert owner.last_batch("one:0", since=first.first_offset + 1) is None
+
+
+def test_a_batch_of_nobody_in_force_is_no_last_batch() -> None:
+    """A part of the log may begin with a record that counts only as far as that part shows."""
+    broker = Broker(lambda _: "done", lambda: None)
+    owner = FencedWriter(OPTIONS, "t", visibility="filter", engine=FakeEngine(broker)).acquire()  # type: ignore[arg-type]
+    owner.append([b"a"] * 10)
+    at = len(broker.slots)
+    stray = Stamp("filter", "data", 9, owner.next_seq, 1, 0, "job:7", at)
+    broker.write([PlainRaw(0, 0, None, b"", [encode(stray)])], None)
+    owner.refresh()
+    owner.append([b"b"] * (_TAIL - 1))
+    assert owner.last_batch("job:") is None
+    assert owner.resolve("job:7") is None
 
 
 def test_an_idle_owner_writes_checkpoints_if_it_is_asked_to() -> None:

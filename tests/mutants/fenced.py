@@ -157,7 +157,7 @@ FENCED = [
     Mutant(
         "multi-log-append-in-part",
         "An append over several logs is committed if each part is at its place.",
-        "coopconsume/fenced/multi.py",
+        "coopconsume/fenced/session.py",
         "placed = all(",
         "placed = any(",
         (
@@ -212,8 +212,8 @@ FENCED = [
         "last-batch-lost-between-parts",
         "The last batch of a job is found wherever it begins and ends.",
         "coopconsume/fenced/view.py",
-        "yield first, fold, self.batches(fold, first, end, deadline)",
-        "yield first, fold, self.batches(fold, first, end - (end - first) // 8, deadline)",
+        "            for batch in self.batches(fold, first, end, deadline):",
+        "            for batch in self.batches(fold, first, end - (end - first) // 8, deadline):",
         (
             "tests/model/test_fenced_sessions.py::test_the_last_batch_of_a_job_is_found_wherever_it_begins",
         ),

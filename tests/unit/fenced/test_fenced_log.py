@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from coopconsume.cli.log import show_blockage
 from coopconsume.errors import AppendRefused, InvalidOption, UnknownOption
 from coopconsume.fenced import Audit, Entry, ExclusiveProducer, LeaderElection, LogId, audit
-from coopconsume.fenced.core import Position, entries, expectation, judge
+from coopconsume.fenced.core import Position, entries, expectation, is_in_place
 from coopconsume.fenced.fold import Fold, Owner, SequenceGap, Verdict
 from coopconsume.fenced.inspection import Blockage, OpenTransaction
 from coopconsume.fenced.log import Ends, PlainRaw
@@ -132,9 +132,7 @@ def test_switched_off_nothing_is_missed() -> None:
 def test_offsets_are_judged(offsets: list[int], expected: int) -> None:
     """In place is a row of neighbours at the expected offset, and nothing else."""
     neighbours = all(b == a + 1 for a, b in itertools.pairwise(offsets))
-    found = judge(offsets, expected)
-    assert (found == "torn") == (not neighbours)
-    assert (found == "in place") == (neighbours and offsets[0] == expected)
+    assert is_in_place(offsets, expected) == (neighbours and offsets[0] == expected)
 
 
 def test_records_are_taken_in_three_forms() -> None:
