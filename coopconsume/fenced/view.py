@@ -249,8 +249,7 @@ class LogView:
             LogTruncated: Retention has removed records that were not read yet.
         """
         if stop < self.offset and not self._ends_at_least(self.offset):
-            topic, partition = self.log.topic, self.log.partition
-            raise LogCorrupt(topic, partition, stop, f"it had records up to offset {self.offset}")
+            raise self._corrupt(stop, f"it had records up to offset {self.offset}")
         for _ in self.counted(stop, deadline):
             pass
 
@@ -425,9 +424,18 @@ class LogView:
         if gap.offset in self.repaired:
             return
         if not self.passes_gaps:
-            raise LogCorrupt(topic, partition, gap.offset, gap.problem)
+            raise self._corrupt(gap.offset, gap.problem)
         self.gaps[gap.offset] = gap.problem
         self.repaired.add(gap.offset)
+
+    def _corrupt(self, offset: int, problem: str) -> LogCorrupt:
+        """Returns the error of a corrupt log.
+
+        Raises:
+            LogReplaced: The records are those of a topic that was created again.
+        """
+        self.identify()
+        return LogCorrupt(self.log.topic, self.log.partition, offset, problem)
 
     def _ends_at_least(self, offset: int) -> bool:
         # A marker is counted before it can be seen: the end is then reported late.

@@ -284,6 +284,37 @@ def test_a_batch_of_nobody_in_force_is_no_last_batch() -> None:
     assert owner.resolve("job:7") is None
 
 
+@pytest.mark.parametrize("records", [1, 30])
+def test_a_topic_created_again_during_a_call_is_not_a_corrupt_log(records: int) -> None:
+    """Its end, or its records, are of the new topic although the id was still that of the old."""
+    broker = Broker(lambda _: "done", lambda: None)
+    writer = FencedWriter(OPTIONS, "t", visibility="filter", engine=FakeEngine(broker)).acquire()  # type: ignore[arg-type]
+    writer.append([b"a"] * 5)
+
+    def recreate(name: str) -> str:
+        if name == "ends" and broker.topic_id == "topic-id":
+            broker.topic_id = "another"
+            broker.slots.clear()
+            for seq in range(records):
+                stamp = Stamp(
+                    "filter",
+                    "data",
+                    writer.epoch,
+                    seq,
+                    1,
+                    0,
+                    f"b{seq}",
+                    seq,
+                    writer._session.fold.tag,
+                )
+                broker.write([PlainRaw(0, 0, None, b"", [encode(stamp)])], None)
+        return "done"
+
+    broker.fate = recreate  # type: ignore[assignment]
+    with pytest.raises(LogReplaced):
+        writer.refresh()
+
+
 def test_an_idle_owner_writes_checkpoints_if_it_is_asked_to() -> None:
     """So that retention leaves something that tells the numbers; a failed one is repeated."""
     broker = Broker(lambda _: "done", lambda: None)

@@ -57,6 +57,24 @@ FENCED = [
         (_GROUPS + "test_a_call_keeps_to_its_time_beside_calls_with_more",),
     ),
     Mutant(
+        "replaced-log-is-corrupt",
+        "Records of a topic that was created again are not those of a corrupt log.",
+        "coopconsume/fenced/view.py",
+        "        self.identify()\n        return LogCorrupt(",
+        "        return LogCorrupt(",
+        (
+            "tests/model/test_fenced_sessions.py::test_a_topic_created_again_during_a_call_is_not_a_corrupt_log",
+        ),
+    ),
+    Mutant(
+        "last-batch-of-nobody-in-force",
+        "A batch that does not count in a larger part of the log is not found in a smaller one.",
+        "coopconsume/fenced/view.py",
+        "found = match_ if batch is None or match_ is not None else found",
+        "found = match_ if match_ is not None else found",
+        ("tests/model/test_fenced_sessions.py::test_a_batch_of_nobody_in_force_is_no_last_batch",),
+    ),
+    Mutant(
         "gap-not-seen",
         "The sequence numbers of the batches that count follow each other.",
         "coopconsume/fenced/fold.py",
