@@ -27,35 +27,18 @@ if TYPE_CHECKING:
     from coopconsume.fenced.reader import LogReader
     from coopconsume.fenced.writer import FencedWriter
 
-_HOME = {
-    "AccessMode": "access",
-    "Appended": "log",
-    "Audit": "auditing",
-    "Consumed": "log",
-    "Entry": "log",
-    "EpochSource": "epochs",
-    "ExclusiveProducer": "exclusive",
-    "FencedDeltaSink": "delta_sink",
-    "FencedKafkaSink": "kafka_sink",
-    "FencedWriter": "writer",
-    "Leader": "leader",
-    "LeaderElection": "election",
-    "Loaded": "loading",
-    "LogId": "log",
-    "LogReader": "reader",
-    "LogRecord": "log",
-    "MultiAudit": "multi_audit",
-    "MultiLogWriter": "multi",
-    "UNCHECKED": "log",
-    "Write": "multi",
-    "WriterConfig": "config",
-    "accepted": "frames",
-    "audit": "auditing",
-    "audit_logs": "multi_audit",
-    "bulk_load": "loading",
-    "read_log": "frames",
-    "repair": "auditing",
-}
+_NAMES = {
+    "access": ("AccessMode",), "auditing": ("Audit", "audit", "repair"),
+    "config": ("WriterConfig",),
+    "delta_sink": ("FencedDeltaSink",), "election": ("LeaderElection",),
+    "epochs": ("EpochSource",), "exclusive": ("ExclusiveProducer",),
+    "frames": ("accepted", "read_log"), "kafka_sink": ("FencedKafkaSink",),
+    "leader": ("Leader",), "loading": ("Loaded", "bulk_load"),
+    "log": ("UNCHECKED", "Appended", "Consumed", "Entry", "LogId", "LogRecord"),
+    "multi": ("MultiLogWriter", "Write"), "multi_audit": ("MultiAudit", "audit_logs"),
+    "reader": ("LogReader",), "writer": ("FencedWriter",),
+}  # fmt: skip
+_HOME = {name: module for module, names in _NAMES.items() for name in names}
 
 __all__ = [
     "UNCHECKED",

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from enum import StrEnum
 
-__all__ = ["AccessMode"]
-
 
 class AccessMode(StrEnum):
     """Access to a log, in Pulsar's terms (PIP-68).

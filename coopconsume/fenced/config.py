@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from coopconsume.fenced.epochs import EpochSource
     from coopconsume.fenced.log import Visibility
 
-__all__ = ["ProducerOptions", "WriterConfig", "WriterOptions"]
 
 _LONGEST_SESSION: Final = 200
 

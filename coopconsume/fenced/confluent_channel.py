@@ -1,4 +1,4 @@
-"""A producer of confluent-kafka (librdkafka), of one life."""
+"""Producers of confluent-kafka (librdkafka)."""
 
 from __future__ import annotations
 
@@ -7,11 +7,12 @@ import time
 from typing import TYPE_CHECKING, Any, Final
 
 from coopconsume.fenced.confluent_client import as_doubts
-from coopconsume.fenced.engine import EngineDoubt
+from coopconsume.fenced.engine import Channel, EngineDoubt
 from coopconsume.kafka.librdkafka import client_config
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+    from contextlib import AbstractContextManager
 
     from coopconsume.fenced.engine import Part
     from coopconsume.fenced.log import Consumed, LogId
@@ -23,8 +24,8 @@ _BATCH_BYTES: Final = 1 << 20
 _RESUME: Final = 0.5
 
 
-class ConfluentChannel:
-    """A producer of confluent-kafka, of one life.
+class ConfluentChannel(Channel):
+    """A producer of confluent-kafka.
 
     Raises:
         EngineDoubt: It cannot be made.
@@ -57,23 +58,14 @@ class ConfluentChannel:
             config["transaction.timeout.ms"] = max(
                 config["transaction.timeout.ms"], config["delivery.timeout.ms"]
             )
-        with as_doubts(settings, log.topic):
+        with self._as_doubts():
             self._producer = Producer(config, logger=logger)
-
-    def init(self, timeout: float) -> None:
-        """Fence every earlier producer of the same transactional id, its transaction decided."""
-        self._resume(timeout, self._producer.init_transactions)
-
-    def begin(self) -> None:
-        """Begin a transaction."""
-        with as_doubts(self._settings, self._log.topic):
-            self._producer.begin_transaction()
 
     def append(self, parts: Sequence[Part], timeout: float) -> list[list[int]]:
         """Appends records, acknowledged by all replicas in sync; returns the offset of each."""
         errors: list[Any] = []
         found: list[list[int]] = []
-        with as_doubts(self._settings, self._log.topic):
+        with self._as_doubts():
             produce = self._producer.produce
             for log, entries, stamps in parts:
                 found.append([])
@@ -97,9 +89,9 @@ class ConfluentChannel:
         return found
 
     def _reason(self, error: Any) -> Any:
-        """What a record really failed by: of one that was purged with its transaction, by that's.
+        """Returns why a record failed; if it was purged, why its transaction failed.
 
-        Only a call that the transaction's state refuses shows it.
+        Only a call that the state of the transaction refuses shows that error.
         """
         from confluent_kafka import KafkaError, KafkaException
 
@@ -115,7 +107,7 @@ class ConfluentChannel:
         from confluent_kafka import Consumer, TopicPartition
 
         offsets = [TopicPartition(*name, offset) for name, offset in consumed.offsets.items()]
-        with as_doubts(self._settings, self._log.topic):
+        with self._as_doubts():
             # Only a consumer makes the metadata of a group; it never joins the group.
             config = client_config(self._settings.kafka) | {"group.id": consumed.group}
             consumer = Consumer(config, logger=logger)
@@ -127,15 +119,7 @@ class ConfluentChannel:
         def send_offsets(seconds: float) -> None:
             self._producer.send_offsets_to_transaction(offsets, group, seconds)
 
-        self._resume(timeout, send_offsets)
-
-    def commit(self, timeout: float) -> None:
-        """Commit the transaction."""
-        self._resume(timeout, self._producer.commit_transaction)
-
-    def abort(self, timeout: float) -> None:
-        """Abort the transaction."""
-        self._resume(timeout, self._producer.abort_transaction)
+        self._within(timeout, send_offsets)
 
     def drop(self) -> None:
         """Stops using it at once; a request under way may still take effect."""
@@ -144,14 +128,17 @@ class ConfluentChannel:
         try:
             self._producer.purge()
         except KafkaException:
-            return  # it is dead anyhow
+            return  # it cannot be used anyway
 
-    def _resume(self, timeout: float, call: Callable[[float], None]) -> None:
-        """Make a call that goes on where it stopped, if it is made again."""
+    def _as_doubts(self) -> AbstractContextManager[None]:
+        return as_doubts(self._settings, self._log.topic)
+
+    def _within(self, timeout: float, call: Callable[[float], None]) -> None:
+        """Repeats a call, which continues where it stopped, until it ends or its time is over."""
         from confluent_kafka import KafkaException
 
         until = time.monotonic() + timeout
-        with as_doubts(self._settings, self._log.topic):
+        with self._as_doubts():
             while True:
                 try:
                     call(max(0.1, min(_RESUME, until - time.monotonic())))

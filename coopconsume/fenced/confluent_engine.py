@@ -14,8 +14,8 @@ from coopconsume.errors import NotAuthorized
 from coopconsume.errors.fenced import EngineNotUsable
 from coopconsume.fenced.confluent_channel import ConfluentChannel
 from coopconsume.fenced.confluent_client import as_doubts
-from coopconsume.fenced.engine import EngineDoubt
-from coopconsume.fenced.log import Ends, PlainRaw
+from coopconsume.fenced.engine import Engine, EngineDoubt
+from coopconsume.fenced.log import PlainRaw
 from coopconsume.kafka.librdkafka import client_config
 from coopconsume.kafka.security import access
 
@@ -34,7 +34,7 @@ _MANY: Final = 64
 _row: Final = PlainRaw._make
 
 
-class ConfluentEngine:
+class ConfluentEngine(Engine):
     """The engine on confluent-kafka's admin client, consumer and producers.
 
     Raises:
@@ -83,23 +83,14 @@ class ConfluentEngine:
         policy = found.get("cleanup.policy")  # None without the right to read it
         return policy is not None and "compact" in str(policy.value)
 
-    def start(self, topic: str, partition: int) -> int:
-        """The first offset that is kept."""
-        from confluent_kafka.admin import OffsetSpec
-
-        return self._offset(topic, partition, OffsetSpec.earliest(), stable=False)
-
-    def ends(self, topic: str, partition: int) -> Ends:
-        """Where the log ends; the end is looked up before the last stable offset."""
-        from confluent_kafka.admin import OffsetSpec
-
-        end = self._offset(topic, partition, OffsetSpec.latest(), stable=False)
-        return Ends(self._offset(topic, partition, OffsetSpec.latest(), stable=True), end)
-
-    def _offset(self, topic: str, partition: int, spec: Any, *, stable: bool) -> int:
+    def _offset(
+        self, topic: str, partition: int, *, is_start: bool = False, is_stable: bool = False
+    ) -> int:
         from confluent_kafka import IsolationLevel, TopicPartition
+        from confluent_kafka.admin import OffsetSpec
 
-        level = IsolationLevel.READ_COMMITTED if stable else IsolationLevel.READ_UNCOMMITTED
+        level = IsolationLevel.READ_COMMITTED if is_stable else IsolationLevel.READ_UNCOMMITTED
+        spec = OffsetSpec.earliest() if is_start else OffsetSpec.latest()
         at = TopicPartition(topic, partition)
         return int(self._ask(topic, "list_offsets", {at: spec}, isolation_level=level).offset)
 

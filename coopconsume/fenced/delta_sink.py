@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from deltalake import DeltaTable
     from pyspark.sql import DataFrame
 
-__all__ = ["FencedDeltaSink", "Mark", "Todo", "decide"]
 
 _BATCHES: Final = 1 << 40
 _EPOCHS: Final = 1 << 23  # both together are what a Delta version may be

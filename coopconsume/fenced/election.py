@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from coopconsume.fenced.log import LogRecord
     from coopconsume.fenced.ownership import OwnershipStore
 
-__all__ = ["Leader", "LeaderElection"]
 
 log = logging.getLogger(__name__)
 

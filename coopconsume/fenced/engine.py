@@ -1,16 +1,20 @@
-"""What the writer needs of a Kafka client; `kafka_engine` and `confluent_engine` give it.
+"""Base classes of the Kafka clients of the fenced log: `kafka_engine` and `confluent_engine`.
 
-All that can fail fails by `EngineDoubt`: what was asked for may have happened or not, now or later.
+Every failure is an `EngineDoubt`: the request may have taken effect or not, now or later.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from abc import ABC, abstractmethod
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from coopconsume.fenced.log import Ends
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from contextlib import AbstractContextManager
 
-    from coopconsume.fenced.log import Consumed, Ends, Entry, LogId, Raw
+    from coopconsume.fenced.log import Consumed, Entry, LogId, Raw
     from coopconsume.fenced.stamp import Header
 
 
@@ -47,66 +51,99 @@ class Part(NamedTuple):
     stamps: Sequence[Header]
 
 
-class Channel(Protocol):
-    """A producer, of one life: after any doubt it is dropped, never used again.
+class Channel(ABC):
+    """A producer of a Kafka client: after any doubt it is dropped, never used again.
 
     Without a transactional id it only appends. Times are seconds.
     """
 
+    _producer: Any
+
     def init(self, timeout: float) -> None:
-        """Fence every earlier producer of the same transactional id, its transaction decided."""
+        """Fences every earlier producer of the transactional id, and decides its transaction."""
+        self._within(timeout, self._producer.init_transactions)
 
     def begin(self) -> None:
-        """Begin a transaction."""
+        """Begins a transaction."""
+        with self._as_doubts():
+            self._producer.begin_transaction()
 
+    @abstractmethod
     def append(self, parts: Sequence[Part], timeout: float) -> list[list[int]]:
         """Appends records, acknowledged by all replicas in sync; returns the offset of each."""
 
+    @abstractmethod
     def send_offsets(self, consumed: Consumed, timeout: float) -> None:
         """Adds offsets of a consumer group to the transaction."""
 
     def commit(self, timeout: float) -> None:
-        """Commit the transaction."""
+        """Commits the transaction."""
+        self._within(timeout, self._producer.commit_transaction)
 
     def abort(self, timeout: float) -> None:
-        """Abort the transaction."""
+        """Aborts the transaction."""
+        self._within(timeout, self._producer.abort_transaction)
 
+    @abstractmethod
     def drop(self) -> None:
         """Stops using it at once; a request under way may still take effect."""
 
+    @abstractmethod
+    def _within(self, timeout: float, call: Callable[..., None]) -> None:
+        """Makes a call that has to end in time."""
 
-class Engine(Protocol):
-    """One Kafka client, for one log at a time; not for several threads at once."""
+    @abstractmethod
+    def _as_doubts(self) -> AbstractContextManager[None]:
+        """Raises errors of the client as `EngineDoubt`."""
 
+
+class Engine(ABC):
+    """A Kafka client, for one log at a time and one thread at a time."""
+
+    @abstractmethod
     def topic_id(self, topic: str) -> str | None:
-        """Kafka's id of a topic, as text; None if there is no such topic."""
+        """Returns Kafka's id of a topic, as text; None if there is no such topic."""
 
+    @abstractmethod
     def is_compacted(self, topic: str) -> bool:
-        """Whether the topic's cleanup policy compacts; False where that may not be asked."""
+        """Whether the topic's cleanup policy compacts; False without the right to ask."""
 
     def start(self, topic: str, partition: int) -> int:
-        """The first offset that is kept."""
+        """Returns the first offset that is kept."""
+        return self._offset(topic, partition, is_start=True)
 
     def ends(self, topic: str, partition: int) -> Ends:
-        """Where the log ends; the end is looked up before the last stable offset."""
+        """Returns where the log ends; the end is looked up before the last stable offset."""
+        end = self._offset(topic, partition)
+        return Ends(stable=self._offset(topic, partition, is_stable=True), end=end)
 
+    @abstractmethod
+    def _offset(
+        self, topic: str, partition: int, *, is_start: bool = False, is_stable: bool = False
+    ) -> int:
+        """Returns the high watermark, the start or the last stable offset of a log."""
+
+    @abstractmethod
     def open_transactions(self, topic: str, partition: int) -> Mapping[int, str | None]:
-        """Producers with an open transaction there, by id, and their transactional ids.
+        """Returns the transactional ids of open transactions in a log, by producer id.
 
-        A transactional id is None where no coordinator knows it. Nothing is returned where the
-        brokers do not say.
+        An id is None if no coordinator knows it. The result is empty if the brokers do not tell.
         """
 
+    @abstractmethod
     def read(
         self, topic: str, partition: int, start: int, stop: int, timeout: float
     ) -> Iterator[list[Raw]]:
-        """Committed records from one offset to below another one, that is stable, in order.
+        """Reads committed records from one offset to below another one, which is stable, in order.
 
-        Fails when nothing has come for ``timeout`` seconds.
+        Raises:
+            EngineDoubt: No record has come for ``timeout`` seconds.
         """
 
+    @abstractmethod
     def channel(self, log: LogId, transactional_id: str | None, timeout: float) -> Channel:
-        """A new producer."""
+        """Returns a new producer."""
 
+    @abstractmethod
     def close(self) -> None:
-        """Close the connections; harmless when repeated."""
+        """Closes the connections; harmless when repeated."""

@@ -46,7 +46,6 @@ if TYPE_CHECKING:
     from coopconsume.fenced.log import Appended
     from coopconsume.fenced.ownership import Outcome, OwnershipStore
 
-__all__ = ["GROUP", "ExclusiveProducer", "resource_of"]
 
 log = logging.getLogger(__name__)
 

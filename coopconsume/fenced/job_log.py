@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
-from coopconsume.fenced.epochs import LogEpochs
+from coopconsume.fenced.epochs import EpochSource
 from coopconsume.fenced.multi import MultiLogWriter, Write
 from coopconsume.fenced.writer import FencedWriter
 
@@ -12,8 +12,6 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from coopconsume.fenced.log import Entry, LogId
-
-__all__ = ["JobLog", "JobLogs", "JobTarget", "batch_name", "number_of"]
 
 
 def batch_name(job: str, batch: int | str) -> str:
@@ -34,26 +32,6 @@ def _last_number(writer: FencedWriter, job: str) -> int:
     """Number of the last batch of a job that a log has; -1 if it has none."""
     found = writer.last_batch(batch_name(job, 0)[:-1])
     return number_of(None if found is None else found.batch_id)
-
-
-class JobTarget(Protocol):
-    """One or several logs of a topic, as one run of a job writes them."""
-
-    @property
-    def partitions(self) -> Sequence[int]:
-        """The partitions."""
-
-    def open(self) -> None:
-        """Takes the logs, or finds out whether another run has them by now."""
-
-    def has(self, batch: int | str) -> bool:
-        """Whether a batch that has a number is there; of others only `append` finds out."""
-
-    def append(self, rows: Mapping[int, Sequence[Entry]], batch: int | str) -> None:
-        """Appends the rows of a batch for which `has` is False."""
-
-    def close(self) -> None:
-        """Closes the connections."""
 
 
 class JobLog:
@@ -156,7 +134,7 @@ class JobLogs:
         self._writer.close()
 
 
-class _Owned(LogEpochs):
+class _Owned(EpochSource):
     """Asks the owner of each log whether the log is still its own."""
 
     def __init__(self, owners: Mapping[int, FencedWriter]) -> None:

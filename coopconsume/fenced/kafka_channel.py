@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from coopconsume.errors import CoopConsumeError, NotAuthorized
 from coopconsume.errors.fenced import AppendRefused, EngineNotUsable
-from coopconsume.fenced.engine import EngineDoubt
+from coopconsume.fenced.engine import Channel, EngineDoubt
 from coopconsume.kafka import kafka_python_compat
 from coopconsume.kafka.security import access, sasl
 from coopconsume.kafka.settings import hurry_metadata
@@ -42,8 +42,8 @@ _BATCH_BYTES: Final = 1 << 20
 _OLDEST: Final = (3, 6)
 
 
-class KafkaChannel:
-    """A producer of kafka-python, of one life.
+class KafkaChannel(Channel):
+    """A producer of kafka-python.
 
     Raises:
         EngineNotUsable: kafka-python lacks a private hook that is needed, or the brokers are too
@@ -89,15 +89,6 @@ class KafkaChannel:
             self.drop()
             raise EngineNotUsable(NAME, problem)
 
-    def init(self, timeout: float) -> None:
-        """Fence every earlier producer of the same transactional id, its transaction decided."""
-        self._within(timeout, self._producer.init_transactions)
-
-    def begin(self) -> None:
-        """Begin a transaction."""
-        with self._as_doubts():
-            self._producer.begin_transaction()
-
     def append(self, parts: Sequence[Part], timeout: float) -> list[list[int]]:
         """Appends records, acknowledged by all replicas in sync; returns the offset of each."""
         send = self._producer.send
@@ -135,14 +126,6 @@ class KafkaChannel:
             self._producer.send_offsets_to_transaction(offsets, consumed.group)
 
         self._within(timeout, send_offsets)
-
-    def commit(self, timeout: float) -> None:
-        """Commit the transaction."""
-        self._within(timeout, self._producer.commit_transaction)
-
-    def abort(self, timeout: float) -> None:
-        """Abort the transaction."""
-        self._within(timeout, self._producer.abort_transaction)
 
     def drop(self) -> None:
         """Stops using it at once; a request under way may still take effect."""

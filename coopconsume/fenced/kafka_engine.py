@@ -7,9 +7,8 @@ from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, Final
 
 from coopconsume.errors import NotAuthorized
-from coopconsume.fenced.engine import EngineDoubt
+from coopconsume.fenced.engine import Engine, EngineDoubt
 from coopconsume.fenced.kafka_channel import CONNECT, REQUEST_MS, KafkaChannel, doubt_of
-from coopconsume.fenced.log import Ends
 from coopconsume.kafka.security import access
 from coopconsume.kafka.settings import hurry_metadata
 
@@ -30,7 +29,7 @@ _FETCH: Final = {
 }
 
 
-class KafkaPythonEngine:
+class KafkaPythonEngine(Engine):
     """The engine on kafka-python's admin client, consumer and producers.
 
     Args:
@@ -72,22 +71,16 @@ class KafkaPythonEngine:
         config = next(iter(found.values()))[topic]  # empty without the right to read it
         return "compact" in str(config.get("cleanup.policy", {}).get("value"))
 
-    def start(self, topic: str, partition: int) -> int:
-        """The first offset that is kept."""
-        return self._offset(topic, partition, _EARLIEST, stable=False)
-
-    def ends(self, topic: str, partition: int) -> Ends:
-        """Where the log ends; the end is looked up before the last stable offset."""
-        end = self._offset(topic, partition, _LATEST, stable=False)
-        return Ends(stable=self._offset(topic, partition, _LATEST, stable=True), end=end)
-
-    def _offset(self, topic: str, partition: int, spec: int, *, stable: bool) -> int:
+    def _offset(
+        self, topic: str, partition: int, *, is_start: bool = False, is_stable: bool = False
+    ) -> int:
         from kafka import IsolationLevel, TopicPartition
 
-        level = IsolationLevel.READ_COMMITTED if stable else IsolationLevel.READ_UNCOMMITTED
+        level = IsolationLevel.READ_COMMITTED if is_stable else IsolationLevel.READ_UNCOMMITTED
         at = TopicPartition(topic, partition)
+        wanted = {at: _EARLIEST if is_start else _LATEST}
         with self.asking(topic) as admin:
-            return int(admin.list_partition_offsets({at: spec}, level, REQUEST_MS)[at].offset)
+            return int(admin.list_partition_offsets(wanted, level, REQUEST_MS)[at].offset)
 
     def open_transactions(self, topic: str, partition: int) -> Mapping[int, str | None]:
         """Producers with an open transaction there, by id, and their transactional ids."""

@@ -10,8 +10,9 @@ from __future__ import annotations
 import re
 import threading
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Final, Self
+from typing import TYPE_CHECKING, Any, Final
 
+from coopconsume.closing import Closing
 from coopconsume.errors import InvalidOption
 from coopconsume.errors.fenced import (
     AppendOutcomeUnknown,
@@ -30,15 +31,13 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
     from coopconsume.fenced.engine import Engine
-    from coopconsume.fenced.job_log import JobTarget
     from coopconsume.fenced.log import Visibility
 
-__all__ = ["FencedKafkaSink"]
 
 _JOB: Final = re.compile(r"[A-Za-z0-9._-]{1,40}")
 
 
-class FencedKafkaSink:
+class FencedKafkaSink(Closing):
     """A function for `foreachBatch`: appends each micro-batch to a log once, if its run may write.
 
     Of several runs of a job the one with the highest epoch writes. A zombie's batch is refused, and
@@ -103,7 +102,7 @@ class FencedKafkaSink:
         }  # fmt: skip
         if epoch is not None:
             self._more |= {"session": f"{job}:{epoch}", "epoch": epoch}
-        self._targets: list[JobTarget] = []
+        self._targets: list[JobLog | JobLogs] = []
         self._lock = threading.Lock()
 
     def __call__(self, batch: DataFrame, batch_id: int | str) -> None:
@@ -125,7 +124,7 @@ class FencedKafkaSink:
         with self._lock:
             # A run that is over has to learn it from every batch, also from one that is there; and
             # the owner of the first log has the others, before either writes.
-            left: list[JobTarget] = []
+            left: list[JobLog | JobLogs] = []
             for target in self._all_targets():
                 with self._refusing(target, batch_id):
                     target.open()
@@ -136,7 +135,7 @@ class FencedKafkaSink:
                     target.append({p: rows[p] for p in target.partitions if p in rows}, batch_id)
 
     @contextmanager
-    def _refusing(self, target: JobTarget, batch_id: int | str) -> Iterator[None]:
+    def _refusing(self, target: JobLog | JobLogs, batch_id: int | str) -> Iterator[None]:
         several = len(target.partitions) > 1
         place = self.topic if several else f"{self.topic}-{target.partitions[0]}"
         try:
@@ -147,7 +146,7 @@ class FencedKafkaSink:
         except (LogUnavailable, LogBlocked, AppendOutcomeUnknown) as error:
             raise SinkUnavailable(place, self.job, str(error)) from error
 
-    def _all_targets(self) -> list[JobTarget]:
+    def _all_targets(self) -> list[JobLog | JobLogs]:
         if not self._targets:
             where = self._options, self.topic
             if len(self.partitions) > 1 and self._more["visibility"] == "read_committed":
@@ -161,14 +160,6 @@ class FencedKafkaSink:
         with self._lock:
             for target in self._targets:
                 target.close()
-
-    def __enter__(self) -> Self:
-        """Returns the sink."""
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        """Closes it."""
-        self.close()
 
     def __getstate__(self) -> dict[str, Any]:
         """What goes along to where Spark calls it: all but connections."""

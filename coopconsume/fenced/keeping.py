@@ -11,7 +11,6 @@ from coopconsume.errors import CoopConsumeError
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["Checkpoints"]
 
 log = logging.getLogger(__name__)
 

@@ -11,8 +11,6 @@ from pyroaring import BitMap64
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-__all__ = ["KeyIndex"]
-
 
 class KeyIndex:
     """The last sequence numbers of the keys that were written last, and a hash of each other key.

@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from coopconsume.fenced.leader import Leader
     from coopconsume.fenced.log import LogRecord
 
-__all__ = ["KeyValueStore"]
-
 
 class KeyValueStore:
     """One replica of a key-value store of texts.

@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from coopconsume.fenced.log import Appended, Entry
     from coopconsume.fenced.reader import LogReader
 
-__all__ = ["Leader", "Replica"]
-
 
 class Replica:
     """Applies each record of a log once, whether it was read or written by this process.

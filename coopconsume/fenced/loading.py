@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from coopconsume.fenced.log import Entry
     from coopconsume.fenced.writer import FencedWriter
 
-__all__ = ["Loaded", "bulk_load"]
 
 _NAME: Final = re.compile(r"[A-Za-z0-9._-]{1,40}")
 

@@ -34,7 +34,6 @@ if TYPE_CHECKING:
     from coopconsume.fenced.epochs import EpochSource
     from coopconsume.fenced.log import Appended
 
-__all__ = ["LOGS_HEADER", "LogName", "MultiLogWriter", "Write"]
 
 LogName = tuple[str, int]
 """A topic and a partition."""

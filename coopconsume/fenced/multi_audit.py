@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from coopconsume.fenced.engine import Engine
     from coopconsume.fenced.multi import LogName
 
-__all__ = ["MultiAudit", "audit_logs"]
-
 
 @dataclass(frozen=True)
 class MultiAudit:

@@ -95,6 +95,9 @@ class Groups:
         self._settle = settle
         self._waiting: deque[Request] = deque()
         self._queue_lock = threading.Lock()
+        self._is_scheduled = False  # a call of `settle_waiting` in the thread
+        #: Events to set in each event loop once the group under way is settled.
+        self._settled: dict[asyncio.AbstractEventLoop, list[asyncio.Event]] = {}
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="coopconsume-append")
 
     def put(self, request: Request) -> bool:
@@ -133,11 +136,11 @@ class Groups:
         """Settles a request in the thread, with others that wait, and returns its answer."""
         loop, settled = asyncio.get_running_loop(), asyncio.Event()
 
-        def notify() -> None:
-            with suppress(RuntimeError):  # The loop may be closed by now.
-                loop.call_soon_threadsafe(settled.set)
+        def note() -> None:
+            with self._queue_lock:
+                self._settled.setdefault(loop, []).append(settled)
 
-        request.on_settled = notify
+        request.on_settled = note
         self.put(request)
         self._settle_soon()
         try:
@@ -153,8 +156,13 @@ class Groups:
     def settle_waiting(self) -> None:
         """Settles all requests of the queue."""
         with self._lock:
+            with self._queue_lock:
+                self._is_scheduled = False
             while group := self._take():
-                self._settle(group)
+                try:
+                    self._settle(group)
+                finally:
+                    self._wake_coroutines()
 
     def give_up(self, request: Request, log: LogId) -> None:
         """Settles a request whose time is over."""
@@ -168,7 +176,19 @@ class Groups:
         """Ends the thread; a later request is settled by its caller."""
         self._pool.shutdown(wait=False)
 
+    def _wake_coroutines(self) -> None:
+        """Wakes coroutines that have an answer; each loop once, as a wake-up is a system call."""
+        with self._queue_lock:
+            settled, self._settled = self._settled, {}
+        for loop, events in settled.items():
+            with suppress(RuntimeError):  # The loop may be closed by now.
+                loop.call_soon_threadsafe(lambda events=events: [e.set() for e in events])
+
     def _settle_soon(self) -> None:
+        with self._queue_lock:
+            is_scheduled, self._is_scheduled = self._is_scheduled, True
+        if is_scheduled:
+            return
         try:
             self._pool.submit(self.settle_waiting)
         except RuntimeError:  # The writer is closed; the answer says so.

@@ -25,7 +25,7 @@ from coopconsume.errors.fenced import (
 from coopconsume.fenced.core import is_in_place
 from coopconsume.fenced.deadline import monotonic
 from coopconsume.fenced.engine import EngineDoubt, Part
-from coopconsume.fenced.epochs import LogEpochs
+from coopconsume.fenced.epochs import EpochSource
 from coopconsume.fenced.fold import Owner
 from coopconsume.fenced.log import Entry
 from coopconsume.fenced.stamp import NO_TAG, Stamp, encode_batch
@@ -117,7 +117,7 @@ class Session(LogView):
         self._incarnation = 0  # none before the session's first ``open`` record
         self._visibility = config.visibility
         self._owner = config.owner_name
-        self._epochs = config.epochs or LogEpochs()
+        self._epochs = config.epochs or EpochSource()
         self._shared = (name or uuid.uuid4().hex) if config.shared else None
         self._pinned = pinned
         self._tag: bytes | None = None  # of the owner in whose place it writes

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from coopconsume.errors.fenced import LogReplaced, ProducerBusy, ProducerFenced
+from coopconsume.fenced.epochs import EpochSource
 from coopconsume.fenced.ownership.model import Grant
 from coopconsume.fenced.ownership.rules import Busy, Fenced, Outcome, Replaced
 
@@ -12,8 +13,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from coopconsume.fenced.log import LogId
-
-__all__ = ["ClaimedEpochs", "granted"]
 
 
 def granted(outcome: Outcome, topic: str, partition: int, epoch: int = 0) -> Grant:
@@ -36,7 +35,7 @@ def granted(outcome: Outcome, topic: str, partition: int, epoch: int = 0) -> Gra
     raise TypeError(f"no answer to a claim by access mode: {outcome}")
 
 
-class ClaimedEpochs:
+class ClaimedEpochs(EpochSource):
     """A claim in a registry as a writer's source of epochs: see `EpochSource`.
 
     Args:

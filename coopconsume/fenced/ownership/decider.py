@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from coopconsume.fenced.ownership.model import Key, Session
     from coopconsume.fenced.ownership.store import OwnershipStore
 
-__all__ = ["Decider"]
-
 
 class Decider:
     """Reads rows, decides and writes the decision; repeats that if another one was faster.
@@ -80,16 +78,9 @@ def _entries(steps: Iterable[rules.Step]) -> list[Entry]:
     now = time.time_ns() // 1_000_000
     return [
         Entry(
-            step.row.group,
-            step.row.resource,
-            step.row.revision,
-            event,
-            session.owner,
-            session.id,
-            step.row.generation,
-            step.row.fence_epoch,
-            now,
+            step.row.group, step.row.resource, step.row.revision, event, session.owner, session.id,
+            step.row.generation, step.row.fence_epoch, now,
         )
         for step in steps
         for event, session in step.happened
-    ]
+    ]  # fmt: skip

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 import time
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any
@@ -22,11 +23,10 @@ from coopconsume.fenced.ownership import wire
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from coopconsume.fenced.ownership.model import Entry, Key, Row
 
-__all__ = ["SCHEMA", "DeltaStore"]
 
 SCHEMA = pa.schema(
     [
@@ -77,14 +77,12 @@ class DeltaStore:
         self._uri = str(target)
         self._options = dict(storage_options) if storage_options else None
         self._known: dict[Key, Row] = {}
-        try:
+        with self._reporting("opening"):
             if not DeltaTable.is_deltatable(self._uri, self._options):
                 if not create:
                     raise OwnershipFormat(self._uri, "no Delta table", "an ownership store")
                 self._create()
             self._table = DeltaTable(self._uri, storage_options=self._options)
-        except (DeltaError, OSError) as error:
-            raise OwnershipUnavailable(self._uri, "opening", _text_of(error)) from error
         found = self._table.metadata().configuration.get(_PROPERTY)
         if found != str(wire.FORMAT):
             expected = f"{_PROPERTY}={wire.FORMAT}"
@@ -98,13 +96,11 @@ class DeltaStore:
 
     def rows(self) -> Mapping[Key, Row]:
         """All rows of the newest version."""
-        try:
+        with self._reporting("reading"):
             self._table.update_incremental()
             if self._table.version() != self._read_at:
                 self._known = self._read_rows()
                 self._read_at = self._table.version()
-        except (DeltaError, OSError) as error:
-            raise OwnershipUnavailable(self._uri, "reading", _text_of(error)) from error
         return self._known
 
     def swap(self, rows: Sequence[Row], entries: Sequence[Entry]) -> bool:
@@ -118,28 +114,25 @@ class DeltaStore:
         lines = [*map(_of_row, rows), *(_of_entry(n, entry) for n, entry in enumerate(entries))]
         source = pa.Table.from_pylist(lines, schema=SCHEMA)
         try:
-            self._table.merge(
-                source,
-                "t.kind = 'row' AND s.kind = 'row' AND t.group_id = s.group_id "
-                "AND t.resource = s.resource",
-                source_alias="s",
-                target_alias="t",
-                commit_properties=_ONCE,
-            ).when_matched_update_all().when_not_matched_insert_all().execute()
-        except CommitFailedError:
-            return False
-        except (DeltaError, OSError) as error:
-            raise OwnershipUnavailable(self._uri, "changing", _text_of(error)) from error
+            with self._reporting("changing"):
+                self._table.merge(
+                    source,
+                    "t.kind = 'row' AND s.kind = 'row' AND t.group_id = s.group_id "
+                    "AND t.resource = s.resource",
+                    source_alias="s", target_alias="t", commit_properties=_ONCE,
+                ).when_matched_update_all().when_not_matched_insert_all().execute()  # fmt: skip
+        except OwnershipUnavailable as error:
+            if isinstance(error.__cause__, CommitFailedError):
+                return False
+            raise
         return True
 
     def history(self, keys: Iterable[Key] | None = None) -> Sequence[Entry]:
         """Lines of history in the newest version."""
         wanted = None if keys is None else set(keys)
-        try:
+        with self._reporting("reading"):
             self._table.update_incremental()
             found = self._query("SELECT detail FROM t WHERE kind = 'entry'")
-        except (DeltaError, OSError) as error:
-            raise OwnershipUnavailable(self._uri, "reading", _text_of(error)) from error
         lines = []
         for text in found:
             line = wire.loads(self._uri, text)
@@ -153,29 +146,29 @@ class DeltaStore:
         until = time.monotonic() + seconds
         while (left := until - time.monotonic()) > 0:
             time.sleep(min(_LOOK, left))
-            try:
+            with self._reporting("reading"):
                 self._table.update_incremental()
-            except (DeltaError, OSError) as error:
-                raise OwnershipUnavailable(self._uri, "reading", _text_of(error)) from error
             if self._table.version() != self._read_at:
                 return
 
     def close(self) -> None:
         """Nothing is held open."""
 
+    @contextmanager
+    def _reporting(self, operation: str) -> Iterator[None]:
+        try:
+            yield
+        except (DeltaError, OSError) as error:
+            raise OwnershipUnavailable(self._uri, operation, _text_of(error)) from error
+
     def _create(self) -> None:
         try:
             DeltaTable.create(
-                self._uri,
-                SCHEMA,
-                mode="error",
-                partition_by=["kind"],
+                self._uri, SCHEMA, mode="error", partition_by=["kind"],
                 description="Who owns which log: the ownership registry of coopconsume.",
-                configuration={_PROPERTY: str(wire.FORMAT)},
-                storage_options=self._options,
-                commit_properties=_ONCE,
-                raise_if_key_not_exists=False,
-            )
+                configuration={_PROPERTY: str(wire.FORMAT)}, storage_options=self._options,
+                commit_properties=_ONCE, raise_if_key_not_exists=False,
+            )  # fmt: skip
         except (DeltaError, OSError):
             if not DeltaTable.is_deltatable(self._uri, self._options):
                 raise  # nobody else was faster: this is why it cannot be made

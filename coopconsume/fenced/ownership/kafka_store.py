@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import time
 import uuid
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -17,11 +18,9 @@ from coopconsume.fenced.ownership.log_fold import OwnershipFold, change
 from coopconsume.fenced.settings import Settings
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from coopconsume.fenced.ownership.model import Entry, Key, Row
-
-__all__ = ["TOPIC", "KafkaStore", "LogCheck"]
 
 log = logging.getLogger(__name__)
 
@@ -80,7 +79,6 @@ class KafkaStore:
         snapshot_bytes: int = 16 << 20,
     ) -> None:
         from kafka import KafkaConsumer, KafkaProducer, TopicPartition
-        from kafka.errors import KafkaError
 
         self._topic = topic
         self._config = Settings.parse(options).client_config()
@@ -88,28 +86,29 @@ class KafkaStore:
         self._fold = OwnershipFold(self.place)
         self._at = TopicPartition(topic, 0)
         self._taken = self._size = 0
-        try:
+        with self._reporting("opening"):
             self._make_topic(replication_factor, create=create)
             self._consumer = KafkaConsumer(
-                **self._config,
-                group_id=None,
-                enable_auto_commit=False,
-                auto_offset_reset="none",
+                **self._config, group_id=None, enable_auto_commit=False, auto_offset_reset="none",
                 fetch_max_wait_ms=100,
-            )
+            )  # fmt: skip
             # One at a time and without sequence numbers: a change written twice counts once.
             self._producer = KafkaProducer(
-                **self._config,
-                acks="all",
-                enable_idempotence=False,
-                max_in_flight_requests_per_connection=1,
-                retry_backoff_ms=10,
-                linger_ms=0,
-            )
+                **self._config, acks="all", enable_idempotence=False, retry_backoff_ms=10,
+                max_in_flight_requests_per_connection=1, linger_ms=0,
+            )  # fmt: skip
             self._consumer.assign([self._at])
             self._rewind()
+
+    @contextmanager
+    def _reporting(self, operation: str) -> Iterator[None]:
+        from kafka.errors import KafkaError
+
+        try:
+            yield
         except KafkaError as error:
-            raise OwnershipUnavailable(self.place, "opening", _text_of(error)) from error
+            problem = str(error) or type(error).__name__
+            raise OwnershipUnavailable(self.place, operation, problem) from error
 
     @property
     def place(self) -> str:
@@ -132,16 +131,11 @@ class KafkaStore:
 
     def swap(self, rows: Sequence[Row], entries: Sequence[Entry]) -> bool:
         """Appends a change, reads up to it, and says whether it counts."""
-        from kafka.errors import KafkaError
-
         change_id = uuid.uuid4().hex
-        try:
-            sent = self._producer.send(
-                self._topic, value=change(change_id, rows, entries), partition=0
-            )
+        value = change(change_id, rows, entries)
+        with self._reporting("changing"):
+            sent = self._producer.send(self._topic, value=value, partition=0)
             offset = sent.get(timeout=_PATIENCE).offset
-        except KafkaError as error:
-            raise OwnershipUnavailable(self.place, "changing", _text_of(error)) from error
         counted = change_id in self._read_to(offset + 1)
         if self._taken >= self._every or self._size >= self._bytes:
             self._shorten()
@@ -191,21 +185,16 @@ class KafkaStore:
         from kafka.admin import KafkaAdminClient, NewTopic
         from kafka.errors import TopicAlreadyExistsError
 
-        admin = KafkaAdminClient(**self._config, bootstrap_timeout_ms=10_000)
-        try:
+        with closing(KafkaAdminClient(**self._config, bootstrap_timeout_ms=10_000)) as admin:
             if self._topic not in admin.list_topics():
                 if not create:
                     raise OwnershipFormat(self.place, "no such topic", "an ownership store")
                 new = NewTopic(
                     self._topic, 1, replication_factor or -1, topic_configs=_TOPIC_CONFIG
                 )
-                try:
+                with suppress(TopicAlreadyExistsError):  # another process created it
                     admin.create_topics([new])
-                except TopicAlreadyExistsError:
-                    log.debug("somebody else made %s", self._topic)
             self._await_topic(admin)
-        finally:
-            admin.close()
 
     def _await_topic(self, admin: Any) -> None:
         until = time.monotonic() + _PATIENCE
@@ -230,15 +219,10 @@ class KafkaStore:
         self._consumer.seek(self._at, start)
 
     def _end(self) -> int:
-        from kafka.errors import KafkaError
-
-        try:
+        with self._reporting("reading"):
             # Without a limit it would wait for ever for the partition's leader to be known.
             found = self._consumer.end_offsets([self._at], timeout_ms=_PATIENCE_MS)
-            end: int = found[self._at]
-        except KafkaError as error:
-            raise OwnershipUnavailable(self.place, "reading", _text_of(error)) from error
-        return end
+        return int(found[self._at])
 
     def _read_to(self, end: int) -> set[str]:
         """Takes in all below an offset, and returns the ids of changes that count."""
@@ -255,16 +239,14 @@ class KafkaStore:
 
     def _take(self, seconds: float) -> set[str] | None:
         """Takes in what there is; None if nothing came."""
-        from kafka.errors import KafkaError, OffsetOutOfRangeError
+        from kafka.errors import OffsetOutOfRangeError
 
-        try:
+        with self._reporting("reading"):
             try:
                 polled = self._consumer.poll(timeout_ms=max(1, int(1000 * seconds)))
             except OffsetOutOfRangeError:
                 self._rewind()  # shortened by another while this one was away
                 return set()
-        except KafkaError as error:
-            raise OwnershipUnavailable(self.place, "reading", _text_of(error)) from error
         records = polled.get(self._at, [])
         counted = {self._fold.take(record.offset, record.value) for record in records}
         self._taken += len(records)
@@ -274,23 +256,16 @@ class KafkaStore:
     def _shorten(self) -> None:
         """Puts a snapshot into the log, and lets Kafka drop what it stands for."""
         from kafka.admin import KafkaAdminClient
-        from kafka.errors import KafkaError
 
         upto, snapshot = self._fold.next_offset, self._fold.snapshot()
         # What the snapshot itself takes is read back soon.
         self._taken, self._size = -len(snapshot), -sum(map(len, snapshot))
         try:
-            sent = [self._producer.send(self._topic, value=s, partition=0) for s in snapshot]
-            for each in sent:
-                each.get(timeout=_PATIENCE)
-            admin = KafkaAdminClient(**self._config)
-            try:
-                admin.delete_records({self._at: upto})
-            finally:
-                admin.close()
-        except KafkaError as error:  # a longer log is slower to open, and nothing else
-            log.warning("the log of %s was not shortened: %s", self.place, error)
-
-
-def _text_of(error: Exception) -> str:
-    return str(error) or type(error).__name__
+            with self._reporting("shortening"):
+                sent = [self._producer.send(self._topic, value=s, partition=0) for s in snapshot]
+                for each in sent:
+                    each.get(timeout=_PATIENCE)
+                with closing(KafkaAdminClient(**self._config)) as admin:
+                    admin.delete_records({self._at: upto})
+        except OwnershipUnavailable as error:  # a longer log is slower to open, and nothing else
+            log.warning("%s", error)

@@ -13,8 +13,6 @@ if TYPE_CHECKING:
 
     from coopconsume.fenced.ownership.model import Key, Row, Session
 
-__all__ = ["Observer", "check_lease"]
-
 
 class Observer:
     """Remembers since when each holder's counter has stood still."""

@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 
     from coopconsume.fenced.ownership.model import Entry, Key, Row
 
-__all__ = ["MOST_FINDINGS", "OwnershipFold", "change"]
 
 _KEPT = 100
 """Lines of history of a resource that outlive a snapshot."""

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from coopconsume.fenced.access import AccessMode
 
-__all__ = ["Entry", "Grant", "Holder", "Key", "Row", "Session"]
 
 Key = tuple[str, str]
 """A group and a resource."""

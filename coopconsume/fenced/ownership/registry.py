@@ -7,8 +7,9 @@ import socket
 import threading
 import time
 import uuid
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING
 
+from coopconsume.closing import Closing
 from coopconsume.errors.fenced import OwnershipUnavailable, StaleGeneration
 from coopconsume.fenced.ownership import rules
 from coopconsume.fenced.ownership.decider import Decider
@@ -22,7 +23,6 @@ if TYPE_CHECKING:
     from coopconsume.fenced.ownership.model import Entry, Key
     from coopconsume.fenced.ownership.store import OwnershipStore
 
-__all__ = ["OwnershipRegistry"]
 
 log = logging.getLogger(__name__)
 
@@ -32,7 +32,7 @@ _BEATS_A_LEASE = 4
 _BEATS_AT_ONCE = 100
 
 
-class OwnershipRegistry:
+class OwnershipRegistry(Closing):
     """Owners of resources, by group: the Kafka wiki's `own`, and PIP-68's access modes.
 
     One registry is one claimant. While it is open, a thread sends heartbeats for all that it holds
@@ -163,8 +163,7 @@ class OwnershipRegistry:
         claim = self._claim(mode, epoch)
         (step,) = self._change({(group, resource): lambda row: rules.acquire(row, claim, topic_id)})
         outcome = step.outcome
-        if outcome is None:
-            raise AssertionError("a claim has an outcome")
+        assert outcome is not None
         if isinstance(outcome, Grant | rules.Queued):
             self._keep([(group, resource)])
         return outcome
@@ -274,14 +273,6 @@ class OwnershipRegistry:
             with self._lock:
                 self._is_shut = True
                 self._store.close()
-
-    def __enter__(self) -> Self:
-        """Returns the registry."""
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        """Closes it."""
-        self.close()
 
     def _claim(self, mode: AccessMode | None, epoch: int | None = None) -> Holder:
         return Holder(self._session, mode, lease_ms=int(1000 * self._lease), epoch=epoch)

@@ -14,23 +14,6 @@ from dataclasses import dataclass, replace
 from coopconsume.fenced.access import AccessMode
 from coopconsume.fenced.ownership.model import Grant, Holder, Row, Session
 
-__all__ = [
-    "Busy",
-    "Fenced",
-    "Happened",
-    "Outcome",
-    "Queued",
-    "Replaced",
-    "Stale",
-    "Step",
-    "acquire",
-    "beat",
-    "evict",
-    "expire",
-    "leave",
-    "own",
-]
-
 Happened = tuple[str, Session]
 """An event of the history, and its session."""
 

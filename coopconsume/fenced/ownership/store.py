@@ -9,8 +9,6 @@ if TYPE_CHECKING:
 
     from coopconsume.fenced.ownership.model import Entry, Key, Row
 
-__all__ = ["OwnershipStore"]
-
 
 class OwnershipStore(Protocol):
     """Rows that change only by conditional update, several at once or none; for one thread."""

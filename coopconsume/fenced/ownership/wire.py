@@ -14,7 +14,6 @@ from coopconsume.fenced.ownership.model import Entry, Holder, Row, Session
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-__all__ = ["FORMAT", "dumps", "entry_of", "is_newer", "loads", "number", "plain", "row_of"]
 
 FORMAT: Final = 1
 """Version of the format; a reader does not accept other versions."""
