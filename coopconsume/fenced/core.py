@@ -1,4 +1,4 @@
-"""The decisions of an append, without any effects: what it expects, and what came of it."""
+"""Pure functions of an append: its expectations, its records and its place."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class AppendOptions(TypedDict, total=False):
 
 
 class Position(NamedTuple):
-    """Where a log goes on: the offset and the sequence number of the next record."""
+    """The offset and the sequence number of the next record of a log."""
 
     next_offset: int
     next_seq: int
@@ -56,7 +56,7 @@ class Expectation:
         """The first expectation that is not met; None if all are.
 
         Args:
-            position: Where the log goes on.
+            position: The next offset and sequence number.
             last: The last sequence numbers of at least the keys of this expectation.
         """
         actual = position.next_seq if self.by == "sequence" else position.next_offset
@@ -91,7 +91,7 @@ def expectation(
     check: bool,
     key_seq: LastSeqs | int = UNCHECKED,
 ) -> Expectation:
-    """What an append expects, from what its caller gave.
+    """Parses what an append expects.
 
     Args:
         offset: Expected offset of the first record, or of each; -1: unchecked.
@@ -99,7 +99,7 @@ def expectation(
         rows: The records.
         key_seq: Expected sequence number of the last record of the records' only key, or by key;
             -1: unchecked.
-        check: Whether checks are switched on; if not, what was expected is not looked at.
+        check: Whether checks are switched on; if not, the expectation is ignored.
 
     Raises:
         AppendRefused: The numbers cannot all be true at once.
@@ -118,7 +118,7 @@ def expectation(
 
 
 def _keys(given: LastSeqs | int, rows: Sequence[Entry]) -> LastSeqs:
-    """What is expected of keys, as a mapping."""
+    """Parses the expectations of keys."""
     if isinstance(given, int):
         if given == UNCHECKED:
             return {}
@@ -139,7 +139,7 @@ def _keys(given: LastSeqs | int, rows: Sequence[Entry]) -> LastSeqs:
 
 
 def _first(name: str, given: Expected, count: int) -> int:
-    """What is expected of the first record, when something is expected of any."""
+    """Returns the expected number of the first record."""
     if isinstance(given, int) and given >= UNCHECKED:
         return given
     if isinstance(given, int):
@@ -157,7 +157,7 @@ def _first(name: str, given: Expected, count: int) -> int:
 
 
 def entries(records: Records) -> list[Entry]:
-    """Records to be appended, from what a user may give: values, (key, value) or entries.
+    """Parses records: values, (key, value) pairs or entries.
 
     Raises:
         AppendRefused: No record, a record without key and value, or a reserved header.
@@ -186,7 +186,7 @@ def _entry(record: Entry | tuple[bytes | None, bytes | None] | bytes) -> Entry:
 
 
 def size_of(entry: Entry) -> int:
-    """Bytes that a record takes in a Kafka batch at most, its stamp included."""
+    """Returns the largest number of bytes of a record in a Kafka batch, with its stamp."""
     value, key, headers, _ = entry
     size = _OVERHEAD + len(key or b"") + len(value or b"")
     if headers:

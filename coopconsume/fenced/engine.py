@@ -127,7 +127,7 @@ class Engine(ABC):
     def open_transactions(self, topic: str, partition: int) -> Mapping[int, str | None]:
         """Returns the transactional ids of open transactions in a log, by producer id.
 
-        An id is None if no coordinator knows it. The result is empty if the brokers do not tell.
+        An id is None if no coordinator knows it. The result is empty without the right to ask.
         """
 
     @abstractmethod

@@ -43,13 +43,13 @@ LOGS_HEADER: Final = "fw-logs"
 
 @dataclass(frozen=True)
 class Write:
-    """What an append writes to one of its logs.
+    """The part of an append for one log.
 
     Attributes:
-        records: As for `FencedWriter.append`. If empty, the log only has to go on where it
-            is expected to; a checkpoint record then takes an offset.
-        expected_seq: Sequence number that the first record has to get; -1: unchecked.
-        expected_offset: The same by offset.
+        records: As for `FencedWriter.append`. If empty, only the condition is checked; a checkpoint
+            record then takes an offset.
+        expected_seq: Expected sequence number of the first record; -1: unchecked.
+        expected_offset: Expected offset of the first record; -1: unchecked.
         expected_key_seq: As for `FencedWriter.append`.
     """
 
@@ -69,7 +69,7 @@ class _Piece:
     is_check: bool
 
     def missed(self, deadline: Deadline) -> Missed | None:
-        """What the log does not have as it was expected."""
+        """Returns the first expectation that the log does not meet."""
         with self.session.reporting("reading keys"):
             last = self.session.last_seqs(self.wanted.keys, deadline)
         return self.wanted.missed(self.session.position, last)
@@ -78,10 +78,10 @@ class _Piece:
 class MultiLogWriter(Acquired):
     """Appends to several logs of one cluster at once: to all of them, or to none.
 
-    It shares the logs with others and fences nobody. If one of the logs goes on elsewhere than the
-    append expects, nothing is appended to any log. An owner that takes one of the logs by
-    `FencedWriter` fences this writer. Readers see each log's part when its transaction is complete
-    there; a writer that reads several logs and appends on condition never acts on a part of it.
+    It shares the logs with others and fences nobody. If one log does not meet its condition,
+    nothing is appended to any log. An owner that takes one of the logs by `FencedWriter` fences
+    this writer. Readers of a log see its part once the transaction has ended there. A conditional
+    append of a writer that reads several logs never rests on a part of it.
 
     Example:
         >>> logs = [("accounts", 0), ("orders", 3)]
@@ -241,7 +241,7 @@ class MultiLogWriter(Acquired):
     def _look_up(
         self, pieces: Sequence[_Piece], batch_id: str, deadline: Deadline
     ) -> dict[LogName, Appended] | None:
-        """The answer to an append that was made before."""
+        """Returns the answer to an earlier append with the same id."""
         if self._channel is None:
             self._acquire(deadline)
         for piece in pieces:
@@ -294,7 +294,7 @@ class MultiLogWriter(Acquired):
         sent: dict[Session, int],
         deadline: Deadline,
     ) -> bool:
-        """Appends once, in one transaction; returns whether the records are in the logs."""
+        """Sends the append once; returns whether the records are in the logs."""
         drafts = {
             piece.session: piece.session.draft(
                 [(piece.rows, batch_id)], kind="checkpoint" if piece.is_check else "data"
@@ -308,7 +308,7 @@ class MultiLogWriter(Acquired):
         return placed
 
     def _check_expected(self, pieces: Sequence[_Piece], deadline: Deadline) -> None:
-        """Raises `OffsetMismatch` if a log goes on elsewhere than expected."""
+        """Raises `OffsetMismatch` if a log does not meet its condition."""
         for piece in pieces:
             piece.session.look_again(deadline)
         if any(piece.missed(deadline) for piece in pieces):
@@ -319,7 +319,7 @@ class MultiLogWriter(Acquired):
                 raise missed.error(piece.session.log, piece.session.position)
 
     def _known(self, pieces: Sequence[_Piece], batch_id: str) -> dict[LogName, Appended] | None:
-        """The answer, if the logs have the batch."""
+        """Returns the answer, if the logs have the batch."""
         found: dict[LogName, Appended] = {}
         for piece in pieces:
             batch = piece.session.fold.batches.get(batch_id)
@@ -331,7 +331,7 @@ class MultiLogWriter(Acquired):
     # -- its producer --------------------------------------------------------------------------
 
     def _take_again(self, batch_id: str, sent: Mapping[Session, int], deadline: Deadline) -> None:
-        """Has a producer; after a doubt, the transaction before is decided then.
+        """Opens a new producer after a doubt, which decides the transaction before.
 
         Raises:
             AppendOutcomeUnknown: What happened to the batch cannot be found out.
@@ -355,7 +355,7 @@ class MultiLogWriter(Acquired):
 
     @staticmethod
     def _is_nowhere(batch_id: str, sent: Mapping[Session, int]) -> bool:
-        """Whether a log that has an owner now does not have the batch, so that no log has it."""
+        """Whether a log has a new owner and not the batch, so that no log has it."""
         return any(
             session.fenced and session.known_from <= at and batch_id not in session.fold.batches
             for session, at in sent.items()

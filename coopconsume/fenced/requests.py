@@ -15,7 +15,7 @@ from coopconsume.fenced.core import size_of
 from coopconsume.fenced.session import new_batch_id
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from coopconsume.fenced.core import Expectation
     from coopconsume.fenced.log import Appended, Consumed, Entry, LogId
@@ -182,7 +182,7 @@ class Groups:
             settled, self._settled = self._settled, {}
         for loop, events in settled.items():
             with suppress(RuntimeError):  # The loop may be closed by now.
-                loop.call_soon_threadsafe(lambda events=events: [e.set() for e in events])
+                loop.call_soon_threadsafe(_set_all, events)
 
     def _settle_soon(self) -> None:
         with self._queue_lock:
@@ -219,3 +219,8 @@ class Groups:
                 return False
             self._waiting.remove(request)
             return True
+
+
+def _set_all(events: Sequence[asyncio.Event]) -> None:
+    for event in events:
+        event.set()

@@ -1,9 +1,8 @@
-"""One writer's hold on a log: its producer, its place in the log, and what it knows of it.
+"""A writer's session with a log: its producer, its position and its epoch.
 
-Fence, read, open, write: in this order. All earlier producers are fenced first; then the log is
-read up to an end below which everything is decided; then an ``open`` record is appended on the
-condition that it comes right after that end. Its success certifies that nothing was missed, and
-is the moment at which the log changes hands.
+A session fences all earlier producers, then reads the log to an end below which everything is
+decided, then appends an ``open`` record on the condition that it comes right after that end. Its
+success proves that nothing was missed. At this moment the log has a new owner.
 """
 
 from __future__ import annotations
@@ -71,7 +70,7 @@ class Draft:
 
 
 class Session(LogView):
-    """One writer's hold on a log.
+    """A writer's session with a log.
 
     Args:
         engine: The Kafka client.
@@ -80,8 +79,8 @@ class Session(LogView):
         config: How it writes.
         name: Id of the writer where several share the log, so that it fences nobody and opens no
             epoch; by default a new one.
-        pinned: Whether a shared session writes in the place of the owner that it finds, so that
-            every later ``open`` record fences it.
+        pinned: Whether a shared session writes for the owner that it finds, so that every later
+            ``open`` record fences it.
 
     Attributes:
         id: Id of this session.
@@ -127,7 +126,7 @@ class Session(LogView):
 
     @property
     def is_open(self) -> bool:
-        """Whether there is a producer about which there is no doubt."""
+        """Whether there is a producer without a doubt."""
         return self._channel is not None
 
     @property
@@ -137,17 +136,17 @@ class Session(LogView):
 
     @property
     def is_filtered(self) -> bool:
-        """Whether readers see by themselves which records count."""
+        """Whether readers find out from the records which of them count."""
         return self._visibility == "filter"
 
     # -- to own the log ------------------------------------------------------------------------
 
     def acquire(self, deadline: Deadline) -> None:
-        """Takes the log from its owner and learns where it goes on; again after any doubt.
+        """Takes the log from its owner and reads its end; also after any doubt.
 
         Raises:
-            ProducerFenced: It belongs to another one: by the epoch source, or as somebody opened
-                it after this session had.
+            ProducerFenced: It belongs to another owner, by the epoch source or by a later ``open``
+                record.
             LogBlocked: A transaction stays open in it.
             LogReplaced, LogCorrupt, LogUnavailable: As they say.
             AppendRefused: The topic is compacted, and the log filtered.
@@ -190,7 +189,7 @@ class Session(LogView):
         return self._open(epoch, deadline)
 
     def join(self, channel: Channel, deadline: Deadline) -> None:
-        """Takes a log that is shared, with a producer that is used for other logs, too.
+        """Joins a shared log with a producer that is used for several logs.
 
         Raises:
             ProducerFenced: As for `acquire`.
@@ -212,7 +211,7 @@ class Session(LogView):
         return self._certain(deadline)
 
     def _look_first(self, deadline: Deadline) -> None:
-        """The log may say it all, and then the one who has it now is left alone."""
+        """Checks the log before its present owner is fenced."""
         stable = self._engine.ends(self.log.topic, self.log.partition).stable
         if not self.is_known:
             self.find_state(stable, deadline)
@@ -224,7 +223,7 @@ class Session(LogView):
             self._epochs.check(self.log, self.epoch)
 
     def _end_transactions(self, deadline: Deadline) -> None:
-        """Fences writers that share the log and stopped in a transaction: its owner comes now."""
+        """Fences writers that share the log and stopped in a transaction."""
         if self._shared is not None or self._channel is None:
             return
         topic, partition = self.log.topic, self.log.partition
@@ -237,9 +236,9 @@ class Session(LogView):
                     channel.drop()
 
     def _certain(self, deadline: Deadline) -> bool:
-        """Whether no append of this session may come late and count all the same.
+        """Whether no earlier append of this session can still arrive and count.
 
-        Where others share a filtered log nobody opens it: a record takes the place of the late one.
+        A shared filtered log is not opened: a checkpoint takes the offset of the late append.
         """
         if self.late_at is None or self.offset > self.late_at:
             return True
@@ -266,14 +265,14 @@ class Session(LogView):
         return True
 
     def _find_owner(self, deadline: Deadline) -> None:
-        """Finds out who opened the epoch in force, if that may be this session."""
+        """Reads who opened the epoch in force, if that may be this session."""
         if self._resumes is None or self._shared is not None or self.fold.owner is not None:
             return
         if not self._has_epoch or self.fold.epoch == self.epoch:
             self.fold.owner = self.owner_before(deadline)
 
     def _check_owner(self) -> None:
-        """Whether somebody else has opened the log since this session had it."""
+        """Raises `ProducerFenced` if another owner has opened the log since this session had it."""
         if self._has_epoch:
             owner, epoch = self.fold.owner, self.fold.epoch or 0
             other = self._shared is None and owner is not None and not self._is_own(owner)
@@ -284,7 +283,7 @@ class Session(LogView):
             raise self.fenced_error()
 
     def _check_replaced(self) -> None:
-        """Whether the log has the owner that this session is to replace, or is its own by now."""
+        """Raises `ProducerBusy` if the log has another owner than the one to replace."""
         last, owner = self.fold.epoch or 0, self.fold.owner
         is_ours = owner is not None and self._is_own(owner)
         if self.replaces not in (None, last) and not self._has_epoch and not is_ours:
@@ -293,7 +292,7 @@ class Session(LogView):
             raise ProducerBusy(self.log.topic, self.log.partition, name, reason)
 
     def _is_own(self, owner: Owner) -> bool:
-        """Whether an owner is this session, and no later writer has gone on with it."""
+        """Whether an owner is this session, and no later writer has continued it."""
         later = 0 < self._incarnation < owner.incarnation
         return owner.session == self.id and not later
 
@@ -318,14 +317,14 @@ class Session(LogView):
     # -- to write ------------------------------------------------------------------------------
 
     def catch_up(self, stop: int, deadline: Deadline) -> None:
-        """Reads the log on, or from its end back if retention has removed what comes next."""
+        """Reads on; from the end of the log if retention has removed the next records."""
         try:
             super().catch_up(stop, deadline)
         except LogTruncated:
             self.find_state(stop, deadline)
 
     def look_again(self, deadline: Deadline) -> None:
-        """Looks up the topic and reads what others have written, if that is long ago.
+        """Looks up the topic and reads on, if the last look-up is more than a second ago.
 
         Raises:
             ProducerFenced: Another owner has opened the log since.
@@ -350,10 +349,10 @@ class Session(LogView):
         epoch: int | None = None,
         consumed: Sequence[Consumed] = (),
     ) -> int | None:
-        """Appends batches once, at the place where the log is thought to go on, or not at all.
+        """Appends batches at the offset where this session expects the end of the log, or not.
 
-        This holds for unchecked ones, too: a late batch of a former owner does not count, the
-        sequence numbers stay right, and a reader at that offset knows what happened.
+        Appends without a condition, too, expect this offset: so a late batch of a former owner does
+        not count, and sequence numbers have no gaps.
 
         Args:
             batches: Records and id of each batch.
@@ -382,7 +381,7 @@ class Session(LogView):
         kind: Kind = "data",
         epoch: int | None = None,
     ) -> Draft:
-        """Batches with their stamps, for the place where the log is thought to go on.
+        """Returns batches with their stamps, for the offset where the log is expected to end.
 
         Raises:
             ProducerFenced: Another owner is known to have opened the log since.
@@ -401,7 +400,7 @@ class Session(LogView):
         return draft
 
     def wrote(self, draft: Draft) -> None:
-        """Takes in a draft that is in the log, without reading it."""
+        """Folds a draft that is in the log, without reading it."""
         at = 0
         for stamp in draft.stamps:
             self.fold.wrote(stamp, draft.entries[at : at + stamp.n])
@@ -411,12 +410,12 @@ class Session(LogView):
         self.offset = draft.first_offset + len(draft.entries) + (0 if self.is_filtered else 1)
 
     def release(self) -> None:
-        """Gives the log up; the next `acquire` has a new epoch, and until then it keeps its own."""
+        """Releases the log; the next `acquire` opens a new epoch."""
         self.drop()
         self._released = True
 
     def _renew(self) -> None:
-        """Becomes a new session, unless this one goes on with a given session."""
+        """Becomes a new session, unless a session was given."""
         self.epoch, self._has_epoch, self.opened_at, self._incarnation = 0, False, -1, 0
         self.id = self._resumes or uuid.uuid4().hex
         self._released = False

@@ -1,4 +1,4 @@
-"""What is known of a log: where it ends, what state its records leave it in."""
+"""A log as far as it was read: its end, and its state by its records."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def looking_at(
     *,
     compacted: bool | None = None,
 ) -> Iterator[tuple[LogView, Engine]]:
-    """A log that was looked up, and the client that reads it, until the end of the block.
+    """Opens a log and its client for a block.
 
     Raises:
         LogReplaced: There is no such topic.
@@ -73,10 +73,10 @@ class LogView:
         log: The log, once it was looked up.
         fold: State of the log at `offset`.
         offset: How far it was read; -1 before.
-        known_from: Offset from which it was read without a break; -1 before.
+        known_from: Offset from which on it was read without a gap; -1 before.
         identified_at: When the topic's id was looked up the last time, by `monotonic`.
         repaired: Offsets of batches that count although records before them are missing.
-        gaps: What was found instead of missing records that nobody has accepted, by offset.
+        gaps: Descriptions of gaps that nobody has accepted, by the offset behind each.
         passes_gaps: Whether reading goes on behind such a gap.
         on_passed: Called with each record that does not count, and why.
     """
@@ -117,12 +117,12 @@ class LogView:
 
     @property
     def position(self) -> Position:
-        """Where the log goes on, as far as known."""
+        """The next offset and sequence number, as far as known."""
         return Position(self.offset, self.fold.next_seq or 0)
 
     @property
     def is_known(self) -> bool:
-        """Whether state is known at `offset`; not so after a doubt on the way to find it."""
+        """Whether the state at `offset` is known."""
         return self.offset >= 0 and self.fold.next_seq is not None
 
     @property
@@ -131,7 +131,7 @@ class LogView:
         return bool(self._compacted)
 
     def identify(self) -> None:
-        """Look up the topic; the first time, learn its id.
+        """Looks up the topic; the first call stores its id.
 
         Raises:
             LogReplaced: It is not the one of the first time, or the topic does not exist.
@@ -148,7 +148,7 @@ class LogView:
             self._compacted = self._engine.is_compacted(topic)
 
     def decided_end(self, deadline: Deadline) -> int:
-        """The end of the log, once everything below it is decided.
+        """Waits until everything below the present end of the log is decided; returns that end.
 
         Raises:
             LogBlocked: A transaction stays open below it.
@@ -168,7 +168,7 @@ class LogView:
         return end
 
     def _end_transactions(self, deadline: Deadline) -> None:
-        """Ends transactions that block the log, where this view has the right to."""
+        """Ends transactions that block the log; a reader ends none."""
 
     def find_state(self, end: int, deadline: Deadline) -> None:
         """Reads epoch and next sequence number from the end of the log, not from all of it."""
@@ -237,7 +237,7 @@ class LogView:
         return Fold(known, known, compacted=self.is_compacted, repaired=self.repaired)
 
     def begin_at(self, offset: int) -> None:
-        """Forget what is known of the log, and begin to read at an offset."""
+        """Forgets the state, and begins to read at an offset."""
         self.fold = self.fold_from(offset)
         self.offset = self.known_from = offset
 
@@ -254,7 +254,7 @@ class LogView:
             pass
 
     def counted(self, stop: int, deadline: Deadline) -> Iterator[Sequence[Raw]]:
-        """Reads on to an offset: the records that count, one batch at a time.
+        """Reads on to an offset; yields the records that count, one batch at a time.
 
         Raises:
             LogCorrupt: Records are missing.
@@ -273,7 +273,7 @@ class LogView:
         self.offset = max(self.offset, stop)
 
     def records(self, first: int, end: int, deadline: Deadline) -> list[Raw]:
-        """The committed records from one offset to below another."""
+        """Returns the committed records from one offset to below another."""
         topic, partition = self.log.topic, self.log.partition
         pieces = self._engine.read(topic, partition, first, end, max(1.0, deadline.left))
         return [row for rows in pieces for row in rows]
@@ -293,7 +293,7 @@ class LogView:
         return hash_of(batch_id) in self.fold.ids
 
     def last_seqs(self, keys: Iterable[bytes], deadline: Deadline) -> LastSeqs:
-        """Sequence number of the last record of each of some keys, up to `offset`.
+        """Returns the sequence number of the last record of each key, up to `offset`.
 
         The first call reads the whole log; calls that end in a doubt go on where they stopped.
 
@@ -380,7 +380,7 @@ class LogView:
     def batches(
         self, fold: Fold, first: int, end: int, deadline: Deadline, *, moves: bool = False
     ) -> Iterator[Batch]:
-        """Folds a part of the log: each batch that counts, once it is complete.
+        """Folds a part of the log; yields each batch that counts, once it is complete.
 
         Raises:
             LogCorrupt: Records are missing.

@@ -1,4 +1,4 @@
-"""A claim on a log: what the registry's answers mean for a producer, and its epochs."""
+"""A claim on a log in the registry: its answer as an error or a grant, and its epochs."""
 
 from __future__ import annotations
 
@@ -36,12 +36,12 @@ def granted(outcome: Outcome, topic: str, partition: int, epoch: int = 0) -> Gra
 
 
 class ClaimedEpochs(EpochSource):
-    """A claim in a registry as a writer's source of epochs: see `EpochSource`.
+    """A claim in a registry as the source of a writer's epochs.
 
     Args:
-        next_epoch: Gives an epoch above the log's last one, if the claim holds.
-        join: Makes sure that the claim to write beside others holds.
-        check: Looks whether the claim holds, or can be made again under its epoch.
+        next_epoch: Returns an epoch above the last one of the log if the claim holds.
+        join: Checks that the claim to write beside others holds.
+        check: Checks that the claim holds, or claims again under its epoch.
     """
 
     def __init__(
@@ -55,7 +55,7 @@ class ClaimedEpochs(EpochSource):
         self._check = check
 
     def next_epoch(self, log: LogId, last: int) -> int:
-        """The epoch to open a log under."""
+        """Returns the epoch to open a log under."""
         del log
         return self._next(last)
 
@@ -65,6 +65,6 @@ class ClaimedEpochs(EpochSource):
         self._join()
 
     def check(self, log: LogId, epoch: int) -> None:
-        """Looks whether the log still belongs to this owner."""
+        """Checks that the log still belongs to this owner."""
         del log, epoch
         self._check()

@@ -19,10 +19,10 @@ if TYPE_CHECKING:
 
 
 class Decider:
-    """Reads rows, decides and writes the decision; repeats that if another one was faster.
+    """Reads rows, decides and writes the decision; repeats this after a concurrent change.
 
     Attributes:
-        lock: Held while the store is used, which is for one thread at a time.
+        lock: Held while the store is used by one thread.
     """
 
     def __init__(self, store: OwnershipStore, session: Session) -> None:
@@ -32,11 +32,10 @@ class Decider:
         self._observer = Observer()
 
     def change(self, wanted: Mapping[Key, Callable[[Row], rules.Step]]) -> Sequence[rules.Step]:
-        """Decides and writes, again and again until nobody was faster; all or none.
+        """Decides and writes all rows or none; repeats this after a concurrent change.
 
         Returns:
-            What was decided of each. If a claim of a stale generation is among them, nothing was
-            written.
+            The decision for each row. If a claim names a stale generation, nothing was written.
         """
         tried: Sequence[rules.Step] = ()
         with self.lock:
@@ -56,7 +55,7 @@ class Decider:
                 tried = steps
 
     def current(self, keys: Iterable[Key]) -> Sequence[Row]:
-        """Rows as they are, after those that are dead were removed; call it with the lock."""
+        """Returns rows after dead holders were removed; the caller holds the lock."""
         while True:
             found = self._store.rows()
             rows = [found.get(key, Row(*key)) for key in keys]

@@ -1,8 +1,8 @@
-"""The registry's rows in a Delta table, for SQL eyes.
+"""A store of the registry in a Delta table, which SQL can read.
 
 One commit is one conditional update: a MERGE through a handle at the version that was read, without
-retries, so that any commit in between is a conflict. Appending blindly would let two claimants both
-write generation 1, as appends do not conflict with appends.
+retries, so that any commit in between is a conflict. With blind appends two claimants could both
+write generation 1, because appends do not conflict with each other.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 SCHEMA = pa.schema(
     [
-        ("kind", pa.string()),  # row: what holds now; entry: a line of history
+        ("kind", pa.string()),  # row: the present state; entry: an event of the history
         ("group_id", pa.string()),
         ("resource", pa.string()),
         ("revision", pa.int64()),
@@ -54,17 +54,17 @@ _ONCE = CommitProperties(max_commit_retries=0)
 class DeltaStore:
     """An `OwnershipStore` in a Delta table.
 
-    Heartbeats are commits, too: leases of a minute or more keep the table small.
+    Heartbeats are commits: use leases of a minute or more.
 
     Args:
         target: The path or URI of the table.
-        storage_options: For an object store. The place must commit by put-if-absent, as local disks
-            and object stores with conditional puts do.
+        storage_options: For an object store. It must commit by put-if-absent, like local disks and
+            object stores with conditional puts.
         create: Whether to create a missing table.
 
     Raises:
-        OwnershipFormat: If there is another table, or none and it is not to be made.
-        OwnershipUnavailable: If the place cannot be reached or written.
+        OwnershipFormat: It is another table, or is missing and ``create`` is False.
+        OwnershipUnavailable: The table cannot be read or written.
     """
 
     def __init__(
@@ -95,7 +95,7 @@ class DeltaStore:
         return self._uri
 
     def rows(self) -> Mapping[Key, Row]:
-        """All rows of the newest version."""
+        """Returns all rows of the newest version."""
         with self._reporting("reading"):
             self._table.update_incremental()
             if self._table.version() != self._read_at:
@@ -104,7 +104,7 @@ class DeltaStore:
         return self._known
 
     def swap(self, rows: Sequence[Row], entries: Sequence[Entry]) -> bool:
-        """Puts rows by one MERGE if nothing was committed since they were read."""
+        """Replaces rows by one MERGE if nothing was committed since they were read."""
         if self._read_at < 0:
             self.rows()
         for row in rows:
@@ -128,7 +128,7 @@ class DeltaStore:
         return True
 
     def history(self, keys: Iterable[Key] | None = None) -> Sequence[Entry]:
-        """Lines of history in the newest version."""
+        """Returns the history in the newest version."""
         wanted = None if keys is None else set(keys)
         with self._reporting("reading"):
             self._table.update_incremental()
@@ -171,7 +171,7 @@ class DeltaStore:
             )  # fmt: skip
         except (DeltaError, OSError):
             if not DeltaTable.is_deltatable(self._uri, self._options):
-                raise  # nobody else was faster: this is why it cannot be made
+                raise  # no other process created it meanwhile
 
     def _read_rows(self) -> dict[Key, Row]:
         texts = self._query("SELECT detail FROM t WHERE kind = 'row'")
@@ -222,5 +222,5 @@ def _of_entry(place: int, entry: Entry) -> dict[str, Any]:
 
 
 def _text_of(error: Exception) -> str:
-    """What deltalake said, in one line and without colours."""
+    """Returns the message of deltalake in one line without colours."""
     return " ".join(re.sub(r"\x1b\[[0-9;]*m|↳", " ", str(error)).split())

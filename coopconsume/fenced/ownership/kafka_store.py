@@ -1,7 +1,7 @@
-"""The registry's rows in a Kafka log of one partition.
+"""A store of the registry in a Kafka topic of one partition.
 
-See `log_fold` for what makes a change count. The topic is kept for ever by its own settings; when
-it has grown, a writer appends a snapshot and lets Kafka delete the records before it.
+`log_fold` defines which changes count. The topic has no retention; when it has grown, a writer
+appends a snapshot and deletes the records before it.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ _TOPIC_CONFIG = {"cleanup.policy": "delete", "retention.ms": "-1", "retention.by
 
 @dataclass(frozen=True)
 class LogCheck:
-    """What is wrong with a registry's log.
+    """Result of a check of the registry's topic.
 
     Attributes:
-        is_whole: Whether the rows are known; if not, nobody can claim anything.
+        is_whole: Whether the rows are known; if not, nothing can be claimed.
         rows: Number of resources.
         passed_over: Number of records that are no changes.
         findings: Offsets of the first of them, and what is wrong with each.
@@ -51,21 +51,20 @@ class LogCheck:
 class KafkaStore:
     """An `OwnershipStore` in a topic of one partition.
 
-    It needs the rights to read and write the topic; to make it, `CREATE`; to shorten it, `DELETE`.
+    Rights: `READ` and `WRITE` on the topic, `CREATE` to create it, `DELETE` to shorten it.
 
     Args:
         options: How to reach Kafka: as for `FencedWriter`.
         topic: The topic.
         create: Whether to create a missing topic.
-        replication_factor: Of a topic that is made; None for the brokers' default.
+        replication_factor: Of a topic that is created; None for the brokers' default.
         snapshot_every: Changes after which the log is shortened.
         snapshot_bytes: Bytes of changes after which it is shortened, if that comes first.
 
     Raises:
-        OptionError: If an option makes no sense.
-        OwnershipUnavailable: If Kafka cannot be reached.
-        OwnershipFormat: If the topic has several partitions, or is missing and is not to be
-            made.
+        OptionError: An option makes no sense.
+        OwnershipUnavailable: Kafka cannot be reached.
+        OwnershipFormat: The topic has several partitions, or is missing and ``create`` is False.
     """
 
     def __init__(
@@ -116,7 +115,7 @@ class KafkaStore:
         return f"topic {self._topic}"
 
     def rows(self) -> Mapping[Key, Row]:
-        """All rows, read up to the end of the log."""
+        """Returns all rows, read up to the end of the log."""
         end = self._end()
         if end < self._fold.next_offset:
             self._rewind()  # The topic was created again, or its end was cut.
@@ -124,13 +123,13 @@ class KafkaStore:
         if not self._fold.is_whole:
             raise OwnershipFormat(
                 self.place,
-                "a log whose beginning is gone",
-                "a snapshot (see `owners repair`)",
+                "a log whose start is missing",
+                "a snapshot (see `coopconsume owners check --repair`)",
             )
         return self._fold.rows
 
     def swap(self, rows: Sequence[Row], entries: Sequence[Entry]) -> bool:
-        """Appends a change, reads up to it, and says whether it counts."""
+        """Appends a change, reads up to it, and returns whether it counts."""
         change_id = uuid.uuid4().hex
         value = change(change_id, rows, entries)
         with self._reporting("changing"):
@@ -142,17 +141,17 @@ class KafkaStore:
         return counted
 
     def check(self) -> LogCheck:
-        """Reads the whole log, and returns what is wrong with it."""
+        """Reads the whole log and checks it."""
         self._rewind()
         self._read_to(self._end())
         fold = self._fold
         return LogCheck(fold.is_whole, len(fold.rows), fold.passed_over, tuple(fold.findings))
 
     def repair(self) -> LogCheck:
-        """Goes on from what is left of a log whose beginning is gone; returns what it is now.
+        """Continues from the rest of a log whose start is missing; returns a check of it.
 
-        Resources that nobody changed since are lost: they are free, and their fence epochs begin
-        again. Fenced logs keep their epochs themselves.
+        Resources without a change in the rest are free, and their fence epochs restart. Fenced logs
+        store their epochs themselves.
         """
         if not self.check().is_whole:
             self._fold.salvage()
@@ -160,7 +159,7 @@ class KafkaStore:
         return self.check()
 
     def history(self, keys: Iterable[Key] | None = None) -> Sequence[Entry]:
-        """Lines of history; of long ones the last hundred."""
+        """Returns the history; of each resource at least the last 100 entries."""
         self.rows()
         wanted = None if keys is None else set(keys)
         return [
@@ -177,7 +176,7 @@ class KafkaStore:
                 return
 
     def close(self) -> None:
-        """Gives the connections back."""
+        """Closes the connections."""
         self._producer.close(timeout=5)
         self._consumer.close()
 
@@ -210,7 +209,7 @@ class KafkaStore:
             raise OwnershipFormat(self.place, f"{len(partitions)} partitions", "one partition")
 
     def _rewind(self) -> None:
-        """Starts again at the first offset that is kept."""
+        """Restarts at the first offset that is kept."""
         found = self._consumer.beginning_offsets([self._at], timeout_ms=_PATIENCE_MS)
         start = found[self._at]
         self._fold = OwnershipFold(self.place)
@@ -220,12 +219,12 @@ class KafkaStore:
 
     def _end(self) -> int:
         with self._reporting("reading"):
-            # Without a limit it would wait for ever for the partition's leader to be known.
+            # Without a limit it would wait forever for the leader of the partition.
             found = self._consumer.end_offsets([self._at], timeout_ms=_PATIENCE_MS)
         return int(found[self._at])
 
     def _read_to(self, end: int) -> set[str]:
-        """Takes in all below an offset, and returns the ids of changes that count."""
+        """Reads up to an offset, and returns the ids of changes that count."""
         counted: set[str] = set()
         until = time.monotonic() + _PATIENCE
         while self._fold.next_offset < end:
@@ -238,7 +237,7 @@ class KafkaStore:
         return counted
 
     def _take(self, seconds: float) -> set[str] | None:
-        """Takes in what there is; None if nothing came."""
+        """Reads available records, and returns the ids of changes that count; None if none came."""
         from kafka.errors import OffsetOutOfRangeError
 
         with self._reporting("reading"):
@@ -254,7 +253,7 @@ class KafkaStore:
         return {change_id for change_id in counted if change_id} if records else None
 
     def _shorten(self) -> None:
-        """Puts a snapshot into the log, and lets Kafka drop what it stands for."""
+        """Appends a snapshot, and deletes the records that it replaces."""
         from kafka.admin import KafkaAdminClient
 
         upto, snapshot = self._fold.next_offset, self._fold.snapshot()
@@ -267,5 +266,5 @@ class KafkaStore:
                     each.get(timeout=_PATIENCE)
                 with closing(KafkaAdminClient(**self._config)) as admin:
                     admin.delete_records({self._at: upto})
-        except OwnershipUnavailable as error:  # a longer log is slower to open, and nothing else
+        except OwnershipUnavailable as error:  # A longer log is only slower to open.
             log.warning("%s", error)

@@ -1,7 +1,7 @@
-"""Failure detection: a holder is dead if its counter stood still for its lease, as one saw it.
+"""Failure detection: a holder is dead if its counter did not change for its lease.
 
-No clocks are compared: an observer measures on its own monotonic clock for how long it has seen the
-same counter. It may be wrong, as the holder may only be slow; then the holder is fenced.
+No clocks are compared. An observer measures on its own monotonic clock how long it has seen the
+same counter. A holder that is only slow is then fenced.
 """
 
 from __future__ import annotations
@@ -15,17 +15,13 @@ if TYPE_CHECKING:
 
 
 class Observer:
-    """Remembers since when each holder's counter has stood still."""
+    """Remembers since when the counter of each holder has not changed."""
 
     def __init__(self) -> None:
         self._seen: dict[Key, dict[Session, tuple[int, float]]] = {}
 
     def look(self, rows: Iterable[Row], now: float) -> list[tuple[Key, Session, int]]:
-        """Looks at rows.
-
-        Returns:
-            The dead holders: the row, the session, and the counter that stood still.
-        """
+        """Returns the dead holders of rows: the row, the session and its unchanged counter."""
         return [dead for row in rows for dead in self._look_at(row, now)]
 
     def _look_at(self, row: Row, now: float) -> Iterator[tuple[Key, Session, int]]:
@@ -41,7 +37,7 @@ class Observer:
 
 
 def check_lease(lease: float) -> None:
-    """Makes sure that a lease is one, before connections are opened for it.
+    """Checks a lease before connections are opened for it.
 
     Raises:
         ValueError: If it is negative.

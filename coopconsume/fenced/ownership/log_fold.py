@@ -1,10 +1,10 @@
 """The registry's rows as a fold of a Kafka log: a change counts if it follows on what is there.
 
-A change carries whole rows, each with its next revision. It counts if all of them are the next ones
-at its place in the log, else it counts as never written. So a claimant appends what it decided,
-reads the log up to there, and sees whether it was first: nothing has to be locked, and a change
-that is written twice or too late does no harm. What is no change and no snapshot is passed over, so
-that nobody who writes into the topic stops the registry.
+A change contains whole rows, each with its next revision. It counts if all rows have their next
+revision at its place in the log; else it is ignored. So a claimant appends its decision, reads the
+log up to it, and sees whether it counts. No locks are needed, and a change that is written twice or
+late does no harm. Other records are ignored, so that no other writer to the topic stops the
+registry.
 
 A snapshot consists of as many records as its size needs. It counts once all of them are there.
 """
@@ -25,15 +25,15 @@ if TYPE_CHECKING:
 
 
 _KEPT = 100
-"""Lines of history of a resource that outlive a snapshot."""
+"""Entries of the history of a resource that a snapshot keeps."""
 _PART_BYTES = 500_000
-"""Size of a record of a snapshot, about; one row or line is never parted."""
+"""Approximate size of a record of a snapshot; one row or entry is never split."""
 MOST_FINDINGS = 20
-"""Records that are passed over and remembered."""
+"""Ignored records that are named."""
 
 
 def change(change_id: str, rows: Sequence[Row], entries: Sequence[Entry]) -> bytes:
-    """A change as it is written."""
+    """Returns a change as the value of a record."""
     return wire.dumps(
         {
             "format": wire.FORMAT,
@@ -47,7 +47,7 @@ def change(change_id: str, rows: Sequence[Row], entries: Sequence[Entry]) -> byt
 
 @dataclass(frozen=True)
 class _Change:
-    """A change as it was read."""
+    """A change that was read."""
 
     id: str
     rows: Sequence[Row]
@@ -56,7 +56,7 @@ class _Change:
 
 @dataclass(frozen=True)
 class _Snapshot(_Change):
-    """A record of a snapshot as it was read."""
+    """A record of a snapshot that was read."""
 
     part: int
     parts: int
@@ -64,11 +64,11 @@ class _Snapshot(_Change):
 
 
 class OwnershipFold:
-    """Takes in a log from wherever it begins now.
+    """Folds a log from its first record that is kept.
 
     Attributes:
-        rows: What holds after what was taken in.
-        next_offset: Where to go on.
+        rows: The rows after the records so far.
+        next_offset: Offset of the next record.
         passed_over: Number of records of other writers.
         findings: Offsets of the first of them, and what is wrong with each.
     """
@@ -85,16 +85,16 @@ class OwnershipFold:
         self._start = 0
 
     def begin(self, offset: int) -> None:
-        """Sets where the log begins: above 0, a snapshot must contain what was before."""
+        """Sets the first offset; above 0, a snapshot must contain all records before it."""
         self._start = self.next_offset = offset
 
     @property
     def is_whole(self) -> bool:
-        """Whether what was before the log's beginning is known."""
+        """Whether all records before the first offset are known."""
         return self._start == 0
 
     def take(self, offset: int, value: bytes | None) -> str | None:
-        """Takes in one record.
+        """Folds one record.
 
         Returns:
             The id of the change, if it counts.
@@ -122,18 +122,18 @@ class OwnershipFold:
         return self._apply(found)
 
     def salvage(self) -> None:
-        """Uses what is left of a log whose beginning is gone: the last change of each row."""
+        """Uses the last change of each row in a log whose start is missing."""
         early, self._early, self._start = self._early, [], 0
         for _, later in early:
             self.rows.update((row.key, row) for row in later.rows)
             self._note(later.entries)
 
     def entries(self) -> list[Entry]:
-        """The history, by group and resource, of each oldest first."""
+        """Returns the history by group and resource, of each one oldest first."""
         return [entry for key in sorted(self._entries) for entry in self._entries[key]]
 
     def snapshot(self, part_bytes: int = _PART_BYTES) -> list[bytes]:
-        """All that was taken in, to stand for the log up to here, as records of a bounded size."""
+        """Returns records of a bounded size that replace the log up to here."""
         entries = [entry for key in sorted(self._entries) for entry in self._entries[key][-_KEPT:]]
         plain = [("rows", wire.plain(row)) for row in self.rows.values()]
         plain += [("entries", wire.plain(entry)) for entry in entries]
@@ -166,7 +166,7 @@ class OwnershipFold:
             raise OwnershipFormat(self._place, problem, "a change or a snapshot") from None
 
     def _collect(self, part: _Snapshot) -> None:
-        """Uses a snapshot once it is complete, if it has all from before the log's beginning."""
+        """Uses a snapshot once it is complete, if it covers all records before the first offset."""
         parts = self._parts.setdefault(part.id, [])
         parts.append(part)
         complete = {p.part for p in parts if p.part < part.parts}

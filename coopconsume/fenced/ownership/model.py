@@ -1,4 +1,4 @@
-"""What the registry knows of a resource: who has it, who waits for it, and under which numbers."""
+"""State of a resource in the registry: its owner, its waiting claimants and their numbers."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ Key = tuple[str, str]
 
 @dataclass(frozen=True, order=True)
 class Session:
-    """One live claimant: a name for people, and an id that no other process ever has.
+    """One claimant: a name for people, and a unique id.
 
     Attributes:
-        owner: The name; a process that starts again may have it again.
-        id: The id; a process that starts again has another one.
+        owner: The name; a restarted process may use it again.
+        id: The id; a restarted process has another one.
     """
 
     owner: str
@@ -28,16 +28,16 @@ class Session:
 
 @dataclass(frozen=True)
 class Holder:
-    """Somebody who has a resource or waits for it.
+    """A claimant that has a resource or waits for it.
 
     Attributes:
-        session: Who.
-        mode: How it asked for the resource; None for a claim by generation.
+        session: Its session.
+        mode: Its access mode; None for a claim by generation.
         heartbeat: A counter that grows while the holder lives.
-        lease_ms: How long the counter may stand still before others take the holder for dead; 0 if
-            it may for ever.
-        ticket: Its place in the order of asking; 0 if it never waited.
-        epoch: The fence epoch that it carried along when it began to wait, if any.
+        lease_ms: Milliseconds without a change of the counter after which others consider the
+            holder dead; 0: never.
+        ticket: Its place in the order of the waiting claims; 0 if it never waited.
+        epoch: Its earlier fence epoch when it began to wait, if any.
     """
 
     session: Session
@@ -55,14 +55,14 @@ class Row:
     Attributes:
         group: The group.
         resource: The resource: any words; for a log its topic and partition.
-        revision: Grows by one with every change; what a conditional update names.
+        revision: Grows by one with every change; a conditional update names it.
         generation: The number of the wiki's `own`; 0 if nobody has the resource alone.
-        fence_epoch: The number that fences: never smaller than it was.
-        owner: Who has the resource alone, if anybody.
-        shared: Who has it beside others, if anybody; nobody while there is an owner.
-        waiters: Who waits to have it alone, first come first; nobody unless somebody has it.
-        next_ticket: What the next waiter gets.
-        last: The last owner, who may come back under its fence epoch while nobody was in between.
+        fence_epoch: The fencing number; it never decreases.
+        owner: The holder that has the resource alone, if any.
+        shared: The holders that share it; none while there is an owner.
+        waiters: The holders that wait to have it alone, in the order of their claims.
+        next_ticket: The ticket of the next waiter.
+        last: The last owner, which may reconnect under its fence epoch if no other one was granted.
         topic_id: Kafka's id of the topic, for a log; else empty.
     """
 
@@ -85,7 +85,7 @@ class Row:
 
     @property
     def holders(self) -> tuple[Holder, ...]:
-        """Everybody who has the resource or waits for it."""
+        """All holders that have the resource or wait for it."""
         owner = () if self.owner is None else (self.owner,)
         return owner + self.shared + self.waiters
 
@@ -95,7 +95,7 @@ class Row:
         return self.owner is None and not self.shared
 
     def holder(self, session: Session) -> Holder | None:
-        """The place of a session, if it has one."""
+        """Returns the holder of a session, if there is one."""
         return next((held for held in self.holders if held.session == session), None)
 
     def is_owned_by(self, session: Session) -> bool:
@@ -103,18 +103,18 @@ class Row:
         return self.owner is not None and self.owner.session == session
 
     def changed(self, **changes: object) -> Row:
-        """The row after a change, one revision on."""
+        """Returns the row after a change, with the next revision."""
         return replace(self, revision=self.revision + 1, **changes)  # type: ignore[arg-type]
 
 
 @dataclass(frozen=True)
 class Grant:
-    """What a claimant was given.
+    """The answer to a claim that was granted.
 
     Attributes:
         resource: The resource.
         generation: Its generation (the wiki's number); 0 for shared access.
-        fence_epoch: The number that fences everybody who has a smaller one.
+        fence_epoch: The fencing number; holders of smaller ones are fenced.
     """
 
     resource: str
@@ -124,7 +124,7 @@ class Grant:
 
 @dataclass(frozen=True)
 class Entry:
-    """A line of a resource's history.
+    """An event in the history of a resource.
 
     Attributes:
         group: The group.
@@ -136,7 +136,7 @@ class Entry:
         session: Its session.
         generation: The row's generation after it.
         fence_epoch: The row's fence epoch after it.
-        at_ms: A wall clock, for people: milliseconds since 1970; it decides nothing.
+        at_ms: Wall-clock time in milliseconds since 1970, for people only.
     """
 
     group: str

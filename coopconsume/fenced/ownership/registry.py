@@ -1,4 +1,4 @@
-"""The registry of owners: claims, kept alive by heartbeats, on any store."""
+"""The registry of owners: claims in a store, kept alive by heartbeats."""
 
 from __future__ import annotations
 
@@ -35,10 +35,10 @@ _BEATS_AT_ONCE = 100
 class OwnershipRegistry(Closing):
     """Owners of resources, by group: the Kafka wiki's `own`, and PIP-68's access modes.
 
-    One registry is one claimant. While it is open, a thread sends heartbeats for all that it holds
-    or waits for. When its process dies, others see the counter unchanged for the lease, on their
-    own clocks, and pass over it. A fenced owner is not notified: its next publish fails, or `holds`
-    returns False.
+    One registry is one claimant. While it is open, a thread sends heartbeats for all resources that
+    it holds or waits for. If its process dies, others see an unchanged counter for the lease, on
+    their own clocks, and remove it. A fenced owner is not notified: its next append fails, and
+    `holds` returns False.
 
     The registry arbitrates; what fences a log are the epochs in the log itself. May be used by
     several threads. All calls but `keeps` and `close` raise OwnershipUnavailable where the store
@@ -48,10 +48,10 @@ class OwnershipRegistry(Closing):
         store: Where the rows are, such as `KafkaStore(options)` or `DeltaStore(path)`; closed with
             the registry.
         owner: A name for people; by default the host and the process.
-        lease: Seconds without a sign of life after which others take this one for dead; 0: never,
-            and no signs are given.
-        session: Id of the session to go on with, which has what it had, if nobody took it since;
-            one process at a time may have it, under the same name. By default a new session.
+        lease: Seconds without a heartbeat after which others consider this claimant dead; 0: never,
+            and no heartbeats are sent.
+        session: Id of the session to continue: it still holds the resources that nobody has taken
+            since. One process at a time may use it, under the same name. By default a new session.
 
     Raises:
         ValueError: If the lease is negative.
@@ -93,12 +93,12 @@ class OwnershipRegistry(Closing):
     def own(self, group: str, resources: Mapping[str, int]) -> dict[str, Grant]:
         """Claims resources by generation, all or none (the wiki's ``own_request``).
 
-        Of each: nobody owns it: granted, the generation that was named. The owner's generation is
-        higher: refused. It is equal: the owner is severed, granted the next generation. It is
-        lower: severed, granted the generation that was named. Generation 0 always claims, and
-        gives generation 1.
-        This registry's own resource under its generation: kept as it is. The fence epoch grows with
-        every change of hands, also where the generation starts again.
+        A free resource is granted under the claimed generation. If the owner's generation is
+        higher, the claim is refused. If it is equal, the owner is fenced and the next generation
+        granted. If it is lower, the owner is fenced and the claimed generation granted. Generation
+        0 always claims, and is granted generation 1. A claim of a resource that this registry owns,
+        under its generation, changes nothing. The fence epoch grows with each change of the owner,
+        also if the generation restarts.
 
         Args:
             group: The group.
@@ -144,13 +144,13 @@ class OwnershipRegistry(Closing):
         epoch: int | None = None,
         topic_id: str = "",
     ) -> rules.Outcome:
-        """Asks for a resource in an access mode; never waits.
+        """Claims a resource in an access mode; never waits.
 
         Args:
             group: The group.
             resource: The resource.
             mode: The access mode.
-            epoch: The fence epoch that this claimant had before, if it comes back.
+            epoch: The earlier fence epoch of this claimant, if it reconnects.
             topic_id: Kafka's id of the topic, for a log.
 
         Returns:
@@ -172,7 +172,7 @@ class OwnershipRegistry(Closing):
         """Returns the state of a waiting claim, and removes dead holders.
 
         Returns:
-            A grant, once it was promoted; `Queued`; or `Fenced`, if it has lost its place.
+            A grant, once the claimant is the owner; `Queued`; or `Fenced`, if it was removed.
         """
         (row,) = self._look([(group, resource)])
         held = row.holder(self._session)
@@ -193,11 +193,11 @@ class OwnershipRegistry(Closing):
             self._store.wait(min(seconds, self._beat_every or seconds))
 
     def keeps(self, group: str, resource: str) -> bool:
-        """Whether this registry has or waits for a resource, as far as it knows without asking."""
+        """Whether this registry has or waits for a resource, without a request to the store."""
         return (group, resource) in self._mine
 
     def holds(self, group: str, resource: str, fence_epoch: int | None = None) -> bool:
-        """Whether this registry has a resource, alone or beside others; asked of the store.
+        """Whether this registry has a resource, alone or beside others, by the store.
 
         Args:
             group: The group.
@@ -210,10 +210,9 @@ class OwnershipRegistry(Closing):
         return is_there and fence_epoch in (None, row.fence_epoch)
 
     def release(self, group: str, resources: Iterable[str]) -> None:
-        """Gives resources back, or stops waiting for them; the next one that waits gets them.
+        """Releases resources, or stops waiting for them; the next waiting claimant gets them.
 
-        What this registry neither has nor waits for stays as it is. Harmless when repeated, and
-        once the registry was closed.
+        Other resources do not change. Harmless when repeated, and after `close`.
 
         Raises:
             OwnershipUnavailable: If the store cannot be reached; the lease will expire.
@@ -226,7 +225,7 @@ class OwnershipRegistry(Closing):
         self._change(dict.fromkeys(keys, lambda row: rules.leave(row, self._session)))
 
     def evict(self, group: str, resource: str) -> Row:
-        """Takes a resource from its owner, as an operator; the next one that waits gets it.
+        """Takes a resource from its owner, as an operator; the next waiting claimant gets it.
 
         Returns:
             The row after it.
@@ -238,26 +237,26 @@ class OwnershipRegistry(Closing):
         return step.row
 
     def show(self, group: str, resource: str) -> Row:
-        """A resource; one that nobody ever claimed has revision 0."""
+        """Returns a resource; one that was never claimed has revision 0."""
         with self._lock:
             self._check_open()
             return self._store.rows().get((group, resource), Row(group, resource))
 
     def list(self, group: str | None = None) -> Sequence[Row]:
-        """All resources, or those of a group, in order."""
+        """Returns all resources, or those of a group, in order."""
         with self._lock:
             self._check_open()
             rows = self._store.rows()
             return [rows[key] for key in sorted(rows) if group in (None, key[0])]
 
     def history(self, group: str, resource: str) -> Sequence[Entry]:
-        """What befell a resource, oldest first; a `KafkaStore` keeps the last hundred lines."""
+        """Returns the events of a resource, oldest first; a `KafkaStore` keeps the last 100."""
         with self._lock:
             self._check_open()
             return self._store.history([(group, resource)])
 
     def close(self) -> None:
-        """Gives everything back that this registry has, and closes the store; may be repeated."""
+        """Releases all resources of this registry and closes the store; harmless when repeated."""
         if self._closed.is_set():
             return
         self._closed.set()
@@ -268,7 +267,7 @@ class OwnershipRegistry(Closing):
             if keys:
                 self._change(dict.fromkeys(keys, lambda row: rules.leave(row, self._session)))
         except OwnershipUnavailable as error:  # the lease will expire
-            log.warning("owned resources were not given back: %s", error)
+            log.warning("owned resources were not released: %s", error)
         finally:
             with self._lock:
                 self._is_shut = True
@@ -323,7 +322,7 @@ class OwnershipRegistry(Closing):
                     dict.fromkeys(keys, lambda row: rules.beat(row, self._session))
                 )
             except OwnershipUnavailable as error:  # the next beat may get through
-                log.warning("no sign of life: %s", error)
+                log.warning("no heartbeat was sent: %s", error)
                 return
             for step in steps:
                 if isinstance(step.outcome, rules.Fenced):

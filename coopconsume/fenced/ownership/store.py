@@ -1,4 +1,4 @@
-"""What the registry needs of a place that keeps its rows."""
+"""The protocol of a store of the registry."""
 
 from __future__ import annotations
 
@@ -11,43 +11,42 @@ if TYPE_CHECKING:
 
 
 class OwnershipStore(Protocol):
-    """Rows that change only by conditional update, several at once or none; for one thread."""
+    """Rows that change by conditional updates only, all rows of an update or none; one thread."""
 
     @property
     def place(self) -> str:
         """Where it is, for messages; without secrets."""
 
     def rows(self) -> Mapping[Key, Row]:
-        """All rows, as new as anything that was written before the call.
+        """Returns all rows, with all changes that were written before the call.
 
         Raises:
-            OwnershipUnavailable: If the place cannot be reached.
-            OwnershipFormat: If it holds something else.
+            OwnershipUnavailable: The store cannot be reached.
+            OwnershipFormat: It contains something else.
         """
 
     def swap(self, rows: Sequence[Row], entries: Sequence[Entry]) -> bool:
-        """Puts rows in place of their earlier revisions, all or none, with lines of history.
+        """Replaces rows by their next revisions, all or none, and adds to the history.
 
-        A row may be put if what is there is the revision before it; for the first revision, if
-        there is nothing.
+        A row is replaced only if the store has the revision before it; for revision 1, only if it
+        has no row.
 
         Args:
             rows: The rows, of different keys.
-            entries: What goes into the history with them.
+            entries: The entries of the history.
 
         Returns:
-            Whether they were put. False may also mean that it is not known: look, and decide again.
+            Whether they were replaced. False may also mean that this is not known: read again.
 
         Raises:
-            OwnershipUnavailable: If the place cannot be reached; whether they were put is not
-                known.
+            OwnershipUnavailable: The store cannot be reached; the outcome is not known.
         """
 
     def history(self, keys: Iterable[Key] | None = None) -> Sequence[Entry]:
-        """Lines of history, by group and resource, of each oldest first; of some, or of all."""
+        """Returns the history of all or some resources, of each one oldest first."""
 
     def wait(self, seconds: float) -> None:
         """Returns when something may have changed, or after some seconds."""
 
     def close(self) -> None:
-        """Gives connections back; harmless when repeated."""
+        """Closes the connections; harmless when repeated."""
