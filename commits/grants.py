@@ -54,6 +54,7 @@ class Grant:
             under.
         sharing: `COOPERATIVE` if all members have all partitions and acquire chunks; empty if each
             has key ranges of its own.
+        lives: The longest time that a batch of a member may run, where it is not `life_ms`.
     """
 
     epoch: Epoch
@@ -73,6 +74,7 @@ class Grant:
     record_filter: str = ""
     continues: dict[str, int] = field(default_factory=dict)
     sharing: str = ""
+    lives: dict[str, int] = field(default_factory=dict)
     _held: dict[str, frozenset[TopicPartition]] = field(
         default_factory=dict, compare=False, repr=False
     )
@@ -94,6 +96,7 @@ class Grant:
                 life_ms=detail.get("life_ms", 0), previous=event.previous,
                 record_filter=record_filter, continues=dict(detail.get("continues", {})),
                 sharing=detail.get("sharing", ""),
+                lives=dict(detail.get("lives", {})),
             )  # fmt: skip
         shares = tuple(
             OwnedShare(part.topic, part.partition, part.first or 0, part.last or 0)
@@ -158,13 +161,31 @@ class Grant:
 
     def left_by(self, member: str) -> list[Doubt]:
         """Return the shares of a member on which it may still work: it has not released them."""
-        doubts = [Doubt(share, self.longest_life_ms) for share in self.members[member]]
+        doubts = self.doubts_of(member, self.members[member])
         return cut(doubts, self.handed.get(member, ()))[1]
 
-    @property
-    def longest_life_ms(self) -> int:
-        """The longest time that its own batches and those in doubt may run."""
-        return max([self.life_ms, *(doubt.life_ms for doubt in self.doubts)])
+    def life_of(self, member: str) -> int:
+        """Return the longest time that a batch of a member may run."""
+        return self.lives.get(member, self.life_ms)
+
+    def longest_life_of(self, member: str) -> int:
+        """Return the longest time that its batches and those in doubt may run."""
+        return max([self.life_of(member), *(doubt.life_ms for doubt in self.doubts)])
+
+    def doubts_of(self, member: str, shares: Iterable[OwnedShare]) -> list[Doubt]:
+        """Return doubts about shares of a member: it, or an earlier owner, may work on them."""
+        life_ms = self.life_of(member)
+        earlier: dict[TopicPartition, list[Doubt]] = {}
+        for doubt in self.doubts:
+            earlier.setdefault(doubt.share[:2], []).append(doubt)
+        return [
+            Doubt(share, max([life_ms, *(
+                doubt.life_ms
+                for doubt in earlier.get(share[:2], ())
+                if doubt.share.overlaps(share)
+            )]))
+            for share in shares
+        ]  # fmt: skip
 
     def assignment(self) -> Assignment:
         """Return a copy for users of the store."""
@@ -184,6 +205,7 @@ class Grant:
             self.record_filter,
             dict(self.continues),
             self.sharing,
+            dict(self.lives),
         )
 
 

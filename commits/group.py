@@ -312,13 +312,11 @@ class GroupState:
     def _loosen(self, grant: Grant, member: str, shares: Iterable[OwnedShare]) -> None:
         if member not in grant.settled:
             grant.settled.add(member)
-            self._doubt(grant, shares)
+            self._doubt(grant, member, shares)
 
-    def _doubt(self, grant: Grant, shares: Iterable[OwnedShare]) -> None:
-        if grant.is_cooperative:
-            return
-        new = {Doubt(share, grant.longest_life_ms) for share in shares}
-        self.loose = sorted({*self.loose, *new})
+    def _doubt(self, grant: Grant, member: str, shares: Iterable[OwnedShare]) -> None:
+        if not grant.is_cooperative:
+            self.loose = sorted({*self.loose, *grant.doubts_of(member, shares)})
 
     def _take_loose(self, grant: Grant, shares: Iterable[OwnedShare]) -> None:
         """Move doubts about shares to their new owner, which waits for them."""
@@ -349,6 +347,8 @@ class GroupState:
             grant.fenced[replaced] = f"taken over by {event.member!r}"
             grant.heirs[replaced] = event.member
             grant.members[event.member] = shares
+            if replaced in grant.lives:
+                grant.lives[event.member] = grant.lives[replaced]
         grant.fenced.pop(event.member, None)
         grant.settled.discard(event.member)
         grant.handed.pop(event.member, None)
@@ -370,7 +370,7 @@ class GroupState:
             grant.handed[event.member] = tuple(
                 sorted(shares.union(grant.handed.get(event.member, ())))
             )
-            self._doubt(grant, running)
+            self._doubt(grant, event.member, running)
             return Answer(counted=True)
         self._loosen(grant, event.member, running)
         grant.fenced[event.member] = RELEASED
@@ -403,7 +403,7 @@ class GroupState:
                 return state.result("refused", "members of its epoch share partitions by key range")
             request = Acquisition(
                 event.id, event.member, _NOTHING,
-                life_ms=grant.longest_life_ms, since=event.written_at,
+                life_ms=grant.longest_life_of(event.member), since=event.written_at,
             )  # fmt: skip
             last = -1 if part.last is None else part.last
             wanted = Wanted(counts[at], last, part.offsets)

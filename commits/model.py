@@ -227,6 +227,7 @@ class Assignment:
             under.
         sharing: `cooperative` if its members acquire chunks of whole partitions; empty if each
             member has key ranges of its own.
+        lives: The longest time that a batch of a member may run, where it is not `life_ms`.
     """
 
     epoch: Epoch
@@ -244,6 +245,11 @@ class Assignment:
     record_filter: str = ""
     continues: Mapping[str, int] = field(default_factory=dict)
     sharing: str = ""
+    lives: Mapping[str, int] = field(default_factory=dict)
+
+    def life_of(self, member: str) -> int:
+        """Return the longest time that a batch of a member may run, in milliseconds."""
+        return self.lives.get(member, self.life_ms)
 
     def heir(self, member: str) -> str:
         """Return the id that now has the shares of a member, which may be its own."""

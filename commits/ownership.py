@@ -92,6 +92,7 @@ class Ownership:
         record_filter: str = "",
         continues: Mapping[str, int] | None = None,
         sharing: str = "",
+        lives: Mapping[str, int] | None = None,
     ) -> Epoch:
         """Open the next epoch of a group. From its row on only its members may commit.
 
@@ -107,8 +108,9 @@ class Ownership:
             nonce: A unique text of the caller. A repeated call with the same nonce, because the
                 answer was lost, returns the same epoch.
             takeover: Whether to fence overlapping claims instead of raising an error.
-            life_ms: The longest time that a batch of a member may run. Shares that members do not
-                hand over are in doubt for this time (see `Assignment.doubts`).
+            life_ms: The longest time that a batch of any member may run. Shares that members do not
+                hand over are in doubt for this time, or that of the member in ``lives`` (see
+                `Assignment.doubts`).
             partitions: How many partitions of each topic start by the option for new groups; by
                 default as many as the assignment has. It applies in the first epoch with the
                 topic; partitions with higher numbers were added later.
@@ -119,6 +121,7 @@ class Ownership:
             sharing: `cooperative` if the members acquire chunks of whole partitions (see
                 `CommitStore.acquire`); each of them should have all partitions. Empty if each
                 member has key ranges of its own.
+            lives: The longest time that a batch of each member may run; by default `life_ms`.
 
         Raises:
             EpochConflict: If another epoch than `previous` is in force, or one of `continues` may
@@ -130,6 +133,7 @@ class Ownership:
         if sharing not in {"", COOPERATIVE}:
             raise ValueError(f"sharing must be {COOPERATIVE!r} or empty, not {sharing!r}")
         members = {name: as_shares(shares) for name, shares in assignment.items()}
+        others = {name: one for name, one in (lives or {}).items() if one != life_ms}
         detail = {
             "members": members,
             "topic_ids": dict(topic_ids or {}),
@@ -139,6 +143,7 @@ class Ownership:
             **({"filter": record_filter} if record_filter else {}),
             **({"continues": dict(continues)} if continues else {}),
             **({"sharing": sharing} if sharing else {}),
+            **({"lives": others} if others else {}),
         }
         with self._lock:
             for _ in range(_NUMBER_TRIES):

@@ -272,6 +272,7 @@ def _grant_to_plain(grant: Grant) -> dict[str, Any]:
         **({"filter": grant.record_filter} if grant.record_filter else {}),
         **({"continues": grant.continues} if grant.continues else {}),
         **({"sharing": grant.sharing} if grant.sharing else {}),
+        **({"lives": grant.lives} if grant.lives else {}),
     }
 
 
@@ -299,6 +300,7 @@ def _grant_from_plain(plain: Mapping[str, Any]) -> Grant:
         record_filter=plain.get("filter", ""),
         continues=plain.get("continues", {}),
         sharing=plain.get("sharing", ""),
+        lives=plain.get("lives", {}),
     )
 
 

@@ -63,6 +63,7 @@ class Deal:
         moving: What members that did not hand over their shares are to release, by id.
         continues: Members that go on with their work, with the number of the epoch that they work
             under.
+        lives: How long a batch of each member may go on.
     """
 
     shares: dict[str, tuple[Share, ...]]
@@ -75,6 +76,7 @@ class Deal:
     initial: dict[str, int]
     moving: dict[str, tuple[Share, ...]] = field(default_factory=dict)
     continues: dict[str, int] = field(default_factory=dict)
+    lives: dict[str, int] = field(default_factory=dict)
 
     def answers(self, epoch: Epoch) -> dict[str, bytes]:
         """What to hand each member once the epoch is open."""
@@ -327,6 +329,7 @@ class GroupCore:
             | ({} if self.by_pattern and noted is not None else dict(partitions)),
             moving,
             continues,
+            {member.id: told[member.id].life_ms for member in members},
         )
 
     # -- what comes of it
@@ -383,7 +386,7 @@ class GroupCore:
         # What it went on with is its own work: it has waited for earlier owners already, or does.
         waits = waits_of(without(shares, held), row)
         return EpochGrant(
-            epoch, me, shares, dict(answer.topic_ids), waits, row.life_ms, continues, moving
+            epoch, me, shares, dict(answer.topic_ids), waits, row.life_of(me), continues, moving
         )  # fmt: skip
 
     def _continues(self, me: str, row: EpochRow) -> bool:

@@ -220,7 +220,8 @@ class EpochAssignment:
     @property
     def key_ranges(self) -> dict[TopicPartition, list[KeyRange]]:
         """The key ranges that are ours, by partition."""
-        return {tp: list(owned.ranges) for tp, owned in self.owned.items()}
+        # A job's loop may give some of them up meanwhile.
+        return {tp: list(owned.ranges) for tp, owned in list(self.owned.items())}
 
     # -- how long it lasts
 
@@ -447,19 +448,20 @@ class EpochAssignment:
             offsets: What is done.
             holes: What is proven never to be delivered, and committed along with it.
         """
-        tight = [
-            tp
-            for tp, done in offsets.items()
-            if tp in self.owned
-            and self.owned[tp].range_count + done.range_count > self.owned[tp].max_ranges
-        ]
+        # A job's loop may give some of them up meanwhile.
+        places = {tp: owned for tp in offsets if (owned := self.owned.get(tp)) is not None}
+        tight = {
+            tp: owned
+            for tp, owned in places.items()
+            if owned.range_count + offsets[tp].range_count > owned.max_ranges
+        }
         if not tight:
             return dict(offsets)
         state, fit = self.store.state(self.options.group_id), dict(offsets)
-        for tp in tight:
+        for tp, owned in tight.items():
             commits = state[tp]
-            limit = self.owned[tp].max_ranges = commits.max_ranges or 0
-            self.owned[tp].look(commits.ranges)
+            limit = owned.max_ranges = commits.max_ranges or 0
+            owned.look(commits.ranges)
             commits.amend(holes.get(tp, OffsetRanges()))
             fit[tp] = affordable(commits, offsets[tp], limit)
         return fit

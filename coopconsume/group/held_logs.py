@@ -108,7 +108,7 @@ class HeldLogs:
     @property
     def present(self) -> list[TopicPartition]:
         """The partitions whose topics are not known to be deleted."""
-        return [tp for tp, owned in self._owned.items() if not owned.is_deleted]
+        return [tp for tp, owned in list(self._owned.items()) if not owned.is_deleted]
 
     def check_topics(
         self, unsaved: Mapping[TopicPartition, OffsetRanges] | None = None

@@ -449,6 +449,7 @@ class GroupMember:
                 topic_ids=deal.topic_ids, member=place.member_id, nonce=deal.nonce,
                 life_ms=deal.life_ms, partitions=deal.initial,
                 record_filter=self._core.record_filter, continues=deal.continues,
+                lives=deal.lives,
             ),
             f"epoch of {len(deal.shares)} members", self._lead_within / 2,
         )  # fmt: skip

@@ -66,6 +66,8 @@ class Running:
     told: dict[int, int] = field(default_factory=dict)
     #: When a slot last reported progress, or was asked to give its records back.
     heard_at: dict[int, float] = field(default_factory=dict)
+    #: When a slot was first seen to be connected, on the monotonic clock.
+    met_at: dict[int, float] = field(default_factory=dict)
     #: Of slots of which a handler call takes long, its partition, offset and start.
     calls: dict[int, tuple[int, int, float]] = field(default_factory=dict)
     #: Of slots that have given their records back, those that they keep, by partition.

@@ -299,7 +299,7 @@ class Committer:
                 unsaved.pending.setdefault((parts[i].topic, parts[i].partition), []).extend(
                     Pending(f.offset, f.key_hash, f.attempts, due_ms(f.delay), f.error)
                     for f in outcome.failed
-                    if (i, f.offset) not in parked
+                    if (i, f.offset) not in parked and parts[i].has(f.key_hash)
                 )
         unsaved.add(self.outbox.show(), now)  # Before the next batch starts.
 

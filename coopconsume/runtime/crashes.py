@@ -34,8 +34,8 @@ class Crashes:
         self._suspects.clear()
 
     def concern(self, slot: int) -> bool:
-        """Whether a worker of a slot has ended since the shift began."""
-        return slot in self._suspects
+        """Whether a worker of a slot has ended, and records that it had are still suspected."""
+        return slot in self._suspects and self._suspects[slot].has_any
 
     def confine(self, partitions: Sequence[Partition], slots: Iterable[int]) -> dict[int, Parts]:
         """Let slots whose workers keep ending start but a part of what they could.
@@ -47,6 +47,12 @@ class Crashes:
         if not self._suspects:
             return allowed
         for slot in slots:
+            if slot in self._suspects:
+                # What was given up is never handled here, so nothing else would clear it.
+                self._suspects[slot].forget(
+                    part for part, one in enumerate(partitions)
+                    if slot not in one.shares or not one.shares[slot].ranges
+                )  # fmt: skip
             some = self._suspects[slot].allowed if slot in self._suspects else None
             if some is not None:
                 allowed[slot] = some

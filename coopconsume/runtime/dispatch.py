@@ -351,13 +351,18 @@ class Dispatcher:
         return is_due
 
     def _deal_again(self, shift: EpochState, now: float) -> None:
-        """Deals partitions of which shares were given up, or have come, to slots that are free."""
-        if not shift.undealt or self.barred or any(map(self._crashes.concern, range(self._slots))):
+        """Deals partitions of which shares were given up, or have come, to slots that are free.
+
+        A slot that is lost, or whose worker has ended, keeps what it may be at work on or is to
+        show to be at fault.
+        """
+        if not shift.undealt:
             return
+        closed = {s for s in range(self._slots) if s in self.barred or self._crashes.concern(s)}
         for partition in shift.undealt:
-            partition.deal_again(self._slots, now)
+            partition.deal_again(self._slots, now, closed)
         shift.undealt = [p for p in shift.undealt if p.is_undealt]
-        found = {partition.slot_to_ask(now) for partition in shift.undealt}
+        found = {partition.slot_to_ask(now, closed) for partition in shift.undealt}
         asked = {slot for slot in found if slot is not None}
         for running in self.of(shift):
             for slot in sorted(asked & (running.active - running.stopped)):
@@ -519,6 +524,10 @@ class Dispatcher:
     def _relieve(self, shift: EpochState, now: float) -> None:
         """Asks slots whose handlers are slow for the records that they have not started."""
         busy = self._tasks()
+        for running in self.of(shift):
+            for slot in running.active - running.met_at.keys():
+                if self.leases.has_met((running.number, slot)):
+                    running.met_at[slot] = now
         kept = sum(len(running.waiting & running.kept.keys()) for running in self.running.values())
         for running, slot in slow_slots(self.of(shift), now, has_idle=busy < self._slots):
             # A task that keeps a record keeps its core: one must be left to go on with.

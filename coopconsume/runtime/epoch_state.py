@@ -286,6 +286,11 @@ class EpochState:
         """Has the next `refresh_ends` look at both ends of the logs: a slot could not read."""
         self._starts_at = self._ends_at = -math.inf
 
+    @property
+    def knows_ends(self) -> bool:
+        """Whether it was looked where the logs end since something came, or could not be read."""
+        return self._ends_at > -math.inf
+
     def refresh_ends(self, *, force: bool = False) -> None:
         """Notice what was written and what was deleted, as often as is good.
 
@@ -418,5 +423,5 @@ class EpochState:
         self._auditing = False
         if holes is None:
             self._starts_at = -math.inf  # Perhaps records were deleted.
-        if holes:
+        if holes and partition.is_ours:
             self.saver.amend(partition, holes)

@@ -394,7 +394,8 @@ class Job:
         self._watch_limits(shift)
         late = self._hand_over is not None and self._hand_over.is_late
         more_to_come = not late and any(r.reports_more for r in self._dispatcher.of(shift))
-        is_last = self._hand_over is not None or self._stopping
+        is_awaited = self._leaving is not None and self._leaving.mark is not None
+        is_last = self._hand_over is not None or is_awaited or self._stopping
         self._answer(shift)
         shift.saver.save(more_to_come=more_to_come, is_last=is_last)
         self._meter.idle(shift.ours)
@@ -738,8 +739,10 @@ class Job:
             return False
         if self._stopping or self._is_paused:
             return self._stopping
-        drained = not self._dispatcher.barred and all(
-            p.is_drained or (p.unpublished and p.has_outputs_enough) for p in shift.busy
+        drained = (
+            shift.knows_ends
+            and not self._dispatcher.barred
+            and all(p.is_drained or (p.unpublished and p.has_outputs_enough) for p in shift.busy)
         )
         if not (self._work.available_now and drained):
             return False

@@ -185,18 +185,26 @@ class Outbox:
         places: dict[TopicPartition, list[int]] = {}
         for letter in parcel.letters:
             places.setdefault((letter.topic, letter.partition), []).append(letter.offset)
-        parked = set()
+        parked: set[tuple[int, int]] = set()
+        #: What a late handler gave up: its key has another owner, who decides.
+        strange: set[tuple[str, int, int]] = set()
         for i, outcome in report.partitions.items() if places else ():
             tp = parts[i].topic, parts[i].partition
             for failure in outcome.failed:
                 if failure.delay == math.inf and failure.offset in places.get(tp, ()):
                     places[tp].remove(failure.offset)
                     parked.add((i, failure.offset))
+                    if not parts[i].has(failure.key_hash):
+                        strange.add((*tp, failure.offset))
+                        continue
                     parcel.pending.setdefault(tp, []).append(
                         Pending(failure.offset, failure.key_hash, failure.attempts,
                                 due_ms(failure.delay), failure.error)
                     )  # fmt: skip
         parcel.offsets = {tp: OffsetRanges.from_offsets(o) for tp, o in places.items() if o}
+        parcel.letters = [
+            one for one in parcel.letters if (one.topic, one.partition, one.offset) not in strange
+        ]
         return parcel, parked
 
     def _add(self, deliveries: Deliveries, parcel: Parcel) -> None:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from commits import OffsetRanges
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
     Parts = Mapping[int, OffsetRanges]
 
@@ -55,6 +55,16 @@ class PoisonBisect:
         self._suspects = {p: offsets for p, offsets in left.items() if offsets}
         if not self._suspects:
             self._clear()
+
+    def forget(self, parts: Iterable[int]) -> None:
+        """The slot has nothing of some partitions any more."""
+        gone = set(parts)
+        self.passed({part: found for part, found in self._suspects.items() if part in gone})
+
+    @property
+    def has_any(self) -> bool:
+        """Whether any record is suspected."""
+        return bool(self._suspects)
 
     @property
     def allowed(self) -> dict[int, OffsetRanges] | None:

@@ -43,8 +43,9 @@ def slow_slots(
             continue
         if running.is_live:
             continue  # Its slots give back by themselves: they know whether anything waits.
-        for slot in sorted(running.active - running.stopped):
-            if now - running.heard_at.get(slot, running.started) > patience:
+        # How long Spark reads and sorts before a slot begins says nothing of its handlers.
+        for slot in sorted((running.active & running.met_at.keys()) - running.stopped):
+            if now - running.heard_at.get(slot, running.met_at[slot]) > patience:
                 yield running, slot
 
 

@@ -24,6 +24,7 @@ from tests.bench.owners import owners
 from tests.bench.processing import processing
 from tests.bench.realtime import realtime
 from tests.bench.rebalances import rebalances
+from tests.bench.relief import relief
 from tests.bench.sleep import sleep
 from tests.bench.slots import slots
 from tests.bench.state import state
@@ -45,6 +46,7 @@ _BENCHMARKS: dict[str, Callable[[Harness, Callable[[str], None]], list[Report]]]
     "group": group,
     "channel": channel,
     "rebalances": rebalances,
+    "relief": relief,
     "store": store,
     "growth": growth,
     "fenced": fenced,

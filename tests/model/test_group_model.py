@@ -51,7 +51,7 @@ class Log:
         detail = {
             "members": {member: as_shares(held) for member, held in deal.shares.items()},
             "topic_ids": deal.topic_ids, "takeover": False, "life_ms": deal.life_ms,
-            "continues": deal.continues,
+            "continues": deal.continues, "lives": deal.lives,
         }  # fmt: skip
         epoch = Epoch(self.state.highest + 1, deal.nonce)
         answer = self.write("epoch", epoch=epoch, previous=deal.previous, detail=detail)
@@ -209,7 +209,9 @@ class GroupMachine(RuleBasedStateMachine):
     def start(self, at: int, slots: int) -> None:
         """A driver starts; one that was there at this place has crashed, its batches go on."""
         static = at % 2 == 1
-        core = GroupCore("g", "store", "cluster", slots, True, life_ms=LIFE)
+        # Batches of some go on for a shorter time, as under leases.
+        life = LIFE if at % 4 < 2 else LEASE + 1
+        core = GroupCore("g", "store", "cluster", slots, True, life_ms=life)
         self.processes[at] = Process(next(self.started), core, f"i{at}" if static else None)
 
     @rule(at=NUMBER, late=st.booleans())
@@ -484,7 +486,7 @@ class GroupMachine(RuleBasedStateMachine):
         if free and not busy:
             self.batches.append(
                 Batch(
-                    process.number, process.tenure, free, self.now + BATCH,
+                    process.number, process.tenure, free, self.now + process.core.life_ms - LEASE,
                     dict(process.tenure.topic_ids),
                 )
             )  # fmt: skip

@@ -94,6 +94,8 @@ class World:
         self.moved, self.withheld = (), None
         #: What is to be given up while a slot is at work.
         self.soon = ()
+        #: Slots that get nothing that comes to others, as if their last task were in doubt.
+        self.closed = frozenset()
 
     def forget(self, part, offsets, ranges=None):
         """Offsets are undone: whatever handlers made of them, they must be handled again."""
@@ -209,7 +211,7 @@ class World:
         """
         for p in self.partitions:
             if p.is_undealt:
-                p.deal_again(self.slots, self.now)
+                p.deal_again(self.slots, self.now, self.closed)
         free = [s for s in range(self.slots) if s not in self.busy]
         plan = plan_batch(self.awake(), free, self.now, Limits(window, 10_000, 10_000))
         if plan is None:
@@ -565,6 +567,8 @@ def worlds(draw):
         concurrency=draw(st.sampled_from([1, 1, 1, 3])),
         policy=RetryPolicy(max_attempts=draw(st.sampled_from([None, 3])), backoff=1.0, jitter=0),
     )
+    some = st.frozensets(st.integers(0, world.slots - 1), max_size=world.slots - 1)
+    world.closed = draw(st.one_of(st.just(frozenset()), some))
     if every and draw(st.booleans()):
         dropped = st.frozensets(st.sampled_from(every), max_size=12)
         world.filters = tuple(draw(st.lists(dropped, min_size=1, max_size=2)))

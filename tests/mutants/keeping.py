@@ -15,6 +15,12 @@ _LOOP = "tests/model/test_loop_model.py::test_keys_that_stay_go_on_while_others_
 _COME = "tests/model/test_loop_model.py::test_keys_that_stay_go_on_while_others_come"
 _SLOT = "tests/unit/worker/test_slot_channel.py::"
 _PLAN = "tests/unit/runtime/test_plan_rules.py::"
+_SOCKETS = "tests/unit/worker/test_channel.py::"
+_STORE = "tests/unit/commits/test_commit_store.py::"
+_RELIEF = "tests/unit/runtime/test_relief.py::"
+_MOVING = "tests/model/test_moving_keys.py::"
+_LATE = "test_what_a_late_handler_fails_with_is_not_committed_over_its_next_owners_word"
+_CRASHES = "tests/unit/worker/test_crashes.py::"
 _PARTITION = "coopconsume/runtime/plan/partition.py"
 
 KEEPING = [
@@ -70,7 +76,7 @@ KEEPING = [
         "partial-release-forgets-doubts",
         "What is released while it runs is in doubt.",
         "commits/group.py",
-        "            self._doubt(grant, running)\n            return Answer(counted=True)",
+        "            self._doubt(grant, event.member, running)\n            return Answer(counted=True)",
         "            return Answer(counted=True)",
         (_GROUP,),
     ),
@@ -78,8 +84,8 @@ KEEPING = [
         "partial-release-fences",
         "A member that releases part of its shares commits on.",
         "commits/group.py",
-        "            self._doubt(grant, running)\n            return Answer(counted=True)",
-        "            self._doubt(grant, running)\n            grant.fenced[event.member] = RELEASED\n            return Answer(counted=True)",
+        "            self._doubt(grant, event.member, running)\n            return Answer(counted=True)",
+        "            self._doubt(grant, event.member, running)\n            grant.fenced[event.member] = RELEASED\n            return Answer(counted=True)",
         (_EVENTS + "test_a_member_that_releases_a_share_keeps_the_others",),
     ),
     Mutant(
@@ -511,5 +517,118 @@ KEEPING = [
         "for s in self.shares.values() for one in s.staying",
         "for s in self.shares.values() for one in s.ranges",
         (_PLAN + "test_a_partition_of_which_something_is_about_to_leave_is_not_whole",),
+    ),
+    Mutant(
+        "closed-slots-hold-back-what-comes",
+        "Key ranges that come are begun with while a slot is in doubt.",
+        _PARTITION,
+        "if closed and not gains:",
+        "if closed:",
+        (_MOVING + "test_key_ranges_are_begun_with_while_a_slot_is_in_doubt",),
+    ),
+    Mutant(
+        "dealt-to-closed-slots",
+        "A slot that is in doubt gets none of the key ranges that come.",
+        _PARTITION,
+        "for s in range(slots) if s not in closed]",
+        "for s in range(slots)]",
+        (_MOVING + "test_key_ranges_are_begun_with_while_a_slot_is_in_doubt",),
+    ),
+    Mutant(
+        "concern-for-ever",
+        "A slot whose worker has ended is of concern until its records are done.",
+        "coopconsume/runtime/crashes.py",
+        "return slot in self._suspects and self._suspects[slot].has_any",
+        "return slot in self._suspects",
+        (_CRASHES + "test_a_slot_is_of_concern_until_it_is_through_with_what_its_worker_had",),
+    ),
+    Mutant(
+        "suspects-that-left",
+        "Records of a partition that was given up are suspected no longer.",
+        "coopconsume/runtime/crashes.py",
+        "or not one.shares[slot].ranges",
+        "or not one",
+        (_CRASHES + "test_what_was_given_up_is_not_suspected_any_more",),
+    ),
+    Mutant(
+        "ends-before-it-looks",
+        "A job that is to end looks first where the logs end that came to it.",
+        "coopconsume/runtime/epoch_state.py",
+        "return self._ends_at > -math.inf",
+        "return True",
+        (_MOVING + "test_a_job_that_is_to_end_looks_at_what_comes_to_it_first",),
+    ),
+    Mutant(
+        "what-moves-waits-for-the-interval",
+        "What is done of key ranges that move is committed without a wait for commitInterval.",
+        "coopconsume/runtime/loop.py",
+        "is_last = self._hand_over is not None or is_awaited or",
+        "is_last = self._hand_over is not None or",
+        (_MOVING + "test_what_moves_is_committed_at_once_however_rarely_a_job_commits",),
+    ),
+    Mutant(
+        "late-failure-committed",
+        "What a late handler fails with is not written over the word of its next owner.",
+        "coopconsume/runtime/committer.py",
+        "if (i, f.offset) not in parked and parts[i].has(f.key_hash)",
+        "if (i, f.offset) not in parked",
+        (_MOVING + _LATE + "[RuntimeError]",),
+    ),
+    Mutant(
+        "late-letter-parks",
+        "What a late handler rejects is not parked over the word of its next owner.",
+        "coopconsume/runtime/outbox.py",
+        "if not parts[i].has(failure.key_hash):",
+        "if not parts:",
+        (_MOVING + _LATE + "[Reject]",),
+    ),
+    Mutant(
+        "longest-life-for-all",
+        "A share in doubt waits for as long as its own member may work.",
+        "commits/grants.py",
+        "life_ms = self.life_of(member)",
+        "life_ms = self.life_ms",
+        (_STORE + "test_a_share_is_in_doubt_for_as_long_as_its_own_member_may_work",),
+    ),
+    Mutant(
+        "doubt-forgets-earlier-owners",
+        "A share in doubt waits for an earlier owner, too, for whom its last one waited.",
+        "commits/grants.py",
+        "if doubt.share.overlaps(share)",
+        "if not share",
+        (_STORE + "test_a_share_is_in_doubt_for_as_long_as_its_own_member_may_work",),
+    ),
+    Mutant(
+        "lives-lost-in-a-snapshot",
+        "A snapshot has how long the work of each member may go on.",
+        "commits/snapshot.py",
+        'lives=plain.get("lives", {}),',
+        "lives={},",
+        (_STORE + "test_a_share_is_in_doubt_for_as_long_as_its_own_member_may_work",),
+    ),
+    Mutant(
+        "long-message-cuts-a-slot-off",
+        "A message to a slot may be longer than what may wait for it.",
+        "coopconsume/worker/channel/server.py",
+        '            raise ProtocolError("it does not read")\n        connection.unsent += data\n',
+        '            raise ProtocolError("it does not read")\n        connection.unsent += data\n'
+        '        if len(data) > UNREAD_BYTES:\n            raise ProtocolError("too long")\n',
+        (_SOCKETS + "test_one_message_to_a_slot_may_be_longer_than_what_may_wait",),
+    ),
+    Mutant(
+        "empty-share-holds-back-a-hole",
+        "A slot without key ranges of a partition holds back no hole of it.",
+        "coopconsume/runtime/plan/share.py",
+        "return self.todo | self.held() if self.ranges else self.held()",
+        "return self.todo | self.held()",
+        (_PLAN + "test_a_slot_without_key_ranges_holds_back_no_hole",),
+    ),
+    Mutant(
+        "relief-counts-the-read",
+        "A slot is asked for its records for what its handlers take, not for what Spark reads.",
+        "coopconsume/runtime/relief.py",
+        "running.heard_at.get(slot, running.met_at[slot])",
+        "running.heard_at.get(slot, running.started)",
+        (_RELIEF + "test_a_slot_has_its_time_from_when_it_is_connected_on",),
     ),
 ]

@@ -387,20 +387,29 @@ class Partition:
         """Whether key ranges of it wait to be dealt to all slots."""
         return self.is_ours and (self.undealt_since is not None or bool(self._gains))
 
-    def deal_again(self, slots: int, now: float) -> None:
+    def deal_again(self, slots: int, now: float, closed: Collection[int] = ()) -> None:
         """Deals to slots of which nothing may start now what has come, and what they have.
 
         Slots at work keep what they have: they are dealt with as they come back. Records that
         handlers still work on wait with their new slots until these have ended.
+
+        Args:
+            slots: How many slots there are.
+            now: The time, on the monotonic clock.
+            closed: Slots that keep what they have. While there are any, the others get what has
+                come, and are made even later.
         """
         gains = [gain for gain in self._gains if gain.until <= now]
+        if closed and not gains:
+            return
         if gains and self.undealt_since is None:
             self.undealt_since = now
         before = self._sizes(slots)
         if not gains and not _is_uneven(before):
             self.undealt_since = None
             return
-        free = [s for s in range(slots) if s not in self.shares or self.shares[s].is_free(now)]
+        open_slots = [s for s in range(slots) if s not in closed]
+        free = [s for s in open_slots if s not in self.shares or self.shares[s].is_free(now)]
         if not free or not (gains or _is_uneven([before[slot] for slot in free])):
             return
         shares = [self.shares[s] for s in free if s in self.shares and self.shares[s].ranges]
@@ -428,9 +437,16 @@ class Partition:
         """How many key hashes each slot has."""
         return [self.shares[s].size if s in self.shares else 0 for s in range(slots)]
 
-    def slot_to_ask(self, now: float) -> int | None:
-        """Returns the slot that is to give back, as key ranges have waited long to be dealt."""
+    def slot_to_ask(self, now: float, closed: Collection[int] = ()) -> int | None:
+        """Returns the slot that is to give back, as key ranges have waited long to be dealt.
+
+        Args:
+            now: The time, on the monotonic clock.
+            closed: As for `deal_again`.
+        """
         if self.undealt_since is None or now - self.undealt_since < _DEAL_WITHIN:
+            return None
+        if closed and not any(gain.until <= now for gain in self._gains):
             return None
         busy = [share for share in self.shares.values() if share.flying is not None]
         return max(busy, key=lambda share: share.size).slot if busy else None
@@ -451,6 +467,10 @@ class Partition:
     def _share_of(self, key_hash: int) -> Share | None:
         """The share that a key is of; None: it is not ours any more."""
         return next((share for share in self.shares.values() if share.has(key_hash)), None)
+
+    def has(self, key_hash: int) -> bool:
+        """Whether a key is still ours: what a late handler fails with is none of this member's."""
+        return self._share_of(key_hash) is not None
 
     def take_along(self, offsets: OffsetRanges) -> None:
         """These are done, and were not committed yet."""
@@ -736,7 +756,7 @@ class Partition:
         first, position = self._first_free(), self.position
         if not self.whole or first >= position:
             return OffsetRanges()
-        if any(first in share.todo or first in share.held() for share in self.shares.values()):
+        if any(first in share.claimed() for share in self.shares.values()):
             return OffsetRanges()
         return self.unclaimed(first, position - 1)
 
@@ -744,7 +764,7 @@ class Partition:
         """Offsets of a range that are neither done nor in any share's hands."""
         taken = self.done
         for share in self.shares.values():
-            taken = taken | share.todo | share.held()
+            taken = taken | share.claimed()
             if share.ranges and share.position <= last:
                 last = share.position - 1
         return taken.complement(first, last) if first <= last else OffsetRanges()

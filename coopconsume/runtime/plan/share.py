@@ -151,6 +151,13 @@ class Share:
         """Offsets that wait: failed ones and those behind them."""
         return OffsetRanges.from_offsets([o for w in self.failed() for o in w.held])
 
+    def claimed(self) -> OffsetRanges:
+        """Offsets that may be those of its records: to be looked at again, or waiting.
+
+        Once all of its key ranges are given back it looks at nothing any more.
+        """
+        return self.todo | self.held() if self.ranges else self.held()
+
     def stuck(self) -> list[int]:
         """Offsets that wait for a decision about a parked record, itself included."""
         return [

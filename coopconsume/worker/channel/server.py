@@ -40,7 +40,7 @@ log = logging.getLogger(__name__)
 HANDSHAKE_TIME = 5.0
 #: Connections that have not proved themselves; one more closes another one.
 STRANGERS = 128
-#: Bytes that wait to be read by a slot; with more the slot loses its connection.
+#: Bytes that wait to be read by a slot; one that gets a message on top loses its connection.
 UNREAD_BYTES = 64 << 10
 #: Bytes read from a connection, and connections accepted, before others have their turn.
 _READ_BYTES = 256 << 10
@@ -370,10 +370,12 @@ class ChannelServer:
             self._drop(connection)
 
     def _send(self, connection: _Connection, data: bytes) -> None:
-        connection.unsent += data
         self._flush(connection)
+        # The message itself may be longer: it names key ranges of many partitions.
         if len(connection.unsent) > UNREAD_BYTES:
             raise ProtocolError("it does not read")
+        connection.unsent += data
+        self._flush(connection)
 
     def _flush(self, connection: _Connection) -> None:
         with suppress(BlockingIOError):

@@ -410,6 +410,42 @@ def test_what_was_not_handed_over_is_in_doubt(store: CommitStore) -> None:
     ]
 
 
+def test_a_share_is_in_doubt_for_as_long_as_its_own_member_may_work(
+    store: CommitStore, path: str
+) -> None:
+    """Members with and without leases may be in one group; an earlier owner counts, too."""
+    low, high = ("t", 0, 0, 2**62 - 1), ("t", 0, 2**62, 2**63 - 1)
+    lives = {"a": 50, "b": 700}
+    first = store.open_epoch(
+        "g", {"a": [low], "b": [high]}, previous=None, life_ms=700, lives=lives
+    )
+    row = store.assignment("g", first)
+    assert row is not None
+    assert [row.life_of(member) for member in ("a", "b", "c")] == [50, 700, 700]
+    second = store.open_epoch(
+        "g", {"b": [low], "a": [high]}, previous=first, life_ms=700, lives=lives
+    )
+    assert doubts(store) == {low: 50, high: 700}
+    assert store.release("g", second, "a", running=[("t", 0, 2**62, 2**62 + 9)])
+    third = store.open_epoch("g", {"c": [("t", 0)]}, previous=second, life_ms=60)
+    # The first part was b's before it was a's; b has never given back the second one.
+    assert doubts(store) == {("t", 0, 2**62, 2**62 + 9): 700, low: 700}
+    assert store.release("g", third, "c")
+    last = store.open_epoch("g", {"a": [("t", 0)]}, previous=third, life_ms=700, lives=lives)
+    assert store.compact() is not None
+    store = CommitStore.open(path)
+    assert store.release("g", last, "a", running=[low])
+    store.claim("g", "d", [low])
+    assert [(tuple(d.share), d.life_ms) for d in store.claims("g")[0].doubts] == [(low, 50)]
+
+
+def doubts(store: CommitStore) -> dict[tuple[str, int, int, int], int]:
+    """What the epoch in force has in doubt, and for how long."""
+    row = store.assignment("g")
+    assert row is not None
+    return {tuple(doubt.share): doubt.life_ms for doubt in row.doubts}
+
+
 def test_a_member_that_gave_back_its_shares_may_have_them_again(store: CommitStore) -> None:
     """As a static member has when Kafka hands it its old assignment once more."""
     epoch = opened(store, "a")

@@ -290,6 +290,24 @@ def test_a_partition_is_not_drained_before_what_comes_was_begun_with():
     assert not p.is_quiet
 
 
+def test_a_slot_without_key_ranges_holds_back_no_hole():
+    """It does not look again at what it was to look at as it had some."""
+    _, high = KeyRange().split(2)
+    p = partition(slots=2)
+    p.plan([1], 0.0, LIMITS)
+    p.unknown(1)
+    p.leave([high])
+    p.has_left(0.0)
+    assert p.plan([0], 0.0, LIMITS)[0].pairs() == [(0, 9)]
+    p.reported(0, PartitionReport(packed(5)), 0.0)
+    p.extend(Gain((high,), 0, OffsetRanges([(7, 7)])))
+    p.deal_again(2, 1.0, {1})
+    assert dealt(p) == [(1, ()), (0, KeyRange().split(1))]
+    assert p.plan([0, 1], 1.0, LIMITS)[0].pairs() == [(0, 4), (6, 6), (8, 9)]
+    p.reported(0, PartitionReport(packed(6)), 1.0)
+    assert p.holes().pairs() == [(0, 4), (8, 9)]
+
+
 def test_what_is_left_once_others_have_gone_is_a_hole():
     """With the last key range that others had the partition is whole."""
     low, high = KeyRange().split(2)

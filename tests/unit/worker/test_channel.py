@@ -454,6 +454,22 @@ def test_a_slot_that_does_not_read_loses_its_connection(monkeypatch):
         channel.close()
 
 
+def test_one_message_to_a_slot_may_be_longer_than_what_may_wait(monkeypatch):
+    """Key ranges of many partitions are more than the network takes at once."""
+    monkeypatch.setattr(servers, "UNREAD_BYTES", 1_000)
+    ranges = {part: [(part, part + 1)] for part in range(200_000)}
+    with bench() as driver:
+        driver.server._listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4_096)
+        channel, slot, told = connected(driver.server), Slot(), []
+        channel.begin(slot.cut, slot.halt, withhold=lambda *what: told.append(what))
+        for number in (1, 2):
+            driver.server.withhold((7, 2), number, ranges)
+            until(lambda number=number: len(told) == number)
+        assert told == [(1, ranges), (2, ranges)]
+        assert slot.halts == driver.closed == []
+        channel.close()
+
+
 def test_a_closed_server_stops_its_slots():
     """As a driver that has ended does."""
     with bench() as driver:

@@ -12,8 +12,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from assignors import KeyRange
 from commits import OffsetRanges
 from coopconsume.record import RetryPolicy
+from coopconsume.runtime.crashes import Crashes
+from coopconsume.runtime.plan import Partition, deal
 from coopconsume.runtime.poison_bisect import PoisonBisect
 from coopconsume.worker.crash_journal import CrashJournal, last_words
 from coopconsume.worker.handling import OUTLIVED
@@ -246,3 +249,38 @@ def test_one_crash_alone_changes_nothing():
     assert slot.allowed == {0: OffsetRanges([(0, 50)])}
     slot.crashed({0: OffsetRanges([(0, 50)])}, {}, charged=False)
     assert slot.allowed is None, "nothing was at work: it was no record's doing"
+
+
+def two_partitions():
+    """Two whole partitions of two slots."""
+    return [
+        Partition(
+            part, "t", part, stable=0, committed=OffsetRanges(),
+            shares=deal((KeyRange(),), 2, part, "key"), ordering="key", whole=True,
+        )
+        for part in (0, 1)
+    ]  # fmt: skip
+
+
+def test_a_slot_is_of_concern_until_it_is_through_with_what_its_worker_had():
+    """Then it is relieved, and dealt key ranges, as any other."""
+    crashes, partitions = Crashes(None), two_partitions()
+    given = {0: OffsetRanges([(0, 9)])}
+    crashes.crashed(partitions, 1, given, None, charged=False)
+    assert [crashes.concern(slot) for slot in (0, 1)] == [False, True]
+    crashes.passed(partitions, 1, given)
+    assert not crashes.concern(1)
+
+
+def test_what_was_given_up_is_not_suspected_any_more():
+    """Nobody handles it here; a slot would start nothing else for ever."""
+    crashes, partitions = Crashes(None), two_partitions()
+    for _ in range(2):
+        crashes.crashed(partitions, 1, {0: OffsetRanges([(0, 9)])}, None, charged=False)
+    assert crashes.confine(partitions, (0, 1)) == {1: {0: OffsetRanges([(0, 4)])}}
+    assert partitions[1].shares[1].only == OffsetRanges()
+    partitions[0].leave([KeyRange()])
+    partitions[0].has_left(0.0)
+    assert crashes.confine(partitions, (0, 1)) == {}
+    assert partitions[1].shares[1].only is None
+    assert not crashes.concern(1)

@@ -224,12 +224,15 @@ def test_a_relieved_slot_leaves_what_it_would_try_again_to_later_batches(way):
             if offset == 0:
                 raise RuntimeError("planned")
             if offset == 5:
+                assert wait_for(lambda: ledgers[0].report.failures)
                 driver.server.relieve((0, 3))
                 assert wait_for(lambda: any(one.kept for one in driver.reports))
 
         rows = [(0, o, b"k%d" % o) for o in range(6)]
         soon = RetryPolicy(backoff=200.0, max_backoff=200.0, jitter=0)
         slot, batches = runner(driver, way, handler, rows, policy=soon)
+        ledgers = [slot._ledger(3)]
+        slot._ledger = lambda _slot: ledgers[0]
         report = slot.run(3, batches)
         (given,) = (one for one in driver.reports if one.kept)
         assert [(one.offset, one.attempts) for one in given.partitions[0].failed] == [(0, 1)]

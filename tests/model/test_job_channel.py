@@ -1,0 +1,89 @@
+"""The port on which a job listens for its slots, and what others do to it."""
+
+from __future__ import annotations
+
+import os
+import socket
+import threading
+
+import pyarrow as pa
+import pytest
+
+from coopconsume.worker.channel.messages import encode_report
+from coopconsume.worker.channel.wire import Frame, Identity, SlotHandshake, frame
+from coopconsume.worker.report import PartitionReport, SlotReport, pack_offsets
+from tests.model.job_world import TP, until
+from tests.model.test_job_model import KEYS, slot_mates, world
+
+__all__ = ["world"]
+
+
+def a_free_port():
+    """A port that nobody listens on."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        return server.getsockname()[1]
+
+
+def test_a_job_listens_on_the_port_of_its_option(world):
+    """Firewalls let no other one through; it is free again after the job."""
+    port = a_free_port()
+    there = world(channel=True, channelPort=port)
+    for _ in range(2):
+        member = there.claim()
+        job = there.run(member, there.gate())
+        assert job._dispatcher.leases.spec.port == port
+        there.until(lambda member=member: there.done(member) == set(range(20)))
+        assert until(lambda job=job: job._meter.recent)[-1]["channelError"] == ""
+        job.stop()
+        member.leave()
+
+
+@pytest.mark.parametrize("says", ["garbage", "a forged handshake", "a report"])
+def test_a_job_goes_on_while_others_flood_its_port(world, says):
+    """Nothing that they say counts."""
+    there = world(channel=True)
+    member, gate = there.claim(), there.gate(3)
+    job = there.run(member, gate)
+    there.until(lambda: gate.at_work)
+    others = set(range(20)) - slot_mates(3)
+    spec, quiet = job._dispatcher.leases.spec, threading.Event()
+    run = job._dispatcher._run_id
+    forged = SlotReport(0, 0, seq=1, partitions={0: PartitionReport(pack_offsets(pa.array([3])))})
+    said = {
+        "garbage": os.urandom(300),
+        "a forged handshake": SlotHandshake(b"x" * 32, Identity(run, 0, 0)).hello()
+        + frame(Frame.PROOF, b"x" * 32),
+        "a report": frame(Frame.PROGRESS, encode_report(forged), b"x" * 32),
+    }[says]
+    tries = []
+
+    def flood():
+        while not quiet.is_set():
+            try:
+                with socket.create_connection((spec.host, spec.port)) as sock:
+                    sock.sendall(said)
+                    sock.settimeout(1.0)
+                    while sock.recv(1 << 10):
+                        pass
+            except OSError:
+                pass
+            tries.append(1)
+
+    threads = [threading.Thread(target=flood) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    try:
+        there.until(lambda: others <= there.done(member))
+        until(lambda: len(tries) > 100)
+        assert 3 not in there.done(member)
+        there.kafka.log |= {offset: KEYS[offset % 5] for offset in range(20, 40)}
+        there.kafka.end = 40
+        gate.opened.set()
+        there.until(lambda: there.done(member) == set(range(40)))
+    finally:
+        quiet.set()
+        for thread in threads:
+            thread.join()
+    assert sorted(offset for offset, _ in gate.calls) == list(range(40))
+    assert job._dispatcher.leases.spec is not None
+    assert member.store.state("g")[TP].stable_offset == 40

@@ -1,0 +1,162 @@
+"""Key ranges that come and go while a job works, beside what else may happen to it."""
+
+from __future__ import annotations
+
+import math
+import threading
+
+import pytest
+
+from assignors import key_hash
+from commits import Pending
+from coopconsume.record import Reject
+from coopconsume.runtime.events import PauseRequested
+from tests.model.job_world import _PATIENCE, TP, until
+from tests.model.test_job_model import HIGH, KEYS, LOW, WHOLE, Group, world
+
+__all__ = ["world"]
+
+
+def of(share):
+    """The offsets whose keys are in a share."""
+    return {o for o in range(20) if share.key_range.contains(key_hash(KEYS[o]))}
+
+
+@pytest.fixture
+def begun(world):
+    """Return what makes a member that has a share and slots with a channel."""
+
+    def make(share, *others, **options):
+        group = Group(world(channel=True, **{"drainTimeout": "300 seconds"} | options))
+        group.opens([share], others)
+        group.begins(continues=False)
+        return group
+
+    return make
+
+
+class Letters:
+    """Takes dead letters."""
+
+    topic = None
+
+    def __init__(self):
+        self.offsets = []
+
+    def append(self, letters, _topic_ids, _commit_id):
+        """Notes them."""
+        self.offsets += [letter.offset for letter in letters]
+
+    def close(self):
+        """Nothing is open."""
+
+
+@pytest.mark.parametrize("error", [RuntimeError, Reject])
+def test_what_a_late_handler_fails_with_is_not_committed_over_its_next_owners_word(begun, error):
+    """The next owner may have tried the record more often, or given it up."""
+    group = begun(WHOLE)
+    there, member = group.there, group.member
+    at, gate = min(of(HIGH)), there.gate(min(of(HIGH)))
+
+    def handler(record):
+        gate(record)
+        if record.offset == at:
+            raise error("too late")
+
+    letters = Letters()
+    job = there.run(member, handler, dead_letters=letters, park=True)
+    there.until(lambda: gate.at_work)
+    assert member.keep()
+    group.opens([WHOLE])
+    gives_up = threading.Thread(target=group.begins, kwargs={"moving": (HIGH,)})
+    gives_up.start()
+    until(lambda: job._leaving is not None)
+    job._leaving.until = 0.0
+    gives_up.join(_PATIENCE)
+    assert member.keep()
+    group.opens([LOW], [HIGH], continues={"a": group.epoch.number})
+    group.begins()
+    theirs = Pending(at, key_hash(KEYS[at]), 5, 0, "theirs")
+    member.store.commit("g", group.epoch, "b", {}, pending={TP: [theirs]}, commit_id="theirs")
+    gate.opened.set()
+    there.until(lambda: of(LOW) <= there.done(member))
+    there.until(lambda: not job._dispatcher.running)
+    there.until(lambda: job._shift.saver.has_all)
+    assert member.store.pending("g")[TP][at].error == "theirs"
+    assert at not in there.done(member)
+    assert not letters.offsets
+
+
+def test_a_job_that_is_to_end_looks_at_what_comes_to_it_first(begun, monkeypatch):
+    """It was through with all else at that moment."""
+    group = begun(WHOLE)
+    there, member = group.there, group.member
+    job = there.run(member, there.gate(), available_now=True)
+    job.pause()
+    there.until(lambda: job._is_paused)
+    assert member.keep()
+    group.opens([WHOLE])
+    group.begins(moving=(WHOLE,))
+    assert member.keep()
+    group.opens([], [WHOLE], continues={"a": group.epoch.number})
+    group.begins()
+    extend = job._extend
+
+    def goes_on_and_extends(extension):
+        job._pause(PauseRequested(is_paused=False))
+        extend(extension)
+
+    monkeypatch.setattr(job, "_extend", goes_on_and_extends)
+    assert member.keep()
+    group.opens([WHOLE], continues={"a": group.epoch.number})
+    group.begins()
+    assert job.ended.wait(_PATIENCE)
+    assert job.error is None
+    assert there.done(member) == set(range(20))
+
+
+def test_key_ranges_are_begun_with_while_a_slot_is_in_doubt(begun):
+    """Another slot has them; what the lost slot may be at work on waits."""
+    group = begun(LOW, HIGH)
+    there, member = group.there, group.member
+    gate = there.gate()
+    there.dying = 1
+    job = there.run(member, gate)
+    there.until(lambda: job._dispatcher.barred)
+    (lost,) = job._dispatcher.barred
+    assert member.keep()
+    group.opens([WHOLE], continues={"a": group.epoch.number})
+    group.begins()
+    there.until(lambda: of(HIGH) <= there.done(member))
+    assert lost in job._dispatcher.barred
+    assert not job.partitions[0].shares[lost].staying or (
+        set(job.partitions[0].shares[lost].ranges) <= {*LOW.key_range.split(2)}
+    )
+
+
+def test_key_ranges_are_begun_with_after_a_worker_has_ended(begun):
+    """What is known of the crash concerns its slot, until its records are done."""
+    group = begun(LOW, HIGH, handlerTimeout="0.1 seconds", batchTime="1 second")
+    there, member = group.there, group.member
+    there.dying = 1
+    job = there.run(member, there.gate())
+    there.until(lambda: job._meter.totals["lostSlots"])
+    there.until(lambda: of(LOW) <= there.done(member))
+    assert member.keep()
+    group.opens([WHOLE], continues={"a": group.epoch.number})
+    group.begins()
+    there.until(lambda: there.done(member) == set(range(20)))
+
+
+def test_what_moves_is_committed_at_once_however_rarely_a_job_commits(begun):
+    """Somebody waits for it."""
+    group = begun(WHOLE, commitInterval="60 seconds", drainTimeout="10 seconds")
+    there, member = group.there, group.member
+    gate = there.gate()
+    job = there.run(member, gate)
+    job._shift.saver._begun_at = math.inf
+    until(lambda: {o for o, _ in gate.calls} == set(range(20)))
+    assert member.keep()
+    group.opens([WHOLE])
+    group.begins(moving=(HIGH,))
+    assert of(HIGH) <= there.done(member)
