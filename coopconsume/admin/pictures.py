@@ -207,6 +207,7 @@ class OffsetMap:
             base = share
         axes.set_ylim(0, 1)
         axes.set_yticks([0, 1], ["0 %", "100 %"])
+        axes.set_ylabel("share", fontsize=8)
         axes.legend(
             loc="center left", bbox_to_anchor=(1.0, 0.5), frameon=False, fontsize=8, handlelength=1
         )
@@ -216,10 +217,19 @@ class OffsetMap:
         from matplotlib.colors import ListedColormap
 
         colours = ListedColormap([_COLOURS[state] for state in OffsetState])
-        worst = self.worst()[None, :]
+        worst = self.worst()
         top = len(OffsetState) - 0.5
-        axes.pcolormesh(self.edges, [0, 1], worst, cmap=colours, vmin=-0.5, vmax=top)
+        axes.pcolormesh(self.edges, [0, 1], worst[None, :], cmap=colours, vmin=-0.5, vmax=top)
+        # A column may be narrower than a pixel, and would then not be drawn; a line always is.
+        middles = (self.edges[:-1] + self.edges[1:]) / 2
+        for state in (OffsetState.GAP, OffsetState.PENDING, OffsetState.PARKED):
+            axes.vlines(
+                middles[worst == state], 0, 1,
+                color=_COLOURS[state], linewidth=1.2, antialiased=False,
+            )  # fmt: skip
+        axes.set_xlim(self.edges[0], self.edges[-1])
         axes.set_yticks([])
+        axes.set_ylabel("worst", fontsize=8)
         axes.set_xlabel("offset", fontsize=8)
         axes.ticklabel_format(axis="x", style="plain", useOffset=False)
         axes.tick_params(labelsize=8)

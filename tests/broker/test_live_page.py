@@ -78,7 +78,7 @@ def shop(kafka, topic, produce, tmp_path) -> dict[str, Any]:
     pending = [Pending(1, 7, 2, PARKED_MS, f"no {IMAGE}"), Pending(5, 8, 1, 1, "again")]
     done = {(orders, 0): [(0, 0), (2, 4), (6, 9)]}
     store.commit("shop", epoch, "first", done, pending={(orders, 0): pending}, commit_id="run-0")
-    return {"words": words, "topic": orders, "store": store}
+    return {"words": words, "topic": orders, "store": store, "epoch": epoch}
 
 
 def until(chrome: Chrome, is_it: Callable[[Chrome], Any]) -> Any:
@@ -149,6 +149,12 @@ def test_a_group_is_shown_and_texts_of_users_stay_texts(chrome, shop) -> None:
         until(chrome, has("letter-trace", f"trace {IMAGE}"))
         assert IMAGE in text(chrome, "letter-facts")
         press(chrome, "#letter-dialog form button")
+        # The name of a partition stays while its figures change.
+        name = chrome.find_element(By.CSS_SELECTOR, "#partitions button")
+        shop["store"].commit("shop", shop["epoch"], "second", {(shop["topic"], 0): [(10, 12)]})
+        lag = "return document.querySelector('#partitions tbody tr').cells[5].innerText"
+        until(chrome, lambda found: found.execute_script(lag) == "9")
+        assert name.is_displayed()
         press(chrome, "#partitions button")
         until(chrome, has("partition-legend", "parked 1"))
         assert "no <img" in text(chrome, "partition-failed")

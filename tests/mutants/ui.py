@@ -82,6 +82,14 @@ UI = [
         (_UNIT + "test_a_thousand_partitions_are_a_small_answer",),
     ),
     Mutant(
+        "open-offset-not-drawn",
+        "An open offset is drawn also where its column is narrower than a pixel.",
+        "coopconsume/admin/pictures.py",
+        "middles[worst == state], 0, 1,",
+        "middles[worst < 0], 0, 1,",
+        ("tests/unit/admin/test_pictures.py::test_one_open_offset_among_millions_is_drawn",),
+    ),
+    Mutant(
         "parked-shown-as-pending",
         "Maps tell parked records from those that are tried again.",
         "coopconsume/admin/pictures.py",

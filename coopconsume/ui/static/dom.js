@@ -13,8 +13,9 @@ export function make(tag, attributes = {}, ...children) {
   return found;
 }
 
-// Replaces rows only if they changed, so that a selection and a scroll position stay.
-export function table(id, heads, rows, { empty = "", key = JSON.stringify(rows) } = {}) {
+// Replaces rows only if they changed, so that a selection and a scroll position stay. With `named`,
+// the first cells name the rows and stay as long as they are the same: no click or focus is lost.
+export function table(id, heads, rows, { empty = "", key = JSON.stringify(rows), named = false } = {}) {
   const element = at(id);
   if (element.dataset.key === key) return;
   element.dataset.key = key;
@@ -24,6 +25,11 @@ export function table(id, heads, rows, { empty = "", key = JSON.stringify(rows) 
     return make("td", { class: heads[i][1] }, shown);
   })));
   if (!rows.length && empty) body.push(make("tr", {}, make("td", { colspan: heads.length, class: "quiet" }, empty)));
+  const before = named ? [...element.querySelectorAll("tbody tr")] : [];
+  if (before.length === body.length && body.every((row, i) => row.cells[0].textContent === before[i].cells[0].textContent)) {
+    body.forEach((row, i) => [...row.cells].slice(1).forEach((cell, j) => before[i].cells[j + 1].replaceWith(cell)));
+    return;
+  }
   element.replaceChildren(make("thead", {}, head), make("tbody", {}, ...body));
 }
 

@@ -221,7 +221,7 @@ function showPartitions() {
       make("button", { onclick: () => openDetail(one) }, one.name), owners, strip_, count(one.stable), count(one.end),
       count(one.lag), count(one.gaps), count(one.pending), count(one.parked),
     ];
-  }), { empty: "No partition has such a name.", key: JSON.stringify([found.rows, matchMedia("(prefers-color-scheme: dark)").matches]) });
+  }), { named: true, empty: "No partition has such a name.", key: JSON.stringify([found.rows, matchMedia("(prefers-color-scheme: dark)").matches]) });
   pager("pager", rows.start, LIMIT, found.found, (next) => { rows.start = next; update(); });
 }
 
@@ -252,7 +252,7 @@ async function loadDetail() {
   const canvas = at("partition-map");
   canvas.hidden = !one.map;
   if (one.map) {
-    const width = Math.max(200, at("partition-dialog").clientWidth - 46);
+    const width = Math.max(600, at("partition-dialog").clientWidth - 46); // a pixel for each column
     map(canvas, one.map, width);
     const colours = stateColours();
     legend(at("partition-legend"), STATES.map((name, i) => [`${name} ${count(one.map.totals[i])}`, colours[i]]));

@@ -85,6 +85,21 @@ def test_fifty_million_offsets_are_drawn_by_few_artists() -> None:
     assert sum(len(axes.patches) + len(axes.collections) for axes in figure.axes) < 10
 
 
+@pytest.mark.parametrize("at", [349_455, 2_035_145, 5_118_192, 9_768_105])
+def test_one_open_offset_among_millions_is_drawn(at: int) -> None:
+    """Also where a column of the map is narrower than a pixel of the picture."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+
+    done = OffsetRanges([(at + 1, 9_999_999)])
+    figure = OffsetMap.of(at, done, 10_000_000, pending=[at]).figure("t-0")
+    figure.set_dpi(100)
+    canvas = FigureCanvasAgg(figure)
+    canvas.draw()
+    drawn = np.asarray(canvas.buffer_rgba())[..., :3].astype(int)
+    strip = drawn[drawn.shape[0] * 2 // 3 :]  # below the legend, which has all colours
+    assert np.abs(strip - (0xD5, 0x5E, 0x00)).sum(axis=-1).min() < 60
+
+
 def test_the_figure_names_states_with_counts_and_the_stable_offset() -> None:
     """The legend counts each state, and the stable offset is written at its line."""
     figure = OffsetMap.of(3, OffsetRanges([(5, 6)]), 10, pending=[4]).figure("t-0")
@@ -93,6 +108,8 @@ def test_the_figure_names_states_with_counts_and_the_stable_offset() -> None:
     assert legend == ["done 5", "parked 0", "pending 1", "gap 1", "not committed 3"]
     assert [text.get_text() for text in shares.texts] == ["stable offset 3"]
     assert shares.get_title(loc="left") == "t-0"
+    labels = [(axes.get_ylabel(), axes.get_xlabel()) for axes in figure.axes]
+    assert labels == [("share", ""), ("worst", "offset")]
 
 
 def test_a_drawn_figure_is_not_kept_by_pyplot() -> None:
