@@ -62,10 +62,12 @@ class DeadLetters:
         group = self._options.group_id
         counted = self._store.counted_commits(group)
         refused = self._store.refused_parts(group)
+        not_held = self._store.not_held(group)
         stored = [
             one
             for one in self._letters.read(lambda commit: commit in counted, whole=whole)
             if (one.topic, one.partition) not in refused.get(one.commit, ())
+            and one.offset not in not_held.get(one.commit, {}).get((one.topic, one.partition), ())
         ]
         parked = {
             (*tp, offset)
