@@ -119,6 +119,7 @@ BLOCKS: dict[str, tuple[str, Callable[[], list[str]]]] = {
     "spark-jars": ("reference/versions.md", spark_jars),
     "view-partitions": ("reference/sql-views.md", lambda: _columns(SCHEMAS["partitions"])),
     "view-gaps": ("reference/sql-views.md", lambda: _columns(SCHEMAS["gaps"])),
+    "view-chunks": ("reference/sql-views.md", lambda: _columns(SCHEMAS["chunks"])),
 }
 
 

@@ -40,7 +40,7 @@ def register_source(spark: SparkSession) -> None:
 class CommitsSource(DataSource):
     """The data source. Its options are a consumer's, ``view`` and ``group``.
 
-    ``view`` is ``partitions`` or ``gaps``.
+    ``view`` is ``partitions``, ``gaps`` or ``chunks``.
     """
 
     @classmethod
@@ -55,7 +55,7 @@ class CommitsSource(DataSource):
         from coopconsume.admin.views import SCHEMAS
 
         view = self.options.get("view", "partitions")
-        return from_arrow_schema(SCHEMAS["gaps" if view == "gaps" else "partitions"])
+        return from_arrow_schema(SCHEMAS.get(view) or SCHEMAS["partitions"])
 
     def reader(self, schema: StructType) -> DataSourceReader:  # noqa: ARG002
         """Returns the reader."""

@@ -1,4 +1,4 @@
-"""A commit table in SQL: one row per partition and one row per gap, of one group or of all.
+"""A commit table in SQL: rows of partitions, gaps and chunks, of one group or of all.
 
     spark.sql("SELECT topic, partition, lag FROM coopconsume_partitions WHERE lag > 1000")
 
@@ -22,12 +22,17 @@ DataFrames and temporary views are snapshots of the time of the call. The data s
   (``retention``, ``compaction`` or empty)
 
 ``gaps`` has group, topic, partition, first, last (both included), offsets (their number), since
-and age_seconds. Times are those of the committers' clocks, null if the log does not say.
+and age_seconds.
+
+``chunks`` has group, topic, partition, member, first, last, offsets, renewals, since and
+held_seconds of each chunk that a member of a cooperative epoch holds. Times are those of the
+committers' clocks, null if the log does not say.
 """
 
 from __future__ import annotations
 
 from contextlib import closing
+from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -35,18 +40,20 @@ import pyarrow as pa
 
 from commits import CommitStore
 from coopconsume.admin.offsets import OffsetAdmin
+from coopconsume.admin.overview.data import ChunkOverview
 from coopconsume.errors import InvalidOption
 from coopconsume.kafka.cluster import Cluster
 from coopconsume.options import Options
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
 
     from pyspark.sql import DataFrame, SparkSession
 
+    from commits import Acquisition
     from coopconsume.admin.offsets import PartitionStatus
 
-View = Literal["partitions", "gaps"]
+View = Literal["partitions", "gaps", "chunks"]
 
 _PLACE = [("group", pa.string()), ("topic", pa.string()), ("partition", pa.int32())]
 _TIME = pa.timestamp("us", tz="UTC")
@@ -92,6 +99,18 @@ SCHEMAS: Mapping[View, pa.Schema] = {
             ("age_seconds", pa.float64()),
         ]
     ),
+    "chunks": pa.schema(
+        [
+            *_PLACE,
+            ("member", pa.string()),
+            ("first", pa.int64()),
+            ("last", pa.int64()),
+            ("offsets", pa.int64()),
+            ("renewals", pa.int64()),
+            ("since", _TIME),
+            ("held_seconds", pa.float64()),
+        ]
+    ),
 }
 """The columns of the views."""
 
@@ -131,7 +150,7 @@ def create_views(
     *,
     prefix: str = "coopconsume_",
 ) -> None:
-    """Creates or replaces the temporary views ``coopconsume_partitions`` and ``coopconsume_gaps``.
+    """Creates or replaces a temporary view of each kind, such as ``coopconsume_partitions``.
 
     The views are snapshots; call this again to update them.
 
@@ -168,9 +187,13 @@ def view_table(
     rows: list[dict[str, Any]] = []
     for name in [group] if group else _groups(options, spark):
         with OffsetAdmin(options, name, spark=spark) as admin:
-            for status in admin.statuses(keys=view == "partitions"):
+            held = admin.acquisitions() if view == "chunks" else {}
+            for status in admin.statuses(keys=view == "partitions", times=view != "chunks"):
                 place = {"group": name, "topic": status.topic, "partition": status.partition}
-                found = _partition(status) if view == "partitions" else _gaps(status, now)
+                if view == "chunks":
+                    found = _chunks(held.get((status.topic, status.partition), ()), now)
+                else:
+                    found = _partition(status) if view == "partitions" else _gaps(status, now)
                 rows += [place | row for row in found]
     return pa.Table.from_pylist(rows, schema=SCHEMAS[view])
 
@@ -217,3 +240,10 @@ def _gaps(one: PartitionStatus, now: datetime) -> Iterator[dict[str, Any]]:
             if gap.since is None
             else max(0.0, (now - gap.since).total_seconds()),
         }
+
+
+def _chunks(held: Iterable[Acquisition], now: datetime) -> Iterator[dict[str, Any]]:
+    for chunk in held:
+        row = asdict(ChunkOverview.of(chunk))
+        age = None if chunk.since is None else max(0.0, (now - chunk.since).total_seconds())
+        yield row | {"held_seconds": age}

@@ -23,6 +23,7 @@ PARTITION_COLUMNS = (
     "KAFKA'S",
 )  # fmt: skip
 BLOCKER_COLUMNS = ("PARTITION", "BLOCKER", "STATE", "KEY", "ATTEMPTS", "ERROR")
+CHUNK_COLUMNS = ("PARTITION", "HELD BY", "CHUNKS", "OFFSETS", "FIRST", "LAST", "SECONDS")
 EVENT_COLUMNS = ("EPOCH", "WHEN", "WHAT", "BY", "COUNTED")
 
 _LETTERS = string.ascii_uppercase + string.ascii_lowercase + string.digits
@@ -73,8 +74,10 @@ def group_lines(group: GroupOverview, now: datetime, history: int = 10) -> Itera
     if group.partitions:
         yield ""
         yield from table(
-            PARTITION_COLUMNS, [_partition(partition, letters) for partition in group.partitions]
+            PARTITION_COLUMNS,
+            [_partition(partition, letters, group.sharing) for partition in group.partitions],
         )
+    yield from _chunks(group, letters, now)
     yield from _blockers(group)
     yield from _in_doubt(group, now)
     yield from _events(group.events[-history:] if history else (), letters)
@@ -135,13 +138,36 @@ def _claims(group: GroupOverview, letters: Mapping[str, str]) -> Iterator[str]:
         )
 
 
-def _partition(p: PartitionOverview, letters: Mapping[str, str]) -> tuple[object, ...]:
+def _partition(
+    p: PartitionOverview, letters: Mapping[str, str], sharing: str
+) -> tuple[object, ...]:
+    keys = f"all, {sharing}" if sharing else hash_map(p.owners, letters)
     primary = None if p.primary_offset is None else f"{p.primary_offset:,} (not ours)"
     return (
-        f"{p.topic}-{p.partition}", hash_map(p.owners, letters), p.stable_offset, p.end_offset,
+        f"{p.topic}-{p.partition}", keys, p.stable_offset, p.end_offset,
         p.committed_above, p.gaps, p.pending, p.lag,
         p.primary_offset if p.primary_is_ours else primary,
     )  # fmt: skip
+
+
+def _chunks(group: GroupOverview, letters: Mapping[str, str], now: datetime) -> Iterator[str]:
+    """Yields what each member holds of each partition, and for how long."""
+    rows: list[tuple[object, ...]] = []
+    for p in group.partitions:
+        for member in sorted({chunk.member for chunk in p.chunks}):
+            held = [chunk for chunk in p.chunks if chunk.member == member]
+            oldest = min((chunk.since for chunk in held if chunk.since), default=None)
+            rows.append(
+                (
+                    f"{p.topic}-{p.partition}", letters.get(member, member), len(held),
+                    sum(chunk.offsets for chunk in held), min(chunk.first for chunk in held),
+                    max(chunk.last for chunk in held),
+                    None if oldest is None else max(0, round((now - oldest).total_seconds())),
+                )
+            )  # fmt: skip
+    if rows:
+        yield ""
+        yield from table(CHUNK_COLUMNS, rows)
 
 
 def _blockers(group: GroupOverview) -> Iterator[str]:

@@ -7,7 +7,7 @@ from datetime import UTC
 import pytest
 from chispa import assert_df_equality
 
-from commits import CommitStore, Pending
+from commits import AcquireRequest, AcquisitionId, CommitStore, Pending, Wanted
 from coopconsume.admin.sql_source import register_source
 from coopconsume.admin.views import create_views, gaps_frame, partitions_frame, view_table
 from coopconsume.errors import InvalidOption
@@ -36,6 +36,24 @@ def committed(name, store, *pairs, **more):
     epoch = store.current_epoch("g")
     epoch = epoch or store.open_epoch("g", {"m": [(name, 0)]}, previous=None)
     store.commit("g", epoch, "m", {(name, 0): pairs}, **more)
+
+
+def test_chunks_are_rows_with_their_members(place):
+    """Who holds what of a cooperative epoch, since when, and how often it was renewed."""
+    name, opts, store = place
+    at = (name, 0)
+    epoch = store.open_epoch("g", {"a": [at], "b": [at]}, previous=None, sharing="cooperative")
+    store.start("g", epoch, "a", {at: 0})
+    store.acquire("g", epoch, "a", AcquireRequest("a-1", {at: Wanted(4, 9)}))
+    (chunk,) = store.acquisitions("g")[at]
+    renew = (AcquisitionId(*at, chunk.id),)
+    request = AcquireRequest("a-2", {at: Wanted(2, 9)}, renew=renew)
+    store.commit("g", epoch, "a", {at: [(1, 1)]}, request=request)
+    rows = view_table("chunks", opts, "g").to_pylist()
+    assert [(row["member"], row["first"], row["last"], row["offsets"], row["renewals"])
+            for row in rows] == [("a", 0, 3, 3, 1), ("a", 4, 5, 2, 0)]  # fmt: skip
+    assert all(row["since"] is not None and row["held_seconds"] >= 0 for row in rows)
+    assert {(row["group"], row["topic"], row["partition"]) for row in rows} == {("g", *at)}
 
 
 def test_partitions_and_gaps_are_rows_with_times(spark, place):

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-    from commits import OffsetRanges
+    from commits import Acquisition, OffsetRanges
     from coopconsume.admin.offsets.status import TopicPartition
     from coopconsume.state.resetting import StateAction
 
@@ -114,6 +114,10 @@ class OffsetAdmin(Closing):
             for tp in wanted
         ]  # fmt: skip
         return with_keys(self.options, found) if keys else found
+
+    def acquisitions(self) -> dict[TopicPartition, list[Acquisition]]:
+        """Returns the chunks that members of a cooperative epoch hold, by partition."""
+        return self._store.acquisitions(self.group)
 
     def _chosen(
         self, topics: Mapping[str, Iterable[int]], known: Iterable[TopicPartition]

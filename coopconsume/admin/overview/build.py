@@ -12,6 +12,7 @@ from coopconsume.admin.overview.data import (
     GONE,
     JOINING,
     WORKING,
+    ChunkOverview,
     ClaimOverview,
     GroupEvent,
     GroupOverview,
@@ -25,7 +26,7 @@ from coopconsume.kafka.coordinator import DEAD, KafkaGroup
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from commits import Assignment, OwnedShare, PartitionCommits, Pending
+    from commits import Acquisition, Assignment, OwnedShare, PartitionCommits, Pending
     from coopconsume.admin.offsets.status import BlockerRecord
     from coopconsume.kafka.cluster import Primary
     from coopconsume.kafka.coordinator import KafkaMember
@@ -69,6 +70,7 @@ class Facts:
         known_primary: The offsets written by other clients that the commit log has accepted.
         starts: The log starts of the partitions that exist.
         records: What the log has at the stable offsets, where that was read.
+        acquisitions: The chunks that members of a cooperative epoch hold.
     """
 
     kafka: KafkaGroup = field(default_factory=KafkaGroup)
@@ -82,6 +84,7 @@ class Facts:
     known_primary: Mapping[TopicPartition, int] = field(default_factory=dict)
     starts: Mapping[TopicPartition, int] = field(default_factory=dict)
     records: Mapping[TopicPartition, BlockerRecord] = field(default_factory=dict)
+    acquisitions: Mapping[TopicPartition, Sequence[Acquisition]] = field(default_factory=dict)
 
     @property
     def is_known(self) -> bool:
@@ -126,6 +129,7 @@ def build(place: Place, facts: Facts) -> GroupOverview:
         tuple(events),
         tuple(_notes(place, facts, partitions)),
         facts.row.record_filter if facts.row else "",
+        facts.row.sharing if facts.row else "",
     )
 
 
@@ -216,6 +220,7 @@ def _partition(
         status.primary_offset,
         status.primary_is_ours,
         status.blocker,
+        tuple(map(ChunkOverview.of, facts.acquisitions.get(tp, ()))),
     )
 
 

@@ -145,6 +145,7 @@ def facts_of(
         store.pending(group),
         known_primary=store.known_primary(group),
         primary=cluster.primary(),
+        acquisitions=store.acquisitions(group),
     )
     if not facts.is_known:
         servers = options.kafka["bootstrap.servers"]

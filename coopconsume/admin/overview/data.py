@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, fields, is_dataclass
 from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 if TYPE_CHECKING:
     from assignors import KeyRange, Share
+    from commits import Acquisition
     from coopconsume.admin.offsets import Blocker
 
 #: A member that has joined and has no shares in the epoch in force yet.
@@ -83,6 +84,34 @@ class InDoubtRange:
 
 
 @dataclass(frozen=True)
+class ChunkOverview:
+    """A chunk that a member of a cooperative epoch has acquired.
+
+    Attributes:
+        member: The member that holds it.
+        first: Its first offset that is not acknowledged.
+        last: Its last offset that is not acknowledged.
+        offsets: The number of its offsets that are not acknowledged.
+        renewals: How often the member has renewed it.
+        since: When the member requested it, by its clock; None if that is not known.
+    """
+
+    member: str
+    first: int
+    last: int
+    offsets: int
+    renewals: int
+    since: datetime | None
+
+    @classmethod
+    def of(cls, chunk: Acquisition) -> Self:
+        """Returns the overview of a chunk."""
+        held = chunk.offsets
+        first, last = held.first or 0, held.last or 0
+        return cls(chunk.member, first, last, len(held), chunk.renewals, chunk.since)
+
+
+@dataclass(frozen=True)
 class PartitionOverview:
     """The status of a group in a partition, and the owners of its key ranges.
 
@@ -100,6 +129,7 @@ class PartitionOverview:
         primary_offset: The group's offset in ``__consumer_offsets``, if there is one.
         primary_is_ours: Whether a member of the group wrote it.
         blocker: The record that blocks the stable offset; None if every offset is committed.
+        chunks: The chunks that members of a cooperative epoch hold, the oldest first.
     """
 
     topic: str
@@ -115,6 +145,7 @@ class PartitionOverview:
     primary_offset: int | None
     primary_is_ours: bool
     blocker: Blocker | None = None
+    chunks: tuple[ChunkOverview, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -163,6 +194,8 @@ class GroupOverview:
         notes: Warnings for the operator, as sentences.
         record_filter: The filter of the epoch's records, in the words of the options; empty for
             all.
+        sharing: ``cooperative`` if members of the epoch acquire chunks of whole partitions; empty
+            if each has key ranges of its own.
     """
 
     group: str
@@ -179,6 +212,7 @@ class GroupOverview:
     events: tuple[GroupEvent, ...]
     notes: tuple[str, ...]
     record_filter: str = ""
+    sharing: str = ""
 
     @property
     def lag(self) -> int:

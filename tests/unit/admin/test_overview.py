@@ -14,12 +14,12 @@ from kafka.protocol.consumer.metadata import ConsumerProtocolSubscription
 
 from assignors import MAX_KEY_HASH, KeyRange
 from assignors.wire import Subscription
-from commits import CommitStore, Pending
+from commits import AcquireRequest, CommitStore, Pending, Wanted
 from commits.model import PARKED_MS
 from coopconsume.admin.overview import GroupOverview, InDoubtRange, OwnedRange, key_metadata
 from coopconsume.admin.overview.build import Facts, Place, build
 from coopconsume.admin.overview.drawing import assignment_html, group_html, in_time, progress_html
-from coopconsume.cli.text import group_lines, hash_map, letters_of, table
+from coopconsume.cli.text import CHUNK_COLUMNS, group_lines, hash_map, letters_of, table
 from coopconsume.kafka.cluster import Primary
 from coopconsume.kafka.coordinator import KafkaGroup, KafkaMember, read_subscription
 from coopconsume.runtime.plan.share import deal
@@ -286,6 +286,29 @@ def test_a_group_as_text(store: CommitStore) -> None:
         "EPOCH  WHEN                     WHAT       BY  COUNTED",
         f"    1  {at:%Y-%m-%d %H:%M:%S} UTC  2 members  B   yes",
     ]
+
+
+def test_text_shows_who_holds_chunks_and_for_how_long(store: CommitStore) -> None:
+    """In a cooperative epoch all members have all key hashes; a line for each one's chunks."""
+    epoch = store.open_epoch("g", {"a": [P0], "b": [P0]}, previous=None, sharing="cooperative")
+    store.start("g", epoch, "a", {P0: 0})
+    for name, owner in (("a-1", "a"), ("b-1", "b"), ("a-2", "a")):
+        store.acquire("g", epoch, owner, AcquireRequest(name, {P0: Wanted(5, 99)}))
+    store.commit("g", epoch, "a", {P0: [(0, 1)]})
+    found = replace(facts(store), acquisitions=store.acquisitions("g"))
+    group = overview(store, found)
+    assert group.sharing == "cooperative"
+    (partition,) = group.partitions
+    since = partition.chunks[0].since
+    assert since is not None
+    lines = [line.split() for line in group_lines(group, since + timedelta(seconds=42))]
+    assert ["orders-0", "all,", "cooperative"] in [line[:3] for line in lines]
+    at = lines.index([*" ".join(CHUNK_COLUMNS).split()])
+    assert lines[at + 1] == ["orders-0", "A", "2", "8", "2", "14", "42"]
+    assert lines[at + 2][:-1] == ["orders-0", "B", "1", "5", "5", "9"]
+    chunk = json.loads(json.dumps(group.to_dict()))["partitions"][0]["chunks"][0]
+    assert chunk["member"] == "a"
+    assert chunk["offsets"] == 3
 
 
 def test_a_filter_is_shown_where_there_is_one(store: CommitStore) -> None:
