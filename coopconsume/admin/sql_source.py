@@ -54,8 +54,11 @@ class CommitsSource(DataSource):
 
         from coopconsume.admin.views import SCHEMAS
 
-        view = self.options.get("view", "partitions")
-        return from_arrow_schema(SCHEMAS.get(view) or SCHEMAS["partitions"])
+        wanted = self.options.get("view", "partitions")
+        # A view that does not exist is reported by the reader.
+        return from_arrow_schema(
+            next((s for v, s in SCHEMAS.items() if v == wanted), SCHEMAS["partitions"])
+        )
 
     def reader(self, schema: StructType) -> DataSourceReader:  # noqa: ARG002
         """Returns the reader."""
