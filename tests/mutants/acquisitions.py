@@ -5,6 +5,7 @@ from __future__ import annotations
 from tests.mutants.mutant import Mutant
 
 _RULES = "tests/unit/commits/test_acquisitions.py::"
+_SINKS = "tests/unit/sinks/test_sinks.py::"
 _MODEL = "tests/model/test_acquisitions_model.py::test_any_schedule_keeps_the_promises"
 _CHUNKS = "commits/acquisitions.py"
 
@@ -128,5 +129,13 @@ ACQUISITIONS = [
         'id=f"{request.id}/{kind}"',
         'id=f"{request.id}/s{kind}"',
         (_RULES + "test_overdue_chunks_are_returned_by_a_request",),
+    ),
+    Mutant(
+        "chunk-late-rows-count",
+        "Rows of records that do not count in their commit do not count.",
+        "coopconsume/sinks/reading.py",
+        "for at, offsets in places.items() for pair in offsets",
+        "for at, offsets in places.items() for pair in offsets if not offsets",
+        (_SINKS + "test_rows_of_records_that_another_member_acquired_do_not_count",),
     ),
 ]

@@ -10,6 +10,7 @@ from chispa import assert_df_equality
 from commits import CommitRefused, CommitStore
 from coopconsume import CooperativeConsumer, RetryPolicy, committed_rows, create_committed_rows_view
 from coopconsume.errors import OutputNotWritten, TopicNotFound
+from tests.late_chunk import COUNTING, write_late_chunk
 from tests.spark.support import PATIENCE, options, until
 
 pytestmark = [pytest.mark.spark, pytest.mark.broker]
@@ -104,6 +105,13 @@ def test_outputs_as_dataframes(spark, kafka, topic, produce, tmp_path):
         assert view.columns == committed_rows(*place).column_names
     finally:
         spark.catalog.dropTempView("outputs")
+
+
+def test_late_rows_of_a_chunk_are_not_in_the_dataframe(spark, tmp_path):
+    """Only those of records that another member has acquired; the rest of the commit counts."""
+    rows = committed_rows(*write_late_chunk(tmp_path), spark=spark)
+    assert rows.columns == ["text", "_topic", "_partition", "_offset", "_commit"]
+    assert sorted((row["_offset"], row["text"]) for row in rows.collect()) == COUNTING
 
 
 def test_transactions_wait_for_the_stable_offset(spark, kafka, topic, produce, tmp_path):

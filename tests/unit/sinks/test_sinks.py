@@ -10,7 +10,7 @@ from deltalake import DeltaTable
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from commits import AcquireRequest, AcquisitionId, CommitRefused, CommitStore, OffsetRanges, Wanted
+from commits import CommitRefused, CommitStore, OffsetRanges
 from coopconsume.errors import InvalidOption, OutputNotWritten, TableUnusable
 from coopconsume.options import Options
 from coopconsume.sinks import (
@@ -21,6 +21,7 @@ from coopconsume.sinks import (
     committed_rows,
     open_output,
 )
+from tests.late_chunk import COUNTING, write_late_chunk
 
 SCHEMA = pa.schema([("text", pa.string())])
 OPTIONS = Options.parse(
@@ -77,22 +78,8 @@ def test_appended_rows_count_with_their_commit(tmp_path):
 
 def test_rows_of_records_that_another_member_acquired_do_not_count(tmp_path):
     """A late commit of a chunk counts for what nobody else has acquired; its other rows do not."""
-    store = CommitStore.open(tmp_path / "commits")
-    epoch = store.open_epoch("g", {"a": [TP], "b": [TP]}, previous=None, sharing="cooperative")
-    store.start("g", epoch, "a", {TP: 0})
-    store.acquire("g", epoch, "a", AcquireRequest("a-1", {TP: Wanted(5, 4)}))
-    (chunk,) = store.acquisitions("g")[TP]
-    expire = (AcquisitionId(*TP, chunk.id),)
-    store.acquire("g", epoch, "b", AcquireRequest("b-1", {TP: Wanted(2, 4)}, expire=expire))
-    table = OutputTable(str(tmp_path / "out"), SCHEMA)
-    table.write(outputs({offset: ["late"] for offset in range(5)}, "late-1"))
-    store.commit("g", epoch, "a", {TP: [(0, 4)]}, commit_id="late-1")
-    table.write(outputs({0: ["b"], 1: ["b"]}, "run-1"))
-    store.commit("g", epoch, "b", {TP: [(0, 1)]}, commit_id="run-1")
-    rows = committed_rows(str(tmp_path / "out"), str(tmp_path / "commits"), "g").to_pylist()
-    assert sorted((row["_offset"], row["text"]) for row in rows) == [
-        (0, "b"), (1, "b"), (2, "late"), (3, "late"), (4, "late"),
-    ]  # fmt: skip
+    rows = committed_rows(*write_late_chunk(tmp_path)).to_pylist()
+    assert sorted((row["_offset"], row["text"]) for row in rows) == COUNTING
 
 
 writes = st.lists(
