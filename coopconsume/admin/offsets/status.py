@@ -72,7 +72,7 @@ def times_of(history: Iterable[Mapping[str, Any]]) -> dict[TopicPartition, Times
         at = entry["written_at"]
         for part in entry["partitions"] if entry["counted"] else ():
             tp = (part["topic"], part["partition"])
-            if part["stable_offset"] is None or part["status"] == "refused":
+            if part["stable_offset"] is None or part["status"] in ("refused", "not_held"):
                 continue
             if entry["kind"] in ("reset", "truncation") or entry["detail"].get("follow"):
                 tops[tp] = []
