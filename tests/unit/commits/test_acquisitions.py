@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
+from itertools import count
 from typing import TYPE_CHECKING
 from unittest import mock
 
@@ -407,3 +409,30 @@ def test_requests_that_are_refused_say_why(tmp_path: Path) -> None:
         store.acquire("g", epoch, "a", request)
     with pytest.raises(CommitRefused, match="key range"):
         store.acquire("g", ranges, "a", request)
+
+
+def test_members_at_once_handle_each_offset_once(tmp_path: Path) -> None:
+    """Three members with stores of their own, each in one append per chunk: no conflict, no gap."""
+    table = tmp_path / "commits"
+    store = CommitStore.open(table)
+    members = ("a", "b", "c")
+    shares = {member: [P0] for member in members}
+    epoch = store.open_epoch("g", shares, previous=None, sharing="cooperative")
+    store.start("g", epoch, "a", {P0: 0})
+
+    def work(member: str) -> list[tuple[int, int]]:
+        own, handled, done = CommitStore.open(table), [], OffsetRanges()
+        for number in count():
+            request = AcquireRequest(f"{member}-{number}", {P0: Wanted(5, 79)})
+            own.commit("g", epoch, member, {P0: done}, request=request)
+            done = own.acquired("g", request.id).get(P0, OffsetRanges())
+            if not done:
+                return handled
+            handled += done.pairs()
+        raise AssertionError
+
+    with ThreadPoolExecutor(len(members)) as pool:
+        chunks = sorted(pair for pairs in pool.map(work, members) for pair in pairs)
+    assert chunks == [(first, first + 4) for first in range(0, 80, 5)]
+    assert store.state("g")[P0].stable_offset == 80
+    assert store.acquisitions("g") == {}
