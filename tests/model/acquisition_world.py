@@ -249,8 +249,9 @@ class Member:
                 self.chunks[name].deadline = deadline
         got = group.acquired(f"{one.id}/request").get(AT)
         if got:
-            # An outcome of an earlier chunk that is not committed stands: it is not handled again.
-            left = [o for o in got.offsets().tolist() if o not in self.done | self.failed.keys()]
+            # What it works on, or has an outcome of that is not committed, is not handled again.
+            own = {*self.done, *self.failed, *([self.call.offset] if self.call else [])}
+            left = [offset for offset in got.offsets().tolist() if offset not in own]
             name = f"{one.id}/request"
             self.chunks[name] = Chunk(name, left, one.began + TIMEOUT - MARGIN)
         self.chunks = {name: chunk for name, chunk in self.chunks.items() if name in chunks}
