@@ -107,6 +107,13 @@ def test_commands_are_those_of_a_shell(commands: str) -> None:
     assert (checked.returncode, checked.stderr) == (0, "")
 
 
+@EACH_PAGE
+def test_commit_tables_of_examples_are_paths_or_whole_names(name: str) -> None:
+    """A bare word is a table of Spark's catalog, which a command without Spark does not find."""
+    places = re.findall(r"(?:commitTable\"?[=:] ?|--commit-table )\"?([\w./$]+)", PAGES[name])
+    assert [place for place in places if re.fullmatch(r"[a-z]\w*", place)] == []
+
+
 def test_names_on_the_api_pages_exist() -> None:
     """What autodoc is asked for is there, also where no site is built."""
     pages = "\n".join(page for name, page in PAGES.items() if "/reference/api/" in name)
