@@ -246,7 +246,9 @@ def test_k4_k5_k6_a_broker_that_is_frozen(
     # Otherwise an append may look up the topic first, and then it fails before it is sent.
     monkeypatch.setattr(session, "_LOOK_EVERY", math.inf)
     log = tmp_path_factory.mktemp("frozen") / "broker.log"
-    with LocalKafka(log_file=log, start_timeout=180) as kafka:
+    # A broker that is frozen beyond its session leaves its cluster, and transactions may hang then.
+    config = {"broker.session.timeout.ms": 30_000}
+    with LocalKafka(log_file=log, start_timeout=180, config=config) as kafka:
         kafka.create_topic("t")
         place = Place(kafka, "t")
         raw = place.raw(request_timeout_ms=1000, max_block_ms=20_000)
