@@ -575,9 +575,15 @@ def test_of_a_late_hand_over_the_running_records_alone_are_in_doubt(world, lost)
     member, gate = there.claim(), there.gate(3)
     job = there.run(member, gate)
     there.until(lambda: gate.at_work)
+
+    def has_named():
+        """Whether the slot has said what it still works on."""
+        return any(running.kept for running in job._dispatcher.running.copy().values())
+
     if lost:
         there.until(lambda: there.done(member) == {o for o in range(20) if o % 5 != 3})
         there.until_one_slot_works(job)
+        until(has_named)
         job._dispatcher.leases._server._on_report = lambda _: None
         there.dying = 1
         gate.opened.set()
@@ -587,7 +593,7 @@ def test_of_a_late_hand_over_the_running_records_alone_are_in_doubt(world, lost)
     handing_over = threading.Thread(target=member.hand_over)
     handing_over.start()
     if not lost:
-        until(lambda: any(running.kept for running in job._dispatcher.running.values()))
+        until(has_named)
         there.until_one_slot_works(job)
         job._hand_over.until = 0.0
     handing_over.join(120)
