@@ -36,7 +36,9 @@ def open_browser() -> Chrome:
     options.binary_location = next(filter(None, map(shutil.which, _BROWSERS)))
     for argument in (
         "--headless=new", "--no-sandbox", "--disable-dev-shm-usage", "--disable-gpu",
-        "--window-size=1280,1600", "--no-proxy-server",
+        "--window-size=1280,1600", "--no-proxy-server", "--no-first-run",
+        # Nothing of its own is to be fetched.
+        "--disable-background-networking", "--disable-component-update", "--disable-sync",
     ):  # fmt: skip
         options.add_argument(argument)
     options.set_capability("goog:loggingPrefs", {"browser": "ALL"})

@@ -2,6 +2,7 @@
 
 from coopconsume.admin.overview.collect import describe_group, list_groups, overview_of
 from coopconsume.admin.overview.data import (
+    ChunkOverview,
     ClaimOverview,
     GroupEvent,
     GroupOverview,
@@ -14,6 +15,7 @@ from coopconsume.admin.overview.data import (
 from coopconsume.admin.overview.keys import KeyMetadata, key_metadata
 
 __all__ = [
+    "ChunkOverview",
     "ClaimOverview",
     "GroupEvent",
     "GroupOverview",
