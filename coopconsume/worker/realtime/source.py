@@ -140,16 +140,22 @@ class KafkaSource:
                 call([self._partition(*place) for place in these])
         self._paused = places
 
-    def poll(self, timeout: float, most: int) -> Fetched:
-        """Returns the next records, see `Source`."""
+    def poll(self, timeout: float, most: int, gather: float = 0.0) -> Fetched:
+        """Returns the next records, see `Source`.
+
+        Args:
+            timeout: Seconds to wait for the first one.
+            most: Records at most.
+            gather: Seconds to wait for more once there is one.
+        """
         first = self._consumer.poll(timeout)
         if self._refusal:
             raise ReadFailed(self._refusal)
         fetched = Fetched()
         if first is None:
             return fetched
-        # Without a time it takes what was fetched already; with one it would wait for so many.
-        found = [first, *self._consumer.consume(most - 1, 0.0)]
+        # Without a time it takes what was fetched already; with one it waits for so many.
+        found = [first, *self._consumer.consume(most - 1, gather)]
         records = []
         for message in found:
             error = message.error()
