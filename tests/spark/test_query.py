@@ -553,19 +553,38 @@ class Blocker:
         yield from batches
 
 
-def test_a_batch_that_had_not_begun_when_its_shares_moved_never_begins(
+class Noted:
+    """Leaves a file for each record, named after the application that handles it."""
+
+    def __init__(self, folder, name) -> None:
+        self.folder, self.name = folder, name
+
+    def __call__(self, record) -> None:
+        """Leave it."""
+        (self.folder / f"{self.name}-{record.offset}").touch()
+
+
+def test_slots_that_had_not_begun_when_their_keys_moved_never_begin(
     spark, kafka, topic, produce, tmp_path
 ):
-    """All of Spark's slots are taken; what was planned before a rebalance must not run after it."""
+    """All of Spark's slots are taken; what was planned before a rebalance runs for keys that stay.
+
+    Those of the keys that moved start nothing, although the job of Spark begins after that.
+    """
     name = topic(1)
-    produce(name, [(b"k%d" % i, b"") for i in range(40)])
-    produced = {(name, 0): {i: b"k%d" % i for i in range(40)}}
+    keys = [b"k%d" % i for i in range(40)]
+    produce(name, [(key, b"") for key in keys])
+    produced = {(name, 0): dict(enumerate(keys))}
     opts = options(
         kafka, tmp_path, name, batchTime=1, handlerTimeout=1, drainTimeout="500ms"
     )  # fmt: skip
     set_shareable(opts, [name])
     tracker = spark.sparkContext.statusTracker()
     cores = spark.sparkContext.defaultParallelism
+
+    def handler(application):
+        return Recorded(tmp_path / "history", Noted(tmp_path, application))
+
     with (
         ThreadPoolExecutor(1) as pool,
         CooperativeConsumer(opts, spark) as first,
@@ -576,24 +595,31 @@ def test_a_batch_that_had_not_begun_when_its_shares_moved_never_begins(
         try:
             until(lambda: len(list(tmp_path.glob("begun-*"))) == cores, 180)
             before = set(tracker.getActiveJobsIds())
-            queries = [first.foreach(Recorded(tmp_path / "history")).start()]
-            planned = until(lambda: set(tracker.getActiveJobsIds()) - before, 180)
+            queries = [first.foreach(handler("first")).start()]
+            until(lambda: set(tracker.getActiveJobsIds()) - before, 180)
             # The user sees within seconds that Spark starts none of its slots, and why.
             waiting = until(lambda: queries[0].status["waitingFor"], 180)
             assert waiting["reason"] == "slots"
             assert "Spark runs no task of it" in waiting["message"]
             assert queries[0].lastProgress["waitingFor"]["reason"] == "slots"
             second.subscribe()
-            until(lambda: not planned & set(tracker.getActiveJobsIds()))
+            (moved,) = until(second.assignment).values()
+            assert not list(tmp_path.glob("first-*"))
         finally:
             (tmp_path / "go").touch()
         assert len(blocked.result(300)) == cores
-        queries.append(second.foreach(Recorded(tmp_path / "history")).start())
+        stayed = {
+            o for o, key in enumerate(keys) if not any(r.contains(key_hash(key)) for r in moved)
+        }
+        assert 0 < len(stayed) < len(keys)
+        until(lambda: stayed <= {int(f.name[6:]) for f in tmp_path.glob("first-*")})
+        queries.append(second.foreach(handler("second")).start())
         for query in queries:
             query.processAllAvailable()
         for query in queries:
             query.stop()
         verdict = verdict_of(second, tmp_path, produced)
+    assert {int(f.name[6:]) for f in tmp_path.glob("first-*")} == stayed
     assert verdict.ok, str(verdict)
     assert (verdict.done, verdict.repeated.count) == (40, 0)
 
