@@ -307,6 +307,8 @@ def test_a_fetch_server_that_is_killed_or_stopped_costs_nothing(
     name = topic(1)
     traffic = Traffic(produce, name)
     opts = options(kafka, tmp_path, name, slots=3)
+    # Those of earlier jobs end some seconds after their last slot.
+    until(lambda: not fetch_servers())
     with CooperativeConsumer(opts, spark) as consumer:
         query = (
             consumer.foreach(Recorded(tmp_path / "history"), concurrency=4)
