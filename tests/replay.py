@@ -33,7 +33,14 @@ from coopconsume.runtime.loop import Job
 from coopconsume.runtime.parcels import Parcel, Written
 from coopconsume.runtime.progress import Meter
 from coopconsume.runtime.work import Work
-from coopconsume.worker.report import DeadLetter, Failure, PartitionReport, SlotReport, pack_offsets
+from coopconsume.worker.report import (
+    DeadLetter,
+    Failure,
+    PartitionReport,
+    Reads,
+    SlotReport,
+    pack_offsets,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -380,6 +387,7 @@ def _report(of: Line) -> SlotReport:
     }
     known["unacknowledged"] = [_report(one) for one in of["unacknowledged"]]
     known["suspects"] = [tuple(one) for one in of["suspects"]]
+    known["reads"] = Reads(*of["reads"])
     return SlotReport(**known)
 
 
