@@ -31,8 +31,8 @@ _HEADERS: Final = {
     "X-Content-Type-Options": "nosniff",
     "X-Frame-Options": "DENY",
 }
-# A redirect by the page itself: the request that follows comes from this site, whoever linked to
-# the URL with the token, so that browsers send the cookie with it.
+# The page redirects to itself. The next request then comes from this site, also if another site
+# linked to the URL with the token, so browsers send the SameSite cookie with it.
 _WELCOME: Final = (
     '<!doctype html><meta charset="utf-8"><meta http-equiv="refresh" content="0;url=./">'
     '<link rel="icon" href="data:,"><title>coopconsume</title><a href="./">Continue</a>'

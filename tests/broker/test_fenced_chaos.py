@@ -1,6 +1,6 @@
 """Three writers that fight for a log under a disturbance of each kind: I1 to I8 hold.
 
-`make chaos-log` plays more rounds, drawn anew each time.
+`make chaos-log` plays more rounds, in random order.
 """
 
 from __future__ import annotations

@@ -293,7 +293,7 @@ def test_a_portion_has_records_up_to_the_limit_of_the_fetch_and_at_least_one():
 
 
 def test_a_record_that_is_too_large_for_an_answer_is_read_by_the_slot():
-    """It is told where to ask again."""
+    """The server returns the next offset to fetch."""
     cache = cache_of(10, LARGEST_PORTION + 1, 10)
     portion = cache.fetch(1, Ask(0, 0, FULL), 1 << 30)
     assert (offsets(portion), portion.next) == ([0], 1)
