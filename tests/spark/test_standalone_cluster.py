@@ -17,6 +17,7 @@ from coopconsume import committed_rows
 from coopconsume.demo.processes import kill_tree, process_tree
 from coopconsume.testing.history import check, read_history
 from coopconsume.testing.local.jars import pyspark_home, spark_jars
+from coopconsume.testing.local.process import suspend
 from tests.spark.cluster import JVM_OPTIONS, is_there, standalone_cluster, wait_until
 from tests.spark.deaths import Deaths
 from tests.spark.shipping import ROOT, bare_python, checkout, documented_commands
@@ -100,8 +101,7 @@ def _killed_if(executor: int, history: Path, *, at_work: bool) -> list[int]:
     tree = process_tree(executor)
     # Stopped, so that what their files say is so when the executor dies.
     for pid in tree:
-        with suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGSTOP)
+        suspend(pid)
     running = (call for call in read_history(history) if call.end_ns is None)
     is_due = any(int(call.process.split("-")[0]) in tree for call in running) == at_work
     if is_due:

@@ -21,7 +21,7 @@ from coopconsume.testing.local import security as broker_security
 from coopconsume.testing.local import storage
 from coopconsume.testing.local.jars import KAFKA_VERSION, broker_jars, logs_by_log4j1
 from coopconsume.testing.local.java import find_java
-from coopconsume.testing.local.process import STOP_TIMEOUT, BrokerProcess, Held
+from coopconsume.testing.local.process import STOP_TIMEOUT, BrokerProcess, Held, suspend
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -212,8 +212,9 @@ class LocalKafka(Closing):
 
         Raises:
             BrokerStopped: It does not run.
+            TimeoutError: It still runs after half a minute.
         """
-        self._running("freeze").send(signal.SIGSTOP)
+        suspend(self._running("freeze").pid)
 
     def thaw(self) -> None:
         """Let a frozen broker go on.

@@ -9,6 +9,7 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -21,6 +22,38 @@ STOP_TIMEOUT: Final = 15.0
 _GUARD = Path(__file__).with_name("guard.py")
 _GUARD_START_TIMEOUT: Final = 30.0
 _KILL_TIMEOUT: Final = 30.0
+_SUSPEND_TIMEOUT: Final = 30.0
+
+
+def suspend(pid: int) -> None:
+    """Stops a process by SIGSTOP and returns once none of its threads runs, or it has ended.
+
+    The signal alone only asks: the other threads run on until one of them has taken it.
+
+    Raises:
+        TimeoutError: One of its threads still runs after half a minute.
+    """
+    with suppress(ProcessLookupError):
+        os.kill(pid, signal.SIGSTOP)
+    deadline = time.monotonic() + _SUSPEND_TIMEOUT
+    while set(_states(pid)) - set("TtZX"):
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"process {pid} still runs {_SUSPEND_TIMEOUT:.0f} s after SIGSTOP")
+        time.sleep(0.001)
+
+
+def _states(pid: int) -> list[str]:
+    """Returns the states of a process and, on Linux, of its threads; none once it is gone."""
+    if not Path("/proc/self/task").exists():
+        command = ["ps", "-o", "stat=", "-p", str(pid)]
+        return (
+            subprocess.run(command, capture_output=True, text=True, check=False).stdout[:1].split()
+        )
+    states: list[str] = []
+    for thread in Path(f"/proc/{pid}/task").glob("*/stat"):
+        with suppress(OSError):  # The thread has ended.
+            states.append(thread.read_text().rpartition(")")[2].split()[0])
+    return states
 
 
 class BrokerProcess:

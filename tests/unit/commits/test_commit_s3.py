@@ -24,6 +24,7 @@ from commits import (
     check_table,
 )
 from commits.places import mount_kind, refuse_unsafe_spark
+from coopconsume.testing.local.process import suspend
 from tests.commit_suite import check_behaviour
 
 if TYPE_CHECKING:
@@ -144,7 +145,7 @@ def test_a_bucket_that_does_not_answer_is_unavailable(
     def stopped_after(*args: Any, **more: Any) -> int:
         version = append(*args, **more)
         engine._own = {}  # so that it is read from the table
-        server.send_signal(signal.SIGSTOP)
+        suspend(server.pid)
         return int(version)
 
     def commit() -> object:
