@@ -210,7 +210,7 @@ class Replay:
     def _assignment(self, line: Line, options: Options) -> EpochAssignment:
         holding: Any = EpochAssignment.__new__(EpochAssignment)
         holding.options, holding.topic_ids, holding.is_between_epochs = options, {}, False
-        holding._tenure = SimpleNamespace(
+        holding._grant = SimpleNamespace(
             epoch=Epoch(line["epoch"], "replay"), member="replay", life_ms=0
         )
         holding.owned = {}

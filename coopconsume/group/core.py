@@ -272,13 +272,13 @@ class GroupCore:
 
         A member whose data this version of the library cannot read is refused, nobody else.
         """
-        told, refused = _read(joined)
-        setups = Counter(map(_setup_of, told.values()))
+        subscriptions, refused = _read(joined)
+        setups = Counter(map(_setup_of, subscriptions.values()))
         mine = (self.store, self.cluster, self.record_filter)
         setup = max(setups, key=lambda one: (setups[one], one == mine))
         refused |= {
             member: _other_setup(self.group, _setup_of(said), setup)
-            for member, said in told.items()
+            for member, said in subscriptions.items()
             if _setup_of(said) != setup
         }
         if me in refused:
@@ -288,7 +288,7 @@ class GroupCore:
         for member in joined:
             if member.id in refused:
                 continue
-            said = told[member.id]
+            said = subscriptions[member.id]
             if _continues_under(member.id, said, row, noted):
                 continues[member.id] = said.epoch
             # Otherwise other members may have got these shares since.
@@ -299,7 +299,7 @@ class GroupCore:
                     member.instance_id, said.owned if fresh else (),
                 )
             )  # fmt: skip
-        accepted = [said for member, said in told.items() if member not in refused]
+        accepted = [said for member, said in subscriptions.items() if member not in refused]
         partitions, topic_ids = _with_reports(accepted, partitions, topic_ids, hidden)
         shares = assignor.assign(partitions, members, shareable_topics=shareable)
         if claimed:
@@ -308,7 +308,7 @@ class GroupCore:
                 for member in members
             }
         held = {
-            member.id: _held_by(member, told[member.id], row, partitions, topic_ids)
+            member.id: _held_by(member, subscriptions[member.id], row, partitions, topic_ids)
             for member in members
             if member.id in continues
         }
@@ -320,7 +320,7 @@ class GroupCore:
             shares,
             noted,
             _nonce(self.group, me, generation, noted, shares, moving),
-            max((told[member.id].life_ms for member in members), default=self.life_ms),
+            max((subscriptions[member.id].life_ms for member in members), default=self.life_ms),
             {topic: topic_ids.get(topic, "") for topic in partitions},
             refused,
             {m.id: version_of(m.data) for m in joined if m.id not in refused},
@@ -329,7 +329,7 @@ class GroupCore:
             | ({} if self.by_pattern and noted is not None else dict(partitions)),
             moving,
             continues,
-            {member.id: told[member.id].life_ms for member in members},
+            {member.id: subscriptions[member.id].life_ms for member in members},
         )
 
     # -- what comes of it
@@ -437,11 +437,11 @@ class GroupCore:
         shares = _given_to(me, row)
         return (row.epoch, [share for share, _ in waits_of(shares, row)]) if shares else None
 
-    def taken(self, tenure: EpochGrant) -> None:
+    def taken(self, grant: EpochGrant) -> None:
         """The shares are ours now."""
-        self.owned, self.owned_under = tenure.shares, tenure.epoch
-        self.owned_topic_ids = dict(tenure.topic_ids)
-        self.begun_under = tenure.epoch
+        self.owned, self.owned_under = grant.shares, grant.epoch
+        self.owned_topic_ids = dict(grant.topic_ids)
+        self.begun_under = grant.epoch
         self.is_holding = False
 
     def lost(self) -> None:
@@ -452,25 +452,25 @@ class GroupCore:
 
 def _read(joined: Iterable[Joined]) -> tuple[dict[str, Subscription], dict[str, str]]:
     """What each member says, and why members are refused whose data cannot be read."""
-    told: dict[str, Subscription] = {}
+    subscriptions: dict[str, Subscription] = {}
     refused: dict[str, str] = {}
     for member in joined:
         try:
-            told[member.id] = Subscription.from_bytes(member.data)
+            subscriptions[member.id] = Subscription.from_bytes(member.data)
         except ProtocolMismatch as error:
             refused[member.id] = str(error)
-    return told, refused
+    return subscriptions, refused
 
 
 def _with_reports(
-    told: Iterable[Subscription],
+    subscriptions: Iterable[Subscription],
     partitions: Mapping[str, int],
     topic_ids: Mapping[str, str],
     hidden: Collection[str],
 ) -> tuple[dict[str, int], dict[str, str]]:
     """What the leader sees of topics, with what members report of hidden and of grown ones."""
     counts, ids = dict(partitions), dict(topic_ids)
-    for said in told:
+    for said in subscriptions:
         for topic, (count, topic_id) in said.seen.items():
             is_same = topic in counts and ids.get(topic, "") == topic_id
             if is_same or (topic in hidden and topic not in counts):

@@ -50,7 +50,7 @@ class EpochAssignment:
         options: Of the consumer.
         cluster: The Kafka cluster.
         store: The commit store.
-        tenure: Who we are and what is ours.
+        grant: Who we are and what is ours.
         write_primary: Writes the primary offsets.
         place: Our place in the group, as kafka-python's producer takes it; by default its name.
 
@@ -72,16 +72,16 @@ class EpochAssignment:
         options: Options,
         cluster: Cluster,
         store: CommitStore,
-        tenure: EpochGrant,
+        grant: EpochGrant,
         write_primary: WritePrimary,
         place: Callable[[], Any] | None = None,
     ) -> None:
         self.options = options
         self.cluster = cluster
         self.store = store
-        self._tenure = tenure
+        self._grant = grant
         self.is_between_epochs = False
-        self.topic_ids = dict(tenure.topic_ids)
+        self.topic_ids = dict(grant.topic_ids)
         LOG_IDENTITIES.saw_topics(cluster.cluster_id, self.topic_ids)
         self.owned: dict[TopicPartition, Owned] = {}
         self.place: Callable[[], Any] = place or (lambda: options.group_id)
@@ -91,15 +91,15 @@ class EpochAssignment:
         prefix = uuid.uuid4().hex
         # Ids of one prefix take little room in the log (see `CommitIds`).
         self._ids = (f"{prefix}-{number}" for number in itertools.count(1))
-        self.logs = HeldLogs(options, cluster, store, lambda: self._tenure, self.owned, self._lock)
+        self.logs = HeldLogs(options, cluster, store, lambda: self._grant, self.owned, self._lock)
         self.primary = PrimaryOffsets(
-            options.group_id, store, lambda: self._tenure, self.owned, self._lock, self.refresh,
+            options.group_id, store, lambda: self._grant, self.owned, self._lock, self.refresh,
             write_primary, cluster.commit_primary,
         )  # fmt: skip
         begun = time.monotonic()
-        self._waits = [(share, begun + seconds) for share, seconds in tenure.waits]
+        self._waits = [(share, begun + seconds) for share, seconds in grant.waits]
         self._seen = begun
-        self.owned.update(self._load(tenure.shares))
+        self.owned.update(self._load(grant.shares))
         self.logs.check_starts()
         self.logs.check_ends()
 
@@ -162,22 +162,22 @@ class EpochAssignment:
     @property
     def epoch(self) -> Epoch:
         """The epoch under which we commit."""
-        return self._tenure.epoch
+        return self._grant.epoch
 
     @property
     def member(self) -> str:
         """Our id in it."""
-        return self._tenure.member
+        return self._grant.member
 
     @property
     def shares(self) -> tuple[Share, ...]:
         """What is ours."""
-        return self._tenure.shares
+        return self._grant.shares
 
     @property
     def life_ms(self) -> int:
         """How long the next owners of our shares wait for what we do not hand over."""
-        return self._tenure.life_ms
+        return self._grant.life_ms
 
     def keep(self) -> None:
         """The group rebalances, and the work goes on."""
@@ -194,17 +194,17 @@ class EpochAssignment:
                 doubt.
         """
         self._wait_for(waits)
-        self._tenure = replace(self._tenure, epoch=epoch, member=member)
+        self._grant = replace(self._grant, epoch=epoch, member=member)
 
-    def continue_under(self, tenure: EpochGrant) -> None:
+    def continue_under(self, grant: EpochGrant) -> None:
         """Moves our shares to the next epoch, which gives us all of them.
 
         What it gives us besides is not begun with here, see `extend`. Its earlier owners are waited
         for from now on, and whatever we release leaves it in doubt.
         """
-        self._wait_for(tenure.waits)
-        self._tenure = replace(
-            self._tenure, epoch=tenure.epoch, member=tenure.member, life_ms=tenure.life_ms
+        self._wait_for(grant.waits)
+        self._grant = replace(
+            self._grant, epoch=grant.epoch, member=grant.member, life_ms=grant.life_ms
         )
         self.is_between_epochs = False
 
@@ -240,8 +240,8 @@ class EpochAssignment:
         """
         now = time.monotonic()
         if now - self._seen > within:
-            tenure = self._tenure
-            self.store.check(self.options.group_id, tenure.epoch, tenure.member)
+            grant = self._grant
+            self.store.check(self.options.group_id, grant.epoch, grant.member)
             self._saw(now)
         return self._seen
 
@@ -315,7 +315,7 @@ class EpochAssignment:
         """
         left = without(self.shares, shares)
         with self._lock:
-            self._tenure = replace(self._tenure, shares=left)
+            self._grant = replace(self._grant, shares=left)
             ranges = by_partition(left)
             for tp, owned in list(self.owned.items()):
                 if tp in ranges:
@@ -328,7 +328,7 @@ class EpochAssignment:
         with self._lock:
             self.topic_ids = {**self.topic_ids, **gained.topic_ids}
             shares = shares_of(by_partition([*self.shares, *gained.shares]))
-            self._tenure = replace(self._tenure, shares=shares, topic_ids=self.topic_ids)
+            self._grant = replace(self._grant, shares=shares, topic_ids=self.topic_ids)
             new = gained.owned.keys() - self.owned.keys()
             self.logs.extend(gained.logs, new)
             self.primary.extend(gained.primary, new)
@@ -380,13 +380,13 @@ class EpochAssignment:
         holes = holes or {}
         commit_id = commit_id or next(self._ids)
         # Of all attempts: under another epoch the log would repeat what it answered to the first.
-        tenure, reached = self._tenure, self.logs.reached(offsets)
+        grant, reached = self._grant, self.logs.reached(offsets)
 
         def commit() -> dict[TopicPartition, CommitResult]:
             return self.store.commit(
                 self.options.group_id,
-                tenure.epoch,
-                tenure.member,
+                grant.epoch,
+                grant.member,
                 dict(offsets),
                 pending=dict(pending) if pending else None,
                 holes=dict(holes),

@@ -31,7 +31,7 @@ class HeldLogs:
         options: Of the consumer.
         cluster: The Kafka cluster.
         store: The commit store.
-        tenure: Says who we are and what is ours now.
+        grant: Says who we are and what is ours now.
         owned: What of each partition is ours.
         lock: Is held while that changes.
     """
@@ -41,20 +41,20 @@ class HeldLogs:
         options: Options,
         cluster: Cluster,
         store: CommitStore,
-        tenure: Callable[[], EpochGrant],
+        grant: Callable[[], EpochGrant],
         owned: Mapping[TopicPartition, Owned],
         lock: AbstractContextManager[object],
     ) -> None:
         self._options = options
         self._cluster = cluster
         self._store = store
-        self._now = tenure
+        self._now = grant
         self._owned = owned
         self._lock = lock
         self._ends: dict[TopicPartition, LogEnd] = {}
 
     @property
-    def _tenure(self) -> EpochGrant:
+    def _grant(self) -> EpochGrant:
         return self._now()
 
     def extend(self, gained: HeldLogs, partitions: Collection[TopicPartition]) -> None:
@@ -98,7 +98,7 @@ class HeldLogs:
             passed[tp] = start
         if passed:
             self._store.log_start(
-                self._options.group_id, self._tenure.epoch, self._tenure.member, passed
+                self._options.group_id, self._grant.epoch, self._grant.member, passed
             )
             for tp, start in passed.items():
                 with self._lock:
@@ -130,7 +130,7 @@ class HeldLogs:
         visible, hidden = self._cluster.visible_topics(names)
         found = {topic.name: topic.id for topic in visible}
         for name, topic_id in found.items():
-            known = self._tenure.topic_ids.get(name, "")
+            known = self._grant.topic_ids.get(name, "")
             if known and topic_id != known:
                 raise TopicReplaced(name, known, topic_id)
         if missing := set(names) - found.keys() - set(hidden):
@@ -301,7 +301,7 @@ class HeldLogs:
         if not cut:
             return
         ends = {tp: loss.first for tp, loss in cut.items()}
-        self._store.truncate(self._options.group_id, self._tenure.epoch, self._tenure.member, ends)
+        self._store.truncate(self._options.group_id, self._grant.epoch, self._grant.member, ends)
         state = self._store.state(self._options.group_id)
         for tp, end in ends.items():
             owned = self._owned[tp]

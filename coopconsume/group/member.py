@@ -98,7 +98,7 @@ class Tenant(Protocol):
     def hand_over(self) -> None:
         """Stop working, commit what is done and give the shares back; bounded by drainTimeout."""
 
-    def moved_in(self, tenure: EpochGrant) -> None:
+    def moved_in(self, grant: EpochGrant) -> None:
         """These shares are ours; those that are to move are to be released before it returns."""
 
     def lost(self, why: str) -> None:
@@ -496,10 +496,10 @@ class GroupMember:
     def _give_back(self, me: str, data: bytes) -> None:
         """What we did not begin with: whoever gets it next need not wait for us."""
         claimed = self._claims.claimed()
-        tenure = self._core.take(me, data, self._store.assignment(self._group), claimed)
-        if isinstance(tenure, EpochGrant):
-            doubtful = [share for share, _ in tenure.waits]
-            self._store.release(self._group, tenure.epoch, tenure.member, running=doubtful)
+        grant = self._core.take(me, data, self._store.assignment(self._group), claimed)
+        if isinstance(grant, EpochGrant):
+            doubtful = [share for share, _ in grant.waits]
+            self._store.release(self._group, grant.epoch, grant.member, running=doubtful)
 
     def _give_back_unbegun(self, me: str) -> None:
         """Gives back what an epoch gave us that was opened while we were leaving."""

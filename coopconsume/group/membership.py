@@ -399,7 +399,7 @@ class Membership:
             held = self._holding
             if group is not None and held is not None and held.is_between_epochs:
                 group.follow()  # Under an epoch that has passed nothing can be given back.
-            holding = self._let_go()
+            holding = self._stop_holding()
             if holding is not None:
                 holding.primary.write_quietly(force=True)
                 self._give_back(holding, ())
@@ -481,7 +481,7 @@ class Membership:
             self._group.rejoin(why)
         return True
 
-    def start_anew(self, why: str, running: Sequence[Share]) -> bool:
+    def rejoin(self, why: str, running: Sequence[Share]) -> bool:
         """The topics are not what they were when the shares were dealt.
 
         Args:
@@ -544,38 +544,38 @@ class Membership:
         running = self._drain(holding, self.options.drain_timeout)
         if self._was_refused("the commit log refused what was to be handed over"):
             return
-        self._tell("on_revoked", holding.key_ranges)
-        if self._let_go() is None:
+        self._notify("on_revoked", holding.key_ranges)
+        if self._stop_holding() is None:
             return
         holding.primary.write_quietly(force=True)
         self._give_back(holding, running)
 
-    def moved_in(self, tenure: EpochGrant) -> None:
+    def moved_in(self, grant: EpochGrant) -> None:
         """These shares are ours; those that are to move are released."""
         holding, rest = self._holding, None
-        if not tenure.continues:
+        if not grant.continues:
             if holding is not None:
                 self.lost("the next epoch does not leave all of them with this member")
-            rest = tenure
+            rest = grant
         elif holding is not None:
-            rest = self._continue(holding, tenure)
+            rest = self._continue(holding, grant)
         elif self._group is not None:
             self._group.rejoin("the work that it was to go on with was given up")
         if rest is not None:
             self._hold(rest)
 
-    def _continue(self, holding: EpochAssignment, tenure: EpochGrant) -> EpochGrant | None:
+    def _continue(self, holding: EpochAssignment, grant: EpochGrant) -> EpochGrant | None:
         """Goes on with what is held under the next epoch.
 
         Returns:
             What to begin with, once the worker is drained as something moves; None: nothing does.
         """
-        gained = without(without(tenure.shares, holding.shares), tenure.moving)
-        holding.continue_under(tenure)
-        moving = tenure.moving
+        gained = without(without(grant.shares, holding.shares), grant.moving)
+        holding.continue_under(grant)
+        moving = grant.moving
         if not moving or self._give_up(holding, moving):
             moving = ()
-            if self._extend(holding, replace(tenure, shares=gained, waits=())):
+            if self._extend(holding, replace(grant, shares=gained, waits=())):
                 return None
         running = self._drain(holding, self.options.drain_timeout)
         refused = "the commit log refused what was to be handed over"
@@ -583,19 +583,19 @@ class Membership:
             if self._group is not None:
                 self._group.rejoin(refused)
             return None
-        self._tell("on_revoked", holding.key_ranges)
-        if self._let_go() is None:
+        self._notify("on_revoked", holding.key_ranges)
+        if self._stop_holding() is None:
             return None
         holding.primary.write_quietly(force=True)
         if moving:
             with self._warning():
                 holding.release(running, moving)
-        shares = without(tenure.shares, tenure.moving)
+        shares = without(grant.shares, grant.moving)
         waits = [
             (part, left)
             for share, left in holding.waits_left() for part in common([share], shares)
         ]  # fmt: skip
-        return replace(tenure, shares=shares, waits=tuple(waits), continues=False, moving=())
+        return replace(grant, shares=shares, waits=tuple(waits), continues=False, moving=())
 
     def _give_up(self, holding: EpochAssignment, shares: Sequence[Share]) -> bool:
         """Releases part of what is held while the worker goes on with the rest, if it can."""
@@ -606,7 +606,9 @@ class Membership:
         holding.left_running(running, holding.life_ms / 1000)
         # What the log has refused meanwhile is lost as a whole, and is told so elsewhere.
         if self._holding is holding:
-            self._tell("on_revoked", {tp: list(some) for tp, some in ranges.items()}, goes_on=True)
+            self._notify(
+                "on_revoked", {tp: list(some) for tp, some in ranges.items()}, goes_on=True
+            )
             with self._warning():
                 holding.release(running, shares)
         return True
@@ -625,7 +627,7 @@ class Membership:
             log.warning("all key ranges are begun with again: %s", error)
             return False
         if extended is not None:
-            self._tell("on_assigned", extended.key_ranges)
+            self._notify("on_assigned", extended.key_ranges)
         return extended is not None
 
     def _drain(self, holding: EpochAssignment, timeout: float) -> Sequence[Share]:
@@ -642,9 +644,9 @@ class Membership:
         self._worker.drop()
         if self._was_refused(why):
             return
-        holding = self._let_go()
+        holding = self._stop_holding()
         if holding is not None:
-            self._tell_lost(holding, why)
+            self._notify_lost(holding, why)
             self._give_back(holding, running)
 
     def failed(self, error: BaseException) -> None:
@@ -654,27 +656,27 @@ class Membership:
             self._changed.notify_all()
             self._worker.fail(error)
 
-    def _load(self, tenure: EpochGrant) -> EpochAssignment:
+    def _load(self, grant: EpochGrant) -> EpochAssignment:
         group = self._group
         write: Callable[..., None] = (
             group.commit_primary if group is not None else self.cluster.commit_primary
         )
         place = group.place if group is not None else None
         return repeated(
-            lambda: EpochAssignment(self.options, self.cluster, self.store, tenure, write, place),
+            lambda: EpochAssignment(self.options, self.cluster, self.store, grant, write, place),
             "load of the committed offsets", self.options.batch_life,
         )  # fmt: skip
 
-    def _hold(self, tenure: EpochGrant) -> None:
+    def _hold(self, grant: EpochGrant) -> None:
         try:
-            holding = self._load(tenure)
+            holding = self._load(grant)
             self._check_left_behind()
         except BaseException:
             # No record was started: the next owner of the shares does not have to wait.
-            running = [share for share, _ in tenure.waits]
+            running = [share for share, _ in grant.waits]
             with self._warning():
                 self.store.release(
-                    self.options.group_id, tenure.epoch, tenure.member, running=running
+                    self.options.group_id, grant.epoch, grant.member, running=running
                 )
             raise
         with self._changed:
@@ -684,7 +686,7 @@ class Membership:
                 self._worker.begin(holding)
                 self._changed.notify_all()
         if is_open:
-            self._tell("on_assigned", holding.key_ranges)
+            self._notify("on_assigned", holding.key_ranges)
         else:
             self._give_back(holding, ())
 
@@ -722,20 +724,20 @@ class Membership:
         with self._changed:
             refused, self._refused = self._refused, None
         if refused is not None:
-            self._tell_lost(refused, why)
+            self._notify_lost(refused, why)
         return refused is not None
 
-    def _tell_lost(self, holding: EpochAssignment, why: str) -> None:
+    def _notify_lost(self, holding: EpochAssignment, why: str) -> None:
         log.warning("group %s: all shares are lost: %s", self.options.group_id, why)
-        self._tell("on_lost", holding.key_ranges)
+        self._notify("on_lost", holding.key_ranges)
 
-    def _let_go(self) -> EpochAssignment | None:
+    def _stop_holding(self) -> EpochAssignment | None:
         with self._changed:
             holding, self._holding = self._holding, None
             self._joining_since = time.monotonic()
             return holding
 
-    def _tell(
+    def _notify(
         self,
         what: str,
         ranges: Mapping[TopicPartition, Sequence[KeyRange]],

@@ -55,7 +55,7 @@ class PrimaryOffsets:
     Args:
         group: The group's id.
         store: The commit store.
-        tenure: Says who we are and what is ours now.
+        grant: Says who we are and what is ours now.
         owned: What of each partition is ours.
         lock: Is held while that changes.
         stable: Looks up the stable offsets.
@@ -67,7 +67,7 @@ class PrimaryOffsets:
         self,
         group: str,
         store: CommitStore,
-        tenure: Callable[[], EpochGrant],
+        grant: Callable[[], EpochGrant],
         owned: Mapping[TopicPartition, Owned],
         lock: AbstractContextManager[object],
         stable: Callable[[], Mapping[TopicPartition, int]],
@@ -76,7 +76,7 @@ class PrimaryOffsets:
     ) -> None:
         self._group = group
         self._store = store
-        self._now = tenure
+        self._now = grant
         self._owned = owned
         self._lock = lock
         self._stable = stable
@@ -90,7 +90,7 @@ class PrimaryOffsets:
         self._to_replace: set[TopicPartition] = set()
 
     @property
-    def _tenure(self) -> EpochGrant:
+    def _grant(self) -> EpochGrant:
         return self._now()
 
     def found(self, bound: Mapping[TopicPartition, str]) -> None:
@@ -222,7 +222,7 @@ class PrimaryOffsets:
             return
         try:
             self._store.note_primary(
-                self._group, self._tenure.epoch, self._tenure.member, dict.fromkeys(replaced)
+                self._group, self._grant.epoch, self._grant.member, dict.fromkeys(replaced)
             )
             self._to_replace -= replaced
         except CommitStoreError as error:
@@ -257,5 +257,5 @@ class PrimaryOffsets:
 
     def _marked(self, tp: TopicPartition, offset: int) -> tuple[int, str]:
         """Returns an offset with its metadata."""
-        topic_id = self._tenure.topic_ids.get(tp[0], "")
-        return offset, primary_mark(topic_id, self._tenure.epoch)
+        topic_id = self._grant.topic_ids.get(tp[0], "")
+        return offset, primary_mark(topic_id, self._grant.epoch)

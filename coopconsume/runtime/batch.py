@@ -40,7 +40,7 @@ class Running:
     waiting: set[int]
     started: float
     tag: str
-    shift: EpochState
+    epoch_state: EpochState
     run: str = ""
     trial: bool = False
     streaks: Mapping[int, int] = field(default_factory=dict)
@@ -63,7 +63,7 @@ class Running:
     #: Of each slot, the number of the last progressive report that was taken.
     taken: dict[int, int] = field(default_factory=dict)
     #: Of each slot, the handler calls in its progressive reports.
-    told: dict[int, int] = field(default_factory=dict)
+    handled_before: dict[int, int] = field(default_factory=dict)
     #: When a slot last reported progress, or was asked to give its records back.
     heard_at: dict[int, float] = field(default_factory=dict)
     #: When a slot was first seen to be connected, on the monotonic clock.
@@ -113,7 +113,7 @@ class Running:
     @property
     def parts(self) -> list[Partition]:
         """Its partitions, by the index that reports name them by."""
-        return [self.shift.partitions[part] for part in sorted(self.plan.wanted)]
+        return [self.epoch_state.partitions[part] for part in sorted(self.plan.wanted)]
 
     @property
     def is_idle(self) -> bool:
@@ -129,14 +129,15 @@ class Running:
         """What a slot might start, by partition; of a real-time run, what it has read."""
         if self.is_live:
             shares = {
-                part: self.shift.partitions[part].shares[slot] for part in self.plan.work[slot]
+                part: self.epoch_state.partitions[part].shares[slot]
+                for part in self.plan.work[slot]
             }
             return {part: share.flying or OffsetRanges() for part, share in shares.items()}
         return {part: OffsetRanges(work.ranges) for part, work in self.plan.work[slot].items()}
 
     def left(self, slot: int) -> dict[int, OffsetRanges]:
         """What of that is not reported yet, by partition."""
-        nothing, partitions = OffsetRanges(), self.shift.partitions
+        nothing, partitions = OffsetRanges(), self.epoch_state.partitions
         if slot in self.kept:
             return {part: o - partitions[part].done for part, o in self.kept[slot].items()}
         return {

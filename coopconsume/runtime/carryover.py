@@ -21,16 +21,16 @@ class SlotCarryover:
         self.streaks: dict[int, int] = {}
         self._opens: dict[int, dict[TopicPartition | None, float]] = {}
 
-    def failed(self, slot: int, streak: int, *, starts_anew: bool) -> None:
+    def failed(self, slot: int, streak: int, *, restarts: bool) -> None:
         """A slot has ended a batch with so many failures in a row.
 
         Args:
             slot: The slot.
             streak: Failures, those of batches before included.
-            starts_anew: Whether the circuit breaker has just opened or closed, or is open: then
+            restarts: Whether the circuit breaker has just opened or closed, or is open: then
                 what was before says nothing of what comes after, in any slot.
         """
-        if starts_anew:
+        if restarts:
             self.streaks.clear()
         else:
             self.streaks[slot] = streak

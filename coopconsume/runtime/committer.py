@@ -118,17 +118,17 @@ def save(
     started = time.monotonic()
     fit = holding.affordable(offsets, holes)
     left = {tp: done - fit[tp] for tp, done in offsets.items()}
-    told = {tp: list(records) for tp, records in pending.items()}
+    reported = {tp: list(records) for tp, records in pending.items()}
     if written is not None:
         for tp, done in written.parcel.offsets.items():
             fit[tp] = fit.get(tp, OffsetRanges()) | done
         for tp, records in written.parcel.pending.items():
-            told.setdefault(tp, []).extend(records)
+            reported.setdefault(tp, []).extend(records)
     dropped = {tp: len(fit[tp] & some) for tp, some in (filtered or {}).items() if tp in fit}
     results: Mapping[TopicPartition, CommitResult]
     try:
         results = holding.commit(
-            fit, pending=told, holes=holes, filtered=dropped, commit_id=commit_id,
+            fit, pending=reported, holes=holes, filtered=dropped, commit_id=commit_id,
             limited=written is None,
         )  # fmt: skip
     except MaxIndividualCommitsReached as error:
@@ -141,7 +141,7 @@ def save(
         if tp not in refused
     }
     held = frozenset(refused | {tp for tp, some in left.items() if some})
-    later = {tp: records for tp, records in told.items() if tp in refused}
+    later = {tp: records for tp, records in reported.items() if tp in refused}
     took = (written.took if written else 0.0, time.monotonic() - started)
     return CommitAnswered(answered, holes, took, held, later)
 
@@ -340,7 +340,7 @@ class Committer:
         if is_early:
             return
         # With what is to come there will be fewer ranges, and fewer commits.
-        if ready or not (linger or self.outbox.is_young or self._waits_for_room()):
+        if ready or not (linger or self.outbox.is_young or self._waits_for_capacity()):
             self._begin_commit(self.outbox.ready.popleft() if ready else None)
 
     def _looks_at_decisions(self) -> bool:
@@ -356,7 +356,7 @@ class Committer:
         self._decisions_at = time.monotonic()
         return False
 
-    def _waits_for_room(self) -> bool:
+    def _waits_for_capacity(self) -> bool:
         """Whether the limit on ranges refused something, and nothing came that could make room."""
         return bool(self._refused) and not self._unsaved.since and time.monotonic() < self._again_at
 

@@ -79,7 +79,7 @@ class Crashes:
         """A worker of a slot has ended, and with it what it knew.
 
         Args:
-            partitions: Of the shift.
+            partitions: Of the epoch_state.
             slot: Whose.
             given: What it might have started, by partition.
             at_work: What it was doing, if that is known.

@@ -79,7 +79,7 @@ class Dispatcher:
         meter: Takes note of what happens, for progress.
         run_id: Of this run of the job.
         post: Puts an event into the loop's queue.
-        counts: Whether what was done in a shift may still be committed.
+        counts: Whether what was done in an epoch may still be committed.
         membership: Knows for how long our work may go on after our death.
         trace: Takes each batch that starts.
 
@@ -164,43 +164,45 @@ class Dispatcher:
         ]
         return max(lives, default=0.0)
 
-    def of(self, shift: EpochState | None) -> list[Running]:
+    def of(self, epoch_state: EpochState | None) -> list[Running]:
         """Batches of a shift; those of an earlier one only keep their slots busy."""
-        return [r for r in self.running.values() if r.shift is shift]
+        return [r for r in self.running.values() if r.epoch_state is epoch_state]
 
-    def at_work(self, shift: EpochState) -> set[int]:
+    def at_work(self, epoch_state: EpochState) -> set[int]:
         """Slots of which batches of a shift still wait to hear."""
-        return {slot for running in self.of(shift) for slot in running.waiting}
+        return {slot for running in self.of(epoch_state) for slot in running.waiting}
 
     @property
     def next_trigger(self) -> float:
         """Seconds until the trigger lets a batch start."""
         return max(0.0, self._batch_at + self._work.interval - time.monotonic())
 
-    def facts(self, shift: EpochState, now: float) -> list[BatchFacts]:
-        """Returns what is known of the batches of a shift, for people."""
+    def facts(self, epoch_state: EpochState, now: float) -> list[BatchFacts]:
+        """Returns what is known of the batches of an epoch, for people."""
         return [
             self._facts_of(running, now)
-            for running in self.of(shift)
+            for running in self.of(epoch_state)
             if running.waiting and not (running.is_idle and self._has_met(running))
         ]
 
     def _has_met(self, running: Running) -> bool:
         return all(self.leases.has_met(at) for at in running.connections)
 
-    def silent(self, shift: EpochState | None, now: float) -> float:
+    def silent(self, epoch_state: EpochState | None, now: float) -> float:
         """Returns for how long the slot that is silent for longest has reported nothing."""
         silences = [
             now - running.heard_at.get(slot, running.started)
-            for running in self.of(shift)
+            for running in self.of(epoch_state)
             for slot in running.waiting
             if not running.is_idle
         ]
         return max(silences, default=0.0)
 
-    def oldest_call(self, shift: EpochState | None, now: float) -> OldestCall | None:
+    def oldest_call(self, epoch_state: EpochState | None, now: float) -> OldestCall | None:
         """Returns the handler call that has run for longest; None: none takes long."""
-        calls = [found for one in self.of(shift) if (found := one.oldest_call(now)) is not None]
+        calls = [
+            found for one in self.of(epoch_state) if (found := one.oldest_call(now)) is not None
+        ]
         return max(calls, key=lambda call: call.seconds, default=None)
 
     def _facts_of(self, running: Running, now: float) -> BatchFacts:
@@ -223,12 +225,13 @@ class Dispatcher:
             log.debug("Spark does not say what it runs", exc_info=True)
             return None
 
-    def unsure(self, shift: EpochState) -> set[int]:
+    def unsure(self, epoch_state: EpochState) -> set[int]:
         """Slots of which any record may be at work; those that keep some have named them."""
-        return {slot for running in self.of(shift) for slot in running.active} | set(self.barred)
+        active = {slot for running in self.of(epoch_state) for slot in running.active}
+        return active | set(self.barred)
 
     def forget_crashes(self) -> None:
-        """A shift is over, and its partitions with it."""
+        """Forgets what is known of crashes: the epoch has ended, and its partitions with it."""
         self._crashes.forget()
 
     def interrupt(self) -> None:
@@ -237,37 +240,37 @@ class Dispatcher:
             running.interrupt_at = -math.inf
         self.interrupt_overdue()
 
-    def may_run_for(self, shift: EpochState) -> float:
+    def may_run_for(self, epoch_state: EpochState) -> float:
         """Returns for how many seconds slots of a shift may still be at work."""
         now = time.monotonic()
         left = [at - now for at in self.barred.values()]
-        left += [partition.may_run_until() - now for partition in shift.partitions]
-        return max([self.life_of(self.of(shift)), *left])
+        left += [partition.may_run_until() - now for partition in epoch_state.partitions]
+        return max([self.life_of(self.of(epoch_state)), *left])
 
-    def give_up(self, shift: EpochState) -> None:
+    def give_up(self, epoch_state: EpochState) -> None:
         """What runs does not count any more: it must be over when the life of a batch is.
 
         A task may not even have begun: it waits for a free slot, a cold JVM, or a broker. Those
         who get the shares wait for the life of a batch, and begin.
         """
-        for running in self.of(shift):
+        for running in self.of(epoch_state):
             if running.waiting:
                 spare = LEASE if running.channel is None else 0.0
                 rest = self.life_of([running]) + spare - _KILL_TIME
                 running.interrupt_at = time.monotonic() + max(0.0, rest)
 
-    def keep_leases(self, shift: EpochState | None) -> None:
-        """Renews the leases of the slots that work in a shift, and of no other."""
-        slots: set[tuple[int, int]] = set().union(*(r.connections for r in self.of(shift)))
-        self.leases.keep(shift.holding if shift else None, slots)
+    def keep_leases(self, epoch_state: EpochState | None) -> None:
+        """Renews the leases of the slots that work in this epoch, and of no other."""
+        slots: set[tuple[int, int]] = set().union(*(r.connections for r in self.of(epoch_state)))
+        self.leases.keep(epoch_state.holding if epoch_state else None, slots)
 
-    def stop(self, shift: EpochState | None) -> None:
+    def stop(self, epoch_state: EpochState | None) -> None:
         """Slots that have a channel start nothing more; their running handlers end.
 
         They name the records that run: if a handler outlasts the wait for it, its record is in
         doubt, and no other of its slot. A batch of which no slot has begun is ended at once.
         """
-        for running in self.of(shift):
+        for running in self.of(epoch_state):
             self._stop(running)
         self.interrupt_overdue()
 
@@ -303,14 +306,14 @@ class Dispatcher:
         }
 
     def leave(
-        self, shift: EpochState, partitions: Sequence[Partition], *, is_late: bool = False
+        self, epoch_state: EpochState, partitions: Sequence[Partition], *, is_late: bool = False
     ) -> None:
         """Tells slots the key ranges that are given up: they start nothing more of these.
 
         They go on with the rest. One that has not begun never begins, and one that has not
         answered in time starts nothing more: its lease may outlast the share.
         """
-        for running in self.of(shift):
+        for running in self.of(epoch_state):
             for slot in sorted(running.active - running.stopped):
                 shares = [p.shares[slot] for p in partitions if slot in p.shares]
                 if not any(share.may_start_leaving for share in shares):
@@ -335,7 +338,7 @@ class Dispatcher:
             for i, part in enumerate(running.parts)
             if part in partitions and slot in part.shares
         }
-        self.leases.withhold((running.number, slot), running.shift.leavings, ranges)
+        self.leases.withhold((running.number, slot), running.epoch_state.leavings, ranges)
 
     def _ask_back(self, running: Running, slot: int) -> None:
         """Asks a slot for what it may still start, once in a while."""
@@ -350,27 +353,27 @@ class Dispatcher:
             running.asked_at[slot] = now
         return is_due
 
-    def _deal_again(self, shift: EpochState, now: float) -> None:
+    def _deal_again(self, epoch_state: EpochState, now: float) -> None:
         """Deals partitions of which shares were given up, or have come, to slots that are free.
 
         A slot that is lost, or whose worker has ended, keeps what it may be at work on or is to
         show to be at fault.
         """
-        if not shift.undealt:
+        if not epoch_state.undealt:
             return
         closed = {s for s in range(self._slots) if s in self.barred or self._crashes.concern(s)}
-        for partition in shift.undealt:
+        for partition in epoch_state.undealt:
             partition.deal_again(self._slots, now, closed)
-        shift.undealt = [p for p in shift.undealt if p.is_undealt]
-        found = {partition.slot_to_ask(now, closed) for partition in shift.undealt}
+        epoch_state.undealt = [p for p in epoch_state.undealt if p.is_undealt]
+        found = {partition.slot_to_ask(now, closed) for partition in epoch_state.undealt}
         asked = {slot for slot in found if slot is not None}
-        for running in self.of(shift):
+        for running in self.of(epoch_state):
             for slot in sorted(asked & (running.active - running.stopped)):
                 self._ask_back(running, slot)
 
-    def drain(self, shift: EpochState | None) -> None:
+    def drain(self, epoch_state: EpochState | None) -> None:
         """Has real-time slots read nothing more; what they have read is handled."""
-        for running in self.of(shift):
+        for running in self.of(epoch_state):
             if running.is_live and self._live is not None:
                 self._live.drain(running)
 
@@ -393,28 +396,28 @@ class Dispatcher:
         self.leases.close()
         self._batches.shutdown(wait=False, cancel_futures=True)
 
-    def launch(self, shift: EpochState, *, stopping: bool) -> None:
+    def launch(self, epoch_state: EpochState, *, stopping: bool) -> None:
         """Give slots that are free a batch, if there is work and it is the time for it.
 
         Raises:
             FencedMember: The log says that the shares are not ours any more.
         """
         # Looked at also while slots are long at work: what is lost must not go on.
-        if self.of(shift) and not self._is_ours(shift):
+        if self.of(epoch_state) and not self._is_ours(epoch_state):
             return
         now = time.monotonic()
         self.barred = {slot: at for slot, at in self.barred.items() if at > now}
-        self._watch_live(shift, now)
+        self._watch_live(epoch_state, now)
         too_soon = stopping or now - self._batch_at < self._work.interval
         on_trial = any(r.trial for r in self.running.values())
         if too_soon or on_trial or not self.breaker.may_start(now):
             return
-        self._relieve(shift, now)
-        self._deal_again(shift, now)
+        self._relieve(epoch_state, now)
+        self._deal_again(epoch_state, now)
         young = 0
-        if self._begins_live(shift, now):
+        if self._begins_live(epoch_state, now):
             return
-        for running in [one for one in self.of(shift) if not one.is_live]:
+        for running in [one for one in self.of(epoch_state) if not one.is_live]:
             since, taken = running.first_report, now - running.started
             if since is None:
                 young += 1
@@ -423,45 +426,45 @@ class Dispatcher:
                 return
         if young >= BATCHES_AT_ONCE:
             return
-        free = self._free_slots(shift)
+        free = self._free_slots(epoch_state)
         limits = Limits(self.window.offsets, self._options.max_pending)
-        if not free or not self._is_ours(shift) or not self._may_work(shift):
+        if not free or not self._is_ours(epoch_state) or not self._may_work(epoch_state):
             return
-        plan = self._plan(shift, free, now, limits)
+        plan = self._plan(epoch_state, free, now, limits)
         if plan is not None:
-            self._start(shift, plan, now, trial=self.breaker.state == "trial")
+            self._start(epoch_state, plan, now, trial=self.breaker.state == "trial")
 
-    def _watch_live(self, shift: EpochState, now: float) -> None:
+    def _watch_live(self, epoch_state: EpochState, now: float) -> None:
         """Ends real-time runs that need batches."""
         if self._live is None:
             return
-        live = [running for running in self.of(shift) if running.is_live and running.waiting]
+        live = [running for running in self.of(epoch_state) if running.is_live and running.waiting]
         for running in live:
             self._live.watch(running, now, is_open=self.breaker.state == "closed")
         self._meter.mode = "realTime" if any(not one.ending for one in live) else "batch"
 
-    def _begins_live(self, shift: EpochState, now: float) -> bool:
+    def _begins_live(self, epoch_state: EpochState, now: float) -> bool:
         """Begins a real-time run, if there is to be one and all slots are free for it."""
         if self._live is None or self.barred or self.breaker.state != "closed":
             return False
         if any(running.waiting for running in self.running.values()):
             return False
-        if not self._is_ours(shift) or not self._may_work(shift):
+        if not self._is_ours(epoch_state) or not self._may_work(epoch_state):
             return False
-        plan = self._live.plan(shift, now)
+        plan = self._live.plan(epoch_state, now)
         if plan is not None:
-            self._start(shift, plan, now, is_live=True)
+            self._start(epoch_state, plan, now, is_live=True)
         return plan is not None
 
     def _start(
-        self, shift: EpochState, plan: BatchPlan, now: float, *, trial: bool = False,
+        self, epoch_state: EpochState, plan: BatchPlan, now: float, *, trial: bool = False,
         is_live: bool = False,
     ) -> None:  # fmt: skip
         """Gives a batch to Spark."""
         number = next(self._numbers)
         tag = f"coopconsume-{self._run_id}-{number}"
         running = Running(
-            number, plan, set(plan.slots), now, tag, shift, self._run_id, trial,
+            number, plan, set(plan.slots), now, tag, epoch_state, self._run_id, trial,
             dict(self._carried.streaks),
         )  # fmt: skip
         running.latest_start = self._latest_start.of_batch()
@@ -477,14 +480,14 @@ class Dispatcher:
         self._batch_at = now
         self._meter.launched(number, plan)
         self._trace.write(BatchStarted(number, now, plan))
-        self.keep_leases(shift)
+        self.keep_leases(epoch_state)
         self._batches.submit(self._run_batch, running)
 
     def _tasks(self) -> int:
         """Tasks that have not ended, those included that keep records of a slot."""
         return sum(len(running.waiting) for running in self.running.values())
 
-    def _free_slots(self, shift: EpochState) -> list[int]:
+    def _free_slots(self, epoch_state: EpochState) -> list[int]:
         """Slots that may get a batch, so that no more tasks run than there are slots.
 
         With state a slot waits until its changes are written: its next records must see them.
@@ -494,7 +497,8 @@ class Dispatcher:
         """
         free = [
             s for s in range(self._slots)
-            if s not in self._busy and s not in self.barred and shift.saver.outbox.is_written(s)
+            if s not in self._busy and s not in self.barred
+            and epoch_state.saver.outbox.is_written(s)
         ]  # fmt: skip
         tasks = self._slots - self._tasks()
         if tasks >= len(free):
@@ -504,32 +508,32 @@ class Dispatcher:
         return sorted((free[turn:] + free[:turn])[: max(0, tasks)])
 
     def _plan(
-        self, shift: EpochState, free: Sequence[int], now: float, limits: Limits
+        self, epoch_state: EpochState, free: Sequence[int], now: float, limits: Limits
     ) -> BatchPlan | None:
         """The next batch; a slot whose workers keep ending gets but a part of what it could."""
-        allowed = self._crashes.confine(shift.partitions, free)
+        allowed = self._crashes.confine(epoch_state.partitions, free)
         if self.breaker.state == "trial":
             window = min(self.breaker.trial_offsets, limits.window)
             few = Limits(window, limits.max_pending, limits.max_ranges)
-            plans = (plan_batch(shift.busy, [slot], now, few) for slot in free)
+            plans = (plan_batch(epoch_state.busy, [slot], now, few) for slot in free)
             plan = next((found for found in plans if found is not None), None)
         else:
-            plan = plan_batch(shift.busy, free, now, limits)
+            plan = plan_batch(epoch_state.busy, free, now, limits)
         for slot, some in allowed.items():
             if plan is None or slot not in plan.work:
                 # Done, deleted or waiting by now: not among the suspects any more.
-                self._crashes.passed(shift.partitions, slot, some)
+                self._crashes.passed(epoch_state.partitions, slot, some)
         return plan
 
-    def _relieve(self, shift: EpochState, now: float) -> None:
+    def _relieve(self, epoch_state: EpochState, now: float) -> None:
         """Asks slots whose handlers are slow for the records that they have not started."""
         busy = self._tasks()
-        for running in self.of(shift):
+        for running in self.of(epoch_state):
             for slot in running.active - running.met_at.keys():
                 if self.leases.has_met((running.number, slot)):
                     running.met_at[slot] = now
         kept = sum(len(running.waiting & running.kept.keys()) for running in self.running.values())
-        for running, slot in slow_slots(self.of(shift), now, has_idle=busy < self._slots):
+        for running, slot in slow_slots(self.of(epoch_state), now, has_idle=busy < self._slots):
             # A task that keeps a record keeps its core: one must be left to go on with.
             if kept + 1 < self._slots and self._may_relieve(running, slot):
                 running.heard_at[slot] = now
@@ -540,17 +544,17 @@ class Dispatcher:
         """Whether a slot may give records back: not while it is to show which one is at fault."""
         return not running.trial and not self._crashes.concern(slot)
 
-    def _may_work(self, shift: EpochState) -> bool:
+    def _may_work(self, epoch_state: EpochState) -> bool:
         """Whether the next owners would wait long enough for what a new batch may leave behind."""
-        may_work = self._membership.may_work_for(shift.holding, self.leases.lease)
+        may_work = self._membership.may_work_for(epoch_state.holding, self.leases.lease)
         if not may_work:
             self._trace.write(BatchWithheld())
         return may_work
 
-    def _is_ours(self, shift: EpochState) -> bool:
+    def _is_ours(self, epoch_state: EpochState) -> bool:
         """Whether the log says that the shares are still ours; it must not be long ago."""
         try:
-            shift.holding.check()
+            epoch_state.holding.check()
         except CommitLogUnavailable as error:
             self.refusal = str(error)
             self._trace.write(BatchWithheld())
@@ -559,7 +563,7 @@ class Dispatcher:
                 self._warned_at = time.monotonic()
             return False
         except FencedMember as error:
-            if not shift.holding.may_be_late(error):
+            if not epoch_state.holding.may_be_late(error):
                 raise
             self._trace.write(BatchWithheld())
             return False
@@ -573,10 +577,10 @@ class Dispatcher:
             rows = run_slots(
                 self._spark, self._options, self._work, running, self._slots, self._send
             ) if running.is_live else run_batch(
-                self._spark, self._options, self._work, running, running.shift.partitions, slices,
-                self._slots, self._send,
+                self._spark, self._options, self._work, running, running.epoch_state.partitions,
+                slices, self._slots, self._send,
             )  # fmt: skip
-        except BaseException as error:  # noqa: BLE001 - told to the loop
+        except BaseException as error:  # noqa: BLE001 - reported to the loop
             self._post(BatchEnded(running.number, error=error))
         else:
             reports = {slot: _report(data) if data else None for slot, data in rows.items()}
@@ -600,7 +604,7 @@ class Dispatcher:
             self.barred[report.slot] = time.monotonic() + _STATE_PAUSE
         if report.slot not in running.kept:
             self._carried.closed(report.slot, report.gates, running.names, time.monotonic())
-        if not self._counts(running.shift):
+        if not self._counts(running.epoch_state):
             self._free(running, report.slot)
         elif report.unknown:
             self._lost(running, report.slot, time.monotonic())
@@ -615,7 +619,7 @@ class Dispatcher:
     def _ended(self, running: Running, report: SlotReport, now: float) -> None:
         """Takes the final report of a slot."""
         running.first_report = running.first_report or now
-        handled = report.handled + running.told.get(report.slot, 0)
+        handled = report.handled + running.handled_before.get(report.slot, 0)
         running.handled += report.handled
         running.filtered += report.filtered
         running.rate += handled / max(report.busy, 0.001)
@@ -630,7 +634,7 @@ class Dispatcher:
         self._take_in(running, report, now)
         if not report.crashed and self._crashes.concern(report.slot):
             given = running.given(report.slot)
-            self._crashes.passed(running.shift.partitions, report.slot, given)
+            self._crashes.passed(running.epoch_state.partitions, report.slot, given)
         self._look_for_a_pause(running, report, handled, now)
         self._note(running, report)
         if running.is_live and self._live is not None:
@@ -646,7 +650,7 @@ class Dispatcher:
             at_work = _by_part(report.suspects, sorted(running.plan.wanted))
             charged = report.failures > 0
             self._crashes.crashed(
-                running.shift.partitions, report.slot, running.left(report.slot),
+                running.epoch_state.partitions, report.slot, running.left(report.slot),
                 at_work if not charged else None, charged=charged,
             )  # fmt: skip
             self._meter.lost(report.slot)
@@ -662,12 +666,12 @@ class Dispatcher:
     def progressed(self, report: SlotReport) -> None:
         """Takes a progressive report; each one once, in their order."""
         running, slot = self.running.get(report.batch), report.slot
-        if running is None or slot not in running.waiting or not self._counts(running.shift):
+        if running is None or slot not in running.waiting or not self._counts(running.epoch_state):
             return
         if report.seq != running.taken.get(slot, 0) + 1:
             return
         running.taken[slot] = report.seq
-        running.told[slot] = running.told.get(slot, 0) + report.handled
+        running.handled_before[slot] = running.handled_before.get(slot, 0) + report.handled
         running.handled += report.handled
         running.filtered += report.filtered
         now, parts = time.monotonic(), running.parts
@@ -681,11 +685,11 @@ class Dispatcher:
         else:
             for i, outcome in report.partitions.items():
                 parts[i].progressed(slot, outcome, now)
-            if report.leaving is not None and report.leaving[0] == running.shift.leavings:
+            if report.leaving is not None and report.leaving[0] == running.epoch_state.leavings:
                 for i, partition in enumerate(parts):
                     at_work = {o: key for part, o, key in report.leaving[1] if part == i}
                     partition.withheld(slot, at_work)
-        running.shift.saver.take(report, parts, now)
+        running.epoch_state.saver.take(report, parts, now)
         self._note(running, report)
         self.leases.taken(report)
 
@@ -714,7 +718,7 @@ class Dispatcher:
                 "paused for %.0f s by the circuit breaker: %s", breaker.until - now, breaker.reason
             )
         anew = running.trial or breaker.state != "closed"
-        self._carried.failed(report.slot, report.streak, starts_anew=anew)
+        self._carried.failed(report.slot, report.streak, restarts=anew)
 
     def _take_in(self, running: Running, report: SlotReport, now: float) -> None:
         parts = running.parts
@@ -724,7 +728,7 @@ class Dispatcher:
         else:
             for i, outcome in report.partitions.items():
                 parts[i].reported(report.slot, outcome, now)
-        running.shift.saver.take(report, parts, now)
+        running.epoch_state.saver.take(report, parts, now)
 
     def _lost(self, running: Running, slot: int, now: float) -> None:
         """A slot's outcome is not known: its work waits until the batch's life is surely over."""
@@ -736,9 +740,9 @@ class Dispatcher:
         else:
             self.barred[slot] = over
             for part in running.plan.work[slot]:
-                running.shift.partitions[part].unknown(slot)
+                running.epoch_state.partitions[part].unknown(slot)
         self._meter.lost(slot)
-        self._crashes.crashed(running.shift.partitions, slot, given, None, charged=False)
+        self._crashes.crashed(running.epoch_state.partitions, slot, given, None, charged=False)
         if running.is_live and self._live is not None:
             self._live.lost(running, slot, now)
 
@@ -750,7 +754,7 @@ class Dispatcher:
                 self.reported(report)
         for slot in sorted(running.waiting):
             running.waiting.discard(slot)
-            if not self._counts(running.shift):
+            if not self._counts(running.epoch_state):
                 self._free(running, slot)
             elif error is None and slot not in event.reports:
                 # The log has no record for the slot: Spark ran no task for it.
@@ -765,7 +769,7 @@ class Dispatcher:
             self._live_ended(running, error, self._live)
         elif error is None:
             self._failures.succeeded()
-        elif self._counts(running.shift) and running.interrupt_at is None:
+        elif self._counts(running.epoch_state) and running.interrupt_at is None:
             self._batch_failed(running, error)
         self._meter.batch_ended(running.number, time.monotonic() - running.started)
 
@@ -775,17 +779,17 @@ class Dispatcher:
         """A real-time run is over; if it has failed, batches find out whether they fail, too."""
         is_failure = error is not None and running.interrupt_at is None
         text = reason(error) if is_failure and error is not None else ""
-        if text and self._counts(running.shift):
+        if text and self._counts(running.epoch_state):
             log.warning("a real-time run failed, batches take over: %s", text)
             self._meter.failed(text)
-            running.shift.look_again()
+            running.epoch_state.look_again()
         runs.over(running, text, time.monotonic())
 
     def _withdrawn(self, running: Running, slot: int) -> None:
         """A slot was stopped before it could start anything: its records are planned again."""
         self._free(running, slot)
         for part in running.plan.work[slot]:
-            running.shift.partitions[part].unknown(slot)
+            running.epoch_state.partitions[part].unknown(slot)
 
     def _reported_nothing(self, running: Running, slot: int) -> None:
         parts = sorted(running.plan.wanted)
@@ -807,7 +811,7 @@ class Dispatcher:
         log.warning("batch %d failed, its slots are planned again: %s", running.number, text)
         self._meter.failed(text)
         # Retention that is faster than batches makes one after another fail, each at a new offset.
-        has_lost = running.shift.has_lost(running.plan.reads)
+        has_lost = running.epoch_state.has_lost(running.plan.reads)
         handled = running.handled > 0 or has_lost
         failures = self._failures.failed(running.started, time.monotonic(), handled=handled)
         if failures >= _FAILED_BATCHES:

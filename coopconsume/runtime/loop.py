@@ -11,7 +11,7 @@ A slot is in one batch at a time and gets its next work as soon as it has report
 ones still run. A slot whose handlers are slow gives back what it has not started, see
 `coopconsume.runtime.relief`: one stuck key costs itself and nothing else.
 
-In a group the shares come and go: a *shift* is the work on them. Before shares move the loop
+In a group the shares come and go: a `EpochState` is the work on them. Before shares move the loop
 drains: it starts nothing more, commits what comes back, and gives up what does not in time. A
 rebalance that moves none of them stops nothing.
 """
@@ -167,7 +167,7 @@ class Job:
             membership,
             self._trace,
         )
-        self._shift: EpochState | None = None
+        self._epoch_state: EpochState | None = None
         self._unbegun: EpochAssignment | None = None
         self._held: list[Held] = []
         self._ends: dict[TopicPartition, int] = {}
@@ -247,8 +247,8 @@ class Job:
     @property
     def partitions(self) -> list[Partition]:
         """What is known of the partitions owned now; empty between a group's epochs."""
-        shift = self._shift
-        return shift.ours if shift is not None else []
+        epoch_state = self._epoch_state
+        return epoch_state.ours if epoch_state is not None else []
 
     def wait_for_available(self) -> None:
         """Wait until everything that is in the topics now is done and committed."""
@@ -322,8 +322,8 @@ class Job:
 
     # -- the loop
 
-    def _post(self, event: Event, shift: EpochState | None = None) -> None:
-        self._events.put((event, shift))
+    def _post(self, event: Event, epoch_state: EpochState | None = None) -> None:
+        self._events.put((event, epoch_state))
 
     def _main(self) -> None:
         lease = self._dispatcher.leases.lease
@@ -344,7 +344,7 @@ class Job:
                     # log was cut.
                     if not self._may_continue(error):
                         raise
-                    if not self._membership.start_anew(str(error), self._left_of(self._shift)):
+                    if not self._membership.rejoin(str(error), self._left_of(self._epoch_state)):
                         raise
                     self._drop()
         except BaseException as error:
@@ -355,8 +355,8 @@ class Job:
 
     def _may_continue(self, error: CoopConsumeError) -> bool:
         """Whether the job continues after an error of the checks of topics and logs."""
-        if self._shift is not None:
-            return self._shift.may_continue(error)
+        if self._epoch_state is not None:
+            return self._epoch_state.may_continue(error)
         # It comes from the first look at what is held: nothing of that has begun.
         holding = self._membership.holding
         lossy = not self._options.fail_on_data_loss
@@ -368,44 +368,44 @@ class Job:
             holding, self._unbegun = self._unbegun, None
             self._begin(holding)
         self._dispatcher.interrupt_overdue()
-        shift = self._shift
-        if shift is not None:
+        epoch_state = self._epoch_state
+        if epoch_state is not None:
             try:
-                self._work_on(shift)
+                self._work_on(epoch_state)
             except FencedMember as error:
                 # Who waits for the end of this work must not wait for an epoch that may never come.
                 is_awaited = self._hand_over is not None or self._question is not None
-                is_current = error.epoch == shift.holding.epoch
-                if not shift.holding.may_be_late(error) or (is_awaited and is_current):
+                is_current = error.epoch == epoch_state.holding.epoch
+                if not epoch_state.holding.may_be_late(error) or (is_awaited and is_current):
                     raise
                 # The next epoch is in force, and its assignment is about to come.
                 log.debug("refused between two epochs: %s", error)
-        self._dispatcher.keep_leases(self._shift)
+        self._dispatcher.keep_leases(self._epoch_state)
         self._look_for_waits()
         self._take_events(self._patience())
 
-    def _work_on(self, shift: EpochState) -> None:
-        self._note_epoch(shift.holding)
-        shift.refresh_ends()
-        if shift.deleted:
-            self._membership.rebalance(f"deleted: {', '.join(shift.deleted)}")
-            shift.deleted = []
-        shift.look_for_holes()
-        self._watch_limits(shift)
+    def _work_on(self, epoch_state: EpochState) -> None:
+        self._note_epoch(epoch_state.holding)
+        epoch_state.refresh_ends()
+        if epoch_state.deleted:
+            self._membership.rebalance(f"deleted: {', '.join(epoch_state.deleted)}")
+            epoch_state.deleted = []
+        epoch_state.look_for_holes()
+        self._watch_limits(epoch_state)
         late = self._hand_over is not None and self._hand_over.is_late
-        more_to_come = not late and any(r.reports_more for r in self._dispatcher.of(shift))
+        more_to_come = not late and any(r.reports_more for r in self._dispatcher.of(epoch_state))
         is_awaited = self._leaving is not None and self._leaving.mark is not None
         is_last = self._hand_over is not None or is_awaited or self._stopping
-        self._answer(shift)
-        shift.saver.save(more_to_come=more_to_come, is_last=is_last)
-        self._meter.idle(shift.ours)
+        self._answer(epoch_state)
+        epoch_state.saver.save(more_to_come=more_to_come, is_last=is_last)
+        self._meter.idle(epoch_state.ours)
         if self._leaving is not None:
-            self._let_leave(shift, self._leaving)
+            self._let_leave(epoch_state, self._leaving)
         if self._hand_over is not None:
-            self._hand_back(shift, self._hand_over)
+            self._hand_back(epoch_state, self._hand_over)
         else:
-            self._dispatcher.launch(shift, stopping=self._stopping or self._is_paused)
-        shift.settle()
+            self._dispatcher.launch(epoch_state, stopping=self._stopping or self._is_paused)
+        epoch_state.settle()
 
     def _note_epoch(self, holding: EpochAssignment) -> None:
         if holding.epoch != self._epoch:
@@ -416,12 +416,12 @@ class Job:
         """Has progress and status say what the job waits for, if it commits nothing."""
         now = time.monotonic()
         # Key ranges that wait to be begun with are not waited for.
-        is_about_to_begin = self._shift is None and not self._events.empty()
+        is_about_to_begin = self._epoch_state is None and not self._events.empty()
         if now - self._waits_at < _WAITS_EVERY or is_about_to_begin:
             return
         self._waits_at = now
-        self._meter.silent = self._dispatcher.silent(self._shift, now)
-        self._meter.oldest_call = self._dispatcher.oldest_call(self._shift, now)
+        self._meter.silent = self._dispatcher.silent(self._epoch_state, now)
+        self._meter.oldest_call = self._dispatcher.oldest_call(self._epoch_state, now)
         is_held = self._is_paused or self._dispatcher.breaker.state == "open"
         found = None
         if is_held or self._meter.is_quiet:
@@ -429,13 +429,13 @@ class Job:
         self._meter.waits(found, self.partitions)
 
     def _facts(self, now: float) -> Facts:
-        shift, dispatcher = self._shift, self._dispatcher
-        if shift is None:
+        epoch_state, dispatcher = self._epoch_state, self._dispatcher
+        if epoch_state is None:
             return Facts(joining=self._membership.joining)
         breaker, hand_over = dispatcher.breaker, self._hand_over
         return Facts(
-            partitions=shift.ours,
-            batches=dispatcher.facts(shift, now),
+            partitions=epoch_state.ours,
+            batches=dispatcher.facts(epoch_state, now),
             hand_over=None if hand_over is None else hand_over.until - now,
             is_stopping=self._stopping,
             is_paused=self._is_paused,
@@ -446,31 +446,31 @@ class Job:
             next_trigger=dispatcher.next_trigger,
         )
 
-    def _watch_limits(self, shift: EpochState) -> None:
-        busy = shift.busy
+    def _watch_limits(self, epoch_state: EpochState) -> None:
+        busy = epoch_state.busy
         for partition in busy:
             partition.stand(time.monotonic())
         now = time.monotonic()
         for words in self._limits.look(busy, now):
             log.warning("%s", words)
-        why = self._limits.ask(busy, shift.saver.held, now)
+        why = self._limits.ask(busy, epoch_state.saver.held, now)
         if why is not None and self._hand_over is None:
             self._membership.rebalance(why)
 
-    def _counts(self, shift: EpochState) -> bool:
+    def _counts(self, epoch_state: EpochState) -> bool:
         """Whether what was done in a shift may still be committed."""
         late = self._hand_over is not None and self._hand_over.is_late
-        return shift is self._shift and not late
+        return epoch_state is self._epoch_state and not late
 
     def _begin(self, holding: EpochAssignment) -> None:
-        self._end_shift(take_along=True)
+        self._end_epoch(take_along=True)
         if self._membership.holding is not holding:
             return  # Given back before it was begun.
         if self._work.ordering == "partition" and holding.is_shared:
             self._membership.rebalance("ordering='partition' needs whole partitions")
             return
         try:
-            self._shift = EpochState(
+            self._epoch_state = EpochState(
                 self._spark, holding, self._work, self._slots, self._meter, self._commit_ids,
                 self._ends, self._post, self._trace,
             )  # fmt: skip
@@ -478,10 +478,10 @@ class Job:
             log.warning("%s; trying again", error)
             self._unbegun = holding
             return
-        self._take_along(self._shift)
+        self._take_along(self._epoch_state)
         self._epoch = None
         self._note_epoch(holding)
-        self._shift.warn_of_waits(self._meter)
+        self._epoch_state.warn_of_waits(self._meter)
         self._begin_window(holding)
 
     def _begin_window(self, holding: EpochAssignment) -> None:
@@ -490,11 +490,11 @@ class Job:
             window.begin(holding.cluster.record_bytes(holding.logs.present))
 
     def _drain(self, event: DrainRequested) -> None:
-        if self._shift is None:
+        if self._epoch_state is None:
             event.answer.give(())
         else:
             self._hand_over = _HandOver(event.until, event.answer)
-            self._dispatcher.stop(self._shift)
+            self._dispatcher.stop(self._epoch_state)
 
     @property
     def _movable(self) -> EpochState | None:
@@ -502,51 +502,51 @@ class Job:
         is_ending = self._hand_over is not None or self._stopping
         if is_ending or self._unbegun is not None or not self._dispatcher.may_leave:
             return None
-        return self._shift
+        return self._epoch_state
 
     def _extend(self, event: SharesGained) -> None:
-        shift = self._movable
-        if shift is not None:
-            shift.extend(event.gained)
-            shift.warn_of_waits(self._meter)
-            self._begin_window(shift.holding)
-        event.answer.give(shift is not None)
+        epoch_state = self._movable
+        if epoch_state is not None:
+            epoch_state.extend(event.gained)
+            epoch_state.warn_of_waits(self._meter)
+            self._begin_window(epoch_state.holding)
+        event.answer.give(epoch_state is not None)
 
     def _leave(self, event: SharesRevoked) -> None:
-        shift = self._movable
-        if shift is None:
+        epoch_state = self._movable
+        if epoch_state is None:
             event.answer.give(None)
             return
-        partitions = shift.leave(event.shares)
+        partitions = epoch_state.leave(event.shares)
         self._leaving = _Leaving(event.shares, event.until, event.answer, partitions)
-        self._dispatcher.leave(shift, partitions)
+        self._dispatcher.leave(epoch_state, partitions)
 
-    def _let_leave(self, shift: EpochState, leaving: _Leaving) -> None:
+    def _let_leave(self, epoch_state: EpochState, leaving: _Leaving) -> None:
         """Gives shares up once no handler of them runs and what they did is committed."""
         now = time.monotonic()
         is_late = now > leaving.until
         if not is_late and any(partition.leaves(now) for partition in leaving.partitions):
-            self._dispatcher.leave(shift, leaving.partitions)
+            self._dispatcher.leave(epoch_state, leaving.partitions)
             return
         if leaving.mark is None:
-            self._dispatcher.leave(shift, leaving.partitions, is_late=is_late)
-            leaving.mark = shift.saver.mark(leaving.partitions)
-        is_over = shift.saver.refused_for > 0 or now > leaving.until + _LAST_COMMIT
-        if not (shift.saver.has_since(leaving.mark) or is_over):
+            self._dispatcher.leave(epoch_state, leaving.partitions, is_late=is_late)
+            leaving.mark = epoch_state.saver.mark(leaving.partitions)
+        is_over = epoch_state.saver.refused_for > 0 or now > leaving.until + _LAST_COMMIT
+        if not (epoch_state.saver.has_since(leaving.mark) or is_over):
             return
         unsure = self._dispatcher.unsure_of(leaving.partitions)
-        running = common(shift.may_run(unsure), leaving.shares)
-        shift.has_left(leaving.partitions, leaving.shares)
+        running = common(epoch_state.may_run(unsure), leaving.shares)
+        epoch_state.has_left(leaving.partitions, leaving.shares)
         self._leaving = None
         leaving.answer.give(running)
 
     def _ask(self, question: RebalanceBegun) -> None:
-        if self._shift is None or self._unbegun is not None or self._hand_over is not None:
+        if self._epoch_state is None or self._unbegun is not None or self._hand_over is not None:
             question.answer.give(value=False)
         else:
             self._question = question
 
-    def _answer(self, shift: EpochState) -> None:
+    def _answer(self, epoch_state: EpochState) -> None:
         """Says whether the work goes on while the group rebalances, as soon as that is known."""
         question = self._question
         if question is None:
@@ -554,53 +554,53 @@ class Job:
         may_keep = False
         is_over = self._hand_over is not None or self._stopping or time.monotonic() > question.until
         if self._dispatcher.leases.spec is not None and not is_over:
-            shift.holding.keep()
-            if not shift.saver.may_rebalance:
+            epoch_state.holding.keep()
+            if not epoch_state.saver.may_rebalance:
                 return
-            may_keep = shift.may_keep
+            may_keep = epoch_state.may_keep
         if not may_keep:
-            shift.holding.is_between_epochs = False
+            epoch_state.holding.is_between_epochs = False
         self._question = None
         question.answer.give(may_keep)
 
-    def _hand_back(self, shift: EpochState, hand_over: _HandOver) -> None:
+    def _hand_back(self, epoch_state: EpochState, hand_over: _HandOver) -> None:
         """Nothing new starts; what comes in is committed until all is back, or it is too late."""
-        out = self._dispatcher.at_work(shift)
+        out = self._dispatcher.at_work(epoch_state)
         if out and not hand_over.is_late and time.monotonic() < hand_over.until:
             return
         if not hand_over.is_late:
             hand_over.is_late = True  # From here on reports are not taken any more.
-            hand_over.answer.value = self._left_of(shift)
+            hand_over.answer.value = self._left_of(epoch_state)
             if out:
-                self._dispatcher.give_up(shift)
+                self._dispatcher.give_up(epoch_state)
                 log.warning(
                     "slots %s did not finish within drainTimeout; new owners wait up to %.0f s and "
                     "reprocess their uncommitted records", sorted(out),
-                    shift.holding.life_ms / 1000,
+                    epoch_state.holding.life_ms / 1000,
                 )  # fmt: skip
-        saver = shift.saver
+        saver = epoch_state.saver
         is_over = saver.refused_for > 0 or time.monotonic() > hand_over.until + _LAST_COMMIT
         if saver.has_all_it_can or is_over:
-            self._end_shift(take_along=True)
+            self._end_epoch(take_along=True)
             hand_over.answer.give(hand_over.answer.value)
             self._hand_over = None
 
-    def _left_of(self, shift: EpochState | None) -> list[Share]:
+    def _left_of(self, epoch_state: EpochState | None) -> list[Share]:
         """The parts that slots are still at work on, or may be."""
-        if shift is None:
+        if epoch_state is None:
             return []
-        return shift.may_run(self._dispatcher.unsure(shift))
+        return epoch_state.may_run(self._dispatcher.unsure(epoch_state))
 
     def _drop(self) -> None:
-        self._dispatcher.stop(self._shift)
+        self._dispatcher.stop(self._epoch_state)
         self._dispatcher.interrupt()
-        self._end_shift()
+        self._end_epoch()
         if self._hand_over is not None:
             self._hand_over.answer.give(self._hand_over.answer.value)
             self._hand_over = None
 
-    def _end_shift(self, *, well: bool = False, take_along: bool = False) -> None:
-        shift, self._shift = self._shift, None
+    def _end_epoch(self, *, well: bool = False, take_along: bool = False) -> None:
+        epoch_state, self._epoch_state = self._epoch_state, None
         question, self._question = self._question, None
         if question is not None:
             question.answer.give(value=False)
@@ -608,15 +608,15 @@ class Job:
         if leaving is not None:
             leaving.answer.give(None)
         self._dispatcher.forget_crashes()
-        if shift is not None:
-            shift.end(well=well)
-            self._held += shift.held()
+        if epoch_state is not None:
+            epoch_state.end(well=well)
+            self._held += epoch_state.held()
         if not take_along:
             self._forget_held()
 
-    def _take_along(self, shift: EpochState) -> None:
+    def _take_along(self, epoch_state: EpochState) -> None:
         """What is done and did not fit into the log stays done where its keys stay ours."""
-        self._held = [held for held in self._held if not shift.take_along(held)]
+        self._held = [held for held in self._held if not epoch_state.take_along(held)]
         self._forget_held()
 
     def _forget_held(self) -> None:
@@ -630,16 +630,16 @@ class Job:
 
     def _take_events(self, timeout: float) -> None:
         try:
-            event, shift = self._events.get(timeout=timeout)
+            event, epoch_state = self._events.get(timeout=timeout)
             while True:
-                self._handle(event, shift)
-                event, shift = self._events.get_nowait()
+                self._handle(event, epoch_state)
+                event, epoch_state = self._events.get_nowait()
         except queue.Empty:
             pass
 
-    def _handle(self, event: Event, shift: EpochState | None = None) -> None:  # noqa: C901, PLR0912, PLR0915 - one match
+    def _handle(self, event: Event, epoch_state: EpochState | None = None) -> None:  # noqa: C901, PLR0912, PLR0915 - one match
         """Handles an event; drops it if it comes from an epoch that is over."""
-        if shift is not None and shift.is_over:
+        if epoch_state is not None and epoch_state.is_over:
             return
         self._trace.write(event)
         match event:
@@ -668,7 +668,7 @@ class Job:
             case ParcelFailed():
                 self._saver.outbox.not_written(event)
             case HolesFound():
-                self._epoch_state.looked(event)
+                self._current_state.looked(event)
             case AssignmentReceived():
                 self._begin(event.holding)
             case DrainRequested():
@@ -695,18 +695,18 @@ class Job:
                 raise TypeError(f"no such event: {event!r}")
 
     @property
-    def _epoch_state(self) -> EpochState:
-        assert self._shift is not None, "its events are dropped once it is over"
-        return self._shift
+    def _current_state(self) -> EpochState:
+        assert self._epoch_state is not None, "its events are dropped once it is over"
+        return self._epoch_state
 
     @property
     def _saver(self) -> Committer:
-        return self._epoch_state.saver
+        return self._current_state.saver
 
     def _patience(self) -> float:
         now = time.monotonic()
         waits = [_IDLE_WAIT]
-        busy = self._shift.busy if self._shift is not None else []
+        busy = self._epoch_state.busy if self._epoch_state is not None else []
         waits += [due - now for p in busy if (due := p.next_due()) is not None]
         waits += [at - now for at in self._dispatcher.barred.values()]
         breaker = self._dispatcher.breaker
@@ -714,55 +714,57 @@ class Job:
             waits = [max(0.0, breaker.until - now), _IDLE_WAIT]
         if self._hand_over or self._dispatcher.is_partly_busy:
             waits.append(0.05)
-        if self._shift is not None and self._shift.saver.due is not None:
-            waits.append(self._shift.saver.due - now)
+        if self._epoch_state is not None and self._epoch_state.saver.due is not None:
+            waits.append(self._epoch_state.saver.due - now)
         return max(0.02, min(waits))
 
     def _finished(self) -> bool:
-        shift = self._shift
+        epoch_state = self._epoch_state
         if self._hand_over is not None:
             self._hand_over.until = min(self._hand_over.until, self._stop_by)
             return False
-        if shift is None:
+        if epoch_state is None:
             return self._stopping
         for waiter in list(self._waiters):
             ends = waiter.ends
-            if not shift.holding.primary.has_unpublished and all(
-                p.is_settled(ends.get((p.topic, p.partition), 0)) for p in shift.ours
+            if not epoch_state.holding.primary.has_unpublished and all(
+                p.is_settled(ends.get((p.topic, p.partition), 0)) for p in epoch_state.ours
             ):
                 waiter.answer.give(None)
                 self._waiters.remove(waiter)
         late = time.monotonic() - self._stop_by
-        is_at_work = bool(self._dispatcher.of(shift)) and late < 0
-        is_too_late = max(late, shift.saver.refused_for) >= _LAST_COMMIT
-        if is_at_work or not (shift.saver.has_all_it_can or is_too_late):
+        is_at_work = bool(self._dispatcher.of(epoch_state)) and late < 0
+        is_too_late = max(late, epoch_state.saver.refused_for) >= _LAST_COMMIT
+        if is_at_work or not (epoch_state.saver.has_all_it_can or is_too_late):
             return False
         if self._stopping or self._is_paused:
             return self._stopping
         drained = (
-            shift.knows_ends
+            epoch_state.knows_ends
             and not self._dispatcher.barred
-            and all(p.is_drained or (p.unpublished and p.has_outputs_enough) for p in shift.busy)
+            and all(
+                p.is_drained or (p.unpublished and p.has_outputs_enough) for p in epoch_state.busy
+            )
         )
         if not (self._work.available_now and drained):
             return False
-        shift.saver.raise_given_up()
-        return shift.saver.has_all
+        epoch_state.saver.raise_given_up()
+        return epoch_state.saver.has_all
 
     def _stop(self, event: StopRequested) -> None:
         self._stopping = True
         self._stop_by = min(self._stop_by, event.stop_by)
         if event.drain:
-            self._dispatcher.drain(self._shift)
+            self._dispatcher.drain(self._epoch_state)
         else:
-            self._dispatcher.stop(self._shift)
+            self._dispatcher.stop(self._epoch_state)
 
     def _pause(self, event: PauseRequested) -> None:
         self._is_paused = event.is_paused
         self._waits_at = -math.inf
         self._meter.paused(is_paused=event.is_paused)
         if event.is_paused:
-            self._dispatcher.stop(self._shift)
+            self._dispatcher.stop(self._epoch_state)
 
     def _abort(self) -> None:
         self._dispatcher.interrupt()
@@ -771,14 +773,14 @@ class Job:
     def _close(self) -> None:
         self._dispatcher.interrupt()
         self._dispatcher.close()
-        hand_over, shift = self._hand_over, self._shift
-        if shift is not None:
+        hand_over, epoch_state = self._hand_over, self._epoch_state
+        if epoch_state is not None:
             # Aborted, or failed: Spark was told to end them, and may need a while for it.
-            left = self._left_of(shift)
-            shift.holding.left_running(left, self._dispatcher.may_run_for(shift))
+            left = self._left_of(epoch_state)
+            epoch_state.holding.left_running(left, self._dispatcher.may_run_for(epoch_state))
             if hand_over is not None and not hand_over.is_late:
                 hand_over.answer.value = left
-        self._end_shift(well=self.error is None)
+        self._end_epoch(well=self.error is None)
         self._work.close()
         self._membership.detach()
         self._meter.ended(self.error)

@@ -81,7 +81,7 @@ class Meter:
         self.silent = 0.0
         #: The handler call that has run for longest; None: none takes long.
         self.oldest_call: OldestCall | None = None
-        self._told = time.monotonic()
+        self._notified = time.monotonic()
         self._done_at = time.monotonic()
         self.message = "Initializing"
         #: What the job waits for; None while it commits records.
@@ -100,7 +100,7 @@ class Meter:
 
     def started(self) -> None:
         """The query begins."""
-        self._tell("onQueryStarted", QueryStartedEvent(**self._identity, timestamp=_iso()))
+        self._notify("onQueryStarted", QueryStartedEvent(**self._identity, timestamp=_iso()))
 
     def joined(self, epoch: int) -> None:
         """The member works under another epoch."""
@@ -121,7 +121,7 @@ class Meter:
                 self.message = "Running"
             return
         self.message = found.message
-        is_late = time.monotonic() - self._told >= _IDLE_EVERY
+        is_late = time.monotonic() - self._notified >= _IDLE_EVERY
         if before is None or before.reason != found.reason or is_late:
             self._make_event(partitions)
 
@@ -196,11 +196,11 @@ class Meter:
 
     def idle(self, partitions: Sequence[Partition]) -> None:
         """Nothing was committed now: if that is so for long, an event is made all the same."""
-        if time.monotonic() - self._told < _IDLE_EVERY:
+        if time.monotonic() - self._notified < _IDLE_EVERY:
             return
         self._make_event(partitions)
         if all(partition.is_drained for partition in partitions):
-            self._tell(
+            self._notify(
                 "onQueryIdle",
                 QueryIdleEvent(self._identity["id"], self._identity["runId"], _iso()),
             )
@@ -209,11 +209,11 @@ class Meter:
         now = time.monotonic()
         with self._lock:
             span = max(now - self._last, 1e-6)
-            self._last = self._told = now
+            self._last = self._notified = now
             new = {name: n - self._before.get(name, 0) for name, n in self.totals.items()}
             self._before = dict(self.totals)
-            told = [self._described(partition, now) for partition in partitions]
-            ends = {(p["topic"], p["partition"]): p["endOffset"] for p in told}
+            partitions_now = [self._described(partition, now) for partition in partitions]
+            ends = {(p["topic"], p["partition"]): p["endOffset"] for p in partitions_now}
             came = sum(max(0, end - self._ends.get(tp, end)) for tp, end in ends.items())
             self._ends = ends
             call = self.oldest_call
@@ -244,12 +244,12 @@ class Meter:
                 isPaused=self._is_paused,
                 channelError=self.channel_error,
                 circuitBreaker=self.breaker.describe(now) if self.breaker else None,
-                partitions=told,
-                **{name: sum(p[name] for p in told) for name in _SUMS},
+                partitions=partitions_now,
+                **{name: sum(p[name] for p in partitions_now) for name in _SUMS},
             )
             self._phases, self._handler_times = {}, []
             self._recent.append(event)
-        self._tell("onQueryProgress", QueryProgressEvent(event))
+        self._notify("onQueryProgress", QueryProgressEvent(event))
 
     def _described(self, partition: Partition, now: float) -> dict[str, Any]:
         """The state of a partition; of one with nothing left to do the last one, if it holds."""
@@ -269,7 +269,7 @@ class Meter:
             known = self._quiet[at] = state, describe(partition, now)
         return known[1]
 
-    def _tell(self, what: str, event: object) -> None:
+    def _notify(self, what: str, event: object) -> None:
         for listener in self._listeners:
             try:
                 getattr(listener, what)(event)
@@ -281,7 +281,7 @@ class Meter:
         self.message = f"Terminated with {error}" if error else "Stopped"
         text = f"{type(error).__name__}: {error}" if error else None
         event = QueryTerminatedEvent(self._identity["id"], self._identity["runId"], text)
-        self._tell("onQueryTerminated", event)
+        self._notify("onQueryTerminated", event)
 
     @property
     def recent(self) -> list[Progress]:

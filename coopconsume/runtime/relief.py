@@ -57,7 +57,7 @@ def give_back(running: Running, report: SlotReport, now: float) -> None:
         kept.setdefault(parts[i], []).append((offset, key_hash))
     for part in running.plan.work[slot]:
         outcome = report.partitions.get(parts.index(part), PartitionReport())
-        running.shift.partitions[part].given_back(slot, outcome, kept.get(part, ()), now)
+        running.epoch_state.partitions[part].given_back(slot, outcome, kept.get(part, ()), now)
     running.kept[slot] = {
         part: OffsetRanges.from_offsets([offset for offset, _ in records])
         for part, records in kept.items()
@@ -76,17 +76,17 @@ def settle_kept(running: Running, report: SlotReport, now: float) -> None:
     for i, outcome in report.partitions.items():
         kept = running.kept[report.slot].get(parts[i])
         if kept is not None:
-            running.shift.partitions[parts[i]].kept_progressed(kept, outcome, now)
+            running.epoch_state.partitions[parts[i]].kept_progressed(kept, outcome, now)
 
 
 def end_kept(running: Running, slot: int, due: float) -> None:
     """From an instant on no handler works on what a slot kept: what is not done is done again."""
     for part, kept in running.kept[slot].items():
-        running.shift.partitions[part].kept_ended(kept, due)
+        running.epoch_state.partitions[part].kept_ended(kept, due)
 
 
 def _named(running: Running, kept: dict[int, list[tuple[int, int]]]) -> Iterator[str]:
     for part, records in kept.items():
-        partition = running.shift.partitions[part]
+        partition = running.epoch_state.partitions[part]
         for offset, _ in records[:3]:
             yield f"{partition.topic}-{partition.partition}@{offset}"

@@ -15,7 +15,7 @@ from coopconsume import set_shareable
 from coopconsume.group.membership import Membership
 from coopconsume.options import Options
 from tests.bench.figures import Ratio, Report, take_turns
-from tests.broker.group_ground import Ground as Members
+from tests.broker.group_harness import GroupHarness as Members
 from tests.chaos.harness import Harness as Applications
 
 if TYPE_CHECKING:

@@ -56,13 +56,13 @@ def idle_job(partitions: int) -> Job:
         troubled={}, given_up=lambda _: None,
         write_quietly=lambda **_: None, stop_publishing=lambda: None,
     )  # fmt: skip
-    holding._tenure = SimpleNamespace(epoch=Epoch(1, "n"))
+    holding._grant = SimpleNamespace(epoch=Epoch(1, "n"))
     holding.topic_ids, holding._waits, holding.is_between_epochs = {"t": "id"}, [], False
     holding.check = holding.stop_repeating = lambda: None
     membership: Any = SimpleNamespace(options=options, may_work_for=lambda *_: True)
     with mock.patch("coopconsume.runtime.dispatch.open_mailbox"):
         job = Job(mock.sentinel.spark, membership, work, _SLOTS, meter)
-    job._shift = EpochState(
+    job._epoch_state = EpochState(
         mock.sentinel.spark, holding, work, _SLOTS, meter, map(str, itertools.count()), {},
         job._post,
     )  # fmt: skip
@@ -73,9 +73,9 @@ def idle_job(partitions: int) -> Job:
 def idle_turn(partitions: int) -> Iterator[Callable[[], None]]:
     """A turn of the loop without its wait; the first one, in which all is looked at, is over."""
     job = idle_job(partitions)
-    shift = job._shift
-    assert shift is not None
-    holding: Any = shift.holding
+    epoch_state = job._epoch_state
+    assert epoch_state is not None
+    holding: Any = epoch_state.holding
     holding.refresh = dict
 
     def turn() -> None:
@@ -87,5 +87,5 @@ def idle_turn(partitions: int) -> Iterator[Callable[[], None]]:
     try:
         yield turn
     finally:
-        shift.end()
+        epoch_state.end()
         job._dispatcher.close()

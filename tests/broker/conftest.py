@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from commits import ACCEPT_RANGE_FETCH
-from tests.broker.group_ground import Ground
+from tests.broker.group_harness import GroupHarness
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -18,11 +18,11 @@ if TYPE_CHECKING:
 
 
 @pytest.fixture
-def ground(
+def harness(
     kafka: LocalKafka, topic: TopicFactory, produce: Produce, tmp_path: Path
-) -> Iterator[Ground]:
+) -> Iterator[GroupHarness]:
     """A topic of one partition with ten records that is open to sharing."""
-    found = Ground(kafka, topic(1), tmp_path)
+    found = GroupHarness(kafka, topic(1), tmp_path)
     produce(found.topic, [(b"%d" % i, b"") for i in range(10)])
     found.store.set_setting(ACCEPT_RANGE_FETCH, value=True, topic=found.topic)
     yield found

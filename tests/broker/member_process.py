@@ -144,7 +144,7 @@ def check_topics(worker: Teller, membership: Membership) -> None:
         tell("topics", replaced=False)
     except TopicReplaced as error:
         tell("topics", replaced=True)
-        membership.start_anew(str(error), [])
+        membership.rejoin(str(error), [])
 
 
 def freeze_before(owner: Any, method: str) -> None:

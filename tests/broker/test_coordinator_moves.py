@@ -18,13 +18,13 @@ from coopconsume.errors import BrokerUnreachable
 from coopconsume.kafka.cluster import Cluster
 from coopconsume.options import Options
 from coopconsume.testing.local.config import new_cluster_id
-from tests.broker.group_ground import PATIENCE, Ground
+from tests.broker.group_harness import PATIENCE, GroupHarness
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-    from tests.broker.group_ground import Process
+    from tests.broker.group_harness import Process
 
 pytestmark = pytest.mark.broker
 _OFFSETS = "__consumer_offsets"
@@ -91,30 +91,30 @@ def _coordinator(admin: KafkaAdminClient) -> int:
 
 
 @pytest.fixture
-def moving(tmp_path: Path) -> Iterator[tuple[Ground, LocalKafka, KafkaAdminClient]]:
+def moving(tmp_path: Path) -> Iterator[tuple[GroupHarness, LocalKafka, KafkaAdminClient]]:
     """Ten records that are open to sharing, the broker that coordinates, and a client."""
     with two_brokers(tmp_path) as (first, second, admin):
         with closing(KafkaProducer(bootstrap_servers=first.bootstrap_servers)) as producer:
             for number in range(10):
                 producer.send("t", key=b"%d" % number, value=b"")
-        ground = Ground(first, "t", tmp_path)
-        ground.store.set_setting(ACCEPT_RANGE_FETCH, value=True, topic="t")
-        yield ground, second, admin
-        for process in ground.processes:
+        harness = GroupHarness(first, "t", tmp_path)
+        harness.store.set_setting(ACCEPT_RANGE_FETCH, value=True, topic="t")
+        yield harness, second, admin
+        for process in harness.processes:
             process.end()
 
 
 def test_a_group_outlives_its_coordinator(
-    moving: tuple[Ground, LocalKafka, KafkaAdminClient],
+    moving: tuple[GroupHarness, LocalKafka, KafkaAdminClient],
 ) -> None:
     """Its broker is killed: members go on, and what Kafka has for them is not lost.
 
     Until another broker coordinates, commits count all the same, as the log has them. Then Kafka
     learns of them, and the next rebalance takes place there.
     """
-    ground, second, admin = moving
-    a, b = ground.start(), ground.start()
-    epoch = ground.settled(a, b)
+    harness, second, admin = moving
+    a, b = harness.start(), harness.start()
+    epoch = harness.settled(a, b)
 
     def commit(member: Process, offset: int) -> None:
         """Should the members have joined again meanwhile, it is refused between two epochs."""
@@ -134,7 +134,7 @@ def test_a_group_outlives_its_coordinator(
         """The member with hash 0 writes it."""
         return all(m.ask("mirror", "mirrored")["taken"] for m in members) and primary() == offset
 
-    with closing(Cluster(Options.parse(ground.options))) as cluster:
+    with closing(Cluster(Options.parse(harness.options))) as cluster:
         commit(a, 0)
         commit(b, 1)
         wait_until(lambda: mirrored(2, a, b))
@@ -146,7 +146,7 @@ def test_a_group_outlives_its_coordinator(
         commit(b, 2)
         wait_until(lambda: mirrored(5, a, b))
         a.leave()
-        assert ground.settled(b) > epoch
+        assert harness.settled(b) > epoch
         commit(b, 5)
         wait_until(lambda: mirrored(6, b))
-        assert ground.store.state(ground.group)["t", 0].stable_offset == 6
+        assert harness.store.state(harness.group)["t", 0].stable_offset == 6

@@ -34,7 +34,7 @@ SHARED, ALONE, FENCING, WAIT = AccessMode
 PATIENCE = 90.0
 
 
-class Ground:
+class LogHarness:
     """A log, its registry, and all that were opened on them."""
 
     def __init__(self, kafka: LocalKafka, topic: TopicFactory, folder: Path, kind: str) -> None:
@@ -76,21 +76,21 @@ class Ground:
 
 
 @pytest.fixture
-def ground(kafka: LocalKafka, topic: TopicFactory, tmp_path: Path) -> Iterator[Ground]:
+def harness(kafka: LocalKafka, topic: TopicFactory, tmp_path: Path) -> Iterator[LogHarness]:
     """A log with a registry in Kafka."""
-    yield from opened(Ground(kafka, topic, tmp_path, "kafka"))
+    yield from opened(LogHarness(kafka, topic, tmp_path, "kafka"))
 
 
 @pytest.fixture
-def delta_ground(kafka: LocalKafka, topic: TopicFactory, tmp_path: Path) -> Iterator[Ground]:
+def delta_harness(kafka: LocalKafka, topic: TopicFactory, tmp_path: Path) -> Iterator[LogHarness]:
     """A log with a registry in Delta."""
-    yield from opened(Ground(kafka, topic, tmp_path, "delta"))
+    yield from opened(LogHarness(kafka, topic, tmp_path, "delta"))
 
 
-def opened(ground: Ground) -> Iterator[Ground]:
-    """A ground, cleared in the end."""
-    yield ground
-    for made in reversed(ground.opened):
+def opened(harness: LogHarness) -> Iterator[LogHarness]:
+    """Yield a harness, and close what was opened on it."""
+    yield harness
+    for made in reversed(harness.opened):
         made.close()
 
 
@@ -125,66 +125,66 @@ def kill(producer: ExclusiveProducer) -> None:
 
 
 @pytest.mark.parametrize("visibility", ["read_committed", "filter"])
-def test_one_has_it_alone_and_the_next_one_fences_it(ground: Ground, visibility: str) -> None:
+def test_one_has_it_alone_and_the_next_one_fences_it(harness: LogHarness, visibility: str) -> None:
     """Refused at once, granted after the close, and fenced for good by the one that takes all."""
-    anna = ground.producer("anna", visibility=visibility).acquire()
+    anna = harness.producer("anna", visibility=visibility).acquire()
     anna.append([b"1"])
     with pytest.raises(ProducerFenced, match="anna"):
-        ground.producer("ben", visibility=visibility).acquire()
+        harness.producer("ben", visibility=visibility).acquire()
     anna.append([b"2"])
     anna.close()
-    ben = ground.producer("ben", visibility=visibility).acquire()
+    ben = harness.producer("ben", visibility=visibility).acquire()
     ben.append([b"3"], expected_seq=2)
     assert ben.epoch > anna.epoch
-    carl = ground.producer("carl", FENCING, visibility=visibility).acquire()
+    carl = harness.producer("carl", FENCING, visibility=visibility).acquire()
     for _ in range(2):
         with pytest.raises(ProducerFenced):
             ben.append([b"never"])
     with pytest.raises(ProducerFenced):
         ben.acquire()
     carl.append([b"4"])
-    assert ground.values() == [b"1", b"2", b"3", b"4"]
+    assert harness.values() == [b"1", b"2", b"3", b"4"]
 
 
-def test_those_that_share_are_busy_while_somebody_has_it_alone(ground: Ground) -> None:
+def test_those_that_share_are_busy_while_somebody_has_it_alone(harness: LogHarness) -> None:
     """And write beside each other when nobody has; one that takes all fences them."""
-    first, second = ground.producer("first", SHARED).acquire(), ground.producer("second", SHARED)
+    first, second = harness.producer("first", SHARED).acquire(), harness.producer("second", SHARED)
     second.acquire()
     first.append([b"1"])
     second.append([b"2"])
     with pytest.raises(ProducerFenced, match="first"):
-        ground.producer("alone").acquire()
-    alone = ground.producer("alone", FENCING).acquire()
+        harness.producer("alone").acquire()
+    alone = harness.producer("alone", FENCING).acquire()
     alone.append([b"3"])
     with pytest.raises(ProducerBusy, match="alone"):
-        ground.producer("third", SHARED).acquire()
-    first.registry._forget((GROUP, f"{ground.topic}-0"))  # as its next sign of life tells it
+        harness.producer("third", SHARED).acquire()
+    first.registry._forget((GROUP, f"{harness.topic}-0"))  # as its next sign of life tells it
     for _ in range(2):
         with pytest.raises(ProducerFenced):
             first.append([b"never"])
     with pytest.raises((ProducerFenced, OffsetMismatch)):
         second.append([b"never"], expected_seq=2)
-    assert ground.values() == [b"1", b"2", b"3"]
+    assert harness.values() == [b"1", b"2", b"3"]
 
 
-@pytest.mark.parametrize("kind", ["ground", "delta_ground"])
+@pytest.mark.parametrize("kind", ["harness", "delta_harness"])
 def test_who_waits_comes_next_in_the_order_of_asking(
     kind: str, request: pytest.FixtureRequest
 ) -> None:
     """One is given up, one runs out of time; neither leaves anything behind."""
-    ground: Ground = request.getfixturevalue(kind)
-    looker = ground.operator()
-    row = lambda: looker.show(GROUP, f"{ground.topic}-0")  # noqa: E731
-    anna = ground.producer("anna", WAIT).acquire()
+    harness: LogHarness = request.getfixturevalue(kind)
+    looker = harness.operator()
+    row = lambda: looker.show(GROUP, f"{harness.topic}-0")  # noqa: E731
+    anna = harness.producer("anna", WAIT).acquire()
     anna.append([b"1"])
     waiters = []
     for at, name in enumerate(("ben", "carl", "dora")):
-        waiters.append(ground.producer(name, WAIT))
+        waiters.append(harness.producer(name, WAIT))
         waiters[-1].waiting = in_thread(waiters[-1].acquire)  # type: ignore[attr-defined]
         until(lambda n=at: len(row().waiters) == n + 1)
     ben, carl, dora = waiters
     with pytest.raises(ProducerBusy, match="4 before"):
-        ground.producer("late", WAIT).acquire(timeout=0.3)
+        harness.producer("late", WAIT).acquire(timeout=0.3)
     ben.close()
     thread, found = ben.waiting  # type: ignore[attr-defined]
     thread.join(PATIENCE)
@@ -197,16 +197,16 @@ def test_who_waits_comes_next_in_the_order_of_asking(
         assert found == [one]
         one.append([name.encode()])
         one.close()
-    assert ground.values() == [b"1", b"carl", b"dora"]
+    assert harness.values() == [b"1", b"carl", b"dora"]
     assert row().holders == ()
 
 
-def test_one_that_stood_still_keeps_its_epoch_unless_somebody_came(ground: Ground) -> None:
+def test_one_that_stood_still_keeps_its_epoch_unless_somebody_came(harness: LogHarness) -> None:
     """The registry took it for dead: it comes back under its epoch, or is fenced for good."""
-    looker = ground.operator()
-    resource = f"{ground.topic}-0"
+    looker = harness.operator()
+    resource = f"{harness.topic}-0"
     # It gives no signs of life by itself: one of them might come just before it is taken for dead.
-    anna = ground.producer("anna", lease=0).acquire()
+    anna = harness.producer("anna", lease=0).acquire()
     epoch, grant = anna.epoch, looker.show(GROUP, resource)
 
     def taken_for_dead() -> None:
@@ -227,57 +227,57 @@ def test_one_that_stood_still_keeps_its_epoch_unless_somebody_came(ground: Groun
     assert looker.show(GROUP, resource).is_owned_by(anna.registry.session)
     assert looker.show(GROUP, resource).fence_epoch == grant.fence_epoch
     taken_for_dead()
-    with ground.producer("ben") as ben:
+    with harness.producer("ben") as ben:
         ben.append([b"2"])
         assert ben.epoch == epoch + 1
     for _ in range(2):
         with pytest.raises(ProducerFenced):
             anna.append([b"never"])
-    assert ground.values() == [b"1", b"2"]
+    assert harness.values() == [b"1", b"2"]
 
 
-def test_a_session_goes_on_in_a_new_producer(ground: Ground) -> None:
+def test_a_session_goes_on_in_a_new_producer(harness: LogHarness) -> None:
     """After a crash at once, after a close, too; another's turn bumps the epoch (PIP-68)."""
-    anna = ground.producer("anna").acquire()
+    anna = harness.producer("anna").acquire()
     anna.append([b"1"])
     session, epoch = anna.session, anna.epoch
     kill(anna)
-    back = ground.producer("anna", session=session, epoch=epoch).acquire()
+    back = harness.producer("anna", session=session, epoch=epoch).acquire()
     back.append([b"2"], expected_seq=1)
     assert (back.epoch, back.session) == (epoch, session)
     back.close()
-    again = ground.producer("anna", session=session).acquire()
+    again = harness.producer("anna", session=session).acquire()
     assert again.epoch == epoch
     again.append([b"3"])
     again.close()
-    with ground.producer("ben") as ben:
+    with harness.producer("ben") as ben:
         assert ben.epoch == epoch + 1
         ben.append([b"4"])
     with pytest.raises(ProducerFenced):
-        ground.producer("anna", session=session, epoch=epoch).acquire()
-    late = ground.producer("anna", session=session).acquire()
+        harness.producer("anna", session=session, epoch=epoch).acquire()
+    late = harness.producer("anna", session=session).acquire()
     late.append([b"5"])
     assert late.epoch == epoch + 2
-    assert ground.values() == [b"1", b"2", b"3", b"4", b"5"]
+    assert harness.values() == [b"1", b"2", b"3", b"4", b"5"]
 
 
-def test_an_operator_evicts_an_owner(ground: Ground) -> None:
+def test_an_operator_evicts_an_owner(harness: LogHarness) -> None:
     """It is fenced for good, although nobody else has the log; and one waits no longer."""
-    anna = ground.producer("anna", lease=1.0).acquire()
-    ground.operator().evict(GROUP, f"{ground.topic}-0")
-    until(lambda: not anna.registry.keeps(GROUP, f"{ground.topic}-0"))
+    anna = harness.producer("anna", lease=1.0).acquire()
+    harness.operator().evict(GROUP, f"{harness.topic}-0")
+    until(lambda: not anna.registry.keeps(GROUP, f"{harness.topic}-0"))
     for _ in range(2):
         with pytest.raises(ProducerFenced):
             anna.append([b"never"])
-    with ground.producer("ben") as ben:
+    with harness.producer("ben") as ben:
         ben.append([b"1"])
-    assert ground.values() == [b"1"]
+    assert harness.values() == [b"1"]
 
 
-def test_claimants_whose_beginnings_cross(ground: Ground) -> None:
+def test_claimants_whose_beginnings_cross(harness: LogHarness) -> None:
     """The slower one begins its producer after the faster one has written: nothing is lost."""
-    anna = ground.producer("anna")
-    ben = ground.producer("ben", FENCING)
+    anna = harness.producer("anna")
+    ben = harness.producer("ben", FENCING)
     opens = anna.writer._session._epochs.next_epoch  # between fencing and opening
 
     def slow(log: Any, last: int) -> int:
@@ -290,48 +290,48 @@ def test_claimants_whose_beginnings_cross(ground: Ground) -> None:
     with pytest.raises(ProducerFenced, match="ben"):
         anna.acquire()
     ben.append([b"2"])
-    assert ground.values() == [b"1", b"2"]
+    assert harness.values() == [b"1", b"2"]
 
 
-def test_a_grant_that_nobody_answers_for_is_revoked(ground: Ground) -> None:
+def test_a_grant_that_nobody_answers_for_is_revoked(harness: LogHarness) -> None:
     """A waiter whose process ended is promoted, gives no sign of life, and is passed over."""
-    anna = ground.producer("anna", WAIT).acquire()
-    ghost = ground.producer("ghost", WAIT, lease=0.8)
-    looker = ground.operator()
-    assert ghost.registry.acquire(GROUP, f"{ground.topic}-0", WAIT)
+    anna = harness.producer("anna", WAIT).acquire()
+    ghost = harness.producer("ghost", WAIT, lease=0.8)
+    looker = harness.operator()
+    assert ghost.registry.acquire(GROUP, f"{harness.topic}-0", WAIT)
     kill(ghost)
-    carl = ground.producer("carl", WAIT)
+    carl = harness.producer("carl", WAIT)
     thread, found = in_thread(carl.acquire)
-    until(lambda: looker.show(GROUP, f"{ground.topic}-0").holder(carl.registry.session))
+    until(lambda: looker.show(GROUP, f"{harness.topic}-0").holder(carl.registry.session))
     anna.close()
     thread.join(PATIENCE)
     assert found == [carl]
     carl.append([b"1"])
-    assert ground.values() == [b"1"]
+    assert harness.values() == [b"1"]
 
 
-def test_a_topic_made_anew_is_another_log(ground: Ground) -> None:
+def test_a_topic_made_anew_is_another_log(harness: LogHarness) -> None:
     """Its owner is told; a new one has to wait until the old one has gone."""
     from kafka.admin import KafkaAdminClient
 
-    anna = ground.producer("anna").acquire()
+    anna = harness.producer("anna").acquire()
     anna.append([b"1"])
-    admin = KafkaAdminClient(bootstrap_servers=ground.kafka.bootstrap_servers)
-    admin.delete_topics([ground.topic])
-    until(lambda: ground.topic not in admin.list_topics())
+    admin = KafkaAdminClient(bootstrap_servers=harness.kafka.bootstrap_servers)
+    admin.delete_topics([harness.topic])
+    until(lambda: harness.topic not in admin.list_topics())
     admin.close()
-    ground.kafka.create_topic(ground.topic, 1)
+    harness.kafka.create_topic(harness.topic, 1)
     with pytest.raises(LogReplaced):
-        ground.producer("ben").acquire()
+        harness.producer("ben").acquire()
     anna.close()
-    with ground.producer("ben") as ben:
+    with harness.producer("ben") as ben:
         ben.append([b"2"], expected_seq=0)
-    assert ground.values() == [b"2"]
+    assert harness.values() == [b"2"]
 
 
-def test_without_its_registry_an_owner_writes_on(ground: Ground) -> None:
+def test_without_its_registry_an_owner_writes_on(harness: LogHarness) -> None:
     """What fences is the log: a registry that cannot be reached stops nobody but newcomers."""
-    anna = ground.producer("anna").acquire()
+    anna = harness.producer("anna").acquire()
 
     def away(*_: object) -> Any:
         raise OwnershipUnavailable("somewhere", "reading", "it is away")
@@ -340,19 +340,19 @@ def test_without_its_registry_an_owner_writes_on(ground: Ground) -> None:
     anna.append([b"1"])
     anna.writer._session.drop()  # as after a doubt
     anna.append([b"2"])
-    assert ground.values() == [b"1", b"2"]
+    assert harness.values() == [b"1", b"2"]
     with pytest.raises(OwnershipUnavailable):
         anna.registry.show(GROUP, "any")
 
 
-def test_an_election_shows_every_leader_all_of_the_log(ground: Ground) -> None:
+def test_an_election_shows_every_leader_all_of_the_log(harness: LogHarness) -> None:
     """Candidate, elected, lost; each record is applied once in each process, in order."""
     seen: dict[str, list[bytes | None]] = {}
     told: list[str] = []
 
     def stand(name: str) -> LeaderElection:
         seen[name] = []
-        return ground.election(
+        return harness.election(
             name,
             apply=lambda record: seen[name].append(record.value),
             on_candidate=lambda: told.append(f"{name} stands"),
@@ -392,18 +392,18 @@ def test_an_election_shows_every_leader_all_of_the_log(ground: Ground) -> None:
     assert told.count("anna stands") == 2
 
 
-def test_a_leader_that_was_fenced_learns_it_by_confirming(ground: Ground) -> None:
+def test_a_leader_that_was_fenced_learns_it_by_confirming(harness: LogHarness) -> None:
     """It answers nothing from the past, stands again, and leads with what was written meanwhile."""
     state: dict[bytes | None, bytes | None] = {}
     lost = threading.Event()
     # Without a lease it asks the registry for nothing, and so does not hear of it there first.
-    anna = ground.election(
+    anna = harness.election(
         "anna", lease=0, on_lost=lost.set,
         apply=lambda record: state.update({record.key: record.value}),
     )  # fmt: skip
     leader = anna.lead(PATIENCE)
     leader.append([(b"k", b"old")])
-    taker = ground.producer("taker", FENCING).acquire()
+    taker = harness.producer("taker", FENCING).acquire()
     taker.append([(b"k", b"new")])
     with pytest.raises(ProducerFenced):
         leader.confirm()
@@ -413,22 +413,22 @@ def test_a_leader_that_was_fenced_learns_it_by_confirming(ground: Ground) -> Non
     assert state == {b"k": b"new"}
 
 
-def test_a_compacted_log_of_state(ground: Ground) -> None:
+def test_a_compacted_log_of_state(harness: LogHarness) -> None:
     """PIP-68's example: replay the state, then write ahead of it."""
-    topic = f"{ground.topic}-state"
-    ground.kafka.create_topic(topic, 1, {"cleanup.policy": "compact"})
-    ground.topic = topic
+    topic = f"{harness.topic}-state"
+    harness.kafka.create_topic(topic, 1, {"cleanup.policy": "compact"})
+    harness.topic = topic
     for number in range(2):
         state: dict[bytes | None, bytes | None] = {}
-        with ground.election("anna", apply=lambda r: state.update({r.key: r.value})) as election:  # noqa: B023
+        with harness.election("anna", apply=lambda r: state.update({r.key: r.value})) as election:  # noqa: B023
             leader = election.lead(PATIENCE)
             assert state.get(b"count") == (b"0" if number else None)
             leader.append([(b"count", b"%d" % number)])
             assert state[b"count"] == b"%d" % number
 
 
-def test_an_election_that_cannot_go_on_says_why(ground: Ground) -> None:
+def test_an_election_that_cannot_go_on_says_why(harness: LogHarness) -> None:
     """A topic that is not there."""
-    ground.topic = "no-such-topic"
-    with pytest.raises(LogReplaced), ground.election("anna") as election:
+    harness.topic = "no-such-topic"
+    with pytest.raises(LogReplaced), harness.election("anna") as election:
         election.lead(PATIENCE)

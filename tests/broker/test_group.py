@@ -15,25 +15,25 @@ from assignors import KeyRange, coverage, wire
 from commits import ACCEPT_RANGE_FETCH
 from coopconsume.group.membership import Membership
 from coopconsume.options import Options
-from tests.broker.group_ground import HANDLER_TIMEOUT, LIFE, MORTAL, PATIENCE, SESSION
+from tests.broker.group_harness import HANDLER_TIMEOUT, LIFE, MORTAL, PATIENCE, SESSION
 from tests.broker.member_process import Teller
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from tests.broker.group_ground import Ground
+    from tests.broker.group_harness import GroupHarness
 
 pytestmark = pytest.mark.broker
 
 
-def test_members_share_one_partition_and_hand_it_over(ground: Ground) -> None:
+def test_members_share_one_partition_and_hand_it_over(harness: GroupHarness) -> None:
     """Each joining and leaving deals the key hashes anew; what was handed over needs no waiting."""
-    a = ground.start(slots=2)
-    assert ground.settled(a) == 1
-    b = ground.start()
-    second = ground.settled(a, b)
-    c = ground.start()
-    third = ground.settled(a, b, c)
+    a = harness.start(slots=2)
+    assert harness.settled(a) == 1
+    b = harness.start()
+    second = harness.settled(a, b)
+    c = harness.start()
+    third = harness.settled(a, b, c)
     assert (second, third) == (2, 3)
     sizes = {}
     for name, member in (("a", a), ("b", b), ("c", c)):
@@ -47,14 +47,14 @@ def test_members_share_one_partition_and_hand_it_over(ground: Ground) -> None:
     b.wait_for("committed", offset=1)
     before = time.monotonic()
     b.leave()
-    assert ground.settled(a, c) == 4
+    assert harness.settled(a, c) == 4
     assert time.monotonic() - before < SESSION, "it was waited for until its session ended"
     assert a.events[-1]["wait"] == c.events[-1]["wait"] == 0
-    commits = ground.store.state(ground.group)[ground.topic, 0]
+    commits = harness.store.state(harness.group)[harness.topic, 0]
     assert commits.stable_offset == 2
 
 
-def test_a_member_goes_on_through_rebalances_that_move_nothing_of_it(ground: Ground) -> None:
+def test_a_member_goes_on_through_rebalances_that_move_nothing_of_it(harness: GroupHarness) -> None:
     """What moves is released first, and dealt by a second rebalance; nobody waits for it."""
 
     def shares_of(begin: dict[str, Any]) -> list[KeyRange]:
@@ -62,13 +62,13 @@ def test_a_member_goes_on_through_rebalances_that_move_nothing_of_it(ground: Gro
 
     def is_open(number: int) -> None:
         deadline = time.monotonic() + PATIENCE
-        while (row := ground.store.assignment(ground.group)) is None or row.epoch.number < number:
+        while (row := harness.store.assignment(harness.group)) is None or row.epoch.number < number:
             assert time.monotonic() < deadline, f"epoch {number} was never opened"
             time.sleep(0.05)
 
-    a = ground.start(keeps=True)
-    assert ground.settled(a) == 1
-    b = ground.start(keeps=True)
+    a = harness.start(keeps=True)
+    assert harness.settled(a) == 1
+    b = harness.start(keeps=True)
     gained, given = b.wait_for("extend", epoch=3), a.wait_for("give_up")
     assert (gained["wait"], shares_of(gained)) == (0, shares_of(given))
     assert 0 < sum(one.size for one in shares_of(given)) < KeyRange().size
@@ -81,7 +81,7 @@ def test_a_member_goes_on_through_rebalances_that_move_nothing_of_it(ground: Gro
     back = a.wait_for("extend", epoch=4)
     assert (back["wait"], shares_of(back)) == (0, shares_of(given))
     # It takes whole partitions alone, and there is none for it.
-    c = ground.start(keeps=True, allowKeyShare=False)
+    c = harness.start(keeps=True, allowKeyShare=False)
     c.wait_for("begin", epoch=5, shares=[])
     c.leave()
     is_open(6)
@@ -90,140 +90,142 @@ def test_a_member_goes_on_through_rebalances_that_move_nothing_of_it(ground: Gro
     a.say("commit 1")
     a.wait_for("committed", offset=1, epoch=6)
     assert (a.count("drain"), a.count("drop"), a.count("begin")) == (0, 0, 1)
-    assert ground.store.state(ground.group)[ground.topic, 0].stable_offset == 2
+    assert harness.store.state(harness.group)[harness.topic, 0].stable_offset == 2
 
 
 def test_a_join_that_is_answered_between_two_polls_is_not_done_again(
-    ground: Ground, monkeypatch: pytest.MonkeyPatch
+    harness: GroupHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With polls of a millisecond every answer comes too late for the poll that asked."""
     monkeypatch.setattr("coopconsume.group.member._POLL_MS", 1)
     worker = Teller()
     for expected in (1, 2):
-        membership = Membership(Options.parse(ground.options), 1, worker)
-        membership.subscribe([ground.topic], None)
-        row = ground.store.assignment(ground.group)
+        membership = Membership(Options.parse(harness.options), 1, worker)
+        membership.subscribe([harness.topic], None)
+        row = harness.store.assignment(harness.group)
         membership.leave()
         assert row is not None
         assert row.epoch.number == expected
 
 
-def test_a_topic_that_is_not_open_is_not_split(ground: Ground) -> None:
+def test_a_topic_that_is_not_open_is_not_split(harness: GroupHarness) -> None:
     """Then a member works on the whole partition and the other one waits for its turn."""
-    ground.store.set_setting(ACCEPT_RANGE_FETCH, value=None, topic=ground.topic)
-    a, b = ground.start(), ground.start()
-    ground.settled(a, b)
+    harness.store.set_setting(ACCEPT_RANGE_FETCH, value=None, topic=harness.topic)
+    a, b = harness.start(), harness.start()
+    harness.settled(a, b)
     shares = a.events[-1]["shares"] + b.events[-1]["shares"]
-    assert shares == [[ground.topic, 0, 0, 2**63 - 1]]
+    assert shares == [[harness.topic, 0, 0, 2**63 - 1]]
     owner, other = (a, b) if a.events[-1]["shares"] else (b, a)
     owner.leave()
-    ground.settled(other)
+    harness.settled(other)
     assert other.events[-1]["shares"] == shares
 
 
-def test_partitions_that_are_added_are_shared_out(ground: Ground) -> None:
+def test_partitions_that_are_added_are_shared_out(harness: GroupHarness) -> None:
     """The leader sees them at its next look at the topic; they start at their first record."""
     latest = {"kafka.metadata.max.age.ms": 1_000, "startingOffsets": "latest"}
-    a = ground.start(**latest)
-    first = ground.settled(a)
-    b = ground.start(**latest)
-    assert ground.settled(a, b) > first
-    admin = KafkaAdminClient(bootstrap_servers=ground.kafka.bootstrap_servers)
+    a = harness.start(**latest)
+    first = harness.settled(a)
+    b = harness.start(**latest)
+    assert harness.settled(a, b) > first
+    admin = KafkaAdminClient(bootstrap_servers=harness.kafka.bootstrap_servers)
     for member in (a, b):  # The partition has records before they see it.
         os.kill(member.popen.pid, signal.SIGSTOP)
-    admin.create_partitions({ground.topic: 2})
+    admin.create_partitions({harness.topic: 2})
     admin.close()
-    producer = KafkaProducer(bootstrap_servers=ground.kafka.bootstrap_servers)
+    producer = KafkaProducer(bootstrap_servers=harness.kafka.bootstrap_servers)
     for _ in range(7):
-        producer.send(ground.topic, b"", partition=1).get(PATIENCE)
+        producer.send(harness.topic, b"", partition=1).get(PATIENCE)
     producer.close()
     for member in (a, b):
         os.kill(member.popen.pid, signal.SIGCONT)
     partitions: set[int] = set()
     while partitions != {0, 1}:
         a.wait_for("begin")
-        row = ground.store.assignment(ground.group)
+        row = harness.store.assignment(harness.group)
         assert row is not None
         partitions = {share.partition for held in row.members.values() for share in held}
-    state = ground.store.state(ground.group)
-    assert [state[ground.topic, p].stable_offset for p in (0, 1)] == [10, 0]
+    state = harness.store.state(harness.group)
+    assert [state[harness.topic, p].stable_offset for p in (0, 1)] == [10, 0]
 
 
-def test_a_member_that_does_not_share_gets_whole_partitions(ground: Ground) -> None:
+def test_a_member_that_does_not_share_gets_whole_partitions(harness: GroupHarness) -> None:
     """With one partition and one such member, Kafka's classic assignment results."""
-    a = ground.start(allowKeyShare="false")
-    ground.settled(a)
-    b = ground.start()
-    ground.settled(a, b)
+    a = harness.start(allowKeyShare="false")
+    harness.settled(a)
+    b = harness.start()
+    harness.settled(a, b)
     shares = a.events[-1]["shares"] + b.events[-1]["shares"]
     assert [tuple(share[1:]) for share in shares] == [(0, 0, 2**63 - 1)]
 
 
 @pytest.mark.parametrize("lease", [None, 2.0])
 def test_after_a_kill_the_others_wait_for_its_work_to_be_over(
-    ground: Ground, lease: float | None
+    harness: GroupHarness, lease: float | None
 ) -> None:
     """Kafka notices after the session timeout; what the dead member had is in doubt.
 
     The others wait for the life of a batch, or where slots have leases for lease + handlerTimeout.
     """
     life = LIFE if lease is None else lease + HANDLER_TIMEOUT
-    a = ground.start(lease=lease)
-    ground.settled(a)
-    b = ground.start(lease=lease, **MORTAL)
-    ground.settled(a, b)
+    a = harness.start(lease=lease)
+    harness.settled(a)
+    b = harness.start(lease=lease, **MORTAL)
+    harness.settled(a, b)
     dead = b.events[-1]["shares"]
     b.popen.kill()
-    epoch = ground.settled(a)
+    epoch = harness.settled(a)
     assert 0 < a.events[-1]["wait"] <= life
-    row = ground.store.assignment(ground.group)
+    row = harness.store.assignment(harness.group)
     assert row is not None
     assert row.epoch.number == epoch
     assert [list(doubt.share) for doubt in row.doubts] == dead
     assert {doubt.life_ms for doubt in row.doubts} == {int(1000 * life)}
 
 
-def test_a_member_without_leases_tells_the_group_so_before_it_works(ground: Ground) -> None:
+def test_a_member_without_leases_tells_the_group_so_before_it_works(harness: GroupHarness) -> None:
     """Its work goes on for longer after its death: it starts nothing before the others know."""
-    a = ground.start(lease=2.0)
-    epoch = ground.settled(a)
+    a = harness.start(lease=2.0)
+    epoch = harness.settled(a)
     assert a.ask("lease 2", "lease")["may"]
     assert not a.ask("lease 0", "lease")["may"]
-    assert ground.settled(a) > epoch
-    row = ground.store.assignment(ground.group)
+    assert harness.settled(a) > epoch
+    row = harness.store.assignment(harness.group)
     assert row is not None
     assert row.life_ms == int(1000 * LIFE)
     assert a.ask("lease 0", "lease")["may"]
     assert a.ask("lease 2", "lease")["may"]  # Others wait for longer than they must.
 
 
-def test_a_member_that_was_frozen_is_fenced_and_may_come_back(ground: Ground) -> None:
+def test_a_member_that_was_frozen_is_fenced_and_may_come_back(harness: GroupHarness) -> None:
     """Beyond its session others have its share; what it commits then is refused."""
-    a, b = ground.start(), ground.start(**MORTAL)
-    was = ground.settled(a, b)
+    a, b = harness.start(), harness.start(**MORTAL)
+    was = harness.settled(a, b)
     os.kill(b.popen.pid, signal.SIGSTOP)
-    epoch = ground.settled(a)
+    epoch = harness.settled(a)
     b.say(f"commit 5 {was}")
     os.kill(b.popen.pid, signal.SIGCONT)
     refused = b.wait_for("refused")
     assert refused["error"] == "FencedMember"
     assert refused["offset"] == 5
-    assert ground.settled(a, b) > epoch
+    assert harness.settled(a, b) > epoch
     b.say("commit 6")
     b.wait_for("committed", offset=6)
-    commits = ground.store.state(ground.group)[ground.topic, 0]
+    commits = harness.store.state(harness.group)[harness.topic, 0]
     assert commits.ranges.pairs() == [(6, 6)]
 
 
-def test_a_member_that_the_log_refuses_has_lost_its_shares_and_joins_again(ground: Ground) -> None:
+def test_a_member_that_the_log_refuses_has_lost_its_shares_and_joins_again(
+    harness: GroupHarness,
+) -> None:
     """Its session with Kafka goes on; the log alone knows, and its listener is told once."""
-    a = ground.start()
-    epoch = ground.settled(a)
-    ground.store.open_epoch(ground.group, {}, previous=ground.store.current_epoch(ground.group))
+    a = harness.start()
+    epoch = harness.settled(a)
+    harness.store.open_epoch(harness.group, {}, previous=harness.store.current_epoch(harness.group))
     a.say("commit 5")
     assert a.wait_for("refused")["error"] == "FencedMember"
     assert a.wait_for("on_lost")["partitions"] == 1
-    assert ground.settled(a) > epoch + 1
+    assert harness.settled(a) > epoch + 1
     a.say("commit 6")
     a.wait_for("committed", offset=6)
     a.say("leave")
@@ -231,18 +233,18 @@ def test_a_member_that_the_log_refuses_has_lost_its_shares_and_joins_again(groun
     assert [a.count(what) for what in ("on_assigned", "on_lost", "on_revoked")] == [2, 1, 0]
 
 
-def test_a_group_works_around_claims_until_their_processes_are_gone(ground: Ground) -> None:
+def test_a_group_works_around_claims_until_their_processes_are_gone(harness: GroupHarness) -> None:
     """A part taken over costs the group that part; a second claim is refused while it lives."""
     low, high = KeyRange().split(2)
-    a = ground.start()
-    ground.settled(a)
-    claim = ground.claim((0, low.first, low.last), takeover=True, **MORTAL)
-    assert claim.wait_for("begin")["shares"] == [[ground.topic, 0, low.first, low.last]]
+    a = harness.start()
+    harness.settled(a)
+    claim = harness.claim((0, low.first, low.last), takeover=True, **MORTAL)
+    assert claim.wait_for("begin")["shares"] == [[harness.topic, 0, low.first, low.last]]
     a.say("commit 5")
     assert a.wait_for("refused")["error"] == "FencedMember"
     begin = a.wait_for("begin")
-    assert begin["shares"] == [[ground.topic, 0, high.first, high.last]]
-    b = ground.start()
+    assert begin["shares"] == [[harness.topic, 0, high.first, high.last]]
+    b = harness.start()
     begins = {member: member.wait_for("begin") for member in (a, b)}
     while begins[a]["epoch"] != begins[b]["epoch"]:
         late = min(begins, key=lambda member: begins[member]["epoch"])
@@ -250,26 +252,26 @@ def test_a_group_works_around_claims_until_their_processes_are_gone(ground: Grou
     shares = [share for told in begins.values() for share in told["shares"]]
     found = coverage([KeyRange(*share[2:]) for share in shares])
     assert (found.holes, found.overlaps) == ((low,), ())
-    other = ground.claim((0, low.first, low.last), takeover=False, **MORTAL)
+    other = harness.claim((0, low.first, low.last), takeover=False, **MORTAL)
     assert other.wait_for("refused")["error"] == "ClaimConflict"
     claim.popen.kill()
-    ground.settled(a, b)
+    harness.settled(a, b)
     assert max(member.events[-1]["wait"] for member in (a, b)) > 0
 
 
-def test_a_leader_that_slept_fences_nobody(ground: Ground) -> None:
+def test_a_leader_that_slept_fences_nobody(harness: GroupHarness) -> None:
     """It wakes with an old decision: its epoch does not count, the live group goes on."""
-    sleeper = ground.start(freezes_as_leader=True)
+    sleeper = harness.start(freezes_as_leader=True)
     sleeper.wait_for("freezing")
-    ground.forget_members()
-    a = ground.start()
-    epoch = ground.settled(a)
+    harness.forget_members()
+    a = harness.start()
+    epoch = harness.settled(a)
     a.say("commit 0")
     a.wait_for("committed", epoch=epoch)
     os.kill(sleeper.popen.pid, signal.SIGCONT)
-    assert ground.settled(a, sleeper) > epoch
+    assert harness.settled(a, sleeper) > epoch
     counted = [
-        entry for entry in ground.store.history(ground.group)
+        entry for entry in harness.store.history(harness.group)
         if entry["kind"] == "epoch" and entry["counted"]
     ]  # fmt: skip
     assert counted[0]["epoch"] == epoch
@@ -278,14 +280,14 @@ def test_a_leader_that_slept_fences_nobody(ground: Ground) -> None:
     assert a.count("on_lost") == 0
 
 
-def test_a_static_member_comes_back_without_a_rebalance(ground: Ground) -> None:
+def test_a_static_member_comes_back_without_a_rebalance(harness: GroupHarness) -> None:
     """Its new process takes over in the log; the one it replaces is fenced, by Kafka too."""
-    a = ground.start()
-    b = ground.start(**{"kafka.group.instance.id": "b"})
-    epoch = ground.settled(a, b)
+    a = harness.start()
+    b = harness.start(**{"kafka.group.instance.id": "b"})
+    epoch = harness.settled(a, b)
     old, drains = b.events[-1], a.count("drain")
     os.kill(b.popen.pid, signal.SIGSTOP)
-    again = ground.start(**{"kafka.group.instance.id": "b"})
+    again = harness.start(**{"kafka.group.instance.id": "b"})
     new = again.wait_for("begin")
     assert (new["epoch"], new["shares"]) == (epoch, old["shares"])
     assert new["member"] != old["member"]
@@ -299,58 +301,58 @@ def test_a_static_member_comes_back_without_a_rebalance(ground: Ground) -> None:
     assert failed["error"] == "FencedMember"
     assert "kafka.group.instance.id 'b'" in failed["text"]
     assert a.count("drain") == drains
-    assert ground.store.state(ground.group)[ground.topic, 0].ranges.pairs() == [(1, 1)]
+    assert harness.store.state(harness.group)[harness.topic, 0].ranges.pairs() == [(1, 1)]
 
 
-def test_a_static_member_that_left_in_order_need_not_wait(ground: Ground) -> None:
+def test_a_static_member_that_left_in_order_need_not_wait(harness: GroupHarness) -> None:
     """It gave back its shares in the log before; Kafka keeps its place for the new process."""
-    a = ground.start(**{"kafka.group.instance.id": "a"})
-    epoch = ground.settled(a)
+    a = harness.start(**{"kafka.group.instance.id": "a"})
+    epoch = harness.settled(a)
     a.leave()
-    again = ground.start(**{"kafka.group.instance.id": "a"})
+    again = harness.start(**{"kafka.group.instance.id": "a"})
     begin = again.wait_for("begin")
     assert (begin["epoch"], begin["wait"]) == (epoch, 0)
     again.say("commit 0")
     again.wait_for("committed")
 
 
-def test_members_with_another_store_are_refused(ground: Ground, tmp_path: Path) -> None:
+def test_members_with_another_store_are_refused(harness: GroupHarness, tmp_path: Path) -> None:
     """The odd one out is told so and leaves; the others go on."""
-    a, b = ground.start(), ground.start()
-    ground.settled(a, b)
-    odd = ground.start(commitTable=str(tmp_path / "elsewhere"))
+    a, b = harness.start(), harness.start()
+    harness.settled(a, b)
+    odd = harness.start(commitTable=str(tmp_path / "elsewhere"))
     refused = odd.wait_for("refused")
     assert refused["error"] == "GroupRefused"
     assert "commit table" in refused["text"]
     assert "commitTable" in refused["text"]
     odd.popen.wait(PATIENCE)
-    ground.settled(a, b)
+    harness.settled(a, b)
 
 
-def test_a_member_of_a_newer_version_is_refused_alone(ground: Ground) -> None:
+def test_a_member_of_a_newer_version_is_refused_alone(harness: GroupHarness) -> None:
     """The others go on; where it leads, it takes the older members and answers as they read."""
     newer = wire.VERSION + 1
-    a, b = ground.start(), ground.start()
-    ground.settled(a, b)
-    refused = ground.start(protocol=newer).wait_for("refused")
+    a, b = harness.start(), harness.start()
+    harness.settled(a, b)
+    refused = harness.start(protocol=newer).wait_for("refused")
     assert refused["error"] == "GroupRefused"
     assert "same version of the library" in refused["text"]
-    ground.settled(a, b)
+    harness.settled(a, b)
     assert a.count("fail") == b.count("fail") == 0
     for old in (a, b):
         old.leave()
-    leader = ground.start(protocol=newer)
-    ground.settled(leader)
-    ground.settled(leader, ground.start())
+    leader = harness.start(protocol=newer)
+    harness.settled(leader)
+    harness.settled(leader, harness.start())
 
 
-def test_a_static_follower_whose_topic_is_recreated_gets_the_new_one(ground: Ground) -> None:
+def test_a_static_follower_whose_topic_is_recreated_gets_the_new_one(harness: GroupHarness) -> None:
     """It joins again under its old id, and Kafka rebalances instead of repeating its answer."""
-    a = ground.start()
-    ground.settled(a)  # It leads.
-    b = ground.start(**{"kafka.group.instance.id": "b"})
-    epoch = ground.settled(a, b)
-    ground.recreate_topic()
+    a = harness.start()
+    harness.settled(a)  # It leads.
+    b = harness.start(**{"kafka.group.instance.id": "b"})
+    epoch = harness.settled(a, b)
+    harness.recreate_topic()
     b.say("topics")
     b.wait_for("topics", replaced=True)
     begin = b.wait_for("begin")
@@ -360,43 +362,43 @@ def test_a_static_follower_whose_topic_is_recreated_gets_the_new_one(ground: Gro
     assert a.wait_for("begin")["epoch"] == begin["epoch"]
 
 
-def test_plain_consumers_and_ours_are_told_apart(ground: Ground) -> None:
+def test_plain_consumers_and_ours_are_told_apart(harness: GroupHarness) -> None:
     """A group that plain consumers are in does not take us, in plain words."""
     plain = KafkaConsumer(
-        bootstrap_servers=ground.kafka.bootstrap_servers, group_id=ground.group,
+        bootstrap_servers=harness.kafka.bootstrap_servers, group_id=harness.group,
         metadata_max_age_ms=500,
     )  # fmt: skip
     deadline = time.monotonic() + PATIENCE
     # It is assigned nothing if it joins before it knows the topic's partitions.
-    while not plain.partitions_for_topic(ground.topic) and time.monotonic() < deadline:
+    while not plain.partitions_for_topic(harness.topic) and time.monotonic() < deadline:
         time.sleep(0.1)
-    plain.subscribe([ground.topic])
+    plain.subscribe([harness.topic])
     while not plain.assignment() and time.monotonic() < deadline:
         plain.poll(timeout_ms=100)
     assert plain.assignment()
-    ours = ground.start()
+    ours = harness.start()
     refused = ours.wait_for("refused")
     plain.close()
     assert refused["error"] == "GroupRefused"
     assert "stop them and start ours" in refused["text"]
 
 
-def test_a_pattern_matches_whole_names_at_the_start_and_later(ground: Ground) -> None:
+def test_a_pattern_matches_whole_names_at_the_start_and_later(harness: GroupHarness) -> None:
     """Topics with a longer name stay out, whether they are there first or come later.
 
     A pattern that matches nothing yet is refused or waits, as ``onMissingTopic`` says.
     """
-    name = ground.topic
-    ground.kafka.create_topic(f"{name}-0-dlq")
+    name = harness.topic
+    harness.kafka.create_topic(f"{name}-0-dlq")
     given = {"subscribe": None, "subscribePattern": f"{name}-0|(?:{name}-[1-9])"}
-    refused = ground.start(**given)
-    a = ground.start(onMissingTopic="wait", **given, **{"kafka.metadata.max.age.ms": 500})
+    refused = harness.start(**given)
+    a = harness.start(onMissingTopic="wait", **given, **{"kafka.metadata.max.age.ms": 500})
     assert refused.wait_for("refused")["error"] == "TopicNotFound"
     assert a.wait_for("begin")["shares"] == []
     topics: set[str] = set()
     for number in range(2):
-        ground.kafka.create_topic(f"{name}-{number}-dlq-2")
-        ground.kafka.create_topic(f"{name}-{number}")
+        harness.kafka.create_topic(f"{name}-{number}-dlq-2")
+        harness.kafka.create_topic(f"{name}-{number}")
         while f"{name}-{number}" not in topics:
             topics = {share[0] for share in a.wait_for("begin")["shares"]}
             assert topics <= {f"{name}-0", f"{name}-1"}

@@ -15,13 +15,13 @@ from assignors import MAX_KEY_HASH, KeyRange
 from coopconsume import Admin
 from coopconsume.cli import main
 from coopconsume.errors import InvalidOption, MissingOption
-from tests.broker.group_ground import LIFE
+from tests.broker.group_harness import LIFE
 
 if TYPE_CHECKING:
     from click.testing import Result
 
     from coopconsume.testing.local.broker import LocalKafka
-    from tests.broker.group_ground import Ground, Process
+    from tests.broker.group_harness import GroupHarness, Process
     from tests.conftest import TopicFactory
 
 pytestmark = pytest.mark.broker
@@ -41,15 +41,15 @@ def document(kafka: LocalKafka, table: object, *words: str) -> Any:
     return json.loads(result.stdout)
 
 
-def shared_by(ground: Ground, **second: object) -> tuple[Process, Process]:
+def shared_by(harness: GroupHarness, **second: object) -> tuple[Process, Process]:
     """Two members that share the partition: one of two slots, the other with some options.
 
     The first has handed over to both, and so written the group's offset to Kafka.
     """
-    a = ground.start(slots=2)
-    ground.settled(a)
-    b = ground.start(**second)
-    ground.settled(a, b)
+    a = harness.start(slots=2)
+    harness.settled(a)
+    b = harness.start(**second)
+    harness.settled(a, b)
     return a, b
 
 
@@ -79,16 +79,16 @@ def test_topics_are_opened_closed_and_described(
     assert not closed["is_shareable"]
 
 
-def test_a_live_group_is_described(ground: Ground) -> None:
+def test_a_live_group_is_described(harness: GroupHarness) -> None:
     """Members as Kafka and the log have them, shares, lag in records, epochs; and what is gone."""
-    kafka, table = ground.kafka, ground.store.target
+    kafka, table = harness.kafka, harness.store.target
     named = {"kafka.group.instance.id": "bee", "kafka.client.id": "second"}
-    a, b = shared_by(ground, **named)
+    a, b = shared_by(harness, **named)
     begun = [process.events[-1] for process in (a, b)]
     for offset in (0, 3, 4):
         a.say(f"commit {offset}")
         a.wait_for("committed", offset=offset)
-    found = document(kafka, table, "groups", "describe", ground.group)
+    found = document(kafka, table, "groups", "describe", harness.group)
     assert (found["state"], found["epoch"], found["lag"]) == ("Stable", begun[0]["epoch"], 7)
     assert found["assignor"] == "key-range-sticky"
     assert found["notes"] == []
@@ -110,37 +110,37 @@ def test_a_live_group_is_described(ground: Ground) -> None:
     assert found["events"][-1]["by"] == first["id"]
 
     b.popen.kill()
-    ground.forget_members(a)
-    ground.settled(a)
-    text = called(kafka, table, "groups", "describe", ground.group).stdout
+    harness.forget_members(a)
+    harness.settled(a)
+    text = called(kafka, table, "groups", "describe", harness.group).stdout
     assert re.search(r"^A .* working$", text, re.MULTILINE)
-    assert re.search(rf"^{ground.topic}-0 +A{{32}} +1 +10 +2 +1 +0 +7 +[01]$", text, re.MULTILINE)
-    (partition,) = document(kafka, table, "groups", "describe", ground.group)["partitions"]
+    assert re.search(rf"^{harness.topic}-0 +A{{32}} +1 +10 +2 +1 +0 +7 +[01]$", text, re.MULTILINE)
+    (partition,) = document(kafka, table, "groups", "describe", harness.group)["partitions"]
     doubted = {doubt["key_range"]["last"]: doubt["seconds"] for doubt in partition["in_doubt"]}
     assert doubted[begun[1]["shares"][0][-1]] == LIFE
     (summary,) = document(kafka, table, "groups", "list")
-    assert (summary["group"], summary["members"], summary["lag"]) == (ground.group, 1, 7)
+    assert (summary["group"], summary["members"], summary["lag"]) == (harness.group, 1, 7)
 
 
-def test_what_has_no_members_or_is_unknown_is_told(ground: Ground) -> None:
+def test_what_has_no_members_or_is_unknown_is_told(harness: GroupHarness) -> None:
     """Claims by hand of a group that Kafka never saw; a group that nobody knows, by its name."""
-    kafka, table = ground.kafka, ground.store.target
+    kafka, table = harness.kafka, harness.store.target
     low, _ = KeyRange().split(2)
-    share = (ground.topic, 0, low.first, low.last)
-    epoch = ground.store.claim("by-hand", "somebody", [share])
-    ground.store.start("by-hand", epoch, "somebody", {(ground.topic, 0): 4})
+    share = (harness.topic, 0, low.first, low.last)
+    epoch = harness.store.claim("by-hand", "somebody", [share])
+    harness.store.start("by-hand", epoch, "somebody", {(harness.topic, 0): 4})
     options = {"kafka.bootstrap.servers": kafka.bootstrap_servers, "commitTable": table}
     admin = Admin(options)
     (summary,) = admin.groups()
     assert (summary.group, summary.state, summary.claims, summary.lag) == ("by-hand", "Dead", 1, 6)
     found = admin.describe("by-hand")
     assert [(claim.member, claim.epoch) for claim in found.claims] == [("somebody", 1)]
-    (status,) = admin.lag("by-hand", {ground.topic: [0]})
-    assert (status.name, status.stable_offset, status.lag) == (f"{ground.topic}-0", 4, 6)
+    (status,) = admin.lag("by-hand", {harness.topic: [0]})
+    assert (status.name, status.stable_offset, status.lag) == (f"{harness.topic}-0", 4, 6)
     with pytest.raises(InvalidOption, match="no partition 7"):
-        admin.lag("by-hand", {ground.topic: [7]})
+        admin.lag("by-hand", {harness.topic: [7]})
     assert admin.check().is_sound
-    (known,) = admin.topics([ground.topic])
+    (known,) = admin.topics([harness.topic])
     assert known.is_shareable
     with pytest.raises(InvalidOption, match="give a version, 'snapshot' or 'kafka'"):
         admin.repair("yesterday")
@@ -151,7 +151,7 @@ def test_what_has_no_members_or_is_unknown_is_told(ground: Ground) -> None:
         Admin({"kafka.bootstrap.servers": kafka.bootstrap_servers}).check()
     assert "Kafka does not know the group" in found.notes[0]
     text = called(kafka, table, "groups", "describe", "by-hand").stdout
-    assert f"{ground.topic}-0  {'A' * 16}{'.' * 16}" in text
+    assert f"{harness.topic}-0  {'A' * 16}{'.' * 16}" in text
     assert re.search(
         r"^by-hand +Dead +0 +- +1 +1 +6$",
         called(kafka, table, "groups", "list").stdout,
@@ -163,19 +163,19 @@ def test_what_has_no_members_or_is_unknown_is_told(ground: Ground) -> None:
     assert "did you mean 'by-hand'?" in unknown.stderr
 
 
-def test_kafkas_own_tool_shows_the_group(ground: Ground) -> None:
+def test_kafkas_own_tool_shows_the_group(harness: GroupHarness) -> None:
     """A partition of several members has a row for each, with the group's one offset and lag."""
-    a, b = shared_by(ground, **{"kafka.client.id": "second"})
+    a, b = shared_by(harness, **{"kafka.client.id": "second"})
     a.say("commit 0")
     a.wait_for("committed")
     b.leave()
-    ground.settled(a)
-    b = ground.start(**{"kafka.client.id": "second"})
-    ground.settled(a, b)
-    words = ("--bootstrap-server", ground.kafka.bootstrap_servers, "--describe", "--group")
-    done = ground.kafka.run_tool(TOOL, *words, ground.group)
+    harness.settled(a)
+    b = harness.start(**{"kafka.client.id": "second"})
+    harness.settled(a, b)
+    words = ("--bootstrap-server", harness.kafka.bootstrap_servers, "--describe", "--group")
+    done = harness.kafka.run_tool(TOOL, *words, harness.group)
     assert done.returncode == 0, done.stderr
-    rows = [line.split() for line in done.stdout.splitlines() if ground.topic in line]
+    rows = [line.split() for line in done.stdout.splitlines() if harness.topic in line]
     assert {(row[2], row[3], row[4], row[5]) for row in rows} == {("0", "1", "10", "9")}
     assert {row[6] for row in rows} == {p.events[-1]["member"] for p in (a, b)}
     assert len(rows) == 2

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from coopconsume.group.epoch_assignment import EpochAssignment
     from coopconsume.runtime.events import CommitAnswered
     from coopconsume.sinks.base import Outputs
-    from tests.broker.group_ground import Ground
+    from tests.broker.group_harness import GroupHarness
 
 pytestmark = pytest.mark.broker
 WORK = Work(
@@ -37,21 +37,21 @@ WORK = Work(
 
 
 @pytest.fixture
-def two(ground: Ground) -> Iterator[tuple[EpochAssignment, EpochAssignment]]:
+def two(harness: GroupHarness) -> Iterator[tuple[EpochAssignment, EpochAssignment]]:
     """Two members that have claimed half of the keys each, of a log that takes two ranges."""
-    ground.store.set_setting(ACCEPT_RANGE_FETCH, value=True, topic=ground.topic)
-    ground.store.set_setting(MAX_NUM_RANGES, 2, topic=ground.topic)
+    harness.store.set_setting(ACCEPT_RANGE_FETCH, value=True, topic=harness.topic)
+    harness.store.set_setting(MAX_NUM_RANGES, 2, topic=harness.topic)
     members = []
     for half in KeyRange().split(2):
-        options = {name: value for name, value in ground.options.items() if name != "subscribe"}
+        options = {name: value for name, value in harness.options.items() if name != "subscribe"}
         member = Membership(Options.parse(options), 1, Teller())
         lose(member.store, "answer")  # of the claim: it is made once, and asked for again
-        member.assign({(ground.topic, 0): [half]}, takeover=False)
+        member.assign({(harness.topic, 0): [half]}, takeover=False)
         members.append(member)
     first, second = (member.holding for member in members)
     assert first is not None
     assert second is not None
-    assert len(ground.store.claims(ground.group)) == 2
+    assert len(harness.store.claims(harness.group)) == 2
     yield first, second
     for member in members:
         member.leave()

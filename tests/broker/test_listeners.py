@@ -12,12 +12,12 @@ from kafka.admin import KafkaAdminClient
 from coopconsume.errors import AlreadyClosed, DataLoss
 from coopconsume.group.membership import Membership
 from coopconsume.options import Options
-from tests.broker.group_ground import PATIENCE
+from tests.broker.group_harness import PATIENCE
 from tests.broker.member_process import Teller
 from tests.broker.test_coordinator_moves import wait_until
 
 if TYPE_CHECKING:
-    from tests.broker.group_ground import Ground
+    from tests.broker.group_harness import GroupHarness
     from tests.conftest import Produce, TopicFactory
 
 pytestmark = pytest.mark.broker
@@ -52,30 +52,30 @@ class Leaver:
 
 
 @pytest.mark.parametrize("when", ["on_assigned", "on_revoked", "on_lost"])
-def test_a_listener_may_leave_the_group_in_any_call(ground: Ground, when: str) -> None:
+def test_a_listener_may_leave_the_group_in_any_call(harness: GroupHarness, when: str) -> None:
     """It has left when `leave` returns, its shares are free, and leaving again is harmless."""
     listener = Leaver(when)
-    membership = listener.membership = Membership(Options.parse(ground.options), 1, Teller())
+    membership = listener.membership = Membership(Options.parse(harness.options), 1, Teller())
     with suppress(AlreadyClosed):  # Where it leaves before anybody has seen what it got.
-        membership.subscribe([ground.topic], None, listener)
+        membership.subscribe([harness.topic], None, listener)
     if when == "on_revoked":
         membership.rebalance("a test asks for it")
     elif when == "on_lost":
-        current = ground.store.current_epoch(ground.group)
-        ground.store.open_epoch(ground.group, {}, previous=current)
+        current = harness.store.current_epoch(harness.group)
+        harness.store.open_epoch(harness.group, {}, previous=current)
         membership.fenced("a test asks for it")
     assert listener.has_left.wait(PATIENCE), "it waits for itself"
     membership.leave()
     assert membership.wait_for_holding() is None
-    other = ground.start()
-    ground.settled(other)
+    other = harness.start()
+    harness.settled(other)
     # Shares that the log had refused before were not handed over: they are in doubt.
     assert when == "on_lost" or other.events[-1]["wait"] == 0
 
 
-def test_a_consumer_that_is_closed_while_it_joins_does_not_stay(ground: Ground) -> None:
+def test_a_consumer_that_is_closed_while_it_joins_does_not_stay(harness: GroupHarness) -> None:
     """`subscribe` ends with an error, and the group has no member that nobody knows."""
-    membership = Membership(Options.parse(ground.options), 1, Teller())
+    membership = Membership(Options.parse(harness.options), 1, Teller())
     leaving = threading.Thread(target=membership.leave)
     joins = membership.store.assignment
 
@@ -86,31 +86,31 @@ def test_a_consumer_that_is_closed_while_it_joins_does_not_stay(ground: Ground) 
 
     membership.store.assignment = leave_first  # type: ignore[method-assign]
     with pytest.raises(AlreadyClosed):
-        membership.subscribe([ground.topic], None)
+        membership.subscribe([harness.topic], None)
     leaving.join(PATIENCE)
     assert not leaving.is_alive()
-    other = ground.start()
-    ground.settled(other)
+    other = harness.start()
+    harness.settled(other)
     assert other.events[-1]["wait"] == 0
 
 
 @pytest.mark.parametrize("fail", ["true", "false"])
 def test_a_topic_that_is_deleted_before_a_rebalance_is_a_loss(
-    ground: Ground, topic: TopicFactory, produce: Produce, fail: str
+    harness: GroupHarness, topic: TopicFactory, produce: Produce, fail: str
 ) -> None:
     """The new epoch does not have it, and nobody has looked at it since."""
     gone = topic(1)
     produce(gone, [(b"k", b"not done")] * 3)
     options = {
-        **ground.options, "subscribe": f"{ground.topic},{gone}", "onMissingTopic": "wait",
+        **harness.options, "subscribe": f"{harness.topic},{gone}", "onMissingTopic": "wait",
         "failOnDataLoss": fail, "kafka.metadata.max.age.ms": 300,
     }  # fmt: skip
     membership = Membership(Options.parse(options), 1, Teller())
-    membership.subscribe([ground.topic, gone], None)
+    membership.subscribe([harness.topic, gone], None)
     first = membership.holding
     assert first is not None
     assert (gone, 0) in first.owned
-    admin = KafkaAdminClient(bootstrap_servers=ground.kafka.bootstrap_servers)
+    admin = KafkaAdminClient(bootstrap_servers=harness.kafka.bootstrap_servers)
     admin.delete_topics([gone])
     admin.close()
 
@@ -125,5 +125,5 @@ def test_a_topic_that_is_deleted_before_a_rebalance_is_a_loss(
         assert (caught.value.topic, caught.value.first, caught.value.last) == (gone, 0, 2)
     else:
         wait_until(has_moved_on)
-        assert set(membership.owned) == {(ground.topic, 0)}
+        assert set(membership.owned) == {(harness.topic, 0)}
     membership.leave()

@@ -15,7 +15,7 @@ from commits import ACCEPT_RANGE_FETCH
 from coopconsume.kafka.cluster import Cluster
 from coopconsume.options import Options
 from coopconsume.testing.local.broker import LocalKafka
-from tests.broker.group_ground import PATIENCE, Ground, Process
+from tests.broker.group_harness import PATIENCE, GroupHarness, Process
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -26,7 +26,7 @@ TOPIC = "orders"
 
 
 @pytest.fixture
-def ground(tmp_path: Path) -> Iterator[Ground]:
+def harness(tmp_path: Path) -> Iterator[GroupHarness]:
     """A topic of ten records, on a broker that waits for the first members as Kafka does."""
     with LocalKafka(config={"group.initial.rebalance.delay.ms": 3_000}) as kafka:
         kafka.create_topic(TOPIC)
@@ -34,17 +34,17 @@ def ground(tmp_path: Path) -> Iterator[Ground]:
         for number in range(10):
             producer.send(TOPIC, key=b"%d" % number)
         producer.close()
-        found = Ground(kafka, TOPIC, tmp_path)
+        found = GroupHarness(kafka, TOPIC, tmp_path)
         found.store.set_setting(ACCEPT_RANGE_FETCH, value=True, topic=TOPIC)
         yield found
         for process in found.processes:
             process.end()
 
 
-def consume_plainly(ground: Ground) -> int:
+def consume_plainly(harness: GroupHarness) -> int:
     """Have a plain consumer of the group read some records and commit; returns its offset."""
     plain = KafkaConsumer(
-        TOPIC, bootstrap_servers=ground.kafka.bootstrap_servers, group_id=ground.group,
+        TOPIC, bootstrap_servers=harness.kafka.bootstrap_servers, group_id=harness.group,
         auto_offset_reset="earliest", enable_auto_commit=False, max_poll_records=3,
         metadata_max_age_ms=500,
     )  # fmt: skip
@@ -57,21 +57,21 @@ def consume_plainly(ground: Ground) -> int:
     return count
 
 
-def kill(ground: Ground, *members: Process) -> None:
+def kill(harness: GroupHarness, *members: Process) -> None:
     """Kill all members of the group, and have the broker notice."""
     for member in members:
         member.end()
-    ground.forget_members()
+    harness.forget_members()
 
 
-def join_together(ground: Ground) -> tuple[Process, Process]:
+def join_together(harness: GroupHarness) -> tuple[Process, Process]:
     """Let two members join the first epoch; returns the owner of hash 0, then the other one.
 
     Both are frozen: they have their shares, and have not looked where these begin.
     """
-    pair = [ground.start(freezes_as_owner=True) for _ in range(2)]
+    pair = [harness.start(freezes_as_owner=True) for _ in range(2)]
     ids = [member.wait_for("freezing")["member"] for member in pair]
-    row = ground.store.assignment(ground.group)
+    row = harness.store.assignment(harness.group)
     assert row is not None
     assert (row.epoch.number, set(row.members)) == (1, set(ids)), "they did not join together"
     owner = 0 if row.members[ids[0]][0].first == 0 else 1
@@ -83,13 +83,13 @@ def wake(member: Process) -> None:
     os.kill(member.popen.pid, signal.SIGCONT)
 
 
-def test_offsets_of_plain_consumers_are_no_change_from_outside(ground: Ground) -> None:
+def test_offsets_of_plain_consumers_are_no_change_from_outside(harness: GroupHarness) -> None:
     """Neither for members of the first epoch that are late nor after a kill before the mirror.
 
     Once the group has written Kafka's offset, the same offset from outside is a change.
     """
-    start = consume_plainly(ground)
-    late, early = join_together(ground)
+    start = consume_plainly(harness)
+    late, early = join_together(harness)
     wake(early)
     early.wait_for("begin")
     early.say(f"commit {start}")
@@ -99,48 +99,48 @@ def test_offsets_of_plain_consumers_are_no_change_from_outside(ground: Ground) -
     late.say(f"commit {start + 1}")
     late.wait_for("committed")
 
-    kill(ground, early, late)
-    again = ground.start(onExternalReset="honour")
+    kill(harness, early, late)
+    again = harness.start(onExternalReset="honour")
     again.wait_for("begin")
-    assert ground.store.state(ground.group)[TOPIC, 0].stable_offset == start + 2
+    assert harness.store.state(harness.group)[TOPIC, 0].stable_offset == start + 2
     again.say("mirror")
     again.wait_for("mirrored", taken=True)
 
-    kill(ground, again)
-    cluster = Cluster(Options.parse(ground.options))
+    kill(harness, again)
+    cluster = Cluster(Options.parse(harness.options))
     assert cluster.primary()[TOPIC, 0].offset == start + 2
     cluster.commit_primary({(TOPIC, 0): (start, "")})
     cluster.close()
-    refused = ground.start().wait_for("refused")
+    refused = harness.start().wait_for("refused")
     assert refused["error"] == "ExternalReset"
-    assert ground.store.state(ground.group)[TOPIC, 0].stable_offset == start + 2
-    ground.start(onExternalReset="honour").wait_for("begin")
-    assert ground.store.state(ground.group)[TOPIC, 0].stable_offset == start
+    assert harness.store.state(harness.group)[TOPIC, 0].stable_offset == start + 2
+    harness.start(onExternalReset="honour").wait_for("begin")
+    assert harness.store.state(harness.group)[TOPIC, 0].stable_offset == start
 
 
-def test_a_transaction_that_commits_offsets_is_waited_for(ground: Ground) -> None:
+def test_a_transaction_that_commits_offsets_is_waited_for(harness: GroupHarness) -> None:
     """A plain application consumed in a transaction and ended while it was still open."""
     producer = KafkaProducer(
-        bootstrap_servers=ground.kafka.bootstrap_servers, transactional_id="plain",
+        bootstrap_servers=harness.kafka.bootstrap_servers, transactional_id="plain",
     )  # fmt: skip
     producer.init_transactions()
     producer.begin_transaction()
     producer.send(TOPIC, value=b"its output")
     producer.send_offsets_to_transaction(
-        {TopicPartition(TOPIC, 0): OffsetAndMetadata(6, "", -1)}, ground.group
+        {TopicPartition(TOPIC, 0): OffsetAndMetadata(6, "", -1)}, harness.group
     )
     producer.flush()
-    member = ground.start()
+    member = harness.start()
     deadline = time.monotonic() + PATIENCE
-    while ground.store.assignment(ground.group) is None:
+    while harness.store.assignment(harness.group) is None:
         assert time.monotonic() < deadline, "no epoch was opened"
         time.sleep(0.05)
     time.sleep(1.0)  # A member that does not wait begins within this time.
-    assert (TOPIC, 0) not in ground.store.state(ground.group)
+    assert (TOPIC, 0) not in harness.store.state(harness.group)
     producer.commit_transaction()
     producer.close()
     member.wait_for("begin")
-    assert ground.store.state(ground.group)[TOPIC, 0].stable_offset == 6
-    kill(ground, member)
-    ground.start().wait_for("begin")
-    assert ground.store.state(ground.group)[TOPIC, 0].stable_offset == 6
+    assert harness.store.state(harness.group)[TOPIC, 0].stable_offset == 6
+    kill(harness, member)
+    harness.start().wait_for("begin")
+    assert harness.store.state(harness.group)[TOPIC, 0].stable_offset == 6

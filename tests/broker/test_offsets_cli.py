@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from click.testing import Result
 
     from commits import Epoch
-    from tests.broker.group_ground import Ground
+    from tests.broker.group_harness import GroupHarness
     from tests.conftest import Produce
 
 pytestmark = pytest.mark.broker
@@ -38,27 +38,27 @@ pytestmark = pytest.mark.broker
 class OffsetsCli:
     """An operator at the commands, for one group that has done part of ten records."""
 
-    def __init__(self, ground: Ground) -> None:
-        self.ground = ground
-        self.at = (ground.topic, 0)
-        self.cluster = Cluster(Options.parse(ground.options))
-        self.ids = self.cluster.topic_ids([ground.topic])
+    def __init__(self, harness: GroupHarness) -> None:
+        self.harness = harness
+        self.at = (harness.topic, 0)
+        self.cluster = Cluster(Options.parse(harness.options))
+        self.ids = self.cluster.topic_ids([harness.topic])
         self.epoch = self.opened()
         failed = Pending(4, key_hash=11, attempts=3, due_ms=4_000_000_000_000, error="no")
-        ground.store.commit(
-            ground.group, self.epoch, "m", {self.at: [(0, 3), (6, 7)]}, pending={self.at: [failed]}
+        harness.store.commit(
+            harness.group, self.epoch, "m", {self.at: [(0, 3), (6, 7)]}, pending={self.at: [failed]}
         )
         self.failed = failed
 
     def opened(self, previous: Epoch | None = None) -> Epoch:
         """An epoch whose member is gone from Kafka."""
-        return self.ground.store.open_epoch(
-            self.ground.group, {"m": [self.at]}, previous=previous, topic_ids=self.ids
+        return self.harness.store.open_epoch(
+            self.harness.group, {"m": [self.at]}, previous=previous, topic_ids=self.ids
         )
 
     def call(self, *words: str, table: Path | None = None) -> Result:
         """Call a command with the place it needs."""
-        options = self.ground.options
+        options = self.harness.options
         return CliRunner().invoke(main, [
             *words, "--bootstrap-servers", options["kafka.bootstrap.servers"],
             "--commit-table", str(table or options["commitTable"]),
@@ -72,13 +72,13 @@ class OffsetsCli:
 
     def reset(self, *words: str) -> Any:
         """Carry out a reset of the partition; what it says of it."""
-        found = self.told("offsets", "reset", self.ground.group, "--all-topics", *words)
+        found = self.told("offsets", "reset", self.harness.group, "--all-topics", *words)
         return found["partitions"][0]
 
     @property
     def state(self) -> PartitionCommits:
         """What the commit table says of the partition."""
-        return self.ground.store.state(self.ground.group)[self.at]
+        return self.harness.store.state(self.harness.group)[self.at]
 
     @property
     def primary(self) -> tuple[int, bool]:
@@ -88,16 +88,16 @@ class OffsetsCli:
 
 
 @pytest.fixture
-def cli(ground: Ground):
+def cli(harness: GroupHarness):
     """A group that has done part of ten records."""
-    found = OffsetsCli(ground)
+    found = OffsetsCli(harness)
     yield found
     found.cluster.close()
 
 
 def test_a_group_is_shown_with_its_gaps_and_what_holds_it(cli: OffsetsCli, tmp_path: Path) -> None:
     """As data and as tables, with ages; and as a picture."""
-    group = cli.ground.group
+    group = cli.harness.group
     (shown,) = cli.told("offsets", "show", group)["partitions"]
     assert (shown["stable_offset"], shown["ranges"], shown["lag"]) == (4, [[6, 7]], 4)
     assert (shown["log_start"], shown["end_offset"], shown["primary_offset"]) == (0, 10, None)
@@ -116,15 +116,15 @@ def test_a_group_is_shown_with_its_gaps_and_what_holds_it(cli: OffsetsCli, tmp_p
     assert cli.told("offsets", "lag", group) == [lag]
     drawn = tmp_path / "map.svg"
     text = cli.call("offsets", "show", group, "--picture", str(drawn))
-    row = rf"^{cli.ground.topic}-0 +0 +4 +10 +2 +1 +1 +1 +4 +- *$"
+    row = rf"^{cli.harness.topic}-0 +0 +4 +10 +2 +1 +1 +1 +4 +- *$"
     assert re.search(row, text.stdout, re.MULTILINE)
     assert ET.parse(drawn).getroot().tag.endswith("svg")
-    assert re.search(rf"^{cli.ground.topic}-0 +4 +4 +failed +4 +3 ", cli.call("lag", group).stdout,
+    assert re.search(rf"^{cli.harness.topic}-0 +4 +4 +failed +4 +3 ", cli.call("lag", group).stdout,
                      re.MULTILINE)  # fmt: skip
     described = cli.call("groups", "describe", group).stdout
-    assert re.search(rf"^{cli.ground.topic}-0 +4 +failed +4 +3 +no$", described, re.MULTILINE)
-    admin = KafkaAdminClient(bootstrap_servers=cli.ground.options["kafka.bootstrap.servers"])
-    admin.delete_records({TopicPartition(cli.ground.topic, 0): 5})
+    assert re.search(rf"^{cli.harness.topic}-0 +4 +failed +4 +3 +no$", described, re.MULTILINE)
+    admin = KafkaAdminClient(bootstrap_servers=cli.harness.options["kafka.bootstrap.servers"])
+    admin.delete_records({TopicPartition(cli.harness.topic, 0): 5})
     admin.close()
     (cut,) = cli.told("lag", group)
     assert (cut["blocker"]["key"], cut["blocker"]["deleted_by"]) == (None, "retention")
@@ -135,22 +135,22 @@ def test_a_group_is_shown_with_its_gaps_and_what_holds_it(cli: OffsetsCli, tmp_p
 
 def test_a_reset_is_told_first_and_then_done_in_both_places(cli: OffsetsCli) -> None:
     """A dry run changes nothing; what is done counts for the log, Kafka, and whoever was there."""
-    before = len(cli.ground.store.history(cli.ground.group))
+    before = len(cli.harness.store.history(cli.harness.group))
     dry = cli.reset("--to-offset", "2")
     assert (dry["stable_offset"], dry["new_stable_offset"]) == (4, 2)
     assert (dry["again"], dry["skipped"]) == (4, 0)
-    assert len(cli.ground.store.history(cli.ground.group)) == before
+    assert len(cli.harness.store.history(cli.harness.group)) == before
     assert cli.at not in cli.cluster.primary()
     text = cli.call(
-        "offsets", "reset", cli.ground.group, "--topic", f"{cli.ground.topic}:0",
+        "offsets", "reset", cli.harness.group, "--topic", f"{cli.harness.topic}:0",
         "--to-offset", "2", "--execute",
     )  # fmt: skip
     assert "4 records will be processed again, 0 will be skipped" in text.stdout
     assert cli.state == PartitionCommits(2)
-    assert not cli.ground.store.pending(cli.ground.group)
+    assert not cli.harness.store.pending(cli.harness.group)
     assert cli.primary == (2, True)
-    assert cli.ground.store.current_epoch(cli.ground.group) is None
-    written = cli.ground.store.history(cli.ground.group)[-1]
+    assert cli.harness.store.current_epoch(cli.harness.group) is None
+    written = cli.harness.store.history(cli.harness.group)[-1]
     assert (written["kind"], "@" in written["member"]) == ("reset", True)
 
 
@@ -161,7 +161,7 @@ def test_every_target(cli: OffsetsCli, produce: Produce) -> None:
     time.sleep(0.05)
     moment = datetime.now(UTC)
     time.sleep(0.05)
-    produce(cli.ground.topic, [(b"k", b"")] * 5)
+    produce(cli.harness.topic, [(b"k", b"")] * 5)
     assert cli.reset("--to-earliest", "--no-count")["again"] == 10
     assert cli.reset("--to-datetime", moment.isoformat())["new_stable_offset"] == 10
     assert cli.reset("--to-datetime", "2100-01-01")["new_stable_offset"] == 15
@@ -181,15 +181,15 @@ def test_selected_records_are_done_again_and_all_else_stays(cli: OffsetsCli) -> 
     found = cli.reset("--undone", "1,6", "--done", "5", "--execute")
     assert (found["again"], found["skipped"], found["new_stable_offset"]) == (2, 1, 1)
     assert cli.state == PartitionCommits(1, [(2, 3), (5, 5), (7, 7)])
-    assert cli.ground.store.pending(cli.ground.group) == {cli.at: {4: cli.failed}}
+    assert cli.harness.store.pending(cli.harness.group) == {cli.at: {4: cli.failed}}
     cli.opened()
     assert cli.state.stable_offset == 1
 
 
 def test_nothing_is_moved_under_members_or_claims(cli: OffsetsCli) -> None:
     """A live member and a claim by hand are named; a claim whose process is gone can be ended."""
-    cli.ground.store.claim(cli.ground.group, "by-hand", [(cli.ground.topic, 1)])
-    words = ("offsets", "reset", cli.ground.group, "--all-topics", "--to-earliest")
+    cli.harness.store.claim(cli.harness.group, "by-hand", [(cli.harness.topic, 1)])
+    words = ("offsets", "reset", cli.harness.group, "--all-topics", "--to-earliest")
     refused = cli.call(*words, "--execute")
     assert refused.exit_code == 1
     assert "standalone claims of by-hand" in refused.stderr
@@ -197,8 +197,8 @@ def test_nothing_is_moved_under_members_or_claims(cli: OffsetsCli) -> None:
     assert cli.state.stable_offset == 4
     assert cli.call(*words, "--end-claims", "--execute").exit_code == 0
     assert cli.state.stable_offset == 0
-    member = cli.ground.start()
-    cli.ground.settled(member)
+    member = cli.harness.start()
+    cli.harness.settled(member)
     refused = cli.call(*words, "--execute")
     assert refused.exit_code == 1
     assert "is active (members " in refused.stderr
@@ -208,7 +208,7 @@ def test_nothing_is_moved_under_members_or_claims(cli: OffsetsCli) -> None:
 def test_a_group_moves_to_another_table_exactly(cli: OffsetsCli, tmp_path: Path) -> None:
     """Exported and imported under another name: ranges, attempts and due times are the same."""
     document, table = tmp_path / "shop.json", tmp_path / "other"
-    assert cli.call("offsets", "export", cli.ground.group, str(document)).exit_code == 0
+    assert cli.call("offsets", "export", cli.harness.group, str(document)).exit_code == 0
     words = ("offsets", "import", str(document), "--group", "new")
     told = cli.call(*words, table=table)
     assert told.exit_code == 0
@@ -221,7 +221,7 @@ def test_a_group_moves_to_another_table_exactly(cli: OffsetsCli, tmp_path: Path)
     store = CommitStore.open(table, cluster=cli.cluster.cluster_id)
     assert store.state("new") == {cli.at: cli.state}
     assert store.pending("new") == {cli.at: {4: cli.failed}}
-    assert store.topic_ids("new") == {cli.at: cli.ids[cli.ground.topic]}
+    assert store.topic_ids("new") == {cli.at: cli.ids[cli.harness.topic]}
     again = cli.call("offsets", "export", "new", "-", table=table).stdout
     assert json.loads(again)["partitions"] == json.loads(document.read_text())["partitions"]
 
@@ -246,7 +246,7 @@ def test_wrong_usage_is_told_before_anything_is_asked(words: list[str], said: st
 
 def test_a_reset_says_what_becomes_of_the_state(cli: OffsetsCli, tmp_path: Path) -> None:
     """A group with state is not moved without a choice; the state goes back with the offsets."""
-    topic, group, store = cli.ground.topic, cli.ground.group, cli.ground.store
+    topic, group, store = cli.harness.topic, cli.harness.group, cli.harness.store
     changelog = Changelog(str(tmp_path / "state"), StateSchema(pa.int64()))
     changelog.belong_to(f"{cli.cluster.cluster_id}/{group}")
     note_state(store, group, changelog.path)
@@ -274,7 +274,7 @@ def test_a_reset_says_what_becomes_of_the_state(cli: OffsetsCli, tmp_path: Path)
         {"topic": topic, "partition": 0, "below": 2, "keys": 1, "keys_after": 1}
     ]
     assert cli.state.stable_offset == 2
-    state = CommittedState(changelog.path, cli.ground.options["commitTable"], group)
+    state = CommittedState(changelog.path, cli.harness.options["commitTable"], group)
     assert state.get(topic, b"k") == 11
     assert cli.told(*place, "--to-offset", "3", "--keep-state")["state"] is None
     assert cli.told(*place, "--to-earliest", "--clear-state")["state"][0]["keys_after"] == 0

@@ -132,7 +132,7 @@ class Kafka:
         count = len(self.former)
         return {tp: self.former[e] for tp, e in epochs.items() if e is not None and e < count}
 
-    def lead_anew(self, kept, end):
+    def elect_leader(self, kept, end):
         """Another leader has the records below an offset, and new ones from there to the end."""
         self.former.append(kept)
         self.log = {at: key if at < kept else b"new" for at, key in self.log.items() if at < end}

@@ -155,13 +155,13 @@ class Holding:
             log_starts=lambda tps: dict.fromkeys(tps, 0),
             visible_topics=lambda names: ([Topic(n, log.topic_id, 1) for n in names], []),
         )  # fmt: skip
-        tenure = types.SimpleNamespace(topic_ids={TOPIC: log.topic_id})
+        grant = types.SimpleNamespace(topic_ids={TOPIC: log.topic_id})
         state = types.SimpleNamespace(
             state=lambda _: {(TOPIC, p): c for p, c in log.commits.items()},
             reached=lambda _: {},
         )
         self.logs = HeldLogs(
-            log.options, self.cluster, state, lambda: tenure, self.owned, contextlib.nullcontext()
+            log.options, self.cluster, state, lambda: grant, self.owned, contextlib.nullcontext()
         )
         self.logs.check_ends()
         self.primary = types.SimpleNamespace(write_quietly=lambda: None)
@@ -241,7 +241,7 @@ class Member:
         self.poller.handout.drop()
         return True
 
-    def start_anew(self, why, _running):
+    def rejoin(self, why, _running):
         """The next rebalance brings the new topic."""
         return self.fenced(why)
 

@@ -72,7 +72,7 @@ class Batch:
     """Work on the cluster: it goes on without its driver, but not for longer than its life."""
 
     process: int
-    tenure: EpochGrant
+    grant: EpochGrant
     shares: tuple[Share, ...]
     ends: int
     #: Kafka's ids of the topics that it reads.
@@ -90,7 +90,7 @@ class Process:
     state: str = "out"
     handed: bytes = b""
     heard: tuple[int, list[Joined], Epoch | None] = (0, [], None)
-    tenure: EpochGrant | None = None
+    grant: EpochGrant | None = None
     #: What it is to release, of what it has.
     moving: tuple[Share, ...] = ()
     waits: list[tuple[Share, int]] = field(default_factory=list)
@@ -260,16 +260,16 @@ class GroupMachine(RuleBasedStateMachine):
 
     def _follow(self, process: Process) -> None:
         """Go on under an epoch whose assignment never came, if one is in force."""
-        row, tenure = self.log.state.in_force, process.tenure
+        row, grant = self.log.state.in_force, process.grant
         unbegun = process.core.follow(process.id, row and row.assignment())
         if unbegun is None:
             return
         assert row is not None
-        assert tenure is not None
-        process.tenure = replace(
-            tenure, epoch=row.epoch, member=process.id, topic_ids=dict(row.topic_ids)
+        assert grant is not None
+        process.grant = replace(
+            grant, epoch=row.epoch, member=process.id, topic_ids=dict(row.topic_ids)
         )
-        self._carry(process, tenure)
+        self._carry(process, grant)
         waits = waits_of(unbegun, row.assignment())
         process.waits += [(share, self.now + int(1000 * s)) for share, s in waits]
         doubts = {share for share, _ in waits}
@@ -280,10 +280,10 @@ class GroupMachine(RuleBasedStateMachine):
 
     def _carry(self, process: Process, before: EpochGrant) -> None:
         """What was begun and what is done under the epoch before goes on under this one."""
-        assert process.tenure is not None
+        assert process.grant is not None
         for batch in [*self.batches, *process.unsaved]:
-            if batch.process == process.number and batch.tenure is before:
-                batch.tenure = process.tenure
+            if batch.process == process.number and batch.grant is before:
+                batch.grant = process.grant
         done, process.unsaved = process.unsaved, []
         for batch in done:
             self._commit(batch)
@@ -304,7 +304,7 @@ class GroupMachine(RuleBasedStateMachine):
 
     def _rejoin(self, process: Process, *, late: bool) -> None:
         """Join again: with all that is worked on, or after a hand-over."""
-        if process.keeps and process.tenure is not None and process.core.may_hold:
+        if process.keeps and process.grant is not None and process.core.may_hold:
             process.core.hold(holds=True)
         else:
             self._hand_over(process, late=late)
@@ -312,8 +312,8 @@ class GroupMachine(RuleBasedStateMachine):
 
     def _release_moving(self, process: Process, *, late: bool) -> None:
         """Nothing of it starts any more; it is released once it has ended, or as in doubt."""
-        tenure, moving, process.moving = process.tenure, process.moving, ()
-        assert tenure is not None
+        grant, moving, process.moving = process.grant, process.moving, ()
+        assert grant is not None
         running = []
         for batch in [b for b in self.batches if b.process == process.number]:
             if common(batch.shares, moving):
@@ -323,17 +323,17 @@ class GroupMachine(RuleBasedStateMachine):
                     self._finish(batch)
         running += common([share for share, until in process.waits if until > self.now], moving)
         self.log.write(
-            "release", epoch=tenure.epoch, member=tenure.member,
+            "release", epoch=grant.epoch, member=grant.member,
             detail={"running": as_shares(set(running)), "shares": as_shares(moving)},
         )  # fmt: skip
-        process.tenure = replace(tenure, shares=without(tenure.shares, moving))
-        self._carry(process, tenure)
+        process.grant = replace(grant, shares=without(grant.shares, moving))
+        self._carry(process, grant)
         process.core.released(moving)
         process.core.hold(holds=True)
 
     def _lost(self, process: Process) -> None:
         process.core.lost()
-        process.tenure, process.moving, process.state, process.id = None, (), "out", ""
+        process.grant, process.moving, process.state, process.id = None, (), "out", ""
         self._forget_unsaved(process)
 
     def _forget_unsaved(self, process: Process) -> None:
@@ -343,9 +343,9 @@ class GroupMachine(RuleBasedStateMachine):
 
     def _hand_over(self, process: Process, *, late: bool) -> None:
         """Drain: wait for the batches, or give up waiting and tell what still runs."""
-        tenure, process.tenure, process.moving = process.tenure, None, ()
+        grant, process.grant, process.moving = process.grant, None, ()
         process.core.hold(holds=False)
-        if tenure is None:
+        if grant is None:
             return
         self.stopped.add(process.number)
         mine = [b for b in self.batches if b.process == process.number]
@@ -356,7 +356,7 @@ class GroupMachine(RuleBasedStateMachine):
         running = [s for b in mine for s in b.shares]
         running += [share for share, until in process.waits if until > self.now]
         self.log.write(
-            "release", epoch=tenure.epoch, member=tenure.member,
+            "release", epoch=grant.epoch, member=grant.member,
             detail={"running": as_shares(set(running))},
         )  # fmt: skip
 
@@ -435,7 +435,7 @@ class GroupMachine(RuleBasedStateMachine):
         else:
             waits = [(share, self.now + int(1000 * s)) for share, s in decision.waits]
             process.core.taken(decision)
-            before, process.tenure = process.tenure, decision
+            before, process.grant = process.grant, decision
             if decision.continues:
                 assert before is not None
                 waits += process.waits
@@ -460,18 +460,18 @@ class GroupMachine(RuleBasedStateMachine):
             self._launch(process)
 
     def _launch(self, process: Process) -> None:
-        if process.paused or process.tenure is None:
+        if process.paused or process.grant is None:
             return
         if self.now - process.checked > LEASE:
-            if self.log.state.fenced(process.tenure.epoch, process.tenure.member):
+            if self.log.state.fenced(process.grant.epoch, process.grant.member):
                 if not process.core.is_holding:  # Else it is about to get the next epoch.
-                    process.tenure = None
+                    process.grant = None
                 return
             process.checked = self.now
         if (
             process.state != "claim"
             and not process.core.allow_key_share
-            and any(not share.key_range.is_full for share in process.tenure.shares)
+            and any(not share.key_range.is_full for share in process.grant.shares)
         ):
             if process.state == "stable" and process.id in self.kafka.members:
                 self._hand_over(process, late=False)
@@ -479,15 +479,15 @@ class GroupMachine(RuleBasedStateMachine):
             return
         barred = [share for share, until in process.waits if until > self.now]
         free = tuple(
-            share for share in without(process.tenure.shares, process.moving)
+            share for share in without(process.grant.shares, process.moving)
             if not any(_overlap(share, other) for other in barred)
         )  # fmt: skip
         busy = any(b.process == process.number for b in self.batches)
         if free and not busy:
             self.batches.append(
                 Batch(
-                    process.number, process.tenure, free, self.now + process.core.life_ms - LEASE,
-                    dict(process.tenure.topic_ids),
+                    process.number, process.grant, free, self.now + process.core.life_ms - LEASE,
+                    dict(process.grant.topic_ids),
                 )
             )  # fmt: skip
 
@@ -506,8 +506,8 @@ class GroupMachine(RuleBasedStateMachine):
         if not alive:
             return
         for process in self.processes.values():
-            is_theirs = process.number == batch.process and process.tenure is batch.tenure
-            fence = self.log.state.fenced(batch.tenure.epoch, batch.tenure.member)
+            is_theirs = process.number == batch.process and process.grant is batch.grant
+            fence = self.log.state.fenced(batch.grant.epoch, batch.grant.member)
             if is_theirs and process.core.is_holding and fence:
                 process.unsaved.append(batch)
                 return
@@ -516,10 +516,10 @@ class GroupMachine(RuleBasedStateMachine):
     def _commit(self, batch: Batch) -> None:
         offset = next(self.offsets)
         share = batch.shares[0]
-        topic_id = batch.tenure.topic_ids[share.topic]
-        held = self.log.state.fenced(batch.tenure.epoch, batch.tenure.member) == ""
+        topic_id = batch.grant.topic_ids[share.topic]
+        held = self.log.state.fenced(batch.grant.epoch, batch.grant.member) == ""
         answer = self.log.write(
-            "commit", epoch=batch.tenure.epoch, member=batch.tenure.member,
+            "commit", epoch=batch.grant.epoch, member=batch.grant.member,
             parts=(
                 Part(
                     share.topic, share.partition, topic_id, offsets=OffsetRanges([(offset, offset)])
@@ -540,9 +540,9 @@ class GroupMachine(RuleBasedStateMachine):
         """A topic is deleted and created again, and one driver notices."""
         self.topic_ids[topic] += "'"
         process = self.processes.get(at)
-        if process is None or process.paused or process.tenure is None:
+        if process is None or process.paused or process.grant is None:
             return
-        if process.id not in self.kafka.members or process.tenure.topic_ids == self.topic_ids:
+        if process.id not in self.kafka.members or process.grant.topic_ids == self.topic_ids:
             return
         self._hand_over(process, late=late)
         process.core.lost()
@@ -552,8 +552,8 @@ class GroupMachine(RuleBasedStateMachine):
         process.state = "out"
         self._wake_all()
         self.settle(12, late=False, then=False)
-        assert process.tenure is None or process.tenure.topic_ids == {
-            topic: self.topic_ids[topic] for topic in process.tenure.topic_ids
+        assert process.grant is None or process.grant.topic_ids == {
+            topic: self.topic_ids[topic] for topic in process.grant.topic_ids
         }
 
     def _wake_all(self) -> None:
@@ -594,9 +594,9 @@ class GroupMachine(RuleBasedStateMachine):
         waits = [(Share(*d.share[:2], KeyRange(*d.share[2:])), self.now + d.life_ms)
                  for d in row.doubts]  # fmt: skip
         core = GroupCore("g", "store", "cluster", 1, True, life_ms=LIFE)
-        tenure = EpochGrant(epoch, member, (share,), dict(self.topic_ids), (), LIFE)
+        grant = EpochGrant(epoch, member, (share,), dict(self.topic_ids), (), LIFE)
         self.claimants[at] = Process(
-            number, core, None, member, "claim", tenure=tenure, waits=waits, checked=self.now
+            number, core, None, member, "claim", grant=grant, waits=waits, checked=self.now
         )
         self.settle(rounds, late=False, then=True)
 
@@ -621,15 +621,15 @@ class GroupMachine(RuleBasedStateMachine):
     def lose_claim(self, at: int, sleeps: bool, rounds: int) -> None:
         """The process of a claim is killed, or sleeps; a member without sign of it ends it."""
         process = self.claimants.get(at)
-        if process is None or process.tenure is None:
+        if process is None or process.grant is None:
             return
         if sleeps:
             process.paused = True
         else:
             del self.claimants[at]
         self.log.write(
-            "release", epoch=process.tenure.epoch, member=process.id,
-            detail={"running": as_shares(process.tenure.shares)},
+            "release", epoch=process.grant.epoch, member=process.id,
+            detail={"running": as_shares(process.grant.shares)},
         )  # fmt: skip
         self.ended = True
         self._rebalance(rounds)
@@ -697,7 +697,7 @@ class GroupMachine(RuleBasedStateMachine):
         for at in list(self.processes):
             self.wake(at)
         self.settle(8, late=False, then=True)
-        held = {p.tenure.epoch for p in self.processes.values() if p.tenure is not None}
+        held = {p.grant.epoch for p in self.processes.values() if p.grant is not None}
         assert held == {self.log.in_force()} or not self.processes
 
     @rule(at=NUMBER, keeps=st.booleans())
@@ -747,12 +747,12 @@ class GroupMachine(RuleBasedStateMachine):
     @invariant()
     def the_epoch_in_force_covers_everything_once(self) -> None:
         """Its live and released shares cover every key range once, but for claims."""
-        tenure = self.log.state.in_force
-        if tenure is None:
+        grant = self.log.state.in_force
+        if grant is None:
             return
         ranges: dict[tuple[str, int], list] = {}
-        for member, shares in tenure.members.items():
-            if member not in tenure.heirs:
+        for member, shares in grant.members.items():
+            if member not in grant.heirs:
                 for share in shares:
                     ranges.setdefault(share[:2], []).append(share)
         for at, held in ranges.items():
@@ -824,7 +824,7 @@ def test_keys_that_do_not_move_keep_running(
         del group.processes[6]
         group.kafka.expire(leaving.id)
         group.settle(20, late=False, then=True)
-        everything = [s for p in group.processes.values() for s in p.tenure.shares]
+        everything = [s for p in group.processes.values() for s in p.grant.shares]
         assert by_partition(everything) == {
             (topic, partition): (KeyRange(),)
             for topic, count in TOPICS.items() for partition in range(count)
@@ -832,7 +832,7 @@ def test_keys_that_do_not_move_keep_running(
         assert not any(process.moving for process in group.processes.values())
     group.start(6, slots=1)
     group.settle(60, late=False, then=True)
-    assert all(process.tenure.shares for process in group.processes.values())
+    assert all(process.grant.shares for process in group.processes.values())
     for batch in list(group.batches):
         group._finish(batch)
     assert not group.refused

@@ -680,7 +680,7 @@ def test_work_goes_on_through_a_rebalance_that_moves_none_of_it(group):
         group.opens([WHOLE])
         there.kafka.log |= {offset: b"k%d" % (offset % 5) for offset in range(end - 20, end)}
         there.kafka.end = end
-        job._shift.holding._seen = -math.inf
+        job._epoch_state.holding._seen = -math.inf
         there.turns(job, 5)
         group.begins()
         others = {o for o in range(end) if b"k%d" % (o % 5) not in keys}
@@ -843,7 +843,7 @@ def test_what_cannot_be_added_is_begun_with_again(group, monkeypatch):
     group.opens([LOW], [HIGH])
     group.begins(continues=False)
     job = there.run(member, gate)
-    there.until(lambda: job._shift is not None)
+    there.until(lambda: job._epoch_state is not None)
     holding = member.holding
     assert member.keep()
     group.opens([WHOLE], continues={"a": group.epoch.number})
@@ -866,8 +866,8 @@ def test_what_the_log_refuses_between_two_epochs_is_committed_under_the_next(gro
     assert member.keep()
     group.opens([WHOLE])
     gate.opened.set()
-    there.until(lambda: job._shift is None or job._shift.saver.refused_for > 0)
-    assert job._shift is not None, "it was stopped"
+    there.until(lambda: job._epoch_state is None or job._epoch_state.saver.refused_for > 0)
+    assert job._epoch_state is not None, "it was stopped"
     assert there.done(member) == set()
     group.begins()
     there.until(lambda: there.done(member) == set(range(20)))
@@ -883,9 +883,9 @@ def test_what_is_written_between_two_epochs_is_committed_under_the_next(group):
     assert member.keep()
     group.opens([WHOLE])
     handler.opened.set()
-    there.until(lambda: job._shift is None or job._shift.saver.outbox.ready)
+    there.until(lambda: job._epoch_state is None or job._epoch_state.saver.outbox.ready)
     there.turns(job, 5)
-    assert job._shift is not None, "it was stopped"
+    assert job._epoch_state is not None, "it was stopped"
     assert there.done(member) == set()
     group.begins()
     there.until(lambda: there.done(member) == set(range(20)))
@@ -1021,7 +1021,7 @@ def test_what_a_member_gains_stays_in_doubt_until_its_earlier_owner_has_ended(wo
     group.opens([LOW], [HIGH])
     group.begins(continues=False)
     job = there.run(member, there.gate())
-    there.until(lambda: job._shift is not None)
+    there.until(lambda: job._epoch_state is not None)
 
     class Closes:
         """A listener that closes its consumer."""
@@ -1048,7 +1048,7 @@ def test_what_a_member_gains_stays_in_doubt_until_its_earlier_owner_has_ended(wo
         member.holding.continue_under(
             EpochGrant(group.epoch, "a", group.mine, {"t": "topic-id"}, waits, LIFE_MS)
         )
-        assert member.start_anew("the log was cut", ())
+        assert member.rejoin("the log was cut", ())
     else:
         group.begins(moving=(WHOLE,), waits=waits)
         assert not member.owned
@@ -1159,7 +1159,7 @@ def test_what_is_given_up_stays_in_doubt_until_its_earlier_owner_has_ended(world
     assert member.keep()
     group.opens([WHOLE])
     group.begins(moving=(moved,))
-    assert member.holding is job._shift.holding
+    assert member.holding is job._epoch_state.holding
     left = (Share(*TP, KeyRange(0, moved.key_range.first - 1)),)
     assert member.holding.shares == left
     group.opens(left, [moved])
@@ -1277,9 +1277,9 @@ def test_a_log_that_retention_shortens_between_two_epochs_hangs_no_hand_over(wor
     assert member.keep()
     group.opens([LOW], [HIGH])
     gate.opened.set()
-    there.until(lambda: job._shift is None or job._shift.saver.refused_for > 0)
+    there.until(lambda: job._epoch_state is None or job._epoch_state.saver.refused_for > 0)
     there.kafka.start = 20
-    job._shift._starts_at = -math.inf
+    job._epoch_state._starts_at = -math.inf
 
     def next_epoch():
         if asked == "to keep":
@@ -1290,8 +1290,10 @@ def test_a_log_that_retention_shortens_between_two_epochs_hangs_no_hand_over(wor
 
     # In a thread, as it would wait for ever.
     threading.Thread(target=next_epoch, daemon=True).start()
-    there.until(lambda: job._shift is not None and job._shift.holding.epoch == group.epoch)
-    assert job._shift.holding is member.holding
+    there.until(
+        lambda: job._epoch_state is not None and job._epoch_state.holding.epoch == group.epoch
+    )
+    assert job._epoch_state.holding is member.holding
 
 
 @pytest.mark.parametrize("batches", [1, 2])
@@ -1353,10 +1355,10 @@ def test_a_log_that_was_cut_is_noticed_also_once_it_has_grown_again(world, monke
     member, gate = there.claim(), there.gate()
     job = there.run(member, gate)
     there.until(lambda: there.done(member) == set(range(20)))
-    there.kafka.lead_anew(20, 20)
+    there.kafka.elect_leader(20, 20)
     there.turns(job)
     assert job.error is None
-    there.kafka.lead_anew(12, 20 if regrown else 12)
+    there.kafka.elect_leader(12, 20 if regrown else 12)
     until(job.ended.is_set)
     assert isinstance(job.error, DataLoss)
     assert (job.error.first, job.error.last) == (12, 19)
@@ -1371,7 +1373,7 @@ def test_a_log_that_was_cut_and_has_grown_while_nobody_had_it_is_noticed(world):
     member = there.claim()
     member.holding.commit({TP: OffsetRanges([(0, 2), (4, 19)])})
     member.hand_over()
-    there.kafka.lead_anew(20, 30)
+    there.kafka.elect_leader(20, 30)
     there.claim().hand_over()
     assert there.done(there.claim()) == set(range(20)) - {3}, "nothing was cut"
     there.options = replace(there.options, fail_on_data_loss=True)
@@ -1386,7 +1388,7 @@ def test_a_log_that_was_cut_and_has_grown_while_nobody_had_it_is_noticed(world):
     member.holding.commit({TP: OffsetRanges([(14, 14)])})
     member = there.claim(takeover=True)  # It is not told again.
     member.holding.commit({TP: OffsetRanges([(25, 27)])})
-    there.kafka.lead_anew(29, 40)  # Nobody had done what this cuts.
+    there.kafka.elect_leader(29, 40)  # Nobody had done what this cuts.
     assert there.done(there.claim(takeover=True)) == {*range(12), 14, *range(25, 28)} - {3}
 
 
@@ -1623,7 +1625,7 @@ def test_a_topic_that_is_created_again_is_taken_up_where_nothing_is_lost(
     member, gate = there.claim(), there.gate(*([] if is_done else [7]))
     reasons = []
     # A member of a group joins again; here the shares are claimed by hand.
-    member.start_anew = lambda why, _running: bool(reasons.append(why)) or True
+    member.rejoin = lambda why, _running: bool(reasons.append(why)) or True
     job = there.run(member, gate)
     there.until(lambda: there.done(member) == set(range(20)) if is_done else 7 in dict(gate.calls))
     there.turns(job)
@@ -1651,7 +1653,7 @@ def test_a_topic_that_is_created_again_before_a_job_begins_is_taken_up_alike(wor
         member = there.claim()
     reasons = []
     # A member of a group joins again; here the shares are claimed by hand.
-    member.start_anew = lambda why, _running: bool(reasons.append(why)) or True
+    member.rejoin = lambda why, _running: bool(reasons.append(why)) or True
     there.kafka.topic_id, there.kafka.log, there.kafka.end = "new", {}, 0
     job = there.run(member, there.gate())
     until(lambda: reasons or job.ended.is_set())

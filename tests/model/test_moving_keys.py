@@ -81,7 +81,7 @@ def test_what_a_late_handler_fails_with_is_not_committed_over_its_next_owners_wo
     gate.opened.set()
     there.until(lambda: of(LOW) <= there.done(member))
     there.until(lambda: not job._dispatcher.running)
-    there.until(lambda: job._shift.saver.has_all)
+    there.until(lambda: job._epoch_state.saver.has_all)
     assert member.store.pending("g")[TP][at].error == "theirs"
     assert at not in there.done(member)
     assert not letters.offsets
@@ -154,7 +154,7 @@ def test_what_moves_is_committed_at_once_however_rarely_a_job_commits(begun):
     there, member = group.there, group.member
     gate = there.gate()
     job = there.run(member, gate)
-    job._shift.saver._begun_at = math.inf
+    job._epoch_state.saver._begun_at = math.inf
     until(lambda: {o for o, _ in gate.calls} == set(range(20)))
     assert member.keep()
     group.opens([WHOLE])

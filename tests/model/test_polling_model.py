@@ -503,7 +503,7 @@ def test_a_poll_that_waits_holds_no_hand_over_up_and_ends_with_close():
                 call(member, None if call == member.poller.commit else 0)
 
 
-def test_a_discarded_record_waits_for_room():
+def test_a_discarded_record_waits_for_free_ranges():
     """Where the limit leaves no room, the decision stays, polls go on, and it is taken later."""
     world = World(Log({0: {o: b"k%d" % o for o in range(6)}}, {}, limit=1), 1)
     with contextlib.ExitStack() as stack:

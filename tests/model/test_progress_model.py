@@ -25,7 +25,7 @@ from coopconsume.record import Reject
 from coopconsume.worker.frames import FrameHandler
 from coopconsume.worker.report import unpack_offsets
 from tests.examples import examples
-from tests.unit.worker.slot_ground import PATIENCE, WAYS, in_way, prepared
+from tests.unit.worker.slot_harness import PATIENCE, WAYS, in_way, prepared
 
 SCHEMA = pa.schema([("text", pa.string())])
 TASK = str(Path(coopconsume.worker.__file__).parent)

@@ -47,9 +47,9 @@ def record(monkeypatch, tmp_path):
             step()
             super()._turn()
 
-        def _handle(self, event, shift=None):
+        def _handle(self, event, epoch_state=None):
             step()
-            super()._handle(event, shift)
+            super()._handle(event, epoch_state)
 
     for module in (loop, dispatch, committer, epoch_state, trace):
         monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=monotonic, time=time.time))

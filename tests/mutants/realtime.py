@@ -145,8 +145,8 @@ REALTIME = [
         "drain-of-a-run-loses-what-was-read",
         "A stop that drains handles what real-time slots have read.",
         "coopconsume/runtime/loop.py",
-        "            self._dispatcher.drain(self._shift)\n",
-        "            self._dispatcher.stop(self._shift)\n",
+        "            self._dispatcher.drain(self._epoch_state)\n",
+        "            self._dispatcher.stop(self._epoch_state)\n",
         (_MODEL + "test_a_stop_that_drains_handles_what_slots_have_read",),
     ),
     Mutant(

@@ -330,7 +330,12 @@ def test_records_of_an_open_transaction_are_no_holes(spark, kafka, topic, produc
     with CooperativeConsumer(options(kafka, tmp_path, name), spark) as consumer:
         query = consumer.foreach(Recorded(tmp_path / "history")).start()
         looks = set()
-        until(lambda: looks.add(query._job._shift and query._job._shift._ends_at) or len(looks) > 3)
+        until(
+            lambda: (
+                looks.add(query._job._epoch_state and query._job._epoch_state._ends_at)
+                or len(looks) > 3
+            )
+        )
         assert not list((tmp_path / "history").glob("*")), "nothing below an open transaction"
         aborting.begin_transaction()
         list(send(aborting, b"never", 3))

@@ -136,18 +136,18 @@ def test_what_is_in_doubt_waits_its_time_by_the_monotonic_clock(monkeypatch):
     """A clock that is set, forth or back, neither ends the wait nor makes it longer."""
     pending = [(3, 5, 1, time.monotonic() + 40.0, "x")]
     owned = Owned("t", 0, (KeyRange(),), 0, commits.OffsetRanges(), pending)
-    shift = EpochState.__new__(EpochState)
-    shift._work = SimpleNamespace(outputs=None, ordering="key")
-    shift._slots, shift._most_waiting, shift.partitions = 1, None, []
+    epoch_state = EpochState.__new__(EpochState)
+    epoch_state._work = SimpleNamespace(outputs=None, ordering="key")
+    epoch_state._slots, epoch_state._most_waiting, epoch_state.partitions = 1, None, []
     holding = EpochAssignment.__new__(EpochAssignment)
     holding.owned = {("t", 0): owned}
-    shift.holding = holding
+    epoch_state.holding = holding
     begun, real = time.monotonic(), time.time
     for step in (-86_400.0, 86_400.0):
         monkeypatch.setattr(time, "time", lambda step=step: real() + step)
         holding._waits = []
         holding.left_running([Share("t", 0, KeyRange())], 72.0)
-        partition = shift._make_partition(owned)
+        partition = epoch_state._make_partition(owned)
         partition.end = 10
         assert partition.backlog([0], begun + 71.0) == 0
         assert partition.next_due() == pytest.approx(time.monotonic() + 72.0, abs=30.0)

@@ -30,7 +30,7 @@ from coopconsume.worker.report import (
 )
 from coopconsume.worker.slot import _until_halted
 from tests.model.polling_world import Log, Member, in_memory
-from tests.unit.worker.slot_ground import WAYS, done, prepared, run
+from tests.unit.worker.slot_harness import WAYS, done, prepared, run
 
 BASE = {"kafka.bootstrap.servers": "a:1", "kafka.group.id": "g", "commitTable": "somewhere"}
 

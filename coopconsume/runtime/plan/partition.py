@@ -821,7 +821,7 @@ class Partition:
             if share.todo:
                 share.todo = share.todo - self.done - share.held()
                 todo |= share.todo
-        self.reach = reach_of(todo, limits.window, strewn=self.reach < MERGE_GAP)
+        self.reach = reach_of(todo, limits.window, scattered=self.reach < MERGE_GAP)
         front = max((share.position for share in shares), default=0)
         crowded = (
             self.pending >= limits.max_pending

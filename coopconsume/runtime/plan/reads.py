@@ -11,9 +11,9 @@ if TYPE_CHECKING:
 
 #: Offsets between two wanted ranges that are cheaper to read through than to open a second read.
 MERGE_GAP = 5_000
-#: The same where ranges are strewn: less than a separate read fetches, two of a producer's batches.
+#: The same where ranges are scattered: less than a separate read fetches (two producer batches).
 NEAR = 30
-#: Offsets between ranges in all, and for each range, up to which they are not strewn.
+#: Offsets between ranges in all, and for each range, up to which they are not scattered.
 READ_THROUGH = 20_000
 READ_THROUGH_EACH = 300
 #: Separate reads of one partition in one batch.
@@ -38,22 +38,22 @@ def is_far_apart(first: int, last: int) -> bool:
     return last - first > MERGE_GAP
 
 
-def reach_of(offsets: OffsetRanges, window: int = 0, *, strewn: bool = False) -> int:
+def reach_of(offsets: OffsetRanges, window: int = 0, *, scattered: bool = False) -> int:
     """How far apart wanted ranges may lie to be read as one.
 
-    Where they are near each other, or reading through all of them takes fewer batches, that costs
-    less than more reads. Where they are strewn over a long stretch, it would fetch most of the log
-    for a few records.
+    Where ranges are near each other, or reading through all of them takes fewer batches, one read
+    costs less than several. Where they are scattered over a long stretch, it would fetch most of
+    the log for a few records.
 
     Args:
         offsets: What is wanted.
         window: Offsets that a batch may span; 0: it is all read at once.
-        strewn: They were strewn when there were more of them, and stay so, few as they become.
+        scattered: Whether they were scattered before. They stay so when only a few are left.
     """
     firsts, lasts = offsets.bounds()
     between = firsts[1:] - lasts[:-1] - 1
     through = int(between[between < MERGE_GAP].sum())
-    dense = through <= max(0 if strewn else READ_THROUGH, READ_THROUGH_EACH * len(firsts))
+    dense = through <= max(0 if scattered else READ_THROUGH, READ_THROUGH_EACH * len(firsts))
     if window and not dense:
         stretch = int(lasts[-1] - firsts[0])
         apart = 1 + int((between > NEAR).sum())
@@ -84,10 +84,10 @@ def cluster(offsets: OffsetRanges, span: int, reach: int) -> tuple[list[tuple[in
     for first, last in offsets:
         near = bool(reads) and first - reads[-1][1] <= reach
         between = first - reads[-1][1] - 1 if near else 0
-        room = span - used - between
-        if reads and (room <= 0 or (not near and len(reads) == MAX_READS)):
+        capacity = span - used - between
+        if reads and (capacity <= 0 or (not near and len(reads) == MAX_READS)):
             return reads, True
-        stop = min(last, first + max(1, room) - 1)
+        stop = min(last, first + max(1, capacity) - 1)
         if near:
             reads[-1] = (reads[-1][0], stop)
         else:

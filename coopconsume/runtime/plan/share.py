@@ -28,13 +28,13 @@ class Scope:
             share that has more of it gets nothing new.
         front: Where the foremost share stands.
         goal: Up to where new offsets may be read, itself not included.
-        room: How many new offsets there may be.
+        capacity: How many new offsets there may be.
     """
 
     cut: int | None
     front: int
     goal: int
-    room: int
+    capacity: int
 
 
 def scope_of(
@@ -244,9 +244,9 @@ class Share:
         if self.only is not None:
             last = self.only.last
             wanted = OffsetRanges() if last is None else wanted.clip(0, last)
-        elif scope.room > 0 and self.position < scope.goal and not self._is_cut(scope):
+        elif scope.capacity > 0 and self.position < scope.goal and not self._is_cut(scope):
             # A share that fell behind goes on from where it stands, at most to the others.
-            stop = min(self.position + scope.room, scope.goal)
+            stop = min(self.position + scope.capacity, scope.goal)
             stop = scope.goal if stop >= scope.front else stop
             self.next_position = stop
             wanted |= OffsetRanges([(self.position, stop - 1)])

@@ -166,7 +166,7 @@ class Poller:
                 raise
         except (TopicNotFound, TopicReplaced, DataLoss) as error:
             # The next assignment is without the topic, or with the new one.
-            if not holding.logs.may_continue(error) or not membership.start_anew(str(error), ()):
+            if not holding.logs.may_continue(error) or not membership.rejoin(str(error), ()):
                 raise
             self.handout.drop()
 

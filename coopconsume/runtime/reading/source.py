@@ -37,7 +37,7 @@ _FETCH = "kafka.max.partition.fetch.bytes"
 _GROUP = "kafka.group.id"
 #: Offsets of a short span, and reads in a batch from which on they are read in another way.
 _SHORT = 300
-_STREWN = 3
+_SCATTERED = 3
 _KAFKA_COLUMNS = (
     "key binary, value binary, topic string, partition int, `offset` bigint, timestamp timestamp, "
     "timestampType int, headers array<struct<key: string, value: binary>>"
@@ -112,7 +112,7 @@ def read_spans(
     for layer in _layers(spans):
         size = sum(span.last - span.first + 1 for span in layer)
         fetching = options.source_options()
-        short = is_short(layer[0]) and len(spans) >= _STREWN
+        short = is_short(layer[0]) and len(spans) >= _SCATTERED
         if short:
             fetching[_FETCH] = "1"
         if _GROUP in fetching:

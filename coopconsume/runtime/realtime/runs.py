@@ -51,20 +51,20 @@ class RealTimeRuns:
         self._why_not = ""
         self._drain_by = 0.0
 
-    def plan(self, shift: EpochState, now: float) -> BatchPlan | None:
+    def plan(self, epoch_state: EpochState, now: float) -> BatchPlan | None:
         """Returns the plan of a run if one may begin now; its shares are marked."""
-        why = self._leases.error or self.mode.why_not(shift.partitions, now)
+        why = self._leases.error or self.mode.why_not(epoch_state.partitions, now)
         if why:
             if why != self._why_not:
                 log.debug("batches: %s", why)
             self._why_not = why
             return None
-        return plan_run(shift.partitions)
+        return plan_run(epoch_state.partitions)
 
     def begins(self, running: Running) -> None:
         """A run goes to Spark."""
         running.is_live = True
-        owned = running.shift.holding.owned
+        owned = running.epoch_state.holding.owned
         firsts = {p.part for p in running.parts if owned[p.topic, p.partition].owns_first}
         running.finders = finders_of_holes(running.parts, firsts=firsts)
         self._why_not = ""
@@ -100,7 +100,7 @@ class RealTimeRuns:
                 running, "not all slots have started: Spark has no free core", now, failed=True
             )
             return
-        why = self.mode.why_end(running.shift.busy, running.read_at, now)
+        why = self.mode.why_end(running.epoch_state.busy, running.read_at, now)
         if why:
             self.end(running, why, now, failed="does not read" in why)
 
@@ -136,7 +136,7 @@ class RealTimeRuns:
         """Takes note of the final report of a slot."""
         why = report.read_error or report.channel_error
         if why:
-            running.shift.look_again()
+            running.epoch_state.look_again()
             self.end(running, f"slot {report.slot}: {why}", now, failed=True)
 
     def lost(self, running: Running, slot: int, now: float) -> None:

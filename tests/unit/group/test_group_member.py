@@ -224,10 +224,10 @@ def test_closing_revokes_what_was_assigned_once(tmp_path, monkeypatch):
         )
         calls.clear()
         for what in told:
-            membership._tell(what, held)
+            membership._notify(what, held)
         membership._holding = held
         membership.revoke()
-        membership._tell("on_revoked", held)
+        membership._notify("on_revoked", held)
         assert calls == expected
 
 
@@ -245,7 +245,7 @@ def test_a_listener_that_leaves_the_group_does_not_wait_for_itself(tmp_path, mon
 
     membership._listener = Leaver()
     holding = types.SimpleNamespace(key_ranges={})
-    group = threading.Thread(target=membership._tell, args=("on_revoked", holding), daemon=True)
+    group = threading.Thread(target=membership._notify, args=("on_revoked", holding), daemon=True)
     membership._group = types.SimpleNamespace(leave=group.join)
     group.start()
     assert has_left.wait(60)

@@ -13,7 +13,7 @@ from coopconsume.runtime.carryover import SlotCarryover
 from coopconsume.runtime.circuit_breaker import CircuitBreaker
 from coopconsume.worker.frames import FrameHandler
 from coopconsume.worker.report import PartitionWork
-from tests.unit.worker.slot_ground import RETRIES_LATER, WAYS, done, run
+from tests.unit.worker.slot_harness import RETRIES_LATER, WAYS, done, run
 
 
 def test_it_opens_tries_after_the_pause_and_closes():
@@ -199,15 +199,15 @@ def test_however_small_the_batches_it_opens_at_the_same_failure(batches, most):
         if report.tripped:
             tripped = seen
             break
-        carried.failed(3, report.streak, starts_anew=False)
+        carried.failed(3, report.streak, restarts=False)
     assert tripped == expected
 
 
 def test_around_a_pause_all_slots_start_anew():
     """What failed before a trial went well says nothing of what comes after."""
     carried = SlotCarryover()
-    carried.failed(1, 19, starts_anew=False)
-    carried.failed(2, 7, starts_anew=False)
+    carried.failed(1, 19, restarts=False)
+    carried.failed(2, 7, restarts=False)
     assert carried.streaks == {1: 19, 2: 7}
-    carried.failed(2, 20, starts_anew=True)
+    carried.failed(2, 20, restarts=True)
     assert not carried.streaks

@@ -42,10 +42,10 @@ def visits(job: Job) -> Counter[Any]:
 def settled(partitions: int) -> Job:
     """A job with nothing to do after its first turn; ends are not looked at by itself."""
     job = idle_job(partitions)
-    shift = job._shift
-    assert shift is not None
+    epoch_state = job._epoch_state
+    assert epoch_state is not None
     visits(job)
-    shift._ends_at = shift._starts_at = time.monotonic() + 1e6
+    epoch_state._ends_at = epoch_state._starts_at = time.monotonic() + 1e6
     return job
 
 
@@ -60,35 +60,35 @@ def test_a_turn_visits_no_partition_without_work() -> None:
 def test_a_turn_visits_a_partition_that_changed() -> None:
     """A new end wakes its partition alone, and what is done and saved lets it rest again."""
     job = settled(PARTITIONS)
-    shift = job._shift
-    assert shift is not None
-    changed = shift.partitions[7]
+    epoch_state = job._epoch_state
+    assert epoch_state is not None
+    changed = epoch_state.partitions[7]
     wakes: list[Callable[[], object]] = [
         lambda: setattr(changed, "end", 11),
         lambda: changed.take_along(OffsetRanges([(10, 10)])),
         lambda: changed.saved(OffsetRanges([(10, 10)]), 11, OffsetRanges()),
     ]
-    shift.saver.is_busy = True  # no commit is written here
+    epoch_state.saver.is_busy = True  # no commit is written here
     with mock.patch.object(job._dispatcher, "launch"):
         for wake in wakes:
             wake()
             assert {7} <= set(visits(job)) <= {7, None}
     changed.shares[0].position = changed.shares[1].position = 11
-    shift.settle()
+    epoch_state.settle()
     assert set(visits(job)) <= {None}
 
 
 def test_progress_describes_a_partition_without_work_once() -> None:
     """Its description is taken from the last event; a change is described again."""
     job = settled(20)
-    shift = job._shift
-    assert shift is not None
+    epoch_state = job._epoch_state
+    assert epoch_state is not None
     with mock.patch("coopconsume.runtime.progress.describe", wraps=describe) as described:
         for count in (20, 0, 1):
             described.reset_mock()
             if count == 1:
-                shift.partitions[3].end = 12
-            job._meter._make_event(shift.partitions)
+                epoch_state.partitions[3].end = 12
+            job._meter._make_event(epoch_state.partitions)
             assert described.call_count == count
     ends = [partition["endOffset"] for partition in job._meter.recent[-1]["partitions"]]
     assert ends == [12 if number == 3 else 10 for number in range(20)]

@@ -9,7 +9,7 @@ import pytest
 
 from coopconsume.group.owned import STARTS_WITHIN
 from coopconsume.runtime.latest_start import LatestStart
-from tests.unit.worker.slot_ground import WAYS, run
+from tests.unit.worker.slot_harness import WAYS, run
 
 
 @pytest.mark.parametrize("way", WAYS)

@@ -142,9 +142,9 @@ def test_what_was_strewn_stays_so_until_there_is_much_more_of_it():
     """The last of many far gaps are not read through; many new ones between them are."""
     last = OffsetRanges.from_offsets(list(range(0, 20_000, 4_000)))
     assert covering(last, reach_of(last, 28_000)) == [(0, 16_000)]
-    assert len(covering(last, reach_of(last, 28_000, strewn=True))) == 5
+    assert len(covering(last, reach_of(last, 28_000, scattered=True))) == 5
     many = OffsetRanges.from_offsets(list(range(0, 119_000, 700)))
-    assert covering(many, reach_of(many, 28_000, strewn=True)) == [(0, 118_300)]
+    assert covering(many, reach_of(many, 28_000, scattered=True)) == [(0, 118_300)]
 
 
 def test_few_gaps_near_each_other_are_read_in_one_go():

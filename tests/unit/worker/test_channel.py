@@ -19,7 +19,7 @@ from coopconsume.worker.channel.server import ChannelServer
 from coopconsume.worker.channel.wire import Identity, SlotHandshake, frame
 from coopconsume.worker.report import PartitionReport, SlotReport
 from tests.proxy import Proxy
-from tests.unit.worker.slot_ground import PATIENCE
+from tests.unit.worker.slot_harness import PATIENCE
 
 SECRET = b"s" * 32
 

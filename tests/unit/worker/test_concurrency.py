@@ -14,7 +14,7 @@ from coopconsume.runtime.carryover import SlotCarryover
 from coopconsume.worker.async_runner import event_loop
 from coopconsume.worker.rate_limit import Rates
 from coopconsume.worker.slot import is_async
-from tests.unit.worker.slot_ground import PATIENCE, WAYS, Together, done, run
+from tests.unit.worker.slot_harness import PATIENCE, WAYS, Together, done, run
 
 
 def keyed(count, keys):

@@ -21,7 +21,7 @@ from coopconsume.runtime.poison_bisect import PoisonBisect
 from coopconsume.worker.crash_journal import CrashJournal, last_words
 from coopconsume.worker.handling import OUTLIVED
 from coopconsume.worker.report import PartitionWork
-from tests.unit.worker.slot_ground import PATIENCE, WAYS, done, prepared, run
+from tests.unit.worker.slot_harness import PATIENCE, WAYS, done, prepared, run
 
 
 @pytest.fixture(autouse=True)

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from coopconsume.record import Reject, Retry, RetryPolicy
 from coopconsume.worker.frames import FrameHandler
 from coopconsume.worker.report import PartitionWork
-from tests.unit.worker.slot_ground import done, run
+from tests.unit.worker.slot_harness import done, run
 
 ROWS = [(0, o, b"ab"[o % 2 : o % 2 + 1]) for o in range(10)]
 

@@ -26,8 +26,8 @@ from coopconsume.worker.outcome import TaskOutcome
 from coopconsume.worker.report import PartitionWork
 from coopconsume.worker.rows import OutputRows
 from tests.odd import ODD_ERRORS, BareRetry, OddText, Silent, SlyText
-from tests.unit.worker import slot_ground
-from tests.unit.worker.slot_ground import RETRIES_LATER, WAYS, done
+from tests.unit.worker import slot_harness
+from tests.unit.worker.slot_harness import RETRIES_LATER, WAYS, done
 
 EVERY_WAY = [*WAYS, "frames"]
 NUMBERS = pa.schema([("n", pa.int64())])
@@ -37,7 +37,7 @@ ROWS = [(0, o, b"%d" % (o % 3)) for o in range(7)]
 def run(handler, rows, **more):
     """Run rows through a handler in this process: whatever it does, the slot comes to its end."""
     try:
-        return slot_ground.run(handler, rows, **more)
+        return slot_harness.run(handler, rows, **more)
     except BaseException as error:  # noqa: BLE001 - SystemExit too
         pytest.fail(f"the handler ended its slot: {error!r}")
 

@@ -15,7 +15,7 @@ from coopconsume.worker.crash_journal import CrashJournal
 from coopconsume.worker.handling import TimeBox
 from coopconsume.worker.report import PartitionWork, pack_offsets, unpack_offsets
 from coopconsume.worker.slot import current_slot, resolve_handler
-from tests.unit.worker.slot_ground import WAYS, Together, done, in_way, prepared, run
+from tests.unit.worker.slot_harness import WAYS, Together, done, in_way, prepared, run
 
 
 @pytest.mark.parametrize("way", WAYS)

@@ -25,7 +25,7 @@ from coopconsume.worker.key_scheduler import KeyScheduler
 from coopconsume.worker.outcome import Row
 from coopconsume.worker.rate_limit import Rates
 from coopconsume.worker.report import unpack_offsets
-from tests.unit.worker.slot_ground import PATIENCE, WAYS, done, in_way, prepared
+from tests.unit.worker.slot_harness import PATIENCE, WAYS, done, in_way, prepared
 
 FOUR_WAYS = [*WAYS, "frames"]
 SECRET = b"s" * 32
@@ -402,7 +402,7 @@ def test_a_slot_without_a_channel_starts_nothing_and_says_why():
 CHILD = """
 import json, sys, time
 from coopconsume.worker.channel.spec import ChannelSpec
-from tests.unit.worker.slot_ground import prepared
+from tests.unit.worker.slot_harness import prepared
 
 port = int(sys.argv[1])
 starts = []

@@ -113,7 +113,7 @@ class Process:
         self.popen.wait(PATIENCE)
 
 
-class Ground:
+class GroupHarness:
     """One topic, one commit table, and the members started on them."""
 
     def __init__(self, kafka: LocalKafka, topic: str, folder: Path) -> None:
