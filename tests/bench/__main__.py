@@ -87,7 +87,8 @@ def main(
             command = f"python -m tests.bench {name}{' --quick' if quick else ''}"
             head = (
                 f"`{command}`, {dt.datetime.now(dt.UTC):%Y-%m-%d}: medians of {turns} turns after "
-                f"{WARM_UPS} for warmth, all sides in turn. {surroundings()}."
+                f"{WARM_UPS} for warmth, all sides in turn; a ratio is the median of all turns'. "
+                f"{surroundings()}."
             )
             click.echo(_text(head, reports, markdown=markdown))
             if update is not None:

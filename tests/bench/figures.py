@@ -30,7 +30,10 @@ class Figure:
 
 @dataclass(frozen=True)
 class Ratio:
-    """One side's median over another's, and what it ought to be.
+    """One side over another in the same turn, the median of all turns, and what it ought to be.
+
+    What slows the machine down for a while slows both sides of a turn. Where the sides have not as
+    many values each, it is the ratio of their medians.
 
     Attributes:
         target: The bound; None where there is none.
@@ -66,7 +69,10 @@ class Report:
 
     def value(self, ratio: Ratio) -> float:
         """The measured ratio."""
-        return self.figures[ratio.over].median / self.figures[ratio.under].median
+        over, under = self.figures[ratio.over], self.figures[ratio.under]
+        if len(over.values) != len(under.values):
+            return over.median / under.median
+        return median(a / b for a, b in zip(over.values, under.values, strict=True))
 
     def render(self, *, markdown: bool) -> str:
         """The report as text: Markdown, or columns for a terminal."""
