@@ -310,7 +310,7 @@ def test_a_grant_that_nobody_answers_for_is_revoked(harness: LogHarness) -> None
     assert harness.values() == [b"1"]
 
 
-def test_a_topic_made_anew_is_another_log(harness: LogHarness) -> None:
+def test_a_recreated_topic_is_another_log(harness: LogHarness) -> None:
     """Its owner is told; a new one has to wait until the old one has gone."""
     from kafka.admin import KafkaAdminClient
 

@@ -39,7 +39,7 @@ def document(kafka: LocalKafka, command: str, topic: str, *words: str) -> Any:
     return json.loads(result.stdout)
 
 
-def test_a_log_is_told_and_audited(
+def test_a_log_is_described_and_audited(
     kafka: LocalKafka, topic: TopicFactory, produce: Produce
 ) -> None:
     """Its end, its owners, what is passed over; missing records by exit code 1."""
@@ -108,7 +108,7 @@ def test_a_log_is_told_and_audited(
     assert "nowhere-0" in missing.stderr
 
 
-def test_what_blocks_a_log_is_told(kafka: LocalKafka, topic: TopicFactory) -> None:
+def test_blocking_transactions_are_listed(kafka: LocalKafka, topic: TopicFactory) -> None:
     """Its transaction and the way to end it; until then nobody takes the log."""
     name = topic()
     assert "is not blocked" in called(kafka, "blocked", name).stdout

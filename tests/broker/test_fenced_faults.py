@@ -211,7 +211,7 @@ def test_k7_k9_settings_of_the_producer(place: Place) -> None:
     assert not place.channel()._producer._transaction_manager._supports_epoch_bump()
 
 
-def test_k8_an_offset_that_is_none(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_k8_an_offset_of_minus_one(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     """A duplicate is acknowledged as success with offset -1: a doubt, not an offset."""
 
     class Future:

@@ -200,7 +200,7 @@ def test_a_transaction_that_timed_out(kafka: LocalKafka, topic: TopicFactory) ->
     assert right(kafka, name) == [b"a"]
 
 
-def test_a_topic_that_was_made_anew(kafka: LocalKafka, make: Make, topic: TopicFactory) -> None:
+def test_a_recreated_topic(kafka: LocalKafka, make: Make, topic: TopicFactory) -> None:
     """It is another log: the writer refuses it, though its name is the same (H15)."""
     name = topic()
     writer = make(name).acquire()

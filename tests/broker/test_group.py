@@ -183,7 +183,7 @@ def test_after_a_kill_the_others_wait_for_its_work_to_be_over(
     assert {doubt.life_ms for doubt in row.doubts} == {int(1000 * life)}
 
 
-def test_a_member_without_leases_tells_the_group_so_before_it_works(harness: GroupHarness) -> None:
+def test_a_member_without_leases_informs_the_group_before_it_works(harness: GroupHarness) -> None:
     """Its work goes on for longer after its death: it starts nothing before the others know."""
     a = harness.start(lease=2.0)
     epoch = harness.settled(a)
@@ -362,7 +362,7 @@ def test_a_static_follower_whose_topic_is_recreated_gets_the_new_one(harness: Gr
     assert a.wait_for("begin")["epoch"] == begin["epoch"]
 
 
-def test_plain_consumers_and_ours_are_told_apart(harness: GroupHarness) -> None:
+def test_plain_consumers_are_recognised(harness: GroupHarness) -> None:
     """A group that plain consumers are in does not take us, in plain words."""
     plain = KafkaConsumer(
         bootstrap_servers=harness.kafka.bootstrap_servers, group_id=harness.group,

@@ -122,7 +122,7 @@ def test_a_live_group_is_described(harness: GroupHarness) -> None:
     assert (summary["group"], summary["members"], summary["lag"]) == (harness.group, 1, 7)
 
 
-def test_what_has_no_members_or_is_unknown_is_told(harness: GroupHarness) -> None:
+def test_empty_and_unknown_groups_are_reported(harness: GroupHarness) -> None:
     """Claims by hand of a group that Kafka never saw; a group that nobody knows, by its name."""
     kafka, table = harness.kafka, harness.store.target
     low, _ = KeyRange().split(2)

@@ -65,7 +65,7 @@ def broker(tmp_path: Path) -> Iterator[LocalKafka]:
         yield found
 
 
-def test_what_comes_new_under_old_offsets_is_not_taken_for_done(
+def test_new_records_under_old_offsets_are_not_considered_done(
     broker: LocalKafka, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Seen by a member at work, at its next start, and by one that goes on; each told exactly."""

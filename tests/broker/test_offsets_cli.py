@@ -133,7 +133,7 @@ def test_a_group_is_shown_with_its_gaps_and_what_holds_it(cli: OffsetsCli, tmp_p
     assert (missing.exit_code, f"did you mean {group!r}?" in missing.stderr) == (1, True)
 
 
-def test_a_reset_is_told_first_and_then_done_in_both_places(cli: OffsetsCli) -> None:
+def test_a_reset_is_printed_first_and_then_done_in_both_places(cli: OffsetsCli) -> None:
     """A dry run changes nothing; what is done counts for the log, Kafka, and whoever was there."""
     before = len(cli.harness.store.history(cli.harness.group))
     dry = cli.reset("--to-offset", "2")
@@ -237,7 +237,7 @@ def test_a_group_moves_to_another_table_exactly(cli: OffsetsCli, tmp_path: Path)
         (["--topic", "t:x", "--to-latest"], "write it as topic or topic:0,1"),
     ],
 )
-def test_wrong_usage_is_told_before_anything_is_asked(words: list[str], said: str) -> None:
+def test_wrong_usage_is_reported_before_any_request(words: list[str], said: str) -> None:
     """No broker is needed to say so."""
     result = CliRunner().invoke(main, ["offsets", "reset", "g", *words])
     assert result.exit_code == 2

@@ -98,7 +98,7 @@ def test_an_operator_looks_takes_and_releases(place: tuple[OwnershipStore, list[
     assert ben.holds("log", "orders-0", 4)
 
 
-def test_what_others_write_into_the_registry_is_told(kafka: LocalKafka) -> None:
+def test_foreign_records_in_the_registry_are_reported(kafka: LocalKafka) -> None:
     """It is passed over; a log without its beginning is repaired from what is left."""
     servers = kafka.bootstrap_servers
     name = f"ownership-{uuid.uuid4().hex[:8]}"
@@ -128,7 +128,7 @@ def test_what_others_write_into_the_registry_is_told(kafka: LocalKafka) -> None:
         foreign.close()
 
 
-def test_what_is_typed_wrong_is_told(tmp_path: Path) -> None:
+def test_wrong_usage_is_reported(tmp_path: Path) -> None:
     """No place, two places, or a place where nothing is; nothing is made on the way."""
     for words in (
         [],

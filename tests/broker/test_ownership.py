@@ -227,7 +227,7 @@ def test_claimants_at_once_never_share_an_epoch(store: Opens) -> None:
     assert set(owners) <= set(owned)
 
 
-def test_an_operator_takes_a_resource_from_whoever_has_it(store: Opens) -> None:
+def test_an_operator_takes_a_resource_from_its_owner(store: Opens) -> None:
     """Who waited comes next."""
     anna, ben, boss = (registry(store, name) for name in ("anna", "ben", "boss"))
     anna.acquire("g", "log", ALONE)

@@ -249,7 +249,7 @@ def test_a_job_with_the_rights_works_and_shows_no_secret(
 
 
 @pytest.mark.parametrize("mechanism", ["SCRAM-SHA-512", "PLAIN"])
-def test_a_wrong_password_is_told_at_once(
+def test_a_wrong_password_is_reported_at_once(
     guarded: Guarded, mechanism: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     """One error, with the settings to look at, which holds no password; nor do logs."""
@@ -268,14 +268,14 @@ def test_a_wrong_password_is_told_at_once(
     assert "wrong-secret" not in caplog.text
 
 
-def test_a_mechanism_that_is_not_on_offer_is_told_with_those_that_are(guarded: Guarded) -> None:
+def test_an_unsupported_mechanism_is_reported_with_the_supported_ones(guarded: Guarded) -> None:
     """The broker says which it takes."""
     given = guarded.options("any", sasl_mechanism="SCRAM-SHA-256")
     with pytest.raises(AuthenticationFailed, match=r"SHA-256 .*takes .*SCRAM-SHA-512"):
         Cluster(Options.parse(given))
 
 
-def test_a_broker_without_logins_is_told_of(guarded: Guarded) -> None:
+def test_a_broker_without_logins_is_reported(guarded: Guarded) -> None:
     """A login where there is none to be had is one to look at the protocol for."""
     given = guarded.options(
         "any",
@@ -287,7 +287,7 @@ def test_a_broker_without_logins_is_told_of(guarded: Guarded) -> None:
     assert PASSWORD not in _told(caught.value).replace(repr(given), "")
 
 
-def test_a_client_without_a_login_is_told_of_the_protocol(
+def test_a_client_without_a_login_learns_the_protocol(
     guarded: Guarded, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A broker that expects one does not answer it at all: that may be why."""
@@ -439,7 +439,7 @@ def test_slots_in_real_time_log_in_as_batches_do(
     assert PASSWORD not in "".join(map(str, shown)) + caplog.text
 
 
-def test_tls_that_fails_is_told_at_once(guarded: Guarded) -> None:
+def test_tls_failures_are_reported_at_once(guarded: Guarded) -> None:
     """A broker that is not trusted, another name, a certificate that it does not trust, no TLS."""
     stranger = party("stranger")
     own = {
@@ -511,7 +511,7 @@ def test_a_fenced_writer_logs_in(
 
 
 @pytest.mark.parametrize("engine", ["kafka-python", "confluent-kafka"])
-def test_a_fenced_writer_without_login_or_right_is_told(guarded: Guarded, engine: str) -> None:
+def test_a_fenced_writer_without_login_or_right_is_refused(guarded: Guarded, engine: str) -> None:
     """A wrong password, no right to read, none to write; none of it is tried for ever."""
     if engine == "confluent-kafka":
         pytest.importorskip("confluent_kafka")
@@ -528,7 +528,7 @@ def test_a_fenced_writer_without_login_or_right_is_told(guarded: Guarded, engine
     assert (right.value.operation, right.value.resource) == ("WRITE", topic)
 
 
-def test_an_idle_owner_whom_the_broker_forgot_is_still_the_owner(guarded: Guarded) -> None:
+def test_an_idle_owner_that_the_broker_forgot_is_still_the_owner(guarded: Guarded) -> None:
     """Transactional and producer ids expire (H11): it writes on under its epoch; a zombie does not.
 
     Also one that was taken over before all of it was forgotten.

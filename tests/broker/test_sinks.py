@@ -83,7 +83,7 @@ def test_a_dead_letter_is_the_record_with_why_beside_it(kafka, topic, tmp_path):
     ]  # fmt: skip
 
 
-def test_what_the_broker_refuses_is_told(kafka, topic, tmp_path):
+def test_a_refusal_by_the_broker_is_reported(kafka, topic, tmp_path):
     """A record that the topic does not take is an error that names the topic and the cause."""
     name = topic(1, {"max.message.bytes": 1_000})
     sink = open_dead_letters(f"kafka:{name}", options_of(kafka, tmp_path))
@@ -159,7 +159,7 @@ def small() -> DeadLetter:
     return DeadLetter("orders", 0, 1, b"k", b"", 0, (), 1, "small", "")
 
 
-def test_a_place_is_told_by_its_name(kafka, tmp_path):
+def test_a_sink_is_chosen_by_its_name(kafka, tmp_path):
     """A path is a table, kafka: and a name a topic."""
     options = options_of(kafka, tmp_path)
     assert isinstance(open_dead_letters(str(tmp_path / "dead"), options), DeadLetterTable)

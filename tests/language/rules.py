@@ -61,11 +61,12 @@ ALLOWED = (
     "long-standing",
     "room for improvement",
 )
-# What is clean already and stays so. A folder is added as it is rewritten.
+# The files that are checked.
 CLEAN = (
     "README.md",
     "CONTRIBUTING.md",
     "CHANGELOG.md",
+    "docs/*.md",
     "docs/explanation/*.md",
     "docs/fenced-log/*.md",
     "docs/how-to/*.md",
@@ -92,5 +93,9 @@ CLEAN = (
     "coopconsume/worker/*.py",
     "coopconsume/worker/channel/*.py",
     "coopconsume/worker/realtime/*.py",
-    "tests/language/__*.py",
+    "tests/language/*.py",
+    "tests/unit/*.py",
+    "tests/unit/*/*.py",
 )
+# They contain the words themselves.
+EXEMPT = ("tests/language/rules.py", "tests/unit/test_language.py")

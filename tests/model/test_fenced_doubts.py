@@ -99,7 +99,7 @@ def test_an_append_that_is_in_the_log_is_never_reported_as_not_in_it(
 
 
 @pytest.mark.parametrize("visibility", VISIBILITIES)
-def test_a_client_that_fails_at_once_is_told_with_its_own_error(visibility: str) -> None:
+def test_a_client_that_fails_at_once_raises_its_own_error(visibility: str) -> None:
     """Nothing was sent, as the log shows."""
     broker = Broker(lambda _: "done", lambda: None)
     writer = writer_of(broker, visibility)

@@ -112,7 +112,7 @@ def test_an_append_does_not_wait_for_a_sign_of_life() -> None:
     producer.close()
 
 
-def test_a_closed_producer_still_tells_its_session_and_epoch() -> None:
+def test_a_closed_producer_still_has_its_session_and_epoch() -> None:
     """A later process goes on with them."""
     world = World("read_committed")
     with world.producer(AccessMode.EXCLUSIVE) as producer:

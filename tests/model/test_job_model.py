@@ -808,7 +808,7 @@ def test_keys_that_stay_go_on_while_others_come(world, doubt):
     listener.on_revoked.assert_not_called()
 
 
-def test_a_partition_that_comes_back_is_begun_with_again(group):
+def test_a_returned_partition_starts_again(group):
     """What others did of it meanwhile counts, and nothing that was known of it before does."""
     there, member = group.there, group.member
     gate = there.gate()
@@ -837,7 +837,7 @@ def test_a_partition_that_comes_back_is_begun_with_again(group):
     assert holding.key_ranges == {TP: [KeyRange()]}
 
 
-def test_what_cannot_be_added_is_begun_with_again(group, monkeypatch):
+def test_ranges_that_cannot_be_added_restart_all(group, monkeypatch):
     """What runs ends first: nothing of it is lost or called twice."""
     there, member, gate = group.there, group.member, group.there.gate()
     group.opens([LOW], [HIGH])

@@ -173,7 +173,7 @@ def test_where_others_share_it_the_logs_ranges_count() -> None:
     assert not p.is_crowded
 
 
-def test_outputs_that_wait_keep_news_away_and_are_told() -> None:
+def test_waiting_outputs_stop_new_reads_and_are_reported() -> None:
     """As many as there may be: gaps alone are read, until the stable offset passes them."""
     p = crowded_partition()
     p.max_ranges, p.max_outputs_waiting = 1000, 9

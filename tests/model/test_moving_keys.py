@@ -115,7 +115,7 @@ def test_a_job_that_is_to_end_looks_at_what_comes_to_it_first(begun, monkeypatch
     assert there.done(member) == set(range(20))
 
 
-def test_key_ranges_are_begun_with_while_a_slot_is_in_doubt(begun):
+def test_gained_key_ranges_start_while_a_slot_is_in_doubt(begun):
     """Another slot has them; what the lost slot may be at work on waits."""
     group = begun(LOW, HIGH)
     there, member = group.there, group.member
@@ -134,7 +134,7 @@ def test_key_ranges_are_begun_with_while_a_slot_is_in_doubt(begun):
     )
 
 
-def test_key_ranges_are_begun_with_after_a_worker_has_ended(begun):
+def test_gained_key_ranges_start_after_a_worker_has_ended(begun):
     """What is known of the crash concerns its slot, until its records are done."""
     group = begun(LOW, HIGH, handlerTimeout="0.1 seconds", batchTime="1 second")
     there, member = group.there, group.member

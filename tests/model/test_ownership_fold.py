@@ -227,7 +227,7 @@ def test_rows_and_lines_come_back_as_they_were(
 
 @pytest.mark.parametrize(("value", "problem"), FOREIGN)
 @pytest.mark.parametrize("start", [0, 7])
-def test_what_is_none_of_ours_is_passed_over(value: bytes, problem: str, start: int) -> None:
+def test_foreign_records_are_skipped(value: bytes, problem: str, start: int) -> None:
     """And told, with its offset; what comes after it counts."""
     fold = folded([(start, value)], start)
     assert fold.passed_over == 1
@@ -255,7 +255,7 @@ def test_a_row_with_a_malformed_field_is_passed_over(where: str, field: str, val
 
 
 @pytest.mark.parametrize("kind", ["change", "snapshot"])
-def test_a_newer_version_is_told(kind: str) -> None:
+def test_a_newer_version_is_reported(kind: str) -> None:
     """Nobody goes on without understanding what holds."""
     with pytest.raises(OwnershipFormat, match="format 99") as caught:
         folded([(0, b'{"format": 99, "kind": "%s"}' % kind.encode())])

@@ -291,7 +291,7 @@ def test_an_operator_s_word_evicts_all_that_have_it_and_promotes_the_next() -> N
     assert rules.acquire(free, held("carl", epoch=1)).outcome == Grant("r", 1, 2)
 
 
-def test_a_topic_made_anew_is_refused_until_nobody_is_left() -> None:
+def test_a_recreated_topic_is_refused_until_nobody_is_left() -> None:
     """Its id tells; those of the old one must go first, and may not come back."""
     anna, ben = held("anna", mode=ALONE), held("ben", mode=ALONE)
     row = rules.acquire(Row("g", "r"), anna, "old").row

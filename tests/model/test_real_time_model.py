@@ -207,7 +207,7 @@ def test_a_slot_that_is_lost_is_read_again_from_its_last_report(world):
     there.until(lambda: there.runs >= 2)
 
 
-def test_what_a_lost_slot_had_begun_with_is_done_again_after_its_lease(world):
+def test_what_a_lost_slot_had_started_is_done_again_after_its_lease(world):
     """The driver hears nothing of a slot's last records: they are in flight, and come again."""
     there, handler = world(handlerTimeout="0.1 seconds"), Calls()
     member, job = live(there, handler)

@@ -534,7 +534,7 @@ CHANNEL_DRIVER = [
         "if holding.life_ms >= self._life_ms:",
         "if holding.life_ms > 0:",
         (
-            "tests/unit/group/test_group_member.py::test_work_that_outlives_what_the_group_was_told_waits_for_a_rebalance",
+            "tests/unit/group/test_group_member.py::test_work_that_outlives_the_announced_life_waits_for_a_rebalance",
         ),
     ),
     Mutant(

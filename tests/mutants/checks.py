@@ -32,7 +32,7 @@ ASSIGNORS = [
         "[member for member in members if member.allow_key_share]",
         "list(members)",
         (
-            "tests/unit/assignors/test_assignors.py::test_whoever_did_not_opt_in_gets_whole_partitions",
+            "tests/unit/assignors/test_assignors.py::test_members_that_did_not_opt_in_get_whole_partitions",
         ),
     ),
     Mutant(
@@ -228,7 +228,7 @@ SHOWN = [
         "if self.log_start is None:",
         (
             "tests/unit/admin/test_offset_moves.py::test_gaps_have_the_age_of_the_first_commit_above_them",
-            "tests/unit/admin/test_overview.py::test_what_holds_a_stable_offset_is_told_and_drawn",
+            "tests/unit/admin/test_overview.py::test_a_blocker_is_reported_and_drawn",
         ),
     ),
     Mutant(
@@ -237,7 +237,7 @@ SHOWN = [
         "coopconsume/monitoring/prometheus.py",
         'return f"{name}_seconds" if number.unit == "s" else name',
         "return name",
-        ("tests/unit/monitoring/test_monitoring.py::test_prometheus_tells_the_same_numbers",),
+        ("tests/unit/monitoring/test_monitoring.py::test_prometheus_reports_the_same_numbers",),
     ),
     Mutant(
         "first-missing-option-alone",

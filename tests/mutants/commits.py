@@ -267,7 +267,7 @@ SNAPSHOTS = [
         "commits/snapshot.py",
         'if 0 in found and len(parts) == parts[0].detail["groups"] + 1:',
         "if 0 in found:",
-        (_EVENTS + "test_a_snapshot_of_which_rows_are_missing_does_not_count",),
+        (_EVENTS + "test_an_incomplete_snapshot_does_not_count",),
     ),
     Mutant(
         "snapshot-forgets-epochs",

@@ -306,7 +306,7 @@ FENCED = [
         "coopconsume/fenced/ownership/log_fold.py",
         "            if wire.is_newer(value):\n                raise\n",
         "            raise\n",
-        ("tests/model/test_ownership_fold.py::test_what_is_none_of_ours_is_passed_over",),
+        ("tests/model/test_ownership_fold.py::test_foreign_records_are_skipped",),
     ),
     Mutant(
         "incomplete-snapshot-counts",
@@ -335,7 +335,7 @@ OWNERS = [
         "coopconsume/fenced/log.py",
         'raise ValueError("nested too deeply") from None',
         "return {}",
-        (_FOLD + "test_what_is_none_of_ours_is_passed_over",),
+        (_FOLD + "test_foreign_records_are_skipped",),
     ),
     Mutant(
         "lower-generation-owns",

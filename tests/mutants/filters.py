@@ -217,6 +217,6 @@ FILTERS = [
         "coopconsume/group/membership.py",
         " - {mine}):",
         " & {mine}):",
-        (_FILTERS + "test_a_claim_is_told_of_other_filters_in_its_group",),
+        (_FILTERS + "test_a_claim_is_warned_of_other_filters_in_its_group",),
     ),
 ]

@@ -420,7 +420,7 @@ KEEPING = [
         _PARTITION,
         "        if self._gains:\n            return False\n",
         "",
-        (_PLAN + "test_a_partition_is_not_drained_before_what_comes_was_begun_with",),
+        (_PLAN + "test_a_partition_is_not_drained_before_gained_ranges_have_started",),
     ),
     Mutant(
         "partition-that-comes-back-is-the-old-one",
@@ -428,7 +428,7 @@ KEEPING = [
         "coopconsume/runtime/epoch_state.py",
         "ours = {(p.topic, p.partition): p for p in self.ours}",
         "ours = {(p.topic, p.partition): p for p in self.partitions}",
-        (_JOB + "test_a_partition_that_comes_back_is_begun_with_again",),
+        (_JOB + "test_a_returned_partition_starts_again",),
     ),
     Mutant(
         "failed-record-behind-a-doubt-stays",
@@ -508,7 +508,7 @@ KEEPING = [
         _PARTITION,
         "for offset, key in report.blocked if share.has(key)]",
         "for offset, key in report.blocked]",
-        (_PLAN + "test_records_of_keys_that_have_come_back_are_planned_whoever_had_them",),
+        (_PLAN + "test_records_of_returned_keys_are_planned_for_any_slot",),
     ),
     Mutant(
         "whole-although-ranges-leave",
@@ -516,7 +516,7 @@ KEEPING = [
         _PARTITION,
         "for s in self.shares.values() for one in s.staying",
         "for s in self.shares.values() for one in s.ranges",
-        (_PLAN + "test_a_partition_of_which_something_is_about_to_leave_is_not_whole",),
+        (_PLAN + "test_a_partition_with_leaving_ranges_is_not_whole",),
     ),
     Mutant(
         "closed-slots-hold-back-what-comes",
@@ -524,7 +524,7 @@ KEEPING = [
         _PARTITION,
         "if closed and not gains:",
         "if closed:",
-        (_MOVING + "test_key_ranges_are_begun_with_while_a_slot_is_in_doubt",),
+        (_MOVING + "test_gained_key_ranges_start_while_a_slot_is_in_doubt",),
     ),
     Mutant(
         "dealt-to-closed-slots",
@@ -532,7 +532,7 @@ KEEPING = [
         _PARTITION,
         "for s in range(slots) if s not in closed]",
         "for s in range(slots)]",
-        (_MOVING + "test_key_ranges_are_begun_with_while_a_slot_is_in_doubt",),
+        (_MOVING + "test_gained_key_ranges_start_while_a_slot_is_in_doubt",),
     ),
     Mutant(
         "concern-for-ever",

@@ -147,7 +147,7 @@ LIMITS = [
         "coopconsume/runtime/plan/partition.py",
         "return self.ranges >= crowded_at(self.max_ranges) or self.has_outputs_enough",
         "return False",
-        ("tests/model/test_limits_model.py::test_outputs_that_wait_keep_news_away_and_are_told",),
+        ("tests/model/test_limits_model.py::test_waiting_outputs_stop_new_reads_and_are_reported",),
     ),
     Mutant(
         "limit-exceeded",

@@ -68,7 +68,7 @@ def test_a_broker_that_is_killed_and_comes_back_loses_nothing(spark, tmp_path):
 
 
 @pytest.mark.parametrize("fail", [True, False])
-def test_a_topic_that_is_made_anew_is_told_by_its_id(spark, kafka, topic, produce, tmp_path, fail):
+def test_a_recreated_topic_is_recognised_by_its_id(spark, kafka, topic, produce, tmp_path, fail):
     """The job stops and says so, or goes on with the new topic and skips none of its records."""
     from kafka.admin import KafkaAdminClient
 

@@ -234,7 +234,7 @@ def test_a_table_of_another_format_is_one_sentence(
     assert DeltaTable(table).version() == 0
 
 
-def test_the_broker_runs_until_it_is_told_to_stop(tmp_path: Path) -> None:
+def test_the_broker_runs_until_it_is_stopped(tmp_path: Path) -> None:
     """It prints its address, has the topics, keeps its data, and ends well on Ctrl-C."""
     from kafka import KafkaAdminClient
 

@@ -179,7 +179,9 @@ def test_a_filter_may_change_between_starts_and_drops_pending_records(
         ("coopconsume_test_dice(true)", "deterministic"),
     ],
 )
-def test_a_where_that_spark_refuses_is_told_before_anything_starts(spark, tmp_path, where, words):
+def test_a_where_that_spark_refuses_is_reported_before_anything_starts(
+    spark, tmp_path, where, words
+):
     """The error names the option, what was found, the columns, and Spark's reason."""
     from pyspark.sql import functions as F
 

@@ -119,7 +119,7 @@ def test_views_stand_still_and_the_source_looks_again(spark, place):
             spark.catalog.dropTempView(table)
 
 
-def test_an_unknown_view_is_told(place):
+def test_an_unknown_view_is_refused(place):
     """The views that there are are named."""
     _, opts, _ = place
     with pytest.raises(InvalidOption, match="give partitions or gaps"):

@@ -1,4 +1,4 @@
-"""Settings of Spark by which a batch's handlers would run twice are refused."""
+"""Spark settings that would run the handlers of a batch twice are refused."""
 
 from __future__ import annotations
 

@@ -112,7 +112,7 @@ def commands(
 @pytest.mark.parametrize(
     ("path", "command"), [pytest.param(*c, id="-".join(c[0])) for c in commands()]
 )
-def test_help_tells_all_of_a_command(path: tuple[str, ...], command: click.Command) -> None:
+def test_help_describes_every_command(path: tuple[str, ...], command: click.Command) -> None:
     """Each command has a help text, its options have one, and the exit codes stand under it."""
     shown = CliRunner().invoke(main, [*path, "--help"])
     assert shown.exit_code == 0
@@ -129,7 +129,7 @@ def test_all_commands_are_there() -> None:
     assert set(main.commands) == known | {"queue", "run", "state", "store", "topics", "ui"}
 
 
-def test_version_is_told_without_loading_spark() -> None:
+def test_version_is_printed_without_loading_spark() -> None:
     """``python -m coopconsume --version`` works, and does not pay for PySpark."""
     done = subprocess.run(
         [sys.executable, "-X", "importtime", "-m", "coopconsume", "--version"],
@@ -358,7 +358,7 @@ def test_a_wrong_java_is_one_sentence(folder: Path, monkeypatch: pytest.MonkeyPa
 
 
 def test_debug_shows_the_traceback(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """For whoever has to find out where it comes from."""
+    """With `--debug` an error is shown with its traceback."""
     monkeypatch.setenv("JAVA_HOME", str(folder / "nowhere"))
     result = run(folder, HANDLER, "--debug")
     assert result.exit_code == 1
@@ -447,10 +447,10 @@ def test_the_bar_and_the_rate() -> None:
 
 def test_a_table_in_a_catalog_needs_a_session() -> None:
     """Without one, and without a catalog to start one for, both ways to it are named."""
-    result = CliRunner().invoke(main, ["store", "check", "--commit-table", "shop.books.commits"])
+    result = CliRunner().invoke(main, ["store", "check", "--commit-table", "shop.sales.commits"])
     assert result.exit_code == 2
-    for part in ("'shop.books.commits' is in a catalog", "--spark-conf KEY=VALUE",
-                 "spark-submit", "'./shop.books.commits'"):  # fmt: skip
+    for part in ("'shop.sales.commits' is in a catalog", "--spark-conf KEY=VALUE",
+                 "spark-submit", "'./shop.sales.commits'"):  # fmt: skip
         assert part in result.output
     wrong = CliRunner().invoke(main, ["offsets", "reset", "g", "--commit-table", "a.b"])
     assert "give --topic, or --all-topics" in wrong.output
@@ -514,7 +514,7 @@ def test_a_repair_into_a_catalog_gets_a_session(
     path = str(folder / "commits")
     CliRunner().invoke(
         main,
-        ["store", "repair", "--from", "snapshot", "--into", "shop.books.commits",
+        ["store", "repair", "--from", "snapshot", "--into", "shop.sales.commits",
          "--commit-table", path, "--spark-conf", "spark.sql.catalog.shop=x.Catalog"],
     )  # fmt: skip
     assert asked == [(path, session), session]
@@ -551,7 +551,7 @@ def test_what_operators_call_takes_a_session(monkeypatch: pytest.MonkeyPatch, pl
     """For a commit table in a catalog it is what opens the store."""
     module = import_module(
         place.split(maxsplit=1)[0]
-    )  # a second word tells two of one module apart
+    )  # a second word distinguishes two of one module
 
     def opened(*_: object, spark: object, **__: object) -> None:
         raise _Opened(spark)
@@ -559,7 +559,7 @@ def test_what_operators_call_takes_a_session(monkeypatch: pytest.MonkeyPatch, pl
     monkeypatch.setattr(module, "Cluster", MagicMock())
     monkeypatch.setattr(module.CommitStore, "open", opened)
     session = MagicMock()
-    options = {"kafka.bootstrap.servers": "broker:9092", "commitTable": "shop.books.commits"}
+    options = {"kafka.bootstrap.servers": "broker:9092", "commitTable": "shop.sales.commits"}
     with pytest.raises(_Opened) as caught:
         OPENING[place](options, session)
     assert caught.value.args == (session,)
@@ -567,7 +567,7 @@ def test_what_operators_call_takes_a_session(monkeypatch: pytest.MonkeyPatch, pl
 
 def test_the_data_source_names_the_way_to_a_table_in_a_catalog() -> None:
     """It has no session; what has one is named."""
-    reader = CommitsSource({"commitTable": "shop.books.commits", "group": "g"}).reader(StructType())
+    reader = CommitsSource({"commitTable": "shop.sales.commits", "group": "g"}).reader(StructType())
     with pytest.raises(InvalidOption, match=r"create_views\(spark, options\)"):
         reader.partitions()
 

@@ -43,7 +43,7 @@ WALL = {
     ),
     "coopconsume/runtime/waiting.py": (1, "the end of a wait, for people"),
     "coopconsume/runtime/progress.py": (1, "timestamps of events"),
-    "coopconsume/kafka/security/oauth.py": (3, "tokens tell their end by the wall clock"),
+    "coopconsume/kafka/security/oauth.py": (3, "tokens end by the wall clock"),
     "coopconsume/sinks/letters.py": (2, "times stored with letters, for people"),
     "coopconsume/sinks/purgatory.py": (1, "times stored with rows"),
     "coopconsume/state/changelog.py": (1, "when a value with a time to live is gone"),

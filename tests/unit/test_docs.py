@@ -178,14 +178,6 @@ def test_no_path_of_a_private_machine(name: str) -> None:
 
 
 @EACH_PAGE
-def test_pages_are_in_plain_english(name: str) -> None:
-    """No page uses words that the documentation of Kafka and Spark does not use."""
-    text = re.sub(r"<!-- ([\w-]+):begin.*?\1:end -->", "", PAGES[name], flags=re.DOTALL)
-    words = "anew|strewn|whoever|is none|comes about|is told|has its turn|have done with|to be had"
-    assert re.findall(rf"\b(?:{words})\b", re.sub(r"`[^`\n]*`", "", _without_code(text))) == []
-
-
-@EACH_PAGE
 def test_links_lead_to_pages_and_headings(name: str) -> None:
     """Each relative link names a file and, behind ``#``, one heading by the anchor of GitHub."""
     for link in re.findall(r"\]\(([^)\s]*)\)", _without_code(PAGES[name])):

@@ -23,11 +23,11 @@ BASES = {
     "coopconsume.errors": CoopConsumeError, "coopconsume.errors.fenced": FencedLogError,
 }  # fmt: skip
 KINDS = [
-    pytest.param(room, kind, id=f"{room}.{kind.__name__}")
-    for room, base in BASES.items()
-    for kind in vars(importlib.import_module(room)).values()
+    pytest.param(module, kind, id=f"{module}.{kind.__name__}")
+    for module, base in BASES.items()
+    for kind in vars(importlib.import_module(module)).values()
     if inspect.isclass(kind) and issubclass(kind, base) and not kind.__name__.startswith("_")
-    if kind.__module__.split(".")[0] == room.split(".")[0]
+    if kind.__module__.split(".")[0] == module.split(".")[0]
 ]
 SAMPLES = {"int": 3, "str": "words", "tuple": ("a", "b"), "object": "thing"}
 
@@ -40,19 +40,19 @@ def made(kind: type[Exception]) -> Exception:
     return kind(*(SAMPLES.get(str(word.annotation).split("[")[0].split(" ")[0]) for word in words))
 
 
-@pytest.mark.parametrize(("room", "kind"), KINDS)
-def test_every_error_is_gathered(room: str, kind: type[CoopConsumeError]) -> None:
-    """An error of any room is found under its name, and knows whether a retry may help."""
+@pytest.mark.parametrize(("module", "kind"), KINDS)
+def test_every_error_is_gathered(module: str, kind: type[CoopConsumeError]) -> None:
+    """Every error is found under its name, and knows whether a retry may help."""
     assert getattr(errors, kind.__name__) is kind
     assert isinstance(kind.retriable, bool)
-    assert issubclass(kind, BASES[room])
+    assert issubclass(kind, BASES[module])
     assert issubclass(kind, CoopConsumeError)
     assert kind.__name__ in errors.__all__
 
 
 @pytest.mark.parametrize("kind", [p.values[1] for p in KINDS if "coopconsume" in p.values[0]])
 def test_errors_travel_between_processes(kind: type[CoopConsumeError]) -> None:
-    """Every error of this room comes back from a pickle with its message and its data."""
+    """Every error comes back from a pickle with its message and its data."""
     error = made(kind)
     again = pickle.loads(pickle.dumps(error))
     assert type(again) is kind

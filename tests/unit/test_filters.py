@@ -187,7 +187,7 @@ def test_what_depends_on_the_record_alone_is_accepted(where):
 
 
 def test_words_of_an_expression():
-    """Names, quoted or not; texts and comments are none."""
+    """Names, quoted or not; no literals and no comments."""
     assert words_of("a.`b c` > 'd' -- e") == ["a", "b c"]
 
 
@@ -421,7 +421,7 @@ def test_a_filter_that_has_changed_is_logged(before, caplog):
 
 
 @pytest.mark.parametrize("mine", ["where=a", "denyKeys=k", ""])
-def test_a_claim_is_told_of_other_filters_in_its_group(mine, tmp_path, caplog):
+def test_a_claim_is_warned_of_other_filters_in_its_group(mine, tmp_path, caplog):
     """Claims are not refused; the log names each filter that is not the claim's own, once."""
     store = CommitStore.open(tmp_path, cluster="c")
     store.open_epoch("g", {"m": [("t", 0)]}, previous=None, record_filter="where=a")

@@ -11,7 +11,7 @@ NAMED = re.findall(r"`(tests/[\w/]+\.py)::(\w+)`", PAGE)
 
 
 def test_every_row_names_a_test():
-    """A guarantee without a test is none."""
+    """Every guarantee has a test."""
     rows = [line for line in PAGE.splitlines() if line.startswith("| ")]
     heads = [row for row in rows if row.startswith(("| Failure |", "| --- |"))]
     assert len(heads) == 2 * PAGE.count("\n## ")

@@ -18,7 +18,7 @@ def mutant(old="self.last - self.first + 1", new="self.last - self.first", test=
 
 
 def test_each_fault_fits_the_sources_once():
-    """Whoever changes a line that a mutant edits has to update the mutant with it."""
+    """A change of a line that a mutant edits must update the mutant."""
     assert len(MUTANTS) >= 25
     assert len({one.name for one in MUTANTS}) == len(MUTANTS)
     for one in MUTANTS:

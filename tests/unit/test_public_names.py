@@ -132,7 +132,7 @@ def test_a_package_shows_what_it_names(module: str) -> None:
 
 @pytest.mark.parametrize("place", SIGNATURES)
 def test_signatures_that_others_rely_on(place: str) -> None:
-    """Whoever calls it as it was promised still can: same names, same order, same defaults."""
+    """Calls as promised still work: same names, same order, same defaults."""
     promised = inspect.signature(eval(f"lambda {SIGNATURES[place][1:-1]}: None"))
     found = {
         name: each

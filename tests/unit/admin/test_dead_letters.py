@@ -1,4 +1,4 @@
-"""Dead letters: which are meant, how they stand, what a decision comes to, how it is told."""
+"""Dead letters: which are chosen, their status, the effect of a decision, and its output."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ def test_each_record_is_decided_on_once(written, parked, decided):
     assert all(not one.decision for one in plan.passed)
 
 
-def test_letters_are_told_on_a_line_each():
+def test_letters_are_printed_one_per_line():
     """Key and reason are one short line whatever they hold."""
     header, line = letter_lines([Letter(LETTER, "parked")])
     assert header.split() == " ".join(LETTER_COLUMNS).split()
@@ -128,14 +128,14 @@ def test_letters_are_told_on_a_line_each():
     assert letter_lines([]) == ["no dead letters"]
 
 
-@pytest.mark.parametrize(("executed", "tells"), [(False, "--execute"), (True, "1 parked, 1 pas")])
-def test_a_dry_run_says_that_nothing_was_done(executed, tells):
-    """What is parked and what has passed have fates of their own."""
+@pytest.mark.parametrize(("executed", "words"), [(False, "--execute"), (True, "1 parked, 1 pas")])
+def test_a_dry_run_says_that_nothing_was_done(executed, words):
+    """Parked letters and those that have passed are counted separately."""
     plan = steps([Letter(LETTER, "parked"), Letter(replace(LETTER, offset=9), "open")])
     lines = decision_lines("replay", plan, executed=executed)
     assert "retried" in lines[0]
     assert "written again" in lines[1]
-    assert tells in lines[-1]
+    assert words in lines[-1]
     assert ("would be" in lines[0]) is not executed
 
 
@@ -148,7 +148,7 @@ def test_a_dry_run_says_that_nothing_was_done(executed, tells):
         (["list", "g", "--commit-table", "t", "--bootstrap-servers", "a:1"], "deadLetter"),
     ],
 )
-def test_wrong_usage_is_told(arguments, words):
+def test_wrong_usage_is_refused(arguments, words):
     """A wrong option is exit code 2 and one sentence that says what to do."""
     result = CliRunner().invoke(main, ["dead-letters", *arguments])
     assert result.exit_code == 2

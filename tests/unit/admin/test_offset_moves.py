@@ -185,7 +185,7 @@ def status_of(store: CommitStore, end: int) -> PartitionStatus:
 
 
 def test_gaps_have_the_age_of_the_first_commit_above_them(tmp_path) -> None:
-    """Told by the log's own rows; a reset forgets it."""
+    """The rows of the log say so; a reset forgets it."""
     store = CommitStore.open(tmp_path / "commits")
     epoch = store.open_epoch("g", {"m": [P0]}, previous=None)
     failed = Pending(2, key_hash=7, attempts=3, due_ms=1_795_255_200_000, error="no\nroute")
@@ -251,7 +251,7 @@ def test_a_dry_run_says_that_nothing_was_changed() -> None:
     assert done[-1] == "5 records will be processed again, 0 will be skipped"
 
 
-def test_a_standing_is_drawn_from_its_ranges(tmp_path) -> None:
+def test_a_partition_is_drawn_from_its_ranges(tmp_path) -> None:
     """Fifty million offsets as an SVG of a few hundred shapes."""
     import numpy as np
 

@@ -1,4 +1,4 @@
-"""What is told of a group: from facts to plain data, text and HTML; nothing here asks Kafka."""
+"""The overview of a group: from facts to plain data, text and HTML, without Kafka."""
 
 from __future__ import annotations
 
@@ -36,9 +36,9 @@ def store(tmp_path: Path) -> CommitStore:
 
 
 def member(store: CommitStore, name: str, slots: int = 1, table: str | None = None) -> KafkaMember:
-    """A member of ours as Kafka tells of it."""
-    told = Subscription(table or store.id, "c", slots, allow_key_share=True)
-    return KafkaMember(name, None, f"client-{name}", "10.0.0.7", told)
+    """A member of ours as Kafka describes it."""
+    subscription = Subscription(table or store.id, "c", slots, allow_key_share=True)
+    return KafkaMember(name, None, f"client-{name}", "10.0.0.7", subscription)
 
 
 def facts(store: CommitStore, *members: KafkaMember, state: str = "Stable", **more) -> Facts:
@@ -50,12 +50,12 @@ def facts(store: CommitStore, *members: KafkaMember, state: str = "Stable", **mo
 
 
 def overview(store: CommitStore, found: Facts) -> GroupOverview:
-    """What is told of the group g."""
+    """The overview of the group g."""
     return build(Place("g", "c", "kafka:9092", "/data/commits", store.id), found)
 
 
 def two_members(store: CommitStore) -> Facts:
-    """Two members on one partition, one of which also has the other partition."""
+    """Two members share one partition; one of them also has the other partition."""
     epoch = store.open_epoch("g", {"b": [LOW], "a": [HIGH, P1]}, previous=None, member="a")
     store.commit("g", epoch, "b", {P0: [(0, 2), (5, 5), (8, 8)]}, pending={P0: [Pending(6)]})
     ours = Primary(2, ours=True, topic_id="")
@@ -101,7 +101,7 @@ def test_lag_is_what_is_not_done(store: CommitStore) -> None:
     )  # fmt: skip
 
 
-def test_what_holds_a_stable_offset_is_told_and_drawn(store: CommitStore) -> None:
+def test_a_blocker_is_reported_and_drawn(store: CommitStore) -> None:
     """A record that nobody has failed on, and one that failed: with its key, error and age."""
     found = two_members(store)
     blocker = overview(store, found).partitions[0].blocker
@@ -110,12 +110,12 @@ def test_what_holds_a_stable_offset_is_told_and_drawn(store: CommitStore) -> Non
     assert blocker.since == commit["written_at"]
     assert f"3, not done since {blocker.since:%Y-%m-%d}" in group_html(overview(store, found))
     failed = Pending(3, key_hash=9, attempts=4, error="<no>")
-    told = overview(store, replace(found, pending={P0: {3: failed}}))
-    assert told.partitions[0].blocker.attempts == 4
-    assert told.to_dict()["partitions"][0]["blocker"]["error"] == "<no>"
+    shown = overview(store, replace(found, pending={P0: {3: failed}}))
+    assert shown.partitions[0].blocker.attempts == 4
+    assert shown.to_dict()["partitions"][0]["blocker"]["error"] == "<no>"
     late = replace(failed, due_ms=PARKED_MS - 1)
     assert overview(store, replace(found, pending={P0: {3: late}})).partitions[0].blocker.due
-    html = group_html(told)
+    html = group_html(shown)
     assert "3, key hash 9, failed 4 times since" in html
     gone = overview(store, replace(found, starts={P0: 4}))
     assert "3, deleted by retention since" in group_html(gone)
@@ -160,7 +160,7 @@ def test_what_is_waited_for_has_an_end(store: CommitStore) -> None:
     assert unknown.in_doubt == (InDoubtRange(KeyRange(*HIGH[2:]), 9.0, None),)
 
 
-def test_events_tell_who_led_and_why_not(store: CommitStore) -> None:
+def test_events_say_who_led_and_why_not(store: CommitStore) -> None:
     """Epochs, also those that did not count, take-overs, claims and an operator's reset."""
     first = store.open_epoch("g", {"a": [LOW], "b": [HIGH]}, previous=None, member="a")
     store.take_over("g", first, "c", replaces="b")
@@ -169,13 +169,13 @@ def test_events_tell_who_led_and_why_not(store: CommitStore) -> None:
         store.take_over("g", first, "d", replaces="b")
     store.commit("g", first, "a", {P0: [(0, 1)]})
     store.reset("g", {P0: 0})
-    told = overview(store, facts(store)).events
-    assert [(e.kind, e.epoch, e.by, e.members, e.replaces, e.counted) for e in told] == [
+    events = overview(store, facts(store)).events
+    assert [(e.kind, e.epoch, e.by, e.members, e.replaces, e.counted) for e in events] == [
         ("epoch", 1, "a", 2, None, True), ("takeover", 1, "c", None, "b", True),
         ("claim", 2, "hand", None, None, True), ("takeover", 1, "d", None, "b", False),
         ("reset", None, "", None, None, True),
     ]  # fmt: skip
-    assert "taken over by 'c'" in told[3].reason
+    assert "taken over by 'c'" in events[3].reason
 
 
 def test_notes_say_what_to_look_at(store: CommitStore) -> None:
@@ -212,9 +212,9 @@ def test_the_document_is_plain(store: CommitStore) -> None:
 
 def test_only_members_of_ours_have_a_subscription() -> None:
     """What others joined with, damaged data and none at all are no errors."""
-    told = Subscription("s", "c", 3)
-    metadata = ConsumerProtocolSubscription(0, ["t"], told.to_bytes()).encode()
-    assert read_subscription(metadata) == told
+    subscription = Subscription("s", "c", 3)
+    metadata = ConsumerProtocolSubscription(0, ["t"], subscription.to_bytes()).encode()
+    assert read_subscription(metadata) == subscription
     plain = ConsumerProtocolSubscription(0, ["t"], None).encode()
     for foreign in (plain, metadata[:-3], b"", b"\0", b"garbage of some length"):
         assert read_subscription(foreign) is None
@@ -223,7 +223,7 @@ def test_only_members_of_ours_have_a_subscription() -> None:
 # -- as text -----------------------------------------------------------------------------------
 
 
-def test_a_map_has_the_letter_of_whoever_has_most_of_a_place() -> None:
+def test_a_map_cell_shows_the_member_with_the_largest_part() -> None:
     """Halves, an uneven cut within one place, and what nobody has."""
     letters = {"a": "A", "b": "B"}
     low, high = KeyRange().split(2)
@@ -254,7 +254,7 @@ def test_tables_have_numbers_to_the_right() -> None:
 
 
 def test_a_group_as_text(store: CommitStore) -> None:
-    """All there is to tell of two members on two partitions, line by line."""
+    """The whole overview of two members on two partitions, line by line."""
     found = two_members(store)
     at = found.history[0]["written_at"]
     assert list(group_lines(overview(store, found), at)) == [
@@ -326,7 +326,7 @@ def test_a_filter_is_shown_where_there_is_one(store: CommitStore) -> None:
 
 
 def test_text_shows_claims_ranges_in_doubt_and_the_last_events(store: CommitStore) -> None:
-    """What is waited for is told as long as it is, and as many events as are asked for."""
+    """What is waited for is shown while it lasts, and as many events as requested."""
     before = store.open_epoch("g", {"a": [LOW], "b": [HIGH]}, previous=None, life_ms=9_000)
     store.release("g", before, "a")
     store.open_epoch("g", {"a": [P0]}, previous=before, member="a")
@@ -334,16 +334,16 @@ def test_text_shows_claims_ranges_in_doubt_and_the_last_events(store: CommitStor
     found = facts(store, member(store, "a"), ends={P0: 0, P1: 0})
     opened = found.history[-2]["written_at"]
     group = overview(store, found)
-    told = [line.split() for line in group_lines(group, opened + timedelta(seconds=5), history=1)]
-    assert ["B", "hand", "3", "1.00"] in told
-    assert ["orders-0", "50.0", "to", "100.0", "%", "4"] in told
-    assert told[-2:] == [
+    lines = [line.split() for line in group_lines(group, opened + timedelta(seconds=5), history=1)]
+    assert ["B", "hand", "3", "1.00"] in lines
+    assert ["orders-0", "50.0", "to", "100.0", "%", "4"] in lines
+    assert lines[-2:] == [
         ["EPOCH", "WHEN", "WHAT", "BY", "COUNTED"],
         ["3", *f"{group.events[-1].at:%Y-%m-%d %H:%M:%S} UTC standalone claim B yes".split()],
     ]
     late = [line.split() for line in group_lines(group, opened + timedelta(seconds=10), history=0)]
-    waits = next(at for at, words in enumerate(told) if words[:2] == ["WAITS", "FOR"])
-    assert late == told[: waits - 1]
+    waits = next(at for at, words in enumerate(lines) if words[:2] == ["WAITS", "FOR"])
+    assert late == lines[: waits - 1]
 
 
 # -- as HTML -----------------------------------------------------------------------------------

@@ -51,15 +51,15 @@ def whole(names: str, topics: str = "t") -> list[Member]:
 
 
 def table(assignment: dict[str, tuple[Share, ...]]) -> dict[str, str]:
-    """Return who stands on each partition, in the order of their ranges, as KIP-X writes it."""
-    standing: dict[str, list[tuple[KeyRange, str]]] = {}
+    """Return the owners of each partition, in the order of their ranges, as KIP-X writes it."""
+    owners: dict[str, list[tuple[KeyRange, str]]] = {}
     for member, shares in assignment.items():
         for share in shares:
             where = f"{share.topic}p{share.partition}"
-            standing.setdefault(where, []).append((share.key_range, member))
+            owners.setdefault(where, []).append((share.key_range, member))
     return {
         where: " ".join(name for _, name in sorted(names))
-        for where, names in sorted(standing.items())
+        for where, names in sorted(owners.items())
     }
 
 
@@ -139,7 +139,7 @@ def test_pieces_that_touch_are_one_share(assignor: KeyRangeAssignor) -> None:
 
 
 @ALL
-def test_whoever_did_not_opt_in_gets_whole_partitions(assignor: KeyRangeAssignor) -> None:
+def test_members_that_did_not_opt_in_get_whole_partitions(assignor: KeyRangeAssignor) -> None:
     """In a mixed group only the members that allow sharing get parts."""
     members = [*sharing("a b c"), *whole("d e")]
     assignment = assignor.assign({"t": 2}, members)
@@ -223,7 +223,7 @@ def test_a_duplicate_id_is_refused(assignor: KeyRangeAssignor) -> None:
 def test_an_impossible_number_of_partitions_is_refused(
     assignor: KeyRangeAssignor, count: Any
 ) -> None:
-    """A number of partitions that is none is an error that names the topic."""
+    """An invalid number of partitions is an error that names the topic."""
     with pytest.raises(InvalidTopic, match="'t'"):
         assignor.assign({"t": count}, whole("a"))
 
@@ -282,7 +282,7 @@ def test_sticky_takes_back_parts_of_what_must_no_longer_be_split() -> None:
     assert sorted(map(len, assignment.values())) == [0, 1]
 
 
-def test_sticky_lays_out_anew_what_has_crumbled() -> None:
+def test_sticky_rebuilds_a_fragmented_assignment() -> None:
     """A partition in a hundred crumbs for two members becomes one range for each."""
     crumbs = [Share("t", 0, piece) for piece in KeyRange().split(100)]
     members = [
@@ -318,7 +318,7 @@ SHARES = (Share("t", 0), Share("t", 3, HALVES[1]), Share("é", 1, HALVES[0]))
 
 
 def test_the_wire_carries_subscription_and_assignment() -> None:
-    """What a member and the leader tell each other is read back as it was written."""
+    """What a member and the leader send each other is read back as it was written."""
     subscription = Subscription("store", "cluster", 4, True, SHARES, 12, "nonce", 70_000)
     assignment = Assignment("m", SHARES, 13, "nonce", {"t": "id", "é": "id2"})
     assert Subscription.from_bytes(subscription.to_bytes()) == subscription

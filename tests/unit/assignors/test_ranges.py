@@ -137,7 +137,7 @@ def test_merging_keeps_the_hashes(ranges: list[KeyRange]) -> None:
 
 
 @given(st.lists(SMALL))
-def test_coverage_tells_holes_and_overlaps(ranges: list[KeyRange]) -> None:
+def test_coverage_finds_holes_and_overlaps(ranges: list[KeyRange]) -> None:
     """Holes are the hashes nobody covers, overlaps those that several do, both merged."""
     times = [sum(r.contains(h) for r in ranges) for h in range(14)]
     found = coverage(ranges)

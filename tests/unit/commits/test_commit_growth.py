@@ -139,7 +139,7 @@ def test_a_snapshot_forgets_who_only_joined_and_left() -> None:
 
 
 def test_a_refused_partition_is_refused_again_once_the_answer_is_forgotten() -> None:
-    """A commit that counted elsewhere: a repeat must not be taken for done where it was refused."""
+    """A commit that counted elsewhere: a repeat is not done where it was refused."""
     log = grouped(1)
     both = {("t", 0): 0, ("u", 0): 0}
     ((_, first),) = log.fold([commit_of("run-0", both)])
@@ -154,7 +154,7 @@ def test_a_refused_partition_is_refused_again_once_the_answer_is_forgotten() -> 
 
 @pytest.mark.parametrize("is_ended", [False, True])
 def test_a_refused_commit_is_refused_again(*, is_ended: bool) -> None:
-    """Without its results, without its answer, and after its epoch: never taken for done."""
+    """Without its results, without its answer, and after its epoch: never done."""
     log = grouped(1)
     foreign = commit_of("run-0", {("u", 0): 0})
     start = Event("start", "s", "", "g", EPOCH, member="m", parts=(Part("u", 0, first=0),))

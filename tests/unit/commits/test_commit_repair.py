@@ -1,4 +1,4 @@
-"""Damaged, missing and unreadable commit tables: what is told, and the three ways out."""
+"""Damaged, missing and unreadable commit tables: what is reported, and the three remedies."""
 
 from __future__ import annotations
 
@@ -137,7 +137,7 @@ def test_kafkas_offsets_take_the_place(path: str) -> None:
 
 
 def test_a_missing_table_begins_again_from_kafka(path: str) -> None:
-    """It is told that there is none; only Kafka's offsets are left, and they make one."""
+    """The check says that it is missing; a new one is made from Kafka's offsets."""
     found = check_table(path)
     assert (found.is_missing, found.problem) == (True, "the table does not exist")
     with pytest.raises(RepairRefused, match="no snapshot"):
@@ -198,7 +198,7 @@ def test_a_row_that_makes_no_sense_is_stepped_back_from(path: str) -> None:
 
 
 def test_an_active_table_is_left_alone(path: str) -> None:
-    """Whoever appended within the last minute, or just now, may still be at work."""
+    """A member that appended within the last minute, or just now, may still be at work."""
     store, epoch = filled(path)
     with pytest.raises(RepairRefused, match="stop all members"):
         repair_table(path, dry_run=False)
@@ -228,7 +228,7 @@ def test_a_restore_to_before_a_repair_undoes_nothing(path: str) -> None:
     assert store.state("g")[P0].ranges.last == 8
 
 
-def test_the_command_tells_what_is_wrong_and_the_ways_out(path: str) -> None:
+def test_the_command_reports_the_damage_and_the_remedies(path: str) -> None:
     """In sentences and as JSON, by exit code 4; a sound table by 0."""
     filled(path)
     run = CliRunner().invoke
@@ -236,10 +236,10 @@ def test_the_command_tells_what_is_wrong_and_the_ways_out(path: str) -> None:
     assert sound.exit_code == 0
     assert ": sound" in sound.output
     file_of(path, 18).unlink()
-    told = run(main, ["store", "check", "--commit-table", path])
-    assert told.exit_code == 4
+    result = run(main, ["store", "check", "--commit-table", path])
+    assert result.exit_code == 4
     for words in ("damaged", "--from version=17", "--from snapshot", "--from kafka"):
-        assert words in told.output
+        assert words in result.output
     found = json.loads(run(main, ["store", "check", "--commit-table", path, "--json"]).output)
     assert (found["is_sound"], found["readable_version"]) == (False, 17)
     missing = run(main, ["store", "check", "--commit-table", f"{path}-not"])

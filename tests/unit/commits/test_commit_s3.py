@@ -90,7 +90,7 @@ def _has_bucket(server: subprocess.Popen[bytes], endpoint: str) -> bool:
     deadline = time.monotonic() + 300
     while server.poll() is None:
         try:
-            bucket = urllib.request.Request(f"{endpoint}/books", method="PUT")
+            bucket = urllib.request.Request(f"{endpoint}/bucket", method="PUT")
             urllib.request.urlopen(bucket, timeout=60).close()
         except OSError:
             assert time.monotonic() < deadline
@@ -102,7 +102,7 @@ def _has_bucket(server: subprocess.Popen[bytes], endpoint: str) -> bool:
 
 def test_a_bucket_keeps_commits_as_a_disk_does(options: dict[str, str]) -> None:
     """Commits, snapshots, recovery and vacuum; a table that is there is opened again."""
-    target = "s3://books/commits"
+    target = "s3://bucket/commits"
     store = CommitStore.open(target, storage_options=options, segment_versions=5,
                              snapshot_commits=5)  # fmt: skip
     epoch = store.open_epoch("g", {"m": [P0, P1]}, previous=None)
@@ -120,7 +120,7 @@ def test_a_bucket_keeps_commits_as_a_disk_does(options: dict[str, str]) -> None:
 
 def test_a_table_in_a_bucket_behaves_as_all_do(options: dict[str, str]) -> None:
     """The suite that tables on paths and in catalogs pass, too."""
-    check_behaviour(partial(CommitStore.open, "s3://books/suite", storage_options=options))
+    check_behaviour(partial(CommitStore.open, "s3://bucket/suite", storage_options=options))
 
 
 def test_a_bucket_that_does_not_answer_is_unavailable(
@@ -132,7 +132,7 @@ def test_a_bucket_that_does_not_answer_is_unavailable(
     """
     server, options = bucket
     quick = {"timeout": "500ms", "connect_timeout": "500ms", "max_retries": "0"}
-    target, known = "s3://books/outage", {**options, **quick}
+    target, known = "s3://bucket/outage", {**options, **quick}
     with pytest.raises(CommitLogUnavailable, match="open failed"):
         CommitStore.open("s3://no-such-bucket/commits", storage_options=options)
     epoch = CommitStore.open(target, storage_options=options).open_epoch(
@@ -173,7 +173,7 @@ def test_a_bucket_that_does_not_answer_is_unavailable(
 
 def test_writers_of_a_bucket_lose_nothing(options: dict[str, str]) -> None:
     """Four at once: of two that make the same version one has to take the next."""
-    target = "s3://books/four"
+    target = "s3://bucket/four"
     epoch = CommitStore.open(target, storage_options=options).open_epoch(
         "g", {member: [P0] for member in "abcd"}, previous=None
     )
@@ -198,7 +198,7 @@ def test_places_that_are_not_safe_are_refused(
     """S3 by unsafe renames, and file systems without a rename that fails: each with a remedy."""
     unsafe = {**options, "AWS_S3_ALLOW_UNSAFE_RENAME": "true"}
     with pytest.raises(UnsupportedTarget, match="conditional puts"):
-        CommitStore.open("s3://books/unsafe", storage_options=unsafe)
+        CommitStore.open("s3://bucket/unsafe", storage_options=unsafe)
     for path in ("/dbfs/commits", "/Volumes/a/b/commits"):
         with pytest.raises(UnsupportedTarget, match="object store behind it"):
             CommitStore.open(path)

@@ -71,7 +71,7 @@ def snapshots(path: str) -> list[int]:
     return sorted(CommitStore.open(path)._engine.compactions())
 
 
-def told(state: LogState, snapshot_id: str, **more: bool) -> list[Event]:
+def read_back(state: LogState, snapshot_id: str, **more: bool) -> list[Event]:
     """A snapshot as it is read back from the table."""
     rows = encode(snapshot_events(state, snapshot_id, **more), 0)
     rows = rows.append_column("_commit_version", pa.array([0] * len(rows), pa.int64()))
@@ -79,20 +79,21 @@ def told(state: LogState, snapshot_id: str, **more: bool) -> list[Event]:
 
 
 def test_a_snapshot_that_comes_while_a_repair_is_written_does_not_count() -> None:
-    """Of the same version or a later one, in any order; what the repair's store tells goes on."""
+    """Of the same version or a later one, in any order; the log of the repaired store goes on."""
     old, late = LogState(7, settings={("", ""): {"x": "old"}}), LogState(8)
     repaired = LogState(7, settings={("", ""): {"x": "new"}}, store="b")
     after = LogState(12, settings={("", ""): {"x": "newer"}}, store="b")
     again = LogState(20, store="c")
-    both = [*told(old, "1"), *told(repaired, "2", repair=True), *told(late, "3")]
+    both = [*read_back(old, "1"), *read_back(repaired, "2", repair=True), *read_back(late, "3")]
     for events in (both, both[::-1]):
         assert newest_snapshot(events) == repaired
-        assert newest_snapshot([*events, *told(after, "0")]) == after
+        assert newest_snapshot([*events, *read_back(after, "0")]) == after
         assert (
-            newest_snapshot([*events, *told(after, "0"), *told(again, "9", repair=True)]) == again
+            newest_snapshot([*events, *read_back(after, "0"), *read_back(again, "9", repair=True)])
+            == again
         )
-    assert newest_snapshot([*told(old, "1"), *told(late, "3")]) == late
-    head = told(LogState(9, {("", "g"): GroupState()}, store="d"), "4", repair=True)[:1]
+    assert newest_snapshot([*read_back(old, "1"), *read_back(late, "3")]) == late
+    head = read_back(LogState(9, {("", "g"): GroupState()}, store="d"), "4", repair=True)[:1]
     assert newest_snapshot([*both, *head]) == repaired  # of one that was not written whole
     assert newest_snapshot(head) is None
 
@@ -104,7 +105,7 @@ def set_properties(path: str, **properties: str) -> None:
 
 
 def test_commits_write_snapshots_by_themselves(path: str) -> None:
-    """After so many appends by whomever, and again; who opens it then reads little."""
+    """After so many appends by any writer, and again; a new reader then reads little."""
     store, epoch = started(path, snapshot_commits=15)
     other = CommitStore.open(path, snapshot_commits=15)
     for n in range(60):
@@ -301,7 +302,7 @@ def test_an_error_at_any_step_leaves_the_same_state(path: str, step: str) -> Non
 
     def fail(*args: object, **kwargs: object) -> object:
         if step == "replace":
-            done(*args, **kwargs)  # it is there, and nobody is told
+            done(*args, **kwargs)  # it is there, without an answer
         raise CommitLogUnavailable(path, "compact", "unplugged")
 
     setattr(store._engine, step, fail)
@@ -313,7 +314,7 @@ def test_an_error_at_any_step_leaves_the_same_state(path: str, step: str) -> Non
 
 
 def test_vacuum_keeps_what_may_be_under_way(path: str) -> None:
-    """Young files stay, whoever they belong to; old ones go, as do those of failed appends."""
+    """All young files stay; old ones go, as do those of failed appends."""
     store, epoch = started(path)
     fill(store, epoch, 0, 60)
     store.compact()
@@ -387,7 +388,7 @@ def test_no_old_epoch_comes_back_to_life(path: str) -> None:
         with pytest.raises(FencedMember):
             one.commit("g", old, "m", {P0: [(2, 2)]})
         assert one.current_epoch("g") == new
-    # And if somebody also removes the newer rows for good, nobody begins with the old ones.
+    # And if somebody also removes the newer rows permanently, nobody begins with the old ones.
     DeltaTable(path).vacuum(0, dry_run=False, enforce_retention_duration=False)
     with pytest.raises(CorruptCommitLog, match="rows are missing"):
         CommitStore.open(path)
@@ -414,7 +415,7 @@ def test_files_that_were_put_back_are_noticed(path: str, tmp_path: Path) -> None
 
 
 def test_what_an_entry_of_the_tables_log_says() -> None:
-    """Appends, snapshots of both engines, and changes by others are told apart."""
+    """Appends, snapshots of both engines, and changes by others are distinguished."""
     add, remove = '{"add":{"path":"a"}}', '{"remove":{"path":"a","dataChange":true}}'
     append = '{"commitInfo":{"operation":"WRITE","operationParameters":{"mode":"Append"}%s}}'
     entry = Entry.parse(f"{append % ''}\n{add}\n".encode())

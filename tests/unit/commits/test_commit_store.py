@@ -155,7 +155,7 @@ def test_a_fenced_zombie_writes_but_never_counts(path: str, store: CommitStore) 
 
 
 def test_of_two_epochs_at_once_one_counts(path: str, store: CommitStore) -> None:
-    """Two leaders that saw the same epoch in force: one opens the next, the other is told."""
+    """Two leaders that saw the same epoch in force: one opens the next, the other is refused."""
     first = opened(store)
     others = [CommitStore.open(path) for _ in range(3)]
     results = at_once(*(lambda s=s: opened(s, previous=first, generation=2) for s in others))
@@ -189,7 +189,7 @@ def test_an_epoch_whose_answer_was_lost_is_opened_once(path: str, store: CommitS
         opened(again, "m", "n", previous=None, generation=3, nonce="mine")
 
 
-def test_the_epoch_tells_the_whole_assignment(path: str, store: CommitStore) -> None:
+def test_the_epoch_contains_the_whole_assignment(path: str, store: CommitStore) -> None:
     """Members check the assignment in the log: shares in any form come back as written."""
 
     @dataclass
@@ -318,7 +318,7 @@ def test_claims_exclude_each_other(path: str, store: CommitStore) -> None:
 
 
 def test_a_claim_can_be_released_or_taken_over(store: CommitStore) -> None:
-    """A released share is free; a takeover fences its holder, be it a claim or a group's member."""
+    """A released share is free; a takeover fences its holder, a claim or a group's member."""
     one = store.claim("g", "a", [P0])
     assert store.release("g", one, "a")
     assert not store.release("g", one, "a")
@@ -390,7 +390,7 @@ def test_a_member_that_released_may_not_commit(store: CommitStore) -> None:
 
 
 def test_what_was_not_handed_over_is_in_doubt(store: CommitStore) -> None:
-    """Whoever gets a share next is told if its last owner may still be at work on it."""
+    """The next owner of a share knows if its last owner may still be at work on it."""
     low, high = ("t", 0, 0, 2**62 - 1), ("t", 0, 2**62, 2**63 - 1)
     first = store.open_epoch("g", {"a": [low], "b": [high]}, previous=None, life_ms=700)
     assert store.assignment("g").doubts == ()  # type: ignore[union-attr]
@@ -505,11 +505,11 @@ def test_a_take_over_whose_answer_was_lost_is_done_once(
     assert results == [None, None]
 
 
-def test_a_topic_made_anew_starts_anew(store: CommitStore) -> None:
+def test_a_recreated_topic_starts_from_the_beginning(store: CommitStore) -> None:
     """Another topic id forgets old commits; a commit for the old topic is refused, others stand."""
     epoch = opened(store, topic_ids={"t": "one"})
     store.commit("g", epoch, "m", {P0: [(0, 99)]}, pending={P1: [Pending(7)]})
-    epoch = opened(store, previous=epoch)  # nobody told the id: nothing is forgotten
+    epoch = opened(store, previous=epoch)  # without the id nothing is forgotten
     assert store.state("g")[P0].stable_offset == 100
     epoch = opened(store, previous=epoch, topic_ids={"t": "two"})
     assert store.state("g") == {}
@@ -520,7 +520,7 @@ def test_a_topic_made_anew_starts_anew(store: CommitStore) -> None:
     assert store.commit("g", epoch, "m", {P0: [(0, 0)]})[P0] == CommitResult(1, 1, 0, 0)
 
 
-def test_a_claim_from_before_a_topic_was_made_anew_is_refused(store: CommitStore) -> None:
+def test_a_claim_from_before_a_topic_was_recreated_is_refused(store: CommitStore) -> None:
     """A live claim of the old topic cannot commit into the new one."""
     claim = store.claim("g", "a", [P1], topic_ids={"t": "one"})
     store.commit("g", claim, "a", {P1: [(0, 4)]})
@@ -672,18 +672,18 @@ def test_log_starts_and_truncations(store: CommitStore) -> None:
 
 
 def test_a_reset_may_say_what_is_done_and_pending_above_it(store: CommitStore, path: str) -> None:
-    """All in one row: what an export told comes back exactly, also beyond 2**53."""
+    """All in one row: an export comes back exactly, also beyond 2**53."""
     far = 2**62
-    told = Pending(far + 3, key_hash=7, attempts=4, due_ms=9, error="no")
+    failed = Pending(far + 3, key_hash=7, attempts=4, due_ms=9, error="no")
     store.reset(
         "g", {P0: far, P1: 3}, member="operator", done={P0: [(far + 1, far + 1)], P1: [(3, 4)]},
-        pending={P0: [told, Pending(far + 1)]}, topic_ids={"t": "new"},
+        pending={P0: [failed, Pending(far + 1)]}, topic_ids={"t": "new"},
     )  # fmt: skip
     again = CommitStore.open(path)
     assert again.state("g") == {
         P0: PartitionCommits(far, [(far + 1, far + 1)]), P1: PartitionCommits(5),
     }  # fmt: skip
-    assert again.pending("g") == {P0: {far + 3: told}}
+    assert again.pending("g") == {P0: {far + 3: failed}}
     assert again.topic_ids("g") == {P0: "new", P1: "new"}
     opened(again, topic_ids={"t": "new"})
     assert again.state("g")[P1].stable_offset == 5
@@ -691,7 +691,7 @@ def test_a_reset_may_say_what_is_done_and_pending_above_it(store: CommitStore, p
         store.reset("g", {P0: 1}, done={P1: [(3, 4)]})
 
 
-def test_an_operators_reset_adopts_a_topic_that_was_made_anew(store: CommitStore) -> None:
+def test_an_operators_reset_adopts_a_recreated_topic(store: CommitStore) -> None:
     """Its word is about the topic that there is now: the next epoch does not forget it."""
     epoch = opened(store, topic_ids={"t": "old"})
     store.commit("g", epoch, "m", {P0: [(0, 9)]})
@@ -700,7 +700,7 @@ def test_an_operators_reset_adopts_a_topic_that_was_made_anew(store: CommitStore
     assert store.state("g")[P0] == PartitionCommits(4)
 
 
-def test_an_operators_reset_fences_whoever_is_at_work(store: CommitStore) -> None:
+def test_an_operators_reset_fences_current_members(store: CommitStore) -> None:
     """Nobody commits on top of a reset; an owner's own reset goes on under its epoch."""
     epoch = opened(store)
     store.commit("g", epoch, "m", {P0: [(0, 4), (8, 9)]}, pending={P0: [Pending(6)]})
@@ -762,7 +762,7 @@ def test_nothing_in_nothing_out(store: CommitStore) -> None:
     assert len(store.history("g")) == 1
 
 
-def test_the_history_tells_what_counted(store: CommitStore) -> None:
+def test_the_history_shows_what_counted(store: CommitStore) -> None:
     """Each event is one entry, with who, under which epoch and filter, and what came of it."""
     epoch = opened(store, generation=4, member="leader", record_filter="where=partition > 0")
     store.commit("g", epoch, "m", {P0: [(0, 4)]}, commit_id="b-1", filtered={P0: 3})
@@ -779,7 +779,7 @@ def test_the_history_tells_what_counted(store: CommitStore) -> None:
 
 
 def test_a_filter_outlives_a_snapshot_until_the_next_epoch(path: str, store: CommitStore) -> None:
-    """Whoever reads the log later knows which filter an epoch or a claim has."""
+    """Later readers of the log know which filter an epoch or a claim has."""
     epoch = opened(store, record_filter="denyKeys=a")
     store.claim("g", "by hand", [("u", 0)], record_filter="denyKeys=b")
     store.commit("g", epoch, "m", {P0: [(0, 4)]})

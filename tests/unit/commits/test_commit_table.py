@@ -108,7 +108,7 @@ def test_the_table_says_what_it_is(path: str) -> None:
 
 
 def test_a_mere_look_makes_no_table(path: str) -> None:
-    """Where none may be made, a missing one is told; one that is there is opened."""
+    """Where none may be created, a missing one is an error; an existing one is opened."""
     with pytest.raises(CommitTableNotFound, match="no commit table"):
         CommitStore.open(path, create=False)
     assert not Path(path).exists()
@@ -117,7 +117,7 @@ def test_a_mere_look_makes_no_table(path: str) -> None:
 
 
 def test_other_targets_are_refused(tmp_path: Path) -> None:
-    """Names of catalog tables, files, other directories, other Delta tables: each is told."""
+    """Names of catalog tables, files, other directories, other Delta tables: each is refused."""
     for name in ("catalog.schema.table", "my_commits", ""):
         with pytest.raises(UnsupportedTarget):
             CommitStore.open(name)
@@ -205,7 +205,7 @@ def test_tables_of_another_format_are_refused(
 
 
 @pytest.mark.parametrize("appends", [20, 70])
-def test_a_snapshot_tells_the_whole_state(path: str, appends: int) -> None:
+def test_a_snapshot_contains_the_whole_state(path: str, appends: int) -> None:
     """Before and after, here and in a new process, the same is seen; no news, no other one."""
     store, epoch = filled(path, appends, segment_versions=20)
     before, files = seen(store), len(live_files(path))
@@ -335,14 +335,14 @@ def test_others_may_optimise_and_clean_the_table(path: str) -> None:
 
 
 def test_checkpoints_keep_a_long_log_short_to_open(path: str) -> None:
-    """Every 50 versions whoever writes leaves a checkpoint; stores on both sides of it agree."""
+    """Every 50 versions the writer leaves a checkpoint; stores on both sides of it agree."""
     store, _ = filled(path, 120)
     checkpoints = {p.name[:20] for p in Path(path, "_delta_log").glob("*.checkpoint*.parquet")}
     assert checkpoints == {f"{50:020d}", f"{100:020d}"}
     assert seen(CommitStore.open(path)) == seen(store)
 
 
-def test_a_missing_file_is_told(path: str) -> None:
+def test_a_missing_file_is_reported(path: str) -> None:
     """A lost data file is an error that names it and the ways out, and changes nothing."""
     filled(path, 20)
     version = DeltaTable(path).version()
@@ -355,7 +355,7 @@ def test_a_missing_file_is_told(path: str) -> None:
 
 
 def test_a_file_that_is_needed_by_no_tail_is_not_missed(path: str) -> None:
-    """What a snapshot tells is not read again: its old files may be gone."""
+    """What a snapshot contains is not read again: its old files may be gone."""
     store, _ = filled(path, 20)
     before, old = seen(store), sorted(live_files(path))
     store.compact()
@@ -392,7 +392,7 @@ def test_rows_that_make_no_sense_stop_every_reader(
                 store.state("g")
 
 
-def test_a_table_that_vanished_is_told(path: str, tmp_path: Path) -> None:
+def test_a_table_that_vanished_is_reported(path: str, tmp_path: Path) -> None:
     """With the table gone under an open store a commit is a clear error; it is not made again."""
     store, epoch = filled(path, 10)
     Path(path).rename(tmp_path / "elsewhere")
@@ -418,7 +418,7 @@ def test_offsets_beyond_what_floats_hold_are_exact(path: str) -> None:
 
 
 def test_drivers_take_turns_on_a_local_disk(tmp_path: Path) -> None:
-    """While one commits no other process of the machine does; one that waits too long is told."""
+    """One process of the machine commits at a time; one that waits too long gets an error."""
     folder = tmp_path / "50%25 of it#1"
     (folder / "_delta_log").mkdir(parents=True)
     location = f"file:{folder}"
@@ -441,7 +441,7 @@ with taking_turns(log_folder({location!r}), 0):
             pass
 
 
-def test_a_disk_that_is_not_seen_is_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_an_unreachable_disk_is_reported(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """The driver is on another machine: nobody can be kept away from there."""
     assert log_folder(f"file:{tmp_path}") is None
     assert "no other Spark driver" in caplog.text

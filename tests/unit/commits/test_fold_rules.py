@@ -74,8 +74,8 @@ def test_a_snapshot_carries_what_later_rows_are_judged_by():
     assert back.in_force.doubts
 
 
-def test_a_snapshot_of_which_rows_are_missing_does_not_count():
-    """It tells how many groups it has; without one of them it says nothing."""
+def test_an_incomplete_snapshot_does_not_count():
+    """It names its number of groups; without one of them it does not count."""
     log = LogState(version=7)
     list(log.fold([epoch(1, None)]))
     events = snapshot_events(log, "s")

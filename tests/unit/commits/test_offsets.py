@@ -122,7 +122,7 @@ def test_bounds_bring_the_set_back(pairs: list[tuple[int, int]]) -> None:
     ],
 )
 def test_nonsense_is_refused(pairs: list[object]) -> None:
-    """Pairs that are none, are no integers, or hold far too many offsets are a ValueError."""
+    """Pairs in wrong order, no integers, and far too many offsets are a ValueError."""
     with pytest.raises(ValueError):
         OffsetRanges(pairs)  # type: ignore[arg-type]
 

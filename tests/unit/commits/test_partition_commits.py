@@ -51,7 +51,7 @@ def test_committing_again_is_a_harmless_duplicate() -> None:
 
 
 def test_wholly_below_the_stable_offset_is_too_old() -> None:
-    """The error tells the stable offset, and nothing changed."""
+    """The error has the stable offset, and nothing changed."""
     commits = illustration()
     with pytest.raises(IndividualCommitTooOld) as caught:
         commits.commit([(0, 2), (41, 42)])

@@ -177,7 +177,7 @@ def test_a_cancelled_flight_leaves_times_unknown(follow: Follow) -> None:
     assert about_previous(follow(leg(3))) == ("UA102", None, None)
 
 
-def test_a_flight_without_aircraft_is_told_alone(follow: Follow) -> None:
+def test_a_flight_without_aircraft_is_followed_alone(follow: Follow) -> None:
     """No tail number, no leg, nothing remembered."""
     for number in (1, 2):
         row = follow(leg(number, tailnum=None, leg=None))

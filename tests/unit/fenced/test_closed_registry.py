@@ -17,7 +17,7 @@ _PATIENCE = 60.0
 
 
 class Shelf:
-    """A store in memory, of which a look takes a while."""
+    """A store in memory whose reads take a while."""
 
     place = "a shelf"
 
@@ -27,7 +27,7 @@ class Shelf:
         self.closed_under_a_look = False
 
     def rows(self) -> Mapping[Key, Row]:
-        """None; a store that is closed meanwhile is of no use to whoever looks."""
+        """No rows; notes whether the store is closed during the read."""
         self.looked.set()
         until = time.monotonic() + 0.1
         while time.monotonic() < until:
@@ -50,7 +50,7 @@ class Shelf:
         self.closed = True
 
 
-def test_a_registry_is_not_closed_under_whoever_asks_it() -> None:
+def test_a_registry_is_not_closed_during_a_request() -> None:
     """It is closed after the answer, and from then on says so."""
     store = Shelf()
     registry = OwnershipRegistry(store, lease=0)

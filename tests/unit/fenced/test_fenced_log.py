@@ -314,7 +314,7 @@ STRAYS = st.sampled_from([
 def test_nobody_who_writes_into_a_log_stops_it(
     seed: int, visibility: str, strays: list[str]
 ) -> None:
-    """What others write does not count, is told by the audit, and the owner's next batch counts."""
+    """What others write does not count and is in the audit; the owner's next batch counts."""
     log = Log(seed, visibility)
     before = list(log.rows)
     for stray in strays:
@@ -327,9 +327,9 @@ def test_nobody_who_writes_into_a_log_stops_it(
     assert "counted" not in found[len(before) : len(before) + count]
     assert found[-2:] == ["partial", "counted"]
     assert fold.next_seq == log.seq + 2
-    told = audited(log)
-    assert (told.ok, told.records) == (True, log.seq + 2)
-    passed = told.rejected + told.fenced + told.malformed + told.torn + told.foreign
+    audit = audited(log)
+    assert (audit.ok, audit.records) == (True, log.seq + 2)
+    passed = audit.rejected + audit.fenced + audit.malformed + audit.torn + audit.foreign
     assert passed == count + sum(row.headers[0][0] == "other" for row in before)
 
 
@@ -408,7 +408,7 @@ def test_a_later_incarnation_fences_an_earlier_one() -> None:
 
 
 def test_a_fold_that_begins_at_a_zombies_record_knows_that_it_is_not_certain() -> None:
-    """Only who opened the epoch in force tells whether that record counts."""
+    """The record counts only if its writer opened the epoch in force."""
     log = Log(5)
     good = Stamp("read_committed", "data", log.epoch, log.seq, 1, 0, "b", log.end, log.tag)
     zombie = replace(good, epoch=log.epoch + 4, batch="z")
@@ -450,7 +450,7 @@ def test_the_writer_needs_no_spark() -> None:
 
 @pytest.mark.parametrize("make", [ExclusiveProducer, LeaderElection])
 @pytest.mark.parametrize("lease", [-1.0, float("nan")])
-def test_a_lease_that_is_none_is_refused_before_anything_is_opened(
+def test_an_invalid_lease_is_refused_before_anything_is_opened(
     make: type[ExclusiveProducer | LeaderElection], lease: float
 ) -> None:
     """Nobody is asked for it, as there is nobody at this address."""
@@ -474,8 +474,8 @@ def test_a_transaction_that_its_coordinator_has_ended_hangs(
     found = OpenTransaction(7, 0, 14, datetime(2026, 1, 2, tzinfo=UTC), name, state, 60_000)
     assert found.hangs == hangs
     show_blockage(Blockage("t", 0, 14, 15, (found,)), "a:1")
-    told = capsys.readouterr().out
-    assert ("hangs: no coordinator will end it" in told) == hangs
-    assert ("may have been reported as committed" in told) == hangs
-    assert ("t.1: its coordinator ends it after its timeout" in told) == (not hangs)
-    assert "abort --topic t --partition 0 --start-offset 14" in told
+    output = capsys.readouterr().out
+    assert ("hangs: no coordinator will end it" in output) == hangs
+    assert ("may have been reported as committed" in output) == hangs
+    assert ("t.1: its coordinator ends it after its timeout" in output) == (not hangs)
+    assert "abort --topic t --partition 0 --start-offset 14" in output

@@ -16,7 +16,7 @@ SESSION = 6_000
 
 
 class Clock:
-    """Seconds that pass when they are told to."""
+    """A clock that moves only when the test advances it."""
 
     def __init__(self):
         self.now = 100.0

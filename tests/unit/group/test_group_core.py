@@ -109,8 +109,8 @@ def test_a_row_without_a_whole_partition_is_a_conflict():
 
 def test_subscriptions_of_members_that_report_nothing_are_read():
     """Members of earlier versions do not know the field."""
-    told = Subscription("s", "c", seen={"t": (2, "id")})
-    assert Subscription.from_bytes(told.to_bytes()) == told
+    subscription = Subscription("s", "c", seen={"t": (2, "id")})
+    assert Subscription.from_bytes(subscription.to_bytes()) == subscription
 
     fields = wire._unpack("subscription", "S", Subscription("s", "c").to_bytes())
     old = {name: value for name, value in fields.items() if name != "seen"}
@@ -121,7 +121,7 @@ def test_a_leader_deals_around_claims():
     """What is claimed goes to nobody; who takes whole partitions alone gets no rest of one."""
     low, high = KeyRange().split(2)
     claimed = [OwnedShare("t", 0, low.first, low.last)]
-    told = {"t": (2, "id of t")}
+    ids = {"t": (2, "id of t")}
     core = a_core()
     for shareable, allowed, rest in ((("t",), True, (high,)), (("t",), False, ()), ((), True, ())):
         core.allow_key_share = allowed
@@ -133,12 +133,12 @@ def test_a_leader_deals_around_claims():
         assert dealt.shares["a"] == (*(Share("t", 0, part) for part in rest), Share("t", 1))
         row, data = row_of(dealt), dealt.answers(Epoch(1, dealt.nonce))["a"]
         assert isinstance(core.take("a", data, row, claimed), EpochGrant)
-        assert core.unassigned(row, told, claimed) == []
+        assert core.unassigned(row, ids, claimed) == []
         assert not core.has_news
         # When the claim ends the rest is asked for.
         with pytest.raises(AssignmentConflict):
             core.take("a", data, row)
-        assert core.unassigned(row, told) == ["t-0"]
+        assert core.unassigned(row, ids) == ["t-0"]
         assert core.has_news
         core.seen = {}
 

@@ -53,10 +53,10 @@ def a_member(path, tenant):
 def lead(member, store, generation):
     """Deal topic t's only partition to the member alone; returns what it is handed."""
     core = member._core
-    told = core.subscription(store.current_epoch("g"), with_owned=False)
+    subscription = core.subscription(store.current_epoch("g"), with_owned=False)
     deal = core.lead(
-        "me", generation, [Joined("me", ("t",), told)], StickyKeyRangeAssignor(), {"t": 1}, {}, (),
-        noted=core.noted,
+        "me", generation, [Joined("me", ("t",), subscription)], StickyKeyRangeAssignor(),
+        {"t": 1}, {}, (), noted=core.noted,
     )  # fmt: skip
     epoch = store.open_epoch(
         "g", deal.shares, previous=deal.previous, generation=generation, nonce=deal.nonce,
@@ -137,9 +137,9 @@ def a_core():
 def test_only_a_member_that_cannot_be_read_is_refused():
     """A newer member, foreign data and damaged data cost their own senders the group."""
     leader = a_core()
-    told = leader.subscription(None, with_owned=True)
-    newer = told[:2] + bytes([wire.VERSION + 1]) + told[3:]
-    deal = dealt(leader, [told, newer, b"", told[:-1], told])
+    subscription = leader.subscription(None, with_owned=True)
+    newer = subscription[:2] + bytes([wire.VERSION + 1]) + subscription[3:]
+    deal = dealt(leader, [subscription, newer, b"", subscription[:-1], subscription])
     assert {m: len(shares) for m, shares in deal.shares.items()} == {"m0": 2, "m4": 2}
     assert sorted(deal.refused) == ["m1", "m2", "m3"]
     assert "same version of the library" in deal.refused["m1"]
@@ -149,7 +149,7 @@ def test_only_a_member_that_cannot_be_read_is_refused():
 
 
 def test_a_newer_leader_answers_older_members_in_their_version(monkeypatch):
-    """Whoever leads, what it hands a member is of a version that the member reads."""
+    """The leader hands each member a version that the member reads."""
     old = a_core().subscription(None, with_owned=True)
     current = wire.VERSION
     monkeypatch.setattr(wire, "VERSION", current + 1)
@@ -186,22 +186,24 @@ def test_what_an_epoch_gave_a_member_that_was_leaving_is_given_back(tmp_path):
     assert len(store.assignment("g").doubts) == 1, "tasks of it may still run"
 
 
-def test_work_that_outlives_what_the_group_was_told_waits_for_a_rebalance(tmp_path, monkeypatch):
+def test_work_that_outlives_the_announced_life_waits_for_a_rebalance(tmp_path, monkeypatch):
     """A slot without a lease goes on for longer after a crash; it is asked for once."""
     cluster = types.SimpleNamespace(cluster_id="c", close=lambda: None)
     monkeypatch.setattr("coopconsume.group.membership.Cluster", lambda _: cluster)
     membership = Membership(options_of(tmp_path), 1, Idle())
-    told, asked = [], []
-    membership._group = types.SimpleNamespace(work_may_last=told.append, rebalance=asked.append)
+    announced, asked = [], []
+    membership._group = types.SimpleNamespace(
+        work_may_last=announced.append, rebalance=asked.append
+    )
     membership.work_under_leases(2.0)
-    short = types.SimpleNamespace(life_ms=told[-1])
-    assert told[-1] == 1000 * (2 + membership.options.handler_timeout)
+    short = types.SimpleNamespace(life_ms=announced[-1])
+    assert announced[-1] == 1000 * (2 + membership.options.handler_timeout)
     assert membership.may_work_for(short, 2.0)
     assert not membership.may_work_for(short, None)
     assert not membership.may_work_for(short, None)
     assert len(asked) == 1
-    assert told[-1] == 1000 * (membership.options.batch_life + 2)
-    assert membership.may_work_for(types.SimpleNamespace(life_ms=told[-1]), None)
+    assert announced[-1] == 1000 * (membership.options.batch_life + 2)
+    assert membership.may_work_for(types.SimpleNamespace(life_ms=announced[-1]), None)
 
 
 def test_closing_revokes_what_was_assigned_once(tmp_path, monkeypatch):
@@ -210,7 +212,7 @@ def test_closing_revokes_what_was_assigned_once(tmp_path, monkeypatch):
     monkeypatch.setattr("coopconsume.group.membership.Cluster", lambda _: cluster)
     calls = []
     held = types.SimpleNamespace(key_ranges={("t", 0): []})
-    for told, expected in (
+    for notified, expected in (
         ([], []),
         (["on_assigned"], ["on_assigned", "on_revoked"]),
         (["on_assigned", "on_lost"], ["on_assigned", "on_lost"]),
@@ -223,7 +225,7 @@ def test_closing_revokes_what_was_assigned_once(tmp_path, monkeypatch):
             on_lost=lambda _: calls.append("on_lost"),
         )
         calls.clear()
-        for what in told:
+        for what in notified:
             membership._notify(what, held)
         membership._holding = held
         membership.revoke()

@@ -42,7 +42,7 @@ def test_the_first_answer_is_taken():
 
 
 def test_after_the_limit_the_error_says_what_is_known():
-    """What was tried, how often and for how long; what failed for certain is told as that."""
+    """The error says what was tried, how often, how long; certain failures are raised unchanged."""
     table = Table(*[away() for _ in range(99)])
     with pytest.raises(CommitLogUnavailable) as error:
         repeated(table, "commit 7 of 3 offsets", 0.3)
@@ -52,7 +52,7 @@ def test_after_the_limit_the_error_says_what_is_known():
     assert (error.value.target, error.value.retriable) == ("/table", True)
     with pytest.raises(CommitStoreBusy):
         repeated(Table(busy()), "commit 7", 0.0)
-    # One attempt without an answer is enough for nobody to know what became of the call.
+    # After one attempt without an answer the outcome of the call is unknown.
     with pytest.raises(CommitLogUnavailable, match="commit 7: no answer after"):
         repeated(Table(away(), *[busy() for _ in range(99)]), "commit 7", 0.5)
 

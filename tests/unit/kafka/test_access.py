@@ -71,7 +71,7 @@ def test_a_refused_login_is_the_same_error_from_both():
         assert str(pickle.loads(pickle.dumps(found))) == str(found)
 
 
-def test_a_tls_connection_that_spark_does_not_get_is_told():
+def test_a_tls_connection_that_spark_does_not_get_is_reported():
     """By the same error, with the settings of TLS."""
     text = f"{JAVA}{PACKAGE}.SslAuthenticationException: SSL handshake failed\nCaused by: x"
     found = refused_by_spark(OSError(text), SETTINGS)
@@ -89,7 +89,7 @@ def test_a_tls_connection_that_spark_does_not_get_is_told():
     ],
 )
 def test_other_errors_are_left_alone(error):
-    """What is no refusal is told as what it is."""
+    """An error that is no refusal stays as it is."""
     assert refused(error, SETTINGS) is None
     assert refused_by_spark(error, SETTINGS) is None
 

@@ -1,4 +1,4 @@
-"""Login modules: read as Kafka's Java client reads them, and never told in an error."""
+"""Login modules: read as Kafka's Java client reads them, and never shown in an error."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_options_are_read_as_java_does(options, read):
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "message"),
     [
         ("", "empty"),
         (" // nothing\n", "empty"),
@@ -51,9 +51,9 @@ def test_options_are_read_as_java_does(options, read):
         (f'{MODULE} required a="hush"; {MODULE} required;', "after the semicolon"),
     ],
 )
-def test_what_is_wrong_is_said_without_the_secret(text, told):
+def test_what_is_wrong_is_said_without_the_secret(text, message):
     """Java would refuse these, too; the reason names no part of the text."""
-    with pytest.raises(ValueError, match=told) as error:
+    with pytest.raises(ValueError, match=message) as error:
         parse(text)
     assert "hush" not in str(error.value)
 

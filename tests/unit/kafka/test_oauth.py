@@ -124,7 +124,7 @@ def test_unsigned_tokens_say_what_was_given():
 
 
 def test_a_token_is_asked_for_by_client_credentials():
-    """One request of RFC 6749, in Java's manner; Spark is told the handler that does the same."""
+    """One request of RFC 6749, in Java's manner; Spark gets the handler that does the same."""
     with serving() as endpoint:
         endpoint.answers = [(200, {}, {"access_token": jwt(86_400)})]
         given = options(
@@ -147,8 +147,8 @@ def test_names_are_encoded_where_that_is_asked_for():
         endpoint.answers = [(200, {}, {"access_token": jwt(86_400)})]
         more = {ENDPOINT: endpoint.url, "kafka.sasl.oauthbearer.header.urlencode": "true"}
         provider('clientId="c d" clientSecret="hush/"', **more).token()
-    told = endpoint.asked[0][0]["Authorization"].removeprefix("Basic ")
-    assert base64.b64decode(told) == b"c+d:hush%2F"
+    login = endpoint.asked[0][0]["Authorization"].removeprefix("Basic ")
+    assert base64.b64decode(login) == b"c+d:hush%2F"
 
 
 @pytest.mark.parametrize(
@@ -171,7 +171,7 @@ def test_a_token_is_used_while_it_is_fresh(answer, asked):
 
 
 @pytest.mark.parametrize(
-    ("status", "headers", "body", "error", "told"),
+    ("status", "headers", "body", "error", "message"),
     [
         (401, {}, {"error": "invalid_client"}, SaslAuthenticationFailedError,
          r"answered 401 \(invalid_client\)$"),
@@ -183,13 +183,13 @@ def test_a_token_is_used_while_it_is_fresh(answer, asked):
         (200, {}, ["hush"], KafkaConnectionError, "no token from .*: TypeError"),
     ],
 )  # fmt: skip
-def test_an_endpoint_that_gives_no_token_is_told_of(status, headers, body, error, told):
+def test_an_endpoint_that_gives_no_token_is_reported(status, headers, body, error, message):
     """A refusal is final, anything else may pass; neither shows what was sent or answered."""
     with serving() as endpoint:
         endpoint.answers = [(status, headers, body)]
         url = endpoint.url + "?key=hush"
         made = provider('clientId="c" clientSecret="hush"', **{ENDPOINT: url})
-        with pytest.raises(error, match=told) as caught:
+        with pytest.raises(error, match=message) as caught:
             made.token()
     assert endpoint.url in str(caught.value)
     assert "hush" not in "".join(traceback.format_exception(caught.value)).replace(url, "")
@@ -208,7 +208,7 @@ def test_a_token_may_stand_in_a_file(tmp_path):
 
 
 def test_a_refused_client_is_a_failed_login():
-    """Found before any broker is asked, and told with the settings to look at."""
+    """Found before any broker is asked; the error names the settings to look at."""
     with serving() as endpoint:
         endpoint.answers = [(401, {}, {"error": "invalid_client"})]
         given = options('clientId="c" clientSecret="hush"', **{ENDPOINT: endpoint.url})

@@ -87,7 +87,7 @@ def login(module: str, options: str = 'username="u" password="hush"') -> str:
 
 
 @pytest.mark.parametrize(
-    ("mechanism", "more", "name", "told"),
+    ("mechanism", "more", "name", "message"),
     [
         (None, {}, "kafka.sasl.mechanism", "GSSAPI.*Kerberos is not supported: use SCRAM-SHA-512"),
         ("GSSAPI", {}, "kafka.sasl.mechanism", "Kerberos is not supported"),
@@ -142,15 +142,15 @@ def login(module: str, options: str = 'username="u" password="hush"') -> str:
          "kafka.sasl.oauthbearer.client.credentials.client.secret", "clientId and clientSecret in"),
     ],
 )  # fmt: skip
-def test_what_cannot_be_is_refused_by_name_with_the_remedy(mechanism, more, name, told):
+def test_what_cannot_be_is_refused_by_name_with_the_remedy(mechanism, more, name, message):
     """At once, as options are read, and without the secret."""
-    with pytest.raises(InvalidOption, match=told) as error:
+    with pytest.raises(InvalidOption, match=message) as error:
         Options.parse(given(mechanism, **more))
     assert error.value.name == name
     assert "hush" not in str(error.value) + repr(error.value)
 
 
-def test_a_protocol_that_is_none_is_refused():
+def test_an_unknown_protocol_is_refused():
     """Kafka has four."""
     with pytest.raises(InvalidOption, match="PLAINTEXT, SSL, SASL_PLAINTEXT, SASL_SSL"):
         Options.parse(BASE | {"kafka.security.protocol": "TLS"})

@@ -28,7 +28,7 @@ from coopconsume.options import Options
 
 
 def test_a_secret_is_a_text_that_does_not_show():
-    """Alone and inside of others it is hidden; whoever uses it gets the text."""
+    """Alone and inside of others it is hidden; its user gets the text."""
     secret = Secret("hush")
     assert "hush" not in repr(secret) + repr({"password": secret}) + f"{[secret]}"
     assert secret == "hush"
@@ -56,7 +56,7 @@ def test_a_secret_is_a_text_that_does_not_show():
     ],
 )
 def test_which_settings_are_secret(name, secret):
-    """Their names tell."""
+    """Their names say so."""
     assert is_secret(name) is secret
 
 

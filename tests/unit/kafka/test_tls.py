@@ -168,7 +168,7 @@ def test_private_files_are_gone(parties, tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("kafka", "name", "told"),
+    ("kafka", "name", "message"),
     [
         ({"ssl.truststore.location": "x.jks"}, "ssl.truststore.type", "'JKS'.*keytool -list -rfc"),
         ({"ssl.truststore.location": "x", "ssl.truststore.type": "PKCS12"}, "ssl.truststore.type",
@@ -191,9 +191,9 @@ def test_private_files_are_gone(parties, tmp_path, monkeypatch):
         ({"ssl.enabled.protocols": "TLSv1.1,TLSv1.2"}, "ssl.enabled.protocols", "TLSv1.2, TLSv1.3"),
     ],
 )  # fmt: skip
-def test_what_cannot_be_translated_is_refused_by_name(kafka, name, told):
+def test_what_cannot_be_translated_is_refused_by_name(kafka, name, message):
     """Before any file is opened, with the remedy and without the secret."""
-    with pytest.raises(InvalidOption, match=told) as error:
+    with pytest.raises(InvalidOption, match=message) as error:
         tls.check(kafka)
     assert error.value.name == f"kafka.{name}"
     assert "hush" not in str(error.value)
@@ -206,7 +206,7 @@ def test_what_a_pem_must_hold(parties, tmp_path):
     old = parties.client.old_private_key()
     none = {KEY: "nothing", CHAIN: "nothing"}
     broken = "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----"
-    for given, name, told in (
+    for given, name, message in (
         ({"ssl.truststore.location": str(tmp_path / "none")}, "ssl.truststore.location", "No such"),
         ({"ssl.keystore.location": str(tmp_path)}, "ssl.keystore.location", "cannot be read"),
         ({TRUST: "nothing"}, TRUST, "holds no certificate"),
@@ -217,7 +217,7 @@ def test_what_a_pem_must_hold(parties, tmp_path):
         ({KEY: hidden, CHAIN: certificate}, "ssl.key.password", "missing"),
         ({KEY: hidden, CHAIN: certificate, "ssl.key.password": "wrong"}, "ssl.key.password", "not"),
     ):
-        with pytest.raises(InvalidOption, match=told) as error:
+        with pytest.raises(InvalidOption, match=message) as error:
             tls.context(PEM | given)
         assert error.value.name == f"kafka.{name}"
         assert "BEGIN" not in str(error.value)

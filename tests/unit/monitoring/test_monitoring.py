@@ -1,4 +1,4 @@
-"""What a job tells: progress events, listeners, OpenTelemetry, Prometheus, logs as JSON."""
+"""What a job reports: progress events, listeners, OpenTelemetry, Prometheus, logs as JSON."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ RESOURCES = Path(__file__).parents[3] / "docs/reference/monitoring"
 PLAN = BatchPlan((), {0: {}}, {})
 
 
-class Told(QueryListener):
-    """Keeps what it is told."""
+class Recorder(QueryListener):
+    """Keeps the events that it gets."""
 
     def __init__(self):
         self.events = []
@@ -91,25 +91,39 @@ def run(listeners) -> Meter:
     return meter
 
 
-def test_an_event_tells_all_of_a_batch():
+def test_an_event_describes_a_whole_batch():
     """Counts, rates, sums and phases; what was parked has no due time; it is plain JSON."""
     (event,) = run([]).recent
-    told = json.loads(event.json)
-    assert told == json.loads(event.prettyJson) == event
-    assert {name: told[name] for name in IDENTITY} == IDENTITY
-    assert (told["numInputRows"], told["numDeadLetters"], told["numRetries"]) == (3, 1, 0)
-    assert (told["epoch"], told["batchId"]) == (4, 0)
-    read = told["durationMs"].pop("read")
+    event_dict = json.loads(event.json)
+    assert event_dict == json.loads(event.prettyJson) == event
+    assert {name: event_dict[name] for name in IDENTITY} == IDENTITY
+    assert (event_dict["numInputRows"], event_dict["numDeadLetters"], event_dict["numRetries"]) == (
+        3,
+        1,
+        0,
+    )
+    assert (event_dict["epoch"], event_dict["batchId"]) == (4, 0)
+    read = event_dict["durationMs"].pop("read")
     assert read >= 2_000, "what no handler took of the time before the report"
-    assert told["durationMs"] == {"handlers": 3000, "batch": 6000, "outputs": 250, "commit": 500}
-    assert (told["lag"], told["pending"], told["parked"], told["gapRanges"]) == (6, 2, 1, 2)
-    (found,) = told["partitions"]
+    assert event_dict["durationMs"] == {
+        "handlers": 3000,
+        "batch": 6000,
+        "outputs": 250,
+        "commit": 500,
+    }
+    assert (
+        event_dict["lag"],
+        event_dict["pending"],
+        event_dict["parked"],
+        event_dict["gapRanges"],
+    ) == (6, 2, 1, 2)
+    (found,) = event_dict["partitions"]
     assert found["blocker"]["dueInSeconds"] is None
     assert found["blocker"]["behind"] == 1
 
 
 def test_a_meter_counts_from_event_to_event():
-    """What one event told the next does not tell again; arrivals are the growth of the ends."""
+    """An event does not repeat what the last one reported; arrivals are the growth of the ends."""
     meter = run([])
     later = partition()
     later.end = 60
@@ -123,14 +137,14 @@ def test_a_meter_counts_from_event_to_event():
     assert event["durationMs"]["batch"] == 0
 
 
-def test_listeners_are_told_and_cannot_harm(monkeypatch, caplog):
+def test_listeners_are_notified_and_cannot_harm(monkeypatch, caplog):
     """Start, progress, idleness and end reach all; one that fails is logged and left alone."""
-    told = Told()
-    meter = run([Fails(), told])
+    recorder = Recorder()
+    meter = run([Fails(), recorder])
     assert "a listener failed in onQueryProgress" in caplog.text
     monkeypatch.setattr(progress_module, "_IDLE_EVERY", math.inf)
     meter.idle([partition()])
-    assert told.events == [("started", "shop"), ("progress", 2)]
+    assert recorder.events == [("started", "shop"), ("progress", 2)]
     monkeypatch.setattr(progress_module, "_IDLE_EVERY", 0.0)
     meter.idle([partition()])
     drained = Partition(
@@ -140,7 +154,7 @@ def test_listeners_are_told_and_cannot_harm(monkeypatch, caplog):
     drained.end = 2
     meter.idle([drained])
     meter.ended(ValueError("enough"))
-    assert told.events[2:] == [
+    assert recorder.events[2:] == [
         ("progress", 2), ("progress", 2), ("idle", "a-run"), ("terminated", "ValueError: enough")
     ]  # fmt: skip
 
@@ -155,7 +169,7 @@ def assert_resources_fit(scraped):
         assert used <= emitted, f"{name}: no such metrics: {sorted(used - emitted)}"
 
 
-def test_prometheus_tells_the_same_numbers():
+def test_prometheus_reports_the_same_numbers():
     """Counters grow by what is new, gauges are of each partition, and end with the query."""
     client = pytest.importorskip("prometheus_client")
     registry = client.CollectorRegistry()
@@ -187,7 +201,7 @@ def test_prometheus_tells_the_same_numbers():
     assert value("coopconsume_records_done_total", query) == 7
 
 
-def test_opentelemetry_tells_the_same_numbers():
+def test_opentelemetry_reports_the_same_numbers():
     """Counters, gauges and phases under OpenTelemetry's own attribute names."""
     pytest.importorskip("opentelemetry.sdk")
     from opentelemetry.sdk.metrics import MeterProvider
@@ -240,8 +254,8 @@ def test_logs_are_json_with_what_was_given_beside(caplog):
     caplog.set_level(logging.INFO, "coopconsume.query")
     meter = run([LoggingListener()])
     meter.ended(ValueError("enough"))
-    told = [record for record in caplog.records if record.name == "coopconsume.query"]
-    lines = [json.loads(JsonFormatter().format(record)) for record in told]
+    records = [record for record in caplog.records if record.name == "coopconsume.query"]
+    lines = [json.loads(JsonFormatter().format(record)) for record in records]
     assert [line["msg"] for line in lines] == [
         "query started", "query progress", "query terminated"
     ]  # fmt: skip

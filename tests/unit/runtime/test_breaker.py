@@ -17,7 +17,7 @@ from tests.unit.worker.slot_harness import RETRIES_LATER, WAYS, done, run
 
 
 def test_it_opens_tries_after_the_pause_and_closes():
-    """Twice as long after each failed trial, at most ten times; anew once it has closed."""
+    """Twice as long after each failed trial, at most ten times; reset once it has closed."""
     breaker = CircuitBreaker(5, 10.0)
     assert breaker.may_start(0.0)
     assert breaker.reported("down", 7, 100.0, trial=False)
@@ -128,7 +128,7 @@ def test_a_frame_handler_trips_too():
 
 @pytest.mark.parametrize("way", [*WAYS, "frames"])
 def test_failures_of_several_batches_are_in_a_row(way):
-    """Three in one batch and two in the next make five; anything else at the end starts anew."""
+    """Three in one batch and two in the next make five; other ends reset the count."""
 
     def failing(record):
         raise OSError("refused")
@@ -203,7 +203,7 @@ def test_however_small_the_batches_it_opens_at_the_same_failure(batches, most):
     assert tripped == expected
 
 
-def test_around_a_pause_all_slots_start_anew():
+def test_a_pause_resets_the_streaks_of_all_slots():
     """What failed before a trial went well says nothing of what comes after."""
     carried = SlotCarryover()
     carried.failed(1, 19, restarts=False)

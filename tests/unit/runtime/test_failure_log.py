@@ -37,13 +37,13 @@ def lines(caplog) -> list[str]:
 def test_the_first_failure_and_the_end_of_a_record_are_logged(caplog):
     """Retries in between are not."""
     now = [0.0]
-    books = FailureLog(lambda: now[0])
+    failure_log = FailureLog(lambda: now[0])
     for attempt in (1, 2):
-        books.take(failed(58, attempt, trace="Traceback:\n  the line\n"), NAMES)
+        failure_log.take(failed(58, attempt, trace="Traceback:\n  the line\n"), NAMES)
         now[0] += 100
-    books.take(dead(58), NAMES)
+    failure_log.take(dead(58), NAMES)
     now[0] += 100
-    books.take(failed(60, 3, delay=math.inf), NAMES)
+    failure_log.take(failed(60, 3, delay=math.inf), NAMES)
     assert all(record.levelno == logging.WARNING for record in caplog.records)
     assert lines(caplog) == [
         (
@@ -68,25 +68,25 @@ def test_a_parked_dead_letter_is_one_line(caplog):
 def test_one_type_of_error_has_a_line_in_ten_seconds(caplog):
     """The next line counts what was left out; another type has lines of its own; one trace each."""
     now = [0.0]
-    books = FailureLog(lambda: now[0])
+    failure_log = FailureLog(lambda: now[0])
     for offset in range(30):
-        books.take(failed(offset, trace="the trace"), NAMES)
-    books.take(failed(40, error="KeyError: 'x'", trace="another"), NAMES)
+        failure_log.take(failed(offset, trace="the trace"), NAMES)
+    failure_log.take(failed(40, error="KeyError: 'x'", trace="another"), NAMES)
     assert [text.splitlines()[1:] for text in lines(caplog)] == [["the trace"], ["another"]]
     now[0] = 9.9
-    books.take(failed(50), NAMES)
+    failure_log.take(failed(50), NAMES)
     assert lines(caplog) == []
     now[0] = 10.0
-    books.take(failed(51, trace="the trace"), NAMES)
+    failure_log.take(failed(51, trace="the trace"), NAMES)
     (text,) = lines(caplog)
     assert text.endswith("(attempt 1, next in 8 s); 30 more like it since the last line")
 
 
 def test_words_of_retry_are_one_type(caplog):
     """Else a handler that asks for a retry with ever new words would fill the log."""
-    books = FailureLog(lambda: 0.0)
+    failure_log = FailureLog(lambda: 0.0)
     for offset in range(30):
-        books.take(failed(offset, error=f"not yet, {offset} to go"), NAMES)
+        failure_log.take(failed(offset, error=f"not yet, {offset} to go"), NAMES)
     assert len(lines(caplog)) == 1
 
 

@@ -1,4 +1,4 @@
-"""Batches that fail side by side are one failure; an error is told by the line that says it."""
+"""Batches that fail side by side are one failure; an error is summarised by its main line."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def test_batches_that_fail_together_count_once() -> None:
     assert failures.failed(6.1, 7.0, handled=False) == 3
 
 
-def test_records_handled_or_a_batch_done_begin_the_count_anew() -> None:
+def test_records_handled_or_a_batch_done_reset_the_count() -> None:
     """Only failures without any progress in between add up."""
     failures = FailuresInARow()
     assert failures.failed(1.0, 2.0, handled=False) == 1

@@ -18,7 +18,7 @@ TP = ("t", 0)
 
 
 def owned(stable: int = 0, committed=(), pending=()) -> Owned:
-    """A whole partition of which some is committed and some pending."""
+    """A whole partition with committed and pending offsets."""
     return Owned("t", 0, (KeyRange(),), stable, OffsetRanges(committed), list(pending))
 
 
@@ -39,7 +39,7 @@ def test_a_key_waits_for_the_record_that_is_due_last():
 
 
 def test_a_parked_record_waits_for_a_decision():
-    """Replayed it counts anew; settled, its key flows on."""
+    """Replayed, its attempts count from 1 again; settled, its key goes on."""
     held = RetryBuffer([(3, 7, 5, math.inf, ""), (4, 8, 2, math.inf, "")])
     assert not held.due(1e12, 100)
     assert [record.offset for record in held.parked] == [3, 4]

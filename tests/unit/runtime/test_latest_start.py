@@ -21,7 +21,7 @@ def test_a_slot_that_gets_its_rows_too_late_starts_none(way):
                  latest_start=time.time() - 5)  # fmt: skip
     assert (seen, report.handled, report.failures, report.unknown) == ([], 0, 0, False)
     assert report.late >= 5
-    assert {part: told.resume for part, told in report.partitions.items()} == {0: 0, 1: 0}
+    assert {part: found.resume for part, found in report.partitions.items()} == {0: 0, 1: 0}
     report = run(lambda record: seen.append(record.offset), rows, way=way,
                  latest_start=time.time() + 3_600)  # fmt: skip
     assert (len(seen), report.handled, report.late) == (10, 10, 0.0)

@@ -87,7 +87,7 @@ def test_a_failed_record_waits_until_it_is_due_and_its_key_with_it():
 
 
 def test_nothing_beyond_the_end_of_the_log_is_planned():
-    """What is not there yet would be taken for holes."""
+    """Records that are not there yet would count as holes."""
     p = partition(end=7)
     assert p.plan([0], 0.0, LIMITS)[0].pairs() == [(0, 6)]
     p.reported(0, PartitionReport(packed(0, 1, 2, 3, 4, 5, 6)), 0.0)
@@ -169,7 +169,7 @@ def test_what_is_in_doubt_of_a_slot_that_gave_records_back_is_what_it_kept():
 
 
 def test_of_two_pending_records_of_a_key_the_lower_one_goes_first():
-    """In whatever order the commit log tells them."""
+    """In whatever order the commit log has them."""
     for pending in ([3, 8], [8, 3]):
         p = partition()
         p.restore([(offset, 70, 1, 5.0 + offset, "not yet") for offset in pending])
@@ -190,7 +190,7 @@ def test_what_a_share_has_not_read_is_no_hole():
 def test_gaps_come_before_anything_new():
     """After a start all undone offsets below the highest done one are read first.
 
-    They may be too far apart to be read in one batch, and leave room in it.
+    They may be too far apart to be read in one batch, and leave capacity in it.
     """
     gaps = [10_000 * number for number in range(1, 21)]
     done = [(gap + 1, gap + 9_999) for gap in gaps]
@@ -280,7 +280,7 @@ def test_what_comes_waits_until_no_earlier_owner_can_be_at_work():
     assert not p.is_undealt
 
 
-def test_a_partition_is_not_drained_before_what_comes_was_begun_with():
+def test_a_partition_is_not_drained_before_gained_ranges_have_started():
     """A job that handles what is there would end without it."""
     p = partition(end=0)
     assert p.is_drained
@@ -320,7 +320,7 @@ def test_what_is_left_once_others_have_gone_is_a_hole():
     assert p.holes().pairs() == [(2, 2), (4, 4)]
 
 
-def test_a_partition_of_which_something_is_about_to_leave_is_not_whole():
+def test_a_partition_with_leaving_ranges_is_not_whole():
     """Others will do some of what is left: it is no hole."""
     low, high = KeyRange().split(2)
     p = partition(whole=False, slots=2)
@@ -350,7 +350,7 @@ def test_records_of_keys_that_have_left_are_not_planned_again():
     assert p.plan([0], 1.0, LIMITS)[0].pairs() == [(3, 3)]
 
 
-def test_records_of_keys_that_have_come_back_are_planned_whoever_had_them():
+def test_records_of_returned_keys_are_planned_for_any_slot():
     """The slot that had them before says that it did not start them: they are no holes."""
     p = partition(slots=2)
     first, second, high = *KeyRange().split(4)[:2], KeyRange().split(2)[1]

@@ -24,7 +24,7 @@ OTHER = ("t", 1)
 
 
 def owned(stable: int = 0, committed: list[tuple[int, int]] | None = None, part: int = 0) -> Owned:
-    """A whole partition of which some is committed."""
+    """A whole partition with committed offsets."""
     return Owned("t", part, (KeyRange(),), stable, OffsetRanges(committed or []))
 
 
@@ -134,7 +134,7 @@ def test_a_commit_of_what_names_no_offsets_is_refused(done):
 
 @pytest.mark.parametrize("wrong", [-1, math.nan, math.inf, "soon", None, True])
 def test_a_wait_out_of_its_range_is_refused_before_anything_is_polled(wrong: object) -> None:
-    """A time that makes no sense is not taken for 0, and does not fail halfway."""
+    """An invalid time is refused at once; it does not count as 0."""
     poller = Poller(
         None,
         Options.parse({"kafka.bootstrap.servers": "b", "kafka.group.id": "g", "commitTable": "x"}),

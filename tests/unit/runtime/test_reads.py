@@ -42,7 +42,7 @@ def a_partition(end, gaps, *, slots=1, top=None):
 )  # fmt: skip
 @settings(max_examples=200, deadline=None)
 def test_every_wanted_offset_is_read(gaps, news, window, slots, merge_gap, through):
-    """However many reads that takes: an offset that were left out would be taken for a hole."""
+    """However many reads that takes: an offset left out would count as a hole."""
     partition = a_partition(
         400 + news, OffsetRanges.from_offsets(sorted(gaps)), slots=slots, top=400
     )
@@ -87,9 +87,9 @@ def fetched(reads, block, record):
     return total
 
 
-@pytest.mark.parametrize(("strewn", "times"), [("evenly", 2.0), ("at random", 2.02)])
+@pytest.mark.parametrize(("spread", "times"), [("evenly", 2.0), ("at random", 2.02)])
 @pytest.mark.parametrize("record", [100, 1_000])
-def test_a_thousand_far_gaps_cost_what_their_blocks_hold(strewn, times, record):
+def test_a_thousand_far_gaps_cost_what_their_blocks_hold(spread, times, record):
     """Over ten million offsets: at most twice the bytes of the fetch blocks they lie in.
 
     At random a few lie in one block, and are read one by one all the same.
@@ -97,7 +97,7 @@ def test_a_thousand_far_gaps_cost_what_their_blocks_hold(strewn, times, record):
     numbers = random.Random(7)
     offsets = (
         range(5_000, 10_000_000, 10_000)
-        if strewn == "evenly"
+        if spread == "evenly"
         else sorted(numbers.sample(range(10_000_000), 1_000))
     )
     block = 16_384 // record
@@ -138,7 +138,7 @@ def test_what_would_take_many_reads_on_a_short_stretch_is_read_in_one_go():
     assert len(covering(far, reach_of(far, 1_000_000))) == 1_000
 
 
-def test_what_was_strewn_stays_so_until_there_is_much_more_of_it():
+def test_scattered_ranges_stay_so_until_there_are_many_more():
     """The last of many far gaps are not read through; many new ones between them are."""
     last = OffsetRanges.from_offsets(list(range(0, 20_000, 4_000)))
     assert covering(last, reach_of(last, 28_000)) == [(0, 16_000)]

@@ -179,7 +179,7 @@ def test_a_slots_consumer_reads_as_the_options_say_and_commits_nothing():
 
 
 def partition(end=100, **more):
-    """A partition of two slots, nothing of which was looked at."""
+    """A partition of two slots that has not been read yet."""
     made = Partition(
         0, *TP, stable=0, committed=OffsetRanges(),
         shares=deal((KeyRange(),), 2, 0, "key"), ordering="key", whole=True, **more,

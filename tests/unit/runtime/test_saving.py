@@ -84,7 +84,7 @@ class Holding:
 
 
 class Partition(SimpleNamespace):
-    """A partition of which some records are done."""
+    """A partition with some records done."""
 
     def __init__(self, done: list[int]) -> None:
         unsaved = OffsetRanges.from_offsets(done)
@@ -95,7 +95,7 @@ class Partition(SimpleNamespace):
         )  # fmt: skip
 
     def holes(self) -> OffsetRanges:
-        """There are none."""
+        """Returns no holes."""
         return OffsetRanges()
 
     def saved(self, offsets: OffsetRanges, stable: int, _holes: OffsetRanges) -> None:

@@ -50,7 +50,7 @@ def test_few_slots_shrink_the_window_of_all_by_little() -> None:
     assert window.offsets == 32
 
 
-def test_a_plan_tells_its_part_of_what_is_read() -> None:
+def test_a_plan_knows_its_part_of_what_is_read() -> None:
     """Over partitions, by how much of each is read."""
     whole, quarter = KeyRange().split(2), KeyRange().split(4)[:1]
     partitions = [

@@ -124,7 +124,7 @@ class Waiting:
 
 
 def publisher(broker: Broker, waiting: Waiting, log: SimpleNamespace) -> publishing.Publishing:
-    """Somebody who publishes; the log takes whoever it is for the owner, as in a race."""
+    """A publisher; the log accepts each one as the owner, as in a race."""
     store = SimpleNamespace(
         check=lambda *_: None,
         state=lambda _: {TP: SimpleNamespace(stable_offset=log.stable)},
@@ -146,27 +146,25 @@ TURNS = st.lists(st.tuples(st.integers(0, 2), st.integers(0, 6)), max_size=8)
 
 @given(st.dictionaries(st.integers(0, 20), st.integers(1, 4)), TURNS, FAULTS, st.integers(1, 5))
 @settings(max_examples=50)
-def test_each_row_is_published_once_whatever_is_lost_and_whoever_else_does_it(
-    rows, turns, faults, most
-):
+def test_each_row_is_published_once_whatever_is_lost_by_any_publisher(rows, turns, faults, most):
     """In the order of the offsets; the group's offset is where the topic has got to."""
     broker, log, expected = Broker(faults=deque(faults)), SimpleNamespace(stable=0), dict(rows)
     waiting = Waiting(dict(rows))
     several = [publisher(broker, waiting, log) for _ in range(3)]
-    told = [0, 0, 0]
+    known = [0, 0, 0]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(publishing, "TransactionChannel", lambda *_: Channel(broker))
         patch.setattr(publishing, "_PAUSE", 0)
         patch.setattr(publishing, "ROWS", most)
         for who, more in turns:
             log.stable += more
-            told[who] = log.stable
-            # One that knows as much, and one that goes by what it was told some time ago.
+            known[who] = log.stable
+            # One knows as much, the other one goes by an older stable offset.
             first, second = (who + 1) % 3, (who + 2) % 3
             broker.disturb = lambda a=first, b=second: (
-                several[a].publish(TP, log.stable), several[b].publish(TP, told[b])
+                several[a].publish(TP, log.stable), several[b].publish(TP, known[b])
             )  # fmt: skip
-            assert several[who].publish(TP, told[who])
+            assert several[who].publish(TP, known[who])
         broker.faults.clear()
         assert several[0].publish(TP, log.stable)
     assert broker.log == [
@@ -306,8 +304,8 @@ def test_a_transaction_takes_as_many_records_as_fit(counts, most):
 
 def test_of_two_commits_of_a_record_the_newest_counts():
     """All rows of that, and none of the other one."""
-    told = [(1, 10, "a"), (1, 20, "b"), (1, 20, "b"), (2, 10, "a"), (3, 5, "c"), (3, 5, "d")]
-    assert newest(told) == [False, True, True, True, False, True]
+    rows = [(1, 10, "a"), (1, 20, "b"), (1, 20, "b"), (2, 10, "a"), (3, 5, "c"), (3, 5, "d")]
+    assert newest(rows) == [False, True, True, True, False, True]
 
 
 def test_the_newest_rows_are_taken_whatever_clocks_say(tmp_path, monkeypatch):

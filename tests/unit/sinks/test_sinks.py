@@ -125,7 +125,7 @@ def test_two_writers_of_the_same_records_leave_their_rows_once(tmp_path):
         (7, "append", "a path, kafka:TOPIC"),
     ],
 )
-def test_what_is_no_sink_is_told(place, mode, words):
+def test_an_invalid_sink_is_refused(place, mode, words):
     """A place or a mode that cannot be used names what can."""
     with pytest.raises(InvalidOption, match=words):
         open_output(place, mode, SCHEMA, OPTIONS, None)
@@ -138,7 +138,7 @@ def test_columns_of_a_topic_are_those_of_kafka():
             OutputTopic("t", pa.schema([(name, pa.string()) for name in names]), OPTIONS)
 
 
-def test_a_table_that_is_gone_bad_is_told(tmp_path):
+def test_an_unreadable_table_is_reported(tmp_path):
     """What Delta does not take names the table and the cause, and may be tried again."""
     table = OutputTable(str(tmp_path / "out"), SCHEMA)
     (tmp_path / "out").write_text("not a folder")

@@ -337,7 +337,7 @@ def parcel(slot, first):
 
 
 def test_changes_are_written_strictly_in_their_order():
-    """One that failed, or has no room, goes before all later ones."""
+    """One that failed, or does not fit, goes before all later ones."""
     deliveries = Deliveries("outputs", 5.0, in_order=True)
     one, two = parcel(0, 0), parcel(1, 0)
     deliveries.add(one)
@@ -403,7 +403,7 @@ def test_changes_and_rows_of_a_parcel_are_divided_together():
 
 
 def test_not_a_number_is_a_value(tmp_path):
-    """SQLite would take it for null."""
+    """SQLite would store it as null."""
     schema = StateSchema(pa.float64())
     changelog = Changelog(str(tmp_path / "state"), schema)
     changelog.append(change(b"a", 0, float("nan"), "c1", schema=schema))

@@ -142,7 +142,7 @@ def test_a_time_whose_changes_were_removed_is_refused(job: Job) -> None:
 
 
 def test_sizes_by_partition_and_key_range(job: Job) -> None:
-    """Keys and bytes add up; the snapshot and the changes behind it are told apart."""
+    """Keys and bytes add up; the snapshot and the changes behind it are counted separately."""
     names = {f"key-{i}": i for i in range(200)}
     job.change("w-0", **names)
     (one,) = job.committed().stats()

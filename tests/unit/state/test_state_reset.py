@@ -35,7 +35,7 @@ class Disk(Exception):
 
 @pytest.fixture
 def job(tmp_path: Path) -> Job:
-    """A job that has begun with its state."""
+    """A job that has loaded its state."""
     job = Job(tmp_path)
     begin(job)
     return job

@@ -64,7 +64,7 @@ def test_what_a_handler_saw_and_left_of_its_state_reads_back(tmp_path: Path) -> 
 
 @pytest.mark.parametrize("key", [None, b"", b"-", b"\t\n\x00\xff", b"k" * 3000])
 def test_any_key_reads_back(tmp_path: Path, key: bytes | None) -> None:
-    """No key, the empty key and any bytes are told apart."""
+    """No key, the empty key and any bytes are distinguished."""
     with Recorder(tmp_path).call(RECORD._replace(key=key)):
         pass
     assert [call.key for call in read_history(tmp_path)] == [key]
@@ -269,7 +269,7 @@ def test_damage_before_the_last_line_is_an_error(
 
 
 def test_no_directory_is_an_error_and_an_empty_one_is_not(tmp_path: Path) -> None:
-    """Nothing recorded is told apart from the wrong place."""
+    """An empty recording is distinguished from a wrong path."""
     with pytest.raises(FileNotFoundError, match="missing"):
         read_history(tmp_path / "missing")
     assert len(read_history(tmp_path)) == 0

@@ -119,14 +119,14 @@ def test_failure_names_jars_and_leaves_nothing(repository: Path) -> None:
     asked = jars.JarSet("broken", "Broken", (*_APP.dependencies, missing), 1)
     with pytest.raises(errors.JarsUnavailable) as caught:
         jars.ensure(asked)
-    told = str(caught.value)
-    assert "org.example:app:1.0, org.example:missing:2.0" in told
-    assert "org.example#missing;2.0: not found" in told
-    assert "COOPCONSUME_IVY_SETTINGS" in told
+    message = str(caught.value)
+    assert "org.example:app:1.0, org.example:missing:2.0" in message
+    assert "org.example#missing;2.0: not found" in message
+    assert "COOPCONSUME_IVY_SETTINGS" in message
     assert list((jars.cache_dir() / "jars").iterdir()) == []
 
 
-def test_settings_file_that_is_not_there_is_told(
+def test_missing_settings_file_is_reported(
     repository: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A misspelt settings file is not silently replaced by the public repository."""
@@ -135,7 +135,7 @@ def test_settings_file_that_is_not_there_is_told(
         jars.ensure(_APP)
 
 
-def test_unwritable_cache_is_told(repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unwritable_cache_is_reported(repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A cache that cannot be made is an error of ours that names it."""
     monkeypatch.setenv("COOPCONSUME_CACHE", "/dev/null/cache")
     with pytest.raises(errors.JarsUnavailable, match="/dev/null/cache"):
@@ -182,7 +182,7 @@ def test_unsupported_spark_is_named(version: str) -> None:
     ],
 )
 def test_each_minor_version_has_its_jars(version: str, connector: str, delta: str | None) -> None:
-    """Delta has an artifact for each minor version; where there is none, it is left out."""
+    """Delta has an artifact for each minor version; without one it is left out."""
     kafka = f"org.apache.spark:spark-sql-kafka-0-10_2.13:{connector}"
     assert jars.spark_set(version).coordinates == ((kafka, delta) if delta else (kafka,))
 
@@ -206,7 +206,7 @@ def test_what_is_no_version_of_kafka_is_refused(version: str) -> None:
 
 @pytest.mark.parametrize("version", ["4.4.0", "4.10.1", "5.0"])
 def test_a_newer_spark_is_a_warning(version: str) -> None:
-    """It is taken for the newest known one, but never given the Delta of another version."""
+    """It counts as the newest known one, but never gets the Delta of another version."""
     with pytest.warns(RuntimeWarning, match=rf"Spark {version} is newer than 4\.3"):
         found = spark_versions.minor_of(version)
     assert found.version == ".".join(version.split(".")[:2])
@@ -215,13 +215,13 @@ def test_a_newer_spark_is_a_warning(version: str) -> None:
 
 
 def test_spark_set_leaves_out_what_pyspark_ships() -> None:
-    """PySpark's own jars are told by artifact, whatever their names look like."""
+    """PySpark's own jars are recognised by artifact, whatever their names look like."""
     provided = jars.spark_set("4.0.0").provided
     assert {"spark-core_2.13", "hadoop-client-runtime", "guava", "hive-exec"} <= provided
     assert not any("kafka" in name or name.startswith("delta") for name in provided)
 
 
-def test_a_set_is_told_by_all_that_it_is() -> None:
+def test_a_set_of_jars_is_identified_by_all_its_parts() -> None:
     """Another version or another provided jar is another folder: no set passes for another."""
     newer = (Dependency("org.example", "app", "1.1"),)
     alone = (Dependency("org.example", "app", "1.0", transitive=False),)
@@ -249,6 +249,6 @@ def test_a_set_is_told_by_all_that_it_is() -> None:
     ids=lambda error: type(error).__name__,
 )
 def test_errors_survive_pickling(error: errors.CoopConsumeError) -> None:
-    """An error tells the same facts in the same words in another process."""
+    """An error has the same data and message in another process."""
     again = pickle.loads(pickle.dumps(error))
     assert (type(again), str(again), vars(again)) == (type(error), str(error), vars(error))

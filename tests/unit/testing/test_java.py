@@ -67,7 +67,7 @@ def test_wrong_release_is_named(
     assert f"is Java {version}, but Spark 4 needs Java 17" in str(caught.value)
 
 
-def test_no_java_at_all_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_java_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """No JAVA_HOME and no java on PATH: one sentence with the remedy."""
     monkeypatch.delenv("JAVA_HOME", raising=False)
     monkeypatch.setenv("PATH", str(tmp_path))
@@ -85,10 +85,10 @@ def test_broken_java_home_is_not_passed_over(
 
 
 @pytest.mark.parametrize(("said", "code"), [("Error: could not open libjvm", 1), ("hello", 0)])
-def test_java_that_does_not_start_is_told(
+def test_java_that_does_not_start_is_reported(
     said: str, code: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A java that fails, or tells no version, counts as none."""
+    """A java that fails, or prints no version, counts as missing."""
     monkeypatch.setenv("JAVA_HOME", str(_java_home(tmp_path, said, code)))
     with pytest.raises(JavaNotFound, match="does not print its version"):
         find_java()

@@ -128,7 +128,7 @@ def test_requests_that_change_something_need_the_secret_and_the_switch(page: Liv
         '{"action": "replay", "letters": []}', '{"action": "replay", "letters": [{"topic": "t"}]}',
     ],
 )  # fmt: skip
-def test_a_decision_that_is_none_is_refused(nowhere: dict[str, str], body: str) -> None:
+def test_an_unknown_decision_is_refused(nowhere: dict[str, str], body: str) -> None:
     """Nothing is read or written for it."""
     with LivePage(nowhere, allow_decisions=True) as page:
         client = Client(page)

@@ -69,7 +69,7 @@ def in_way(way, handler):
 def run(handler, rows, *, work=None, concurrency=1, ordering="key", way=None, **more):
     """Run rows (partition, offset, key) of slot 3 through a handler.
 
-    The rows at the places `filtered` do not pass the filter; by default there is none.
+    The rows at the places `filtered` do not pass the filter; without it all rows pass.
     """
     if way is not None:
         handler, concurrency = in_way(way, handler)

@@ -142,18 +142,18 @@ def test_a_call_that_takes_long_is_named_once_and_again_when_it_is_over():
         looks = []
         channel.begin(slot.cut, slot.halt, oldest_call=lambda now: looks.append(now) or calls[-1])
 
-        def told(count):
+        def calls_after(count):
             seen = len(looks)
             until(lambda: len(looks) > seen + 2 and len(driver.calls) >= count)
             return driver.calls[:]
 
-        assert told(0) == []
+        assert calls_after(0) == []
         calls.append((0, 5, 3.0))
-        assert told(1) == [(7, 2, (0, 5, 3.0))]
+        assert calls_after(1) == [(7, 2, (0, 5, 3.0))]
         calls.append((1, 5, 3.0))
-        assert told(2)[1:] == [(7, 2, (1, 5, 3.0))]
+        assert calls_after(2)[1:] == [(7, 2, (1, 5, 3.0))]
         calls.append(None)
-        assert told(3)[2:] == [(7, 2, None)]
+        assert calls_after(3)[2:] == [(7, 2, None)]
         channel.close()
         assert driver.reports == []
 
@@ -460,12 +460,12 @@ def test_one_message_to_a_slot_may_be_longer_than_what_may_wait(monkeypatch):
     ranges = {part: [(part, part + 1)] for part in range(200_000)}
     with bench() as driver:
         driver.server._listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4_096)
-        channel, slot, told = connected(driver.server), Slot(), []
-        channel.begin(slot.cut, slot.halt, withhold=lambda *what: told.append(what))
+        channel, slot, withheld = connected(driver.server), Slot(), []
+        channel.begin(slot.cut, slot.halt, withhold=lambda *what: withheld.append(what))
         for number in (1, 2):
             driver.server.withhold((7, 2), number, ranges)
-            until(lambda number=number: len(told) == number)
-        assert told == [(1, ranges), (2, ranges)]
+            until(lambda number=number: len(withheld) == number)
+        assert withheld == [(1, ranges), (2, ranges)]
         assert slot.halts == driver.closed == []
         channel.close()
 

@@ -242,7 +242,7 @@ def test_a_thread_that_is_late_but_ends_counts():
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_a_policy_tells_errors_apart(way):
+def test_a_policy_distinguishes_errors(way):
     """Some are given up at once, some tried again; Retry always is, whatever the policy."""
 
     class Broken(OSError):
@@ -340,7 +340,7 @@ def test_a_rate_holds_over_batches(way, rates):
 
 @pytest.mark.parametrize("way", ["threads", "coroutines"])
 def test_a_rate_slower_than_the_time_box_leaves_records_to_a_later_batch(way):
-    """A batch ends in its time with nothing started, and tells how long the slot is to wait."""
+    """A batch ends in its time with nothing started, and reports how long the slot is to wait."""
     starts = []
     report = run(
         starts.append, keyed(6, 6), way=way, rates=Rates(per_slot=0.001),
@@ -378,7 +378,7 @@ def test_async_handlers_are_known():
     assert not is_async(print)
 
 
-def test_a_coroutine_that_nobody_awaits_is_told():
+def test_a_coroutine_that_nobody_awaits_is_reported():
     """A plain function that returns a coroutine is a mistake, and fails as one."""
 
     async def inner():

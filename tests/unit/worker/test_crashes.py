@@ -152,8 +152,8 @@ def test_without_a_box_nothing_is_known():
     assert not report.crashed
 
 
-def test_a_worker_that_may_still_run_is_not_taken_for_dead(tmp_path):
-    """Its box stays where it is, and nothing of it is taken for granted."""
+def test_a_worker_that_may_still_run_is_not_considered_dead(tmp_path):
+    """Its journal is kept and not read."""
     path = tmp_path / "box"
     box = CrashJournal(path, 2)
     box.enter(1, 0, 5)
@@ -164,7 +164,7 @@ def test_a_worker_that_may_still_run_is_not_taken_for_dead(tmp_path):
 
 
 def test_a_box_that_cannot_be_made_costs_nothing(tmp_path):
-    """No room, no rights: the worker goes on without."""
+    """Without space or permission the worker goes on without a journal."""
     box = CrashJournal(tmp_path / "no" / "folder", 1)
     box.enter(0, 0, 2**62)
     box.leave(0)
@@ -212,7 +212,7 @@ def test_a_pending_record_and_lower_ones_may_start_while_their_key_is_blocked():
 )  # fmt: skip
 @settings(max_examples=300, deadline=None)
 def test_the_culprit_is_alone_after_as_many_crashes_as_halvings(count, culprit, known, at_once):
-    """Whoever it is, whatever the workers leave behind; the innocent pass on the way."""
+    """Whichever record it is and whatever the workers leave behind; the others pass meanwhile."""
     slot, bad = PoisonBisect(), int(culprit * (count - 1))
     todo = OffsetRanges([(0, count - 1)])
     for crashes in itertools.count(1):

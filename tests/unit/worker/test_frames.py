@@ -125,7 +125,7 @@ def test_what_it_raises_holds_for_every_row():
     ],
 )
 def test_an_answer_that_makes_no_sense_fails_the_rows(answer, text):
-    """The failure tells what was wrong with it."""
+    """The failure says what was wrong with it."""
     report = batched(lambda frame: answer, ROWS[:4])
     assert text in report.partitions[0].failed[0].error
 
@@ -174,5 +174,5 @@ def test_any_frames_keep_the_order_and_settle_every_row(keys, fails, most):
         expected += [o for o in offsets if o < first]
     outcome = report.partitions[0]
     assert done(report) == sorted(expected)
-    books = [*expected, *(f.offset for f in outcome.failed), *(o for o, _ in outcome.blocked)]
-    assert sorted(books) == list(range(len(rows)))
+    accounted = [*expected, *(f.offset for f in outcome.failed), *(o for o, _ in outcome.blocked)]
+    assert sorted(accounted) == list(range(len(rows)))

@@ -176,7 +176,7 @@ def test_a_retry_that_cannot_be_waited_for_is_refused(after):
 @pytest.mark.parametrize("way", EVERY_WAY)
 @pytest.mark.parametrize("after", ODD_WAITS)
 def test_a_retry_that_was_changed_waits_as_the_policy_says(way, after):
-    """However it came by such a wait, by an attribute or a subclass; the text tells it."""
+    """Whether an attribute or a subclass changed the wait; the text says so."""
 
     def make():
         error = Retry(after=5, reason="later")
@@ -296,7 +296,7 @@ def test_with_an_output_what_does_not_fit_fails_its_record(way, answer, text):
 
 @pytest.mark.parametrize("answer", [7, 1.5, object(), {"n": "x"}])
 def test_a_row_of_a_frame_with_an_odd_outcome_fails_alone(answer):
-    """A frame handler answers for each row: what says nothing is never taken for done."""
+    """A frame handler answers for each row: a row without an outcome is never done."""
     schema = NUMBERS if isinstance(answer, dict) else None
     report = answering("frames", lambda: answer, schema=schema)
     failure(report)
@@ -607,8 +607,12 @@ def test_whatever_handlers_raise_every_record_is_in_one_book(plan, way, raises, 
         report = run(handler, rows, way=way, policy=policy, work=work)
     pickle.loads(pickle.dumps(report))
     outcome = report.partitions[0]
-    books = [*done(report), *(f.offset for f in outcome.failed), *(o for o, _ in outcome.blocked)]
-    assert sorted(books) == list(range(len(rows)))
+    accounted = [
+        *done(report),
+        *(f.offset for f in outcome.failed),
+        *(o for o, _ in outcome.blocked),
+    ]
+    assert sorted(accounted) == list(range(len(rows)))
     assert not report.fatal
     if most is None:
         first = {}

@@ -19,7 +19,7 @@ from tests.unit.worker.slot_harness import WAYS, Together, done, in_way, prepare
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_a_record_is_told_whole(way):
+def test_a_handler_gets_the_whole_record(way):
     """A handler gets topic, partition, offset, key, value, timestamp, and knows its slot."""
     seen = []
 
@@ -87,7 +87,7 @@ def test_what_is_given_up_is_a_dead_letter_and_its_key_flows_on(way):
 
 
 def test_a_reject_without_dead_letters_is_fatal():
-    """Without a place for dead letters the record stays pending and the job is told to stop."""
+    """Without a place for dead letters the record stays pending and the job stops."""
 
     def handler(record):
         raise Reject("no")
@@ -236,7 +236,7 @@ def test_a_call_is_as_old_as_the_first_look_at_it():
 
 
 @pytest.mark.parametrize("name", ["nowhere", "os:nothing", "no_such_module:f", ":f"])
-def test_a_handler_that_is_not_there_is_told(name):
+def test_a_missing_handler_is_reported(name):
     """A name that leads to nothing callable is an error."""
     with pytest.raises((ValueError, ImportError)):
         resolve_handler(name)

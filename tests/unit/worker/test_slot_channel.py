@@ -110,15 +110,15 @@ ROWS = [(0, o, b"k") for o in range(12)]
 def test_what_is_done_is_reported_while_a_handler_hangs(way):
     """All before it; the final report has the rest, and nothing is in two reports."""
     with a_driver() as driver:
-        told = []
+        heard = []
 
         def handler(offset):
             if offset == 8:
-                told.append(wait_for(lambda: driver.heard() >= set(range(8))))
+                heard.append(wait_for(lambda: driver.heard() >= set(range(8))))
 
         slot, batches = runner(driver, way, handler, ROWS)
         report = slot.run(3, batches)
-        assert told == [True]
+        assert heard == [True]
         assert report.stopped == ""
         every = {one.seq: one for one in [*driver.reports, *report.unacknowledged, report]}
         assert sorted(o for one in every.values() for o in done(one)) == list(range(12))
@@ -514,7 +514,7 @@ def test_a_slot_that_was_halted_before_it_began_is_not_ended():
 
 
 def test_only_the_first_reason_of_a_halt_counts():
-    """And whoever asks later is called at once."""
+    """A callback that is added later is called at once."""
     life, _ = a_life()
     calls = []
     life.on_halt(lambda: calls.append("before"))
