@@ -15,7 +15,14 @@ import coopconsume.errors
 from coopconsume.admin.views import SCHEMAS
 from coopconsume.cli.outcome import EXIT_CODES
 from coopconsume.errors import AssignorError, CommitStoreError, CoopConsumeError, FencedLogError
-from coopconsume.monitoring.numbers import COUNTERS, GAUGES, HANDLERS, JOB_GAUGES, PHASES
+from coopconsume.monitoring.numbers import (
+    COUNTERS,
+    GAUGES,
+    HANDLERS,
+    HISTOGRAMS,
+    JOB_GAUGES,
+    PHASES,
+)
 from coopconsume.options import TABLE
 from coopconsume.spark_versions import SUPPORTED
 
@@ -80,7 +87,8 @@ def exit_codes() -> list[str]:
 
 def metrics() -> list[str]:
     """Returns the table of metrics that listeners export."""
-    parts = [("total", COUNTERS), ("partition", GAUGES), ("job", (*JOB_GAUGES, HANDLERS, PHASES))]
+    of_job = (*JOB_GAUGES, HANDLERS, PHASES, *HISTOGRAMS)
+    parts = [("total", COUNTERS), ("partition", GAUGES), ("job", of_job)]
     rows = [
         (f"`{n.metric}`", f"`{n.field}`", n.unit, scope, n.doc)
         for scope, numbers in parts

@@ -33,6 +33,7 @@ from coopconsume.runtime.loop import Job
 from coopconsume.runtime.parcels import Parcel, Written
 from coopconsume.runtime.progress import Meter
 from coopconsume.runtime.work import Work
+from coopconsume.worker.histogram import Histogram
 from coopconsume.worker.report import (
     DeadLetter,
     Failure,
@@ -280,7 +281,7 @@ class Replay:
                         for tp, (done, stable) in line["offsets"].items()
                     },
                     _ranges(line["holes"]), tuple(line["took"]),
-                    frozenset(map(_tp, line["held"])), _pending(line["later"]),
+                    frozenset(map(_tp, line["held"])), _pending(line["later"]), line["answered_at"],
                 )  # fmt: skip
             case "LogRead":
                 return events.LogRead({_tp(tp): stable for tp, stable in line["stable"].items()})
@@ -388,6 +389,7 @@ def _report(of: Line) -> SlotReport:
     known["unacknowledged"] = [_report(one) for one in of["unacknowledged"]]
     known["suspects"] = [tuple(one) for one in of["suspects"]]
     known["reads"] = Reads(*of["reads"])
+    known["starts"] = Histogram(**of["starts"])
     return SlotReport(**known)
 
 
@@ -397,7 +399,7 @@ def _outcome(of: Line) -> PartitionReport:
         known[name] = [_failure(one) for one in of[name]]
     for name in ("blocked", "holes"):
         known[name] = [tuple(one) for one in of[name]]
-    return PartitionReport(**known)
+    return PartitionReport(**known | {"times": b""})
 
 
 def main(path: str) -> int:

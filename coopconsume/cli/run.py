@@ -6,6 +6,7 @@ import os
 import signal
 import sys
 import threading
+from collections import deque
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any, Self
 
@@ -27,9 +28,10 @@ from coopconsume.query import check_handler, check_settings
 from coopconsume.record import RetryPolicy
 from coopconsume.testing.local.java import find_java
 from coopconsume.testing.local.session import local_session, stop_session
+from coopconsume.worker.histogram import Histogram
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Collection, Mapping
     from types import TracebackType
 
     from pyspark.sql import SparkSession
@@ -41,6 +43,8 @@ NEWEST_JAVA = 21
 _SPARE_CORES = 2
 _LOOK_EVERY = 0.2
 _MAX_BACKOFF = 60.0
+#: Events of which the status line shows latencies.
+_LATENCY_OVER = 20
 
 
 @click.command(
@@ -262,22 +266,25 @@ class _ProgressLine:
         self._screen = screen
         self._rate = Rate()
         self._done = 0
+        self._recent: deque[Progress] = deque(maxlen=_LATENCY_OVER)
 
     def __call__(self, event: Progress) -> None:
         self._done = event["totals"]["done"]
-        self._screen.status(status_line(event, self._rate.at(self._done)))
+        self._recent.append(event)
+        self._screen.status(status_line(event, self._rate.at(self._done), self._recent))
 
     def sum_up(self, *, stopped: bool) -> None:
         """Writes the last line."""
         self._screen.line(f"{'stopped' if stopped else 'drained'}: {self._done:,} records done")
 
 
-def status_line(event: Progress, rate: float) -> str:
+def status_line(event: Progress, rate: float, recent: Collection[Progress] = ()) -> str:
     """Returns the numbers of a progress event, the blocker that is oldest, and why nothing runs.
 
     Args:
         event: The event.
         rate: Records done per second.
+        recent: Events whose latencies are shown, in real time.
     """
     totals, partitions = event["totals"], event["partitions"]
     text = "real time: " if event["mode"] == "realTime" else ""
@@ -288,12 +295,25 @@ def status_line(event: Progress, rate: float) -> str:
     )
     if totals["filtered"]:
         text += f", {totals['filtered']:,} filtered"
+    if event["mode"] == "realTime":
+        text += _latency(recent)
     if event["waitingFor"] is not None:
         text += f"; {event['waitingFor']['message']}"
     blocked = [p for p in partitions if p["blocker"] is not None and p["blocker"]["attempts"]]
     if blocked:
         text += f"; {held_by(max(blocked, key=lambda p: p['blocker']['ageSeconds']))}"
     return text
+
+
+def _latency(recent: Collection[Progress]) -> str:
+    """Returns the 99th percentiles of latencies; nothing without records."""
+    start, commit = (
+        Histogram.of(event[field] for event in recent).quantile(0.99)
+        for field in ("startLatency", "commitLatency")
+    )
+    if start is None or commit is None:
+        return ""
+    return f", p99 {start * 1000:,.0f} ms to handlers, {commit * 1000:,.0f} ms to commits"
 
 
 def held_by(partition: Mapping[str, Any]) -> str:

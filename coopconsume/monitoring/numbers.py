@@ -109,3 +109,18 @@ HANDLERS = Number(
 )
 #: The entries of ``durationMs``, by phase.
 PHASES = Number("durationMs", "coopconsume.phase.duration", "s", "Time by phase of a batch.")
+#: Histograms of many times, as `coopconsume.worker.histogram` counts them.
+HISTOGRAMS = (
+    Number(
+        "startLatency",
+        "coopconsume.latency.start",
+        "s",
+        "Time from a record's timestamp to its first handler call.",
+    ),
+    Number(
+        "commitLatency",
+        "coopconsume.latency.commit",
+        "s",
+        "Time from a handled record's timestamp to the answer of its commit, retries included.",
+    ),
+)

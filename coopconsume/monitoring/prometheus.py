@@ -2,13 +2,25 @@
 
 from __future__ import annotations
 
+import math
 import threading
+from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
 from coopconsume.monitoring.listener import QueryListener
-from coopconsume.monitoring.numbers import COUNTERS, GAUGES, HANDLERS, JOB_GAUGES, PHASES
+from coopconsume.monitoring.numbers import (
+    COUNTERS,
+    GAUGES,
+    HANDLERS,
+    HISTOGRAMS,
+    JOB_GAUGES,
+    PHASES,
+)
+from coopconsume.worker.histogram import BOUNDS, Histogram
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from coopconsume.monitoring.listener import QueryProgressEvent, QueryTerminatedEvent
     from coopconsume.monitoring.numbers import Number
 
@@ -28,9 +40,10 @@ class PrometheusListener(QueryListener):
     """
 
     def __init__(self, registry: Any = None) -> None:
-        from prometheus_client import REGISTRY, Counter, Gauge, Histogram
+        import prometheus_client
+        from prometheus_client import Counter, Gauge
 
-        registry = registry or REGISTRY
+        registry = registry or prometheus_client.REGISTRY
         self._lock = threading.Lock()
         self._totals: dict[str, dict[str, int]] = {}
         self._partitions: dict[str, set[tuple[str, ...]]] = {}
@@ -43,10 +56,12 @@ class PrometheusListener(QueryListener):
         self._job_gauges = {
             n.field: Gauge(_name(n), n.doc, _OF_QUERY, registry=registry) for n in JOB_GAUGES
         }
-        self._handlers = Histogram(
+        self._histograms = _Histograms()
+        registry.register(self._histograms)
+        self._handlers = prometheus_client.Histogram(
             _name(HANDLERS), HANDLERS.doc, _OF_QUERY, registry=registry, buckets=_BUCKETS
         )
-        self._phases = Histogram(
+        self._phases = prometheus_client.Histogram(
             _name(PHASES), PHASES.doc, (*_OF_QUERY, "phase"), registry=registry, buckets=_BUCKETS
         )
 
@@ -65,6 +80,7 @@ class PrometheusListener(QueryListener):
                     self._phases.labels(*query, phase).observe(millis / 1000)
             for seconds in progress[HANDLERS.field]:
                 self._handlers.labels(*query).observe(seconds)
+            self._histograms.add(query, progress)
             for name, gauge in self._job_gauges.items():
                 gauge.labels(*query).set(progress[name])
             by_labels = {
@@ -86,6 +102,35 @@ class PrometheusListener(QueryListener):
         for labels in partitions:
             for gauge in self._gauges.values():
                 gauge.remove(*labels)
+
+
+class _Histograms:
+    """Collects histograms that are counted elsewhere: the client's own count one by one."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._sums: dict[Number, dict[tuple[str, str], Histogram]] = {n: {} for n in HISTOGRAMS}
+
+    def add(self, query: tuple[str, str], progress: dict[str, Any]) -> None:
+        """Adds what a query has counted since its last event."""
+        with self._lock:
+            for number, sums in self._sums.items():
+                new = Histogram.of([progress[number.field]])
+                sums.setdefault(query, Histogram()).merge(new)
+
+    def collect(self) -> Iterator[Any]:
+        """Yields the metrics; called by the client."""
+        from prometheus_client.core import HistogramMetricFamily
+        from prometheus_client.utils import floatToGoString
+
+        with self._lock:
+            for number, sums in self._sums.items():
+                family = HistogramMetricFamily(_name(number), number.doc, labels=_OF_QUERY)
+                for query, counted in sums.items():
+                    bounds = map(floatToGoString, (*BOUNDS, math.inf))
+                    buckets = zip(bounds, accumulate(counted.counts), strict=True)
+                    family.add_metric(query, list(buckets), counted.seconds)
+                yield family
 
 
 def _name(number: Number) -> str:

@@ -143,7 +143,7 @@ def save(
     held = frozenset(refused | {tp for tp, some in left.items() if some})
     later = {tp: records for tp, records in reported.items() if tp in refused}
     took = (written.took if written else 0.0, time.monotonic() - started)
-    return CommitAnswered(answered, holes, took, held, later)
+    return CommitAnswered(answered, holes, took, held, later, time.time())
 
 
 class Committer:
@@ -506,6 +506,7 @@ class Committer:
             self._again_at = time.monotonic() + _REFUSED_WAIT
             self._unsaved.put_back(saved.later)
         count = sum(len(offsets) for offsets, _ in saved.offsets.values())
+        self._meter.committed(saved)
         ours = [p for p in self._partitions.values() if p.is_ours]
         self._meter.saved(count, saved.took, ours)
 

@@ -706,7 +706,7 @@ class Dispatcher:
 
     def _note(self, running: Running, report: SlotReport) -> None:
         """Counts and logs what a report tells."""
-        self._meter.reported(report)
+        self._meter.reported(report, running.names)
         self._failure_log.take(report, running.names)
 
     def _look_for_a_pause(

@@ -204,6 +204,11 @@ class EpochState:
         self.holding.give_up(shares)
 
     @property
+    def uncommitted(self) -> dict[TopicPartition, OffsetRanges]:
+        """Records that are done, or written to outputs, and not committed."""
+        return {(p.topic, p.partition): p.unsaved | p.undelivered for p in self.partitions}
+
+    @property
     def busy(self) -> list[Partition]:
         """The partitions that a turn of the loop looks at: those with something left to do."""
         return [p for p in self.partitions if not p.is_quiet]

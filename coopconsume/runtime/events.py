@@ -201,6 +201,7 @@ class CommitAnswered(Event):
         took: Seconds for dead letters and outputs, and for the commit log.
         held: Partitions of which some done offsets were left out, as they have too many ranges.
         later: Failed records of partitions that were refused altogether.
+        answered_at: When the answer came, in seconds since the epoch.
     """
 
     offsets: Mapping[TopicPartition, tuple[OffsetRanges, int]]
@@ -208,6 +209,7 @@ class CommitAnswered(Event):
     took: tuple[float, float]
     held: frozenset[TopicPartition] = frozenset()
     later: Mapping[TopicPartition, list[Pending]] = field(default_factory=dict)
+    answered_at: float = 0.0
 
 
 @dataclass(frozen=True)

@@ -479,6 +479,7 @@ class Job:
             self._unbegun = holding
             return
         self._take_along(self._epoch_state)
+        self._meter.latency.keep(self._epoch_state.uncommitted)
         self._epoch = None
         self._note_epoch(holding)
         self._epoch_state.warn_of_waits(self._meter)
@@ -537,6 +538,7 @@ class Job:
         unsure = self._dispatcher.unsure_of(leaving.partitions)
         running = common(epoch_state.may_run(unsure), leaving.shares)
         epoch_state.has_left(leaving.partitions, leaving.shares)
+        self._meter.latency.keep(epoch_state.uncommitted)
         self._leaving = None
         leaving.answer.give(running)
 

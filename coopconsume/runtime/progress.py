@@ -17,12 +17,16 @@ from coopconsume.monitoring.listener import (
     QueryStartedEvent,
     QueryTerminatedEvent,
 )
+from coopconsume.runtime.latency import CommitLatency
+from coopconsume.worker.histogram import Histogram
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from coopconsume.group.owned import TopicPartition
     from coopconsume.monitoring.listener import QueryListener
     from coopconsume.runtime.circuit_breaker import CircuitBreaker
+    from coopconsume.runtime.events import CommitAnswered
     from coopconsume.runtime.plan import BatchPlan, Partition
     from coopconsume.runtime.waiting import OldestCall, WaitingFor
     from coopconsume.worker.report import SlotReport
@@ -77,6 +81,9 @@ class Meter:
         ]
         self._phases: dict[str, float] = {}
         self._handler_times: list[float] = []
+        self._starts = Histogram()
+        #: Times from the timestamps of records to their commits.
+        self.latency = CommitLatency()
         #: Seconds for which the running slot that is silent for longest has reported nothing.
         self.silent = 0.0
         #: The handler call that has run for longest; None: none takes long.
@@ -132,9 +139,12 @@ class Meter:
         what = f"{plan.span} offsets" if plan.reads else "real time"
         self.message = f"batch {number}: {what} on {len(plan.slots)} slots"
 
-    def reported(self, report: SlotReport) -> None:
-        """A slot is through with its part of a batch."""
+    def reported(self, report: SlotReport, names: Sequence[TopicPartition]) -> None:
+        """Takes what a slot reports; partitions by their index in names."""
+        for i, outcome in report.partitions.items():
+            self.latency.done(names[i], outcome)
         with self._lock:
+            self._starts.merge(report.starts)
             slot = self.slots[report.slot]
             slot["handled"] += report.handled
             slot["failures"] += report.failures
@@ -179,6 +189,11 @@ class Meter:
         with self._lock:
             self._launched.pop(number, None)
             self._took("batch", seconds)
+
+    def committed(self, answer: CommitAnswered) -> None:
+        """Takes the answer to a commit; `saved` makes the event."""
+        for where, (offsets, stable) in answer.offsets.items():
+            self.latency.committed(where, offsets, stable, answer.answered_at)
 
     def saved(
         self, offsets: int, took: tuple[float, float], partitions: Sequence[Partition]
@@ -234,6 +249,8 @@ class Meter:
                     for phase in ("read", "handlers", "batch", "outputs", "commit")
                 },
                 handlerSeconds=self._handler_times,
+                startLatency=self._starts.describe(),
+                commitLatency=self.latency.take().describe(),
                 silentSeconds=round(self.silent, 1),
                 oldestHandler=call.describe() if call else None,
                 oldestHandlerSeconds=round(call.seconds, 1) if call else 0.0,
@@ -247,7 +264,7 @@ class Meter:
                 partitions=partitions_now,
                 **{name: sum(p[name] for p in partitions_now) for name in _SUMS},
             )
-            self._phases, self._handler_times = {}, []
+            self._phases, self._handler_times, self._starts = {}, [], Histogram()
             self._recent.append(event)
         self._notify("onQueryProgress", QueryProgressEvent(event))
 

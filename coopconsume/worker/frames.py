@@ -109,6 +109,7 @@ class Frames:
             if not batch.num_rows:
                 return
             self._running = batch
+            ledger.count_starts(batch, [time.time()] * batch.num_rows)
         ledger.report.handled += batch.num_rows
         offsets = batch.column(1)
         self._life.box.enter_all([(part, offset) for offset in offsets.to_pylist()])
@@ -118,7 +119,7 @@ class Frames:
             ledger.ended = ledger.report.handled
             if outcomes is None:
                 self._settled += batch.num_rows
-                ledger.done[part].append(offsets)
+                ledger.done[part].append(batch.select([1, 5]))
             else:
                 self._settle(part, batch, outcomes)
             self._running = None
@@ -145,7 +146,7 @@ class Frames:
                 ledger.block(row)
             elif ledger.is_spent(attempt):
                 if ledger.give_up_spent(row, self._record(row, attempt)):
-                    ledger.done[part].append(pa.array([row.offset], pa.int64()))
+                    ledger.add_done(part, [row.offset], [row.timestamp])
             else:
                 keep.append(True)
                 continue
@@ -193,7 +194,8 @@ class Frames:
 
     def _settle(self, part: int, batch: pa.RecordBatch, outcomes: Sequence[Any]) -> None:
         """Row by row; one behind a failed row of its key waits, whatever was answered for it."""
-        ledger, done, before = self._ledger, [], None
+        ledger, before = self._ledger, None
+        done: list[tuple[int, int]] = []
         for row, outcome in zip(rows_of(batch), outcomes, strict=True):
             if ledger.is_behind(row):
                 ledger.block(row)
@@ -204,8 +206,9 @@ class Frames:
             before = outcome
             ledger.number = self._settled
             if outcome is None or ledger.answer(row, record, outcome):
-                done.append(row.offset)
-        ledger.done[part].append(pa.array(done, pa.int64()))
+                done.append((row.offset, row.timestamp))
+        if done:
+            ledger.add_done(part, *zip(*done, strict=True))
 
     def _record(self, row: Row, attempt: int) -> Record:
         topic, number = self._ledger.spec.partitions[row.part]

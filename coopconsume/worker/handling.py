@@ -146,7 +146,7 @@ def run_serial(
     """Handle the rows one after another in the task's own thread; the cheapest way by far."""
     report, blocked, cells = ledger.report, ledger.blocked, life.box.cells
     code, place = life.box.FIRST, life.box.FIRST + 1
-    handled, lock = 0, ledger.lock
+    handled, lock, clock = 0, ledger.lock, time.time
     progress = RowProgress(ledger)
     ledger.give_back = life.give_back
     for raw in batches:
@@ -156,17 +156,21 @@ def run_serial(
         hashes, at_work = batch.column(_HASH), None
         numbers, skipped = progress.begin(batch)
         life.begin()
+        started = progress.started.append
         for i, part, record in records_of(batch, ledger, numbers):
             if life.is_over and (handled or life.stopped):
                 report.timed_out = True
+                started(None)
                 skipped.append(i)
                 ledger.unlooked(part, record.offset)
                 continue
             if blocked[part] and ledger.is_blocked(row := _row(part, hashes[i], record)):
+                started(None)
                 skipped.append(i)
                 ledger.block(row)
                 continue
             handled += 1
+            started(clock())
             cells[place] = record.offset
             if part != at_work:
                 at_work = part
@@ -199,6 +203,8 @@ class RowProgress:
 
     Attributes:
         settled: Rows from the first one on whose answers are in the ledger, as far as known.
+        started: Of each row that was drawn, when its handler was called, in seconds since the
+            epoch; None: it was not called.
     """
 
     def __init__(self, ledger: TaskOutcome) -> None:
@@ -206,6 +212,7 @@ class RowProgress:
         self._batch: pa.RecordBatch | None = None
         self._numbers: Iterator[int] = iter(())
         self._skipped: list[int] = []
+        self.started: list[float | None] = []
         self._first = 0
         self.settled = 0
         ledger.flush = self.flush
@@ -216,6 +223,7 @@ class RowProgress:
         with self._ledger.lock:
             self._batch, self._numbers, self._skipped = batch, iter(range(batch.num_rows)), []
             self._first = self.settled = 0
+            self.started = []
         return self._numbers, self._skipped
 
     def failed(self, number: int) -> None:
@@ -264,7 +272,9 @@ class RowProgress:
         first, self._first = self._first, end
         skipped = [i - first for i in self._skipped if first <= i < end]
         self._ledger.ended += end - first - len(skipped)
-        done_rows(self._ledger, self._batch.slice(first, end - first), skipped)
+        rows = self._batch.slice(first, end - first)
+        self._ledger.count_starts(rows, self.started[first:end])
+        done_rows(self._ledger, rows, skipped)
 
 
 def _row(part: int, key_hash: pa.Int64Scalar, record: Record) -> Row:
@@ -305,11 +315,12 @@ def records_of(
 
 def done_rows(ledger: TaskOutcome, batch: pa.RecordBatch, skipped: list[int]) -> None:
     """The rows of a batch are done, but for those at some places."""
+    parts_and_done = batch.select([0, _OFFSET, _STAMP])
     if skipped:
         left = set(skipped)
         keep = pa.array([i for i in range(batch.num_rows) if i not in left], pa.int64())
-        batch = batch.select([0, _OFFSET]).take(keep)
-    parts, offsets = batch.column(0), batch.column(_OFFSET)
+        parts_and_done = parts_and_done.take(keep)
+    parts, done = parts_and_done.column(0), parts_and_done.select([1, 2])
     for part, chunks in ledger.done.items():
         whole = len(ledger.done) == 1
-        chunks.append(offsets if whole else offsets.filter(pc.equal(parts, part)))
+        chunks.append(done if whole else done.filter(pc.equal(parts, part)))

@@ -7,6 +7,7 @@ waits for it. Task-side code.
 
 from __future__ import annotations
 
+import time
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -29,6 +30,7 @@ LOOKAHEAD_BYTES = 64 << 20
 #: Seconds before a record is tried again in the same batch, at least.
 LEAST_WAIT = 0.1
 _make = tuple.__new__
+_clock = time.time
 
 
 class KeyScheduler:
@@ -45,7 +47,10 @@ class KeyScheduler:
         self._pace = RateLimiter(rates, gates, now) if rates else None
         self._lanes = KeyQueues(self._pace)
         self._gave_up = False
-        self._done: dict[int, list[int]] = {part: [] for part in ledger.work}
+        #: Offsets and timestamps, by partition.
+        self._done: dict[int, tuple[list[int], list[int]]] = {p: ([], []) for p in ledger.work}
+        #: Seconds from the timestamps of records to their first handler call.
+        self._starts: list[float] = []
         self._names = ledger.spec.partitions
         self._deadline = float("inf")
         self._settled = 0
@@ -152,6 +157,8 @@ class KeyScheduler:
             record = _make(Record, (topic, number, offset, key, value, timestamp, headers, attempt))
             if attempt == 1 or not ledger.is_spent(attempt):
                 ledger.report.handled += 1
+                if attempt == 1 and timestamp >= 0:
+                    self._starts.append(_clock() - timestamp / 1000)
                 return lane, row, record
             self._settle(lane, row, done=ledger.give_up_spent(row, record))
         return None
@@ -172,7 +179,9 @@ class KeyScheduler:
 
     def _settle(self, lane: Lane, row: Row, *, done: bool) -> None:
         if done:
-            self._done[row.part].append(row.offset)
+            offsets, times = self._done[row.part]
+            offsets.append(row.offset)
+            times.append(row.timestamp)
             self._lanes.settle(lane, flows=True)
             return
         if lane in self._again:
@@ -226,7 +235,11 @@ class KeyScheduler:
         self._flush()
 
     def _flush(self) -> None:
-        for part, offsets in self._done.items():
+        for part, (offsets, times) in self._done.items():
             if offsets:
-                self._ledger.done[part].append(pa.array(sorted(offsets), pa.int64()))
+                self._ledger.add_done(part, offsets, times)
                 offsets.clear()
+                times.clear()
+        if self._starts:
+            self._ledger.report.starts.add_all(pa.array(self._starts))
+            self._starts.clear()

@@ -17,6 +17,7 @@ import pyarrow.compute as pc
 from coopconsume.record import Record
 from coopconsume.state.value import Change
 from coopconsume.worker.answers import as_rows, trace_of, verdict_on
+from coopconsume.worker.histogram import Histogram
 from coopconsume.worker.report import (
     DeadLetter,
     Failure,
@@ -24,6 +25,7 @@ from coopconsume.worker.report import (
     Reads,
     SlotReport,
     pack_offsets,
+    pack_times,
 )
 from coopconsume.worker.rows import OutputRows
 
@@ -41,7 +43,7 @@ if TYPE_CHECKING:
 MOST_KEPT = 10_000
 #: No row is of this lane.
 _NO_LANE = -(1 << 63)
-_HEADERS = 6  # index of the column, where there is one
+_STAMP, _HEADERS = 5, 6  # indexes of columns; the last one where there is one
 
 
 class WorkerEnded(Exception):
@@ -100,7 +102,8 @@ class TaskOutcome:
         self.parts = {p: PartitionReport() for p in self.work}
         #: By partition and lane, the lowest offset that is not done: no higher one may start.
         self.blocked: dict[int, dict[int, int]] = {p: dict(w.blocked) for p, w in self.work.items()}
-        self.done: dict[int, list[pa.Array]] = {p: [] for p in self.work}
+        #: Chunks of what is done: offsets in ascending order, and their timestamps.
+        self.done: dict[int, list[pa.RecordBatch]] = {p: [] for p in self.work}
         self._filtered: dict[int, list[pa.Array]] = {p: [] for p in self.work}
         self.retried = any(w.attempts for w in self.work.values())
         #: Which answer it is that comes next; kept up where answers are failures, and at the end.
@@ -310,7 +313,27 @@ class TaskOutcome:
             elif self._failed(
                 row, record, WorkerEnded(f"its worker was ended: the handler {what}")
             ):
-                self.done[row.part].append(pa.array([row.offset], pa.int64()))
+                self.add_done(row.part, [row.offset], [row.timestamp])
+
+    def add_done(self, part: int, offsets: Sequence[int], times: Sequence[int]) -> None:
+        """Notes offsets and timestamps of records that are done."""
+        columns = [pa.array(column, pa.int64()) for column in (offsets, times)]
+        done = pa.RecordBatch.from_arrays(columns, names=["offset", "timestamp"])
+        self.done[part].append(done.take(pc.sort_indices(columns[0])))
+
+    def count_starts(self, batch: pa.RecordBatch, at: Sequence[float | None]) -> None:
+        """Counts the times from the timestamps of rows to their first handler call.
+
+        Args:
+            batch: The rows.
+            at: When the handler of each was called, in seconds since the epoch; None: it was not.
+        """
+        stamps = batch.column(_STAMP)
+        if self.retried:
+            rows = zip(at, batch.column(0).to_pylist(), batch.column(1).to_pylist(), strict=True)
+            at = [None if self.attempt(part, offset) > 1 else when for when, part, offset in rows]
+        sent = pc.divide(pc.if_else(pc.greater_equal(stamps, 0), stamps, None), 1000.0)
+        self.report.starts.add_all(pc.subtract(pa.array(at, pa.float64()), sent))
 
     def unlooked(self, part: int, offset: int) -> None:
         """Nothing of this partition from ``offset`` on has been looked at, unless named."""
@@ -406,6 +429,7 @@ class TaskOutcome:
             filtered, self._filtered = self._filtered, {part: [] for part in self.work}
             self.report.filtered = 0
             reads, self.report.reads = self.report.reads, Reads()
+            starts, self.report.starts = self.report.starts, Histogram()
             failed = {part: report.failed for part, report in self.parts.items()}
             for report in self.parts.values():
                 report.failed = []
@@ -419,7 +443,7 @@ class TaskOutcome:
         partitions = {
             part: replace(
                 followed.get(part, _NOTHING),
-                done=_packed(done[part]), failed=failed[part], filtered=_packed(filtered[part]),
+                **_packed_done(done[part]), failed=failed[part], filtered=_packed(filtered[part]),
             )
             for part in self.work
             if any(map(len, [*done[part], *filtered[part]])) or failed[part] or part in followed
@@ -428,7 +452,7 @@ class TaskOutcome:
             self.spec.batch, self.report.slot, seq=seq, pid=self.report.pid, partitions=partitions,
             dead=dead, outputs=None if outputs is None else outputs.encode(),
             changes=None if changes is None else changes.encode(),
-            handled=ended, failures=failures, kept=kept, reads=reads, filtered=sum(
+            handled=ended, failures=failures, kept=kept, reads=reads, starts=starts, filtered=sum(
                 len(chunk) for chunks in filtered.values() for chunk in chunks
             ),
             gates={} if kept is None else dict(self.report.gates), leaving=leaving,
@@ -523,7 +547,7 @@ class TaskOutcome:
             report.holes, report.blocked = followed.holes, followed.blocked
             report.retrying = followed.retrying
         for part, report in self.parts.items():
-            report.done = _packed(self.done[part])
+            report.done, report.times = _packed_done(self.done[part]).values()
             report.filtered = _packed(self._filtered[part])
         self.report.handled -= self._reported[0]
         self.report.failures -= self._reported[1]
@@ -550,6 +574,17 @@ def _packed(chunks: Sequence[pa.Array]) -> bytes:
         return b""
     offsets = pa.concat_arrays(chunks)
     return pack_offsets(offsets.take(pc.sort_indices(offsets)) if len(chunks) > 1 else offsets)
+
+
+def _packed_done(chunks: Sequence[pa.RecordBatch]) -> dict[str, bytes]:
+    """Returns done offsets and their timestamps, as in `PartitionReport`."""
+    if not chunks:
+        return {"done": b"", "times": b""}
+    offsets, times = (pa.concat_arrays([chunk.column(n) for chunk in chunks]) for n in range(2))
+    if len(chunks) > 1:
+        order = pc.sort_indices(offsets)
+        offsets, times = offsets.take(order), times.take(order)
+    return {"done": pack_offsets(offsets), "times": pack_times(times)}
 
 
 def _all_wanted(parts: pa.Array, offsets: pa.Array, work: Mapping[int, PartitionWork]) -> bool:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from coopconsume.worker.histogram import Histogram
 from coopconsume.worker.rate_limit import Rates
 
 if TYPE_CHECKING:
@@ -150,6 +151,7 @@ class PartitionReport:
             so that the attempts are known if the slot is lost.
         holes: (first, last) of offsets below the position at which there is no record; only of
             slots that are to find holes.
+        times: Timestamps of the records in ``done``, in the order of their offsets (`pack_times`).
     """
 
     done: bytes = b""
@@ -161,6 +163,7 @@ class PartitionReport:
     position: int | None = None
     holes: list[tuple[int, int]] = field(default_factory=list)
     retrying: list[Failure] = field(default_factory=list)
+    times: bytes = b""
 
 
 class Reads(NamedTuple):
@@ -187,8 +190,8 @@ class SlotReport:
     """What a slot reports of its part of a batch.
 
     A progressive report has only partitions (done, filtered, failed), dead letters, outputs, the
-    counts of handled and failed calls, of filtered records and of reads, and ``kept`` with
-    ``gates``. The final report holds what is in no progressive report.
+    counts of handled and failed calls, of filtered records and of reads, ``starts``, and ``kept``
+    with ``gates``. The final report holds what is in no progressive report.
 
     Attributes:
         unknown: This is a second run of a Spark task: nothing was started, and what the first run
@@ -204,6 +207,7 @@ class SlotReport:
         handled: Handler calls made. ``failures``: those that did not succeed.
         filtered: Records that did not pass the filter.
         reads: What a real-time slot read, since its last report.
+        starts: Times from the timestamps of records to their first handler call.
         value_bytes: Bytes of key and value of those that passed.
         busy: Seconds from the first rows to the end of the last handler; 0 without any.
         timed_out: The time box closed before the rows were through.
@@ -246,6 +250,7 @@ class SlotReport:
     handled: int = 0
     filtered: int = 0
     reads: Reads = field(default_factory=Reads)
+    starts: Histogram = field(default_factory=Histogram)
     failures: int = 0
     value_bytes: int = 0
     busy: float = 0.0
@@ -268,6 +273,9 @@ class SlotReport:
 
 
 _HEAD = struct.Struct("<bqq")
+_TIMES_HEAD = struct.Struct("<bqqq")
+#: Milliseconds since the epoch, in the year 37648.
+_NO_SUCH_TIME = 1 << 50
 _STEPS = {1: pa.uint8(), 2: pa.uint16(), 4: pa.uint32(), 8: pa.uint64()}
 
 
@@ -275,14 +283,19 @@ def pack_offsets(offsets: pa.Array) -> bytes:
     """Ascending int64 offsets as bytes: the first, and compressed steps to the next."""
     if len(offsets) == 0:
         return b""
-    steps = pc.subtract(offsets[1:], offsets[:-1])
+    width, size, packed = _narrow(pc.subtract(offsets[1:], offsets[:-1]))
+    return _HEAD.pack(width, offsets[0].as_py(), size) + packed
+
+
+def _narrow(steps: pa.Array) -> tuple[int, int, bytes]:
+    """Returns numbers from 0 on in the narrowest integers: their width, size, and compressed."""
     widest = pc.max(steps).as_py() or 0
     width = next(w for w in _STEPS if widest < 1 << 8 * w)
     narrow = steps.cast(_STEPS[width])
     start, size = narrow.offset * width, len(narrow) * width
     body = memoryview(narrow.buffers()[1] or b"")[start : start + size]
     packed: bytes = pa.compress(body, codec="lz4", asbytes=True) if size else b""
-    return _HEAD.pack(width, offsets[0].as_py(), size) + packed
+    return width, size, packed
 
 
 def unpack_offsets(data: bytes) -> pa.Array:
@@ -293,6 +306,38 @@ def unpack_offsets(data: bytes) -> pa.Array:
     offsets = pa.array([first], pa.int64())
     if not size:
         return offsets
-    body = pa.decompress(data[_HEAD.size :], decompressed_size=size, codec="lz4")
-    steps = pa.Array.from_buffers(_STEPS[width], size // width, [None, body])
-    return pc.cumulative_sum(pa.concat_arrays([offsets, steps.cast(pa.int64())]))
+    steps = _widened(data[_HEAD.size :], width, size)
+    return pc.cumulative_sum(pa.concat_arrays([offsets, steps]))
+
+
+def _widened(packed: bytes, width: int, size: int) -> pa.Array:
+    """The inverse of `_narrow`."""
+    body = pa.decompress(packed, decompressed_size=size, codec="lz4")
+    return pa.Array.from_buffers(_STEPS[width], size // width, [None, body]).cast(pa.int64())
+
+
+def pack_times(times: pa.Array) -> bytes:
+    """Timestamps in any order as bytes: the first, the smallest step, and steps less that.
+
+    Timestamps that no clock has, as producers can set them, become -1.
+    """
+    if len(times) == 0:
+        return b""
+    is_known = pc.and_(pc.greater_equal(times, 0), pc.less(times, _NO_SUCH_TIME))
+    times = pc.if_else(is_known, times, -1)
+    steps = pc.subtract(times[1:], times[:-1])
+    least = pc.min(steps).as_py() or 0
+    width, size, packed = _narrow(pc.subtract(steps, least))
+    return _TIMES_HEAD.pack(width, times[0].as_py(), least, size) + packed
+
+
+def unpack_times(data: bytes) -> pa.Array:
+    """The inverse of `pack_times`: an int64 array."""
+    if not data:
+        return pa.array([], pa.int64())
+    width, first, least, size = _TIMES_HEAD.unpack_from(data)
+    times = pa.array([first], pa.int64())
+    if not size:
+        return times
+    steps = pc.add(_widened(data[_TIMES_HEAD.size :], width, size), least)
+    return pc.cumulative_sum(pa.concat_arrays([times, steps]))

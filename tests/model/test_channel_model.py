@@ -26,6 +26,7 @@ from coopconsume.worker.channel.wire import (
     withheld,
     withhold,
 )
+from coopconsume.worker.histogram import BOUNDS, Histogram
 from coopconsume.worker.report import DeadLetter, Failure, PartitionReport, SlotReport
 from tests.examples import examples
 
@@ -190,6 +191,7 @@ def test_the_secret_is_not_shown():
 
 # -- reports
 
+BUCKETS = len(BOUNDS) + 1
 offsets = st.integers(0, 2**63 - 1)
 binary = st.none() | st.binary(max_size=12)
 failures = st.builds(
@@ -210,9 +212,13 @@ reports = st.builds(
         st.integers(0, 9),
         st.builds(
             PartitionReport, done=st.binary(max_size=40), failed=st.lists(failures),
-            filtered=st.binary(max_size=40),
+            filtered=st.binary(max_size=40), times=st.binary(max_size=40),
         ),
         max_size=3,
+    ),
+    starts=st.builds(
+        Histogram, st.lists(st.integers(0, 10**9), min_size=BUCKETS, max_size=BUCKETS),
+        st.floats(0, 1e12),
     ),
     dead=st.lists(letters, max_size=3), outputs=binary, kept=st.none() | at_work,
     leaving=st.none() | st.tuples(st.integers(0, 2**63 - 1), at_work),

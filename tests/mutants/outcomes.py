@@ -6,6 +6,8 @@ from __future__ import annotations
 
 from tests.mutants.mutant import Mutant
 
+_HISTOGRAM = "tests/unit/worker/test_histogram.py::"
+_LATENCY = "tests/unit/runtime/test_latency.py::"
 _LOOP = "tests/model/test_loop_model.py::test_any_run_keeps_the_order_and_settles_every_record"
 _PLAN = "tests/unit/runtime/test_plan_rules.py::"
 _JOB = "tests/model/test_job_model.py::"
@@ -311,5 +313,45 @@ DENIED = [
         "if self._gives_up and (is_denied or is_lasting):",
         "if self._gives_up and is_lasting:",
         (_JOB + "test_a_missing_right_ends_a_job_that_is_to_end",),
+    ),
+    Mutant(
+        "retries-count-as-starts",
+        "The time to the handler counts once for a record: at its first attempt.",
+        "coopconsume/worker/key_scheduler.py",
+        "if attempt == 1 and timestamp >= 0:",
+        "if timestamp >= 0:",
+        (_HISTOGRAM + "test_a_slot_counts_the_starts_of_first_attempts",),
+    ),
+    Mutant(
+        "blocked-rows-count-as-starts",
+        "A record that waits behind an earlier one of its key has not started.",
+        "coopconsume/worker/handling.py",
+        "                started(None)\n                skipped.append(i)\n                ledger.block(row)",
+        "                started(clock())\n                skipped.append(i)\n                ledger.block(row)",
+        (_HISTOGRAM + "test_a_slot_counts_the_starts_of_first_attempts",),
+    ),
+    Mutant(
+        "held-back-records-count-early",
+        "The time to the commit of a record ends with the commit that has its offset.",
+        "coopconsume/runtime/latency.py",
+        "known = times[inside & (times >= 0)]",
+        "known = times[times >= 0]",
+        (_LATENCY + "test_a_record_counts_once_when_it_is_committed",),
+    ),
+    Mutant(
+        "lost-records-count-twice",
+        "What a member does not commit any more is not counted by its later commits.",
+        "coopconsume/runtime/latency.py",
+        "        self._open = kept",
+        "        self._open |= kept",
+        (_LATENCY + "test_an_epoch_keeps_what_it_takes_along",),
+    ),
+    Mutant(
+        "buckets-do-not-add-up",
+        "A bucket of Prometheus counts all times up to its bound.",
+        "coopconsume/monitoring/prometheus.py",
+        "zip(bounds, accumulate(counted.counts), strict=True)",
+        "zip(bounds, counted.counts, strict=True)",
+        ("tests/unit/monitoring/test_monitoring.py::test_prometheus_tells_the_same_numbers",),
     ),
 ]

@@ -134,6 +134,8 @@ def test_failed_records_hold_their_key_and_no_other(spark, kafka, topic, produce
         times = [took for event in query.recentProgress for took in event["handlerSeconds"]]
         assert times
         assert min(times) > 0
+        for field in ("startLatency", "commitLatency"):
+            assert sum(event[field]["count"] for event in query.recentProgress) == 800
     assert {bytes(r["value"]) for r in rows} == {b"v%d" % o for o in range(9, 400, 10)}
     told = [r.getMessage() for r in caplog.records if hasattr(r, "failure")]
     # A record that is tried again within its batch is first reported with a later attempt.

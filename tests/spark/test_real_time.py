@@ -17,9 +17,11 @@ from kafka.admin import KafkaAdminClient, NewPartitions
 from commits import CommitStore
 from coopconsume import CooperativeConsumer, Reject, RetryPolicy, current_slot, set_shareable
 from coopconsume.errors import InvalidOption, RealTimeUnavailable
+from coopconsume.monitoring.listener import Progress
 from coopconsume.runtime.realtime.checks import check_workers
 from coopconsume.testing.history import Recorder, check, read_history
 from coopconsume.worker.channel.spec import ChannelSpec
+from coopconsume.worker.histogram import Histogram
 from tests.spark.deaths import Deaths
 from tests.spark.support import Recorded, done_book, options, pending_book, until
 
@@ -95,11 +97,12 @@ def test_key_order_retries_and_dead_letters_hold_in_real_time(
     traffic.add(200)
     dead = str(tmp_path / "dead")
     opts = options(kafka, tmp_path, name, slots=2, deadLetter=dead)
+    events: list[Progress] = []
     with CooperativeConsumer(opts, spark) as consumer:
         query = consumer.foreach(
             Recorded(tmp_path / "history", Fails()), concurrency=4,
             retry=RetryPolicy(backoff=0.1, max_backoff=0.1),
-        ).trigger(realTime="10 minutes").start()  # fmt: skip
+        ).onProgress(events.append).trigger(realTime="10 minutes").start()  # fmt: skip
         until(lambda: is_live(query))
         with traffic:
             until(lambda: traffic.count > 3_000)
@@ -116,6 +119,12 @@ def test_key_order_retries_and_dead_letters_hold_in_real_time(
         failed = sum(o % 101 == 5 for keys in traffic.produced.values() for o in keys)
         assert len(letters) == rejected
         assert verdict.calls == traffic.count + 2 * failed
+        start, commit = (
+            Histogram.of(event[field] for event in events)
+            for field in ("startLatency", "commitLatency")
+        )
+        assert start.count == commit.count == traffic.count
+        assert 0 < start.seconds < commit.seconds
 
 
 class Awaits:

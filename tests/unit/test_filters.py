@@ -294,7 +294,7 @@ def test_filtered_records_are_done_and_counted_until_they_are_saved():
 def test_progress_counts_what_is_filtered():
     """Beside handler calls."""
     meter = Meter({"id": "i", "runId": "r", "name": "n", "groupId": "g"}, 1)
-    meter.reported(SlotReport(0, 0, handled=2, filtered=3))
+    meter.reported(SlotReport(0, 0, handled=2, filtered=3), [])
     meter.saved(5, (0.0, 0.0), [])
     (event,) = meter.recent
     assert (event["numInputRows"], event["numFilteredRows"]) == (2, 3)

@@ -11,6 +11,7 @@ import struct
 from typing import Any
 
 from coopconsume.worker.channel.wire import Identity, ProtocolError
+from coopconsume.worker.histogram import Histogram
 from coopconsume.worker.report import DeadLetter, Failure, PartitionReport, Reads, SlotReport
 
 _LENGTH = struct.Struct(">I")
@@ -58,6 +59,7 @@ def encode_report(report: SlotReport) -> bytes:
         "handled": report.handled,
         "filtered": report.filtered,
         "reads": report.reads,
+        "starts": [report.starts.counts, report.starts.seconds],
         "failures": report.failures,
         "partitions": [
             [
@@ -70,6 +72,7 @@ def encode_report(report: SlotReport) -> bytes:
                 of.holes,
                 of.blocked,
                 [_failure(one, parts) for one in of.retrying],
+                parts.add(of.times),
             ]
             for part, of in report.partitions.items()
         ],
@@ -97,11 +100,11 @@ def decode_report(data: bytes, of: Identity) -> SlotReport:
         report = SlotReport(
             batch=of.batch, slot=of.slot, pid=of.pid, seq=_count(header["seq"]),
             handled=_count(header["handled"]), filtered=_count(header["filtered"]),
-            reads=Reads(*map(_count, header["reads"])),
+            reads=Reads(*map(_count, header["reads"])), starts=_histogram(header["starts"]),
             failures=_count(header["failures"]),
         )  # fmt: skip
         for part, done, filtered, failed, read, position, *more in header["partitions"]:
-            holes, blocked, retrying = more
+            holes, blocked, retrying, times = more
             report.partitions[_count(part)] = PartitionReport(
                 done=parts.need(done),
                 filtered=parts.need(filtered),
@@ -111,6 +114,7 @@ def decode_report(data: bytes, of: Identity) -> SlotReport:
                 holes=[(_count(first), _count(last)) for first, last in holes],
                 blocked=[(_count(offset), int(key_hash)) for offset, key_hash in blocked],
                 retrying=[_failed(one, parts) for one in retrying],
+                times=parts.need(times),
             )
         report.dead = [_dead(one, parts) for one in header["dead"]]
         report.outputs = parts.take(header["outputs"])
@@ -134,6 +138,14 @@ def _count(value: Any) -> int:
     if type(value) is not int or value < 0:
         raise ProtocolError(f"{value!r} where a number from 0 on was expected")
     return value
+
+
+def _histogram(fields: list[Any]) -> Histogram:
+    counts, seconds = fields
+    found = Histogram()
+    if len(counts) != len(found.counts):
+        raise ProtocolError(f"a histogram of {len(counts)} buckets")
+    return Histogram([_count(count) for count in counts], float(seconds))
 
 
 def _failure(one: Failure, parts: _Parts) -> list[Any]:

@@ -24,9 +24,16 @@ from coopconsume.monitoring import (
     QueryListener,
 )
 from coopconsume.runtime import progress as progress_module
+from coopconsume.runtime.events import CommitAnswered
 from coopconsume.runtime.plan import BatchPlan, Partition
 from coopconsume.runtime.progress import Meter
-from coopconsume.worker.report import Failure, PartitionReport, SlotReport, pack_offsets
+from coopconsume.worker.report import (
+    Failure,
+    PartitionReport,
+    SlotReport,
+    pack_offsets,
+    pack_times,
+)
 
 IDENTITY = {"id": "an-id", "runId": "a-run", "name": "billing", "groupId": "shop"}
 RESOURCES = Path(__file__).parents[3] / "docs/reference/monitoring"
@@ -84,9 +91,15 @@ def run(listeners) -> Meter:
     meter._launched[0] -= 5.0
     report = SlotReport(0, 0, handled=3, failures=1, busy=3.0)
     report.dead = [object()]
-    meter.reported(report)
+    for seconds in (0.004, 0.2, 7.0):
+        report.starts.add(seconds)
+    stamps = pack_times(pa.array([1_000, 2_500], pa.int64()))
+    report.partitions = {0: PartitionReport(pack_offsets(pa.array([3, 5])), times=stamps)}
+    meter.reported(report, [("orders", 0)])
     meter.handler_time(0.25)
     meter.batch_ended(0, 6.0)
+    three = {("orders", 0): (OffsetRanges([(3, 3)]), 2)}
+    meter.committed(CommitAnswered(three, {}, (0.25, 0.5), answered_at=3.0))
     meter.saved(2, (0.25, 0.5), [partition()])
     return meter
 
@@ -117,6 +130,11 @@ def test_an_event_describes_a_whole_batch():
         event_dict["parked"],
         event_dict["gapRanges"],
     ) == (6, 2, 1, 2)
+    assert event_dict["startLatency"] == {
+        "count": 3, "sumSeconds": 7.204, "p50Seconds": 0.175, "p99Seconds": 9.85,
+        "buckets": [[0.005, 1], [0.2, 1], [10.0, 1]],
+    }  # fmt: skip
+    assert event_dict["commitLatency"]["buckets"] == [[2.0, 1]], "5 is not committed"
     (found,) = event_dict["partitions"]
     assert found["blocker"]["dueInSeconds"] is None
     assert found["blocker"]["behind"] == 1
@@ -132,6 +150,7 @@ def test_a_meter_counts_from_event_to_event():
     event = meter.recent[-1]
     assert event["outputsWaiting"] == len(later.done) > meter.recent[0]["outputsWaiting"] == 0
     assert (event["numInputRows"], event["numDeadLetters"]) == (0, 0)
+    assert event["startLatency"]["count"] == event["commitLatency"]["count"] == 0
     assert event["totals"]["done"] == 3
     assert event["inputRowsPerSecond"] > 0
     assert event["durationMs"]["batch"] == 0
@@ -192,6 +211,11 @@ def test_prometheus_reports_the_same_numbers():
     assert value("coopconsume_handler_oldest_seconds", query) == 0
     assert value("coopconsume_handler_duration_seconds_count", query) == 1
     assert value("coopconsume_handler_duration_seconds_sum", query) == 0.25
+    for below, counted in (("0.003", 0), ("0.005", 1), ("0.2", 2), ("10.0", 3), ("+Inf", 3)):
+        starts = query | {"le": below}
+        assert value("coopconsume_latency_start_seconds_bucket", starts) == counted
+    assert value("coopconsume_latency_start_seconds_sum", query) == 7.204
+    assert value("coopconsume_latency_commit_seconds_count", query) == 1
     commits = query | {"phase": "commit", "le": "0.5"}
     assert value("coopconsume_phase_duration_seconds_bucket", commits) == 1
     assert_resources_fit(client.generate_latest(registry).decode())
@@ -199,6 +223,8 @@ def test_prometheus_reports_the_same_numbers():
     meter.ended(None)
     assert value("coopconsume_lag", place) is None
     assert value("coopconsume_records_done_total", query) == 7
+    run([listener])  # Of another run of the query.
+    assert value("coopconsume_latency_start_seconds_count", query) == 6
 
 
 def test_opentelemetry_reports_the_same_numbers():

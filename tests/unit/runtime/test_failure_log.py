@@ -9,6 +9,7 @@ import math
 from coopconsume.cli.run import status_line
 from coopconsume.monitoring import JsonFormatter
 from coopconsume.runtime.failure_log import FailureLog
+from coopconsume.worker.histogram import Histogram
 from coopconsume.worker.report import DeadLetter, Failure, PartitionReport, SlotReport
 
 NAMES = [("orders", 1)]
@@ -120,6 +121,13 @@ def test_the_status_line_shows_the_oldest_blocker():
     numbers = "1,200 done, 7/s, lag 40, 37 pending, 1 gaps, 2 dead letters"
     assert status_line(event(), 7.0) == numbers
     assert status_line(event() | {"mode": "realTime"}, 7.0) == f"real time: {numbers}"
+    fast, slow = Histogram(), Histogram()
+    fast.add(0.0049), slow.add(0.2)
+    some = [event() | {"startLatency": one.describe(), "commitLatency": two.describe()}
+            for one, two in ((fast, slow), (fast, Histogram()))]  # fmt: skip
+    live = event() | {"mode": "realTime"}
+    latency = "p99 5 ms to handlers, 200 ms to commits"
+    assert status_line(live, 7.0, some) == f"real time: {numbers}, {latency}"
     some = event()
     some["totals"]["filtered"] = 3000
     assert status_line(some, 7.0) == f"{numbers}, 3,000 filtered"

@@ -107,7 +107,7 @@ def saver(holding: Holding, *partitions: Any) -> tuple[Committer, queue.Queue[An
     """A committer, and what it has to say."""
     said: queue.Queue[Any] = queue.Queue()
     work = SimpleNamespace(park=False, available_now=False, state=None)
-    meter = SimpleNamespace(saved=lambda *_: None)
+    meter = SimpleNamespace(saved=lambda *_: None, committed=lambda _: None)
     ids = (f"id-{n}" for n in range(99))
     made = Committer(
         holding,
@@ -156,9 +156,8 @@ def test_all_is_saved_once_it_is_published(monkeypatch):
 def test_commits_are_an_interval_apart_unless_somebody_waits_for_them(monkeypatch):
     """The first one does not wait, and nothing is appended where nothing was done."""
     clock = SimpleNamespace(now=100.0)
-    monkeypatch.setattr(
-        "coopconsume.runtime.committer.time", SimpleNamespace(monotonic=lambda: clock.now)
-    )
+    clocks = SimpleNamespace(monotonic=lambda: clock.now, time=lambda: clock.now)
+    monkeypatch.setattr("coopconsume.runtime.committer.time", clocks)
     holding, partition = Holding([]), Partition([0])
     holding.options.commit_interval, holding.has_unpublished = 0.2, False
     made, said = saver(holding, partition)

@@ -1,0 +1,92 @@
+"""How long records take from their timestamps to the answer of their commit."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+
+from commits import OffsetRanges
+from coopconsume.worker.histogram import Histogram
+from coopconsume.worker.report import unpack_offsets, unpack_times
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from numpy.typing import NDArray
+
+    from coopconsume.group.owned import TopicPartition
+    from coopconsume.worker.report import PartitionReport
+
+    Int64s = NDArray[np.int64]
+
+
+class CommitLatency:
+    """Counts the time of each handled record from its timestamp to the answer of its commit.
+
+    A record counts once, in the commit that has its offset: its retries, the wait for its outputs
+    and for room in the commit log are part of its time. What no handler was called for, such as
+    records that do not pass the filter and holes, does not count.
+    """
+
+    def __init__(self) -> None:
+        self._found = Histogram()
+        #: Offsets in ascending order, with their timestamps, of reports that are not committed.
+        self._open: dict[TopicPartition, list[tuple[Int64s, Int64s]]] = {}
+
+    def done(self, where: TopicPartition, report: PartitionReport) -> None:
+        """Takes the done records of a report."""
+        if report.times:
+            offsets = unpack_offsets(report.done).to_numpy()
+            times = unpack_times(report.times).to_numpy()
+            self._open.setdefault(where, []).append((offsets, times))
+
+    def committed(
+        self, where: TopicPartition, offsets: OffsetRanges, stable: int, at: float
+    ) -> None:
+        """Counts the records of a commit.
+
+        Args:
+            where: The partition.
+            offsets: What was committed.
+            stable: The stable offset after it: what is below it and was not committed by this
+                commit is forgotten.
+            at: When the answer came, in seconds since the epoch.
+        """
+        left = []
+        for chunk, times in self._open.pop(where, ()):
+            inside = _are_in(chunk, offsets)
+            known = times[inside & (times >= 0)]
+            self._found.add_all(pa.array(at - known / 1000.0))
+            rest = ~inside & (chunk >= stable)
+            if rest.any():
+                left.append((chunk[rest], times[rest]))
+        if left:
+            self._open[where] = left
+
+    def keep(self, offsets: Mapping[TopicPartition, OffsetRanges]) -> None:
+        """Forgets all records but some: the others are not committed by this member any more."""
+        kept = {}
+        for where, chunks in self._open.items():
+            wanted = offsets.get(where, OffsetRanges())
+            some = [(chunk[inside], times[inside]) for chunk, times in chunks
+                    if (inside := _are_in(chunk, wanted)).any()]  # fmt: skip
+            if some:
+                kept[where] = some
+        self._open = kept
+
+    def take(self) -> Histogram:
+        """Returns what was counted since the last call."""
+        found, self._found = self._found, Histogram()
+        return found
+
+
+def _are_in(chunk: Int64s, offsets: OffsetRanges) -> NDArray[np.bool_]:
+    """Returns which of some offsets are in a set."""
+    firsts, lasts = offsets.bounds()
+    if not len(firsts):
+        return np.zeros(len(chunk), dtype=np.bool_)
+    at = np.searchsorted(firsts, chunk, side="right") - 1
+    inside: NDArray[np.bool_] = (at >= 0) & (chunk <= lasts[np.maximum(at, 0)])
+    return inside

@@ -1,0 +1,64 @@
+"""Times from the timestamps of records to their commits."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+
+from commits import OffsetRanges
+from coopconsume.runtime.latency import CommitLatency
+from coopconsume.worker.report import PartitionReport, pack_offsets, pack_times
+
+TP = ("orders", 0)
+
+
+def report(times):
+    """The report of records that are done, with their timestamps in milliseconds."""
+    offsets, stamps = sorted(times), [times[offset] for offset in sorted(times)]
+    return PartitionReport(
+        done=pack_offsets(pa.array(offsets, pa.int64())), times=pack_times(pa.array(stamps))
+    )
+
+
+def committed(latency, pairs, stable, at):
+    """Commits; returns how many records counted, and the sum of their seconds."""
+    latency.committed(TP, OffsetRanges(pairs), stable, at)
+    found = latency.take()
+    return found.count, round(found.seconds, 3)
+
+
+def test_a_record_counts_once_when_it_is_committed():
+    """At the time of the answer, whenever it was reported."""
+    latency = CommitLatency()
+    latency.done(TP, report({3: 1_000, 4: 2_000, 7: 9_500}))
+    latency.done(TP, report({5: 9_000}))
+    assert committed(latency, [(3, 5)], 6, 10.0) == (3, 9.0 + 8.0 + 1.0)
+    assert committed(latency, [(3, 5)], 6, 20.0) == (0, 0.0)
+    assert committed(latency, [(7, 7)], 6, 12.0) == (1, 2.5), "it was held back"
+
+
+def test_holes_filtered_records_and_unknown_timestamps_do_not_count():
+    """No handler has seen the former; the latter say nothing."""
+    latency = CommitLatency()
+    latency.done(TP, PartitionReport(filtered=pack_offsets(pa.array([1, 2], pa.int64()))))
+    latency.done(TP, report({3: -1, 4: 4_000}))
+    assert committed(latency, [(0, 9)], 10, 5.0) == (1, 1.0)
+
+
+def test_what_another_commit_has_passed_is_forgotten():
+    """It never comes in a commit of this member any more."""
+    latency = CommitLatency()
+    latency.done(TP, report({3: 0, 9: 0}))
+    assert committed(latency, [(5, 5)], 6, 1.0) == (0, 0.0)
+    assert committed(latency, [(3, 3), (9, 9)], 10, 1.0) == (1, 1.0)
+
+
+def test_an_epoch_keeps_what_it_takes_along():
+    """The rest is handled again, and reported again."""
+    latency = CommitLatency()
+    latency.done(TP, report({3: 0, 4: 0}))
+    latency.done(("other", 1), report({3: 0}))
+    latency.keep({TP: OffsetRanges([(4, 4)])})
+    latency.done(TP, report({3: 1_000}))
+    assert committed(latency, [(3, 4)], 5, 2.0) == (2, 1.0 + 2.0)
+    latency.committed(("other", 1), OffsetRanges([(3, 3)]), 4, 2.0)
+    assert latency.take().count == 0

@@ -1,0 +1,113 @@
+"""Histograms: fixed buckets, quantiles, and the times that slots count in them."""
+
+from __future__ import annotations
+
+import math
+import time
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from coopconsume.record import Retry
+from coopconsume.worker.frames import FrameHandler
+from coopconsume.worker.histogram import BOUNDS, Histogram
+from coopconsume.worker.report import PartitionWork, pack_times, unpack_times
+from tests.unit.worker.slot_harness import WAYS, done, run
+
+KNOWN = st.integers(0, 2**50 - 1)
+SECONDS = st.floats(-5, 1e9, allow_nan=False) | st.sampled_from(BOUNDS)
+
+
+def bucket_of(seconds):
+    """The bucket of a time, by its definition."""
+    return next((n for n, bound in enumerate(BOUNDS) if seconds <= bound), len(BOUNDS))
+
+
+@given(st.lists(SECONDS | st.none(), max_size=200))
+def test_many_times_count_as_each_of_them(times):
+    """Bounds are included, negative times are 0, nulls do not count."""
+    one, many = Histogram(), Histogram()
+    known = [seconds for seconds in times if seconds is not None]
+    for seconds in known:
+        one.add(seconds)
+    many.add_all(pa.array(times, pa.float64()))
+    assert many.counts == one.counts
+    assert one.counts == [
+        sum(bucket_of(t) == n for t in known) for n in range(len(BOUNDS) + 1)
+    ]  # fmt: skip
+    assert many.count == len(known)
+    assert math.isclose(many.seconds, sum(max(0.0, t) for t in known), abs_tol=1e-6)
+
+
+@given(st.lists(st.lists(SECONDS, max_size=9), max_size=4))
+def test_what_is_described_can_be_added_up(parts):
+    """As progress events are."""
+    whole, described = Histogram(), []
+    for part in parts:
+        one = Histogram()
+        for seconds in part:
+            one.add(seconds)
+        whole.merge(one)
+        described.append(one.describe())
+    found = Histogram.of(described)
+    assert found.counts == whole.counts
+    assert math.isclose(found.seconds, whole.seconds, abs_tol=1e-4)
+
+
+@given(st.lists(st.floats(0, 80_000), min_size=1, max_size=50), st.floats(0, 1))
+def test_a_quantile_is_in_the_bucket_of_the_exact_one(times, part):
+    """Which is all that buckets tell."""
+    counted = Histogram()
+    counted.add_all(pa.array(times, pa.float64()))
+    exact = sorted(times)[max(0, math.ceil(part * len(times)) - 1)]
+    bucket, found = bucket_of(exact), counted.quantile(part)
+    assert (BOUNDS[bucket - 1] if bucket else 0.0) <= found <= BOUNDS[bucket]
+
+
+def test_no_times_have_no_quantile():
+    """Neither half nor all of none; and beyond the last bound nothing more is known."""
+    assert Histogram().quantile(0.5) is None
+    assert Histogram().describe()["p99Seconds"] is None
+    late = Histogram()
+    late.add(1e9)
+    assert late.quantile(0.99) == BOUNDS[-1]
+    assert late.describe()["buckets"] == [[None, 1]]
+
+
+@given(st.lists(KNOWN | st.integers(-(2**63), 2**63 - 1), max_size=30))
+def test_timestamps_arrive_as_they_were(times):
+    """In any order; those that no clock has are not known."""
+    expected = [t if 0 <= t < 2**50 else -1 for t in times]
+    assert unpack_times(pack_times(pa.array(times, pa.int64()))).to_pylist() == expected
+
+
+ROWS = [(0, 5, b"a"), (0, 6, b"b"), (1, 7, b"a"), (0, 8, b"a"), (0, 9, b"c")]
+
+
+@pytest.mark.parametrize("way", [*WAYS, "frames"])
+def test_a_slot_counts_the_starts_of_first_attempts(way):
+    """Of what is blocked and of what was tried before nothing is counted; done has timestamps."""
+
+    def handler(record):
+        if record.offset == 5:
+            raise Retry("not now")
+
+    def frames(frame):
+        offsets = frame.column("offset").to_pylist()
+        return [Retry("not now") if offset == 5 else None for offset in offsets]
+
+    work = {0: PartitionWork(((0, 99),), {9: 2}), 1: PartitionWork(((0, 99),))}
+    before = time.time()
+    if way == "frames":
+        report = run(FrameHandler(frames, 1), ROWS, work=work)
+    else:
+        report = run(handler, ROWS, work=work, way=way)
+    after = time.time()
+    assert done(report) == [6, 9]
+    assert report.starts.count == 3, "5, 6 and 7: 8 waits behind 5, and 9 was tried before"
+    sent = sum(1_000 + offset for offset in (5, 6, 7)) / 1000  # See `prepared`.
+    assert 3 * before - sent - 1 <= report.starts.seconds <= 3 * after - sent + 1
+    assert unpack_times(report.partitions[0].times).to_pylist() == [1_006, 1_009]
+    assert unpack_times(report.partitions[1].times).to_pylist() == [1_007]
