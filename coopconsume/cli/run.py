@@ -43,7 +43,7 @@ NEWEST_JAVA = 21
 _SPARE_CORES = 2
 _LOOK_EVERY = 0.2
 _MAX_BACKOFF = 60.0
-#: Events of which the status line shows latencies.
+#: Events whose latencies the status line shows.
 _LATENCY_OVER = 20
 
 

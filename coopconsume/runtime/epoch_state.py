@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 
 from assignors import Share
-from assignors.ranges import intersection
+from assignors.ranges import difference, intersection
 from commits import CommitLogUnavailable
 from coopconsume.errors import BrokerUnreachable, TopicNotFound
 from coopconsume.group.keeping import by_partition
@@ -159,14 +159,19 @@ class EpochState:
             if partition is None:
                 self.saver.extend(self._make_partition(owned))
             else:
-                partition.extend(self._gain(owned))
+                for gain in self._gains(owned):
+                    partition.extend(gain)
                 partition.log_ranges, partition.log_last = owned.range_count, owned.last_committed
                 self.undealt.append(partition)
         self.ours = [p for p in self.partitions if p.is_ours]
         self.look_again()
 
-    def _gain(self, owned: Owned) -> Gain:
-        """What comes to a partition of which something was ours before."""
+    def _gains(self, owned: Owned) -> list[Gain]:
+        """What comes to a partition of which something was ours before.
+
+        Key ranges that an earlier owner may be at work on come by themselves: the others do not
+        wait for them.
+        """
         doubts = [
             (part, until)
             for key_range, until in self.holding.doubts((owned.topic, owned.partition))
@@ -174,8 +179,16 @@ class EpochState:
         ]
         is_key = self._work.ordering == "key"
         keys = [one for one in doubts if is_key and one[0].size == 1]
-        until = max((until for part, until in doubts if (part, until) not in keys), default=0.0)
-        return Gain(owned.ranges, owned.stable, owned.committed, owned.pending, keys, until)
+        wide = [one for one in doubts if one not in keys]
+        parts, left = [], owned.ranges
+        for key_range, until in sorted(wide, key=lambda one: one[1], reverse=True):
+            parts.append((intersection(left, [key_range]), until))
+            left = difference(left, [key_range])
+        return [
+            Gain(ranges, owned.stable, owned.committed, owned.pending, keys, until)
+            for ranges, until in [(left, 0.0), *parts]
+            if ranges
+        ]
 
     def warn_of_waits(self, meter: Meter) -> None:
         """Logs for which earlier owners the job waits, and until when."""

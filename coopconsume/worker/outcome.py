@@ -440,10 +440,11 @@ class TaskOutcome:
             )
             (ended, failures), self._reported = self._reported, (self.ended, self.report.failures)
             ended, failures = self._reported[0] - ended, self._reported[1] - failures
+        packed = {part: _packed_done(chunks) for part, chunks in done.items()}
         partitions = {
             part: replace(
-                followed.get(part, _NOTHING),
-                **_packed_done(done[part]), failed=failed[part], filtered=_packed(filtered[part]),
+                followed.get(part, _NOTHING), done=packed[part][0], times=packed[part][1],
+                failed=failed[part], filtered=_packed(filtered[part]),
             )
             for part in self.work
             if any(map(len, [*done[part], *filtered[part]])) or failed[part] or part in followed
@@ -547,7 +548,7 @@ class TaskOutcome:
             report.holes, report.blocked = followed.holes, followed.blocked
             report.retrying = followed.retrying
         for part, report in self.parts.items():
-            report.done, report.times = _packed_done(self.done[part]).values()
+            report.done, report.times = _packed_done(self.done[part])
             report.filtered = _packed(self._filtered[part])
         self.report.handled -= self._reported[0]
         self.report.failures -= self._reported[1]
@@ -576,15 +577,15 @@ def _packed(chunks: Sequence[pa.Array]) -> bytes:
     return pack_offsets(offsets.take(pc.sort_indices(offsets)) if len(chunks) > 1 else offsets)
 
 
-def _packed_done(chunks: Sequence[pa.RecordBatch]) -> dict[str, bytes]:
+def _packed_done(chunks: Sequence[pa.RecordBatch]) -> tuple[bytes, bytes]:
     """Returns done offsets and their timestamps, as in `PartitionReport`."""
     if not chunks:
-        return {"done": b"", "times": b""}
+        return b"", b""
     offsets, times = (pa.concat_arrays([chunk.column(n) for chunk in chunks]) for n in range(2))
     if len(chunks) > 1:
         order = pc.sort_indices(offsets)
         offsets, times = offsets.take(order), times.take(order)
-    return {"done": pack_offsets(offsets), "times": pack_times(times)}
+    return pack_offsets(offsets), pack_times(times)
 
 
 def _all_wanted(parts: pa.Array, offsets: pa.Array, work: Mapping[int, PartitionWork]) -> bool:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 import threading
+import time
 
 import pytest
 
-from assignors import key_hash
+from assignors import KeyRange, Share, key_hash
 from commits import Pending
 from coopconsume.record import Reject
 from coopconsume.runtime.events import PauseRequested
@@ -134,6 +135,33 @@ def test_gained_key_ranges_start_while_a_slot_is_in_doubt(begun):
     )
 
 
+@pytest.mark.parametrize("again", [False, True])
+def test_gained_key_ranges_without_doubt_start_beside_others_in_doubt(begun, again):
+    """One member has crashed, another one has released what it had; both had the same partition.
+
+    If the crashed one had released single keys before, these wait for their own time.
+    """
+    group = begun(LOW, HIGH)
+    there, member = group.there, group.member
+    gate = there.gate()
+    job = there.run(member, gate)
+    there.until(lambda: of(LOW) <= there.done(member))
+    hashes = sorted({key_hash(KEYS[o]) for o in of(HIGH)})
+    assert len(hashes) > 1
+    lost = Share(*TP, KeyRange(HIGH.key_range.first, hashes[0]))
+    waits = [(lost, 1000.0)]
+    if again:
+        waits += [(Share(*TP, KeyRange(hashes[-1], hashes[-1])), 0.1)]
+    assert member.keep()
+    group.opens([WHOLE], continues={"a": group.epoch.number})
+    group.begins(waits=tuple(waits))
+    there.until(lambda: set(range(20)) - of(lost) <= there.done(member))
+    assert not {o for o, _ in gate.calls} & of(lost)
+    (partition,) = job.partitions
+    assert partition.in_doubt(time.monotonic()) > 100
+    assert not partition.is_drained
+
+
 def test_gained_key_ranges_start_after_a_worker_has_ended(begun):
     """What is known of the crash concerns its slot, until its records are done."""
     group = begun(LOW, HIGH, handlerTimeout="0.1 seconds", batchTime="1 second")
@@ -154,6 +182,7 @@ def test_what_moves_is_committed_at_once_however_rarely_a_job_commits(begun):
     there, member = group.there, group.member
     gate = there.gate()
     job = there.run(member, gate)
+    there.until(lambda: job._epoch_state is not None)
     job._epoch_state.saver._begun_at = math.inf
     until(lambda: {o for o, _ in gate.calls} == set(range(20)))
     assert member.keep()

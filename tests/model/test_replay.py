@@ -102,7 +102,7 @@ def test_a_failing_job_decides_the_same_when_it_is_replayed(record):
         for slot in one["plan"]["work"].values()
         for part in slot.values()
     ]
-    assert {"22": 3} in attempts
+    assert any(one.get("22") == 3 for one in attempts)
     assert calls.count(22) == 4
 
 

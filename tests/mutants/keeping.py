@@ -519,6 +519,14 @@ KEEPING = [
         (_PLAN + "test_a_partition_with_leaving_ranges_is_not_whole",),
     ),
     Mutant(
+        "gained-in-doubt-together",
+        "Key ranges that come without doubt do not wait for others of their partition.",
+        "coopconsume/runtime/epoch_state.py",
+        "for ranges, until in [(left, 0.0), *parts]",
+        "for ranges, until in [(left, max([0.0, *(at for _, at in parts)])), *parts]",
+        (_MOVING + "test_gained_key_ranges_without_doubt_start_beside_others_in_doubt",),
+    ),
+    Mutant(
         "closed-slots-hold-back-what-comes",
         "Key ranges that come are begun with while a slot is in doubt.",
         _PARTITION,

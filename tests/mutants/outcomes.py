@@ -352,6 +352,6 @@ DENIED = [
         "coopconsume/monitoring/prometheus.py",
         "zip(bounds, accumulate(counted.counts), strict=True)",
         "zip(bounds, counted.counts, strict=True)",
-        ("tests/unit/monitoring/test_monitoring.py::test_prometheus_tells_the_same_numbers",),
+        ("tests/unit/monitoring/test_monitoring.py::test_prometheus_reports_the_same_numbers",),
     ),
 ]

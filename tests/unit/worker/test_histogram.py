@@ -58,7 +58,7 @@ def test_what_is_described_can_be_added_up(parts):
 
 @given(st.lists(st.floats(0, 80_000), min_size=1, max_size=50), st.floats(0, 1))
 def test_a_quantile_is_in_the_bucket_of_the_exact_one(times, part):
-    """Which is all that buckets tell."""
+    """Buckets show no more than that."""
     counted = Histogram()
     counted.add_all(pa.array(times, pa.float64()))
     exact = sorted(times)[max(0, math.ceil(part * len(times)) - 1)]
