@@ -64,7 +64,7 @@ second.close()
 # ## Look without taking
 #
 # `peek` returns where a log ends and who owns it. `acquire`, or a `with` block, takes the log and
-# fences its owner.
+# fences its owner, unless you set `fence_owner=False`.
 
 # %%
 with FencedWriter(options, "ledger", owner="owner") as owner:

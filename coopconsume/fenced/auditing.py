@@ -230,7 +230,7 @@ def repair(
     if apply and found.gaps:
         writer = FencedWriter(
             options, topic, partition, visibility=found.visibility or "read_committed",
-            owner=owner, engine=engine, timeout=timeout,
+            owner=owner, engine=engine, timeout=timeout, fence_owner=True,
         )  # fmt: skip
         try:
             writer.acquire(repairs=[gap.offset for gap in found.gaps])

@@ -37,6 +37,7 @@ class WriterOptions(ProducerOptions, total=False):
 
     epochs: EpochSource | None
     shared: bool
+    fence_owner: bool | None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,6 +55,10 @@ class WriterConfig:
         engine: ``kafka-python``; ``confluent-kafka``, if installed; or an engine of your own.
         shared: Write beside others that share the log, and fence nobody; an owner that acquires the
             log fences all of them. An append is tried again where another one came first.
+        fence_owner: What `acquire` does if the log has another owner. A log does not show whether
+            its owner is alive. True: fences it. False: raises `ProducerBusy`, and leaves it alone;
+            ``acquire(replaces_epoch=…)`` then takes the log from an owner that is known to be gone.
+            None: fences it, and logs a warning that names it.
         session: Id of a session to continue, of 1 to 200 characters: a writer's `session`, or a
             name of your own. While the log is still the session's, it is acquired again under its
             epoch, by one writer at a time; else under the next one. By default a new session.
@@ -74,6 +79,7 @@ class WriterConfig:
     epochs: EpochSource | None = None
     engine: str | Engine = "kafka-python"
     shared: bool = False
+    fence_owner: bool | None = None
     session: str | None = None
     epoch: int | None = None
     compacted: bool | None = None
@@ -97,6 +103,9 @@ class WriterConfig:
         if self.shared and session is not None:
             remedy = "writers that share a log have none: leave it out"
             raise InvalidOption("session", "given", remedy)
+        if self.shared and self.fence_owner is not None:
+            remedy = "writers that share a log fence nobody: leave it out"
+            raise InvalidOption("fence_owner", repr(self.fence_owner), remedy)
 
     @property
     def owner_name(self) -> str:

@@ -81,11 +81,11 @@ class ExclusiveProducer(Acquired):
         lease: Seconds without a heartbeat after which waiting producers consider this one dead; 0:
             never.
         meanwhile: Called repeatedly while it waits for the log.
-        **how: The fields of `WriterConfig`, except ``epochs`` and ``shared``. The visibility is the
-            same for all producers of a log. ``owner`` is the session's id by default. ``timeout``
-            does not limit the wait for the log. A ``session`` keeps its place and its epoch if
-            nobody had the log meanwhile, else it asks again; with ``epoch`` it is fenced
-            permanently then. One process at a time may use a session, under the same owner.
+        **how: The fields of `WriterConfig`, except ``epochs``, ``shared`` and ``fence_owner``. The
+            visibility is the same for all producers of a log. ``owner`` is the session's id by
+            default. ``timeout`` does not limit the wait for the log. A ``session`` keeps its place
+            and its epoch if nobody had the log meanwhile, else it asks again; with ``epoch`` it is
+            fenced permanently then. One process at a time may use a session, under the same owner.
 
     Raises:
         OptionError, EngineNotUsable, OwnershipUnavailable, OwnershipFormat: As they say.
@@ -106,10 +106,9 @@ class ExclusiveProducer(Acquired):
     ) -> None:
         check_lease(lease)
         config = WriterConfig(**how)
-        if config.shared or config.epochs is not None:
-            raise InvalidOption(
-                "shared, epochs", "given", "the access mode decides: leave them out"
-            )
+        if config.shared or config.epochs is not None or config.fence_owner is not None:
+            remedy = "the access mode decides: leave them out"
+            raise InvalidOption("shared, epochs, fence_owner", "given", remedy)
         self.topic, self.partition, self.mode = topic, partition, AccessMode(mode)
         self._engine = open_engine(config.engine, Settings.parse(options), config.timeout)
         session, epoch = config.session, config.epoch
@@ -117,6 +116,7 @@ class ExclusiveProducer(Acquired):
         shared = self.mode is AccessMode.SHARED
         written = replace(
             config, owner=name, engine=self._engine, shared=shared,
+            fence_owner=None if shared else True,  # the registry has decided
             epochs=ClaimedEpochs(self._epoch_for, self._confirm_claim, self._look_after),
             session=None if shared else session, epoch=None if shared else epoch,
         )  # fmt: skip

@@ -98,7 +98,8 @@ class FencedKafkaSink(Closing):
         self.topic, self.partitions, self.job, self.epoch = topic, chosen, job, epoch
         self._options = dict(options)
         self._more: dict[str, Any] = {
-            "visibility": visibility, "engine": engine, "timeout": timeout, "owner": job
+            "visibility": visibility, "engine": engine, "timeout": timeout, "owner": job,
+            "fence_owner": True,
         }  # fmt: skip
         if epoch is not None:
             self._more |= {"session": f"{job}:{epoch}", "epoch": epoch}

@@ -8,6 +8,7 @@ success proves that nothing was missed. At this moment the log has a new owner.
 from __future__ import annotations
 
 import base64
+import logging
 import os
 import uuid
 from dataclasses import dataclass, field
@@ -38,6 +39,9 @@ if TYPE_CHECKING:
     from coopconsume.fenced.engine import Channel, Engine
     from coopconsume.fenced.log import Consumed, LogId
     from coopconsume.fenced.stamp import Header, Kind
+
+
+log = logging.getLogger(__name__)
 
 
 def new_batch_id() -> str:
@@ -87,7 +91,8 @@ class Session(LogView):
         epoch: The session's epoch; 0 before it has one.
         opened_at: Offset of the session's first ``open`` record; -1 before.
         fenced: Whether somebody else has opened the log since.
-        replaces: The epoch that is to be in force before this session's first; None: any.
+        replaces: The epoch that is to be in force before this session's first; None: what
+            `WriterConfig.fence_owner` allows.
         repairs: Offsets of batches behind gaps, which this session's ``open`` records accept.
         wrote_at: When this session last wrote to the log, by `monotonic`.
         late_at: Offset at which a batch without an answer would count.
@@ -112,6 +117,9 @@ class Session(LogView):
         self.replaces: int | None = None
         self.repairs: tuple[int, ...] = ()
         self.wrote_at = -inf
+        # To name an epoch that was granted is a choice, too.
+        self._fence_owner = config.fence_owner if config.epoch is None else True
+        self._left_epoch = 0  # of this writer's session before `release`
         self._has_epoch = config.epoch is not None
         self._incarnation = 0  # none before the session's first ``open`` record
         self._visibility = config.visibility
@@ -159,7 +167,7 @@ class Session(LogView):
     def _try_to_acquire(self, deadline: Deadline) -> bool:
         self.identify()
         self._check_topic()
-        if self._has_epoch or self.replaces is not None:
+        if self._has_epoch or self._replaceable is not None:
             self._look_first(deadline)
         if self._channel is None:
             name = None if self.is_filtered else self.log.transactional_id(self._shared)
@@ -183,10 +191,22 @@ class Session(LogView):
         if is_ours:
             # Also an ``open`` record of an earlier attempt that is in the log after all.
             return self._open(max(last, self.epoch), deadline)
+        return self._replace(last, deadline)
+
+    def _replace(self, last: int, deadline: Deadline) -> bool:
+        """Opens a new epoch after the last one, which ends its owner."""
+        owner = self.fold.owner
         epoch = max(self.epoch, self._epochs.next_epoch(self.log, last))
         if epoch <= last:
             raise self.fenced_error()
-        return self._open(epoch, deadline)
+        opened = self._open(epoch, deadline)
+        if opened and self._fence_owner is self.replaces is None and last != self._left_epoch:
+            log.warning(
+                "%s was taken from %s (epoch %d), which is fenced if it is alive: set "
+                "fence_owner=True if you mean that, or fence_owner=False to be refused instead",
+                self.log, "an owner" if owner is None else repr(owner.name), last,
+            )  # fmt: skip
+        return opened
 
     def join(self, channel: Channel, deadline: Deadline) -> None:
         """Joins a shared log with a producer that is used for several logs.
@@ -286,10 +306,17 @@ class Session(LogView):
         """Raises `ProducerBusy` if the log has another owner than the one to replace."""
         last, owner = self.fold.epoch or 0, self.fold.owner
         is_ours = owner is not None and self._is_own(owner)
-        if self.replaces not in (None, last) and not self._has_epoch and not is_ours:
+        if self._replaceable not in (None, last) and not self._has_epoch and not is_ours:
             name = None if owner is None else owner.name
-            reason = f"its epoch is {last}, expected {self.replaces}: it is held"
+            reason = f"its epoch is {last}, expected {self._replaceable}: it is held"
             raise ProducerBusy(self.log.topic, self.log.partition, name, reason)
+
+    @property
+    def _replaceable(self) -> int | None:
+        """The epoch that this session may end; 0: none; None: any."""
+        if self._fence_owner is False and self.replaces is None:
+            return self._left_epoch
+        return self.replaces
 
     def _is_own(self, owner: Owner) -> bool:
         """Whether an owner is this session, and no later writer has continued it."""
@@ -416,6 +443,7 @@ class Session(LogView):
 
     def _renew(self) -> None:
         """Becomes a new session, unless a session was given."""
+        self._left_epoch = self.epoch
         self.epoch, self._has_epoch, self.opened_at, self._incarnation = 0, False, -1, 0
         self.id = self._resumes or uuid.uuid4().hex
         self._released = False

@@ -39,9 +39,9 @@ _BATCH_BYTES: Final = 1 << 20
 class FencedWriter(Acquired):
     """Appends to one partition as its only owner, on unmodified Kafka (KIP-27, PIP-68).
 
-    Acquiring the log fences its owner, and returns when all that is in it is known to be
-    decided. From then on each append is all or nothing, comes where it was expected or not at all,
-    and is in the log once, however often it is tried.
+    Acquiring the log fences its owner, unless ``fence_owner`` is False, and returns when all that
+    is in it is known to be decided. From then on each append is all or nothing, comes where it was
+    expected or not at all, and is in the log once, however often it is tried.
 
     Example:
         >>> with FencedWriter({"kafka.bootstrap.servers": "localhost:9092"}, "ledger") as writer:
@@ -134,17 +134,18 @@ class FencedWriter(Acquired):
     def acquire(self, *, replaces_epoch: int | None = None, repairs: Sequence[int] = ()) -> Self:
         """Takes the log and learns where it goes on; nothing if this writer has it already.
 
-        By default it fences every earlier owner, also one that is alive, as Kafka's transactional
-        producers do. `ExclusiveProducer` refuses or waits instead, by its access mode.
+        ``fence_owner`` decides what happens to an owner (`WriterConfig`). `ExclusiveProducer`
+        refuses, waits or fences by its access mode.
 
         Args:
             replaces_epoch: The epoch of the owner to fence, as `peek` returns it; 0: nobody. A log
-                with a later owner is left alone.
+                with a later owner is left alone. It takes precedence over ``fence_owner``.
             repairs: Offsets of batches behind missing records, as `coopconsume.fenced.repair` finds
                 them: the log is acquired in spite of them, and all readers pass over these gaps.
 
         Raises:
-            ProducerBusy: The log has another epoch than ``replaces_epoch``; nobody was fenced.
+            ProducerBusy: The log has another epoch than ``replaces_epoch``, or an owner and
+                ``fence_owner`` is False; nobody was fenced.
             ProducerFenced: This writer, or its claim, has lost the log to another one.
             LogBlocked: A transaction stays open in it, so that its end is not known.
             LogReplaced: There is no such topic, or not any more the one of before.

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from coopconsume import FencedWriter
-from coopconsume.errors import OffsetMismatch, ProducerFenced, WriterNotOpen
+from coopconsume.errors import OffsetMismatch, ProducerBusy, ProducerFenced, WriterNotOpen
 from coopconsume.fenced import Entry, Loaded, LogReader, audit, bulk_load
 
 if TYPE_CHECKING:
@@ -79,6 +79,20 @@ def test_a_batch_is_there_once(make: Any, topic: TopicFactory) -> None:
     assert other.resolve("one") == first
     assert other.resolve("none") is None
     assert other.next_seq == 2
+
+
+def test_an_owner_is_left_alone(make: Any, topic: TopicFactory) -> None:
+    """`fence_owner=False` refuses a log that has an owner, and disturbs nobody."""
+    name = topic()
+    one = make(name, owner="one", fence_owner=False).acquire()
+    one.append([b"a"])
+    with pytest.raises(ProducerBusy, match="it is held by 'one'"):
+        make(name, fence_owner=False).acquire()
+    assert one.append([b"b"], expected_seq=1).epoch == 1
+    two = make(name, fence_owner=True).acquire()
+    assert two.append([b"c"], expected_seq=2).epoch == 2
+    with pytest.raises(ProducerFenced):
+        one.append([b"d"])
 
 
 def test_the_last_to_come_owns_the_log(make: Any, topic: TopicFactory) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from hypothesis import example, given, settings
@@ -138,6 +139,51 @@ def test_only_the_owner_that_is_named_is_fenced(visibility: str, request_: str |
     with pytest.raises(ProducerBusy):
         writer().acquire(replaces_epoch=0)
     assert late.acquire(replaces_epoch=2).append([b"now"]).epoch == 3
+
+
+@pytest.mark.parametrize("visibility", ["read_committed", "filter"])
+def test_an_owner_is_fenced_by_choice(visibility: str, caplog: pytest.LogCaptureFixture) -> None:
+    """`fence_owner`: False leaves it alone, True fences it; without it, a warning names it."""
+    broker = Broker(lambda _: "done", lambda: None)
+
+    def writer(**how: Any) -> FencedWriter:
+        engine = FakeEngine(broker)
+        return FencedWriter(OPTIONS, "t", visibility=visibility, engine=engine, timeout=600, **how)  # type: ignore[arg-type]
+
+    first = writer(owner="anna", fence_owner=False).acquire()
+    first.append([b"a"])
+    written, producers = len(broker.slots), dict(broker.ids)
+    refused = writer(fence_owner=False)
+    for again in (refused, refused, writer(fence_owner=False, session="other")):
+        with pytest.raises(ProducerBusy, match="epoch is 1, expected 0: it is held by 'anna'"):
+            again.acquire()
+    assert (len(broker.slots), broker.ids) == (written, producers), "nobody is disturbed"
+    assert first.append([b"b"]).epoch == 1
+
+    first.release()
+    assert first.acquire().epoch == 2, "its own log, which nobody had in between"
+    assert refused.acquire(replaces_epoch=2).append([b"c"]).epoch == 3, "a name is a choice"
+    with pytest.raises(ProducerFenced):
+        first.append([b"late"])
+    refused.release()
+    with pytest.raises(ProducerBusy), writer(fence_owner=False, session="mine"):
+        pass
+    same = writer(session="mine", fence_owner=True).acquire()
+    assert writer(session="mine", fence_owner=False).acquire().epoch == same.epoch == 4
+    with pytest.raises(ProducerBusy, match="epoch is 4, expected 3"):
+        refused.acquire()  # somebody had it since it was released
+    assert not caplog.records, "all of these were choices"
+
+    plain = writer(owner="ben").acquire()
+    assert plain.epoch == 5
+    assert len(caplog.messages) == 1
+    warning = caplog.messages[0]
+    assert "t-0 was taken from" in warning
+    assert "(epoch 4)" in warning
+    assert "fence_owner=True" in warning
+    plain.release()
+    assert plain.acquire().epoch == 6
+    assert len(caplog.messages) == 1, "it took its own log"
 
 
 @pytest.mark.parametrize("lost", range(1, 6))
@@ -337,6 +383,7 @@ def test_what_no_session_can_be_is_refused() -> None:
     for name, arguments in (
         ("session", {"session": ""}), ("session", {"session": "s", "shared": True}),
         ("epoch", {"epoch": 1}), ("epoch", {"session": "s", "epoch": 0}),
+        ("fence_owner", {"shared": True, "fence_owner": True}),
     ):  # fmt: skip
         with pytest.raises(InvalidOption, match=name):
             FencedWriter(OPTIONS, "t", **arguments)  # type: ignore[arg-type]
