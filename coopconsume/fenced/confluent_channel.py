@@ -1,19 +1,23 @@
-"""Producers of confluent-kafka (librdkafka)."""
+"""Producers of confluent-kafka (librdkafka), and its errors as `EngineDoubt`."""
 
 from __future__ import annotations
 
 import logging
 import time
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
-from coopconsume.fenced.confluent_client import as_doubts
+from coopconsume.errors import NotAuthorized
+from coopconsume.errors.fenced import AppendRefused
 from coopconsume.fenced.engine import Channel, EngineDoubt
 from coopconsume.kafka.librdkafka import client_config
+from coopconsume.kafka.security import sasl
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
     from contextlib import AbstractContextManager
 
+    from coopconsume.errors import CoopConsumeError
     from coopconsume.fenced.engine import Part
     from coopconsume.fenced.log import Consumed, LogId
     from coopconsume.fenced.settings import Settings
@@ -159,3 +163,44 @@ def _collect(offsets: list[int], errors: list[Any]) -> Callable[[Any, Any], None
             errors.append(error)
 
     return delivered
+
+
+@contextmanager
+def as_doubts(settings: Settings, topic: str) -> Iterator[None]:
+    """Raises errors of the client as `EngineDoubt`."""
+    try:
+        yield
+    except Exception as error:
+        from confluent_kafka import KafkaException
+
+        # A consumer that was closed raises RuntimeError.
+        known = (KafkaException, BufferError, SystemError, RuntimeError, OSError)
+        if not isinstance(error, known):
+            raise
+        refusal = _refusal(error, settings, topic)
+        raise EngineDoubt(str(error), refusal, is_out_of_range=_is_gone(error)) from error
+
+
+def _is_gone(error: BaseException) -> bool:
+    """Whether the brokers do not have an offset that was to be read."""
+    from confluent_kafka import KafkaError
+
+    kind = error.args[0] if error.args else None
+    gone = (KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE)  # noqa: SLF001
+    return isinstance(kind, KafkaError) and kind.code() in gone
+
+
+def _refusal(error: BaseException, settings: Settings, topic: str) -> CoopConsumeError | None:
+    from confluent_kafka import KafkaError
+
+    kind = error.args[0] if error.args else None
+    if not isinstance(kind, KafkaError):
+        return None
+    user = sasl.user(settings.kafka)
+    if kind.code() == KafkaError.TOPIC_AUTHORIZATION_FAILED:
+        return NotAuthorized("WRITE", "TOPIC", topic, user)
+    if kind.code() == KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED:
+        return NotAuthorized("WRITE", "TRANSACTIONAL_ID", "", user)
+    if kind.code() in (KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.INVALID_RECORD):
+        return AppendRefused(f"{topic} does not take the records: {kind.str()}")
+    return None

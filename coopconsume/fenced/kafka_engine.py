@@ -7,7 +7,7 @@ from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, Final
 
 from coopconsume.errors import NotAuthorized
-from coopconsume.fenced.engine import Engine, EngineDoubt
+from coopconsume.fenced.engine import Channel, Engine, EngineDoubt
 from coopconsume.fenced.kafka_channel import CONNECT, REQUEST_MS, KafkaChannel, doubt_of
 from coopconsume.kafka.security import access
 from coopconsume.kafka.settings import hurry_metadata
@@ -141,7 +141,7 @@ class KafkaPythonEngine(Engine):
             self._consumer.assign([at])
         return self._consumer
 
-    def channel(self, log: LogId, transactional_id: str | None, timeout: float) -> KafkaChannel:
+    def channel(self, log: LogId, transactional_id: str | None, timeout: float) -> Channel:
         """A new producer."""
         return KafkaChannel(self._settings, log, transactional_id, timeout)
 

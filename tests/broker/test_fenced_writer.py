@@ -229,7 +229,9 @@ def test_a_list_is_loaded_once(kafka: LocalKafka, make: Any, topic: TopicFactory
     assert audit(options, name)[1].ok
 
 
-def test_the_other_engine(make: Any, topic: TopicFactory, produce: Produce) -> None:
+def test_the_other_engine(
+    kafka: LocalKafka, make: Any, topic: TopicFactory, produce: Produce
+) -> None:
     """confluent-kafka does the same, and both engines take a log from each other."""
     pytest.importorskip("confluent_kafka")
     name = topic()
@@ -249,7 +251,7 @@ def test_the_other_engine(make: Any, topic: TopicFactory, produce: Produce) -> N
     with pytest.raises(ProducerFenced):
         two.append([b"late"])
     assert three.log == two.log
-    options = {"kafka.bootstrap.servers": three._appender._engine._config["bootstrap.servers"]}
+    options = {"kafka.bootstrap.servers": kafka.bootstrap_servers}
     found = {}
     for engine in ("kafka-python", "confluent-kafka"):
         with LogReader(options, name, engine=engine) as reader:
