@@ -10,7 +10,6 @@ Spark's source and kafka-python; `Options.client_config` is the one place that t
 
 from __future__ import annotations
 
-import difflib
 import json
 import re
 from dataclasses import Field, dataclass, field, fields
@@ -22,7 +21,9 @@ from coopconsume.kafka.security.secrets import keep_out_of_logs
 from coopconsume.kafka.settings import (
     KNOWN_KAFKA_SETTINGS,
     MEMBER_SETTINGS,
+    check_setting,
     client_config,
+    closest,
     complete,
     is_harmless,
     kafka_name,
@@ -509,12 +510,12 @@ class Options:
         for name, value in options.items():
             if name.lower().startswith("kafka."):
                 setting = kafka_name(name[len("kafka.") :])
-                _check_kafka(setting)
+                check_setting(setting, _OURS, KNOWN_KAFKA_SETTINGS)
                 kafka[setting] = str(value)
             else:
                 option = _BY_NAME.get(name.lower())
                 if option is None:
-                    raise UnknownOption(name, _closest(name, _known_names()))
+                    raise UnknownOption(name, closest(name, _known_names()))
                 values[option.attribute] = option.read(value)
         if values["subscribe"] and values["subscribe_pattern"]:
             raise InvalidOption("subscribePattern", "given beside subscribe", "give one of the two")
@@ -635,19 +636,3 @@ def _known_names() -> list[str]:
     return [o.name for o in TABLE if o.is_listed] + [
         f"kafka.{name}" for name in KNOWN_KAFKA_SETTINGS
     ]
-
-
-def _closest(name: str, known: list[str], cutoff: float = 0.5) -> str | None:
-    by_lower = {k.lower(): k for k in known}
-    found = difflib.get_close_matches(name.lower(), by_lower, n=1, cutoff=cutoff)
-    return by_lower[found[0]] if found else None
-
-
-def _check_kafka(setting: str) -> None:
-    if setting in _OURS:
-        raise InvalidOption(f"kafka.{setting}", "given", f"leave it out: {_OURS[setting]}")
-    if setting not in KNOWN_KAFKA_SETTINGS:
-        # Plug-ins bring settings of their own; only what looks like a slip of the pen is refused.
-        closest = _closest(setting, sorted(KNOWN_KAFKA_SETTINGS), cutoff=0.85)
-        if closest:
-            raise UnknownOption(f"kafka.{setting}", f"kafka.{closest}")

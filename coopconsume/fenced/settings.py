@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-import difflib
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from coopconsume.errors import InvalidOption, MissingOption, UnknownOption
 from coopconsume.kafka.settings import (
     KNOWN_KAFKA_SETTINGS,
+    check_setting,
     client_config,
+    closest,
     complete,
     is_harmless,
     kafka_name,
+    read_setting,
 )
 
 if TYPE_CHECKING:
@@ -24,6 +26,7 @@ PRODUCER_SETTINGS: Final = {
     "max.request.size": int,
     "transaction.timeout.ms": int,
 }
+_KNOWN: Final = KNOWN_KAFKA_SETTINGS | PRODUCER_SETTINGS.keys()
 CHECK: Final = "check.expected.offsets"
 _OURS: Final = {
     "acks": "it is always all",
@@ -68,14 +71,15 @@ class Settings:
                 checked = _checked(value)
             elif name.lower().startswith("kafka."):
                 setting = kafka_name(name[len("kafka.") :])
-                _check(setting)
+                check_setting(setting, _OURS, _KNOWN)
                 kafka[setting] = str(value)
             else:
-                raise UnknownOption(name, _closest(name, 0.5))
+                known = [CHECK, *(f"kafka.{setting}" for setting in sorted(_KNOWN))]
+                raise UnknownOption(name, closest(name, known))
         if not kafka.get("bootstrap.servers", "").strip():
             raise MissingOption("kafka.bootstrap.servers")
         for setting, kind in PRODUCER_SETTINGS.items():
-            _read(kafka, setting, kind)
+            read_setting(kafka, setting, kind)
         return cls(complete(kafka), checked)
 
     def checks(self, topic: str) -> bool:
@@ -89,7 +93,7 @@ class Settings:
     def producer_config(self) -> dict[str, Any]:
         """Those settings, and those of producers that were given."""
         given = {
-            name.replace(".", "_"): _read(self.kafka, name, kind)
+            name.replace(".", "_"): read_setting(self.kafka, name, kind)
             for name, kind in PRODUCER_SETTINGS.items()
             if name in self.kafka
         }
@@ -109,29 +113,3 @@ def _checked(value: Any) -> bool | frozenset[str]:
         raise InvalidOption(CHECK, repr(value), "give true, false, or topics separated by commas")
     lowered = {topic.lower() for topic in topics}
     return lowered == {"true"} if lowered <= {"true", "false"} else topics
-
-
-def _check(setting: str) -> None:
-    if setting in _OURS:
-        raise InvalidOption(f"kafka.{setting}", "given", f"leave it out: {_OURS[setting]}")
-    if setting not in KNOWN_KAFKA_SETTINGS and setting not in PRODUCER_SETTINGS:
-        # Plug-ins bring settings of their own; only what looks like a slip of the pen is refused.
-        closest = _closest(f"kafka.{setting}", 0.85)
-        if closest:
-            raise UnknownOption(f"kafka.{setting}", closest)
-
-
-def _closest(name: str, cutoff: float) -> str | None:
-    known = [
-        CHECK,
-        *(f"kafka.{n}" for n in sorted(KNOWN_KAFKA_SETTINGS | PRODUCER_SETTINGS.keys())),
-    ]
-    found = difflib.get_close_matches(name.lower(), known, n=1, cutoff=cutoff)
-    return found[0] if found else None
-
-
-def _read(kafka: Mapping[str, str], name: str, kind: type) -> Any:
-    try:
-        return kind(kafka[name]) if name in kafka else None
-    except ValueError:
-        raise InvalidOption(f"kafka.{name}", repr(kafka[name]), "give a number") from None

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import difflib
 from typing import TYPE_CHECKING, Any
 
-from coopconsume.errors import InvalidOption
+from coopconsume.errors import InvalidOption, UnknownOption
 from coopconsume.kafka.security import sasl, tls
 from coopconsume.kafka.security.secrets import Secret, is_secret, keep_out_of_logs
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Collection, Iterable, Mapping
 
 #: Consumer settings of Apache Kafka 4.1 that are useful for a job.
 KNOWN_KAFKA_SETTINGS = frozenset(
@@ -142,7 +143,7 @@ def complete(kafka: Mapping[str, str]) -> dict[str, str]:
     done = sasl.complete(kafka)
     protocol = _protocol(done)
     for name, kind in _WORDS.items():
-        _read(done, name, kind)
+        read_setting(done, name, kind)
     if protocol != "PLAINTEXT" and done.get("security.providers"):
         remedy = "Python has no Java providers: leave it out"
         raise InvalidOption("kafka.security.providers", repr(done["security.providers"]), remedy)
@@ -165,7 +166,7 @@ def client_config(kafka: Mapping[str, str]) -> dict[str, Any]:
     """
     kafka = complete(kafka)
     config: dict[str, Any] = {
-        name.replace(".", "_"): _read(kafka, name, kind)
+        name.replace(".", "_"): read_setting(kafka, name, kind)
         for name, kind in _WORDS.items()
         if name in kafka
     }
@@ -195,7 +196,39 @@ def _protocol(kafka: Mapping[str, str]) -> str:
     return protocol
 
 
-def _read(kafka: Mapping[str, str], name: str, kind: type) -> Any:
+def closest(name: str, known: Iterable[str], cutoff: float = 0.5) -> str | None:
+    """Return the known name that is most similar to a misspelt one; None if none is similar."""
+    by_lower = {k.lower(): k for k in known}
+    found = difflib.get_close_matches(name.lower(), by_lower, n=1, cutoff=cutoff)
+    return by_lower[found[0]] if found else None
+
+
+def check_setting(setting: str, ours: Mapping[str, str], known: Collection[str]) -> None:
+    """Check the name of a setting, without ``kafka.``, that a user gives.
+
+    Args:
+        setting: The name.
+        ours: Settings that the library sets itself, with why a user's own value is refused.
+        known: All other settings.
+
+    Raises:
+        InvalidOption: The library sets it itself.
+        UnknownOption: It is not known, but very similar to a known one.
+    """
+    if setting in ours:
+        raise InvalidOption(f"kafka.{setting}", "given", f"leave it out: {ours[setting]}")
+    # Plug-ins bring settings of their own; only what looks like a slip of the pen is refused.
+    similar = None if setting in known else closest(setting, sorted(known), cutoff=0.85)
+    if similar:
+        raise UnknownOption(f"kafka.{setting}", f"kafka.{similar}")
+
+
+def read_setting(kafka: Mapping[str, str], name: str, kind: type) -> Any:
+    """Return the value of a setting as a type; None if it is not set.
+
+    Raises:
+        InvalidOption: It is not a number.
+    """
     try:
         return kind(kafka[name]) if name in kafka else None
     except ValueError:
