@@ -25,9 +25,12 @@ FOREIGN: list[tuple[bytes, str]] = [
     (b"[]", "no JSON object"),
     (b'{"format": 99}', "format 99"),
     (b'{"format": 1, "kind": "change", "id": "x", "entries": []}', "'rows'"),
-    (b'{"format": 1, "kind": "change", "id": "x", "rows": [{"group": "g"}]}', "a row with"),
+    (b'{"format": 1, "kind": "change", "id": "x", "rows": [{"group": "g"}]}', "Row with"),
     (b'{"format": 1, "kind": "change", "id": "x", "rows": 7, "entries": []}', "TypeError"),
-    (b'{"format": 1, "kind": "change", "id": "x", "rows": [], "entries": [{"x": 1}]}', "an entry"),
+    (
+        b'{"format": 1, "kind": "change", "id": "x", "rows": [], "entries": [{"x": 1}]}',
+        "Entry with",
+    ),
     (b'{"format": 1, "kind": "snapshot", "id": "x", "rows": [], "entries": []}', "'part'"),
     (b'{"format": 1, "kind": "snapshot", "rows": [], "entries": [], "part": 1e999}', "part"),
     (b"", "no JSON object"),
@@ -220,9 +223,9 @@ def test_rows_and_lines_come_back_as_they_were(
     holder = Holder(Session(name, "1"), mode, 3, 4, 5, epoch)
     row = Row("g", "r", 1, 2, 3, holder, (holder,), (holder, replace(holder, mode=None)), 6)
     again = wire.loads("here", wire.dumps({"format": wire.FORMAT, "row": wire.plain(row)}))
-    assert wire.row_of("here", again["row"]) == row
+    assert wire.parsed(Row, "here", again["row"]) == row
     entry = Entry("g", "r", 1, "owned", name, "1", 2, 3, 4)
-    assert wire.entry_of("here", wire.plain(entry)) == entry
+    assert wire.parsed(Entry, "here", wire.plain(entry)) == entry
 
 
 @pytest.mark.parametrize(("value", "problem"), FOREIGN)

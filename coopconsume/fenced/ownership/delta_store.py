@@ -20,12 +20,13 @@ from deltalake.exceptions import CommitFailedError, DeltaError
 
 from coopconsume.errors.fenced import OwnershipFormat, OwnershipUnavailable
 from coopconsume.fenced.ownership import wire
+from coopconsume.fenced.ownership.model import Entry, Row
 
 if TYPE_CHECKING:
     import os
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-    from coopconsume.fenced.ownership.model import Entry, Key, Row
+    from coopconsume.fenced.ownership.model import Key
 
 
 SCHEMA = pa.schema(
@@ -136,7 +137,7 @@ class DeltaStore:
         lines = []
         for text in found:
             line = wire.loads(self._uri, text)
-            entry = wire.entry_of(self._uri, line["entry"])
+            entry = wire.parsed(Entry, self._uri, line["entry"])
             if wanted is None or (entry.group, entry.resource) in wanted:
                 lines.append(((entry.group, entry.resource, entry.revision, line["place"]), entry))
         return [entry for _, entry in sorted(lines, key=itemgetter(0))]
@@ -175,7 +176,7 @@ class DeltaStore:
 
     def _read_rows(self) -> dict[Key, Row]:
         texts = self._query("SELECT detail FROM t WHERE kind = 'row'")
-        rows = [wire.row_of(self._uri, wire.loads(self._uri, text)["row"]) for text in texts]
+        rows = [wire.parsed(Row, self._uri, wire.loads(self._uri, text)["row"]) for text in texts]
         if len({row.key for row in rows}) != len(rows):
             raise OwnershipFormat(self._uri, "two rows of one resource", "one row a resource")
         return {row.key: row for row in rows}

@@ -193,20 +193,11 @@ class KafkaStore:
                 )
                 with suppress(TopicAlreadyExistsError):  # another process created it
                     admin.create_topics([new])
-            self._await_topic(admin)
-
-    def _await_topic(self, admin: Any) -> None:
-        until = time.monotonic() + _PATIENCE
-        while True:
+            admin.wait_for_topics([self._topic], timeout_ms=_PATIENCE_MS)
             (found,) = admin.describe_topics([self._topic])
-            partitions = found["partitions"]
-            if not found["error_code"] and partitions and not partitions[0]["error_code"]:
-                break
-            if time.monotonic() > until:
-                raise OwnershipUnavailable(self.place, "making", "it has no leader")
-            time.sleep(0.05)
-        if len(partitions) != 1:
-            raise OwnershipFormat(self.place, f"{len(partitions)} partitions", "one partition")
+        if len(found["partitions"]) != 1:
+            problem = f"{len(found['partitions'])} partitions"
+            raise OwnershipFormat(self.place, problem, "one partition")
 
     def _rewind(self) -> None:
         """Restarts at the first offset that is kept."""

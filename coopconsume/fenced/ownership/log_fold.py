@@ -17,11 +17,12 @@ from typing import TYPE_CHECKING, Any
 
 from coopconsume.errors.fenced import OwnershipFormat
 from coopconsume.fenced.ownership import wire
+from coopconsume.fenced.ownership.model import Entry, Row
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from coopconsume.fenced.ownership.model import Entry, Key, Row
+    from coopconsume.fenced.ownership.model import Key
 
 
 _KEPT = 100
@@ -155,8 +156,8 @@ class OwnershipFold:
     def _parsed(self, value: bytes | None) -> _Change | _Snapshot:
         found = wire.loads(self._place, value)
         try:
-            rows = [wire.row_of(self._place, row) for row in found["rows"]]
-            entries = [wire.entry_of(self._place, line) for line in found["entries"]]
+            rows = [wire.parsed(Row, self._place, row) for row in found["rows"]]
+            entries = [wire.parsed(Entry, self._place, line) for line in found["entries"]]
             if found["kind"] == "snapshot":
                 numbers = [wire.number(name, found[name]) for name in ("part", "parts", "upto")]
                 return _Snapshot(str(found["id"]), rows, entries, *numbers)

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict, fields
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from coopconsume.errors.fenced import OwnershipFormat
 from coopconsume.fenced.access import AccessMode
 from coopconsume.fenced.log import json_object
-from coopconsume.fenced.ownership.model import Entry, Holder, Row, Session
+from coopconsume.fenced.ownership.model import Holder, Session
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
 
+T = TypeVar("T")
 FORMAT: Final = 1
 """Version of the format; a reader does not accept other versions."""
 #: Later changes add to a number, which must stay below 2**63.
@@ -56,38 +57,26 @@ def is_newer(text: bytes | str | None) -> bool:
     return found.get("kind") in ("change", "snapshot") and type(version) is int and version > FORMAT
 
 
-def row_of(place: str, found: Mapping[str, Any]) -> Row:
-    """Parses a row.
+def parsed(kind: type[T], place: str, found: Mapping[str, Any]) -> T:
+    """Parses a `Row` or an `Entry`.
 
     Raises:
-        OwnershipFormat: It is not a row.
+        OwnershipFormat: It is something else.
     """
     try:
-        return _parsed(Row, found)  # type: ignore[no-any-return]
+        return _parsed(kind, found)
     except (KeyError, TypeError, ValueError) as error:
-        problem = f"a row with {type(error).__name__} {error}"
-        raise OwnershipFormat(place, problem, "a row of the registry") from None
+        problem = f"{kind.__name__} with {type(error).__name__} {error}"
+        raise OwnershipFormat(place, problem, f"{kind.__name__} of the registry") from None
 
 
-def entry_of(place: str, found: Mapping[str, Any]) -> Entry:
-    """Parses a history entry.
-
-    Raises:
-        OwnershipFormat: It is not an entry.
-    """
-    try:
-        return _parsed(Entry, found)  # type: ignore[no-any-return]
-    except (KeyError, TypeError, ValueError) as error:
-        raise OwnershipFormat(place, f"an entry: {error}", "a history entry") from None
-
-
-def _parsed(kind: type, found: Mapping[str, Any]) -> Any:
+def _parsed(kind: type[T], found: Mapping[str, Any]) -> T:
     """Parses a dataclass; each value must have the type of its field.
 
     Raises:
         KeyError, TypeError, ValueError: A field is missing, unknown or has another type.
     """
-    types = {field.name: str(field.type) for field in fields(kind)}
+    types = {field.name: str(field.type) for field in fields(kind)}  # type: ignore[arg-type]
     return kind(**{name: _value(name, types[name], value) for name, value in found.items()})
 
 
