@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from typing import TYPE_CHECKING, Any, Final, Self, TypeVar, Unpack
 
 from coopconsume.closing import Acquired
+from coopconsume.errors import CoopConsumeError
 from coopconsume.errors.fenced import (
     AppendRefused,
     FencedLogError,
@@ -18,7 +20,6 @@ from coopconsume.fenced.core import entries, expectation, size_of
 from coopconsume.fenced.deadline import Deadline, monotonic
 from coopconsume.fenced.engines import open_engine
 from coopconsume.fenced.inspection import head
-from coopconsume.fenced.keeping import Checkpoints
 from coopconsume.fenced.log import UNCHECKED
 from coopconsume.fenced.requests import Groups, Request
 from coopconsume.fenced.session import Session, new_batch_id
@@ -32,7 +33,11 @@ if TYPE_CHECKING:
     from coopconsume.fenced.core import AppendOptions, Expected, LastSeqs, Records
     from coopconsume.fenced.log import Appended, Consumed, Entry, LogId
 
+log = logging.getLogger(__name__)
+
 T = TypeVar("T")
+#: Seconds before the next try of a checkpoint that failed.
+_AGAIN: Final = 10.0
 _BATCH_BYTES: Final = 1 << 20
 
 
@@ -78,7 +83,9 @@ class FencedWriter(Acquired):
         self._lock = threading.RLock()
         self._groups = Groups(self._largest, self._lock, self._settle)
         self._state = "not open"
-        self._checkpoints = Checkpoints(config.checkpoint_every, self._checkpoint_if_due)
+        self._checkpoint_every = config.checkpoint_every
+        self._checkpoints: threading.Thread | None = None
+        self._closed = threading.Event()
 
     # -- what it knows -------------------------------------------------------------------------
 
@@ -163,16 +170,31 @@ class FencedWriter(Acquired):
                 self._session.repaired.update(repairs)
                 self._lose(self._appender.acquire)
                 self._state = "open"
-                self._checkpoints.start()
+                self._start_checkpoints()
             return self
 
-    def _checkpoint_if_due(self, every: float) -> float:
-        """Writes a checkpoint if nothing was written for so long; returns when to look again."""
-        with self._lock:
-            left = self._session.wrote_at + every - monotonic()
-            if self._state == "open" and left <= 0:
-                self.checkpoint()
-            return left if left > 0 else every
+    def _start_checkpoints(self) -> None:
+        every = self._checkpoint_every
+        if every is not None and self._checkpoints is None:
+            self._checkpoints = threading.Thread(
+                target=self._write_checkpoints, args=(every,), name="coopconsume-checkpoint",
+                daemon=True,
+            )  # fmt: skip
+            self._checkpoints.start()
+
+    def _write_checkpoints(self, every: float) -> None:
+        """Writes a checkpoint whenever nothing was written for some seconds, until it is closed."""
+        wait = every
+        while not self._closed.wait(wait):
+            try:
+                with self._lock:
+                    left = self._session.wrote_at + every - monotonic()
+                    if self._state == "open" and left <= 0:
+                        self.checkpoint()
+                wait = left if left > 0 else every
+            except CoopConsumeError as error:
+                log.warning("no checkpoint was written: %s", error)
+                wait = min(every, _AGAIN)
 
     def _lose(self, call: Callable[[Deadline], T], seconds: float | None = None) -> T:
         """Makes a call that may find out that the log is lost."""
@@ -207,7 +229,7 @@ class FencedWriter(Acquired):
             self._session.release()
             self._engine.close()
             self._state = "closed"
-            self._checkpoints.stop()
+            self._closed.set()
         self._groups.close()
 
     # -- to append -----------------------------------------------------------------------------
