@@ -33,7 +33,7 @@ WALL = {
     "coopconsume/runtime/decisions.py": (1, "the time of a decision, for people"),
     "coopconsume/admin/dead_letters/stored.py": (1, "times stored with letters, for people"),
     "coopconsume/fenced/leader.py": (1, "timestamps of records"),
-    "coopconsume/fenced/ownership/decider.py": (1, "the time of an event, for people"),
+    "coopconsume/fenced/ownership/registry.py": (1, "the time of an event, for people"),
     "coopconsume/fenced/ownership/delta_store.py": (1, "the time of writing, for people"),
     "coopconsume/group/epoch_assignment.py": (1, "due times of the log become waits"),
     "coopconsume/runtime/outbox.py": (1, "waits become due times of the log"),

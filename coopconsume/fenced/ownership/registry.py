@@ -7,20 +7,21 @@ import socket
 import threading
 import time
 import uuid
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from coopconsume.closing import Closing
 from coopconsume.errors.fenced import OwnershipUnavailable, StaleGeneration
+from coopconsume.fenced.deadline import monotonic
 from coopconsume.fenced.ownership import rules
-from coopconsume.fenced.ownership.decider import Decider
-from coopconsume.fenced.ownership.lease import check_lease
-from coopconsume.fenced.ownership.model import Grant, Holder, Row, Session
+from coopconsume.fenced.ownership.lease import Observer, check_lease
+from coopconsume.fenced.ownership.model import Entry, Grant, Holder, Row, Session
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from coopconsume.fenced.access import AccessMode
-    from coopconsume.fenced.ownership.model import Entry, Key
+    from coopconsume.fenced.ownership.model import Key
     from coopconsume.fenced.ownership.store import OwnershipStore
 
 
@@ -70,8 +71,8 @@ class OwnershipRegistry(Closing):
         self._session = Session(name, session or uuid.uuid4().hex)
         self._store = store
         self._lease = lease
-        self._decider = Decider(store, self._session)
-        self._lock = self._decider.lock
+        self._observer = Observer()
+        self._lock = threading.RLock()  # held while the store is used
         #: Replaced as a whole and never changed in place, so that `keeps` waits for no request.
         self._mine: frozenset[Key] = frozenset()
         self._closed = threading.Event()
@@ -174,7 +175,9 @@ class OwnershipRegistry(Closing):
         Returns:
             A grant, once the claimant is the owner; `Queued`; or `Fenced`, if it was removed.
         """
-        (row,) = self._look([(group, resource)])
+        with self._lock:
+            self._check_open()
+            (row,) = self._current([(group, resource)])
         held = row.holder(self._session)
         if held is None:
             self._forget((group, resource))
@@ -276,15 +279,47 @@ class OwnershipRegistry(Closing):
     def _claim(self, mode: AccessMode | None, epoch: int | None = None) -> Holder:
         return Holder(self._session, mode, lease_ms=int(1000 * self._lease), epoch=epoch)
 
-    def _look(self, keys: Iterable[Key]) -> Sequence[Row]:
-        with self._lock:
-            self._check_open()
-            return self._decider.current(list(keys))
-
     def _change(self, wanted: Mapping[Key, Callable[[Row], rules.Step]]) -> Sequence[rules.Step]:
+        """Decides and writes all rows or none; repeats this after a concurrent change.
+
+        Returns:
+            The decision for each row. If a claim names a stale generation, nothing was written.
+        """
+        tried: Sequence[rules.Step] = ()
         with self._lock:
             self._check_open()
-            return self._decider.change(wanted)
+            while True:
+                rows = self._current(wanted)
+                if tried and [step.row for step in tried] == rows:
+                    return tried  # it was written after all
+                steps = [decide(row) for decide, row in zip(wanted.values(), rows, strict=True)]
+                pairs = list(zip(steps, rows, strict=True))
+                if any(isinstance(step.outcome, rules.Stale) for step in steps):
+                    return steps
+                changed = [step for step, row in pairs if step.row is not row]
+                if not changed:
+                    return steps
+                if self._store.swap([step.row for step in changed], _entries(changed)):
+                    return steps
+                tried = steps
+
+    def _current(self, keys: Iterable[Key]) -> Sequence[Row]:
+        """Returns rows after dead holders were removed; call it with the lock."""
+        while True:
+            found = self._store.rows()
+            rows = [found.get(key, Row(*key)) for key in keys]
+            looked = self._observer.look(rows, monotonic())
+            dead = [at for at in looked if at[1] != self._session]
+            if not dead:
+                return rows
+            by_key = {row.key: row for row in rows}
+            steps: dict[Key, rules.Step] = {}
+            for key, session, heartbeat in dead:
+                before = steps.get(key, rules.Step(by_key[key]))
+                after = rules.expire(before.row, session, heartbeat)
+                row = replace(after.row, revision=by_key[key].revision + 1)
+                steps[key] = rules.Step(row, None, (*before.happened, *after.happened))
+            self._store.swap([step.row for step in steps.values()], _entries(steps.values()))
 
     def _check_open(self) -> None:
         """Raises if another thread has closed this registry; call it with the lock."""
@@ -318,7 +353,7 @@ class OwnershipRegistry(Closing):
         for first in range(0, len(mine), _BEATS_AT_ONCE):
             keys = mine[first : first + _BEATS_AT_ONCE]
             try:
-                steps = self._decider.change(
+                steps = self._change(
                     dict.fromkeys(keys, lambda row: rules.beat(row, self._session))
                 )
             except OwnershipUnavailable as error:  # the next beat may get through
@@ -327,3 +362,15 @@ class OwnershipRegistry(Closing):
             for step in steps:
                 if isinstance(step.outcome, rules.Fenced):
                     self._forget(step.row.key)
+
+
+def _entries(steps: Iterable[rules.Step]) -> list[Entry]:
+    now = time.time_ns() // 1_000_000
+    return [
+        Entry(
+            step.row.group, step.row.resource, step.row.revision, event, session.owner, session.id,
+            step.row.generation, step.row.fence_epoch, now,
+        )
+        for step in steps
+        for event, session in step.happened
+    ]  # fmt: skip
